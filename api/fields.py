@@ -1,0 +1,94 @@
+"""Fields that OpenAI or vLLM know and we do not honour: refused by name, never ignored.
+
+A field may be sent with its neutral value, which changes nothing. What neither of the two
+knows is ignored, as both do.
+"""
+
+from collections.abc import Mapping
+
+NONE = (None,)
+SAMPLING: Mapping[str, tuple[object, ...]] = {
+    "allowed_token_ids": (None, []),
+    "bad_words": (None, []),
+    "beam_width": (None, 1),
+    "best_of": (None, 1),
+    "frequency_penalty": (None, 0),
+    "guided_choice": NONE,
+    "guided_grammar": NONE,
+    "guided_json": NONE,
+    "guided_regex": NONE,
+    "length_penalty": (None, 1),
+    "logit_bias": (None, {}),
+    "logits_processors": (None, []),
+    "presence_penalty": (None, 0),
+    "prompt_logprobs": NONE,
+    "repetition_penalty": (None, 1),
+    "structured_outputs": NONE,
+    "thinking_token_budget": NONE,
+    "truncate_prompt_tokens": NONE,
+    "use_beam_search": (None, False),
+}
+"""What a node's `sampling_params` and both text surfaces share."""
+
+NODE_SAMPLING = {**SAMPLING, "logprobs": NONE, "n": (None, 1), "stop": (None, [], "")}
+
+_SURFACE: Mapping[str, tuple[object, ...]] = {
+    **SAMPLING,
+    "echo": (None, False),
+    "priority": (None, 0),
+    "response_format": (None, {"type": "text"}),
+    "return_tokens_as_token_ids": (None, False),
+    "vllm_xargs": (None, {}),
+}
+
+COMPLETIONS: Mapping[str, tuple[object, ...]] = {
+    **_SURFACE,
+    "logprobs": NONE,
+    "prompt_embeds": NONE,
+    "suffix": (None, ""),
+}
+
+CHAT: Mapping[str, tuple[object, ...]] = {
+    **_SURFACE,
+    "audio": NONE,
+    "chat_template": NONE,
+    "function_call": (None, "none"),
+    "functions": (None, []),
+    "logprobs": (None, False),
+    "mm_processor_kwargs": (None, {}),
+    "modalities": (None, ["text"]),
+    "prediction": NONE,
+    "reasoning_effort": NONE,
+    "tool_choice": (None, "none", "auto"),
+    "tools": (None, []),
+    "top_logprobs": (None, 0),
+    "verbosity": NONE,
+    "web_search_options": NONE,
+}
+
+
+class UnsupportedField(ValueError):
+    """A field is asked for that we know of and do not honour; `param` is its name."""
+
+    def __init__(self, param: str) -> None:
+        super().__init__(f"{param} is not supported yet")
+        self.param = param
+
+
+def refuse_unsupported(
+    given: Mapping[str, object], table: Mapping[str, tuple[object, ...]]
+) -> None:
+    """Raises UnsupportedField for the first field whose value is not neutral."""
+    for name, neutral in table.items():
+        if name in given and not _is_one_of(given[name], neutral):
+            raise UnsupportedField(name)
+
+
+def _is_one_of(value: object, neutral: tuple[object, ...]) -> bool:
+    """Equality, but False is not 0 where only one of them is neutral."""
+    for one in neutral:
+        numbers = isinstance(value, int | float) and isinstance(one, int | float)
+        same_kind = isinstance(value, bool) == isinstance(one, bool)
+        if value == one and (same_kind or not numbers):
+            return True
+    return False

@@ -1,0 +1,59 @@
+"""Proof that a registration comes from a node that knows the cluster's key.
+
+HMAC-SHA256 over the msgpack of the message without `mac`, keys sorted. `time` is in the
+message, so an old one cannot be sent again: it must be close to our clock, and grow with
+every message of a node.
+"""
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import msgpack
+
+from discovery.errors import MalformedRegistration
+
+WINDOW_S = 30.0
+
+
+def sign(message: Mapping[str, Any], key: bytes, *, wall_time: float) -> dict[str, Any]:
+    """The message with `time` and `mac` in it."""
+    timed = {**message, "time": wall_time}
+    return {**timed, "mac": _mac(timed, key)}
+
+
+@dataclass(slots=True)
+class Verifier:
+    """Checks the messages of all nodes against one key; remembers how far each has come."""
+
+    key: bytes
+    _latest: dict[object, float] = field(default_factory=dict)
+
+    def check(self, message: Mapping[str, Any], *, wall_time: float) -> None:
+        """Raises MalformedRegistration for what is not signed, or not new."""
+        mac, time = message.get("mac"), message.get("time")
+        if not isinstance(mac, bytes) or not isinstance(time, float):
+            raise MalformedRegistration("the cluster has a key and this message no signature")
+        unsigned = {name: value for name, value in message.items() if name != "mac"}
+        if not hmac.compare_digest(mac, _mac(unsigned, self.key)):
+            raise MalformedRegistration("the signature is wrong")
+        if abs(time - wall_time) > WINDOW_S:
+            raise MalformedRegistration(f"signed {wall_time - time:.0f} s ago, by our clock")
+        node = message.get("node_id")
+        if time <= self._latest.get(node, 0.0):
+            raise MalformedRegistration("seen before")
+        self._forget(wall_time)
+        self._latest[node] = time
+
+    def _forget(self, wall_time: float) -> None:
+        """What is outside the window cannot be sent again anyway."""
+        late = [node for node, time in self._latest.items() if wall_time - time > WINDOW_S]
+        for node in late:
+            del self._latest[node]
+
+
+def _mac(message: Mapping[str, Any], key: bytes) -> bytes:
+    plain = msgpack.packb({name: message[name] for name in sorted(message)})
+    return hmac.new(key, plain, sha256).digest()

@@ -1,0 +1,123 @@
+"""A checkpoint folder: where it is, what its files say, and its name among checkpoints.
+
+Torch-free, so that the door can read the same folder for its text.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from engine.errors import UnusableCheckpoint
+
+PROTOCOL_MAJOR = 1
+INDEX = "model.safetensors.index.json"
+SMALL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+SAMPLE_BYTES = 4096
+SAMPLES = 16
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder in the Hugging Face layout, with its config read."""
+
+    folder: Path
+    config: Mapping[str, Any]
+
+    @property
+    def weight_files(self) -> Sequence[Path]:
+        """The safetensors files, in a stable order."""
+        index = self.folder / INDEX
+        if index.exists():
+            names = set(_read_json(index).get("weight_map", {}).values())
+            files = [self.folder / str(name) for name in sorted(names)]
+        else:
+            files = sorted(self.folder.glob("*.safetensors"))
+        for file in files:
+            if not file.exists():
+                raise UnusableCheckpoint(f"{file} is missing")
+        if not files:
+            raise UnusableCheckpoint(f"{self.folder} has no safetensors files")
+        return files
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The tokens that end an answer: the generation config's, or else the model's."""
+        generation = self.folder / "generation_config.json"
+        given = _read_json(generation).get("eos_token_id") if generation.exists() else None
+        given = self.config.get("eos_token_id") if given is None else given
+        if given is None:
+            return ()
+        return tuple(given) if isinstance(given, list) else (given,)
+
+    def fingerprint(self) -> str:
+        """Equal for equal config, tokenizer and weights, whatever the folder is called.
+
+        Of the weights, the headers are read whole, which have all names, types and shapes,
+        and a few samples spread over the data.
+        """
+        digest = blake2b(f"pdserve/{PROTOCOL_MAJOR}".encode(), digest_size=DIGEST_BYTES)
+        for name in SMALL_FILES:
+            file = self.folder / name
+            digest.update(name.encode() + (file.read_bytes() if file.exists() else b""))
+        for file in self.weight_files:
+            digest.update(_sample(file))
+        return digest.hexdigest()
+
+
+def open_checkpoint(model: str) -> Checkpoint:
+    """A folder, or else a name on the Hugging Face hub, which is fetched if it is not here."""
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        folder = _fetch(model)
+    config = folder / "config.json"
+    if not config.exists():
+        raise UnusableCheckpoint(f"{config} is missing")
+    return Checkpoint(folder, _read_json(config))
+
+
+def _fetch(model: str) -> Path:
+    # seldom needed, and slow to load
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+    )
+
+    wanted = ["*.json", "*.safetensors", "*.jinja", "tokenizer*"]
+    try:
+        return Path(snapshot_download(model, allow_patterns=wanted))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise UnusableCheckpoint(
+            f"{model} is neither a folder nor to be fetched: {error}"
+        ) from error
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise UnusableCheckpoint(f"{file}: {error}") from error
+    return content
+
+
+def _sample(file: Path) -> bytes:
+    """The header of a safetensors file, and SAMPLES stretches of its data."""
+    size = file.stat().st_size
+    with file.open("rb") as data:
+        header = int.from_bytes(data.read(8), "little")
+        parts = [data.read(min(header, size))]
+        start = 8 + header
+        for index in range(SAMPLES):
+            data.seek(start + max(0, size - start - SAMPLE_BYTES) * index // (SAMPLES - 1))
+            parts.append(data.read(SAMPLE_BYTES))
+    return b"".join(parts)

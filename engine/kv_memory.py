@@ -1,0 +1,77 @@
+"""The memory that holds all KV blocks: one flat allocation, block-major.
+
+    [block, layer, k | v, kv_head, token, head_dim]
+
+A block is one contiguous stretch for all layers, so a hand-over is a few large copies; a
+head's part of it is contiguous too, so that a reader with other heads can pick its own. As
+rows of `head_dim`, the memory is written token by token; as rows of `token * head_dim`, it
+is gathered head by head straight into the [sequence, head, position, dim] that attention
+wants, with no second copy.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from engine.api import KvRegion
+from engine.config import ModelConfig
+
+
+class KvMemory:
+    """The tensor, its views, and where a token or a block lies in them.
+
+    `token_rows` is [blocks * layers * 2 * heads * block_size, head_dim], `block_rows` is
+    [blocks * layers * 2 * heads, block_size * head_dim].
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.block_size, self.kv_heads = block_size, config.num_kv_heads
+        self.head_dim, self.num_blocks = config.head_dim, num_blocks
+        self.rows_per_block = config.num_layers * 2 * self.kv_heads
+        rows = num_blocks * self.rows_per_block
+        self.block_rows = torch.zeros(
+            (rows, block_size * self.head_dim), dtype=dtype, device=device
+        )
+        self.token_rows = self.block_rows.view(rows * block_size, self.head_dim)
+
+    @property
+    def regions(self) -> Sequence[KvRegion]:
+        """What a connector is told."""
+        tensor, size = self.block_rows, self.block_rows.element_size()
+        block_bytes = self.rows_per_block * self.block_size * self.head_dim * size
+        return [KvRegion(tensor.data_ptr(), block_bytes, self.num_blocks, str(tensor.device))]
+
+    def head_rows(self, blocks: Tensor) -> Tensor:
+        """Rows of `block_rows` that are layer 0's keys: [.., heads, n] for blocks [.., n]."""
+        heads = torch.arange(self.kv_heads, device=blocks.device)
+        return (blocks * self.rows_per_block).unsqueeze(-2) + heads.unsqueeze(-1)
+
+    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [tokens, heads, head_dim] of one layer at `slots`.
+
+        `slots` [tokens * heads] are rows of `token_rows` for layer 0's keys.
+        """
+        first = layer * 2 * self.kv_heads * self.block_size
+        self.token_rows[first:].index_copy_(0, slots, keys.reshape(-1, self.head_dim))
+        first += self.kv_heads * self.block_size
+        self.token_rows[first:].index_copy_(0, slots, values.reshape(-1, self.head_dim))
+
+    def read(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [sequences, heads, positions, head_dim] of one layer.
+
+        `rows` [sequences, heads, n] are what `head_rows` says of their n blocks.
+        """
+        sequences, heads, count = rows.shape
+        shape = (sequences, heads, count * self.block_size, self.head_dim)
+        first, flat = layer * 2 * self.kv_heads, rows.reshape(-1)
+        keys = self.block_rows[first:].index_select(0, flat)
+        values = self.block_rows[first + self.kv_heads :].index_select(0, flat)
+        return keys.view(shape), values.view(shape)

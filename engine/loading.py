@@ -1,0 +1,102 @@
+"""From a model's name and a few numbers to a running engine."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from engine.api import EngineInfo
+from engine.checkpoint import open_checkpoint
+from engine.config import ModelConfig, parse_config
+from engine.errors import UnusableCheckpoint
+from engine.kv_memory import KvMemory
+from engine.scheduler import Limits
+from engine.torch_engine import TorchEngine
+from engine.weights import load_decoder
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+KV_SHARE_OF_FREE_MEMORY = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What an operator can choose; None means: as the checkpoint or the machine suggests.
+
+    `kv_cache_memory_bytes` bounds the KV blocks, `threads` the cores of the CPU.
+    """
+
+    model: str
+    dtype: str = "auto"
+    device: str = "cpu"
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    block_size: int = 16
+    kv_cache_memory_bytes: int | None = None
+    enable_prefix_caching: bool = True
+    threads: int | None = None
+
+
+def load_engine(config: EngineConfig) -> TorchEngine:
+    """Read the checkpoint and take the memory; raises UnusableCheckpoint."""
+    torch.set_num_threads(config.threads or os.cpu_count() or 1)
+    checkpoint = open_checkpoint(config.model)
+    model, device = parse_config(checkpoint.config), torch.device(config.device)
+    dtype = _dtype(config.dtype, model)
+    max_len = _max_len(config, model)
+    decoder = load_decoder(checkpoint, model, dtype, device, max_len)
+    block_bytes = _block_bytes(config, model, dtype)
+    blocks = _num_blocks(config, max_len, block_bytes)
+    memory = KvMemory(model, blocks, config.block_size, dtype, device)
+    info = EngineInfo(
+        checkpoint.fingerprint(),
+        max_len,
+        config.block_size,
+        str(dtype).removeprefix("torch."),
+        model.num_kv_heads,
+        checkpoint.eos_token_ids,
+    )
+    limits = Limits(config.max_num_batched_tokens, config.max_num_seqs, max_len)
+    return TorchEngine.build(
+        info, decoder, memory, limits, prefix_cache=config.enable_prefix_caching
+    )
+
+
+def _dtype(wanted: str, model: ModelConfig) -> torch.dtype:
+    name = model.dtype if wanted == "auto" else wanted
+    if name not in DTYPES:
+        raise UnusableCheckpoint(f"dtype {name} is not one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _max_len(config: EngineConfig, model: ModelConfig) -> int:
+    wanted = config.max_model_len or model.max_positions
+    if wanted > model.max_positions:
+        raise UnusableCheckpoint(
+            f"--max-model-len {wanted} is more than the model's {model.max_positions} positions"
+        )
+    return wanted
+
+
+def _block_bytes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> int:
+    per_token = model.num_layers * 2 * model.num_kv_heads * model.head_dim * dtype.itemsize
+    return per_token * config.block_size
+
+
+def _num_blocks(config: EngineConfig, max_len: int, block_bytes: int) -> int:
+    """Enough for every seat at full length, within the memory; at least one such sequence."""
+    per_sequence = -(-max_len // config.block_size)
+    budget = config.kv_cache_memory_bytes
+    if budget is None:
+        budget = int(_free_memory_bytes() * KV_SHARE_OF_FREE_MEMORY)
+    blocks = min(per_sequence * config.max_num_seqs, budget // block_bytes)
+    if blocks < per_sequence:
+        raise UnusableCheckpoint(
+            f"{budget} bytes of KV hold {blocks * config.block_size} tokens, "
+            f"one sequence of --max-model-len {max_len} needs more"
+        )
+    return blocks
+
+
+def _free_memory_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,149 @@
+"""The engine behind engine/api.py: scheduler, paged KV and decoder, one batch at a time."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import torch
+
+from engine.api import (
+    Admitted,
+    EngineInfo,
+    EngineLoad,
+    KvRegion,
+    Reservation,
+    Sampled,
+    StepResult,
+)
+from engine.attention import AttentionBatch, Span
+from engine.decoder import Decoder
+from engine.errors import UnknownToken
+from engine.kv_manager import KvManager
+from engine.kv_memory import KvMemory
+from engine.request import Request, RequestId
+from engine.sampler import Draw, sample
+from engine.scheduler import Chunk, Limits, Scheduler
+from engine.sequence import Sequence
+
+
+@dataclass(slots=True)
+class TorchEngine:
+    """Owns the weights, the KV memory and every sequence handed in until it is gone."""
+
+    info: EngineInfo
+    decoder: Decoder
+    memory: KvMemory
+    scheduler: Scheduler
+    eos: frozenset[int]
+
+    @classmethod
+    def build(
+        cls,
+        info: EngineInfo,
+        decoder: Decoder,
+        memory: KvMemory,
+        limits: Limits,
+        *,
+        prefix_cache: bool = True,
+    ) -> "TorchEngine":
+        """Put the parts together; `memory` says how many blocks there are."""
+        blocks = KvManager(
+            memory.num_blocks, info.block_size, seed=info.fingerprint, prefix_cache=prefix_cache
+        )
+        scheduler = Scheduler(blocks, limits)
+        return cls(info, decoder, memory, scheduler, frozenset(info.eos_token_ids))
+
+    @property
+    def kv_regions(self) -> Seq[KvRegion]:
+        """One flat region."""
+        return self.memory.regions
+
+    @property
+    def load(self) -> EngineLoad:
+        """Counts only; nothing is computed for it."""
+        one = self.scheduler
+        return EngineLoad(
+            len(one.waiting),
+            len(one.running),
+            one.kv.free_blocks,
+            one.kv.num_blocks,
+            one.preemptions,
+        )
+
+    def generate(self, request: Request) -> None:
+        """Queue it."""
+        self.scheduler.add(self._sequence(request))
+
+    def prefill(self, request: Request) -> None:
+        """Queue it, to park after its first token."""
+        self.scheduler.add(self._sequence(request, parks=True))
+
+    def reserve(self, request: Request) -> Reservation | None:
+        """Take a seat and blocks."""
+        return self.scheduler.reserve(self._sequence(request))
+
+    def resume(self, request_id: RequestId, tokens: Seq[int]) -> Seq[Sampled]:
+        """Go on from KV that came from elsewhere."""
+        return list(self.scheduler.resume(request_id, tokens))
+
+    def blocks(self, request_id: RequestId) -> Seq[int]:
+        """In the order of the prompt."""
+        return tuple(self.scheduler.find(request_id).blocks)
+
+    def release(self, request_id: RequestId) -> None:
+        """Nothing runs between steps, so the blocks are free at once."""
+        self.scheduler.remove(request_id)
+
+    def schedule(self) -> Seq[Admitted]:
+        """Choose the next batch."""
+        return self.scheduler.schedule()
+
+    def step(self) -> StepResult:
+        """Run it. An engine without work checks its books instead."""
+        batch = self.scheduler.batch
+        if not batch:
+            self.scheduler.kv.check()
+            return StepResult((), (), 0)
+        return self.scheduler.commit(self._run(batch))
+
+    def _sequence(self, request: Request, *, parks: bool = False) -> Sequence:
+        vocabulary = self.decoder.config.vocab_size
+        if max(request.tokens) >= vocabulary:
+            raise UnknownToken(f"token {max(request.tokens)} is not among {vocabulary}")
+        return Sequence(request, self.eos, parks)
+
+    @torch.inference_mode()
+    def _run(self, batch: Seq[Chunk]) -> dict[RequestId, int]:
+        """One forward pass; single tokens first, as AttentionBatch wants them."""
+        ordered = sorted(batch, key=lambda chunk: chunk.length > 1)
+        spans = [Span(chunk.start, chunk.length, chunk.seq.blocks) for chunk in ordered]
+        singles = sum(span.length == 1 for span in spans)
+        attention = AttentionBatch(self.memory, spans[:singles], spans[singles:])
+        device = self.memory.block_rows.device
+        tokens = torch.tensor([token for chunk in ordered for token in _tokens(chunk)])
+        hidden = self.decoder.forward(tokens.to(device), attention)
+        return self._sample(ordered, hidden)
+
+    def _sample(self, batch: Seq[Chunk], hidden: torch.Tensor) -> dict[RequestId, int]:
+        """A token for each chunk that reaches its sequence's end."""
+        rows, draws, names, last = list[int](), list[Draw](), list[RequestId](), -1
+        for chunk in batch:
+            last += chunk.length
+            if chunk.samples:
+                rows.append(last)
+                draws.append(_draw(chunk.seq))
+                names.append(chunk.seq.request_id)
+        if not rows:
+            return {}
+        picked = hidden if len(rows) == len(hidden) else hidden[rows]
+        tokens = sample(self.decoder.logits(picked), draws)
+        return dict(zip(names, tokens, strict=True))
+
+
+def _tokens(chunk: Chunk) -> list[int]:
+    return chunk.seq.tokens[chunk.start : chunk.start + chunk.length]
+
+
+def _draw(seq: Sequence) -> Draw:
+    sampling = seq.request.sampling
+    banned = tuple(seq.end_tokens) if seq.produced < sampling.min_tokens else ()
+    return Draw(sampling, len(seq.tokens), banned)

@@ -1,0 +1,148 @@
+"""From safetensors files to a Decoder: every tensor once, fused where the model fuses.
+
+Files are mapped, not read; each tensor is copied once, into its place. What is missing,
+unknown or of another shape is refused by name.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from engine.checkpoint import Checkpoint
+from engine.config import ModelConfig
+from engine.decoder import Decoder, LayerWeights, Linear
+from engine.errors import UnusableCheckpoint
+from engine.rope import rope_table
+
+IGNORED = "rotary_emb.inv_freq"  # old checkpoints carry it; it follows from the config
+
+
+def load_decoder(
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    max_len: int,
+) -> Decoder:
+    """Read all weights, showing a progress bar; `max_len` positions get rotary angles."""
+    files = checkpoint.weight_files
+    with _open_all(files) as tensors:
+        shelf = _Shelf(tensors, dtype, device)
+        with _progress(files) as progress:
+            shelf.progress = progress
+            decoder = _build(shelf, config, max_len)
+        shelf.must_be_empty()
+    return decoder
+
+
+def _build(shelf: "_Shelf", config: ModelConfig, max_len: int) -> Decoder:
+    hidden, vocabulary = config.hidden_size, config.vocab_size
+    embedding = shelf.take("model.embed_tokens.weight", vocabulary, hidden)
+    layers = tuple(_layer(shelf, config, index) for index in range(config.num_layers))
+    norm = shelf.take("model.norm.weight", hidden)
+    if config.tied_embeddings:
+        shelf.drop("lm_head.weight")
+        head = Linear(embedding)
+    else:
+        head = Linear(shelf.take("lm_head.weight", vocabulary, hidden))
+    rope = rope_table(config, max_len, shelf.device).to(shelf.dtype)
+    return Decoder(config, embedding, layers, norm, head, rope)
+
+
+def _layer(shelf: "_Shelf", config: ModelConfig, index: int) -> LayerWeights:
+    at, hidden, wide = f"model.layers.{index}.", config.hidden_size, config.intermediate_size
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    attention = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+    norms = [
+        shelf.take(f"{at}self_attn.{name}.weight", config.head_dim) if config.qk_norm else None
+        for name in ("q_norm", "k_norm")
+    ]
+    return LayerWeights(
+        shelf.take(f"{at}input_layernorm.weight", hidden),
+        shelf.fuse(f"{at}self_attn.", attention, hidden, bias=config.qkv_bias),
+        norms[0],
+        norms[1],
+        shelf.fuse(f"{at}self_attn.", {"o_proj": hidden}, queries, bias=config.output_bias),
+        shelf.take(f"{at}post_attention_layernorm.weight", hidden),
+        shelf.fuse(
+            f"{at}mlp.", {"gate_proj": wide, "up_proj": wide}, hidden, bias=config.mlp_bias
+        ),
+        shelf.fuse(f"{at}mlp.", {"down_proj": hidden}, wide, bias=config.mlp_bias),
+    )
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """All tensors of all files by name; each is taken once."""
+
+    files: dict[str, safe_open]
+    dtype: torch.dtype
+    device: torch.device
+    progress: Progress | None = None
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """A copy of one tensor in our dtype, on our device."""
+        target = torch.empty(shape, dtype=self.dtype, device=self.device)
+        self._copy(name, target)
+        return target
+
+    def fuse(self, at: str, parts: Mapping[str, int], inputs: int, *, bias: bool) -> Linear:
+        """Several products of the same input as one, their rows behind one another."""
+        rows = sum(parts.values())
+        weight = torch.empty((rows, inputs), dtype=self.dtype, device=self.device)
+        offsets = torch.empty(rows, dtype=self.dtype, device=self.device) if bias else None
+        first = 0
+        for name, outputs in parts.items():
+            self._copy(f"{at}{name}.weight", weight[first : first + outputs])
+            if offsets is not None:
+                self._copy(f"{at}{name}.bias", offsets[first : first + outputs])
+            first += outputs
+        return Linear(weight, offsets)
+
+    def drop(self, name: str) -> None:
+        """Leave out a tensor that may be there."""
+        self.files.pop(name, None)
+
+    def must_be_empty(self) -> None:
+        """Whatever was not asked for belongs to another model."""
+        if left := sorted(self.files):
+            raise UnusableCheckpoint(f"{len(left)} tensors too many, such as {left[0]}")
+
+    def _copy(self, name: str, target: Tensor) -> None:
+        if name not in self.files:
+            raise UnusableCheckpoint(f"tensor {name} is missing")
+        tensor = self.files.pop(name).get_tensor(name)
+        if tensor.shape != target.shape:
+            shapes = f"{tuple(tensor.shape)}, the config says {tuple(target.shape)}"
+            raise UnusableCheckpoint(f"tensor {name} is {shapes}")
+        target.copy_(tensor)
+        if self.progress is not None:
+            self.progress.advance(self.progress.task_ids[0], tensor.nbytes)
+
+
+@contextmanager
+def _open_all(files: Sequence[Path]) -> Iterator[dict[str, safe_open]]:
+    tensors = dict[str, safe_open]()
+    for file in files:
+        try:
+            opened = safe_open(file, framework="pt")
+        except SafetensorError as error:
+            raise UnusableCheckpoint(f"{file}: {error}") from error
+        tensors |= {name: opened for name in opened.keys() if IGNORED not in name}  # noqa: SIM118
+    yield tensors
+
+
+@contextmanager
+def _progress(files: Sequence[Path]) -> Iterator[Progress]:
+    """Bytes and rate on standard error; a line at the end where nobody watches a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
+        progress.add_task("loading weights", total=sum(file.stat().st_size for file in files))
+        yield progress

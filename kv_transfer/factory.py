@@ -1,0 +1,51 @@
+"""The one place that knows connectors by name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import zmq
+
+from kv_transfer.layout import KvLayout
+from kv_transfer.mover import Mover
+from kv_transfer.regions import Region
+from kv_transfer.service import Identity, TransferService, bind_router
+from kv_transfer.threaded import Connector
+
+CONNECTORS = ("nixl", "tcp")
+
+
+@dataclass(frozen=True, slots=True)
+class KvMemory:
+    """What is to be moved: whose KV it is, how it lies, and where."""
+
+    fingerprint: str
+    layout: KvLayout
+    regions: Sequence[Region]
+
+
+def build_connector(
+    kind: str, engine_id: str, memory: KvMemory, *, bind: tuple[str, int], advertise_host: str
+) -> Connector:
+    """A connector that is ready to `start`; its side channel is bound, to a free port for 0.
+
+    Raises ValueError for an unknown kind, ImportError where NIXL is not installed.
+    """
+    mover = _mover(kind, engine_id, memory.regions, bind[0], advertise_host)
+    context = zmq.Context[zmq.Socket[bytes]]()
+    router, port = bind_router(context, *bind)
+    identity = Identity(engine_id, advertise_host, port, memory.fingerprint, memory.layout)
+    return Connector.over(TransferService(identity, memory.regions, mover, context, router))
+
+
+def _mover(
+    kind: str, engine_id: str, regions: Sequence[Region], bind_host: str, advertise_host: str
+) -> Mover:
+    if kind == "nixl":
+        from kv_transfer.nixl import NixlMover  # only where it is installed
+
+        return NixlMover.start(engine_id, regions)
+    if kind == "tcp":
+        from kv_transfer.tcp import TcpMover
+
+        return TcpMover.start(bind_host, advertise_host, regions)
+    raise ValueError(f"connector {kind} is not one of {', '.join(CONNECTORS)}")

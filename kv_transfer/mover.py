@@ -1,0 +1,45 @@
+"""How bytes get from another node's memory into ours: the part that connectors differ in."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from kv_transfer.errors import TransferError
+from kv_transfer.pulls import Address, ReadOrder
+from kv_transfer.wire import Welcome
+
+ReadEnd = tuple[int, TransferError | None]
+Interest = int
+
+
+class Mover(Protocol):
+    """Reads from peers it has met; its own memory can be read by those who have its card.
+
+    All calls come from one thread and none of them waits.
+    """
+
+    @property
+    def card(self) -> bytes:
+        """What a peer needs to reach our memory."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether reads of ours are under way, so that `poll` should be called at once."""
+
+    @property
+    def interests(self) -> Mapping[int, Interest]:
+        """File descriptors that announce work for `poll`, with zmq.POLLIN | zmq.POLLOUT."""
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        """Get ready to read from this peer; raises TransferError."""
+
+    def part(self, address: Address) -> None:
+        """Forget a peer; reads from it that are under way end with an error."""
+
+    def read(self, order: ReadOrder) -> None:
+        """Start a read; its end is told by `poll`, also where it fails at once."""
+
+    def poll(self) -> Sequence[ReadEnd]:
+        """Make progress, for peers too, and tell which reads ended since the last call."""
+
+    def close(self) -> None:
+        """Let go of memory and sockets."""

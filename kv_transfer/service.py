@@ -1,0 +1,267 @@
+"""One node's side of the hand-over: both books, the side channel, and a mover, turn by turn.
+
+A ZMQ ROUTER serves the sinks that come to us, a DEALER goes to each source we pull from.
+Everything happens in `turn`, in one thread; the engine's thread talks to it by two queues.
+"""
+
+import contextlib
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import getnode
+
+import msgspec
+import zmq
+
+from kv_transfer.api import Arrived, Settled
+from kv_transfer.errors import PeerUnreachable, TransferError
+from kv_transfer.layout import KvLayout
+from kv_transfer.mover import Mover
+from kv_transfer.offers import OfferBook
+from kv_transfer.pulls import Address, PullBook
+from kv_transfer.regions import Region, describe
+from kv_transfer.wire import Hello, Welcome, decode_from_sink, decode_from_source, encode
+
+IDLE_TURN_S = 5.0
+OPEN_TURN_S = 0.05
+DRIVEN_TURN_S = 0.001  # while a sink elsewhere may need our agent to be polled
+LARGEST_MESSAGE = 16 << 20
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+log = logging.getLogger(__name__)
+Command = Callable[[], None]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this node is, to other nodes; `host` and `port` are where its side channel is."""
+
+    engine_id: str
+    host: str
+    port: int
+    fingerprint: str
+    layout: KvLayout
+
+
+def this_machine() -> str:
+    """A name that two processes share when they run on the same kernel."""
+    return BOOT_ID.read_text().strip() if BOOT_ID.exists() else f"{getnode():x}"
+
+
+@dataclass
+class TransferService:
+    """Owns the sockets and the mover from construction to `close`."""
+
+    identity: Identity
+    regions: Sequence[Region]
+    mover: Mover
+    context: zmq.Context[zmq.Socket[bytes]]
+    router: zmq.Socket[bytes]
+    clock: Clock = time.monotonic
+    commands: deque[Command] = field(default_factory=deque)
+    settled: deque[Settled] = field(default_factory=deque)
+    arrived: deque[Arrived] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        me, machine = self.identity, this_machine()
+        self._machine = machine
+        self.offers = OfferBook(self._welcome, me.fingerprint, me.layout, me.engine_id)
+        self.pulls = PullBook(Hello(me.fingerprint, me.layout, machine))
+        self._dealers: dict[Address, zmq.Socket[bytes]] = {}
+        self._wake_in, self._wake_out = _pair()
+        self._news_in, self._news_out = _pair()
+        self._awake = False
+
+    def post(self, command: Command) -> None:
+        """Called by the engine's thread: run this at the next turn, which is now."""
+        self.commands.append(command)
+        if not self._awake:
+            self._awake = True
+            self._wake_in.send(b"w")
+
+    @property
+    def news_fd(self) -> int:
+        """Readable while there is something in `settled` or `arrived`."""
+        return self._news_out.fileno()
+
+    def clear_news(self) -> None:
+        """Called by the engine's thread before it reads `settled` and `arrived`."""
+        with contextlib.suppress(BlockingIOError):
+            self._news_out.recv(64)
+
+    def turn(self, longest_s: float = IDLE_TURN_S) -> None:
+        """Wait for something to happen, at most `longest_s`; do all that follows from it."""
+        self._wait(min(longest_s, self._turn_s()))
+        self._run_commands()
+        now = self.clock()
+        self._read_router(now)
+        self._read_dealers(now)
+        self._read_mover(now)
+        self.offers.expire(now)
+        self.offers.flush()
+        self.pulls.tick(now)
+        self._part(now)
+        self._send(now)
+        self._start_reads()
+        self._report()
+
+    def end(self) -> None:
+        """End every offer and pull, and tell the peers."""
+        self._run_commands()
+        now = self.clock()
+        self.offers.withdraw_all()
+        self.pulls.abandon_all(now=now)
+        self._send(now)
+        self._report()
+
+    def close(self) -> None:
+        """Let go of everything, with no word to anybody."""
+        self.mover.close()
+        for dealer in self._dealers.values():
+            dealer.close(linger=0)
+        self.router.close(linger=0)
+        self._awake = True  # nobody is there to be woken
+        for end in (self._wake_in, self._wake_out, self._news_in, self._news_out):
+            end.close()
+
+    def _turn_s(self) -> float:
+        if self.mover.pending:
+            return 0.0
+        if self.offers.is_pulled_by_others(self._machine):
+            return DRIVEN_TURN_S
+        return OPEN_TURN_S if self.offers.num_open or self.pulls.num_open else IDLE_TURN_S
+
+    def _wait(self, timeout_s: float) -> None:
+        poller = zmq.Poller()
+        for readable in (self.router, *self._dealers.values(), self._wake_out):
+            poller.register(readable, zmq.POLLIN)
+        for number, interest in self.mover.interests.items():
+            poller.register(number, interest)
+        poller.poll(round(timeout_s * 1000))
+
+    def _run_commands(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake_out.recv(64)
+        self._awake = False
+        while self.commands:
+            self.commands.popleft()()
+
+    def _read_router(self, now: float) -> None:
+        while self.router.poll(0):
+            peer, *frames = self.router.recv_multipart()
+            try:
+                message = decode_from_sink(frames[-1] if frames else b"")
+            except msgspec.DecodeError as error:
+                log.warning("dropped a message of %r: %s", peer[:64], error)
+            else:
+                self.offers.heard(peer, message, now=now)
+
+    def _read_dealers(self, now: float) -> None:
+        for address, dealer in list(self._dealers.items()):
+            while not dealer.closed and dealer.poll(0):
+                self._hear(address, dealer.recv(), now)
+
+    def _hear(self, address: Address, frame: bytes, now: float) -> None:
+        try:
+            message = decode_from_source(frame)
+            if isinstance(message, Welcome):
+                self.mover.meet(address, message)
+        except msgspec.DecodeError as error:
+            log.warning("dropped a message of %s: %s", address, error)
+        except TransferError as error:
+            self.pulls.lost(address, error, now=now)
+        else:
+            self.pulls.heard(address, message, now=now)
+
+    def _read_mover(self, now: float) -> None:
+        for read_id, error in self.mover.poll():
+            if isinstance(error, PeerUnreachable):
+                log.warning("a read failed: %s", error)
+            self.pulls.read_done(read_id, error, now=now)
+
+    def _part(self, now: float) -> None:
+        """Let go of sources that were given up; what was read from them ends."""
+        while self.pulls.parted:
+            address = self.pulls.parted.pop()
+            self.mover.part(address)
+            if dealer := self._dealers.pop(address, None):
+                dealer.close(linger=0)
+            self._read_mover(now)
+
+    def _send(self, now: float) -> None:
+        for peer, answer in self.offers.outbox:
+            self.router.send_multipart([peer, encode(answer)])
+        self.offers.outbox.clear()
+        sent, self.pulls.outbox = self.pulls.outbox, []
+        for address, message in sent:
+            try:
+                self._dealer(address).send(encode(message), zmq.DONTWAIT)
+            except zmq.ZMQError as error:
+                unreachable = PeerUnreachable(f"{address}: {error}")
+                self.pulls.lost(address, unreachable, now=now)
+
+    def _dealer(self, address: Address) -> zmq.Socket[bytes]:
+        if address not in self._dealers:
+            host, port = address
+            name = f"[{host}]" if ":" in host else host
+            dealer = self.context.socket(zmq.DEALER)
+            dealer.setsockopt(zmq.IDENTITY, self.identity.engine_id.encode())
+            dealer.setsockopt(zmq.IPV6, 1)
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.MAXMSGSIZE, LARGEST_MESSAGE)
+            dealer.connect(f"tcp://{name}:{port}")
+            self._dealers[address] = dealer
+        return self._dealers[address]
+
+    def _start_reads(self) -> None:
+        orders, self.pulls.orders = self.pulls.orders, []
+        for order in orders:
+            self.mover.read(order)
+
+    def _report(self) -> None:
+        if not (self.offers.settled or self.pulls.arrived):
+            return
+        self.settled.extend(self.offers.settled)
+        self.arrived.extend(self.pulls.arrived)
+        self.offers.settled, self.pulls.arrived = [], []
+        self.wake_engine()
+
+    def wake_engine(self) -> None:
+        """Make `news_fd` readable."""
+        with contextlib.suppress(BlockingIOError):
+            self._news_in.send(b"n")
+
+    def _welcome(self) -> Welcome:
+        me, regions = self.identity, tuple(describe(region) for region in self.regions)
+        return Welcome(
+            me.engine_id, me.fingerprint, me.layout, regions, (self.mover.card,), self._machine
+        )
+
+
+def bind_router(
+    context: zmq.Context[zmq.Socket[bytes]], host: str, port: int
+) -> tuple[zmq.Socket[bytes], int]:
+    """The side channel's socket, and the port it got; 0 lets the system pick."""
+    router = context.socket(zmq.ROUTER)
+    router.setsockopt(zmq.IPV6, 1)
+    router.setsockopt(zmq.LINGER, 0)
+    router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    router.setsockopt(zmq.MAXMSGSIZE, LARGEST_MESSAGE)
+    name = f"[{host}]" if ":" in host else host
+    router.bind(f"tcp://{name}:{port or '*'}")
+    endpoint = router.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return router, int(endpoint.rstrip(b"\0").rpartition(b":")[2])
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    """A byte written into the first makes the second readable; neither ever waits."""
+    write, read = socket.socketpair()
+    write.setblocking(False)
+    read.setblocking(False)
+    return write, read

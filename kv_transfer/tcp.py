@@ -1,0 +1,268 @@
+"""The TCP mover: plain sockets, from KV memory straight into KV memory.
+
+For machines where NIXL is not to be had. A sink keeps one connection to each source. It
+asks with the source's secret, which was in the card, and a list of runs; the source answers
+with the bytes of all regions, in the order asked. Requests are answered one after another.
+
+    request   length (4 bytes), msgpack of (secret, [(first block, count), …])
+    answer    the bytes; a request that makes no sense ends the connection
+"""
+
+import ctypes
+import secrets
+import socket
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import zmq
+
+from kv_transfer.errors import PeerUnreachable, TransferCancelled, TransferError
+from kv_transfer.mover import ReadEnd
+from kv_transfer.pulls import Address, ReadOrder
+from kv_transfer.regions import Region
+from kv_transfer.wire import Welcome
+
+LENGTH_BYTES = 4
+LONGEST_REQUEST = 1 << 20
+CHUNK_BYTES = 4 << 20
+SECRET_BYTES = 16
+
+
+class _Card(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+    secret: bytes
+
+
+class _Request(msgspec.Struct, frozen=True, array_like=True):
+    secret: bytes
+    runs: tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True)
+class _Guest:
+    """A sink's connection, seen from the source."""
+
+    connection: socket.socket
+    received: bytearray = field(default_factory=bytearray)
+    answers: deque[memoryview] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class _Link:
+    """A source's connection, seen from the sink: what to send, and where answers go."""
+
+    connection: socket.socket
+    secret: bytes
+    requests: bytearray = field(default_factory=bytearray)
+    targets: deque[tuple[int, deque[memoryview]]] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class TcpMover:
+    """Serves our regions on `listener`, reads others' over links it opens itself."""
+
+    listener: socket.socket
+    card: bytes
+    secret: bytes
+    regions: Sequence[Region]
+    _links: dict[Address, _Link] = field(default_factory=dict)
+    _guests: dict[int, _Guest] = field(default_factory=dict)
+    _ended: list[ReadEnd] = field(default_factory=list)
+
+    @classmethod
+    def start(
+        cls, bind_host: str, advertise_host: str, regions: Sequence[Region]
+    ) -> "TcpMover":
+        """Listen on a port that the system picks; raises ValueError for device memory."""
+        for region in regions:
+            if region.device != "cpu":
+                raise ValueError(f"the tcp connector reads main memory, not {region.device}")
+        family = socket.AF_INET6 if ":" in bind_host else socket.AF_INET
+        listener = socket.create_server((bind_host, 0), family=family)
+        listener.setblocking(False)
+        secret = secrets.token_bytes(SECRET_BYTES)
+        card = _Card(advertise_host, listener.getsockname()[1], secret)
+        return cls(listener, msgspec.msgpack.encode(card), secret, regions)
+
+    @property
+    def pending(self) -> bool:
+        """Only what ended already; the rest announces itself by `interests`."""
+        return bool(self._ended)
+
+    @property
+    def interests(self) -> Mapping[int, int]:
+        """All sockets; writable ones only while there is something to write."""
+        found = {self.listener.fileno(): zmq.POLLIN}
+        for guest in self._guests.values():
+            found[guest.connection.fileno()] = zmq.POLLIN | (
+                zmq.POLLOUT if guest.answers else 0
+            )
+        for link in self._links.values():
+            found[link.connection.fileno()] = zmq.POLLIN | (zmq.POLLOUT if link.requests else 0)
+        return found
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        """Begin to connect; that it failed shows at the first read."""
+        self.part(address)
+        try:
+            card = msgspec.msgpack.decode(welcome.cards[0], type=_Card)
+            family = socket.AF_INET6 if ":" in card.host else socket.AF_INET
+            connection = socket.socket(family, socket.SOCK_STREAM)
+            connection.setblocking(False)
+            connection.connect_ex((card.host, card.port))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (msgspec.DecodeError, IndexError, OSError) as error:
+            raise PeerUnreachable(f"{address}: {error!r}") from error
+        self._links[address] = _Link(connection, card.secret)
+
+    def part(self, address: Address) -> None:
+        """Close the link; what it still had to bring is cancelled."""
+        if link := self._links.pop(address, None):
+            self._end_all(link, TransferCancelled())
+
+    def read(self, order: ReadOrder) -> None:
+        """Ask for all runs of one order."""
+        link = self._links.get(order.address)
+        if link is None:
+            unknown = PeerUnreachable(f"{order.address} was never met")
+            self._ended.append((order.read_id, unknown))
+            return
+        runs = tuple((run.theirs, run.count) for run in order.runs)
+        frame = msgspec.msgpack.encode(_Request(link.secret, runs))
+        link.requests += len(frame).to_bytes(LENGTH_BYTES, "big") + frame
+        ours = [(run.ours, run.count) for run in order.runs]
+        link.targets.append((order.read_id, deque(_views(self.regions, ours))))
+        self._drive(order.address, link)
+
+    def poll(self) -> Sequence[ReadEnd]:
+        """Accept, answer, ask and receive as far as the sockets let us."""
+        self._accept()
+        for guest in list(self._guests.values()):
+            self._serve(guest)
+        for address, link in list(self._links.items()):
+            self._drive(address, link)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def close(self) -> None:
+        """Close every socket."""
+        for address in list(self._links):
+            self.part(address)
+        for guest in self._guests.values():
+            guest.connection.close()
+        self._guests.clear()
+        self.listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except BlockingIOError:
+                return
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._guests[connection.fileno()] = _Guest(connection)
+
+    def _serve(self, guest: _Guest) -> None:
+        number = guest.connection.fileno()
+        try:
+            alive = _receive(guest.connection, guest.received)
+            for request in _requests(guest.received):
+                if not secrets.compare_digest(request.secret, self.secret):
+                    raise ConnectionError("wrong secret")
+                guest.answers.extend(_views(self.regions, request.runs))
+            _send_views(guest.connection, guest.answers)
+        except (OSError, IndexError, msgspec.DecodeError):
+            alive = False
+        if not alive:
+            guest.connection.close()
+            del self._guests[number]
+
+    def _drive(self, address: Address, link: _Link) -> None:
+        try:
+            _send_bytes(link.connection, link.requests)
+            while link.targets:
+                read_id, views = link.targets[0]
+                if not _fill(link.connection, views):
+                    return
+                link.targets.popleft()
+                self._ended.append((read_id, None))
+        except OSError as error:
+            self._links.pop(address, None)
+            self._end_all(link, PeerUnreachable(f"{address}: {error!r}"))
+
+    def _end_all(self, link: _Link, error: TransferError) -> None:
+        link.connection.close()
+        self._ended += [(read_id, error) for read_id, _ in link.targets]
+
+
+def _views(regions: Sequence[Region], runs: Sequence[tuple[int, int]]) -> Iterator[memoryview]:
+    """The memory of these runs, region by region; IndexError for what lies outside."""
+    for region in regions:
+        for first, count in runs:
+            if count < 1:
+                raise IndexError(f"a run of {count} blocks")
+            region.at(first + count - 1)
+            size = count * region.block_bytes
+            memory = (ctypes.c_char * size).from_address(region.at(first))
+            yield memoryview(memory).cast("B")
+
+
+def _requests(received: bytearray) -> Iterator[_Request]:
+    """Take every complete request off the front."""
+    while len(received) >= LENGTH_BYTES:
+        length = int.from_bytes(received[:LENGTH_BYTES], "big")
+        if length > LONGEST_REQUEST:
+            raise ConnectionError(f"a request of {length} bytes")
+        end = LENGTH_BYTES + length
+        if len(received) < end:
+            return
+        yield msgspec.msgpack.decode(received[LENGTH_BYTES:end], type=_Request)
+        del received[:end]
+
+
+def _receive(connection: socket.socket, received: bytearray) -> bool:
+    """Read what is there; False when the other side has closed."""
+    try:
+        data = connection.recv(LONGEST_REQUEST)
+    except BlockingIOError:
+        return True
+    received += data
+    return bool(data)
+
+
+def _send_bytes(connection: socket.socket, data: bytearray) -> None:
+    while data:
+        try:
+            del data[: connection.send(data)]
+        except BlockingIOError:
+            return
+
+
+def _send_views(connection: socket.socket, views: deque[memoryview]) -> None:
+    while views:
+        try:
+            sent = connection.send(views[0][:CHUNK_BYTES])
+        except BlockingIOError:
+            return
+        views[0] = views[0][sent:]
+        if not views[0]:
+            views.popleft()
+
+
+def _fill(connection: socket.socket, views: deque[memoryview]) -> bool:
+    """Receive into the views in order; True when all are full."""
+    while views:
+        try:
+            count = connection.recv_into(views[0][:CHUNK_BYTES])
+        except BlockingIOError:
+            return False
+        if count == 0:
+            raise ConnectionResetError("the source closed the connection")
+        views[0] = views[0][count:]
+        if not views[0]:
+            views.popleft()
+    return True

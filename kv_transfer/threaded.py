@@ -1,0 +1,161 @@
+"""A connector as the engine's thread sees it: two halves, and queues to the transfer thread.
+
+One transfer thread in the engine process owns the mover, the sockets, the leases and the
+books; the engine's loop never waits for it, and a long step delays no peer.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from kv_transfer.api import Arrived, Sealed, Settled
+from kv_transfer.claims import Claims
+from kv_transfer.errors import LayoutMismatch
+from kv_transfer.service import TransferService
+from kv_transfer.ticket import KvTicket
+
+log = logging.getLogger(__name__)
+News = TypeVar("News")
+
+
+class TransferThreadDied(RuntimeError):
+    """Raised by `poll`: nothing will settle or arrive any more, so the node has to end."""
+
+
+@dataclass(slots=True)
+class ThreadedSource:
+    """The prefill half; every call but `poll` is a command for the next turn."""
+
+    service: TransferService
+
+    def offer(self, request_id: str, outer_id: str | None = None) -> KvTicket:
+        """The ticket is written here; the lease opens before anybody can ask for it."""
+        me = self.service.identity
+        ticket_id = f"{me.engine_id}/{request_id}"
+        self.service.post(partial(self.service.offers.offer, ticket_id, outer_id))
+        return KvTicket(ticket_id, me.engine_id, me.host, me.port, me.fingerprint)
+
+    def extend(self, ticket_id: str, blocks: Sequence[int]) -> None:
+        """More blocks are final."""
+        if blocks:
+            self.service.post(partial(self.service.offers.extend, ticket_id, tuple(blocks)))
+
+    def seal(self, ticket_id: str, sealed: Sealed) -> None:
+        """There are no more blocks."""
+        self.service.post(partial(self._seal, ticket_id, sealed))
+
+    def withdraw(self, ticket_id: str) -> None:
+        """Take the blocks back; final at its Settled."""
+        self.service.post(partial(self.service.offers.withdraw, ticket_id))
+
+    def poll(self) -> Sequence[Settled]:
+        """What settled since the last call."""
+        return _drain(self.service.settled)
+
+    def close(self) -> None:
+        """Withdraw everything."""
+        self.service.post(self.service.offers.withdraw_all)
+
+    def _seal(self, ticket_id: str, sealed: Sealed) -> None:
+        self.service.offers.seal(ticket_id, sealed, now=self.service.clock())
+
+
+@dataclass(slots=True)
+class ThreadedSink:
+    """The decode half; every call but `poll` is a command for the next turn."""
+
+    service: TransferService
+    claims: Claims
+
+    def hold(self, ticket: KvTicket) -> None:
+        """Keep its lease alive."""
+        self.service.post(partial(self._hold, ticket))
+
+    def pull(self, ticket: KvTicket, into: Sequence[int], skip: int = 0) -> None:
+        """What can be refused at once is; the rest is told by `poll`."""
+        try:
+            self.claims.take(ticket)
+        except LayoutMismatch:
+            self.abandon(ticket)
+            raise
+        self.service.post(partial(self._pull, ticket, tuple(into), skip))
+
+    def abandon(self, ticket: KvTicket) -> None:
+        """Tell the source."""
+        self.service.post(partial(self._abandon, ticket))
+
+    def poll(self) -> Sequence[Arrived]:
+        """What ended since the last call."""
+        news = _drain(self.service.arrived)
+        self.claims.drop(news)
+        return news
+
+    def close(self) -> None:
+        """Cancel every pull."""
+        self.service.post(self._abandon_all)
+
+    def _hold(self, ticket: KvTicket) -> None:
+        self.service.pulls.hold(ticket, now=self.service.clock())
+
+    def _pull(self, ticket: KvTicket, into: Sequence[int], skip: int) -> None:
+        self.service.pulls.pull(ticket, into, skip, now=self.service.clock())
+
+    def _abandon(self, ticket: KvTicket) -> None:
+        self.service.pulls.abandon(ticket, now=self.service.clock())
+
+    def _abandon_all(self) -> None:
+        self.service.pulls.abandon_all(now=self.service.clock())
+
+
+@dataclass(slots=True)
+class Connector:
+    """Both halves, and the thread that does their work from `start` to `stop`."""
+
+    service: TransferService
+    source: ThreadedSource
+    sink: ThreadedSink
+    _thread: threading.Thread | None = None
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _failure: BaseException | None = None
+
+    @classmethod
+    def over(cls, service: TransferService) -> "Connector":
+        """Both halves over one service."""
+        claims = Claims(service.identity.fingerprint)
+        return cls(service, ThreadedSource(service), ThreadedSink(service, claims))
+
+    def start(self) -> None:
+        """Run turns in a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="transfer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End every offer and pull, and the thread; idempotent."""
+        if self._thread is not None and not self._stopping.is_set():
+            self._stopping.set()
+            self.service.post(lambda: None)
+            self._thread.join()
+
+    def check(self) -> None:
+        """Raise what ended the thread, if something did."""
+        if self._failure is not None:
+            raise TransferThreadDied(repr(self._failure)) from self._failure
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self.service.turn()
+            self.service.end()
+            self.service.close()
+        except Exception as error:  # the engine's loop raises it again, in `check`
+            log.exception("the transfer thread died")
+            self._failure = error
+            self.service.wake_engine()
+
+
+def _drain(news: "deque[News]") -> "list[News]":
+    return [news.popleft() for _ in range(len(news))]

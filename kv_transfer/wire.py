@@ -1,0 +1,116 @@
+"""The side channel's messages: what a sink and a source say to each other. msgpack, typed.
+
+    sink                                   source
+    Hello ───────────────────────────────▶ (checks fingerprint and layout)
+          ◀─────────────────────────────── Welcome: how to reach its memory; or Refused
+    Look(what I know) ───────────────────▶ opens, or renews, the lease
+          ◀─────────────────────────────── News: what is new; also unasked, as it comes
+    … a Look every BEAT_S is the heartbeat; its News is the source's …
+    Settle ──────────────────────────────▶
+          ◀─────────────────────────────── Confirmed: the lease was open; or Gone
+
+Every message but Settle may be lost or repeated without harm: a Look says what it knows.
+Nothing that comes in is ever unpickled.
+"""
+
+import msgspec
+
+from kv_transfer.api import Sealed
+from kv_transfer.layout import KvLayout
+from kv_transfer.regions import RemoteRegion
+
+BEAT_S = 0.25
+SILENCE_S = 1.2
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """A sink introduces itself, once per connection; `machine` says if it is on ours."""
+
+    fingerprint: str
+    layout: KvLayout
+    machine: str
+
+
+class Look(msgspec.Struct, frozen=True, tag=True):
+    """Open `key` or keep it open, and tell me what comes after its first `known` blocks.
+
+    `engine_id` is the source that the ticket is of; None where the sink was not told.
+    """
+
+    key: str
+    engine_id: str | None
+    known: int
+
+
+class Settle(msgspec.Struct, frozen=True, tag=True):
+    """The copy is done: did it count?"""
+
+    key: str
+
+
+class Abandon(msgspec.Struct, frozen=True, tag=True):
+    """The KV is not wanted any more."""
+
+    key: str
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """Where the memory is; `cards` has what the data path needs, one for each rank."""
+
+    engine_id: str
+    fingerprint: str
+    layout: KvLayout
+    regions: tuple[RemoteRegion, ...]
+    cards: tuple[bytes, ...]
+    machine: str
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """No KV of ours fits you."""
+
+    reason: str
+
+
+class News(msgspec.Struct, frozen=True, tag=True):
+    """From block number `start` on, these are final; `sealed` with the last of them."""
+
+    key: str
+    start: int
+    blocks: tuple[int, ...]
+    sealed: Sealed | None = None
+
+
+class Gone(msgspec.Struct, frozen=True, tag=True):
+    """There is no open lease of this name."""
+
+    key: str
+    reason: str
+
+
+class Confirmed(msgspec.Struct, frozen=True, tag=True):
+    """The lease was open until now, and is settled."""
+
+    key: str
+
+
+FromSink = Hello | Look | Settle | Abandon
+FromSource = Welcome | Refused | News | Gone | Confirmed
+
+_encoder = msgspec.msgpack.Encoder()
+_from_sink: msgspec.msgpack.Decoder[FromSink] = msgspec.msgpack.Decoder(FromSink)
+_from_source: msgspec.msgpack.Decoder[FromSource] = msgspec.msgpack.Decoder(FromSource)
+
+
+def encode(message: FromSink | FromSource) -> bytes:
+    """One frame."""
+    return _encoder.encode(message)
+
+
+def decode_from_sink(frame: bytes) -> FromSink:
+    """Read a frame that a sink sent; raises msgspec.DecodeError, whatever it is."""
+    return _from_sink.decode(frame)
+
+
+def decode_from_source(frame: bytes) -> FromSource:
+    """Read a frame that a source sent; raises msgspec.DecodeError, whatever it is."""
+    return _from_source.decode(frame)

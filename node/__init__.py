@@ -1,0 +1,1 @@
+"""One node's two processes: the HTTP door, and the engine with its transfer thread."""

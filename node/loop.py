@@ -1,0 +1,49 @@
+"""One turn of a node's engine process: both kinds of leg over one engine. No sockets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from api.generator import Event, Leg
+from decode_node.worker import DecodeWorker
+from engine.api import Engine
+from engine.request import Request, RequestId
+from prefill_node.worker import PrefillWorker
+
+News = tuple[RequestId, Event]
+
+
+@dataclass(slots=True)
+class NodeLoop:
+    """`prepare` and `run`, again and again; what `prepare` tells need not wait for `run`.
+
+    `idle` after a `run` says that nothing will happen by itself: wait for a call, or for
+    news of a transfer.
+    """
+
+    engine: Engine
+    prefill: PrefillWorker
+    decode: DecodeWorker
+    idle: bool = True
+
+    def submit(self, request: Request, leg: Leg, outer_id: str | None = None) -> Sequence[News]:
+        """Queue one leg; request ids are unique on this node for good."""
+        if leg.hold:
+            return self.prefill.submit(request, outer_id)
+        return self.decode.submit(request, leg.ticket)
+
+    def abort(self, request_id: RequestId) -> None:
+        """Stop a leg in any state; ids that are over are fine."""
+        self.prefill.abort(request_id)
+        self.decode.abort(request_id)
+
+    def prepare(self) -> Sequence[News]:
+        """Take in what the transfers brought, and choose the next batch."""
+        news = [*self.prefill.collect(), *self.decode.collect()]
+        admitted = self.engine.schedule()
+        return [*news, *self.prefill.admit(admitted), *self.decode.admit(admitted)]
+
+    def run(self) -> Sequence[News]:
+        """Run the batch."""
+        result = self.engine.step()
+        self.idle = result.num_tokens == 0
+        return [*self.prefill.book(result), *self.decode.book(result)]
