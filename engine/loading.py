@@ -1,7 +1,6 @@
 """From a model's name and a few numbers to a running engine."""
 
 import os
-from dataclasses import dataclass
 
 import torch
 
@@ -11,30 +10,12 @@ from engine.config import ModelConfig, parse_config
 from engine.errors import UnusableCheckpoint
 from engine.kv_memory import KvMemory
 from engine.scheduler import Limits
+from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
 from engine.weights import load_decoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 KV_SHARE_OF_FREE_MEMORY = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """What an operator can choose; None means: as the checkpoint or the machine suggests.
-
-    `kv_cache_memory_bytes` bounds the KV blocks, `threads` the cores of the CPU.
-    """
-
-    model: str
-    dtype: str = "auto"
-    device: str = "cpu"
-    max_model_len: int | None = None
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 512
-    block_size: int = 16
-    kv_cache_memory_bytes: int | None = None
-    enable_prefix_caching: bool = True
-    threads: int | None = None
 
 
 def load_engine(config: EngineConfig) -> TorchEngine:
