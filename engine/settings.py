@@ -1,4 +1,4 @@
-"""What an operator can choose about an engine. Torch-free: it is read before torch is loaded."""
+"""What an operator can choose about an engine. Torch-free: read before torch is loaded."""
 
 from dataclasses import dataclass
 

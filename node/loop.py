@@ -25,10 +25,10 @@ class NodeLoop:
     decode: DecodeWorker
     idle: bool = True
 
-    def submit(self, request: Request, leg: Leg, outer_id: str | None = None) -> Sequence[News]:
+    def submit(self, request: Request, leg: Leg) -> Sequence[News]:
         """Queue one leg; request ids are unique on this node for good."""
         if leg.hold:
-            return self.prefill.submit(request, outer_id)
+            return self.prefill.submit(request, leg.outer_id)
         return self.decode.submit(request, leg.ticket)
 
     def abort(self, request_id: RequestId) -> None:

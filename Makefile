@@ -1,0 +1,42 @@
+# Every target makes .venv itself when it is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+TESTS := tests/house tests/unit tests/contract
+
+.PHONY: serve demo check test fmt bench clean
+
+serve: $(INSTALLED)  ## a cluster with the bundled model on this machine, until Ctrl-C
+	$(BIN)/pdserve up $(ARGS)
+
+demo: $(INSTALLED)  ## one question through a cluster of its own, with every stage's time
+	$(BIN)/python -m deploy.demo.ask
+
+check: $(INSTALLED)  ## linters, types, layers, and the fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest $(TESTS)
+
+test: check  ## check, then whole clusters: in one process, and of real processes
+	$(BIN)/pytest tests/integration tests/e2e
+
+fmt: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)  ## requests per second and time to first token, split over two nodes
+	$(BIN)/python -m bench $(ARGS)
+
+clean:
+	rm -rf $(VENV)
+
+# nixl wants the CUDA 12 and 13 builds of its library; one is enough, and nothing else is needed.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable . --group dev
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps nixl nixl-cu12
+	touch $@

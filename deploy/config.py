@@ -1,0 +1,85 @@
+"""The settings of a whole cluster on one machine."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from discovery.registration import DEFAULT_PORT, Role
+from node.config import HTTP_PORTS, KV_PORTS, ServingOptions, at_least, is_port
+
+DEMO_MODEL = Path(__file__).parent / "demo" / "model"
+DEMO_NAME = "pdserve-demo"
+PROXY_PORT = 8000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpConfig(ServingOptions):
+    """One proxy, some prefill nodes and some decode nodes."""
+
+    model: str = str(DEMO_MODEL)
+    """Folder or hub name of a checkpoint. Default: the small bundled model."""
+    prefill: int = 1
+    """How many prefill nodes."""
+    decode: int = 1
+    """How many decode nodes."""
+    port: int = PROXY_PORT
+    """HTTP port of the proxy; 0: every port of the cluster is any free one."""
+    discovery_port: int = DEFAULT_PORT
+    """Where nodes register with the proxy."""
+    prefill_ports: tuple[int, ...] = ()
+    """HTTP ports of the prefill nodes. Default: from 8100 on."""
+    decode_ports: tuple[int, ...] = ()
+    """HTTP ports of the decode nodes. Default: from 8200 on."""
+    prefill_devices: tuple[str, ...] = ()
+    """A torch device for each prefill node. Default: --device for all."""
+    decode_devices: tuple[str, ...] = ()
+    """A torch device for each decode node. Default: --device for all."""
+    ready_timeout_s: float = 1200.0
+    """How long to wait for all of it to be ready."""
+
+    def __post_init__(self) -> None:
+        """Refuse what does not add up."""
+        ServingOptions.__post_init__(self)
+        at_least(0, "prefill", self.prefill)
+        at_least(1, "decode", self.decode)
+        for name in ("port", "discovery_port"):
+            is_port(name, getattr(self, name))
+        for role in Role:
+            for name in ("ports", "devices"):
+                self._one_for_each(role, name)
+
+    def count(self, role: Role) -> int:
+        """How many nodes of a role."""
+        return self.prefill if role is Role.PREFILL else self.decode
+
+    def http_port(self, role: Role, index: int) -> int:
+        """Where the node's door is."""
+        ports = self._list(role, "ports")
+        if ports:
+            return int(ports[index])
+        return HTTP_PORTS[role] + index if self.port else 0
+
+    def kv_port(self, role: Role, index: int) -> int:
+        """Where the node's side channel is."""
+        return KV_PORTS[role] + index if self.port else 0
+
+    def device_of(self, role: Role, index: int) -> str:
+        """Where the node computes."""
+        devices = self._list(role, "devices")
+        return str(devices[index]) if devices else self.device
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """What clients may call the model."""
+        if self.served_model_name:
+            return self.served_model_name
+        return (DEMO_NAME,) if self.model == str(DEMO_MODEL) else (self.model,)
+
+    def _list(self, role: Role, name: str) -> tuple[int | str, ...]:
+        values: tuple[int | str, ...] = getattr(self, f"{role.name.lower()}_{name}")
+        return values
+
+    def _one_for_each(self, role: Role, name: str) -> None:
+        values, count = self._list(role, name), self.count(role)
+        if values and len(values) != count:
+            kind = role.name.lower()
+            raise ValueError(f"--{kind}-{name} has {len(values)} entries for {count} nodes")

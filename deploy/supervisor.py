@@ -1,0 +1,115 @@
+"""Runs processes on this machine: their log lines, their readiness, their restarts, their end.
+
+Each has a socket to us. It says one line on it when it is ready, and ends when it is closed,
+so that nothing outlives this process however it dies. Processes are ended by the handle we
+started them with, never by name.
+"""
+
+import asyncio
+import json
+import logging
+import socket
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+PROVEN_S = 60.0  # who lived so long starts again without a long pause
+KILL_AFTER_S = 5.0
+LONGEST_LINE = 1 << 20
+log = logging.getLogger(__name__)
+Facts = Mapping[str, str]
+
+
+class ProcessFailed(RuntimeError):
+    """A process ended before it was ever ready."""
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """One process that is to run; `arguments` is asked before each start.
+
+    `ready` gets what it said of itself when it was first ready.
+    """
+
+    name: str
+    arguments: Callable[[], Sequence[str]]
+    environment: Mapping[str, str]
+    show: Callable[[str, str], None]
+    stop_timeout_s: float
+    ready: "asyncio.Future[Facts]" = field(default_factory=lambda: asyncio.Future())
+    process: Process | None = None
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        """Keep it running until `stop`; raises ProcessFailed if it never gets ready."""
+        pause, clock = FIRST_PAUSE_S, asyncio.get_running_loop().time
+        while not self.stopping.is_set():
+            since = clock()
+            status = await self._run_once()
+            if self.stopping.is_set():
+                return
+            if not self.ready.done():
+                raise ProcessFailed(f"{self.name} ended with status {status}")
+            pause = FIRST_PAUSE_S if clock() - since > PROVEN_S else pause
+            log.warning("%s ended with status %s, again in %.1f s", self.name, status, pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.stopping.wait(), pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    @property
+    def facts(self) -> Facts | None:
+        """What it said of itself, once it did."""
+        return self.ready.result() if self.ready.done() else None
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.stopping.set()
+        if self.process is not None and self.process.returncode is None:
+            self.process.kill()
+
+    async def stop(self) -> None:
+        """Ask it to end, and wait; then make it."""
+        self.stopping.set()
+        if self.process is None or self.process.returncode is not None:
+            return
+        self.process.terminate()
+        try:
+            await asyncio.wait_for(self.process.wait(), self.stop_timeout_s)
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+
+    async def _run_once(self) -> int:
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                self.process = await asyncio.create_subprocess_exec(
+                    *self.arguments(),
+                    "--supervisor-fd",
+                    str(theirs.fileno()),
+                    stdout=PIPE,
+                    stderr=STDOUT,
+                    env=self.environment,
+                    limit=LONGEST_LINE,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,  # a Ctrl-C is for us to pass on
+                )
+            listening = asyncio.create_task(self._listen(ours))
+            try:
+                await self._relay(self.process)
+                return await self.process.wait()
+            finally:
+                listening.cancel()
+
+    async def _relay(self, process: Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            self.show(self.name, line.decode(errors="replace").rstrip())
+
+    async def _listen(self, ours: socket.socket) -> None:
+        ours.setblocking(False)
+        said = await asyncio.get_running_loop().sock_recv(ours, LONGEST_LINE)
+        if said and not self.ready.done():
+            self.ready.set_result(json.loads(said))

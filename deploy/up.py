@@ -1,0 +1,210 @@
+"""`pdserve up`: a proxy, X prefill and Y decode nodes on this machine, as one thing."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import aiohttp
+import msgspec
+
+from deploy.config import UpConfig
+from deploy.supervisor import Child, ProcessFailed
+from discovery.registration import Role
+from node.config import ServingOptions
+
+LOOK_AGAIN_S = 0.1
+ANSWER_S = 5.0
+STOP_MARGIN_S = 5.0
+PREFIX = "PDSERVE_"
+NAME_WIDTH = 9
+NODE_OPTIONS = sorted(
+    {*ServingOptions.__dataclass_fields__}
+    - {"cluster_key", "device", "threads", "served_model_name"}
+)
+
+
+class Counts(msgspec.Struct):
+    """What of the proxy's /status is waited for."""
+
+    prefill_node_count: int
+    decode_node_count: int
+
+
+def run(config: UpConfig) -> None:
+    """Until Ctrl-C or SIGTERM; SystemExit with the reason where it does not get ready."""
+    logging.basicConfig(level=config.log_level.upper(), format="%(message)s")
+    try:
+        asyncio.run(_until_signal(Cluster(config)))
+    except ProcessFailed as error:
+        raise SystemExit(f"pdserve up: {error}") from error
+    except TimeoutError as error:
+        raise SystemExit("pdserve up: not ready within --ready-timeout-s") from error
+
+
+async def _until_signal(cluster: "Cluster") -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, cluster.stop)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(cluster.run())
+        url = await cluster.ready
+        _say_ready(cluster.config, url)
+        await running
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Every process of it is ours from `run` on, and is gone when `run` is over.
+
+    `ready` gets the proxy's URL once all nodes are registered. To be made within a running
+    event loop.
+    """
+
+    config: UpConfig
+    show: Callable[[str], None] = print
+    ready: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.Future())
+    proxy: Child = field(init=False)
+    nodes: Sequence[Child] = field(init=False)
+    _told: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        """Name the processes; none runs yet."""
+        self.proxy = self._child("proxy", self._proxy_arguments)
+        self.nodes = [
+            self._child(f"{role.name.lower()}-{index}", partial(self._node, role, index))
+            for role in Role
+            for index in range(self.config.count(role))
+        ]
+
+    async def run(self) -> None:
+        """Start, and keep it running until `stop`; raises ProcessFailed, TimeoutError."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                starting = tasks.create_task(self._start(tasks))
+                await self._told.wait()
+                starting.cancel()
+                await self._end()
+        except* (ProcessFailed, TimeoutError) as failed:
+            raise failed.exceptions[0] from None
+        finally:
+            await self._end()
+            self.ready.cancel()
+
+    def stop(self) -> None:
+        """End it once its streams are over; the second time, at once."""
+        if self._told.is_set():
+            for child in (self.proxy, *self.nodes):
+                child.kill()
+        self._told.set()
+
+    async def _start(self, tasks: asyncio.TaskGroup) -> None:
+        """Nodes need to know where the proxy listens, so it comes first."""
+        async with asyncio.timeout(self.config.ready_timeout_s):
+            tasks.create_task(self.proxy.run())
+            url = f"http://{(await self.proxy.ready)['http_address']}"
+            for node in self.nodes:
+                tasks.create_task(node.run())
+            await self._registered(url)
+        self.ready.set_result(url)
+
+    async def _registered(self, url: str) -> None:
+        """Wait until the proxy knows every node."""
+        wanted = Counts(self.config.prefill, self.config.decode)
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while await _counts(session, url) != wanted:  # noqa: ASYNC110  another process
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _end(self) -> None:
+        """The proxy first: what it still relays needs the nodes."""
+        await self.proxy.stop()
+        await asyncio.gather(*(node.stop() for node in self.nodes))
+
+    def _child(self, name: str, arguments: Callable[[], Sequence[str]]) -> Child:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
+        if self.config.cluster_key:
+            environment[f"{PREFIX}CLUSTER_KEY"] = self.config.cluster_key
+        stop_timeout_s = self.config.drain_timeout_s + STOP_MARGIN_S
+        return Child(name, arguments, environment, self._show_line, stop_timeout_s)
+
+    def _show_line(self, name: str, line: str) -> None:
+        self.show(f"{name:>{NAME_WIDTH}} | {line}")
+
+    def _proxy_arguments(self) -> Sequence[str]:
+        """Once it has its ports, it keeps them over a restart."""
+        config = self.config
+        told = self.proxy.facts
+        port = told["http_address"].rpartition(":")[2] if told else str(config.port)
+        discovery = told["discovery_address"].rpartition(":")[2] if told else self._discovery()
+        return [
+            *(sys.executable, "-m", "proxy", "--host", config.host, "--port", port),
+            *("--discovery-host", config.host, "--discovery-port", discovery),
+            *("--model", config.model, "--log-level", config.log_level),
+            *("--drain-timeout-s", str(config.drain_timeout_s)),
+            *_flag("tokenizer", config.tokenizer),
+            *_names(config),
+        ]
+
+    def _discovery(self) -> str:
+        return str(self.config.discovery_port if self.config.port else 0)
+
+    def _node(self, role: Role, index: int) -> Sequence[str]:
+        config, told = self.config, self.proxy.facts
+        assert told is not None
+        options = [_flag(name, getattr(config, name)) for name in NODE_OPTIONS]
+        return [
+            *(sys.executable, "-m", f"{role.name.lower()}_node", "--model", config.model),
+            *("--port", str(config.http_port(role, index))),
+            *("--kv-port", str(config.kv_port(role, index))),
+            *("--device", config.device_of(role, index)),
+            *("--threads", str(config.threads or self._threads())),
+            *("--proxy", told["discovery_address"]),
+            *_names(config),
+            *(word for words in options for word in words),
+        ]
+
+    def _threads(self) -> int:
+        """The cores of this machine, shared among its engines."""
+        nodes = self.config.prefill + self.config.decode
+        return max(1, len(os.sched_getaffinity(0)) // nodes)
+
+
+def _say_ready(config: UpConfig, url: str) -> None:
+    name = config.served_names[0]
+    kinds = f"{config.prefill} prefill, {config.decode} decode"
+    said = (
+        f"\npdserve is ready at {url} ({kinds}, model {name})\n\n  curl {url}{_example(name)}\n"
+    )
+    sys.stdout.write(said + "\n")
+    sys.stdout.flush()
+
+
+def _example(model: str) -> str:
+    question = [{"role": "user", "content": "What is a prefill node?"}]
+    body = msgspec.json.encode({"model": model, "messages": question}).decode()
+    return f"/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+
+
+async def _counts(session: aiohttp.ClientSession, url: str) -> Counts | None:
+    try:
+        async with session.get(f"{url}/status") as answer:
+            return msgspec.json.decode(await answer.read(), type=Counts)
+    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError):
+        return None
+
+
+def _names(config: UpConfig) -> list[str]:
+    return [word for name in config.served_names for word in ("--served-model-name", name)]
+
+
+def _flag(name: str, value: object) -> list[str]:
+    flag = name.replace("_", "-")
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", str(value)]

@@ -1,0 +1,96 @@
+"""The settings of one node; its command line, variables and file are made from this."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from discovery.address import HIGHEST_PORT
+from discovery.registration import DEFAULT_PORT, Role
+
+HTTP_PORTS = {Role.PREFILL: 8100, Role.DECODE: 8200}
+KV_PORTS = {Role.PREFILL: 21001, Role.DECODE: 22001}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingOptions:
+    """What all nodes of one cluster are given alike."""
+
+    served_model_name: tuple[str, ...] = ()
+    """What clients call the model; the first is shown. Default: as --model says."""
+    tokenizer: str | None = None
+    """Folder or hub name of the tokenizer. Default: the model's own."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of weights and KV; auto takes the checkpoint's."""
+    device: str = "cpu"
+    """Any torch device."""
+    threads: int | None = None
+    """Cores for an engine's kernels. Default: the machine's, shared among its nodes."""
+    max_model_len: int | None = None
+    """Longest prompt plus answer, in tokens. Default: what the model was trained for."""
+    max_num_seqs: int = 64
+    """Most requests in one batch."""
+    max_num_batched_tokens: int = 512
+    """Most tokens in one batch; longer prompts run in chunks."""
+    block_size: int = 16
+    """Tokens of one KV block; the same on nodes that are to work together."""
+    kv_cache_memory_bytes: int | None = None
+    """Memory for KV blocks. Default: what all seats need, at most a quarter of what is free."""
+    enable_prefix_caching: bool = True
+    """Whether KV of earlier prompts is used again."""
+    kv_connector: Literal["nixl", "tcp"] = "nixl"
+    """How KV travels."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    cluster_key: str | None = None
+    """Signs the registrations; better given as PDSERVE_CLUSTER_KEY than on a command line."""
+    drain_timeout_s: float = 60.0
+    """How long a process that is told to stop goes on with what it runs."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """How much is logged."""
+
+    def __post_init__(self) -> None:
+        """Refuse what can never work, before anything is loaded."""
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size"):
+            at_least(1, name, getattr(self, name))
+        for name in ("threads", "max_model_len", "kv_cache_memory_bytes"):
+            if getattr(self, name) is not None:
+                at_least(1, name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig(ServingOptions):
+    """One prefill or decode node."""
+
+    model: str
+    """Folder of a checkpoint in the Hugging Face layout, or its name on the hub."""
+    port: int | None = None
+    """HTTP port; 0: any free one. Default: 8100 on a prefill node, 8200 on a decode node."""
+    kv_port: int | None = None
+    """Port of the KV side channel; 0: any free one. Default: 21001 prefill, 22001 decode."""
+    advertise_host: str | None = None
+    """Where others reach this node. Default: the local end of the way to the proxy."""
+    proxy: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_PORT}",)
+    """Discovery address of each proxy to register with."""
+    supervisor_fd: int | None = None
+    """A socket to whoever started this process: hears when it is ready; its end ends us."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no port."""
+        ServingOptions.__post_init__(self)
+        for name in ("port", "kv_port"):
+            is_port(name, getattr(self, name) or 0)
+
+
+def at_least(least: int, name: str, value: int) -> None:
+    """Raises ValueError with the flag's name."""
+    if value < least:
+        raise ValueError(f"{_flag(name)} {value} has to be at least {least}")
+
+
+def is_port(name: str, value: int) -> None:
+    """Raises ValueError with the flag's name."""
+    if not 0 <= value <= HIGHEST_PORT:
+        raise ValueError(f"{_flag(name)} {value} is no port")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,145 @@
+"""A node's HTTP door: /inference/v1/generate, what operators ask for, and api's text on top."""
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import cast
+from uuid import uuid4
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from quart import Blueprint, Response, jsonify, request
+
+from api.generate import (
+    DONE,
+    WireError,
+    decode_call,
+    encode_answer,
+    encode_event,
+)
+from api.generator import (
+    BAD_GATEWAY,
+    BAD_REQUEST,
+    WHOLE,
+    EndEvent,
+    Event,
+    FailedEvent,
+    Leg,
+    TicketEvent,
+)
+from discovery.registration import Registration, to_map
+from engine.request import Request, RequestId
+from kv_transfer.ticket import KvTicket
+from node.engine_client import EngineClient
+from node.metrics import NodeMetrics
+
+LIFE_SIGN = b":\n\n"
+SSE, JSON = "text/event-stream", "application/json"
+UNAVAILABLE = 503
+LegFinder = Callable[[str, int], Leg]
+LegEvents = AsyncGenerator[Event | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """The node's own routes; `leg_of` reads a leg from an outer id where the body has none."""
+
+    engine: EngineClient
+    metrics: NodeMetrics
+    registration: Callable[[], Registration]
+    leg_of: LegFinder
+
+    def blueprint(self) -> Blueprint:
+        """All of them."""
+        routes = Blueprint("node", __name__)
+        routes.post("/inference/v1/generate")(self.generate)
+        routes.get("/health")(self.health)
+        routes.get("/metrics")(self.show_metrics)
+        routes.get("/server_info")(self.server_info)
+        return routes
+
+    async def health(self) -> tuple[Response, int]:
+        """Whether the engine process is there and answers."""
+        alive = self.engine.alive
+        said = jsonify(status="ok" if alive else "the engine process does not answer")
+        return said, 200 if alive else UNAVAILABLE
+
+    async def show_metrics(self) -> Response:
+        """For Prometheus."""
+        return Response(
+            generate_latest(self.metrics.registry), content_type=CONTENT_TYPE_LATEST
+        )
+
+    async def server_info(self) -> Response:
+        """The registration: how a proxy gets to know a node that was added by hand."""
+        return jsonify(to_map(self.registration()))
+
+    async def generate(self) -> Response:
+        """One leg, streamed or not."""
+        outer_id = request.headers.get("X-Request-Id") or uuid4().hex
+        try:
+            body = await request.get_data(as_text=False)
+            call = decode_call(cast("bytes", body), request_id=RequestId(outer_id))
+        except WireError as error:
+            return _bad_call(error)
+        leg = self.leg_of(outer_id, 0) if call.leg == WHOLE else call.leg
+        events = self.engine.events(call.request, leg)
+        if call.stream:
+            return await _streamed(call.request, events)
+        return await self._whole(call.request, events)
+
+    async def _whole(self, asked: Request, events: LegEvents) -> Response:
+        said = list[Event]()
+        async with aclosing(events):
+            async for event in events:
+                if event is not None:
+                    said.append(event)
+        if isinstance(said[-1], FailedEvent):
+            return _refusal(asked.request_id, said[-1])
+        model = self.registration().model or ""
+        body = encode_answer(asked, said, model, int(time.time()))
+        return Response(body, content_type=JSON)
+
+
+async def _streamed(asked: Request, events: LegEvents) -> Response:
+    """The answer begins with the first event, so that a refusal has a status of its own."""
+    first = await anext(events)
+    if isinstance(first, FailedEvent):
+        return _refusal(asked.request_id, first)
+    response = Response(_frames(asked.request_id, first, events), content_type=SSE)
+    response.timeout = None
+    return response
+
+
+async def _frames(
+    request_id: RequestId, first: Event | None, events: LegEvents
+) -> AsyncGenerator[bytes]:
+    """One SSE frame for each event; a prefill leg's token carries the ticket again."""
+    ticket = first.ticket if isinstance(first, TicketEvent) else None
+    event = first
+    async with aclosing(events):
+        yield _frame(request_id, first, None)
+        async for event in events:
+            if isinstance(event, TicketEvent):
+                ticket = event.ticket
+            yield _frame(request_id, event, ticket)
+    if not isinstance(event, EndEvent | FailedEvent):
+        yield DONE
+
+
+def _frame(request_id: RequestId, event: Event | None, ticket: KvTicket | None) -> bytes:
+    return LIFE_SIGN if event is None else encode_event(request_id, event, ticket)
+
+
+def _refusal(request_id: RequestId, failed: FailedEvent) -> Response:
+    """The same words as within a stream, with a status."""
+    frame = encode_event(request_id, failed).removeprefix(b"data: ").strip()
+    status = BAD_GATEWAY if failed.retryable else BAD_REQUEST
+    return Response(frame, status=status, content_type=JSON)
+
+
+def _bad_call(error: WireError) -> Response:
+    said = {"message": str(error), "type": "BadRequestError", "param": error.param}
+    body = msgspec.json.encode({"error": {**said, "code": BAD_REQUEST}})
+    return Response(body, status=BAD_REQUEST, content_type=JSON)

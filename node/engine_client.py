@@ -1,0 +1,218 @@
+"""The door's side of the engine process: starts it, watches it, and has a stream per leg."""
+
+import asyncio
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from api.generator import (
+    WHOLE,
+    EndEvent,
+    Event,
+    FailedEvent,
+    Leg,
+    RequestRefused,
+    StreamFailed,
+    TokenEvent,
+)
+from engine.api import EngineLoad
+from engine.request import Request, RequestId
+from node.ipc import (
+    NO_LOAD,
+    Abort,
+    EngineJob,
+    News,
+    Ready,
+    Refused,
+    Submit,
+    ToEngine,
+    decode_to_door,
+    encode,
+)
+
+ENGINE_PROCESS = "node.engine_process"
+QUIET_S = 5.0  # an engine that says nothing for so long is not healthy
+LIFE_SIGN_S = 2.0
+
+
+class EngineDied(RuntimeError):
+    """The engine process ended, or never became ready; the text says why."""
+
+
+@dataclass(slots=True)
+class _Inbox:
+    """One leg's events on their way to whoever reads it; None: quiet, but alive."""
+
+    events: deque[Event | None] = field(default_factory=deque)
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
+    quiet: bool = False
+
+    def put(self, event: Event | None) -> None:
+        self.quiet = False
+        self.events.append(event)
+        self.filled.set()
+
+    async def get(self) -> Event | None:
+        while not self.events:
+            self.filled.clear()
+            await self.filled.wait()
+        return self.events.popleft()
+
+
+@dataclass(slots=True)
+class EngineClient:
+    """A Generator over one engine process; owns the process from `start` to `stop`.
+
+    Closing a stream aborts its leg, unless it has said all it has to say. `calm` is set while
+    nobody listens and no KV waits to be fetched.
+    """
+
+    process: Process
+    socket: zmq.asyncio.Socket
+    ready: Ready
+    on_news: Callable[[News], None] = lambda news: None
+    load: EngineLoad = NO_LOAD
+    heard_at: float = field(default_factory=time.monotonic)
+    calm: asyncio.Event = field(default_factory=asyncio.Event)
+    _inboxes: dict[RequestId, _Inbox] = field(default_factory=dict)
+    _legs: int = 0
+
+    @classmethod
+    async def start(cls, job: EngineJob) -> "EngineClient":
+        """Start the process and wait until its model is loaded; raises EngineDied."""
+        socket = zmq.asyncio.Context.instance().socket(zmq.PAIR)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.bind(job.ipc_address)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", ENGINE_PROCESS, stdin=PIPE
+        )
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(job) + b"\n")
+        return cls(process, socket, await _until_ready(process, socket))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there and has said something lately."""
+        return self.process.returncode is None and time.monotonic() - self.heard_at < QUIET_S
+
+    async def run(self) -> None:
+        """Hand out news until the process ends; raises EngineDied then."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read())
+                tasks.create_task(self._pulse())
+                tasks.create_task(self._watch())
+        except* EngineDied as died:
+            raise died.exceptions[0] from None
+        finally:
+            self._tell_all(FailedEvent("the engine process died", retryable=True))
+
+    async def stop(self) -> None:
+        """End the process; what it holds for others is given up."""
+        if self.process.returncode is None:
+            self.process.terminate()
+            await self.process.wait()
+        self.socket.close(linger=0)
+
+    async def events(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event | None]:
+        """One leg's events as the engine says them, a FailedEvent included.
+
+        None every now and then means that there is none, and that the engine is alive.
+        """
+        self._legs += 1
+        rid = RequestId(f"{request.request_id}~{self._legs}")
+        inbox, over = _Inbox(), False
+        self._inboxes[rid] = inbox
+        unique = msgspec.structs.replace(request, request_id=rid)
+        try:
+            await self._send(Submit(unique, leg))
+            while not over:
+                event = await inbox.get()
+                over = event is not None and _is_last(event, leg)
+                yield event
+        finally:
+            del self._inboxes[rid]
+            if not over:
+                await self._send(Abort(rid))
+
+    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+        """The same for a text door: failure is an exception."""
+        async with aclosing(self.events(request, leg)) as events:
+            async for event in events:
+                if isinstance(event, FailedEvent):
+                    raise _failure(event)
+                if event is not None:
+                    yield event
+
+    async def _send(self, message: ToEngine) -> None:
+        if self.process.returncode is None:
+            await self.socket.send(encode(message))
+
+    async def _read(self) -> None:
+        while True:
+            news = decode_to_door(await self.socket.recv())
+            if isinstance(news, News):
+                self._book(news)
+
+    def _book(self, news: News) -> None:
+        self.load, self.heard_at = news.load, time.monotonic()
+        self.on_news(news)
+        for rid, event in news.events:
+            if inbox := self._inboxes.get(rid):
+                inbox.put(event)
+        if self._inboxes or news.load.free_blocks < news.load.total_blocks:
+            self.calm.clear()
+        else:
+            self.calm.set()
+
+    async def _pulse(self) -> None:
+        """Tell every reader who heard nothing since the last round that there is life."""
+        while True:
+            await asyncio.sleep(LIFE_SIGN_S)
+            for inbox in self._inboxes.values():
+                if inbox.quiet and self.alive:
+                    inbox.put(None)
+                inbox.quiet = True
+
+    async def _watch(self) -> None:
+        status = await self.process.wait()
+        raise EngineDied(f"the engine process ended with status {status}")
+
+    def _tell_all(self, event: Event) -> None:
+        for inbox in self._inboxes.values():
+            inbox.put(event)
+
+
+def _is_last(event: Event, leg: Leg) -> bool:
+    """A hold leg that nobody keeps open is over with its token; its lease goes on."""
+    if isinstance(event, TokenEvent):
+        return not leg.keep_open if leg.hold else event.finish is not None
+    return isinstance(event, FailedEvent | EndEvent)
+
+
+def _failure(event: FailedEvent) -> StreamFailed:
+    return StreamFailed(event.reason) if event.retryable else RequestRefused(event.reason)
+
+
+async def _until_ready(process: Process, socket: zmq.asyncio.Socket) -> Ready:
+    ended = asyncio.create_task(process.wait())
+    said = asyncio.ensure_future(socket.recv())
+    await asyncio.wait([ended, said], return_when=asyncio.FIRST_COMPLETED)
+    if not said.done():
+        said.cancel()
+        raise EngineDied(f"the engine process ended with status {ended.result()} while loading")
+    ended.cancel()
+    message = decode_to_door(said.result())
+    if isinstance(message, Refused):
+        raise EngineDied(message.reason)
+    assert isinstance(message, Ready)
+    return message

@@ -1,0 +1,133 @@
+"""The engine half of a node: scheduler, weights, KV memory and transfers, in its own process.
+
+It is told its job on standard input, which stays open for as long as the door lives.
+"""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import zmq
+
+from decode_node.worker import DecodeWorker
+from discovery.lifeline import end_with
+from engine.errors import EngineError
+from engine.loading import load_engine
+from engine.torch_engine import TorchEngine
+from kv_transfer.factory import KvMemory, build_connector
+from kv_transfer.layout import KvLayout
+from kv_transfer.threaded import Connector
+from node.ipc import BEAT_S, EngineJob, News, Ready, Refused, Submit, decode_to_engine, encode
+from node.loop import News as LoopNews
+from node.loop import NodeLoop
+from prefill_node.worker import PrefillWorker
+
+LONGEST_LINE = 1 << 20
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class EngineServer:
+    """Turns the node's loop, and carries its news to the door."""
+
+    loop: NodeLoop
+    connector: Connector
+    door: "zmq.Socket[bytes]"
+    last_word: float = 0.0
+
+    def run(self) -> None:
+        """For good: the process ends with the door, or with an error."""
+        poller = zmq.Poller()
+        poller.register(self.door, zmq.POLLIN)
+        poller.register(self.connector.service.news_fd, zmq.POLLIN)
+        while True:
+            poller.poll(round(BEAT_S * 1000) if self.loop.idle else 0)
+            self.turn()
+
+    def turn(self) -> None:
+        """Calls in, a batch, news out; tickets leave before the batch runs."""
+        self._read()
+        self.connector.service.clear_news()
+        self.connector.check()
+        self._tell(self.loop.prepare())
+        self._tell(self.loop.run())
+        if time.monotonic() - self.last_word >= BEAT_S:
+            self._send([])
+
+    def _read(self) -> None:
+        while self.door.poll(0):
+            message = decode_to_engine(self.door.recv())
+            if isinstance(message, Submit):
+                self._tell(self.loop.submit(message.request, message.leg))
+            else:
+                self.loop.abort(message.request_id)
+
+    def _tell(self, events: Sequence[LoopNews]) -> None:
+        if events:
+            self._send(list(events))
+
+    def _send(self, events: list[LoopNews]) -> None:
+        self.last_word = time.monotonic()
+        self.door.send(encode(News(events, self.loop.engine.load)))
+
+
+def main() -> None:
+    """Load, say so, and serve until the door closes our standard input."""
+    job = msgspec.json.decode(_first_line(), type=EngineJob)
+    end_with(sys.stdin.fileno())
+    logging.basicConfig(level=job.log_level.upper(), format=LOG_FORMAT)
+    door = zmq.Context[zmq.Socket[bytes]]().socket(zmq.PAIR)
+    door.setsockopt(zmq.SNDHWM, 0)
+    door.connect(job.ipc_address)
+    try:
+        server = _load(job, door)
+    except (EngineError, OSError, ImportError, zmq.ZMQError) as error:
+        log.error("the engine cannot start: %s", error)
+        door.send(encode(Refused(str(error))))
+        door.close(linger=1000)
+        sys.exit(1)
+    server.run()
+
+
+def _load(job: EngineJob, door: "zmq.Socket[bytes]") -> EngineServer:
+    engine = load_engine(job.engine)
+    layout = _layout(engine)
+    memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions)
+    connector = build_connector(
+        job.connector,
+        job.engine_id,
+        memory,
+        bind=(job.kv_host, job.kv_port),
+        advertise_host=job.advertise_host,
+    )
+    connector.start()
+    prefill = PrefillWorker(engine, connector.source, time.monotonic)
+    loop = NodeLoop(engine, prefill, DecodeWorker(engine, connector.sink, time.monotonic))
+    port = connector.service.identity.port
+    door.send(encode(Ready(engine.info.fingerprint, layout, engine.info.max_model_len, port)))
+    return EngineServer(loop, connector, door)
+
+
+def _layout(engine: TorchEngine) -> KvLayout:
+    info, regions = engine.info, engine.kv_regions
+    block_bytes = tuple(region.block_bytes for region in regions)
+    return KvLayout(info.kv_dtype, info.block_size, info.kv_heads, block_bytes)
+
+
+def _first_line() -> bytes:
+    """Unbuffered: what follows on standard input is the lifeline's to read."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if not (part := os.read(sys.stdin.fileno(), LONGEST_LINE)):
+            raise SystemExit("no job on standard input: this process is started by a node")
+        line += part
+    return line
+
+
+if __name__ == "__main__":
+    main()

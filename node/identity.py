@@ -1,0 +1,41 @@
+"""Who this node is to others: the registration that its heartbeat and /server_info carry."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from discovery.registration import Load, Registration, Role, State
+from engine.api import EngineLoad
+from node.ipc import Ready
+
+
+@dataclass(slots=True)
+class Identity:
+    """Fixed but for its state and load."""
+
+    registration: Registration
+    state: State = State.READY
+
+    @classmethod
+    def of(
+        cls, role: Role, node_id: str, model: str, addresses: tuple[str, str], ready: Ready
+    ) -> "Identity":
+        """`addresses`: where its HTTP door and its KV side channel are."""
+        http_address, zmq_address = addresses
+        return cls(
+            Registration(
+                role,
+                http_address,
+                zmq_address,
+                node_id,
+                model,
+                ready.fingerprint,
+                msgspec.to_builtins(ready.kv_layout),
+                ready.max_model_len,
+            )
+        )
+
+    def now(self, load: EngineLoad) -> Registration:
+        """The heartbeat of this moment."""
+        said = Load(load.waiting, load.running, load.free_blocks, load.total_blocks)
+        return msgspec.structs.replace(self.registration, state=self.state, load=said)

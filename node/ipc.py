@@ -1,0 +1,96 @@
+"""What a node's two processes say to each other: typed messages over one ZMQ pair."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from api.generator import Event, Leg
+from engine.api import EngineLoad
+from engine.request import Request, RequestId
+from engine.settings import EngineConfig
+from kv_transfer.layout import KvLayout
+
+BEAT_S = 0.5  # an engine with nothing to tell says at least this often that it lives
+NO_LOAD = EngineLoad(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineJob:
+    """All that the engine process is told at its start, on its standard input."""
+
+    engine: EngineConfig
+    ipc_address: str
+    engine_id: str
+    connector: str
+    kv_host: str
+    kv_port: int
+    advertise_host: str
+    log_level: str
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    """Run one leg; the request's id is used once only."""
+
+    request: Request
+    leg: Leg
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """Nobody listens to this leg any more."""
+
+    request_id: RequestId
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The engine is loaded; what others may know of it."""
+
+    fingerprint: str
+    kv_layout: KvLayout
+    max_model_len: int
+    kv_port: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The engine cannot start, and why."""
+
+    reason: str
+
+
+class News(msgspec.Struct, frozen=True, tag="news"):
+    """What a step brought; without events it is a sign of life."""
+
+    events: list[tuple[RequestId, Event]]
+    load: EngineLoad
+
+
+ToEngine = Submit | Abort
+ToDoor = Ready | Refused | News
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_to_door = msgspec.msgpack.Decoder(ToDoor)
+
+
+def encode(message: ToEngine | ToDoor) -> bytes:
+    """One frame."""
+    return _encoder.encode(message)
+
+
+def decode_to_engine(frame: bytes) -> ToEngine:
+    """What the door said."""
+    message: ToEngine = _to_engine.decode(frame)
+    return message
+
+
+def decode_to_door(frame: bytes) -> ToDoor:
+    """What the engine said."""
+    message: ToDoor = _to_door.decode(frame)
+    return message
+
+
+def layout_map(layout: KvLayout) -> Mapping[str, Any]:
+    """As it stands in a registration."""
+    plain: dict[str, Any] = msgspec.to_builtins(layout)
+    return plain

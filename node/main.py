@@ -1,0 +1,187 @@
+"""One node, from its settings to its end: the engine process, the HTTP door, the heartbeat."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import uuid4
+
+import uvicorn
+import uvloop
+from quart import Quart
+
+from discovery.address import format_address
+from discovery.announcer import Announcer
+from discovery.errors import DiscoveryError
+from discovery.lifeline import end_with, tell
+from discovery.registration import Registration, Role, State
+from engine.settings import EngineConfig
+from node.addresses import UnreachableAddress, advertised_host, leg_by_request_id
+from node.config import HTTP_PORTS, KV_PORTS, NodeConfig
+from node.door import Door
+from node.engine_client import EngineClient, EngineDied
+from node.identity import Identity
+from node.ipc import EngineJob
+from node.metrics import NodeMetrics
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+KEEP_ALIVE_S = 75
+GRACE_S = 2
+log = logging.getLogger(__name__)
+
+
+def run(role: Role, config: NodeConfig) -> None:
+    """Serve until told to stop; SystemExit with the reason where it cannot."""
+    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    if config.supervisor_fd is not None:
+        end_with(config.supervisor_fd)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(_serve(role, config))
+        except (EngineDied, UnreachableAddress, DiscoveryError, OSError) as error:
+            raise SystemExit(f"the {role.name.lower()} node ends: {error}") from error
+
+
+async def _serve(role: Role, config: NodeConfig) -> None:
+    host = advertised_host(config.host, config.advertise_host, config.proxy)
+    port = HTTP_PORTS[role] if config.port is None else config.port
+    with _listen(config.host, port) as listening:
+        http_port, node_id = listening.getsockname()[1], uuid4().hex
+        engine = await EngineClient.start(_job(role, config, node_id, host))
+        addresses = (
+            format_address(host, http_port),
+            format_address(host, engine.ready.kv_port),
+        )
+        identity = Identity.of(role, node_id, _names(config)[0], addresses, engine.ready)
+        try:
+            await _Node(config, engine, identity, listening).run()
+        finally:
+            await engine.stop()
+
+
+@dataclass(slots=True)
+class _Node:
+    """The parts of a running node; each ends with it."""
+
+    config: NodeConfig
+    engine: EngineClient
+    identity: Identity
+    listening: socket.socket
+
+    async def run(self) -> None:
+        """Until a signal comes and what was running is done, or the engine dies."""
+        server = _Server(_http(self._app()))
+        announcer = self._announcer()
+        async with asyncio.TaskGroup() as tasks:
+            parts = [tasks.create_task(self.engine.run()), tasks.create_task(announcer.run())]
+            serving = tasks.create_task(server.serve(sockets=[self.listening]))
+            self._say_ready()
+            await _stop_signal()
+            self.identity.state = State.DRAINING
+            announcer.announce_now()
+            await self._drained()
+            server.should_exit = True
+            await serving
+            for part in parts:
+                part.cancel()
+
+    def _app(self) -> Quart:
+        metrics, address = NodeMetrics(), self.identity.registration.zmq_address
+        self.engine.on_news = metrics.book
+        door = Door(
+            self.engine,
+            metrics,
+            self._registration,
+            lambda outer_id, index: leg_by_request_id(outer_id, index, address),
+        )
+        app = Quart("pdserve-node")
+        app.register_blueprint(door.blueprint())
+        return app
+
+    def _announcer(self) -> Announcer:
+        key = self.config.cluster_key
+        secret = key.encode() if key else None
+        return Announcer.connect(self.config.proxy, self._registration, cluster_key=secret)
+
+    def _registration(self) -> Registration:
+        return self.identity.now(self.engine.load)
+
+    def _say_ready(self) -> None:
+        one = self.identity.registration
+        log.info(
+            "ready: %s node %s serves %s at http://%s, KV at %s",
+            one.type.name.lower(),
+            one.node_id,
+            one.model,
+            one.http_address,
+            one.zmq_address,
+        )
+        if self.config.supervisor_fd is not None:
+            tell(self.config.supervisor_fd, http_address=one.http_address)
+
+    async def _drained(self) -> None:
+        """Nobody listens and nobody will fetch, or it takes too long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.drain_timeout_s):
+                await self.engine.calm.wait()
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the node, which drains before it stops serving."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Not ours."""
+        yield
+
+
+async def _stop_signal() -> None:
+    """Wait for the first SIGTERM or SIGINT; the second one is not waited for by anybody."""
+    told, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    await told.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _http(app: Quart) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=1024)
+
+
+def _job(role: Role, config: NodeConfig, node_id: str, host: str) -> EngineJob:
+    engine = {name: getattr(config, name) for name in EngineConfig.__dataclass_fields__}
+    return EngineJob(
+        engine=EngineConfig(**engine),
+        ipc_address=f"ipc://@pdserve-{node_id}",
+        engine_id=node_id,
+        connector=config.kv_connector,
+        kv_host=config.host,
+        kv_port=KV_PORTS[role] if config.kv_port is None else config.kv_port,
+        advertise_host=host,
+        log_level=config.log_level,
+    )
+
+
+def _names(config: NodeConfig) -> tuple[str, ...]:
+    return config.served_model_name or (config.model,)

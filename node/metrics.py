@@ -1,0 +1,80 @@
+"""What a node counts, in Prometheus' words; docs/reference/metrics.md explains each."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from api.generator import Event, FailedEvent, PromptEvent, StageEvent, TokenEvent
+from engine.api import EngineLoad
+from node.ipc import NO_LOAD, News
+
+
+@dataclass(slots=True, eq=False)
+class LoadCollector(Collector):
+    """The engine's last word on how full it is, read when somebody asks."""
+
+    load: EngineLoad = NO_LOAD
+
+    def collect(self) -> Iterator[Metric]:
+        """One gauge for each number."""
+        load = self.load
+        used = load.total_blocks - load.free_blocks
+        for name, meaning, value in (
+            ("pdserve_requests_waiting", "Requests without a seat or blocks.", load.waiting),
+            ("pdserve_requests_running", "Requests that have both.", load.running),
+            ("pdserve_kv_blocks_used", "KV blocks held by requests.", used),
+            ("pdserve_kv_blocks_total", "KV blocks there are.", load.total_blocks),
+        ):
+            yield GaugeMetricFamily(name, meaning, value)
+        meaning = "Requests put back, to be computed again."
+        yield CounterMetricFamily("pdserve_preemptions", meaning, load.preemptions)
+
+
+@dataclass(slots=True)
+class NodeMetrics:
+    """Fed with the engine's news."""
+
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    load: LoadCollector = field(default_factory=LoadCollector)
+    cached: Counter = field(init=False)
+    generated: Counter = field(init=False)
+    finished: Counter = field(init=False)
+    failed: Counter = field(init=False)
+    seconds: Counter = field(init=False)
+    moved: Counter = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Register everything once."""
+        self.registry.register(self.load)
+        self.cached = self._counter("prompt_tokens_cached", "Prompt tokens not computed.")
+        self.generated = self._counter("generation_tokens", "Tokens sampled or booked here.")
+        self.finished = self._counter("answers_finished", "Answers that ended here.", "reason")
+        self.failed = self._counter("legs_failed", "Legs that ended before their answer.")
+        self.seconds = self._counter("stage_seconds", "Time spent by requests.", "stage")
+        self.moved = self._counter("kv_transfer_bytes", "KV pulled from other nodes.")
+
+    def book(self, news: News) -> None:
+        """Take in what the engine said."""
+        self.load.load = news.load
+        for _, event in news.events:
+            self._count(event)
+
+    def _count(self, event: Event) -> None:
+        match event:
+            case TokenEvent(tokens=tokens, finish=finish):
+                self.generated.inc(len(tokens))
+                if finish:
+                    self.finished.labels(finish).inc()
+            case PromptEvent(cached_tokens=cached):
+                self.cached.inc(cached)
+            case StageEvent(stage=stage, seconds=seconds, num_bytes=num_bytes):
+                self.seconds.labels(stage).inc(seconds)
+                self.moved.inc(num_bytes)
+            case FailedEvent():
+                self.failed.inc()
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(f"pdserve_{name}", meaning, labels, registry=self.registry)
