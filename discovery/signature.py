@@ -29,7 +29,7 @@ class Verifier:
     """Checks the messages of all nodes against one key; remembers how far each has come."""
 
     key: bytes
-    _latest: dict[object, float] = field(default_factory=dict)
+    _latest: dict[str, float] = field(default_factory=dict)
 
     def check(self, message: Mapping[str, Any], *, wall_time: float) -> None:
         """Raises MalformedRegistration for what is not signed, or not new."""
@@ -39,9 +39,9 @@ class Verifier:
         unsigned = {name: value for name, value in message.items() if name != "mac"}
         if not hmac.compare_digest(mac, _mac(unsigned, self.key)):
             raise MalformedRegistration("the signature is wrong")
-        if abs(time - wall_time) > WINDOW_S:
+        if not abs(time - wall_time) <= WINDOW_S:  # nor if it is not a number
             raise MalformedRegistration(f"signed {wall_time - time:.0f} s ago, by our clock")
-        node = message.get("node_id")
+        node = repr(message.get("node_id"))
         if time <= self._latest.get(node, 0.0):
             raise MalformedRegistration("seen before")
         self._forget(wall_time)
@@ -55,5 +55,8 @@ class Verifier:
 
 
 def _mac(message: Mapping[str, Any], key: bytes) -> bytes:
-    plain = msgpack.packb({name: message[name] for name in sorted(message)})
+    try:
+        plain = msgpack.packb({name: message[name] for name in sorted(message)})
+    except (ValueError, TypeError, OverflowError) as error:
+        raise MalformedRegistration(repr(error)) from error
     return hmac.new(key, plain, sha256).digest()

@@ -1,0 +1,83 @@
+"""A node's voice: it tells every proxy once a second that it is there, and how busy."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import zmq
+
+from discovery.registration import BEAT_S, Registration, pack, to_map
+from discovery.signature import sign
+
+RECONNECT_MS = 100
+LONGEST_RECONNECT_MS = 2000
+PING_MS = 2000
+LOST_MS = 6000
+
+
+@dataclass(slots=True)
+class Announcer:
+    """Sends without ever waiting. A proxy that is away hears the newest word on its return."""
+
+    registration: Callable[[], Registration]
+    cluster_key: bytes | None
+    beat_s: float
+    _context: zmq.Context[zmq.Socket[bytes]]
+    _dealers: Sequence[zmq.Socket[bytes]]
+
+    @classmethod
+    def connect(
+        cls,
+        proxies: Sequence[str],
+        registration: Callable[[], Registration],
+        *,
+        cluster_key: bytes | None = None,
+        beat_s: float = BEAT_S,
+    ) -> Self:
+        """To all these `host:port`; `registration` is asked each time anew."""
+        context, dealers = zmq.Context[zmq.Socket[bytes]](), list[zmq.Socket[bytes]]()
+        announcer = cls(registration, cluster_key, beat_s, context, dealers)
+        try:
+            for proxy in proxies:
+                dealers.append(_dealer(context))
+                dealers[-1].connect(f"tcp://{proxy}")
+        except BaseException:
+            announcer.close()
+            raise
+        return announcer
+
+    async def run(self) -> None:
+        """Announce every beat until cancelled."""
+        while True:
+            self.announce_now()
+            await asyncio.sleep(self.beat_s)
+
+    def announce_now(self) -> None:
+        """Say it out of turn, as when the node starts to drain."""
+        message = to_map(self.registration())
+        if self.cluster_key:
+            message = sign(message, self.cluster_key, wall_time=time.time())
+        frame = pack(message)
+        for dealer in self._dealers:
+            dealer.send(frame, zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Say no more; whoever connects closes."""
+        for dealer in self._dealers:
+            dealer.close(linger=0)
+        self._context.term()
+
+
+def _dealer(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    """Of what could not be sent yet, only the newest is kept (CONFLATE)."""
+    dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.LINGER, 0)
+    dealer.setsockopt(zmq.IPV6, 1)
+    dealer.setsockopt(zmq.CONFLATE, 1)
+    dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+    dealer.setsockopt(zmq.RECONNECT_IVL_MAX, LONGEST_RECONNECT_MS)
+    dealer.setsockopt(zmq.HEARTBEAT_IVL, PING_MS)
+    dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, LOST_MS)
+    return dealer

@@ -1,0 +1,76 @@
+"""From anybody's frames to the registry. Pure: whatever is sent, it is at worst refused."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from discovery.address import parse_address
+from discovery.errors import MalformedAddress, MalformedRegistration
+from discovery.registration import LONGEST_FRAME, Registration, from_map, unpack
+from discovery.registry import Node, Registry
+from discovery.signature import Verifier
+
+MOST_FRAMES = 3  # identity, perhaps an empty delimiter, payload
+MOST_NODES = 4096
+MOST_SENDERS = 1024
+LONGEST_NAME = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A node that was not known before: perhaps in place of another, perhaps fit for nobody."""
+
+    node: Node
+    replaced: Node | None
+    misfit: str | None
+
+
+@dataclass(slots=True)
+class Intake:
+    """Takes in registrations; with a verifier only what is signed."""
+
+    registry: Registry
+    verifier: Verifier | None = None
+    _blamed: dict[str, None] = field(default_factory=dict)
+
+    def take(self, frames: Sequence[bytes], *, now: float, wall_time: float) -> Joined | None:
+        """One message as a ROUTER reads it; raises MalformedRegistration."""
+        registration = self._read(frames, wall_time)
+        before = self.registry.at(registration.http_address)
+        if before is None and len(self.registry) >= MOST_NODES:
+            raise MalformedRegistration(f"{MOST_NODES} nodes are known already")
+        node = self.registry.apply(registration, now=now)
+        if node is None:
+            return None
+        return Joined(node, before, self.registry.misfit(node))
+
+    def blame(self, sender: str) -> bool:
+        """Whether this sender has not been complained of before, as far as we remember."""
+        if sender in self._blamed:
+            return False
+        while len(self._blamed) >= MOST_SENDERS:
+            del self._blamed[next(iter(self._blamed))]
+        self._blamed[sender] = None
+        return True
+
+    def _read(self, frames: Sequence[bytes], wall_time: float) -> Registration:
+        if not 1 < len(frames) <= MOST_FRAMES:
+            raise MalformedRegistration(f"{len(frames)} frames")
+        if len(frames[-1]) > LONGEST_FRAME:
+            raise MalformedRegistration(f"{len(frames[-1])} bytes")
+        message = unpack(frames[-1])
+        if self.verifier:
+            self.verifier.check(message, wall_time=wall_time)
+        return check_names(from_map(message))
+
+
+def check_names(registration: Registration) -> Registration:
+    """Raises MalformedRegistration for what no log line or URL should ever hold."""
+    try:
+        parse_address(registration.http_address)
+    except MalformedAddress as error:
+        raise MalformedRegistration(f"http_address: {error}") from error
+    said = registration
+    for name in (said.zmq_address, said.node_id, said.model, said.fingerprint):
+        if name is not None and (len(name) > LONGEST_NAME or not name.isprintable()):
+            raise MalformedRegistration("a name that is too long or not printable")
+    return registration

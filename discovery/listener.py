@@ -1,0 +1,132 @@
+"""The proxy's ear: a ZMQ ROUTER to which every node says once a second that it is there."""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+import zmq.asyncio
+
+from discovery.address import format_address
+from discovery.errors import MalformedRegistration
+from discovery.intake import Intake, Joined
+from discovery.registration import DEFAULT_PORT, LONGEST_FRAME
+from discovery.registry import Node, Registry
+from discovery.signature import Verifier
+
+LOOK_S = 0.5  # how often somebody looks for who went quiet
+MAPPED = "::ffff:"  # an IPv4 peer of an IPv6 socket
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Listener:
+    """Feeds the registry while `run` runs."""
+
+    intake: Intake
+    port: int
+    look_s: float
+    clock: Callable[[], float]
+    _context: zmq.asyncio.Context
+    _router: zmq.asyncio.Socket
+
+    @classmethod
+    def bind(
+        cls,
+        registry: Registry,
+        host: str,
+        port: int = DEFAULT_PORT,
+        *,
+        cluster_key: bytes | None = None,
+        look_s: float = LOOK_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> "Listener":
+        """Open the socket; port 0 lets the system pick, and `port` tells which it was."""
+        context = zmq.asyncio.Context()
+        router = context.socket(zmq.ROUTER)
+        try:
+            bound = _bind(router, host, port)
+        except BaseException:
+            router.close(linger=0)
+            context.term()
+            raise
+        intake = Intake(registry, Verifier(cluster_key) if cluster_key else None)
+        return cls(intake, bound, look_s, clock, context, router)
+
+    async def run(self) -> None:
+        """Listen, and forget who went quiet, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen())
+            tasks.create_task(self._forget())
+
+    def close(self) -> None:
+        """Give the port back; whoever binds closes."""
+        self._router.close(linger=0)
+        self._context.term()
+
+    async def _listen(self) -> None:
+        while True:
+            self._hear(await self._router.recv_multipart(copy=False))
+
+    def _hear(self, frames: list[zmq.Frame]) -> None:
+        now, wall_time = self.clock(), time.time()
+        try:
+            payload = [frame.bytes for frame in frames]
+            joined = self.intake.take(payload, now=now, wall_time=wall_time)
+        except MalformedRegistration as error:
+            sender = _address_of(frames[-1])
+            if self.intake.blame(sender):
+                logger.warning("dropped a registration from %s: %s", sender, error)
+        else:
+            if joined:
+                log_joined(joined)
+
+    async def _forget(self) -> None:
+        while True:
+            await asyncio.sleep(self.look_s)
+            for node in self.intake.registry.expire(now=self.clock()):
+                logger.info("%s left: silent", describe(node))
+
+
+def describe(node: Node) -> str:
+    """A node in a log line."""
+    said = node.registration
+    return (
+        f"{said.type.name.lower()} node {said.http_address} "
+        f"(node_id {said.node_id}, model {said.model})"
+    )
+
+
+def log_joined(joined: Joined) -> None:
+    """One line for a node that is new, and one if nobody can work with it."""
+    if joined.replaced:
+        logger.info("%s replaces %s", describe(joined.node), describe(joined.replaced))
+    else:
+        logger.info("%s joined", describe(joined.node))
+    if joined.misfit:
+        logger.warning("%s fits nobody: %s", describe(joined.node), joined.misfit)
+
+
+def _bind(router: zmq.asyncio.Socket, host: str, port: int) -> int:
+    """A name is looked up first, as ZMQ binds to addresses only."""
+    router.setsockopt(zmq.LINGER, 0)
+    router.setsockopt(zmq.IPV6, 1)
+    router.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a restarted vLLM node keeps its identity
+    router.setsockopt(zmq.MAXMSGSIZE, LONGEST_FRAME)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    address = str(found[0][4][0])
+    router.bind(f"tcp://{format_address(address, port or '*')}")
+    endpoint = router.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
+
+
+def _address_of(frame: zmq.Frame) -> str:
+    try:
+        return str(frame.get("Peer-Address")).removeprefix(MAPPED)
+    except zmq.ZMQError:
+        return "somebody"

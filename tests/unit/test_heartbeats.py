@@ -1,0 +1,190 @@
+"""Announcer to listener, over real sockets."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import msgpack
+import pytest
+import zmq
+
+from discovery.announcer import Announcer
+from discovery.listener import Listener
+from discovery.registration import LONGEST_FRAME, Registration, Role, State
+from tests.fakes.watched import WatchedRegistry
+
+HERE = "127.0.0.1"
+KEY = b"key"
+BEAT_S = 0.01
+BARE = {"type": "D", "http_address": "h:1", "zmq_address": "h:2"}
+
+
+def prefill() -> Registration:
+    return Registration(Role.PREFILL, "h:1", "h:2", "p0", "m", "f")
+
+
+@asynccontextmanager
+async def listening(
+    port: int = 0, host: str = HERE, key: bytes | None = None, ttl_s: float = 5
+) -> AsyncGenerator[tuple[WatchedRegistry, int]]:
+    registry = WatchedRegistry(ttl_s=ttl_s)
+    listener = Listener.bind(registry, host, port, cluster_key=key, look_s=BEAT_S)
+    task = asyncio.create_task(listener.run())
+    try:
+        yield registry, listener.port
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        listener.close()
+
+
+@asynccontextmanager
+async def announcing(
+    ports: list[int],
+    registration: Callable[[], Registration] = prefill,
+    host: str = HERE,
+    key: bytes | None = None,
+) -> AsyncGenerator[Announcer]:
+    proxies = [f"{host}:{port}" for port in ports]
+    announcer = Announcer.connect(proxies, registration, cluster_key=key, beat_s=BEAT_S)
+    task = asyncio.create_task(announcer.run())
+    try:
+        yield announcer
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        announcer.close()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind((HERE, 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture
+def dealer() -> object:
+    context = zmq.Context[zmq.Socket[bytes]]()
+    one = context.socket(zmq.DEALER)
+    yield one
+    one.close(linger=0)
+    context.term()
+
+
+async def test_every_proxy_hears_a_node() -> None:
+    async with listening() as (one, a), listening() as (two, b), announcing([a, b]):
+        await one.until(lambda: one.at("h:1"))
+        await two.until(lambda: two.at("h:1"))
+    assert one.beats[0] == prefill()
+
+
+@pytest.mark.parametrize("host", ["localhost", "::1"])
+async def test_names_and_ipv6(host: str) -> None:
+    where = f"[{host}]" if ":" in host else host
+    async with listening(host=host) as (registry, port), announcing([port], host=where):
+        await registry.until(lambda: registry.at("h:1"))
+
+
+async def test_a_cluster_key_is_on_both_sides() -> None:
+    async with (
+        listening(key=KEY) as (registry, port),
+        announcing([port], lambda: Registration(Role.PREFILL, "h:9", "h:2", "unsigned")),
+        announcing([port], key=KEY),
+    ):
+        await registry.until(lambda: len(registry.beats) > 3)
+        assert [node.node_id for node in registry.all()] == ["p0"]
+
+
+async def test_the_load_is_asked_for_each_time() -> None:
+    states = [State.READY]
+
+    def registration() -> Registration:
+        return Registration(Role.PREFILL, "h:1", "h:2", "p0", state=states[-1])
+
+    async with listening() as (registry, port), announcing([port], registration):
+        await registry.until(lambda: registry.nodes(Role.PREFILL, now=0))
+        states.append(State.DRAINING)
+        await registry.until(lambda: not registry.nodes(Role.PREFILL, now=0))
+
+
+async def test_draining_can_be_said_at_once() -> None:
+    async with listening() as (registry, port):
+        announcer = Announcer.connect([f"{HERE}:{port}"], prefill)  # nobody runs it
+        announcer.announce_now()
+        await registry.until(lambda: registry.beats)
+        announcer.close()
+
+
+async def test_a_proxy_that_comes_late_hears_only_the_newest_word() -> None:
+    port, said = free_port(), list[int]()
+
+    def registration() -> Registration:
+        said.append(len(said))
+        return Registration(Role.PREFILL, "h:1", "h:2", "p0", max_model_len=len(said))
+
+    announcer = Announcer.connect([f"{HERE}:{port}"], registration)
+    for _ in range(100):
+        announcer.announce_now()
+    async with listening(port) as (registry, _):
+        await registry.until(lambda: registry.beats)
+        announcer.announce_now()
+        await registry.until(lambda: len(registry.beats) > 1)
+    announcer.close()
+    assert [beat.max_model_len for beat in registry.beats] == [100, 101]
+
+
+async def test_a_proxy_that_comes_back_needs_nothing_special() -> None:
+    port = free_port()
+    async with announcing([port]):
+        for _ in range(2):
+            async with listening(port) as (registry, _):
+                await registry.until(lambda: registry.at("h:1"))
+
+
+async def test_silence_is_a_leave_and_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with listening(ttl_s=0.05) as (registry, port):
+        async with announcing([port]):
+            await registry.until(lambda: registry.at("h:1"))
+        await registry.until(lambda: not registry.all())
+    told = [record.getMessage() for record in caplog.records if "h:1" in record.getMessage()]
+    who = "prefill node h:1 (node_id p0, model m)"
+    assert told == [f"{who} joined", f"{who} left: silent"]
+
+
+async def test_garbage_is_logged_once_per_sender_and_nothing_else(
+    dealer: zmq.Socket[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening() as (registry, port):
+        dealer.connect(f"tcp://{HERE}:{port}")
+        for _ in range(20):
+            dealer.send(os.urandom(20))
+            dealer.send_multipart([b"a", b"b", b"c"])
+            dealer.send(bytes(msgpack.packb({"type": "X"})))
+        dealer.send(bytes(msgpack.packb(BARE)))
+        await registry.until(lambda: registry.at("h:1"))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"dropped a registration from {HERE}: ")
+
+
+async def test_an_oversized_frame_never_gets_in(dealer: zmq.Socket[bytes]) -> None:
+    async with listening() as (registry, port):
+        dealer.connect(f"tcp://{HERE}:{port}")
+        dealer.send(b"x" * (LONGEST_FRAME + 1))
+        async with announcing([port]):
+            await registry.until(lambda: registry.at("h:1"))
+        assert [node.node_id for node in registry.all()] == ["p0"]
+
+
+async def test_a_port_that_is_taken_is_an_error() -> None:
+    async with listening() as (_, port):
+        with pytest.raises(zmq.ZMQError):
+            Listener.bind(WatchedRegistry(), HERE, port)
+
+
+def test_a_bad_proxy_address_is_an_error() -> None:
+    with pytest.raises(zmq.ZMQError):
+        Announcer.connect(["nowhere"], prefill)

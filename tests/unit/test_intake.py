@@ -1,0 +1,173 @@
+"""Nothing that anybody sends does more than being refused."""
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from discovery.address import format_address, parse_address
+from discovery.errors import MalformedAddress, MalformedRegistration
+from discovery.intake import MOST_NODES, MOST_SENDERS, Intake
+from discovery.registration import LONGEST_FRAME, pack
+from discovery.registry import Registry
+from discovery.signature import Verifier, sign
+
+BARE = {"type": "P", "http_address": "h:1", "zmq_address": "h:2"}
+KEY = b"key"
+
+short = st.text(max_size=3)
+scalars = (
+    st.none() | st.booleans() | st.integers(-5, 2**63) | st.floats() | st.binary(max_size=4)
+)
+plain: st.SearchStrategy[Any] = st.one_of(
+    scalars, short, st.lists(scalars, max_size=2), st.dictionaries(short, scalars, max_size=2)
+)
+names = st.sampled_from([*BARE, "node_id", "load", "state", "time", "mac", "kv_layout"])
+keys = names | short | st.binary(max_size=2)
+messages = st.dictionaries(keys, plain, max_size=4).map(lambda some: BARE | some)
+payloads = st.binary(max_size=20) | plain.map(msgpack.packb) | messages.map(msgpack.packb)
+
+
+def take(intake: Intake, *frames: bytes, now: float = 0) -> object:
+    return intake.take(frames, now=now, wall_time=100.0)
+
+
+@given(frames=st.lists(payloads, max_size=4), key=st.sampled_from([None, KEY]))
+def test_any_frames_are_taken_or_refused(frames: list[bytes], key: bytes | None) -> None:
+    intake = Intake(Registry(), Verifier(key) if key else None)
+    try:
+        take(intake, *frames)
+    except MalformedRegistration:
+        assert not intake.registry.all()
+
+
+@given(message=messages)
+def test_whatever_is_signed_is_taken_or_refused(message: dict[Any, Any]) -> None:
+    intake = Intake(Registry(), Verifier(KEY))
+    try:
+        signed = sign(message, KEY, wall_time=100.0)
+        take(intake, b"id", pack(signed))
+    except MalformedRegistration:
+        assert not intake.registry.all()
+
+
+@pytest.mark.parametrize("frames", [[b"id"], [b"id", b""]])
+def test_vllms_frames_with_or_without_a_delimiter(frames: list[bytes]) -> None:
+    intake = Intake(Registry())
+    assert take(intake, *frames, bytes(msgpack.packb(BARE)))
+    assert [node.node_id for node in intake.registry.all()] == ["h:1"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"http_address": "no port"},
+        {"http_address": "h:1\nINFO fine"},
+        {"node_id": "n\nINFO fine"},
+        {"model": "m" * 600},
+        {"state": "asleep"},
+    ],
+    ids=repr,
+)
+def test_names_that_would_harm_a_log_or_a_url_are_refused(change: dict[str, str]) -> None:
+    with pytest.raises(MalformedRegistration):
+        take(Intake(Registry()), b"id", pack(BARE | change))
+
+
+def test_a_frame_is_short() -> None:
+    with pytest.raises(MalformedRegistration, match="bytes"):
+        take(Intake(Registry()), b"id", pack(BARE | {"more": "x" * LONGEST_FRAME}))
+
+
+def test_with_a_key_only_what_is_signed_counts() -> None:
+    intake = Intake(Registry(), Verifier(KEY))
+    with pytest.raises(MalformedRegistration, match="no signature"):
+        take(intake, b"id", pack(BARE))
+    assert take(intake, b"id", pack(sign(BARE, KEY, wall_time=100.0)))
+
+
+def test_a_time_that_is_no_number_is_not_near_ours() -> None:
+    intake = Intake(Registry(), Verifier(KEY))
+    with pytest.raises(MalformedRegistration):
+        take(intake, b"id", pack(sign(BARE, KEY, wall_time=float("nan"))))
+
+
+def test_the_number_of_nodes_is_bounded() -> None:
+    intake = Intake(Registry())
+    for i in range(MOST_NODES):
+        take(intake, b"id", pack(BARE | {"http_address": f"h{i}:1"}))
+    with pytest.raises(MalformedRegistration, match="known"):
+        take(intake, b"id", pack(BARE))
+    take(intake, b"id", pack(BARE | {"http_address": "h0:1"}))
+
+
+def test_a_sender_is_blamed_once_and_memory_is_bounded() -> None:
+    intake = Intake(Registry())
+    assert [intake.blame(one) for one in "aab"] == [True, False, True]
+    assert all(intake.blame(str(i)) for i in range(MOST_SENDERS))
+    assert intake.blame("a")  # long forgotten
+
+
+def test_who_fits_nobody_is_told_when_it_joins() -> None:
+    intake = Intake(Registry())
+    for kind, at, size in (("P", "p:1", 16), ("D", "d:1", 32), ("D", "d:2", 16)):
+        one = BARE | {"type": kind, "http_address": at, "kv_layout": {"block_size": size}}
+        joined = intake.take([b"", pack(one)], now=0, wall_time=0)
+        assert joined
+        misfit = "block_size is 32 here and 16 on p:1" if size == 32 else None
+        assert joined.misfit == misfit
+
+
+def test_a_restart_is_told_as_such() -> None:
+    intake = Intake(Registry())
+    first = intake.take([b"", pack(BARE | {"node_id": "1"})], now=0, wall_time=0)
+    again = intake.take([b"", pack(BARE | {"node_id": "1"})], now=0, wall_time=0)
+    second = intake.take([b"", pack(BARE | {"node_id": "2"})], now=0, wall_time=0)
+    assert first
+    assert not again
+    assert second
+    assert second.replaced == intake_node(first)
+
+
+def intake_node(joined: object) -> object:
+    return getattr(joined, "node", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("10.0.0.1:8100", ("10.0.0.1", 8100)),
+        ("node-0.svc.cluster.local:1", ("node-0.svc.cluster.local", 1)),
+        ("[::1]:65535", ("::1", 65535)),
+        ("[fe80::1%eth0]:80", ("fe80::1%eth0", 80)),
+    ],
+)
+def test_addresses(text: str, parsed: tuple[str, int]) -> None:
+    assert parse_address(text) == parsed
+    assert format_address(*parsed) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("host", "format"),
+        ("", "format"),
+        (":80", "format"),
+        ("host:", "format"),
+        ("host:x", "port"),
+        ("host:0", "port"),
+        ("host:65536", "port"),
+        ("host:1000000080", "port"),
+        ("host:²", "port"),
+        ("::1:80", "address"),
+        ("a b:80", "address"),
+        ("user@host:80", "address"),
+        ("host/path:80", "address"),
+        ("-x:80", "address"),
+    ],
+)
+def test_what_is_no_address(text: str, why: str) -> None:
+    with pytest.raises(MalformedAddress, match=why):
+        parse_address(text)
