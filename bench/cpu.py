@@ -1,0 +1,29 @@
+"""Where the processor's time goes, by process, as the kernel books it."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process with all its threads."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / TICKS_PER_S
+
+
+def children(pid: int) -> Iterable[int]:
+    """The processes that this one has started."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def family_seconds(family: Mapping[str, int]) -> dict[str, float]:
+    """Name to seconds, for each named process and for the engine that it has started."""
+    found = dict[str, float]()
+    for name, pid in family.items():
+        found[name] = cpu_seconds(pid)
+        for child in children(pid):
+            found[f"{name}'s engine"] = cpu_seconds(child)
+    return found

@@ -1,0 +1,112 @@
+"""A closed loop of clients against one OpenAI endpoint: each asks again when it is answered."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import aiohttp
+
+DATA = b"data: "
+DONE = b"data: [DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is asked: all prompts differ, and every answer has the same length."""
+
+    requests: int = 256
+    concurrency: int = 8
+    prompt_tokens: int = 256
+    output_tokens: int = 32
+    vocabulary: int = 8000
+    seed: int = 0
+
+    def prompts(self) -> Iterator[list[int]]:
+        """Random token ids; the first id is left out, as it ends answers."""
+        source = random.Random(self.seed)
+        for _ in range(self.requests):
+            yield [source.randrange(1, self.vocabulary) for _ in range(self.prompt_tokens)]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Times of all answers, in seconds."""
+
+    seconds: float = 0.0
+    first_token: list[float] = field(default_factory=list)
+    between_tokens: list[float] = field(default_factory=list)
+
+    @property
+    def requests_per_s(self) -> float:
+        """Answers over wall time."""
+        return len(self.first_token) / self.seconds
+
+
+class WrongAnswer(RuntimeError):
+    """An answer that is not what was asked for: nothing was measured."""
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of them lie."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+async def run_load(url: str, model: str, work: Work) -> Outcome:
+    """Ask everything; raises WrongAnswer, or what aiohttp raises."""
+    outcome, prompts = Outcome(), work.prompts()
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(url, timeout=timeout) as session:
+        client = _Client(session, model, work, outcome)
+        since = time.perf_counter()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(work.concurrency):
+                tasks.create_task(client.run(prompts))
+        outcome.seconds = time.perf_counter() - since
+    return outcome
+
+
+@dataclass(slots=True)
+class _Client:
+    session: aiohttp.ClientSession
+    model: str
+    work: Work
+    outcome: Outcome
+
+    async def run(self, prompts: Iterator[list[int]]) -> None:
+        for prompt in prompts:
+            await self._ask(prompt)
+
+    async def _ask(self, prompt: list[int]) -> None:
+        body = {
+            "model": self.model,
+            "prompt": prompt,
+            "max_tokens": self.work.output_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        before, last, tokens = time.perf_counter(), 0.0, list[float]()
+        usage = b""
+        async with self.session.post("/v1/completions", json=body) as answer:
+            if answer.status != 200:
+                raise WrongAnswer(await answer.text())
+            async for line in answer.content:
+                if line.startswith(DATA) and not line.startswith(DONE):
+                    last = time.perf_counter()
+                    tokens.append(last)
+                    usage = line
+        self._book(before, tokens, usage)
+
+    def _book(self, before: float, tokens: list[float], usage: bytes) -> None:
+        """The last frame has the usage instead of a token."""
+        said = json.loads(usage.removeprefix(DATA)).get("usage") or {}
+        if said.get("completion_tokens") != self.work.output_tokens:
+            raise WrongAnswer(f"{said} instead of {self.work.output_tokens} tokens")
+        times = tokens[:-1]
+        self.outcome.first_token.append(times[0] - before)
+        self.outcome.between_tokens += [b - a for a, b in pairwise(times)]
