@@ -1,0 +1,178 @@
+"""A text body becomes `Call`s: one Request, and the leg it is, for every choice."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from api.bodies import ChatBody, CompletionBody, StreamOptions, TextBody
+from api.errors import BadRequest, NoText
+from api.generate import DEFAULT_MAX_TOKENS
+from api.generator import WHOLE, Leg
+from api.messages import for_template, size_of
+from api.sampling import Room, sampling_of, stops_of
+from api.served import ReadLeg, Served
+from api.stopping import StopStrings
+from api.tokenizing import TextCodec
+from engine.request import Request, RequestId
+
+SHORT_TEXT = 2_000  # characters; encoded before a thread would have begun
+MOST_CALLS = 2_048
+
+Tokens = tuple[int, ...]
+Done = TypeVar("Done")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one choice asks of the Generator."""
+
+    request: Request
+    leg: Leg = WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One text request, understood. Choice `i` of `calls` answers prompt `i // n`."""
+
+    outer_id: str
+    model: str
+    calls: Sequence[Call]
+    n: int
+    codec: TextCodec
+    stops: StopStrings
+    body: TextBody
+
+    @property
+    def options(self) -> StreamOptions:
+        """The stream's options, given or not."""
+        return self.body.stream_options or StreamOptions()
+
+    @property
+    def timings(self) -> bool:
+        """Whether the answer is to tell its stages."""
+        return self.body.pdserve is not None and bool(self.body.pdserve.timings)
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Understands the bodies of one door."""
+
+    served: Served
+    read_leg: ReadLeg
+
+    async def completion(self, body: CompletionBody, outer_id: str) -> Asked:
+        """Raises ApiError."""
+        model, codec = self._door(body)
+        special = body.add_special_tokens is not False
+        prompts = list[Tokens]()
+        for given in _prompts(body.prompt):
+            if isinstance(given, str):
+                prompts.append(await _encode(codec, given, special_tokens=special))
+            else:
+                prompts.append(self._known(codec, given))
+        if not all(prompts):
+            raise BadRequest("prompt must not be empty", "prompt")
+        return self._asked(body, outer_id, model, codec, prompts)
+
+    async def chat(self, body: ChatBody, outer_id: str) -> Asked:
+        """Raises ApiError."""
+        model, codec = self._door(body)
+        messages = for_template(body.messages)
+        begin, go_on = body.add_generation_prompt is not False, body.continue_final_message
+        if begin and go_on:
+            param = "continue_final_message"
+            raise BadRequest(f"{param} and add_generation_prompt exclude each other", param)
+        template = {
+            **(body.chat_template_kwargs or {}),
+            "add_generation_prompt": begin,
+            "continue_final_message": bool(go_on),
+        }
+        text = await _aside(size_of(messages), lambda: codec.render(messages, template))
+        special = bool(body.add_special_tokens)
+        prompt = await _encode(codec, text, special_tokens=special)
+        if not prompt:
+            raise BadRequest("the chat template makes nothing of the messages", "messages")
+        return self._asked(body, outer_id, model, codec, [prompt])
+
+    def _door(self, body: TextBody) -> tuple[str, TextCodec]:
+        if body.stream_options and not body.stream:
+            raise BadRequest("stream_options are for streams only", "stream_options")
+        model = self.served.name(body.model)
+        if self.served.codec is None:
+            raise NoText("There is no tokenizer here: use /inference/v1/generate")
+        return model, self.served.codec
+
+    def _known(self, codec: TextCodec, tokens: Tokens) -> Tokens:
+        """Refuse ids that no model has."""
+        size = self.served.vocab_size or codec.size
+        if max(tokens, default=0) >= size:
+            raise BadRequest(f"token id {max(tokens)} is out of vocabulary", "prompt")
+        return tokens
+
+    def _asked(
+        self,
+        body: TextBody,
+        outer_id: str,
+        model: str,
+        codec: TextCodec,
+        prompts: Sequence[Tokens],
+    ) -> Asked:
+        n = body.n or 1
+        if len(prompts) * n > MOST_CALLS:
+            raise BadRequest(f"more than {MOST_CALLS} choices in one request", "n")
+        several = len(prompts) * n > 1
+        calls = [
+            self._call(body, outer_id, prompt, (i * n + j, j), several=several)
+            for i, prompt in enumerate(prompts)
+            for j in range(n)
+        ]
+        return Asked(outer_id, model, calls, n, codec, stops_of(body), body)
+
+    def _call(
+        self,
+        body: TextBody,
+        outer_id: str,
+        prompt: Tokens,
+        place: tuple[int, int],
+        *,
+        several: bool,
+    ) -> Call:
+        index, sample_index = place
+        default = None if isinstance(body, ChatBody) else DEFAULT_MAX_TOKENS
+        room = Room(self.served.max_model_len(), len(prompt), default)
+        leg = self.read_leg(outer_id, body.kv_transfer_params, index)
+        sampling = sampling_of(body, room, outer_id, whole=not leg.hold)
+        request = Request(
+            RequestId(f"{outer_id}-{index}" if several else outer_id),
+            prompt,
+            msgspec.structs.replace(sampling, sample_index=sample_index),
+            cache_salt=body.cache_salt or "",
+        )
+        return Call(request, leg)
+
+
+def _prompts(given: str | list[str | int | list[int]] | None) -> list[str | Tokens]:
+    """One prompt or many, each a text or token ids."""
+    if given is None or given == []:
+        raise BadRequest("prompt must not be empty", "prompt")
+    if isinstance(given, str):
+        return [given]
+    prompts = [tuple(part) if isinstance(part, list) else part for part in given]
+    tokens = tuple(part for part in prompts if isinstance(part, int))
+    if not tokens:
+        return [part for part in prompts if not isinstance(part, int)]
+    if len(tokens) < len(prompts):
+        raise BadRequest("prompt mixes token ids with prompts", "prompt")
+    return [tokens]
+
+
+async def _encode(codec: TextCodec, text: str, *, special_tokens: bool) -> Tokens:
+    return await _aside(len(text), lambda: codec.encode(text, special_tokens=special_tokens))
+
+
+async def _aside(size: int, work: Callable[[], Done]) -> Done:
+    """In a thread where it would hold up all streams."""
+    return work() if size <= SHORT_TEXT else await asyncio.to_thread(work)

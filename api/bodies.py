@@ -1,0 +1,120 @@
+"""The JSON bodies of text requests: what a client may send, and how it is told it may not."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from api.errors import BadRequest
+from api.fields import CHAT, COMPLETIONS, UnsupportedField, refuse_unsupported
+from engine.request import Probability, TokenId
+
+MOST_CHOICES = 128
+AT = re.compile(r" - at `\$\.?(?P<path>.*)`$")
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    """When a stream tells its usage: at the end, and with every chunk."""
+
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class Ours(msgspec.Struct, frozen=True):
+    """What only we know: `timings` asks for the stages of the request."""
+
+    timings: bool | None = False
+
+
+class TextBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What completions and chat share; null is the same as absent."""
+
+    model: str | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    min_p: Probability | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: tuple[TokenId, ...] | None = None
+    ignore_eos: bool | None = False
+    include_stop_str_in_output: bool | None = False
+    skip_special_tokens: bool | None = True
+    add_special_tokens: bool | None = None
+    return_token_ids: bool | None = False
+    cache_salt: str | None = None
+    request_id: str | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    pdserve: Ours | None = None
+
+
+class CompletionBody(TextBody, frozen=True, kw_only=True):
+    """POST /v1/completions."""
+
+    prompt: str | list[str | TokenId | list[TokenId]] | None = None
+
+
+class Message(msgspec.Struct, frozen=True):
+    """The part of a chat message that we read; the template reads the rest."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class ChatBody(TextBody, frozen=True, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: list[dict[str, Any]]
+    add_generation_prompt: bool | None = True
+    continue_final_message: bool | None = False
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+Kind = TypeVar("Kind")
+
+
+def read_completion(data: bytes) -> CompletionBody:
+    """Raises BadRequest, whatever the bytes are."""
+    return convert(_read_object(data, COMPLETIONS), CompletionBody)
+
+
+def read_chat(data: bytes) -> ChatBody:
+    """Raises BadRequest, whatever the bytes are."""
+    return convert(_read_object(data, CHAT), ChatBody)
+
+
+def convert(given: object, kind: type[Kind], within: str = "") -> Kind:
+    """Check types and limits; `within` is the path of what is given."""
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        said = str(error)
+        path = AT.search(said)
+        param = within + ("." if within else "") + path["path"] if path else within
+        message = AT.sub("", said)
+        raise BadRequest(f"{param}: {message}" if param else message, param or None) from error
+
+
+def _read_object(
+    data: bytes, unsupported: Mapping[str, tuple[object, ...]]
+) -> Mapping[str, object]:
+    try:
+        given = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"The body is not valid JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise BadRequest("The body must be a JSON object")
+    try:
+        refuse_unsupported(given, unsupported)
+    except UnsupportedField as error:
+        raise BadRequest(str(error), error.param) from error
+    return given

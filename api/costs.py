@@ -1,0 +1,77 @@
+"""What stands beside the text of an answer: its tokens, its time, its hand-over."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from api.answering import Answer, Choice
+from api.generator import StageEvent
+from kv_transfer.ticket import to_params
+
+Params = dict[str, object]
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    """How much of the prompts was in a prefix cache."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """A prompt counts once, however many choices answer it."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """The stages of all choices, in the order they were over."""
+
+    stages: Sequence[StageEvent]
+
+
+def usage_of(answer: Answer) -> Usage:
+    """Of the whole request."""
+    firsts = answer.choices[:: answer.asked.n]
+    return _usage(
+        sum(len(choice.call.request.prompt) for choice in firsts),
+        sum(choice.num_tokens for choice in answer.choices),
+        sum(choice.cached_tokens for choice in firsts),
+    )
+
+
+def usage_in_chunk(answer: Answer, choice: Choice) -> Usage | UnsetType | None:
+    """What a chunk of a stream says: its choice's so far, null while it is to come, nothing."""
+    if answer.asked.options.continuous_usage_stats:
+        return _usage_so_far(choice)
+    return None if answer.asked.options.include_usage else UNSET
+
+
+def usage_at_end(answer: Answer) -> Usage | UnsetType:
+    """What the last chunk of a stream says."""
+    return usage_of(answer) if answer.asked.options.include_usage else UNSET
+
+
+def timings_of(answer: Answer) -> Timings | UnsetType:
+    """The stages, if the client asked for them."""
+    if not answer.asked.timings:
+        return UNSET
+    return Timings([stage for choice in answer.choices for stage in choice.stages])
+
+
+def params_of(choice: Choice) -> Params | UnsetType:
+    """What the decode leg is to be asked with, where this was the prefill leg."""
+    if choice.ticket is None or not choice.call.leg.hold:
+        return UNSET
+    return to_params(choice.ticket)
+
+
+def _usage_so_far(choice: Choice) -> Usage:
+    return _usage(len(choice.call.request.prompt), choice.num_tokens, choice.cached_tokens)
+
+
+def _usage(prompt: int, said: int, cached: int) -> Usage:
+    return Usage(prompt, said, prompt + said, PromptDetails(cached))

@@ -1,0 +1,71 @@
+"""Tokens to text as they come: pieces that add up to what decoding them all would give.
+
+A token's text may depend on its neighbours and may be half a character, so a window of the
+last tokens is decoded anew each time, and what is new in its text is said.
+
+    tokens   … | a  b  c  d  e |          the window; its text's first part has been said
+    text     …   "wird schön er\ufffd"    the rest is said, but for what may be half a character
+
+The window starts at a border between characters, and is cut now and then, so that a token
+costs the same however many came before it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+BROKEN = "\ufffd"  # what decoders put in the place of bytes that are no character (yet)
+MOST_BROKEN = 3  # some put one for each byte of half a character, of at most four
+CONTEXT = 8  # tokens; more than any character has bytes
+LONGEST = 4 * CONTEXT  # where no border comes: these bytes will never be text
+
+
+@dataclass(slots=True)
+class Detokenizer:
+    """The text of one answer; `visible` says which tokens have any."""
+
+    decode: Callable[[Sequence[int]], str]
+    visible: Callable[[int], bool]
+    _window: list[int] = field(default_factory=list)
+    _said: int = 0  # characters of the window's text
+    _border: int = 0  # the last place in the window where a character began
+
+    def add(self, token: int) -> str:
+        """The text that is certain now and was not before."""
+        if not self.visible(token):
+            return ""
+        self._window.append(token)
+        text = self.decode(self._window)
+        piece = self._say(text, len(text) - _held(text))
+        if len(self._window) > CONTEXT:
+            self._cut(text)
+        if not text.endswith(BROKEN):
+            self._border = len(self._window)
+        return piece
+
+    def finish(self) -> str:
+        """What was held back: no more tokens come."""
+        text = self.decode(self._window)
+        return self._say(text, len(text))
+
+    def _say(self, text: str, until: int) -> str:
+        start, self._said = self._said, max(self._said, until)
+        return text[start:until]
+
+    def _cut(self, text: str) -> None:
+        """Forget tokens before the last border, if what follows reads the same without."""
+        rest = self._window[self._border :]
+        if rest and self._border and (tail := self.decode(rest)) and text.endswith(tail):
+            self._keep(rest, text, tail)
+        elif len(self._window) > LONGEST:
+            rest = self._window[-CONTEXT * 2 :]
+            self._keep(rest, text, self.decode(rest))
+
+    def _keep(self, rest: list[int], text: str, tail: str) -> None:
+        self._said = max(0, len(tail) - (len(text) - self._said))
+        self._window, self._border = rest, 0
+
+
+def _held(text: str) -> int:
+    """How many characters at the end may turn into another one."""
+    whole = text.rstrip(BROKEN)
+    return min(len(text) - len(whole), MOST_BROKEN)

@@ -1,0 +1,140 @@
+"""What every OpenAI answer has around its choices, whole or chunk by chunk."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from api.answering import Answer, Choice, Piece, joined
+from api.costs import (
+    Params,
+    Timings,
+    Usage,
+    params_of,
+    timings_of,
+    usage_at_end,
+    usage_in_chunk,
+    usage_of,
+)
+
+TokenIds = Sequence[int] | UnsetType
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer, or a chunk of a stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: Sequence[msgspec.Struct]
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: TokenIds = UNSET
+    kv_transfer_params: Params | UnsetType = UNSET
+    pdserve: Timings | UnsetType = UNSET
+
+
+class Form(Protocol):
+    """How one endpoint writes down a choice."""
+
+    @property
+    def prefix(self) -> str:
+        """Of the answer's id."""
+
+    @property
+    def kinds(self) -> tuple[str, str]:
+        """What `object` says of an answer, and of a chunk."""
+
+    @property
+    def prompt_on_top(self) -> bool:
+        """Whether the prompt's token ids stand in the envelope, not in the choice."""
+
+    def opening(self, index: int) -> msgspec.Struct | None:
+        """What a choice's stream begins with."""
+
+    def part(self, piece: Piece, prompt: TokenIds, tokens: TokenIds) -> msgspec.Struct:
+        """A piece in a stream; the token ids are there where they were asked for."""
+
+    def full(self, piece: Piece, prompt: TokenIds, tokens: TokenIds) -> msgspec.Struct:
+        """A whole choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Writes one answer down."""
+
+    answer: Answer
+    form: Form
+    created: int
+
+    def openings(self) -> Sequence[Envelope]:
+        """The chunks before all text."""
+        return [
+            replace(
+                self._bare(1, [opening]),
+                usage=usage_in_chunk(self.answer, choice),
+                prompt_token_ids=self._prompt(choice, on_top=True),
+            )
+            for choice in self.answer.choices
+            if (opening := self.form.opening(choice.index))
+        ]
+
+    def chunk(self, piece: Piece) -> Envelope | None:
+        """A piece; None where it has nothing that the client wants."""
+        if not (piece.text or piece.finish or (self._ids and piece.tokens)):
+            return None
+        choice = self.answer.choices[piece.index]
+        begins = choice.num_tokens == len(piece.tokens)
+        prompt = self._prompt(choice, on_top=False) if begins else UNSET
+        tokens = piece.tokens if self._ids else UNSET
+        return replace(
+            self._bare(1, [self.form.part(piece, prompt, tokens)]),
+            usage=usage_in_chunk(self.answer, choice),
+            kv_transfer_params=params_of(choice) if piece.finish else UNSET,
+        )
+
+    def closing(self) -> Envelope | None:
+        """The chunk after all text: usage and stages, where the client asked for them."""
+        usage, timings = usage_at_end(self.answer), timings_of(self.answer)
+        if usage is UNSET and timings is UNSET:
+            return None
+        return replace(self._bare(1, []), usage=usage, pdserve=timings)
+
+    def whole(self, pieces: Sequence[Piece]) -> Envelope:
+        """The answer that is not streamed."""
+        said: list[list[Piece]] = [[] for _ in self.answer.choices]
+        for piece in pieces:
+            said[piece.index].append(piece)
+        first = self.answer.choices[0]
+        return replace(
+            self._bare(0, [self._full(joined(parts)) for parts in said]),
+            usage=usage_of(self.answer),
+            prompt_token_ids=self._prompt(first, on_top=True),
+            kv_transfer_params=params_of(first),
+            pdserve=timings_of(self.answer),
+        )
+
+    @property
+    def _ids(self) -> bool:
+        return bool(self.answer.asked.body.return_token_ids)
+
+    def _full(self, piece: Piece) -> msgspec.Struct:
+        prompt = self._prompt(self.answer.choices[piece.index], on_top=False)
+        return self.form.full(piece, prompt, piece.tokens if self._ids else UNSET)
+
+    def _prompt(self, choice: Choice, *, on_top: bool) -> TokenIds:
+        wanted = self._ids and self.form.prompt_on_top is on_top
+        return choice.call.request.prompt if wanted else UNSET
+
+    def _bare(self, kind: int, choices: Sequence[msgspec.Struct]) -> Envelope:
+        asked = self.answer.asked
+        return Envelope(
+            id=self.form.prefix + asked.outer_id,
+            object=self.form.kinds[kind],
+            created=self.created,
+            model=asked.model,
+            choices=choices,
+        )

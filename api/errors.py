@@ -1,0 +1,87 @@
+"""Why the text surface turns a request down, and the body that says so.
+
+ApiError
+├── BadRequest      400  the request is at fault; `param` is the field
+│   └── ContextTooLong   prompt and answer do not fit the model's context
+├── UnknownModel    404  a name that is not served here
+└── NoText          501  this door has no tokenizer
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from api.generator import BAD_REQUEST, StreamFailed
+
+SERVER_ERROR = 500
+TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+}
+
+
+class ApiError(Exception):
+    """Base of the room's errors: what OpenAI's error body says of one."""
+
+    status = BAD_REQUEST
+    code: str | None = None
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class BadRequest(ApiError):
+    """The request itself is at fault."""
+
+
+class ContextTooLong(BadRequest):
+    """The prompt, or prompt and answer together, are longer than the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class UnknownModel(ApiError):
+    """The request names a model that is not served here."""
+
+    status = 404
+    code = "model_not_found"
+
+
+class NoText(ApiError):
+    """Text is asked of a door without a tokenizer."""
+
+    status = 501
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """OpenAI's error object."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """What every refusal looks like, in an answer or in a stream."""
+
+    error: ErrorDetail
+
+
+def error_body(status: int, message: str, param: str | None = None) -> ErrorBody:
+    """The body that goes with a status."""
+    return ErrorBody(ErrorDetail(message, _type_of(status), param))
+
+
+def body_of(error: ApiError | StreamFailed) -> ErrorBody:
+    """What the client is told of an error."""
+    if isinstance(error, StreamFailed):
+        return error_body(error.status, str(error))
+    return ErrorBody(ErrorDetail(str(error), _type_of(error.status), error.param, error.code))
+
+
+def _type_of(status: int) -> str:
+    fallback = "server_error" if status >= SERVER_ERROR else "invalid_request_error"
+    return TYPES.get(status, fallback)

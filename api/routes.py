@@ -1,0 +1,142 @@
+"""The OpenAI endpoints over HTTP. The only module of the room that knows Quart."""
+
+import re
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+import msgspec
+from quart import Blueprint, Response, request
+from werkzeug.exceptions import HTTPException
+
+from api.answering import Answer
+from api.asking import Asked, Asker
+from api.bodies import TextBody, read_chat, read_completion
+from api.chat import ChatForm
+from api.completions import CompletionForm
+from api.envelopes import Form, Writer
+from api.errors import SERVER_ERROR, ApiError, BadRequest, body_of, error_body
+from api.generator import Generator, StreamFailed
+from api.models import find_model, list_models
+from api.served import ReadLeg, Served, no_legs
+from api.sse import frames, our_mistake, whole
+
+JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
+REQUEST_ID = "X-Request-Id"
+SANE_ID = re.compile(r"[!#-;=?-\[\]-~]{1,256}")
+
+
+def openai_routes(
+    generator: Generator,
+    served: Served,
+    read_leg: ReadLeg = no_legs,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> Blueprint:
+    """Text completions, chat completions and models over a Generator.
+
+    Registered on an app, it also gives OpenAI's form to the app's own HTTP errors.
+    """
+    routes = Blueprint("openai", __name__)
+    asker = Asker(served, read_leg)
+
+    async def answer(asked: Asked, form: Form) -> Response:
+        writer = Writer(Answer(generator, asked), form, int(clock()))
+        if asked.body.stream:
+            return await _streamed(writer)
+        return Response(await whole(writer), mimetype=JSON, headers=_headers(asked.outer_id))
+
+    @routes.post("/v1/completions")
+    async def completions() -> Response:
+        body = read_completion(await _body())
+        asked = await asker.completion(body, _outer_id(body))
+        return await answer(asked, CompletionForm())
+
+    @routes.post("/v1/chat/completions")
+    async def chat() -> Response:
+        body = read_chat(await _body())
+        return await answer(await asker.chat(body, _outer_id(body)), ChatForm())
+
+    @routes.get("/v1/models")
+    async def models() -> Response:
+        return _json(list_models(served))
+
+    @routes.get("/v1/models/<path:name>")
+    async def model(name: str) -> Response:
+        return _json(find_model(served, name))
+
+    _explain_errors(routes)
+    return routes
+
+
+async def _body() -> bytes:
+    """A body without a type is taken for JSON; a form that a browser can send is not."""
+    kind = request.mimetype
+    if kind and kind != JSON and not kind.endswith("+json"):
+        raise BadRequest(f"the body must be {JSON}, not {kind}")
+    data = await request.get_data(as_text=False)
+    assert isinstance(data, bytes)
+    return data
+
+
+def _outer_id(body: TextBody) -> str:
+    """The client's own name for the request where it is a sane one, or else a new one."""
+    for given in (request.headers.get(REQUEST_ID), body.request_id):
+        if given and SANE_ID.fullmatch(given):
+            return given
+    return uuid.uuid4().hex
+
+
+async def _streamed(writer: Writer) -> Response:
+    """Begins only when there is something to say, as a failure until then has a status."""
+    events = frames(writer)
+    try:
+        first = await anext(events)
+    except BaseException:
+        await events.aclose()
+        raise
+    headers = _headers(writer.answer.asked.outer_id) | {"Cache-Control": "no-cache"}
+    response = Response(_all(first, events), content_type=EVENTS, headers=headers)
+    response.timeout = None  # Quart cuts a stream after a minute otherwise
+    return response
+
+
+async def _all(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(rest):
+        yield first
+        async for event in rest:
+            yield event
+
+
+def _headers(outer_id: str) -> dict[str, str]:
+    return {REQUEST_ID: outer_id}
+
+
+def _json(body: msgspec.Struct, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, mimetype=JSON)
+
+
+def _explain_errors(routes: Blueprint) -> None:
+    """Whatever goes wrong, the client can read it where it reads all errors."""
+
+    @routes.errorhandler(ApiError)
+    async def refused(error: ApiError) -> Response:
+        return _json(body_of(error), error.status)
+
+    @routes.errorhandler(StreamFailed)
+    async def failed(failure: StreamFailed) -> Response:
+        response = _json(body_of(failure), failure.status)
+        if failure.retry_after_s is not None:
+            response.headers["Retry-After"] = str(failure.retry_after_s)
+        return response
+
+    @routes.app_errorhandler(HTTPException)
+    async def http(error: HTTPException) -> Response:
+        status = error.code or SERVER_ERROR
+        if status == SERVER_ERROR:
+            return _json(our_mistake(), status)
+        response = _json(error_body(status, error.description or error.name), status)
+        if allow := dict(error.get_headers()).get("Allow"):
+            response.headers["Allow"] = allow
+        return response

@@ -1,0 +1,65 @@
+"""What a door serves under which names, and what its host adds to a request."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from api.errors import BadRequest, UnknownModel
+from api.generate import read_leg
+from api.generator import WHOLE, Leg
+from api.tokenizing import TextCodec
+from kv_transfer.errors import MalformedTicket
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One model at one door. `names[0]` is its own name, any of `names` is accepted.
+
+    Without a `codec` there is no text here. `max_model_len` is asked anew for every request:
+    a proxy learns it from its nodes, and it is None until then.
+    """
+
+    names: tuple[str, ...]
+    codec: TextCodec | None
+    max_model_len: Callable[[], int | None]
+    vocab_size: int | None = None
+    created: int = 0
+    root: str | None = None
+
+    def name(self, asked: str | None) -> str:
+        """The name to answer under; a client that names no model gets the one there is."""
+        if not asked:
+            return self.names[0]
+        if asked not in self.names:
+            raise UnknownModel(f"The model `{asked}` does not exist.", "model")
+        return asked
+
+
+class ReadLeg(Protocol):
+    """How a door finds out which leg a choice of a text request is; raises BadRequest."""
+
+    def __call__(self, outer_id: str, params: Mapping[str, object] | None, index: int) -> Leg:
+        """`params` are the body's `kv_transfer_params`, `index` is the choice's."""
+
+
+def no_legs(outer_id: str, params: Mapping[str, object] | None, index: int) -> Leg:
+    """The proxy's: what it serves is whole, whatever a client says of legs."""
+    del outer_id, params, index
+    return WHOLE
+
+
+def legs_of_params(outer_id: str, params: Mapping[str, object] | None, index: int) -> Leg:
+    """A node's: one leg as `kv_transfer_params` say it; they can stand for one choice only.
+
+    Who reads text waits for the last chunk, so a leg is never kept open.
+    """
+    del outer_id
+    try:
+        leg = msgspec.structs.replace(read_leg(params), keep_open=False)
+    except MalformedTicket as error:
+        raise BadRequest(str(error), "kv_transfer_params") from error
+    if index and leg != WHOLE:
+        raise BadRequest("one prompt and n=1 are needed", "kv_transfer_params")
+    return leg

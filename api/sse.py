@@ -1,0 +1,65 @@
+"""An answer on its way out: as one body, or as a stream of server-sent events."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+
+from api.envelopes import Writer
+from api.errors import SERVER_ERROR, ErrorBody, body_of, error_body
+from api.generate import DONE
+from api.generator import StreamFailed
+
+log = logging.getLogger(__name__)
+
+
+async def whole(writer: Writer) -> bytes:
+    """The body of an answer that is not streamed; raises StreamFailed."""
+    async with aclosing(writer.answer.pieces()) as pieces:
+        said = [piece async for piece in pieces]
+    return msgspec.json.encode(writer.whole(said))
+
+
+async def frames(writer: Writer) -> AsyncGenerator[bytes]:
+    """The events of a stream. What fails before the first is raised, later it is told."""
+    begun = False
+    try:
+        async with aclosing(_chunks(writer)) as chunks:
+            async for chunk in chunks:
+                begun = True
+                yield frame(chunk)
+    except StreamFailed as failure:
+        if not begun:
+            raise
+        yield frame(body_of(failure))
+    except Exception:
+        if not begun:
+            raise
+        log.exception("request_id=%s broke off", writer.answer.asked.outer_id)
+        yield frame(our_mistake())
+    yield DONE
+
+
+def frame(chunk: msgspec.Struct) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+
+
+def our_mistake() -> ErrorBody:
+    """What a client is told of a fault that is nobody's but ours."""
+    return error_body(SERVER_ERROR, "The server made a mistake.")
+
+
+async def _chunks(writer: Writer) -> AsyncGenerator[msgspec.Struct]:
+    """Nothing comes before the first piece: until then the request may still be refused."""
+    begun = False
+    async with aclosing(writer.answer.pieces()) as pieces:
+        async for piece in pieces:
+            for opening in () if begun else writer.openings():
+                yield opening
+            begun = True
+            if chunk := writer.chunk(piece):
+                yield chunk
+    if closing := writer.closing():
+        yield closing

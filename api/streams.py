@@ -1,0 +1,74 @@
+"""Many streams of one request, read as one."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Hashable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+AHEAD = 64  # items read before they are asked for
+Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
+
+
+@dataclass(slots=True)
+class Streams(Generic[Key, Item]):
+    """Owns the streams it is given: leaving the context closes them all.
+
+    Each has one reading task for all of its life, so an item costs no task of its own. Who
+    reads slowly makes them wait.
+    """
+
+    _said: "asyncio.Queue[tuple[Key, Item | Exception | None]]" = field(
+        default_factory=lambda: asyncio.Queue(AHEAD)
+    )
+    _readers: dict[Key, "asyncio.Task[None]"] = field(default_factory=dict)
+    _open: int = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for reader in self._readers.values():
+            reader.cancel()
+        await asyncio.gather(*self._readers.values(), return_exceptions=True)
+
+    def open(self, key: Key, stream: AsyncGenerator[Item]) -> None:
+        """Start reading one more stream; a key has at most one."""
+        self._readers[key] = asyncio.create_task(self._read(key, stream))
+        self._open += 1
+
+    def has(self, key: Key) -> bool:
+        """Whether this key's stream was opened."""
+        return key in self._readers
+
+    async def next(self) -> tuple[Key, Item] | None:
+        """The next item and its key, in order of arrival; None: all streams have ended.
+
+        Raises what a stream raises. A call that is cancelled loses nothing.
+        """
+        while self._open:
+            key, said = await self._said.get()
+            if said is None:
+                self._open -= 1
+            elif isinstance(said, Exception):
+                raise said
+            else:
+                return key, said
+        return None
+
+    async def _read(self, key: Key, stream: AsyncGenerator[Item]) -> None:
+        try:
+            async with aclosing(stream):
+                async for item in stream:
+                    await self._said.put((key, item))
+        except Exception as error:  # noqa: BLE001  raised again by `next`
+            await self._said.put((key, error))
+        else:
+            await self._said.put((key, None))

@@ -1,0 +1,114 @@
+"""Text to token ids and back, with a checkpoint's tokenizer and chat template."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from api.detokenizing import Detokenizer
+from api.errors import BadRequest
+
+
+class Tokenizer(Protocol):
+    """What we use of a tokenizer of transformers."""
+
+    chat_template: object
+    all_special_ids: list[int]
+
+    def get_vocab(self) -> dict[str, int]: ...  # noqa: D102
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...  # noqa: D102
+
+    def decode(self, token_ids: Sequence[int], **options: bool) -> str: ...  # noqa: D102
+
+    def apply_chat_template(  # noqa: D102
+        self, conversation: Sequence[Mapping[str, Any]], *, tokenize: bool, **template: object
+    ) -> str: ...
+
+
+@dataclass(frozen=True)
+class TextCodec:
+    """One checkpoint's text. `fast` is the tokenizer's Rust part, where it has one.
+
+    Calls may come from several threads; none of them changes the tokenizer.
+    """
+
+    tokenizer: Tokenizer
+    fast: Any | None = None
+
+    @cached_property
+    def size(self) -> int:
+        """One more than the largest token id."""
+        return max(self.tokenizer.get_vocab().values()) + 1
+
+    @cached_property
+    def hidden(self) -> frozenset[int]:
+        """The special tokens, which are no text unless it is asked for."""
+        if self.fast is None:
+            return frozenset(self.tokenizer.all_special_ids)
+        added = self.fast.get_added_tokens_decoder().items()
+        return frozenset(token for token, says in added if says.special)
+
+    def encode(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
+        """The text's tokens, with those that the tokenizer puts around a text if asked."""
+        if self.fast is not None:
+            return tuple(self.fast.encode(text, add_special_tokens=special_tokens).ids)
+        return tuple(self.tokenizer.encode(text, add_special_tokens=special_tokens))
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], template: Mapping[str, object]
+    ) -> str:
+        """The conversation as the chat template writes it; raises BadRequest."""
+        if not self.tokenizer.chat_template:
+            raise BadRequest("the model has no chat template: use /v1/completions")
+        try:
+            render = self.tokenizer.apply_chat_template
+            return str(render(list(messages), tokenize=False, **template))
+        except Exception as error:  # a template may raise anything, and with reason
+            raise BadRequest(f"the chat template refuses: {error}", "messages") from error
+
+    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The tokens' text, as it is: no spaces are tidied up."""
+        if self.fast is not None:
+            text = self.fast.decode(tokens, skip_special_tokens=skip_special_tokens)
+        else:
+            text = self.tokenizer.decode(
+                tokens,
+                skip_special_tokens=skip_special_tokens,
+                clean_up_tokenization_spaces=False,
+            )
+        return str(text)
+
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
+        """For one answer, token by token."""
+        hidden = self.hidden if skip_special_tokens else frozenset[int]()
+
+        def decode(tokens: Sequence[int]) -> str:
+            return self.decode(tokens, skip_special_tokens=False)
+
+        return Detokenizer(decode, lambda token: token not in hidden and self._knows(token))
+
+    def _knows(self, token: int) -> bool:
+        if self.fast is not None:
+            return self.fast.id_to_token(token) is not None
+        return token < self.size
+
+
+def load_text_codec(folder: Path | str) -> TextCodec:
+    """Read a checkpoint folder's tokenizer; takes seconds, and loads torch where it is."""
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    return text_codec(tokenizer)
+
+
+def text_codec(tokenizer: Tokenizer) -> TextCodec:
+    """Over one of transformers' tokenizers. The Rust part is copied: ours never truncates."""
+    theirs = getattr(tokenizer, "backend_tokenizer", None)
+    if theirs is None:
+        return TextCodec(tokenizer)
+    fast = type(theirs).from_str(theirs.to_str())
+    fast.no_truncation()
+    fast.no_padding()
+    return TextCodec(tokenizer, fast)

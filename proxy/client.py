@@ -1,0 +1,139 @@
+"""Calls nodes over HTTP: the NodeClient of the pipeline."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from api.generate import DONE, NodeCall, WireError, encode_call
+from api.generator import BAD_REQUEST, Event, Leg
+from discovery.registry import Node
+from engine.request import Request
+from proxy.errors import NodeFailed
+from proxy.reading import LegReader, request_for
+from proxy.sse import SseSplitter
+
+GENERATE = "/inference/v1/generate"
+JSON = "application/json"
+OK, SERVICE_UNAVAILABLE = 200, 503
+
+SILENCE_S = 10.0  # our nodes say something every 2 s
+FOREIGN_SILENCE_S = 600.0
+CONNECT_S = 3.0
+KEEPALIVE_S = 4.0  # less than a server's 5 s, so that it is rarely the server who hangs up
+PARTING_S = 0.05  # what a node has to end its stream after its last token
+LONGEST_REFUSAL = 64 << 10
+
+BROKEN = (aiohttp.ClientError, TimeoutError, OSError, WireError)
+
+
+class _Detail(msgspec.Struct):
+    message: str = ""
+
+
+class _Refusal(msgspec.Struct):
+    """vLLM's error body; ours has the same shape."""
+
+    error: _Detail = _Detail()
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpNodeClient:
+    """One pool of connections for all nodes."""
+
+    session: aiohttp.ClientSession
+    silence_s: float = SILENCE_S
+    foreign_silence_s: float = FOREIGN_SILENCE_S
+
+    async def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
+        """Closing it closes the connection, which is the abort; see NodeClient."""
+        wanted = request.sampling.max_tokens - len(request.generated)
+        reader, splitter = LegReader(leg.hold, node.ours, wanted), SseSplitter()
+        response: aiohttp.ClientResponse | None = None
+        try:
+            response = await self._post(node, request, leg)
+            if response.status != OK:
+                raise await _refusal(node, response)
+            streamed = response.content_type != JSON
+            while not reader.over:
+                data = await (response.content.readany() if streamed else response.read())
+                if not data:
+                    raise WireError("the stream broke off")
+                for frame in splitter.feed(data) if streamed else [data, DONE]:
+                    for event in reader.read(frame):
+                        if reader.over:
+                            await _part(response)
+                        yield event
+        except BROKEN as error:
+            raise NodeFailed(node.node_id, _reason(error), retryable=True) from error
+        finally:
+            if response is not None:
+                response.close()  # if it was read to its end, the connection stays
+
+    async def _post(self, node: Node, request: Request, leg: Leg) -> aiohttp.ClientResponse:
+        """A pooled connection that the node has hung up meanwhile is not the node's failure."""
+        body = encode_call(NodeCall(request_for(request, leg, ours=node.ours), leg))
+        try:
+            return await self._send(node, request, body)
+        except (aiohttp.ServerDisconnectedError, ConnectionError) as error:
+            if isinstance(error, aiohttp.ClientConnectorError):
+                raise
+            return await self._send(node, request, body)
+
+    async def _send(self, node: Node, request: Request, body: bytes) -> aiohttp.ClientResponse:
+        patience_s = self.silence_s if node.ours else self.foreign_silence_s
+        return await self.session.post(
+            f"http://{node.registration.http_address}{GENERATE}",
+            data=body,
+            headers={"Content-Type": JSON, "X-Request-Id": request.request_id},
+            timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=patience_s),
+            allow_redirects=False,
+        )
+
+
+@asynccontextmanager
+async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
+    """A session without limits; what it waits for is said with each call."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
+    async with aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(),
+        auto_decompress=False,
+    ) as session:
+        yield session
+
+
+async def _part(response: aiohttp.ClientResponse) -> None:
+    """Let the node end its stream, so that the connection can be used again."""
+    if response.content.at_eof():
+        return
+    with suppress(*BROKEN):
+        async with asyncio.timeout(PARTING_S):
+            while not response.content.at_eof():
+                await response.content.readany()
+
+
+async def _refusal(node: Node, response: aiohttp.ClientResponse) -> NodeFailed:
+    """400 is about the request, and so for its sender; 503 says: not now."""
+    status, data = response.status, await response.content.read(LONGEST_REFUSAL)
+    try:
+        body = msgspec.json.decode(data, type=_Refusal)
+        said = body.error.message or body.message
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = ""
+    answered = status == SERVICE_UNAVAILABLE
+    reason = said or f"it answered with status {status}"
+    return NodeFailed(node.node_id, reason, retryable=status != BAD_REQUEST, answered=answered)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return "connection refused"
+    if isinstance(error, TimeoutError):
+        return "silent for too long"
+    return str(error) or "connection lost"

@@ -1,0 +1,95 @@
+"""What a proxy can be told, all of it. Read once; the command line is made from this."""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from discovery.registration import DEFAULT_PORT
+
+PORTS = range(65536)
+AT_LEAST = {
+    "recovery_wait_s": 0.0,
+    "tries": 1,
+    "foreign_timeout_s": 1.0,
+    "max_model_len": 1,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyConfig:
+    """Raises ValueError, naming the flag, for a value that cannot be meant."""
+
+    host: str = "127.0.0.1"
+    """The address that clients come to."""
+
+    port: int = 8000
+    """Its port; 0 lets the system pick one."""
+
+    discovery_host: str = "127.0.0.1"
+    """The address that nodes announce themselves to."""
+
+    discovery_port: int = DEFAULT_PORT
+    """Its port; 0 lets the system pick one."""
+
+    model: str | None = None
+    """The model that is served: a folder with its tokenizer, unless --tokenizer has another."""
+
+    tokenizer: str | None = None
+    """A folder with the tokenizer that makes text of tokens; by default the model's."""
+
+    served_model_name: tuple[str, ...] = ()
+    """The names that clients may call the model by; the first is told. By default --model."""
+
+    api_key: tuple[str, ...] = ()
+    """Keys of clients, any of which opens the door; without one it is open."""
+
+    cluster_key: str | None = None
+    """A secret of the whole cluster: only nodes that sign with it are listened to."""
+
+    admin_api_key: str | None = None
+    """The key for adding nodes by hand; without it that is not possible."""
+
+    recovery_wait_s: float = 30.0
+    """How long a request waits for a node when there is none at the moment."""
+
+    tries: int = 4
+    """How many attempts in a row may bring no token before a request fails."""
+
+    foreign_timeout_s: float = 600.0
+    """How long a node that is not ours may be silent."""
+
+    policy: Literal["round_robin", "least_loaded"] = "round_robin"
+    """Which node gets the next request."""
+
+    max_model_len: int | None = None
+    """The longest prompt and answer together; by default the shortest of the decode nodes."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged."""
+
+    def __post_init__(self) -> None:
+        """Check each field."""
+        for name in ("port", "discovery_port"):
+            if getattr(self, name) not in PORTS:
+                raise ValueError(f"{_flag(name)} must be a port: {getattr(self, name)}")
+        for name, least in AT_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ValueError(f"{_flag(name)} must be {least} or more: {value}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value == "" or (isinstance(value, tuple) and "" in value):
+                raise ValueError(f"{_flag(field.name)} must not be empty")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names the model is served under."""
+        return self.served_model_name or ((self.model,) if self.model else ("model",))
+
+    @property
+    def text_folder(self) -> str | None:
+        """Where the tokenizer is; None: there is no text here."""
+        return self.tokenizer or self.model
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,75 @@
+"""What one leg's events mean to the pipeline, whoever's node it is. Pure.
+
+A node of vLLM ends a prefill leg by itself, with its ticket in the last chunk, and it was
+asked for one token there: unless that is the whole answer, the decode leg will say it again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from api.generate import WireError, decode_event
+from api.generator import EndEvent, Event, FailedEvent, Leg, TicketEvent, TokenEvent
+from engine.request import FinishReason, Request
+
+
+def request_for(request: Request, leg: Leg, *, ours: bool) -> Request:
+    """The request as this node has to see it: a foreign prefill leg is to stop by itself."""
+    if ours or not leg.hold:
+        return request
+    limit = len(request.generated) + 1
+    sampling = msgspec.structs.replace(
+        request.sampling,
+        max_tokens=limit,
+        min_tokens=min(request.sampling.min_tokens, limit),
+    )
+    return msgspec.structs.replace(request, sampling=sampling)
+
+
+@dataclass(slots=True)
+class LegReader:
+    """One leg's frames, in order; `over` once there is nothing more to wait for."""
+
+    hold: bool
+    ours: bool
+    wanted: int  # tokens that are missing from the answer
+    over: bool = False
+    _tokens: int = 0
+    _ticket: bool = False
+
+    def read(self, frame: bytes) -> Sequence[Event]:
+        """What the pipeline is to hear; raises WireError, also for an end that is too early."""
+        events = list[Event]()
+        for event in decode_event(frame):
+            if (kept := self._keep(event)) is not None:
+                events.append(kept)
+        return events
+
+    def _keep(self, event: Event) -> Event | None:
+        match event:
+            case TokenEvent():
+                return self._token(event)
+            case EndEvent():
+                return self._end(event)
+            case TicketEvent():
+                self._ticket = True
+                return event if self.hold else None
+            case FailedEvent():
+                self.over = True
+        return event
+
+    def _token(self, event: TokenEvent) -> TokenEvent | None:
+        self._tokens += len(event.tokens)
+        if self.hold and not self.ours:
+            whole = event.finish is not FinishReason.LENGTH or self._tokens >= self.wanted
+            return event if event.finish and whole else None
+        self.over = self.over or (event.finish is not None and not self.hold)
+        return event
+
+    def _end(self, event: EndEvent) -> EndEvent | None:
+        said = self._tokens and (self._ticket or not self.ours) if self.hold else self.over
+        if not said:
+            raise WireError("it ended too early")
+        self.over = True
+        return event if self.hold else None

@@ -1,0 +1,34 @@
+"""Server-sent events out of bytes that may be cut anywhere. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from api.generate import WireError
+
+LONGEST_EVENT = 16 << 20
+
+
+@dataclass(slots=True)
+class SseSplitter:
+    """Holds what has no end yet, which is never longer than `longest`."""
+
+    longest: int = LONGEST_EVENT
+    _rest: bytes = b""
+
+    def feed(self, data: bytes) -> Sequence[bytes]:
+        """The data lines of each event that is complete now; comments are left out."""
+        data = self._rest + data if self._rest else data
+        if b"\r" in data:  # one at the very end may be half of a line's end
+            data = data.replace(b"\r\n", b"\n")
+        *events, self._rest = data.split(b"\n\n")
+        if len(self._rest) > self.longest:
+            raise WireError(f"an event of more than {self.longest} bytes")
+        found = [_data_of(event) for event in events]
+        return [data for data in found if data]
+
+
+def _data_of(event: bytes) -> bytes:
+    """Nearly always an event is one line."""
+    if b"\n" not in event:
+        return event if event.startswith(b"data:") else b""
+    return b"\n".join(line for line in event.split(b"\n") if line.startswith(b"data:"))

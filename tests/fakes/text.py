@@ -1,0 +1,117 @@
+"""A tiny tokenizer made on the spot, and a door that says what a script tells it to."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from api.generator import WHOLE, Event, Leg, PromptEvent, StreamFailed, TokenEvent
+from api.served import Served
+from api.tokenizing import TextCodec, text_codec
+from engine.request import FinishReason, Request
+
+EOS = 0
+TEXT = "the cat sat on the mat, and the dog ran to the sea. grüße aus 東京 🚀 "
+TEMPLATE = (
+    "{% for m in messages %}"
+    "{% if m.role == 'villain' %}{{ raise_exception('no villains') }}{% endif %}"
+    "{{ '<|' + m.role + '|>' + m.content }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{{ style }}{% endif %}"
+)
+
+
+@cache
+def byte_level(template: str | None = TEMPLATE) -> TextCodec:
+    """Bytes and some merges of TEXT; token 0 ends an answer and is special."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["</s>"],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([TEXT] * 4, trainer)
+    return _codec(tokenizer, template)
+
+
+def metaspace(*, byte_fallback: bool = False) -> TextCodec:
+    """Like sentencepiece: a space is part of the word after it, and the first is not said."""
+    words = ["</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256) if byte_fallback)]
+    words += ["▁", *dict.fromkeys(TEXT.replace(" ", "▁")), "▁the", "▁cat", "▁sat", "at"]
+    vocabulary = {word: token for token, word in enumerate(dict.fromkeys(words))}
+    tokenizer = Tokenizer(
+        models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=byte_fallback)
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    if byte_fallback:
+        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+        tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    return _codec(tokenizer, None)
+
+
+def _codec(tokenizer: Tokenizer, template: str | None) -> TextCodec:
+    wrap: Any = PreTrainedTokenizerFast
+    fast = wrap(tokenizer_object=tokenizer, eos_token="</s>")
+    fast.chat_template = template
+    return text_codec(fast)
+
+
+def served(codec: TextCodec | None = None, *, context: int | None = 200) -> Served:
+    """One model under two names."""
+    return Served(("tiny", "alias"), codec or byte_level(), lambda: context, created=7)
+
+
+def says(
+    tokens: Sequence[int],
+    finish: FinishReason = FinishReason.STOP,
+    *,
+    cached: int = 0,
+    stop_reason: int | None = None,
+) -> list[Event]:
+    """The usual events of one answer, a token each."""
+    events: list[Event] = [PromptEvent(cached)]
+    events += [TokenEvent((token,)) for token in tokens[:-1]]
+    return [*events, TokenEvent((tokens[-1],), finish, stop_reason)]
+
+
+Script = Callable[[Request, Leg], Sequence[Event | StreamFailed]]
+
+
+@dataclass
+class FakeDoor:
+    """A Generator that plays a script, and counts what is open."""
+
+    script: Script
+    asked: list[tuple[Request, Leg]] = field(default_factory=list)
+    opened: int = 0
+    closed: int = 0
+
+    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+        self.asked.append((request, leg))
+        self.opened += 1
+        try:
+            for event in self.script(request, leg):
+                if isinstance(event, StreamFailed):
+                    raise event
+                yield event
+        finally:
+            self.closed += 1
+
+    @property
+    def request(self) -> Request:
+        """The only one there was."""
+        ((request, _),) = self.asked
+        return request
+
+
+def saying(text: str, codec: TextCodec | None = None) -> FakeDoor:
+    """Answers everybody with this text and the end of sequence."""
+    tokens = (codec or byte_level()).encode(text)
+    return FakeDoor(lambda request, leg: says([*tokens, EOS]))
