@@ -77,10 +77,8 @@ def _report(number: int, outcome: Outcome, spent: dict[str, float]) -> None:
         f"p99 {percentile(between, 0.99) * 1000:.1f} ms"
     )
     for name, seconds in spent.items():
-        per_request = seconds / len(first) * 1000
-        _say(
-            f"    {name:20} {seconds / outcome.seconds:5.0%} of a core, {per_request:5.1f} ms each"
-        )
+        share, each_ms = seconds / outcome.seconds, seconds / len(first) * 1000
+        _say(f"    {name:20} {share:5.0%} of a core, {each_ms:5.1f} ms for each request")
 
 
 def _say(line: str) -> None:

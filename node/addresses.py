@@ -1,16 +1,9 @@
-"""Where a node can be reached, and what other people's request ids say of the two nodes."""
+"""Where a node can be reached by others."""
 
-import re
 import socket
 from collections.abc import Iterable
 
-from api.generator import WHOLE, Leg
 from discovery.address import parse_address
-from discovery.errors import MalformedAddress
-from kv_transfer.ticket import KvTicket
-
-XPYD = re.compile(r"___prefill_addr_(?P<prefill>.+?)___decode_addr_(?P<decode>.+)_[^_]+$")
-"""The request id that vLLM's XpYd proxy gives both of its legs."""
 
 
 class UnreachableAddress(ValueError):
@@ -29,27 +22,6 @@ def advertised_host(bind_host: str, wanted: str | None, proxies: Iterable[str]) 
             f"a proxy elsewhere cannot reach {host}: set --host to {outward} or 0.0.0.0"
         )
     return host
-
-
-def leg_by_request_id(outer_id: str, index: int, zmq_address: str) -> Leg:
-    """The part that vLLM's XpYd proxy means this node to do; WHOLE for any other id.
-
-    Prefill offers under the id, decode asks the prefill node for it; `index` tells the
-    choices of one request apart.
-    """
-    found = XPYD.search(outer_id)
-    if not found or found["prefill"] == found["decode"]:
-        return WHOLE
-    shared = f"{outer_id}#{index}"
-    if found["prefill"] == zmq_address:
-        return Leg(hold=True, outer_id=shared)
-    if found["decode"] != zmq_address:
-        return WHOLE
-    try:
-        host, port = parse_address(found["prefill"])
-    except MalformedAddress:
-        return WHOLE
-    return Leg(ticket=KvTicket(shared, None, host, port, None))
 
 
 def _route_to(host: str, port: int) -> str:

@@ -25,30 +25,29 @@ from api.generator import (
     EndEvent,
     Event,
     FailedEvent,
-    Leg,
     TicketEvent,
 )
 from discovery.registration import Registration, to_map
 from engine.request import Request, RequestId
 from kv_transfer.ticket import KvTicket
 from node.engine_client import EngineClient
+from node.legs import LegFinder
 from node.metrics import NodeMetrics
 
 LIFE_SIGN = b":\n\n"
 SSE, JSON = "text/event-stream", "application/json"
 UNAVAILABLE = 503
-LegFinder = Callable[[str, int], Leg]
 LegEvents = AsyncGenerator[Event | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The node's own routes; `leg_of` reads a leg from an outer id where the body has none."""
+    """The node's own routes; `legs` knows those whose body names none."""
 
     engine: EngineClient
     metrics: NodeMetrics
     registration: Callable[[], Registration]
-    leg_of: LegFinder
+    legs: LegFinder
 
     def blueprint(self) -> Blueprint:
         """All of them."""
@@ -83,7 +82,7 @@ class Door:
             call = decode_call(cast("bytes", body), request_id=RequestId(outer_id))
         except WireError as error:
             return _bad_call(error)
-        leg = self.leg_of(outer_id, 0) if call.leg == WHOLE else call.leg
+        leg = self.legs.by_id(outer_id) if call.leg == WHOLE else call.leg
         events = self.engine.events(call.request, leg)
         if call.stream:
             return await _streamed(call.request, events)
@@ -103,9 +102,12 @@ class Door:
 
 
 async def _streamed(asked: Request, events: LegEvents) -> Response:
-    """The answer begins with the first event, so that a refusal has a status of its own."""
+    """The answer begins with the first event, so that a refusal has a status of its own.
+
+    What another node may do better is said within the stream, with who is to blame.
+    """
     first = await anext(events)
-    if isinstance(first, FailedEvent):
+    if isinstance(first, FailedEvent) and not first.retryable:
         return _refusal(asked.request_id, first)
     response = Response(_frames(asked.request_id, first, events), content_type=SSE)
     response.timeout = None

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import uuid4
@@ -13,18 +14,22 @@ import uvicorn
 import uvloop
 from quart import Quart
 
+from api.routes import openai_routes
+from api.served import Served
+from api.tokenizing import TextCodec, load_text_codec
 from discovery.address import format_address
 from discovery.announcer import Announcer
 from discovery.errors import DiscoveryError
 from discovery.lifeline import end_with, tell
 from discovery.registration import Registration, Role, State
 from engine.settings import EngineConfig
-from node.addresses import UnreachableAddress, advertised_host, leg_by_request_id
+from node.addresses import UnreachableAddress, advertised_host
 from node.config import HTTP_PORTS, KV_PORTS, NodeConfig
 from node.door import Door
 from node.engine_client import EngineClient, EngineDied
 from node.identity import Identity
 from node.ipc import EngineJob
+from node.legs import LegFinder
 from node.metrics import NodeMetrics
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -50,6 +55,7 @@ async def _serve(role: Role, config: NodeConfig) -> None:
     port = HTTP_PORTS[role] if config.port is None else config.port
     with _listen(config.host, port) as listening:
         http_port, node_id = listening.getsockname()[1], uuid4().hex
+        codec = asyncio.create_task(asyncio.to_thread(load_text_codec, _tokenizer(config)))
         engine = await EngineClient.start(_job(role, config, node_id, host))
         addresses = (
             format_address(host, http_port),
@@ -57,7 +63,7 @@ async def _serve(role: Role, config: NodeConfig) -> None:
         )
         identity = Identity.of(role, node_id, _names(config)[0], addresses, engine.ready)
         try:
-            await _Node(config, engine, identity, listening).run()
+            await _Node(config, engine, identity, listening, await codec).run()
         finally:
             await engine.stop()
 
@@ -70,6 +76,7 @@ class _Node:
     engine: EngineClient
     identity: Identity
     listening: socket.socket
+    codec: TextCodec
 
     async def run(self) -> None:
         """Until a signal comes and what was running is done, or the engine dies."""
@@ -89,16 +96,15 @@ class _Node:
                 part.cancel()
 
     def _app(self) -> Quart:
-        metrics, address = NodeMetrics(), self.identity.registration.zmq_address
+        metrics, names = NodeMetrics(), _names(self.config)
         self.engine.on_news = metrics.book
-        door = Door(
-            self.engine,
-            metrics,
-            self._registration,
-            lambda outer_id, index: leg_by_request_id(outer_id, index, address),
-        )
+        legs = LegFinder(self.identity.registration.zmq_address)
+        door = Door(self.engine, metrics, self._registration, legs)
+        longest = self.engine.ready.max_model_len
+        served = Served(names, self.codec, lambda: longest, created=int(time.time()))
         app = Quart("pdserve-node")
         app.register_blueprint(door.blueprint())
+        app.register_blueprint(openai_routes(self.engine, served, legs.of_text))
         return app
 
     def _announcer(self) -> Announcer:
@@ -185,3 +191,7 @@ def _job(role: Role, config: NodeConfig, node_id: str, host: str) -> EngineJob:
 
 def _names(config: NodeConfig) -> tuple[str, ...]:
     return config.served_model_name or (config.model,)
+
+
+def _tokenizer(config: NodeConfig) -> str:
+    return config.tokenizer or config.model

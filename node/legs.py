@@ -1,0 +1,46 @@
+"""Which leg a call is for: as its parameters say, or else its request id."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from api.generator import WHOLE, Leg
+from api.served import legs_of_params
+from discovery.address import parse_address
+from discovery.errors import MalformedAddress
+from kv_transfer.ticket import KvTicket
+
+XPYD = re.compile(r"___prefill_addr_(?P<prefill>.+?)___decode_addr_(?P<decode>.+)_[^_]+$")
+"""The request id that vLLM's XpYd proxy gives both of its legs: it has their addresses in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LegFinder:
+    """For the node whose KV side channel is at `zmq_address`."""
+
+    zmq_address: str
+
+    def of_text(self, outer_id: str, params: Mapping[str, object] | None, index: int) -> Leg:
+        """For one choice of a text request; raises BadRequest."""
+        leg = legs_of_params(outer_id, params, index)
+        return self.by_id(outer_id, index) if leg == WHOLE else leg
+
+    def by_id(self, outer_id: str, index: int = 0) -> Leg:
+        """The part that vLLM's XpYd proxy means this node to do; WHOLE for any other id.
+
+        Prefill offers under the id, decode asks the prefill node for it; `index` tells the
+        choices of one request apart.
+        """
+        found = XPYD.search(outer_id)
+        if not found or found["prefill"] == found["decode"]:
+            return WHOLE
+        shared = f"{outer_id}#{index}"
+        if found["prefill"] == self.zmq_address:
+            return Leg(hold=True, outer_id=shared)
+        if found["decode"] != self.zmq_address:
+            return WHOLE
+        try:
+            host, port = parse_address(found["prefill"])
+        except MalformedAddress:
+            return WHOLE
+        return Leg(ticket=KvTicket(shared, None, host, port, None))
