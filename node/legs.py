@@ -11,7 +11,7 @@ from discovery.errors import MalformedAddress
 from kv_transfer.ticket import KvTicket
 
 XPYD = re.compile(r"___prefill_addr_(?P<prefill>.+?)___decode_addr_(?P<decode>.+)_[^_]+$")
-"""The request id that vLLM's XpYd proxy gives both of its legs: it has their addresses in it."""
+"""The request id that vLLM's XpYd proxy gives both of its legs: with their addresses."""
 
 
 @dataclass(frozen=True, slots=True)
