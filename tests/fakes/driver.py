@@ -1,5 +1,6 @@
 """Drives a real engine over a tiny checkpoint, and counts its blocks when it is done."""
 
+import ctypes
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,18 +42,19 @@ def run(engine: TorchEngine, asked: Iterable[Request]) -> list[list[int]]:
     asked = list(asked)
     for request in asked:
         engine.generate(request)
+    engine.schedule()
     answers = drain(engine)
     assert_idle(engine)
     return [answers[request.request_id] for request in asked]
 
 
 def drain(engine: TorchEngine) -> dict[RequestId, list[int]]:
-    """Step until nothing waits or runs; what was sampled on the way."""
+    """Step and schedule until nothing waits or runs; what was sampled on the way."""
     answers = dict[RequestId, list[int]]()
     while engine.load.waiting or engine.load.running:
-        engine.schedule()
         for one in engine.step().sampled:
             answers.setdefault(one.request_id, []).append(one.token)
+        engine.schedule()
     return answers
 
 
@@ -76,3 +78,13 @@ def prompt_logits(engine: TorchEngine, tokens: Sequence[int], chunk: int) -> Ten
         batch = AttentionBatch(engine.memory, [], [span])
         parts.append(engine.decoder.logits(engine.decoder.forward(part, batch)))
     return torch.cat(parts)
+
+
+def copy_blocks(
+    source: TorchEngine, sink: TorchEngine, pairs: Iterable[tuple[int, int]]
+) -> None:
+    """Carry the bytes of some blocks from one engine's memory to another's."""
+    (ours,), (theirs,) = source.kv_regions, sink.kv_regions
+    assert ours.block_bytes == theirs.block_bytes
+    for here, there in pairs:
+        ctypes.memmove(theirs.at(there), ours.at(here), ours.block_bytes)
