@@ -120,6 +120,7 @@ class TorchEngine:
         spans = [Span(chunk.start, chunk.length, chunk.seq.blocks) for chunk in ordered]
         singles = sum(span.length == 1 for span in spans)
         attention = AttentionBatch(self.memory, spans[:singles], spans[singles:])
+        self.memory.clear(attention.entered)
         device = self.memory.block_rows.device
         tokens = torch.tensor([token for chunk in ordered for token in _tokens(chunk)])
         hidden = self.decoder.forward(tokens.to(device), attention)
