@@ -3,6 +3,9 @@
 A batch's tokens lie behind one another: first the sequences that want one token each, then
 the chunks of prompts. The first kind is padded to its longest and attends in one call, each
 prompt chunk in a call of its own.
+
+What is masked is still multiplied, by zero, and that is not zero for what is no number. So
+a sequence is padded with its own blocks, and a block is cleared before it is half used.
 """
 
 from collections.abc import Sequence
@@ -25,6 +28,11 @@ class Span:
     start: int
     length: int
     blocks: Sequence[int]
+
+    def entered(self, block_size: int) -> int | None:
+        """The block that this part is the first to write to, but does not fill."""
+        index, rest = divmod(self.start + self.length, block_size)
+        return self.blocks[index] if 0 < rest <= self.length else None
 
 
 @dataclass(slots=True)
@@ -64,6 +72,9 @@ class AttentionBatch:
             [torch.arange(span.start, span.start + span.length) for span in spans]
         ).to(device)
         self.slots = self._slots(spans)
+        self.entered = [
+            block for span in spans if (block := span.entered(memory.block_size)) is not None
+        ]
         self._num_singles = len(singles)
         self._singles = self._group(singles) if singles else None
         self._chunks = [self._group([chunk]) for chunk in chunks]
@@ -107,7 +118,7 @@ class AttentionBatch:
         counts = [-(-(span.start + span.length) // size) for span in spans]
         most = max(counts)
         table = [
-            [*span.blocks[:count], *([0] * (most - count))]
+            [*span.blocks[:count], *([span.blocks[0]] * (most - count))]
             for span, count in zip(spans, counts, strict=True)
         ]
         starts = torch.tensor([span.start for span in spans], device=device)

@@ -4,7 +4,7 @@ Torch-free, so that the door can read the same folder for its text.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -13,15 +13,16 @@ from typing import Any
 from engine.errors import UnusableCheckpoint
 
 PROTOCOL_MAJOR = 1
-INDEX = "model.safetensors.index.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+FETCHED = ["*.json", "*.safetensors", "*.jinja", "tokenizer*"]
+NOT_FETCHED = ["*/*", "consolidated*"]  # the same weights once more, in other layouts
 SMALL_FILES = (
     "config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
 )
-SAMPLE_BYTES = 4096
-SAMPLES = 16
+EDGE_BYTES = 32 * 1024
 DIGEST_BYTES = 16
 
 
@@ -39,6 +40,8 @@ class Checkpoint:
         if index.exists():
             names = set(_read_json(index).get("weight_map", {}).values())
             files = [self.folder / str(name) for name in sorted(names)]
+        elif (self.folder / WEIGHTS).exists():
+            files = [self.folder / WEIGHTS]
         else:
             files = sorted(self.folder.glob("*.safetensors"))
         for file in files:
@@ -62,14 +65,15 @@ class Checkpoint:
         """Equal for equal config, tokenizer and weights, whatever the folder is called.
 
         Of the weights, the headers are read whole, which have all names, types and shapes,
-        and a few samples spread over the data.
+        and both ends of every tensor.
         """
         digest = blake2b(f"pdserve/{PROTOCOL_MAJOR}".encode(), digest_size=DIGEST_BYTES)
         for name in SMALL_FILES:
             file = self.folder / name
             digest.update(name.encode() + (file.read_bytes() if file.exists() else b""))
         for file in self.weight_files:
-            digest.update(_sample(file))
+            for part in _samples(file):
+                digest.update(part)
         return digest.hexdigest()
 
 
@@ -77,6 +81,8 @@ def open_checkpoint(model: str) -> Checkpoint:
     """A folder, or else a name on the Hugging Face hub, which is fetched if it is not here."""
     folder = Path(model).expanduser()
     if not folder.is_dir():
+        if model.startswith(("/", ".", "~")):
+            raise UnusableCheckpoint(f"{model} is no folder")
         folder = _fetch(model)
     config = folder / "config.json"
     if not config.exists():
@@ -93,31 +99,44 @@ def _fetch(model: str) -> Path:
         LocalEntryNotFoundError,
     )
 
-    wanted = ["*.json", "*.safetensors", "*.jinja", "tokenizer*"]
     try:
-        return Path(snapshot_download(model, allow_patterns=wanted))
+        return Path(
+            snapshot_download(model, allow_patterns=FETCHED, ignore_patterns=NOT_FETCHED)
+        )
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        why = " ".join(str(error).split())
         raise UnusableCheckpoint(
-            f"{model} is neither a folder nor to be fetched: {error}"
+            f"{model} is neither a folder nor to be fetched: {why}"
         ) from error
 
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads(file.read_bytes())
-    except ValueError as error:
+        content = json.loads(file.read_bytes())
+    except (ValueError, OSError) as error:
         raise UnusableCheckpoint(f"{file}: {error}") from error
+    if not isinstance(content, dict):
+        raise UnusableCheckpoint(f"{file} holds no settings")
     return content
 
 
-def _sample(file: Path) -> bytes:
-    """The header of a safetensors file, and SAMPLES stretches of its data."""
-    size = file.stat().st_size
+def _samples(file: Path) -> Iterator[bytes]:
+    """The header of a safetensors file, and the first and last EDGE_BYTES of each tensor."""
     with file.open("rb") as data:
-        header = int.from_bytes(data.read(8), "little")
-        parts = [data.read(min(header, size))]
-        start = 8 + header
-        for index in range(SAMPLES):
-            data.seek(start + max(0, size - start - SAMPLE_BYTES) * index // (SAMPLES - 1))
-            parts.append(data.read(SAMPLE_BYTES))
-    return b"".join(parts)
+        size = int.from_bytes(data.read(8), "little")
+        header = data.read(min(size, file.stat().st_size))
+        yield header
+        for first, end in sorted(_offsets(file, header)):
+            data.seek(8 + size + first)
+            yield data.read(min(EDGE_BYTES, end - first))
+            data.seek(8 + size + max(first, end - EDGE_BYTES))
+            yield data.read(min(EDGE_BYTES, end - first))
+
+
+def _offsets(file: Path, header: bytes) -> list[tuple[int, int]]:
+    try:
+        entries = json.loads(header).items()
+        spans = [entry["data_offsets"] for name, entry in entries if name != "__metadata__"]
+        return [(int(first), int(end)) for first, end in spans]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnusableCheckpoint(f"{file} has no safetensors header") from error

@@ -3,25 +3,29 @@
 Families differ here by data only: biases, norms on queries and keys, attention windows.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from engine.errors import UnusableCheckpoint
 
-QWEN2_WINDOW_FROM_LAYER = 28
+TRAINED = "original_max_position_embeddings"
+Size = Annotated[int, Meta(ge=1)]
+SCALINGS = ("linear", "dynamic", "llama3", "yarn")
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True):
     """Rotary embedding settings, named as in the Hugging Face config (`rope_parameters`)."""
 
-    rope_type: str = "default"
+    original_max_position_embeddings: Size
+    rope_type: Literal["default", "linear", "dynamic", "llama3", "yarn"] = "default"
     rope_theta: float = 10_000.0
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
-    original_max_position_embeddings: int | None = None
     attention_factor: float | None = None
     beta_fast: float = 32.0
     beta_slow: float = 1.0
@@ -33,18 +37,17 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One dense decoder; `windows` has each layer's attention span in tokens, None for all."""
 
-    architecture: str
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
+    vocab_size: Size
+    hidden_size: Size
+    intermediate_size: Size
+    num_layers: Size
+    num_heads: Size
+    num_kv_heads: Size
+    head_dim: Size
     norm_eps: float
-    max_positions: int
+    max_positions: Size
     rope: Rope
-    windows: tuple[int | None, ...]
+    windows: tuple[Size | None, ...]
     dtype: str
     qkv_bias: bool = False
     output_bias: bool = False
@@ -55,17 +58,21 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
     """Read config.json of any supported family; raises UnusableCheckpoint, saying what."""
-    names = raw.get("architectures") or ["none"]
-    family = _FAMILIES.get(names[0])
-    if family is None:
-        known = ", ".join(sorted(_FAMILIES))
+    kind, architectures = raw.get("model_type"), raw.get("architectures")
+    family = _FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family is None or architectures not in (None, [family.architecture]):
+        known = ", ".join(f"{one.architecture} ({name})" for name, one in _FAMILIES.items())
         raise UnusableCheckpoint(
-            f"architecture {names[0]} is not supported; these are: {known}"
+            f"config.json: {architectures} (model_type {kind}) is not supported; "
+            f"these are: {known}"
         )
     try:
-        return msgspec.convert({**_common(raw), **family(raw)}, ModelConfig)
-    except (KeyError, TypeError, msgspec.ValidationError) as error:
-        raise UnusableCheckpoint(f"config.json: {error!r}") from error
+        given = {**family.unsaid, **raw}
+        return msgspec.convert({**_common(given), **family.differs(given)}, ModelConfig)
+    except KeyError as error:
+        raise UnusableCheckpoint(f"config.json: {error.args[0]} is missing") from error
+    except (TypeError, ValueError, ArithmeticError, msgspec.ValidationError) as error:
+        raise UnusableCheckpoint(f"config.json: {error}") from error
 
 
 def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +84,6 @@ def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
         raise UnusableCheckpoint("config.json: quantized checkpoints are not supported")
     heads, layers = raw["num_attention_heads"], raw["num_hidden_layers"]
     return {
-        "architecture": raw["architectures"][0],
         "vocab_size": raw["vocab_size"],
         "hidden_size": raw["hidden_size"],
         "intermediate_size": raw["intermediate_size"],
@@ -86,7 +92,7 @@ def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
         "num_kv_heads": raw.get("num_key_value_heads") or heads,
         "head_dim": raw.get("head_dim") or raw["hidden_size"] // heads,
         "norm_eps": raw.get("rms_norm_eps", 1e-6),
-        "max_positions": raw.get("max_position_embeddings", 2048),
+        "max_positions": _max_positions(raw),
         "rope": _rope(raw),
         "windows": (None,) * layers,
         "dtype": raw.get("dtype") or raw.get("torch_dtype") or "float32",
@@ -95,16 +101,34 @@ def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rope(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """With the length that the model was trained for, which need not be said."""
+    given, longest = _given_rope(raw), raw["max_position_embeddings"]
+    kind = given.setdefault("rope_type", given.get("type", "default"))
+    given[TRAINED] = raw.get(TRAINED) or given.get(TRAINED, longest)
+    if kind == "yarn":
+        given.setdefault("factor", longest / given[TRAINED])
+    if kind in SCALINGS and "factor" not in given:
+        raise KeyError(f"factor of rope type {kind}")
+    return given
+
+
+def _given_rope(raw: Mapping[str, Any]) -> dict[str, Any]:
     """`rope_parameters` of today's configs, `rope_theta` and `rope_scaling` of older ones."""
     given = {"rope_theta": raw.get("rope_theta"), **(raw.get("rope_scaling") or {})}
     given |= raw.get("rope_parameters") or {}
-    given.setdefault("rope_type", given.get("type"))
-    if raw.get("partial_rotary_factor", given.get("partial_rotary_factor", 1.0)) not in (
-        1,
-        None,
-    ):
+    if raw.get("partial_rotary_factor", given.get("partial_rotary_factor")) not in (1, None):
         raise UnusableCheckpoint("config.json: partial_rotary_factor is not supported")
+    if any(isinstance(value, Mapping) for value in given.values()):
+        raise UnusableCheckpoint("config.json: another rope for each layer is not supported")
     return {key: value for key, value in given.items() if value is not None}
+
+
+def _max_positions(raw: Mapping[str, Any]) -> int:
+    """What the config says, or what yarn stretches the trained length to, if that is more."""
+    rope, said = _rope(raw), int(raw["max_position_embeddings"])
+    return (
+        max(said, int(rope["factor"] * rope[TRAINED])) if rope["rope_type"] == "yarn" else said
+    )
 
 
 def _llama(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +137,7 @@ def _llama(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mistral(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {"windows": (raw.get("sliding_window"),) * raw["num_hidden_layers"]}
+    return {"windows": (raw["sliding_window"],) * raw["num_hidden_layers"]}
 
 
 def _qwen2(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,26 +150,45 @@ def _qwen3(raw: Mapping[str, Any]) -> dict[str, Any]:
         "qkv_bias": bias,
         "output_bias": bias,
         "qk_norm": True,
-        "head_dim": raw.get("head_dim", 128),
         "windows": _qwen_windows(raw),
     }
 
 
 def _qwen_windows(raw: Mapping[str, Any]) -> tuple[int | None, ...]:
     layers: int = raw["num_hidden_layers"]
-    window: int | None = raw.get("sliding_window")
+    window: int | None = raw["sliding_window"]
     if not raw.get("use_sliding_window", False):
         return (None,) * layers
     kinds = raw.get("layer_types")
     if kinds is None:
-        first = raw.get("max_window_layers", QWEN2_WINDOW_FROM_LAYER)
+        first = raw["max_window_layers"]
         kinds = ["sliding_attention" if i >= first else "" for i in range(layers)]
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """How a family differs, and what its configs mean by the keys they leave out."""
+
+    architecture: str
+    differs: Callable[[Mapping[str, Any]], dict[str, Any]]
+    unsaid: Mapping[str, Any]
+
+
+_QWEN_UNSAID = {
+    "max_position_embeddings": 32_768,
+    "num_key_value_heads": 32,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
+_MISTRAL_UNSAID = {
+    "max_position_embeddings": 131_072,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+}
 _FAMILIES = {
-    "LlamaForCausalLM": _llama,
-    "MistralForCausalLM": _mistral,
-    "Qwen2ForCausalLM": _qwen2,
-    "Qwen3ForCausalLM": _qwen3,
+    "llama": _Family("LlamaForCausalLM", _llama, {"max_position_embeddings": 2048}),
+    "mistral": _Family("MistralForCausalLM", _mistral, _MISTRAL_UNSAID),
+    "qwen2": _Family("Qwen2ForCausalLM", _qwen2, _QWEN_UNSAID),
+    "qwen3": _Family("Qwen3ForCausalLM", _qwen3, {**_QWEN_UNSAID, "head_dim": 128}),
 }

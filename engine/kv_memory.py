@@ -49,6 +49,12 @@ class KvMemory:
         block_bytes = self.rows_per_block * self.block_size * self.head_dim * size
         return [KvRegion(tensor.data_ptr(), block_bytes, self.num_blocks, str(tensor.device))]
 
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Forget what is in some blocks."""
+        if blocks:
+            ids = torch.tensor(blocks, device=self.block_rows.device)
+            self.block_rows.view(self.num_blocks, -1).index_fill_(0, ids, 0)
+
     def head_rows(self, blocks: Tensor) -> Tensor:
         """Rows of `block_rows` that are layer 0's keys: [.., heads, n] for blocks [.., n]."""
         heads = torch.arange(self.kv_heads, device=blocks.device)

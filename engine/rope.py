@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig, Rope
-from engine.errors import UnusableCheckpoint
 
 
 def rope_table(config: ModelConfig, length: int, device: torch.device) -> Tensor:
@@ -49,11 +48,12 @@ def _frequencies(rope: Rope, head_dim: int) -> tuple[Tensor, float]:
             return _llama3(plain, rope), 1.0
         case "yarn":
             return _yarn(plain, rope, head_dim), _yarn_scale(rope)
-    raise UnusableCheckpoint(f"config.json: rope type {rope.rope_type} is not supported")
 
 
 def _llama3(plain: Tensor, rope: Rope) -> Tensor:
-    turns = _trained_length(rope) * plain / (2 * math.pi)  # turns within the trained length
+    turns = (
+        rope.original_max_position_embeddings * plain / (2 * math.pi)
+    )  # turns within the trained length
     span = rope.high_freq_factor - rope.low_freq_factor
     keep = ((turns - rope.low_freq_factor) / span).clamp(0, 1)
     return plain * keep + plain / rope.factor * (1 - keep)
@@ -62,7 +62,7 @@ def _llama3(plain: Tensor, rope: Rope) -> Tensor:
 def _yarn(plain: Tensor, rope: Rope, head_dim: int) -> Tensor:
     def dimension(turns: float) -> float:
         """The dimension that makes this many turns within the trained length."""
-        ratio = _trained_length(rope) / (turns * 2 * math.pi)
+        ratio = rope.original_max_position_embeddings / (turns * 2 * math.pi)
         return head_dim * math.log(ratio) / (2 * math.log(rope.rope_theta))
 
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
@@ -83,11 +83,3 @@ def _yarn_scale(rope: Rope) -> float:
     if rope.mscale and rope.mscale_all_dim:
         return log_scale(rope.mscale) / log_scale(rope.mscale_all_dim)
     return log_scale(1.0)
-
-
-def _trained_length(rope: Rope) -> int:
-    if rope.original_max_position_embeddings is None:
-        raise UnusableCheckpoint(
-            f"config.json: rope type {rope.rope_type} needs original_max_position_embeddings"
-        )
-    return rope.original_max_position_embeddings

@@ -1,7 +1,8 @@
 """From logits to one token per row, vectorised over the batch.
 
 In this order: end tokens held back by `min_tokens`, temperature, min-p, top-k, top-p, noise,
-and the largest wins. Temperature 0 skips all but the first. Tokens that tie with the last
+and the largest wins. Temperature 0 skips all but the first, and so does one so small that
+logits over it would overflow. Tokens that tie with the last
 one kept by top-k or top-p are kept too: which of them counts must not depend on a sort.
 """
 
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from engine.noise import gumbel, noise_key
 from engine.request import Sampling
+
+SMALLEST_TEMPERATURE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,11 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
     for row, draw in enumerate(draws):
         if draw.banned:
             logits[row, list(draw.banned)] = -torch.inf
-    warm = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0]
+    warm = [
+        row
+        for row, draw in enumerate(draws)
+        if draw.sampling.temperature > SMALLEST_TEMPERATURE
+    ]
     if not warm:
         return _tokens(logits)
     if len(warm) == len(draws):

@@ -16,7 +16,7 @@ from engine.api import (
 )
 from engine.attention import AttentionBatch, Span
 from engine.decoder import Decoder
-from engine.errors import UnknownToken
+from engine.errors import EmptyPrompt, UnknownToken
 from engine.kv_manager import KvManager
 from engine.kv_memory import KvMemory
 from engine.request import Request, RequestId
@@ -106,9 +106,11 @@ class TorchEngine:
         return self.scheduler.commit(self._run(batch))
 
     def _sequence(self, request: Request, *, parks: bool = False) -> Sequence:
-        vocabulary = self.decoder.config.vocab_size
-        if max(request.tokens) >= vocabulary:
-            raise UnknownToken(f"token {max(request.tokens)} is not among {vocabulary}")
+        tokens, vocabulary = request.tokens, self.decoder.config.vocab_size
+        if not tokens:
+            raise EmptyPrompt(f"{request.request_id}: no tokens")
+        if odd := {min(tokens), max(tokens)}.difference(range(vocabulary)):
+            raise UnknownToken(f"{request.request_id}: {odd} not in 0..{vocabulary - 1}")
         return Sequence(request, self.eos, parks)
 
     @torch.inference_mode()
@@ -118,6 +120,7 @@ class TorchEngine:
         spans = [Span(chunk.start, chunk.length, chunk.seq.blocks) for chunk in ordered]
         singles = sum(span.length == 1 for span in spans)
         attention = AttentionBatch(self.memory, spans[:singles], spans[singles:])
+        self.memory.clear(attention.entered)
         device = self.memory.block_rows.device
         tokens = torch.tensor([token for chunk in ordered for token in _tokens(chunk)])
         hidden = self.decoder.forward(tokens.to(device), attention)
@@ -130,7 +133,7 @@ class TorchEngine:
             last += chunk.length
             if chunk.samples:
                 rows.append(last)
-                draws.append(_draw(chunk.seq))
+                draws.append(_draw(chunk.seq, self.decoder.config.vocab_size))
                 names.append(chunk.seq.request_id)
         if not rows:
             return {}
@@ -143,7 +146,9 @@ def _tokens(chunk: Chunk) -> list[int]:
     return chunk.seq.tokens[chunk.start : chunk.start + chunk.length]
 
 
-def _draw(seq: Sequence) -> Draw:
-    sampling = seq.request.sampling
-    banned = tuple(seq.end_tokens) if seq.produced < sampling.min_tokens else ()
+def _draw(seq: Sequence, vocabulary: int) -> Draw:
+    """Ends that the vocabulary does not have are never drawn anyway."""
+    sampling, banned = seq.request.sampling, tuple[int, ...]()
+    if seq.produced < sampling.min_tokens:
+        banned = tuple(token for token in seq.end_tokens if token < vocabulary)
     return Draw(sampling, len(seq.tokens), banned)

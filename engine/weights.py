@@ -133,7 +133,7 @@ def _open_all(files: Sequence[Path]) -> Iterator[dict[str, safe_open]]:
     for file in files:
         try:
             opened = safe_open(file, framework="pt")
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise UnusableCheckpoint(f"{file}: {error}") from error
         tensors |= {name: opened for name in opened.keys() if IGNORED not in name}  # noqa: SIM118
     yield tensors
@@ -141,8 +141,12 @@ def _open_all(files: Sequence[Path]) -> Iterator[dict[str, safe_open]]:
 
 @contextmanager
 def _progress(files: Sequence[Path]) -> Iterator[Progress]:
-    """Bytes and rate on standard error; a line at the end where nobody watches a terminal."""
+    """Bytes and rate on standard error, if that is a terminal somebody may watch."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as progress:
-        progress.add_task("loading weights", total=sum(file.stat().st_size for file in files))
+    console, total = Console(stderr=True), sum(file.stat().st_size for file in files)
+    with Progress(
+        *columns, TransferSpeedColumn(), console=console, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task("loading weights", total=total)
         yield progress
+        progress.update(task, completed=total)

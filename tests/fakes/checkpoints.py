@@ -1,0 +1,116 @@
+"""Checkpoints small enough for a test: random weights, a real config and a real tokenizer.
+
+They are made by transformers, so that what it reads and what we read is the same folder. The
+weights are large enough that greedy choices are well separated.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+VOCABULARY = 384
+MAX_POSITIONS = 512
+END, USER, ASSISTANT = "<|end|>", "<|user|>", "<|assistant|>"
+SPECIAL_TOKENS = [END, USER, ASSISTANT]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+CORPUS = (
+    "A prefill node runs the prompt once, and a decode node fetches what it left behind.",
+    "The quick brown fox jumps over the lazy dog; the dog is not amused, the fox is.",
+    "Whoever is waiting for the last word should know that another word is on its way.",
+    "Nothing here was learned from anybody: these sentences are only here to be merged.",
+)
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": MAX_POSITIONS,
+    "initializer_range": 0.2,
+    "bos_token_id": None,
+    "eos_token_id": 0,
+}
+FAMILY_SHAPE: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": None},
+    "qwen2": {},
+    "qwen3": {"head_dim": 16},
+}
+
+
+def make_checkpoint(
+    folder: Path,
+    family: str = "llama",
+    *,
+    seed: int = 0,
+    dtype: str = "float32",
+    max_shard_size: str = "1GB",
+    **config_overrides: object,
+) -> Path:
+    """Write a whole model folder; equal arguments give equal weights. Answers `folder`.
+
+    Overrides carry transformers' names: `tie_word_embeddings=True`, `rope_parameters={...}`,
+    `num_key_value_heads=1`. For keys as older configs had them, see `edit_config`.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM  # slow to load
+
+    settings = SHAPE | FAMILY_SHAPE[family] | config_overrides
+    config = AutoConfig.for_model(family, **settings)
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    _fill(model, model.config.initializer_range, seed)
+    model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
+    write_tokenizer(folder)
+    return folder
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A byte-level BPE of VOCABULARY entries that any text survives, and a chat template."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    assert tokenizer.get_vocab_size() == VOCABULARY
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END,
+        "model_max_length": MAX_POSITIONS,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
+
+
+def edit_config(folder: Path, changes: Mapping[str, object]) -> None:
+    """Change keys of config.json in place; a key that is to be None is taken out."""
+    file = folder / "config.json"
+    config = {**json.loads(file.read_text()), **changes}
+    kept = {key: value for key, value in config.items() if value is not None}
+    file.write_text(json.dumps(kept, indent=2))
+
+
+def _fill(model: torch.nn.Module, spread: float, seed: int) -> None:
+    """Random everywhere, norms around one, so that no weight is there for nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.normal_(0, spread, generator=generator)
+            if "norm" in name:
+                weight.add_(1)

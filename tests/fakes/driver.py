@@ -1,0 +1,90 @@
+"""Drives a real engine over a tiny checkpoint, and counts its blocks when it is done."""
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.attention import AttentionBatch, Span
+from engine.loading import EngineConfig, load_engine
+from engine.request import Request, RequestId, Sampling
+from engine.torch_engine import TorchEngine
+
+GREEDY = Sampling(max_tokens=16, temperature=0, ignore_eos=True)
+
+
+def load(folder: Path, **settings: object) -> TorchEngine:
+    """An engine in float32 on one thread; `settings` are EngineConfig's."""
+    chosen: dict[str, Any] = {"dtype": "float32", "threads": 1, **settings}
+    return load_engine(EngineConfig(str(folder), **chosen))
+
+
+def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
+    """Some tokens; another seed, other tokens."""
+    generator = torch.Generator().manual_seed(1000 * length + seed)
+    drawn: list[int] = torch.randint(0, 384, (length,), generator=generator).tolist()
+    return tuple(drawn)
+
+
+def requests(prompts: Iterable[tuple[int, ...]], sampling: Sampling = GREEDY) -> list[Request]:
+    """One request for each prompt, named by its number."""
+    return [
+        Request(RequestId(str(number)), tokens, sampling)
+        for number, tokens in enumerate(prompts)
+    ]
+
+
+def run(engine: TorchEngine, asked: Iterable[Request]) -> list[list[int]]:
+    """All of them at once; the answers, in order. Every block is back then."""
+    asked = list(asked)
+    for request in asked:
+        engine.generate(request)
+    engine.schedule()
+    answers = drain(engine)
+    assert_idle(engine)
+    return [answers[request.request_id] for request in asked]
+
+
+def drain(engine: TorchEngine) -> dict[RequestId, list[int]]:
+    """Step and schedule until nothing waits or runs; what was sampled on the way."""
+    answers = dict[RequestId, list[int]]()
+    while engine.load.waiting or engine.load.running:
+        for one in engine.step().sampled:
+            answers.setdefault(one.request_id, []).append(one.token)
+        engine.schedule()
+    return answers
+
+
+def assert_idle(engine: TorchEngine) -> None:
+    """Nothing leaked."""
+    engine.step()  # an idle engine checks its books
+    load = engine.load
+    assert (load.waiting, load.running) == (0, 0)
+    assert load.free_blocks == load.total_blocks
+
+
+@torch.inference_mode()
+def prompt_logits(engine: TorchEngine, tokens: Sequence[int], chunk: int) -> Tensor:
+    """[tokens, vocabulary]: the decoder alone, over an idle engine's last blocks."""
+    size, most = engine.info.block_size, engine.memory.num_blocks
+    blocks = range(most - 1, most - 1 - -(-len(tokens) // size), -1)
+    parts = list[Tensor]()
+    for start in range(0, len(tokens), chunk):
+        part = torch.tensor(tokens[start : start + chunk])
+        span = Span(start, len(part), blocks)
+        batch = AttentionBatch(engine.memory, [], [span])
+        parts.append(engine.decoder.logits(engine.decoder.forward(part, batch)))
+    return torch.cat(parts)
+
+
+def copy_blocks(
+    source: TorchEngine, sink: TorchEngine, pairs: Iterable[tuple[int, int]]
+) -> None:
+    """Carry the bytes of some blocks from one engine's memory to another's."""
+    (ours,), (theirs,) = source.kv_regions, sink.kv_regions
+    assert ours.block_bytes == theirs.block_bytes
+    for here, there in pairs:
+        ctypes.memmove(theirs.at(there), ours.at(here), ours.block_bytes)

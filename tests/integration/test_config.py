@@ -1,0 +1,92 @@
+"""A config.json means to us what it means to transformers, also by what it leaves out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from engine.config import parse_config
+from engine.errors import UnusableCheckpoint
+from tests.fakes.checkpoints import FAMILY_SHAPE, SHAPE
+
+OPTIONAL = [
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "hidden_act",
+    "rope_parameters",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "layer_types",
+    "tie_word_embeddings",
+    "attention_bias",
+    "architectures",
+]
+
+
+def raw_config(family: str, **changes: object) -> dict[str, Any]:
+    """As transformers writes it; a change to None takes the key out."""
+    settings = SHAPE | FAMILY_SHAPE[family] | {"num_hidden_layers": 30}
+    raw = AutoConfig.for_model(family, **settings).to_dict() | changes
+    return {key: value for key, value in raw.items() if value is not None}
+
+
+@pytest.mark.parametrize("left_out", OPTIONAL)
+@pytest.mark.parametrize("family", FAMILY_SHAPE)
+@pytest.mark.parametrize("window", [{}, {"use_sliding_window": True, "sliding_window": 9}])
+def test_what_is_left_out_means_the_same(
+    family: str, left_out: str, window: dict[str, object], tmp_path: Path
+) -> None:
+    raw = raw_config(family, **{"layer_types": None, **window, left_out: None})
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    theirs, ours = AutoConfig.from_pretrained(tmp_path), parse_config(raw)
+    head_dim = theirs.hidden_size // theirs.num_attention_heads
+    assert ours.num_kv_heads == theirs.num_key_value_heads
+    assert ours.head_dim == getattr(theirs, "head_dim", head_dim)
+    assert ours.norm_eps == theirs.rms_norm_eps
+    assert ours.max_positions == theirs.max_position_embeddings
+    assert ours.tied_embeddings == theirs.tie_word_embeddings
+    assert ours.rope.rope_theta == theirs.rope_parameters["rope_theta"]
+    kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 30
+    span = None if family == "llama" else theirs.sliding_window
+    assert list(ours.windows) == [
+        span if kind == "sliding_attention" else None for kind in kinds
+    ]
+
+
+def test_yarn_stretches_the_positions() -> None:
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    assert parse_config(raw_config("qwen2", rope_parameters=scaling)).max_positions == 2048
+
+
+def test_yarn_without_a_factor_reaches_the_last_position() -> None:
+    scaling = {"rope_type": "yarn", "original_max_position_embeddings": 128}
+    assert parse_config(raw_config("llama", rope_parameters=scaling)).rope.factor == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"model_type": "gpt2"}, "gpt2.*LlamaForCausalLM.*Qwen3ForCausalLM"),
+        ({"model_type": None}, "None.*LlamaForCausalLM"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "SequenceClassification"),
+        ({"vocab_size": None}, "vocab_size is missing"),
+        ({"vocab_size": "many"}, "vocab_size"),
+        ({"num_attention_heads": 0}, "num_heads"),
+        ({"hidden_act": "gelu"}, "hidden_act gelu"),
+        ({"quantization_config": {"bits": 4}}, "quantized"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"rope_scaling": "linear"}, "config.json"),
+        ({"rope_scaling": {"type": "linear", "factor": "two"}}, "factor"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "factor of rope type linear is missing"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1}}}, "each layer"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
+    ],
+)
+def test_what_we_cannot_run_is_named(changes: dict[str, object], text: str) -> None:
+    with pytest.raises(UnusableCheckpoint, match=text):
+        parse_config(raw_config("llama", **changes))

@@ -1,0 +1,225 @@
+"""What cannot be loaded is refused by name, and what is loaded has a name of its own."""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from engine.checkpoint import Checkpoint, open_checkpoint
+from engine.errors import UnusableCheckpoint
+from tests.fakes.checkpoints import edit_config, make_checkpoint
+from tests.fakes.driver import load, prompt, requests, run
+
+NORM = "model.layers.1.input_layernorm.weight"
+NOWHERE = {
+    "HF_ENDPOINT": "http://127.0.0.1:9",
+    "HF_HUB_OFFLINE": "0",
+    "NO_PROXY": "127.0.0.1",
+}
+root = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture
+def folder(original: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return shutil.copytree(original, tmp_path / "copy")
+
+
+def edit_weights(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+
+
+def refused(folder: Path, text: str, **settings: object) -> None:
+    with pytest.raises(UnusableCheckpoint, match=text):
+        load(folder, **settings)
+
+
+def flip_a_byte(file: Path, offset: int = -1) -> None:
+    content = bytearray(file.read_bytes())
+    content[offset] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_missing_tensor(folder: Path) -> None:
+    edit_weights(folder, lambda tensors: tensors.pop(NORM))
+    refused(folder, f"{NORM} is missing")
+
+
+def test_a_head_that_is_not_tied_must_be_there(folder: Path) -> None:
+    edit_weights(folder, lambda tensors: tensors.pop("lm_head.weight"))
+    refused(folder, "lm_head.weight is missing")
+    edit_config(folder, {"tie_word_embeddings": True})
+    load(folder)
+
+
+def test_a_tensor_too_many(folder: Path) -> None:
+    name = "model.layers.0.self_attn.q_proj.bias"
+    edit_weights(folder, lambda tensors: tensors.update({name: torch.zeros(32)}))
+    refused(folder, f"1 tensors too many, such as {name}")
+
+
+def test_a_tensor_of_another_shape(folder: Path) -> None:
+    edit_weights(folder, lambda tensors: tensors.update({NORM: torch.ones(33)}))
+    refused(folder, rf"{NORM} is \(33,\), the config says \(32,\)")
+
+
+def test_rotary_angles_of_old_checkpoints_are_not_needed(folder: Path) -> None:
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    edit_weights(folder, lambda tensors: tensors.update({name: torch.zeros(4)}))
+    load(folder)
+
+
+def test_the_same_weights_in_another_layout_are_left_alone(folder: Path) -> None:
+    save_file({"tok_embeddings.weight": torch.zeros(1)}, folder / "consolidated.safetensors")
+    load(folder)
+
+
+def test_a_missing_file(folder: Path) -> None:
+    make_checkpoint(folder / "parts", max_shard_size="60KB")
+    file = sorted((folder / "parts").glob("*.safetensors"))[1]
+    file.unlink()
+    refused(folder / "parts", f"{file.name} is missing")
+
+
+def test_no_weights_at_all(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    refused(folder, "no safetensors files")
+
+
+@pytest.mark.parametrize("kept", [0, 7, 1000, -1])
+def test_half_a_file(folder: Path, kept: int) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:kept])
+    refused(folder, "model.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe"])
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_settings_that_are_none(folder: Path, name: str, content: bytes) -> None:
+    (folder / name).write_bytes(content)
+    refused(folder, name)
+
+
+def test_no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    refused(folder, "config.json is missing")
+
+
+def test_a_model_we_do_not_run(folder: Path) -> None:
+    edit_config(folder, {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]})
+    refused(folder, "GPT2LMHeadModel.*LlamaForCausalLM.*Mistral.*Qwen2.*Qwen3")
+
+
+def test_more_than_the_model_was_made_for(folder: Path) -> None:
+    refused(folder, "--max-model-len 513 is more than the model's 512", max_model_len=513)
+
+
+def test_memory_that_holds_no_sequence(folder: Path) -> None:
+    refused(folder, "100000 bytes.*--max-model-len 512", kv_cache_memory_bytes=100_000)
+
+
+def test_another_dtype(folder: Path) -> None:
+    refused(folder, "dtype int8 is not one of float32", dtype="int8")
+
+
+@pytest.mark.parametrize("model", ["/no/such/folder", "./no-such-folder", "~/no/folder"])
+def test_a_folder_that_is_not_there(model: str) -> None:
+    with pytest.raises(UnusableCheckpoint, match=f"{model} is no folder"):
+        open_checkpoint(model)
+
+
+def test_a_name_that_cannot_be_fetched() -> None:
+    """In a process of its own, for the hub's address is read once."""
+    code = "from engine.checkpoint import open_checkpoint; open_checkpoint('nobody/nothing')"
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env={**os.environ, **NOWHERE},
+        timeout=30,
+        check=False,
+    )
+    text = ended.stderr.splitlines()[-1]
+    assert "UnusableCheckpoint: nobody/nothing is neither a folder nor to be fetched" in text
+    assert "Connection refused" in text
+
+
+def test_a_copy_has_the_same_fingerprint(original: Path, folder: Path) -> None:
+    assert fingerprint(folder) == fingerprint(original)
+    assert load(folder).info.fingerprint == fingerprint(original)
+
+
+@pytest.mark.parametrize(
+    ("name", "offset"),
+    [
+        ("model.safetensors", -1),
+        ("model.safetensors", 60_000),
+        ("model.safetensors", 100_000),
+        ("model.safetensors", 200),
+        ("tokenizer.json", 100),
+        ("tokenizer_config.json", 10),
+        ("config.json", 20),
+        ("generation_config.json", 20),
+    ],
+)
+def test_one_byte_makes_another_fingerprint(
+    original: Path, folder: Path, name: str, offset: int
+) -> None:
+    flip_a_byte(folder / name, offset)
+    config = open_checkpoint(str(original)).config  # a spoiled one may be unreadable
+    assert Checkpoint(folder, config).fingerprint() != fingerprint(original)
+
+
+def fingerprint(folder: Path) -> str:
+    return open_checkpoint(str(folder)).fingerprint()
+
+
+def test_the_settings_of_the_checkpoint_are_taken(folder: Path) -> None:
+    edit_config(folder, {"dtype": "bfloat16", "eos_token_id": 7})
+    (folder / "generation_config.json").write_text('{"eos_token_id": [3, 5]}')
+    info = load(folder, dtype="auto").info
+    assert (info.kv_dtype, info.max_model_len, info.block_size) == ("bfloat16", 512, 16)
+    assert (info.kv_heads, info.eos_token_ids) == (2, (3, 5))
+
+
+def test_a_spoiled_header_has_no_fingerprint(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"[]")
+    with pytest.raises(UnusableCheckpoint, match="no safetensors header"):
+        fingerprint(folder)
+
+
+class Terminal(io.StringIO):
+    """A standard error that somebody watches."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_sees_progress(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    load(folder)
+    assert "loading weights" in terminal.getvalue()
+
+
+def test_a_log_sees_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run(load(folder), requests([prompt(5)]))
+    assert capfd.readouterr() == ("", "")

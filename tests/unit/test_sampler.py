@@ -1,0 +1,163 @@
+"""The sampler against a slow one that does the obvious thing in float64."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from engine.noise import gumbel, noise_key
+from engine.request import Sampling
+from engine.sampler import Draw, sample
+
+VOCABULARY = 40
+DRAWS = 25
+EULER_GAMMA = 0.5772
+CHI_SQUARE_19, CHI_SQUARE_24 = 43.8, 51.2  # exceeded once in a thousand
+
+SHAPES = [
+    Sampling(temperature=0),
+    Sampling(temperature=1),
+    Sampling(temperature=0.3),
+    Sampling(temperature=3),
+    Sampling(top_k=1),
+    Sampling(top_k=7),
+    Sampling(top_k=VOCABULARY),
+    Sampling(top_k=10 * VOCABULARY),
+    Sampling(top_p=0.5),
+    Sampling(top_p=1e-6),
+    Sampling(top_p=0.97, temperature=2),
+    Sampling(min_p=0.1),
+    Sampling(min_p=1.0),
+    Sampling(min_p=0.02, temperature=2),
+    Sampling(top_k=12, top_p=0.8),
+    Sampling(top_k=12, min_p=0.05),
+    Sampling(top_p=0.8, min_p=0.1),
+    Sampling(temperature=0.7, top_k=20, top_p=0.9, min_p=0.02, seed=3, sample_index=4),
+]
+
+
+def logits_of(rows: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn((rows, VOCABULARY), generator=generator)
+
+
+def draws(shapes: Sequence[Sampling], banned: tuple[int, ...] = ()) -> list[Draw]:
+    """Each shape at DRAWS positions."""
+    return [Draw(shape, position, banned) for shape in shapes for position in range(DRAWS)]
+
+
+def obvious(logits: Sequence[float], draw: Draw) -> int:
+    """One row, one rule after the other; what ties with the last one kept is kept."""
+    sampling = draw.sampling
+    left = {token: x for token, x in enumerate(logits) if token not in draw.banned}
+    if sampling.temperature == 0:
+        return max(left, key=lambda token: left[token])
+    left = {token: x / sampling.temperature for token, x in left.items()}
+    most = max(left.values())
+    left = {t: x for t, x in left.items() if math.exp(x - most) >= sampling.min_p}
+    if 0 < sampling.top_k < len(left):
+        last = sorted(left.values())[-sampling.top_k]
+        left = {token: x for token, x in left.items() if x >= last}
+    left = nucleus(left, sampling.top_p)
+    key = torch.tensor([noise_key(sampling.seed, sampling.sample_index, draw.position)])
+    noise = gumbel(key, len(logits))[0].tolist()
+    return max(left, key=lambda token: left[token] + noise[token])
+
+
+def nucleus(left: dict[int, float], top_p: float) -> dict[int, float]:
+    """The smallest set of the likeliest that reaches top_p."""
+    total = sum(math.exp(x) for x in left.values())
+    mass, last = 0.0, -math.inf
+    for x in sorted(left.values(), reverse=True):
+        if mass >= top_p:
+            break
+        mass, last = mass + math.exp(x) / total, x
+    return {token: x for token, x in left.items() if x >= last}
+
+
+@pytest.mark.parametrize("banned", [(), (3,), (0, 7, 39)])
+def test_it_draws_what_the_obvious_one_draws(banned: tuple[int, ...]) -> None:
+    """All shapes in one batch."""
+    asked = draws(SHAPES, banned)
+    logits = logits_of(len(asked))
+    expected = [obvious(row, draw) for row, draw in zip(logits.tolist(), asked, strict=True)]
+    assert sample(logits, asked) == expected
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_batch_of_one_kind_draws_the_same(shape: Sampling) -> None:
+    asked, logits = draws([shape]), logits_of(DRAWS, seed=1)
+    expected = [obvious(row, draw) for row, draw in zip(logits.tolist(), asked, strict=True)]
+    alone = [sample(logits[i : i + 1].clone(), [draw]) for i, draw in enumerate(asked)]
+    assert [token for (token,) in alone] == expected
+    assert sample(logits, asked) == expected
+
+
+@pytest.mark.parametrize(
+    "shape", [Sampling(top_k=5), Sampling(top_p=0.6), Sampling(top_k=9, top_p=0.6)]
+)
+def test_ties_are_kept_together(shape: Sampling) -> None:
+    """Logits on a coarse grid tie all the time."""
+    asked, logits = draws([shape]), logits_of(DRAWS).round()
+    expected = [obvious(row, draw) for row, draw in zip(logits.tolist(), asked, strict=True)]
+    assert sample(logits, asked) == expected
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-30, 1e-300])
+def test_hardly_any_temperature_is_none(temperature: float) -> None:
+    logits = logits_of(DRAWS) * 50
+    best = logits.argmax(1).tolist()
+    assert sample(logits, draws([Sampling(temperature=temperature)])) == best
+
+
+def test_only_seed_index_and_position_make_the_noise() -> None:
+    names = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2**64 + 1, 0, 0), (11, 1, 1)]
+    keys = torch.tensor([noise_key(*name) for name in names])
+    noise = gumbel(keys, 1000)
+    for row, key in zip(noise, keys, strict=True):
+        assert torch.equal(gumbel(key.unsqueeze(0), 1000)[0], row)
+        assert torch.equal(gumbel(key.unsqueeze(0), 50)[0], row[:50])
+    agreement = (noise.unsqueeze(0) == noise.unsqueeze(1)).float().mean(2)
+    assert (agreement - torch.eye(len(names))).max() < 0.01
+
+
+def test_the_noise_is_gumbel() -> None:
+    keys = torch.tensor([noise_key(0, 0, position) for position in range(200)])
+    noise = gumbel(keys, 1000).double()
+    assert noise.isfinite().all()
+    assert abs(noise.mean() - EULER_GAMMA) < 0.01
+    assert abs(noise.var() - math.pi**2 / 6) < 0.03
+    for axis in (0, 1):  # neighbours know nothing of each other
+        shifted = noise.roll(1, axis) - noise.mean()
+        assert abs((shifted * (noise - noise.mean())).mean()) < 0.02
+
+
+@pytest.mark.parametrize("vary", ["seed", "sample_index", "position"])
+def test_tokens_come_as_often_as_they_should(vary: str) -> None:
+    """Chi-square over 20 tokens, whichever part of the name counts up."""
+    logits = logits_of(1)[:, :20]
+    count = 20_000
+    asked = [
+        Draw(Sampling(), number)
+        if vary == "position"
+        else Draw(replace(Sampling(), **{vary: number}), 5)
+        for number in range(count)
+    ]
+    seen = Counter(sample(logits.repeat(count, 1), asked))
+    expected = (logits[0].double().softmax(0) * count).tolist()
+    chi_square = sum((seen[i] - want) ** 2 / want for i, want in enumerate(expected))
+    assert chi_square < CHI_SQUARE_19
+
+
+def test_one_token_does_not_foretell_the_next() -> None:
+    count, kinds = 20_000, 5
+    asked = [Draw(Sampling(seed=1), number) for number in range(count)]
+    tokens = sample(torch.zeros((count, kinds)), asked)
+    seen, want = Counter(pairwise(tokens)), (count - 1) / kinds**2
+    pairs = [(one, two) for one in range(kinds) for two in range(kinds)]
+    assert sum((seen[pair] - want) ** 2 / want for pair in pairs) < CHI_SQUARE_24
