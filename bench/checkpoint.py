@@ -73,7 +73,7 @@ def _sizes(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
 def _write_tokenizer(folder: Path, vocabulary: int) -> None:
     words = {END: 0} | {f"w{index}": index for index in range(1, vocabulary)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token=END))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from engine.attention import AttentionBatch, Span
-from engine.loading import EngineConfig, load_engine
+from engine.loading import load_engine
+from engine.settings import EngineConfig
 from engine.request import Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
 
@@ -19,7 +20,7 @@ GREEDY = Sampling(max_tokens=16, temperature=0, ignore_eos=True)
 def load(folder: Path, **settings: object) -> TorchEngine:
     """An engine in float32 on one thread; `settings` are EngineConfig's."""
     chosen: dict[str, Any] = {"dtype": "float32", "threads": 1, **settings}
-    return load_engine(EngineConfig(str(folder), **chosen))
+    return load_engine(EngineConfig(model=str(folder), **chosen))
 
 
 def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
