@@ -30,7 +30,7 @@ class Identity:
                 node_id,
                 model,
                 ready.fingerprint,
-                msgspec.to_builtins(ready.kv_layout),
+                msgspec.json.decode(msgspec.json.encode(ready.kv_layout)),
                 ready.max_model_len,
             )
         )

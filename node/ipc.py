@@ -1,8 +1,6 @@
 """What a node's two processes say to each other: typed messages over one ZMQ pair."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -88,9 +86,3 @@ def decode_to_door(frame: bytes) -> ToDoor:
     """What the engine said."""
     message: ToDoor = _to_door.decode(frame)
     return message
-
-
-def layout_map(layout: KvLayout) -> Mapping[str, Any]:
-    """As it stands in a registration."""
-    plain: dict[str, Any] = msgspec.to_builtins(layout)
-    return plain

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from engine.attention import AttentionBatch, Span
 from engine.loading import load_engine
-from engine.settings import EngineConfig
 from engine.request import Request, RequestId, Sampling
+from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
 
 GREEDY = Sampling(max_tokens=16, temperature=0, ignore_eos=True)

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# XpYd on one machine, with the variables of vLLM's launch script of that name:
+#
+#   MODEL            folder or hub name; default: the small bundled model
+#   PREFILL_GPUS     one entry for each prefill node, as 0 or 0,1; without GPUs they only count
+#   DECODE_GPUS      the same for decode nodes
+#   PREFILL_PORTS    an HTTP port for each prefill node, as 20003,20004
+#   DECODE_PORTS     the same for decode nodes
+#   PROXY_PORT       where nodes register with the proxy
+#   HTTP_PORT        where clients come to
+#   TIMEOUT_SECONDS  how long to wait for all of it to be ready
+#
+# More flags of `pdserve up` may follow on the command line. Ctrl-C, or ending this process, ends
+# what it started and nothing else.
+set -euo pipefail
+
+PREFILL_GPUS=${PREFILL_GPUS:-0}
+DECODE_GPUS=${DECODE_GPUS:-1,2,3}
+PREFILL_PORTS=${PREFILL_PORTS:-20003}
+DECODE_PORTS=${DECODE_PORTS:-20005,20007,20009}
+PROXY_PORT=${PROXY_PORT:-30001}
+HTTP_PORT=${HTTP_PORT:-10001}
+TIMEOUT_SECONDS=${TIMEOUT_SECONDS:-1200}
+
+IFS=',' read -ra prefill_gpus <<<"$PREFILL_GPUS"
+IFS=',' read -ra decode_gpus <<<"$DECODE_GPUS"
+IFS=',' read -ra prefill_ports <<<"$PREFILL_PORTS"
+IFS=',' read -ra decode_ports <<<"$DECODE_PORTS"
+
+arguments=(
+  --port "$HTTP_PORT"
+  --discovery-port "$PROXY_PORT"
+  --ready-timeout-s "$TIMEOUT_SECONDS"
+  --prefill "${#prefill_gpus[@]}"
+  --decode "${#decode_gpus[@]}"
+)
+if [[ -n "${MODEL:-}" ]]; then arguments+=(--model "$MODEL"); fi
+for port in "${prefill_ports[@]}"; do arguments+=(--prefill-ports "$port"); done
+for port in "${decode_ports[@]}"; do arguments+=(--decode-ports "$port"); done
+if [[ -e /dev/nvidiactl ]]; then
+  for gpu in "${prefill_gpus[@]}"; do arguments+=(--prefill-devices "cuda:$gpu"); done
+  for gpu in "${decode_gpus[@]}"; do arguments+=(--decode-devices "cuda:$gpu"); done
+fi
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+pdserve=$here/.venv/bin/pdserve
+[[ -x "$pdserve" ]] || pdserve=pdserve
+exec "$pdserve" up "${arguments[@]}" "$@"

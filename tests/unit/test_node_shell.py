@@ -1,0 +1,169 @@
+"""What a node knows of itself before a model is loaded."""
+
+import pytest
+
+from api.generator import (
+    WHOLE,
+    Event,
+    FailedEvent,
+    Leg,
+    PromptEvent,
+    StageEvent,
+    TicketEvent,
+    TokenEvent,
+)
+from discovery.registration import Role, State
+from engine.api import EngineLoad
+from engine.request import FinishReason, Request, RequestId, Sampling
+from kv_transfer.layout import KvLayout
+from kv_transfer.ticket import KvTicket
+from node.addresses import UnreachableAddress, advertised_host
+from node.config import NodeConfig
+from node.identity import Identity
+from node.ipc import (
+    Abort,
+    News,
+    Ready,
+    Refused,
+    Submit,
+    decode_to_door,
+    decode_to_engine,
+    encode,
+)
+from node.legs import LegFinder
+from node.metrics import NodeMetrics
+
+rid = RequestId("r~1")
+PREFILL, DECODE = "10.0.0.1:21001", "[::1]:22001"
+OUTER = f"___prefill_addr_{PREFILL}___decode_addr_{DECODE}_0123456789abcdef"
+layout = KvLayout("float32", 16, 2, (4096,))
+ticket = KvTicket("e/r", "e", "h", 1, "f", relayed={"remote_block_ids": [[1, 2]]})
+
+
+def test_a_node_here_is_reached_here() -> None:
+    assert advertised_host("127.0.0.1", None, ["127.0.0.1:30001"]) == "127.0.0.1"
+    assert advertised_host("0.0.0.0", None, ["127.0.0.1:30001"]) == "127.0.0.1"
+    assert advertised_host("127.0.0.1", "node-7", ["127.0.0.1:30001"]) == "node-7"
+    assert advertised_host("10.1.2.3", None, []) == "10.1.2.3"
+
+
+def test_loopback_is_no_address_for_a_proxy_elsewhere() -> None:
+    with pytest.raises(UnreachableAddress, match="--host"):
+        advertised_host("127.0.0.1", None, ["192.0.2.1:30001"])
+
+
+def test_an_xpyd_request_id_gives_each_node_its_leg() -> None:
+    offered = LegFinder(PREFILL).by_id(OUTER)
+    assert offered == Leg(hold=True, outer_id=f"{OUTER}#0")
+    pulled = LegFinder(DECODE).by_id(OUTER)
+    assert pulled == Leg(ticket=KvTicket(f"{OUTER}#0", None, "10.0.0.1", 21001, None))
+
+
+def test_choices_of_one_request_are_told_apart() -> None:
+    first, second = (LegFinder(PREFILL).of_text(OUTER, None, index) for index in (0, 1))
+    assert first.outer_id != second.outer_id
+
+
+@pytest.mark.parametrize(
+    "outer_id",
+    [
+        "anything",
+        "",
+        "___prefill_addr____decode_addr__x",
+        OUTER.replace(DECODE, PREFILL),
+        OUTER.replace(PREFILL, "nobody:1"),
+        f"___prefill_addr_nonsense___decode_addr_{DECODE}_0",
+    ],
+)
+def test_other_request_ids_mean_nothing(outer_id: str) -> None:
+    assert LegFinder(PREFILL).by_id(outer_id) == WHOLE or "nobody" in outer_id
+    if "nobody" not in outer_id:
+        assert LegFinder(DECODE).by_id(outer_id) == WHOLE
+
+
+def test_parameters_come_before_the_request_id() -> None:
+    params = {"do_remote_decode": True}
+    assert LegFinder(DECODE).of_text(OUTER, params, 0) == Leg(hold=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("port", 65536), ("kv_port", -1), ("max_num_seqs", 0), ("block_size", 0), ("threads", 0)],
+)
+def test_settings_that_cannot_work_are_refused_by_flag(field: str, value: int) -> None:
+    with pytest.raises(ValueError, match=f"--{field.replace('_', '-')}"):
+        NodeConfig(model="m", **{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Submit(Request(rid, (1, 2), Sampling(3), (4,)), Leg(hold=True, outer_id="o")),
+        Submit(Request(rid, (1, 2)), Leg(ticket=ticket)),
+        Abort(rid),
+    ],
+)
+def test_what_the_door_says_arrives(message: Submit | Abort) -> None:
+    assert decode_to_engine(encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Ready("f", layout, 512, 21001),
+        Refused("no such folder"),
+        News([], EngineLoad(1, 2, 3, 4)),
+        News(
+            [
+                (rid, TicketEvent(ticket)),
+                (rid, PromptEvent(3)),
+                (rid, StageEvent("transfer", 0.5, 4096)),
+                (rid, TokenEvent((7,), FinishReason.STOP, 7)),
+                (rid, FailedEvent("gone", retryable=True, by_peer=True)),
+            ],
+            EngineLoad(0, 1, 3, 4, 5),
+        ),
+    ],
+)
+def test_what_the_engine_says_arrives(message: Ready | Refused | News) -> None:
+    assert decode_to_door(encode(message)) == message
+
+
+def test_a_registration_has_the_load_of_the_moment() -> None:
+    ready = Ready("f", layout, 512, 21001)
+    identity = Identity.of(Role.PREFILL, "id", "m", ("h:1", "h:2"), ready)
+    identity.state = State.DRAINING
+    said = identity.now(EngineLoad(1, 2, 3, 4))
+    assert (said.type, said.node_id, said.state) == (Role.PREFILL, "id", State.DRAINING)
+    assert (said.load.waiting, said.load.total_blocks) == (1, 4)
+    assert said.kv_layout == {
+        "dtype": "float32",
+        "block_size": 16,
+        "kv_heads": 2,
+        "block_bytes": [4096],
+        "tensor_parallel_size": 1,
+    }
+
+
+def test_metrics_count_what_was_said() -> None:
+    metrics = NodeMetrics()
+    events: list[tuple[RequestId, Event]] = [
+        (rid, PromptEvent(16)),
+        (rid, StageEvent("transfer", 0.5, 4096)),
+        (rid, TokenEvent((7,))),
+        (rid, TokenEvent((8,), FinishReason.LENGTH)),
+        (rid, FailedEvent("x", retryable=True)),
+    ]
+    metrics.book(News(events, EngineLoad(1, 2, 3, 10, 4)))
+    read = metrics.registry.get_sample_value
+    assert read("pdserve_kv_blocks_used") == 7
+    assert read("pdserve_kv_blocks_total") == 10
+    assert read("pdserve_requests_waiting") == 1
+    assert read("pdserve_requests_running") == 2
+    assert read("pdserve_preemptions_total") == 4
+    assert read("pdserve_generation_tokens_total") == 2
+    assert read("pdserve_prompt_tokens_cached_total") == 16
+    assert read("pdserve_kv_transfer_bytes_total") == 4096
+    assert read("pdserve_stage_seconds_total", {"stage": "transfer"}) == 0.5
+    assert read("pdserve_answers_finished_total", {"reason": "length"}) == 1
+    assert read("pdserve_legs_failed_total") == 1

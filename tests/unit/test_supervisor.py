@@ -1,0 +1,91 @@
+"""Processes we start are ready when they say so, come back when they die, and end with us."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+
+from deploy.supervisor import Child, ProcessFailed
+
+SAY_READY = 'import os,sys; os.write(int(sys.argv[-1]), b\'{"http_address": "h:1"}\\n\'); '
+FOREVER = "import signal; print('hello', flush=True); signal.pause()"
+WAIT_FOR_US = "os.read(int(sys.argv[-1]), 1)"
+STUBBORN = "import signal; signal.signal(15, 1); print('hello', flush=True); signal.pause()"
+
+
+class Screen:
+    """What was shown, and a way to wait for it."""
+
+    def __init__(self) -> None:
+        self.lines = asyncio.Queue[str]()
+
+    def show(self, name: str, line: str) -> None:
+        self.lines.put_nowait(f"{name}: {line}")
+
+
+def child(code: str, screen: Screen, stop_timeout_s: float = 30) -> Child:
+    def arguments() -> Sequence[str]:
+        return [sys.executable, "-c", code]
+
+    return Child("one", arguments, dict(os.environ), screen.show, stop_timeout_s)
+
+
+async def test_its_lines_are_shown_and_its_word_is_heard() -> None:
+    screen = Screen()
+    one = child(SAY_READY + FOREVER, screen)
+    running = asyncio.create_task(one.run())
+    assert await one.ready == {"http_address": "h:1"}
+    assert await screen.lines.get() == "one: hello"
+    await one.stop()
+    await running
+    assert one.process is not None
+    assert one.process.returncode == -signal.SIGTERM
+
+
+async def test_what_dies_after_it_was_ready_is_started_again() -> None:
+    screen = Screen()
+    one = child(SAY_READY + FOREVER, screen)
+    running = asyncio.create_task(one.run())
+    await screen.lines.get()
+    await one.ready
+    assert one.process is not None
+    first = one.process.pid
+    one.process.kill()
+    await screen.lines.get()
+    assert one.process.pid != first
+    await one.stop()
+    await running
+
+
+async def test_what_dies_before_is_a_failure() -> None:
+    one = child("raise SystemExit(7)", Screen())
+    with pytest.raises(ProcessFailed, match="status 7"):
+        await one.run()
+
+
+async def test_what_does_not_stop_is_killed() -> None:
+    screen = Screen()
+    one = child(SAY_READY + STUBBORN, screen, stop_timeout_s=0.1)
+    running = asyncio.create_task(one.run())
+    await screen.lines.get()
+    await one.stop()
+    await running
+    assert one.process is not None
+    assert one.process.returncode == -signal.SIGKILL
+
+
+async def test_it_notices_that_we_are_gone() -> None:
+    """Closing our end of the socket is what the system does when we die."""
+    one = child(SAY_READY + WAIT_FOR_US, Screen())
+    running = asyncio.create_task(one.run())
+    await one.ready
+    assert one.process is not None
+    ended = asyncio.create_task(one.process.wait())
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert await asyncio.wait_for(ended, 10) == 0
