@@ -61,6 +61,7 @@ class OfferBook:
     _by_outer: dict[str, str] = field(default_factory=dict)
     _leases: LeaseTable = field(default_factory=LeaseTable)
     _guests: dict[Peer, str] = field(default_factory=dict)
+    _proven: set[Peer] = field(default_factory=set)  # who has read something before
 
     def offer(self, ticket_id: str, outer_id: str | None) -> None:
         """Open a lease without a deadline."""
@@ -119,12 +120,18 @@ class OfferBook:
         """Offers that have not settled."""
         return len(self._offers)
 
-    def is_pulled_by_others(self, machine: str) -> bool:
-        """Whether a sink on another machine may be reading right now."""
+    def needs_driving(self, machine: str) -> bool:
+        """Whether somebody may be reading right now who needs our agent to be polled.
+
+        That is a sink on another machine, and any sink whose connection is being made.
+        """
         sinks = {offer.sink for offer in self._offers.values() if offer.sink is not None}
-        return any(self._guests.get(sink) != machine for sink in sinks)
+        return any(
+            self._guests.get(sink) != machine or sink not in self._proven for sink in sinks
+        )
 
     def _greet(self, peer: Peer, hello: Hello) -> None:
+        self._proven.discard(peer)
         reason = can_pull(self.layout, hello.layout)
         if hello.fingerprint != self.fingerprint:
             reason = f"fingerprint is {self.fingerprint} here and {hello.fingerprint} there"
@@ -156,6 +163,7 @@ class OfferBook:
 
     def _settle(self, peer: Peer, key: str) -> None:
         if self._end(self._find(key), Outcome.DELIVERED, tell=False):
+            self._proven.add(peer)
             self.outbox.append((peer, Confirmed(key)))
         else:
             self.outbox.append((peer, Gone(key, "the lease is over")))

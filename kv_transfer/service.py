@@ -28,7 +28,7 @@ from kv_transfer.wire import Hello, Welcome, decode_from_sink, decode_from_sourc
 
 IDLE_TURN_S = 5.0
 OPEN_TURN_S = 0.05
-DRIVEN_TURN_S = 0.001  # while a sink elsewhere may need our agent to be polled
+DRIVEN_TURN_S = 0.001  # while a sink may need our agent to be polled
 LARGEST_MESSAGE = 16 << 20
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -132,7 +132,7 @@ class TransferService:
     def _turn_s(self) -> float:
         if self.mover.pending:
             return 0.0
-        if self.offers.is_pulled_by_others(self._machine):
+        if self.offers.needs_driving(self._machine):
             return DRIVEN_TURN_S
         return OPEN_TURN_S if self.offers.num_open or self.pulls.num_open else IDLE_TURN_S
 
