@@ -21,6 +21,25 @@ from engine.request import Request, RequestId
 SHORT_TEXT = 2_000  # characters; encoded before a thread would have begun
 MOST_CALLS = 2_048
 
+TOKENIZERS_OWN = frozenset(  # arguments of apply_chat_template
+    {
+        "chat_template",
+        "conversation",
+        "documents",
+        "max_length",
+        "messages",
+        "padding",
+        "return_dict",
+        "return_assistant_tokens_mask",
+        "return_tensors",
+        "sanitize_control_tokens",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+
 Tokens = tuple[int, ...]
 Done = TypeVar("Done")
 
@@ -67,12 +86,19 @@ class Asker:
         """Raises ApiError."""
         model, codec = self._door(body)
         special = body.add_special_tokens is not False
-        prompts = list[Tokens]()
-        for given in _prompts(body.prompt):
-            if isinstance(given, str):
-                prompts.append(await _encode(codec, given, special_tokens=special))
-            else:
-                prompts.append(self._known(codec, given))
+        given = _prompts(body.prompt)
+        if len(given) > MOST_CALLS:
+            raise BadRequest(f"more than {MOST_CALLS} prompts in one request", "prompt")
+
+        def encode() -> list[Tokens]:
+            return [
+                codec.encode(one, special_tokens=special) if isinstance(one, str) else one
+                for one in given
+            ]
+
+        self._check(codec, [one for one in given if not isinstance(one, str)])
+        characters = sum(len(one) for one in given if isinstance(one, str))
+        prompts = await _aside(characters, encode)
         if not all(prompts):
             raise BadRequest("prompt must not be empty", "prompt")
         return self._asked(body, outer_id, model, codec, prompts)
@@ -86,13 +112,16 @@ class Asker:
             param = "continue_final_message"
             raise BadRequest(f"{param} and add_generation_prompt exclude each other", param)
         template = {
-            **(body.chat_template_kwargs or {}),
+            **_template_kwargs(body),
             "add_generation_prompt": begin,
             "continue_final_message": bool(go_on),
         }
-        text = await _aside(size_of(messages), lambda: codec.render(messages, template))
         special = bool(body.add_special_tokens)
-        prompt = await _encode(codec, text, special_tokens=special)
+
+        def encode() -> Tokens:
+            return codec.encode(codec.render(messages, template), special_tokens=special)
+
+        prompt = await _aside(size_of(messages), encode)
         if not prompt:
             raise BadRequest("the chat template makes nothing of the messages", "messages")
         return self._asked(body, outer_id, model, codec, [prompt])
@@ -105,12 +134,11 @@ class Asker:
             raise NoText("There is no tokenizer here: use /inference/v1/generate")
         return model, self.served.codec
 
-    def _known(self, codec: TextCodec, tokens: Tokens) -> Tokens:
-        """Refuse ids that no model has."""
-        size = self.served.vocab_size or codec.size
-        if max(tokens, default=0) >= size:
-            raise BadRequest(f"token id {max(tokens)} is out of vocabulary", "prompt")
-        return tokens
+    def _check(self, codec: TextCodec, prompts: Sequence[Tokens]) -> None:
+        """Refuse ids that no token has."""
+        largest = max((max(tokens, default=0) for tokens in prompts), default=0)
+        if largest and largest >= (self.served.vocab_size or codec.size):
+            raise BadRequest(f"token id {largest} is out of vocabulary", "prompt")
 
     def _asked(
         self,
@@ -169,8 +197,13 @@ def _prompts(given: str | list[str | int | list[int]] | None) -> list[str | Toke
     return [tokens]
 
 
-async def _encode(codec: TextCodec, text: str, *, special_tokens: bool) -> Tokens:
-    return await _aside(len(text), lambda: codec.encode(text, special_tokens=special_tokens))
+def _template_kwargs(body: ChatBody) -> dict[str, object]:
+    """What a template may be told; what the tokenizer reads itself is not a client's."""
+    given = body.chat_template_kwargs or {}
+    if taken := TOKENIZERS_OWN.intersection(given):
+        param = f"chat_template_kwargs.{min(taken)}"
+        raise BadRequest(f"{param} is not supported", param)
+    return given
 
 
 async def _aside(size: int, work: Callable[[], Done]) -> Done:

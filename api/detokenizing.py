@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 BROKEN = "\ufffd"  # what decoders put in the place of bytes that are no character (yet)
-MOST_BROKEN = 3  # some put one for each byte of half a character, of at most four
+HALF = 3  # of them at most stand for half a character
 CONTEXT = 8  # tokens; more than any character has bytes
 LONGEST = 4 * CONTEXT  # where no border comes: these bytes will never be text
 
@@ -35,7 +35,7 @@ class Detokenizer:
             return ""
         self._window.append(token)
         text = self.decode(self._window)
-        piece = self._say(text, len(text) - _held(text))
+        piece = self._say(text, len(text) - self._held(text))
         if len(self._window) > CONTEXT:
             self._cut(text)
         if not text.endswith(BROKEN):
@@ -46,6 +46,15 @@ class Detokenizer:
         """What was held back: no more tokens come."""
         text = self.decode(self._window)
         return self._say(text, len(text))
+
+    def _held(self, text: str) -> int:
+        """How much of the end may turn into something else.
+
+        One half character spoils all bytes before it with some decoders, so each sign of one
+        counts, until there are so many that no character can be meant.
+        """
+        broken = len(text) - len(text.rstrip(BROKEN))
+        return broken if len(self._window) <= LONGEST else min(broken, HALF)
 
     def _say(self, text: str, until: int) -> str:
         start, self._said = self._said, max(self._said, until)
@@ -63,9 +72,3 @@ class Detokenizer:
     def _keep(self, rest: list[int], text: str, tail: str) -> None:
         self._said = max(0, len(tail) - (len(text) - self._said))
         self._window, self._border = rest, 0
-
-
-def _held(text: str) -> int:
-    """How many characters at the end may turn into another one."""
-    whole = text.rstrip(BROKEN)
-    return min(len(text) - len(whole), MOST_BROKEN)

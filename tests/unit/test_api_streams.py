@@ -1,0 +1,75 @@
+"""Many streams as one: order within each, errors as they are, nothing left open."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from api.streams import AHEAD, Streams
+
+
+class Source:
+    """Counts to `upto`, and knows how far it was read and whether it was closed."""
+
+    def __init__(self, upto: int, error: Exception | None = None) -> None:
+        self.upto, self.error, self.read, self.closed = upto, error, 0, False
+
+    async def stream(self) -> AsyncGenerator[int]:
+        try:
+            while self.read < self.upto:
+                self.read += 1
+                yield self.read
+            if self.error:
+                raise self.error
+        finally:
+            self.closed = True
+
+
+async def test_all_items_come_and_each_streams_in_order() -> None:
+    sources = {"a": Source(5), "b": Source(0), "c": Source(200)}
+    said: dict[str, list[int]] = {key: [] for key in sources}
+    async with Streams[str, int]() as streams:
+        for key, source in sources.items():
+            streams.open(key, source.stream())
+        while news := await streams.next():
+            said[news[0]].append(news[1])
+    assert said == {key: list(range(1, source.upto + 1)) for key, source in sources.items()}
+
+
+async def test_a_slow_reader_makes_the_streams_wait() -> None:
+    source = Source(10 * AHEAD)
+    async with Streams[str, int]() as streams:
+        streams.open("a", source.stream())
+        for _ in range(20 * AHEAD):
+            await asyncio.sleep(0)
+        assert source.read <= AHEAD + 1
+
+
+async def test_leaving_closes_streams_that_are_full_quiet_or_done() -> None:
+    full, done = Source(10 * AHEAD), Source(1)
+    never, quiet_closed = asyncio.Event(), asyncio.Event()
+
+    async def quiet() -> AsyncGenerator[int]:
+        try:
+            await never.wait()
+            yield 0
+        finally:
+            quiet_closed.set()
+
+    async with Streams[str, int]() as streams:
+        streams.open("full", full.stream())
+        streams.open("done", done.stream())
+        streams.open("quiet", quiet())
+        await streams.next()
+    assert full.closed
+    assert done.closed
+    assert quiet_closed.is_set()
+
+
+async def test_what_a_stream_raises_is_raised_after_what_it_said() -> None:
+    source = Source(1, error=LookupError("gone"))
+    async with Streams[str, int]() as streams:
+        streams.open("a", source.stream())
+        assert await streams.next() == ("a", 1)
+        with pytest.raises(LookupError):
+            await streams.next()
