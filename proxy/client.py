@@ -1,9 +1,9 @@
 """Calls nodes over HTTP: the NodeClient of the pipeline."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
 
 import aiohttp
 import msgspec
@@ -30,11 +30,11 @@ LONGEST_REFUSAL = 64 << 10
 BROKEN = (aiohttp.ClientError, TimeoutError, OSError, WireError)
 
 
-class _Detail(msgspec.Struct):
+class _Detail(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _Refusal(msgspec.Struct):
+class _Refusal(msgspec.Struct, frozen=True):
     """vLLM's error body; ours has the same shape."""
 
     error: _Detail = _Detail()
@@ -52,37 +52,32 @@ class HttpNodeClient:
     async def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
         """Closing it closes the connection, which is the abort; see NodeClient."""
         wanted = request.sampling.max_tokens - len(request.generated)
-        reader, splitter = LegReader(leg.hold, node.ours, wanted), SseSplitter()
-        response: aiohttp.ClientResponse | None = None
+        reader = LegReader(leg.hold, node.ours, wanted)
         try:
-            response = await self._post(node, request, leg)
-            if response.status != OK:
-                raise await _refusal(node, response)
-            streamed = response.content_type != JSON
-            while not reader.over:
-                data = await (response.content.readany() if streamed else response.read())
-                if not data:
-                    raise WireError("the stream broke off")
-                for frame in splitter.feed(data) if streamed else [data, DONE]:
-                    for event in reader.read(frame):
+            # a response that was read to its end has given its connection back already
+            with closing(await self._post(node, request, leg)) as response:
+                frames = _Frames(response)
+                while not reader.over:
+                    for event in reader.read(await frames.more()):
                         if reader.over:
                             await _part(response)
                         yield event
         except BROKEN as error:
             raise NodeFailed(node.node_id, _reason(error), retryable=True) from error
-        finally:
-            if response is not None:
-                response.close()  # if it was read to its end, the connection stays
 
     async def _post(self, node: Node, request: Request, leg: Leg) -> aiohttp.ClientResponse:
         """A pooled connection that the node has hung up meanwhile is not the node's failure."""
         body = encode_call(NodeCall(request_for(request, leg, ours=node.ours), leg))
         try:
-            return await self._send(node, request, body)
+            response = await self._send(node, request, body)
         except (aiohttp.ServerDisconnectedError, ConnectionError) as error:
             if isinstance(error, aiohttp.ClientConnectorError):
                 raise
-            return await self._send(node, request, body)
+            response = await self._send(node, request, body)
+        if response.status != OK:
+            with closing(response):
+                raise await _refusal(node, response)
+        return response
 
     async def _send(self, node: Node, request: Request, body: bytes) -> aiohttp.ClientResponse:
         patience_s = self.silence_s if node.ours else self.foreign_silence_s
@@ -93,6 +88,23 @@ class HttpNodeClient:
             timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=patience_s),
             allow_redirects=False,
         )
+
+
+@dataclass(slots=True)
+class _Frames:
+    """What a response holds; one that is not streamed is one event, and the end."""
+
+    response: aiohttp.ClientResponse
+    splitter: SseSplitter = field(default_factory=SseSplitter)
+
+    async def more(self) -> Sequence[bytes]:
+        """At least one byte's worth of events, which may be none; raises WireError."""
+        if self.response.content_type == JSON:
+            return [await self.response.read(), DONE]
+        data = await self.response.content.readany()
+        if not data:
+            raise WireError("the stream broke off")
+        return self.splitter.feed(data)
 
 
 @asynccontextmanager

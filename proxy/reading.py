@@ -4,7 +4,7 @@ A node of vLLM ends a prefill leg by itself, with its ticket in the last chunk, 
 asked for one token there: unless that is the whole answer, the decode leg will say it again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,15 +15,17 @@ from engine.request import FinishReason, Request
 
 
 def request_for(request: Request, leg: Leg, *, ours: bool) -> Request:
-    """The request as this node has to see it: a foreign prefill leg is to stop by itself."""
-    if ours or not leg.hold:
+    """The request as this node has to see it.
+
+    A foreign one counts `min_tokens` from where a retry begins, and a prefill leg's single
+    token from `max_tokens`.
+    """
+    if ours:
         return request
-    limit = len(request.generated) + 1
-    sampling = msgspec.structs.replace(
-        request.sampling,
-        max_tokens=limit,
-        min_tokens=min(request.sampling.min_tokens, limit),
-    )
+    sampling, done = request.sampling, len(request.generated)
+    limit = done + 1 if leg.hold else sampling.max_tokens
+    least = max(0, min(sampling.min_tokens, limit) - done)
+    sampling = msgspec.structs.replace(sampling, max_tokens=limit, min_tokens=least)
     return msgspec.structs.replace(request, sampling=sampling)
 
 
@@ -38,13 +40,14 @@ class LegReader:
     _tokens: int = 0
     _ticket: bool = False
 
-    def read(self, frame: bytes) -> Sequence[Event]:
+    def read(self, frames: Sequence[bytes]) -> Iterator[Event]:
         """What the pipeline is to hear; raises WireError, also for an end that is too early."""
-        events = list[Event]()
-        for event in decode_event(frame):
-            if (kept := self._keep(event)) is not None:
-                events.append(kept)
-        return events
+        for frame in frames:
+            for event in decode_event(frame):
+                if (kept := self._keep(event)) is not None:
+                    yield kept
+                if self.over:
+                    return
 
     def _keep(self, event: Event) -> Event | None:
         match event:

@@ -1,0 +1,112 @@
+"""The proxy's routes: OpenAI's over the pipeline, and a few about the cluster itself."""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+from quart import Quart, Response, request
+
+from api.errors import ApiError, body_of
+from api.routes import openai_routes
+from api.served import Served
+from proxy.guard import Guard
+from proxy.instances import Instances, read_instance
+from proxy.observed import Observed, endpoint
+from proxy.status import cluster_status, health
+
+LARGEST_BODY = 64 << 20
+JSON = "application/json"
+OPENAI = "/v1/"
+
+
+def create_app(
+    door: Observed,
+    served: Served,
+    instances: Instances,
+    guard: Guard,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> Quart:
+    """Everything it needs is passed in, and owned by the caller."""
+    app = Quart("proxy")
+    app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
+    app.register_blueprint(openai_routes(door, served))
+    _watch(app, door, guard)
+    _tell(app, door, clock)
+    _administer(app, instances)
+    return app
+
+
+def _watch(app: Quart, door: Observed, guard: Guard) -> None:
+    """Let in who may, and count what they are answered."""
+
+    @app.before_request
+    async def enter() -> None:
+        headers = request.headers
+        guard.check(request.path, headers.get("Authorization"), headers.get("X-API-Key"))
+        endpoint.set(request.path)
+
+    @app.after_request
+    async def leave(response: Response) -> Response:
+        if request.path.startswith(OPENAI):
+            rule = request.url_rule.rule if request.url_rule else "unknown"
+            door.metrics.answered(rule, response.status_code)
+        return response
+
+    @app.errorhandler(ApiError)
+    async def refused(error: ApiError) -> Response:
+        return _refusal(error)
+
+
+def _tell(app: Quart, door: Observed, clock: Callable[[], float]) -> None:
+    registry, metrics = door.pipeline.registry, door.metrics
+
+    @app.get("/health")
+    async def tell_health() -> Response:
+        status, body = health(registry, now=clock())
+        return _json(body, status)
+
+    @app.get("/status")
+    async def tell_status() -> Response:
+        in_flight = metrics.requests_in_flight
+        return _json(cluster_status(registry, now=clock(), in_flight=in_flight))
+
+    @app.get("/metrics")
+    async def tell_metrics() -> Response:
+        return Response(metrics.render(), content_type=CONTENT_TYPE_LATEST)
+
+
+def _administer(app: Quart, instances: Instances) -> None:
+    @app.post("/instances/add")
+    async def add() -> Response:
+        instance = read_instance(await _body())
+        await instances.add(instance)
+        kind = instance.role.name.lower()
+        return _json({"message": f"Added {instance.address} to {kind}_instances."})
+
+    @app.post("/instances/remove")
+    async def remove() -> Response:
+        instance = read_instance(await _body())
+        instances.remove(instance)
+        kind = instance.role.name.lower()
+        return _json({"message": f"Removed {instance.address} from {kind}_instances."})
+
+
+async def _body() -> bytes:
+    data = await request.get_data(as_text=False)
+    assert isinstance(data, bytes)
+    return data
+
+
+def _refusal(error: ApiError) -> Response:
+    """OpenAI's form, and beside it the `detail` that clients of vLLM's proxy read."""
+    body = msgspec.to_builtins(body_of(error))
+    response = _json({"detail": str(error), **body}, error.status)
+    if error.status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _json(body: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, mimetype=JSON)

@@ -1,0 +1,157 @@
+"""Nodes that are added by hand: asked who they are, and from then on whether they live.
+
+InstanceError   400  what was sent is no instance, or there is no node of that kind there
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from api.errors import BadRequest
+from discovery.address import parse_address
+from discovery.errors import MalformedAddress, MalformedRegistration
+from discovery.intake import Joined, check_names
+from discovery.listener import log_joined
+from discovery.registration import BEAT_S, Registration, Role, from_map
+from discovery.registry import Registry
+
+ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
+PATIENCE_S = 2.0
+LONGEST_ANSWER = 1 << 20
+OK = 200
+
+logger = logging.getLogger(__name__)
+
+
+class InstanceError(BadRequest):
+    """The messages are those of vLLM's proxy, where it has one for the case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """What somebody says is a node."""
+
+    role: Role
+    address: str
+
+
+def read_instance(data: bytes) -> Instance:
+    """The body of a request to add one; raises InstanceError."""
+    try:
+        body = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InstanceError(f"The body is not JSON: {error}") from error
+    given = body if isinstance(body, dict) else {}
+    kind, address = given.get("type"), given.get("instance")
+    if not isinstance(kind, str) or kind not in ROLES:
+        raise InstanceError("Invalid instance type.", "type")
+    if not isinstance(address, str):
+        raise InstanceError("Invalid instance format.", "instance")
+    try:
+        parse_address(address)
+    except MalformedAddress as error:
+        raise InstanceError(str(error), "instance") from error
+    return Instance(ROLES[kind], address)
+
+
+@dataclass(slots=True)
+class Instances:
+    """Keeps them fresh in the registry; who is silent leaves it and is still asked."""
+
+    session: aiohttp.ClientSession
+    registry: Registry
+    beat_s: float = BEAT_S
+    clock: Callable[[], float] = time.monotonic
+    _known: dict[str, Role] = field(default_factory=dict)
+
+    async def add(self, instance: Instance) -> None:
+        """Raises InstanceError if there is nobody of that kind, or it is known already."""
+        if instance.address in self._known or self.registry.at(instance.address):
+            raise InstanceError("Instance already exists.", "instance")
+        registration = await self._ask(instance)
+        if registration is None:
+            raise InstanceError("Instance validation failed.", "instance")
+        if registration.type is not instance.role:
+            kind = registration.type.name.lower()
+            raise InstanceError(f"Instance is a {kind} node.", "type")
+        if self._announced(registration):
+            raise InstanceError("Instance already exists: it announces itself.", "instance")
+        self._known[instance.address] = instance.role
+        self._apply(registration)
+
+    def remove(self, instance: Instance) -> None:
+        """Raises InstanceError for one that was not added by hand."""
+        if self._known.get(instance.address) is not instance.role:
+            raise InstanceError("Instance was not added here.", "instance")
+        del self._known[instance.address]
+        self.registry.remove(instance.address)
+
+    async def run(self) -> None:
+        """Ask all of them every beat until cancelled."""
+        while True:
+            await asyncio.sleep(self.beat_s)
+            known = [Instance(role, address) for address, role in self._known.items()]
+            await asyncio.gather(*map(self._probe, known))
+
+    async def _probe(self, instance: Instance) -> None:
+        registration = await self._ask(instance)
+        if registration is None or registration.type is not instance.role:
+            return
+        if instance.address in self._known and not self._announced(registration):
+            self._apply(registration)
+
+    def _apply(self, registration: Registration) -> None:
+        before = self.registry.at(registration.http_address)
+        node = self.registry.apply(registration, now=self.clock(), static=True)
+        if node:
+            log_joined(Joined(node, before, self.registry.misfit(node)))
+
+    def _announced(self, registration: Registration) -> bool:
+        """Whether this very node is known under an address of its own."""
+        return registration.node_id is not None and any(
+            node.node_id == registration.node_id
+            and node.registration.http_address != registration.http_address
+            for node in self.registry.all()
+        )
+
+    async def _ask(self, instance: Instance) -> Registration | None:
+        """Who is there, filed under the address it was given; None: no node."""
+        said = await self._get(instance, "/server_info")
+        try:
+            registration = check_names(from_map(said))
+        except MalformedRegistration:
+            return await self._ask_vllm(instance)
+        return msgspec.structs.replace(registration, http_address=instance.address)
+
+    async def _ask_vllm(self, instance: Instance) -> Registration | None:
+        """A node of vLLM says which model it has, and not which kind it is."""
+        said = await self._get(instance, "/v1/models")
+        try:
+            model = msgspec.convert(said, _Models).data[0].id
+        except (msgspec.ValidationError, IndexError):
+            return None
+        return Registration(instance.role, instance.address, "", model=model)
+
+    async def _get(self, instance: Instance, path: str) -> Any | None:  # noqa: ANN401  JSON
+        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+        url = f"http://{instance.address}{path}"
+        try:
+            async with self.session.get(url, timeout=timeout, allow_redirects=False) as answer:
+                data = await answer.content.read(LONGEST_ANSWER)
+                return msgspec.json.decode(data) if answer.status == OK else None
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return None
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]

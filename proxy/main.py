@@ -1,0 +1,136 @@
+"""Turns settings into a running proxy."""
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from contextlib import AsyncExitStack, closing
+
+import uvicorn
+import uvloop
+from quart import Quart
+
+from api.served import Served
+from api.tokenizing import load_text_codec
+from discovery.address import format_address
+from discovery.listener import Listener
+from discovery.registry import Registry
+from proxy.app import create_app
+from proxy.client import SILENCE_S, HttpNodeClient, open_session
+from proxy.config import ProxyConfig
+from proxy.guard import Guard
+from proxy.instances import Instances
+from proxy.metrics import ProxyMetrics
+from proxy.observed import Observed
+from proxy.pipeline import Pipeline
+from proxy.routing import LeastLoaded, Policy, RoundRobin
+from proxy.status import shortest_context
+
+DRAIN_S = 30  # what running streams have after a signal to stop
+BACKLOG = 2048
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+logger = logging.getLogger(__name__)
+
+
+def run(config: ProxyConfig) -> None:
+    """Serve until a signal to stop; streams that run may finish within DRAIN_S."""
+    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    for stop in STOP_SIGNALS:  # uvicorn raises them once more when all is done
+        signal.signal(stop, lambda *_: None)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config))
+
+
+async def _serve(config: ProxyConfig) -> None:
+    registry, served_by = Registry(), _bind(config.host, config.port)
+    async with AsyncExitStack() as stack:
+        door = stack.enter_context(closing(served_by))
+        listener = stack.enter_context(closing(_listener(config, registry)))
+        session = await stack.enter_async_context(open_session())
+        instances = Instances(session, registry)
+        client = HttpNodeClient(session, SILENCE_S, config.foreign_timeout_s)
+        app = build(config, registry, client, instances)
+        server = _Server(_uvicorn(app), listener.port)
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        helpers = [tasks.create_task(listener.run()), tasks.create_task(instances.run())]
+        await server.serve(sockets=[door])
+        for helper in helpers:
+            helper.cancel()
+
+
+def build(
+    config: ProxyConfig, registry: Registry, client: HttpNodeClient, instances: Instances
+) -> Quart:
+    """The app of these settings; takes seconds where there is a tokenizer to load."""
+    pipeline = Pipeline(
+        registry,
+        _policy(config),
+        client,
+        tries=config.tries,
+        recovery_wait_s=config.recovery_wait_s,
+    )
+    door = Observed(pipeline, ProxyMetrics(registry), config.names[0])
+    guard = Guard(config.api_key, config.admin_api_key)
+    return create_app(door, _served(config, registry), instances, guard)
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready."""
+
+    def __init__(self, config: uvicorn.Config, discovery_port: int) -> None:
+        super().__init__(config)
+        self.discovery_port = discovery_port
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        host, port = (sockets or [])[0].getsockname()[:2]
+        address = format_address(host, port)
+        logger.info("ready on http://%s (discovery port %d)", address, self.discovery_port)
+
+
+def _uvicorn(app: Quart) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        timeout_graceful_shutdown=DRAIN_S,
+    )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Before anything is loaded, so that a port that is taken is known at once."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = found[0]
+    return socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)
+
+
+def _listener(config: ProxyConfig, registry: Registry) -> Listener:
+    key = config.cluster_key.encode() if config.cluster_key else None
+    return Listener.bind(
+        registry, config.discovery_host, config.discovery_port, cluster_key=key
+    )
+
+
+def _policy(config: ProxyConfig) -> Policy:
+    return LeastLoaded() if config.policy == "least_loaded" else RoundRobin()
+
+
+def _served(config: ProxyConfig, registry: Registry) -> Served:
+    folder = config.text_folder
+    if folder is None:
+        logger.warning("no --model and no --tokenizer: requests with text will be refused")
+
+    def max_model_len() -> int | None:
+        return config.max_model_len or shortest_context(registry, now=time.monotonic())
+
+    codec = load_text_codec(folder) if folder else None
+    return Served(
+        config.names, codec, max_model_len, created=int(time.time()), root=config.model
+    )

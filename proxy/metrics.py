@@ -1,0 +1,92 @@
+"""What Prometheus is told. Counted once per request, never per token."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from discovery.registration import Role
+from discovery.registry import Registry
+from proxy.story import Story
+
+PREFIX = "pdserve_proxy_"
+FIRST_TOKEN_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
+)
+DURATION_S = (
+    *(0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30),
+    *(40, 50, 60, 120, 240, 480, 960, 1920, 7680),
+)
+STAGE_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+
+
+class ProxyMetrics:
+    """One proxy's numbers, in a registry of their own."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.requests_in_flight = 0
+        self.all = CollectorRegistry()
+        self.all.register(_Cluster(registry, self))
+        self._requests = self._counter("requests", "HTTP answers", "endpoint", "status")
+        self._answers = self._counter("answers", "Choices by their end", "finish")
+        self._tokens = self._counter("tokens", "Tokens of requests", "kind")
+        self._tries = self._counter("tries", "Attempts to carry out a request")
+        self._retries = self._counter("retries", "Attempts after the first")
+        self._first = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_S)
+        self._duration = self._histogram("request_duration_seconds", DURATION_S)
+        self._stages = self._histogram("stage_seconds", STAGE_S, "stage")
+
+    def answered(self, endpoint: str, status: int) -> None:
+        """Book one HTTP answer."""
+        self._requests.labels(endpoint, status).inc()
+
+    def book(self, story: Story) -> None:
+        """Book one choice that is over."""
+        self._answers.labels(story.ending).inc()
+        self._tokens.labels("prompt").inc(len(story.request.prompt))
+        self._tokens.labels("cached").inc(story.cached_tokens)
+        self._tokens.labels("output").inc(story.output_tokens)
+        self._tries.inc(story.tries)
+        self._retries.inc(max(0, story.tries - 1))
+        self._duration.observe(story.duration_s)
+        if story.first_token_s is not None:
+            self._first.observe(story.first_token_s)
+        for stage, seconds in story.stages.items():
+            self._stages.labels(stage).observe(seconds)
+
+    def render(self) -> bytes:
+        """The page that is scraped."""
+        return generate_latest(self.all)
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(PREFIX + name, help_text, labels, registry=self.all)
+
+    def _histogram(self, name: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        help_text = name.replace("_", " ")
+        return Histogram(PREFIX + name, help_text, labels, buckets=buckets, registry=self.all)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cluster(Collector):
+    """What is read off when somebody asks."""
+
+    registry: Registry
+    metrics: ProxyMetrics
+
+    def collect(self) -> Iterator[Metric]:
+        open_now = GaugeMetricFamily(PREFIX + "requests_in_flight", "Choices being answered")
+        open_now.add_metric([], self.metrics.requests_in_flight)
+        yield open_now
+        nodes = GaugeMetricFamily(PREFIX + "nodes", "Nodes heard of", labels=["role"])
+        known = [node.role for node in self.registry.all()]
+        for role in Role:
+            nodes.add_metric([role.name.lower()], known.count(role))
+        yield nodes
+        name, help_text = PREFIX + "node_failures", "Calls that failed, by address"
+        failures = CounterMetricFamily(name, help_text, labels=["node"])
+        for address, count in self.registry.failures.items():
+            failures.add_metric([address], count)
+        yield failures

@@ -1,0 +1,97 @@
+"""Fake nodes, the real proxy and a real client, joined by real HTTP."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from api.served import Served
+from discovery.registry import Registry
+from proxy.app import create_app
+from proxy.client import HttpNodeClient, open_session
+from proxy.guard import Guard
+from proxy.instances import Instances
+from proxy.metrics import ProxyMetrics
+from proxy.observed import Observed
+from proxy.pipeline import Pipeline
+from proxy.routing import RoundRobin
+from tests.fakes.cluster import Cluster
+from tests.fakes.http_node import HttpNode, node_app
+from tests.fakes.serving import serving
+from tests.fakes.text import byte_level
+
+LAYOUT = {"dtype": "bytes", "block_size": 4}
+CONTEXT = 200
+PATIENCE_S = 10
+ADMIN = "the admin's key"
+
+
+@dataclass
+class HttpCluster:
+    """The proxy's address, a client, and all that is behind it."""
+
+    cluster: Cluster
+    registry: Registry
+    door: Observed
+    instances: Instances
+    url: str
+    session: aiohttp.ClientSession
+    http: list[HttpNode]
+
+    async def post(self, path: str, body: object, **headers: str) -> tuple[int, bytes]:
+        url = f"http://{self.url}{path}"
+        async with self.session.post(url, json=body, headers=headers) as answer:
+            return answer.status, await answer.read()
+
+    async def get(self, path: str, **headers: str) -> tuple[int, bytes]:
+        async with self.session.get(f"http://{self.url}{path}", headers=headers) as answer:
+            return answer.status, await answer.read()
+
+    async def settled(self) -> int:
+        """Blocks that are still taken when all streams are closed."""
+        async with asyncio.timeout(PATIENCE_S):
+            for http in self.http:
+                await http.idle.wait()
+        self.cluster.settle()
+        return self.cluster.leaked_blocks
+
+
+@asynccontextmanager
+async def http_cluster(
+    cluster: Cluster,
+    *,
+    announced: bool = True,
+    tries: int = 4,
+    guard: Guard | None = None,
+    recovery_wait_s: float = 0.0,
+) -> AsyncGenerator[HttpCluster]:
+    """Not announced, nodes are there and the proxy does not know."""
+    registry = Registry(ttl_s=60)
+    async with AsyncExitStack() as stack:
+        http = [HttpNode(node) for node in cluster.nodes.values()]
+        for one in http:
+            node, app = one.node, node_app(one)
+            address = await stack.enter_async_context(serving(app))
+            node.registration = msgspec.structs.replace(
+                node.registration, http_address=address, kv_layout=LAYOUT, max_model_len=CONTEXT
+            )
+            if announced:
+                registry.apply(node.registration, now=time.monotonic())
+        session = await stack.enter_async_context(open_session())
+        pipeline = Pipeline(
+            registry,
+            RoundRobin(),
+            HttpNodeClient(session),
+            tries=tries,
+            recovery_wait_s=recovery_wait_s,
+        )
+        door = Observed(pipeline, ProxyMetrics(registry), "tiny")
+        served = Served(("tiny",), byte_level(), lambda: CONTEXT)
+        instances = Instances(session, registry, beat_s=0.01)
+        app = create_app(door, served, instances, guard or Guard(admin_key=ADMIN))
+        url = await stack.enter_async_context(serving(app))
+        yield HttpCluster(cluster, registry, door, instances, url, session, http)

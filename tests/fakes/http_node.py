@@ -1,0 +1,96 @@
+"""A FakeNode behind the node's HTTP contract."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import msgspec
+from quart import Quart, Response, request
+
+from api.generate import DONE, NodeCall, WireError, decode_call, encode_event
+from api.generator import EndEvent, Event, FailedEvent, TicketEvent
+from discovery.registration import to_map
+from engine.request import RequestId
+from kv_transfer.ticket import KvTicket
+from proxy.errors import NodeFailed
+from tests.fakes.node import FakeNode
+
+
+@dataclass
+class HttpNode:
+    """`idle` while no leg is open."""
+
+    node: FakeNode
+    open: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    async def generate(self, call: NodeCall) -> AsyncGenerator[Event]:
+        self.open += 1
+        self.idle.clear()
+        try:
+            async with aclosing(self.node.generate(call.request, call.leg)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self.open -= 1
+            if not self.open:
+                self.idle.set()
+
+
+def node_app(http: HttpNode) -> Quart:
+    """Refuses before the first byte where it can; breaks the connection where it dies."""
+    app = Quart("node")
+
+    @app.post("/inference/v1/generate")
+    async def generate() -> Response:
+        rid = RequestId(request.headers["X-Request-Id"])
+        try:
+            call = decode_call(await request.get_data(as_text=False), request_id=rid)  # type: ignore[arg-type]
+        except WireError as error:
+            return _refused(400, str(error))
+        events = http.generate(call)
+        try:
+            first = await anext(events)
+        except NodeFailed as failure:
+            return _refused(500, str(failure))
+        if isinstance(first, FailedEvent) and not first.retryable:
+            await events.aclose()
+            return _refused(400, first.reason)
+        response = Response(_frames(rid, first, events), content_type="text/event-stream")
+        response.timeout = None
+        return response
+
+    @app.get("/server_info")
+    async def server_info() -> Response:
+        return _json(to_map(http.node.registration))
+
+    return app
+
+
+async def _frames(
+    rid: RequestId, first: Event, events: AsyncGenerator[Event]
+) -> AsyncGenerator[bytes]:
+    ticket = first.ticket if isinstance(first, TicketEvent) else None
+    async with aclosing(events):
+        yield encode_event(rid, first)
+        async for event in events:
+            yield encode_event(rid, event, _of(event, ticket))
+            if isinstance(event, EndEvent):
+                return
+    yield DONE
+
+
+def _of(event: Event, ticket: KvTicket | None) -> KvTicket | None:
+    return None if isinstance(event, EndEvent) else ticket
+
+
+def _refused(status: int, message: str) -> Response:
+    return _json({"error": {"message": message}}, status)
+
+
+def _json(body: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, mimetype="application/json")

@@ -1,0 +1,134 @@
+"""What a completion's body means: the Requests it becomes."""
+
+import msgspec
+import pytest
+
+from api.bodies import read_completion
+from api.generate import seed_of
+from api.generator import Leg
+from api.served import Served, legs_of_params
+from engine.request import Sampling
+from tests.fakes.asking import Fields, complete, texts
+from tests.fakes.text import byte_level
+
+CODEC = byte_level()
+HOLD = {"do_remote_decode": True, "do_remote_prefill": False}
+
+
+async def test_a_bare_completion_has_openais_defaults() -> None:
+    asked = await complete()
+    request = asked.calls[0].request
+    assert asked.model == "tiny"
+    assert request.request_id == "outer"
+    assert request.prompt == CODEC.encode("the cat")
+    assert request.sampling == Sampling(16, seed=seed_of("outer"))
+
+
+async def test_null_is_the_same_as_absent() -> None:
+    fields = msgspec.structs.fields(type(read_completion(b"{}")))
+    nothing = {field.name: None for field in fields if field.name != "prompt"}
+    assert (await complete(nothing)).calls == (await complete()).calls
+
+
+async def test_every_sampling_field_arrives() -> None:
+    asked = await complete(
+        {
+            **{"max_tokens": 9, "min_tokens": 2, "temperature": 0, "top_p": 0.5, "top_k": 7},
+            **{"min_p": 0.25, "seed": 5, "stop_token_ids": [3, 4], "ignore_eos": True},
+            "cache_salt": "s",
+        }
+    )
+    request = asked.calls[0].request
+    assert request.sampling == Sampling(9, 2, 0.0, 0.5, 7, 0.25, 5, 0, (3, 4), ignore_eos=True)
+    assert request.cache_salt == "s"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("the", ["the"]),
+        (["the", "cat"], ["the", "cat"]),
+        ([*CODEC.encode("sat")], ["sat"]),
+        ([[*CODEC.encode("sat")], [*CODEC.encode("on")]], ["sat", "on"]),
+    ],
+)
+async def test_prompts_come_in_four_forms(prompt: object, said: list[str]) -> None:
+    assert texts(await complete({"prompt": prompt})) == said
+
+
+async def test_choices_are_numbered_by_prompt_and_then_by_sample() -> None:
+    asked = await complete({"prompt": ["the", "cat"], "n": 3, "seed": 1})
+    requests = [call.request for call in asked.calls]
+    assert texts(asked) == ["the"] * 3 + ["cat"] * 3
+    assert [request.request_id for request in requests] == [f"outer-{i}" for i in range(6)]
+    assert [request.sampling.sample_index for request in requests] == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize("text", ["the cat", "the cat sat on the mat " * 200])
+async def test_short_and_long_texts_are_encoded_alike(text: str) -> None:
+    asked = await complete({"prompt": text}, context=None)
+    assert asked.calls[0].request.prompt == CODEC.encode(text)
+
+
+@pytest.mark.parametrize(
+    ("seed", "expected"),
+    [(0, 0), (7, 7), (-2, 2**64 - 2), (2**64 - 1, 2**64 - 1), (-1, seed_of("outer"))],
+)
+async def test_a_seed_has_64_bits_with_a_sign_or_without(seed: int, expected: int) -> None:
+    assert (await complete({"seed": seed})).calls[0].request.sampling.seed == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "context", "expected"),
+    [
+        ({}, 200, 16),
+        ({}, 10, 8),
+        ({}, None, 16),
+        ({"max_tokens": 198}, 200, 198),
+        ({"max_tokens": 1, "max_completion_tokens": 1}, 200, 1),
+        ({"max_completion_tokens": 3}, 200, 3),
+        ({"max_tokens": 10**6}, None, 10**6),
+    ],
+)
+async def test_a_completion_is_as_long_as_asked(
+    fields: Fields, context: int | None, expected: int
+) -> None:
+    asked = await complete(fields, context=context)
+    assert asked.calls[0].request.sampling.max_tokens == expected
+
+
+async def test_the_last_place_of_the_context_can_be_used() -> None:
+    assert (await complete({"prompt": [1] * 199, "max_tokens": 1})).calls
+
+
+async def test_fields_that_mean_nothing_here_are_ignored() -> None:
+    harmless = {"user": "me", "metadata": {"a": 1}, "store": True, "service_tier": "auto"}
+    neutral = {"echo": False, "logprobs": None, "presence_penalty": 0, "best_of": 1}
+    foreign = {"no_stop_trim": False, "bootstrap_host": "h", "separate_reasoning": True}
+    assert (await complete({**harmless, **neutral, **foreign})).calls == (
+        await complete()
+    ).calls
+
+
+@pytest.mark.parametrize("name", [None, "", "tiny", "alias"])
+async def test_all_names_are_accepted(name: str | None) -> None:
+    assert (await complete({"model": name})).model == (name or "tiny")
+
+
+async def test_a_vocabulary_larger_than_the_tokenizers_is_the_models() -> None:
+    door = Served(("tiny",), CODEC, lambda: 10, vocab_size=6000)
+    assert (await complete({"prompt": [5000], "max_tokens": 1}, door=door)).calls
+
+
+async def test_a_prefill_leg_keeps_a_min_tokens_that_its_driver_forgot() -> None:
+    asked = await complete(
+        {"kv_transfer_params": HOLD, "max_tokens": 1, "min_tokens": 5}, legs=legs_of_params
+    )
+    assert asked.calls[0].leg == Leg(hold=True)
+    assert asked.calls[0].request.sampling == Sampling(1, 5, seed=seed_of("outer"))
+
+
+async def test_a_text_leg_is_never_kept_open() -> None:
+    params = {**HOLD, "pdserve": {"keep_open": True}}
+    asked = await complete({"kv_transfer_params": params}, legs=legs_of_params)
+    assert asked.calls[0].leg == Leg(hold=True)

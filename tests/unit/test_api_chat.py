@@ -1,0 +1,97 @@
+"""What a chat's body means, and what it must not say."""
+
+import pytest
+
+from api.errors import ApiError, BadRequest
+from api.sampling import MAX_TOKENS_UNKNOWN
+from tests.fakes.asking import HI, Fields, chat, texts
+from tests.fakes.text import byte_level, served
+
+
+async def test_a_chat_may_fill_the_context() -> None:
+    asked = await chat()
+    sampling, prompt = asked.calls[0].request.sampling, asked.calls[0].request.prompt
+    assert sampling.max_tokens == 200 - len(prompt)
+    unknown = await chat(context=None)
+    assert unknown.calls[0].request.sampling.max_tokens == MAX_TOKENS_UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        (HI, "<|user|>hi<|assistant|>"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+            "<|user|>a<|assistant|>",
+        ),
+        (
+            [{"role": "system", "content": "s"}, {"role": "assistant", "content": None}],
+            "<|system|>s<|assistant|><|assistant|>",
+        ),
+    ],
+)
+async def test_messages_become_what_the_template_makes_of_them(
+    messages: object, expected: str
+) -> None:
+    assert texts(await chat({"messages": messages})) == [expected]
+
+
+async def test_parts_of_a_message_are_lines() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    asked = await chat({"messages": [{"role": "user", "content": parts}]})
+    assert texts(asked) == ["<|user|>a\nb<|assistant|>"]
+
+
+async def test_the_template_hears_what_the_client_says() -> None:
+    asked = await chat({"chat_template_kwargs": {"style": "short "}})
+    assert texts(asked) == ["<|user|>hi<|assistant|>short "]
+    asked = await chat({"add_generation_prompt": False, "continue_final_message": True})
+    assert texts(asked) == ["<|user|>hi"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": None}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": ["hi"]}, "messages[0]"),
+        ({"messages": [{"content": "hi"}]}, "messages[0]"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [*HI, {"role": "user", "content": 5}]}, "messages[1].content"),
+        ({"messages": [{"role": 5, "content": "a"}]}, "messages[0].role"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content[0].type",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]},
+            "messages[0].content[0].text",
+        ),
+        ({"messages": [{"role": "villain", "content": "ha"}]}, "messages"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize"),
+        ({"chat_template": "{{ 1 }}"}, "chat_template"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"documents": [{"text": "a"}]}, "documents"),
+    ],
+)
+async def test_a_wrong_field_of_a_chat_is_named(fields: Fields, param: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        await chat(fields)
+    assert refused.value.param == param
+
+
+async def test_without_a_template_there_is_no_chat() -> None:
+    with pytest.raises(ApiError, match="no chat template"):
+        await chat(door=served(byte_level(None)))
+
+
+async def test_arguments_of_past_tool_calls_are_objects_for_the_template() -> None:
+    template = "{% for m in messages %}{{ m.tool_calls[0].function.arguments.x }}{% endfor %}"
+    call = {"id": "c", "function": {"name": "f", "arguments": '{"x": 42}'}}
+    messages = [{"role": "assistant", "tool_calls": [call]}]
+    asked = await chat({"messages": messages}, door=served(byte_level(template)))
+    assert texts(asked) == ["42"]

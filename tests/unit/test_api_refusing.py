@@ -1,0 +1,125 @@
+"""What a body must not say, and how the client is told."""
+
+import pytest
+
+from api.asking import MOST_CALLS
+from api.bodies import read_chat, read_completion
+from api.errors import BadRequest, ContextTooLong, NoText, UnknownModel
+from api.served import Served, legs_of_params, no_legs
+from tests.fakes.asking import Fields, chat, complete
+
+HOLD = {"do_remote_decode": True, "do_remote_prefill": False}
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": 199}, {"prompt": [1] * 200}])
+async def test_what_does_not_fit_the_context_is_refused(fields: Fields) -> None:
+    with pytest.raises(ContextTooLong) as refused:
+        await complete(fields)
+    assert refused.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": None}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": ["the", ""]}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
+        ({"prompt": [[1], "a", 2]}, "prompt"),
+        ({"prompt": {}}, "prompt"),
+        ({"prompt": [-1]}, "prompt[0]"),
+        ({"prompt": [True]}, "prompt[0]"),
+        ({"prompt": [[1, 2**31]]}, "prompt[0][1]"),
+        ({"prompt": [5000]}, "prompt"),
+        ({"prompt": [[1], [5000]]}, "prompt"),
+        ({"prompt": ["a"] * (MOST_CALLS + 1)}, "prompt"),
+        ({"prompt": ["a"] * 100, "n": 100}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -5}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"min_tokens": 17}, "min_tokens"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"n": True}, "n"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 2}, "min_p"),
+        ({"seed": 2**64}, "seed"),
+        ({"seed": -(2**63) - 1}, "seed"),
+        ({"seed": "a"}, "seed"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", ""]}, "stop"),
+        ({"stop": 5}, "stop"),
+        ({"stop": ["a" * 20_000]}, "stop"),
+        ({"stop": ["a", 5]}, "stop[1]"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        (
+            {"stream": True, "stream_options": {"include_usage": 1}},
+            "stream_options.include_usage",
+        ),
+        ({"model": 5}, "model"),
+        ({"pdserve": {"timings": "yes"}}, "pdserve.timings"),
+        ({"kv_transfer_params": []}, "kv_transfer_params"),
+        ({"echo": True}, "echo"),
+        ({"logprobs": 0}, "logprobs"),
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 2}, "best_of"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"logit_bias": {"1": 2}}, "logit_bias"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"spaces_between_special_tokens": False}, "spaces_between_special_tokens"),
+    ],
+)
+async def test_a_wrong_field_is_named(fields: Fields, param: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        await complete(fields)
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{", b"[]", b'"a"', b"null", b"\xff\xfe", b'{"prompt": "\\ud800"}'),
+        *(b"[" * 100_000, b'{"a":' * 100_000, b'{"seed": 1e999}', b'{"prompt": NaN}'),
+    ],
+)
+def test_any_bytes_are_refused_politely(body: bytes) -> None:
+    for read in (read_completion, read_chat):
+        with pytest.raises(BadRequest):
+            read(body)
+
+
+async def test_other_names_are_not() -> None:
+    with pytest.raises(UnknownModel) as refused:
+        await complete({"model": "gpt-9"})
+    assert (refused.value.status, refused.value.code) == (404, "model_not_found")
+
+
+async def test_without_a_tokenizer_there_is_no_text() -> None:
+    door = Served(("tiny",), None, lambda: 10)
+    for ask in (complete, chat):
+        with pytest.raises(NoText):
+            await ask(door=door)
+
+
+@pytest.mark.parametrize("fields", [{"n": 2}, {"prompt": ["a", "b"]}])
+async def test_one_leg_cannot_stand_for_several_choices(fields: Fields) -> None:
+    with pytest.raises(BadRequest) as refused:
+        await complete({"kv_transfer_params": HOLD, **fields}, legs=legs_of_params)
+    assert refused.value.param == "kv_transfer_params"
+    assert (await complete({"kv_transfer_params": {}, **fields}, legs=legs_of_params)).calls
+    assert (await complete({"kv_transfer_params": HOLD, **fields}, legs=no_legs)).calls
+
+
+async def test_params_that_are_no_ticket_are_refused() -> None:
+    with pytest.raises(BadRequest) as refused:
+        await complete({"kv_transfer_params": {"do_remote_prefill": True}}, legs=legs_of_params)
+    assert refused.value.param == "kv_transfer_params"

@@ -1,0 +1,228 @@
+"""What becomes of a leg when a node answers well, badly, or not at all."""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import aclosing
+
+import msgspec
+import pytest
+
+from api.generate import decode_call
+from api.generator import WHOLE, EndEvent, Event, FailedEvent, Leg, TicketEvent, TokenEvent
+from discovery.registration import Registration, Role
+from discovery.registry import Node
+from engine.request import FinishReason, Request, RequestId, Sampling
+from kv_transfer.ticket import KvTicket, to_params
+from proxy.client import HttpNodeClient, open_session
+from proxy.errors import NodeFailed
+from tests.fakes.raw_http import (
+    CUT,
+    END,
+    HANG,
+    PATIENCE_S,
+    SSE,
+    RawServer,
+    Step,
+    answer,
+    chunk,
+    events,
+    raw_server,
+)
+
+HOLD = Leg(hold=True, keep_open=True)
+PARAMS = to_params(KvTicket("t", "e", "h", 1, None))
+DONE = chunk(b"data: [DONE]\n\n")
+REQUEST = Request(RequestId("r1"), (1, 2, 3), Sampling(4, min_tokens=3))
+WELL = [SSE, *events({"choices": [{"token_ids": [7]}]})]
+LAST = {"choices": [{"token_ids": [8], "finish_reason": "length"}]}
+
+
+def node_at(server: RawServer, *, ours: bool = True) -> Node:
+    name = "n0" if ours else None
+    return Node(Registration(Role.DECODE, server.address, "h:1", name), heard_at=0)
+
+
+async def ask(
+    server: RawServer,
+    leg: Leg = WHOLE,
+    request: Request = REQUEST,
+    *,
+    ours: bool = True,
+    silence_s: float = PATIENCE_S,
+) -> list[Event]:
+    async with open_session() as session:
+        client = HttpNodeClient(session, silence_s, silence_s)
+        stream = client.generate(node_at(server, ours=ours), request, leg)
+        return [event async for event in stream]
+
+
+async def answers(*script: Step, leg: Leg = WHOLE, ours: bool = True) -> list[Event]:
+    async with raw_server(script) as server:
+        return await ask(server, leg, ours=ours)
+
+
+async def failure(
+    *scripts: Iterable[Step], leg: Leg = WHOLE, ours: bool = True, silence_s: float = PATIENCE_S
+) -> NodeFailed:
+    async with raw_server(*scripts) as server:
+        with pytest.raises(NodeFailed) as failed:
+            await ask(server, leg, ours=ours, silence_s=silence_s)
+        return failed.value
+
+
+async def test_tokens_come_as_they_are_said() -> None:
+    assert await answers(*WELL, chunk(b": still here\n\n"), *events(LAST), DONE, END) == [
+        TokenEvent((7,)),
+        TokenEvent((8,), FinishReason.LENGTH),
+    ]
+
+
+async def test_the_call_is_the_contracts_and_has_the_requests_id() -> None:
+    async with raw_server([SSE, *events(LAST), DONE, END]) as server:
+        await ask(server)
+    call = decode_call(server.bodies[0], request_id=RequestId("other"))
+    assert (call.request, call.leg, call.stream) == (REQUEST, WHOLE, True)
+    assert server.heads[0].startswith("POST /inference/v1/generate HTTP/1.1\r\n")
+    assert "\r\nX-Request-Id: r1\r\n" in server.heads[0]
+
+
+async def test_a_held_leg_lasts_until_its_kv_was_taken() -> None:
+    early = {"choices": [], "kv_transfer_params": PARAMS}
+    first = {"choices": [{"token_ids": [7]}]}
+    said = await answers(SSE, *events(early, first), DONE, END, leg=HOLD)
+    assert [type(event) for event in said] == [TicketEvent, TokenEvent, EndEvent]
+
+
+async def test_nobody_there() -> None:
+    async with raw_server() as server:
+        pass
+    with pytest.raises(NodeFailed, match="refused") as failed:
+        await ask(server)
+    assert failed.value.retryable
+    assert not failed.value.answered
+
+
+@pytest.mark.parametrize("script", [[HANG], [SSE, HANG], [*WELL, HANG]])
+@pytest.mark.parametrize("ours", [True, False])
+async def test_silence_is_a_failure(script: list[Step], ours: bool) -> None:
+    failed = await failure(script, ours=ours, silence_s=0.05)
+    assert "silent" in str(failed)
+    assert (failed.retryable, failed.answered) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [*WELL, CUT],
+        [*WELL, b"5\r\nda", CUT],
+        [*WELL, END],
+        [*WELL, DONE, END],
+        [SSE, DONE, END],
+        [*WELL, chunk(b"data: {nonsense\n\n"), HANG],
+        [b"nonsense\r\n\r\n", CUT],
+    ],
+    ids=["cut", "cut in a chunk", "ended", "done", "only done", "json", "http"],
+)
+async def test_a_stream_that_breaks_may_be_tried_elsewhere(script: list[Step]) -> None:
+    failed = await failure(script, script)
+    assert (failed.retryable, failed.answered, failed.node_id) == (True, False, "n0")
+
+
+async def test_a_held_leg_without_a_ticket_ended_too_early() -> None:
+    assert "early" in str(await failure([*WELL, DONE, END], leg=HOLD))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "retryable", "answered", "reason"),
+    [
+        (400, {"error": {"message": "too long"}}, False, False, "too long"),
+        (400, "what?", False, False, "it answered with status 400"),
+        (503, {"error": {"message": "draining"}}, True, True, "n0: draining"),
+        (500, {"error": {"message": "oops"}}, True, False, "n0: oops"),
+        (404, {"message": "Not Found"}, True, False, "n0: Not Found"),
+        (302, {}, True, False, "n0: it answered with status 302"),
+    ],
+)
+async def test_refusals(
+    status: int, body: object, retryable: bool, answered: bool, reason: str
+) -> None:
+    failed = await failure([answer(status, body)])
+    assert (failed.retryable, failed.answered) == (retryable, answered)
+    assert str(failed) == reason
+
+
+async def test_a_failure_that_is_told_is_the_pipelines_to_judge() -> None:
+    told = {"error": {"message": "no room", "code": 502, "retryable": True, "by_peer": True}}
+    assert await answers(SSE, *events(told), DONE, END) == [FailedEvent("no room", True, True)]
+
+
+async def test_connections_are_used_again() -> None:
+    script = [SSE, *events(LAST), DONE, END]
+    async with raw_server(*[script] * 3) as server, open_session() as session:
+        client = HttpNodeClient(session)
+        for _ in range(3):
+            async with aclosing(client.generate(node_at(server), REQUEST, WHOLE)) as stream:
+                await anext(stream)  # who has the last event need not read on
+    assert server.connections == 1
+
+
+async def test_a_stale_connection_is_not_the_nodes_failure() -> None:
+    script = [SSE, *events(LAST), DONE, END]
+    async with raw_server(script, [CUT], script) as server, open_session() as session:
+        client = HttpNodeClient(session)
+        for _ in range(2):
+            stream = client.generate(node_at(server), REQUEST, WHOLE)
+            assert len([event async for event in stream]) == 1
+    assert server.connections == 2
+
+
+async def test_closing_hangs_up_at_once() -> None:
+    async with raw_server([*WELL, HANG]) as server, open_session() as session:
+        stream = HttpNodeClient(session).generate(node_at(server), REQUEST, WHOLE)
+        await anext(stream)
+        await stream.aclose()
+        async with asyncio.timeout(PATIENCE_S):
+            await server.left.wait()
+
+
+async def test_a_node_that_does_not_end_its_stream_costs_no_token() -> None:
+    said = await answers(*WELL, *events(LAST), HANG)
+    assert said[-1] == TokenEvent((8,), FinishReason.LENGTH)
+
+
+def foreign_end(finish: str) -> list[bytes]:
+    last = {"choices": [{"token_ids": [7], "finish_reason": finish}]}
+    return events(last | {"kv_transfer_params": PARAMS})
+
+
+async def test_a_foreign_prefill_leg_is_asked_for_one_token_and_ends_nothing() -> None:
+    async with raw_server([SSE, *foreign_end("length"), DONE, END]) as server:
+        said = await ask(server, HOLD, ours=False)
+    assert [type(event) for event in said] == [TicketEvent, EndEvent]
+    asked = msgspec.json.decode(server.bodies[0])["sampling_params"]
+    assert (asked["max_tokens"], asked["min_tokens"]) == (1, 1)
+
+
+async def test_a_foreign_node_counts_from_where_a_retry_begins() -> None:
+    request = msgspec.structs.replace(REQUEST, generated=(7,))
+    async with raw_server([SSE, *events(LAST), DONE, END]) as server:
+        await ask(server, request=request, ours=False)
+    asked = msgspec.json.decode(server.bodies[0])["sampling_params"]
+    assert (asked["max_tokens"], asked["min_tokens"]) == (3, 2)
+
+
+@pytest.mark.parametrize(("finish", "generated"), [("stop", ()), ("length", (5, 6, 7))])
+async def test_a_foreign_prefill_leg_can_be_the_whole_answer(
+    finish: str, generated: tuple[int, ...]
+) -> None:
+    request = msgspec.structs.replace(REQUEST, generated=generated)
+    async with raw_server([SSE, *foreign_end(finish), DONE, END]) as server:
+        said = await ask(server, HOLD, request, ours=False)
+    assert TokenEvent((7,), FinishReason(finish)) in said
+
+
+async def test_a_foreign_answer_need_not_be_streamed() -> None:
+    last = {"choices": [{"token_ids": [7], "finish_reason": "length"}]}
+    whole = answer(200, last | {"kv_transfer_params": PARAMS})
+    said = await answers(whole, leg=HOLD, ours=False)
+    assert [type(event) for event in said] == [TicketEvent, EndEvent]
