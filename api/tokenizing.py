@@ -96,11 +96,19 @@ class TextCodec:
 
 
 def load_text_codec(folder: Path | str) -> TextCodec:
-    """Read a checkpoint folder's tokenizer; takes seconds, and loads torch where it is."""
-    from transformers import AutoTokenizer
+    """A folder's tokenizer, or a hub name's; raises OSError where there is none.
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    return text_codec(tokenizer)
+    What has a tokenizer.json is read as that file says, which takes a second and no torch.
+    """
+    from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
+
+    if (Path(folder) / "tokenizer.json").exists():
+        fast: Any = PreTrainedTokenizerFast.from_pretrained(folder)
+        return text_codec(fast)
+    from transformers import AutoTokenizer  # takes seconds, and loads torch where it is
+
+    other: Any = AutoTokenizer.from_pretrained(folder)
+    return text_codec(other)
 
 
 def text_codec(tokenizer: Tokenizer) -> TextCodec:

@@ -4,7 +4,9 @@ Each setting is a flag, a PDSERVE_* variable and a key of the TOML file that --c
 in this order; a key nobody knows is refused, with the nearest that somebody does.
 """
 
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,11 +16,13 @@ from cyclopts.config import Env, Toml
 from deploy.config import UpConfig
 from discovery.registration import Role
 from node.config import NodeConfig
+from proxy.config import ProxyConfig
 
 VARIABLES = "PDSERVE_"
 app = App(name="pdserve", help="Disaggregated prefill and decode serving of language models.")
 Settings = Parameter(name="*")
-UP_DEFAULTS = UpConfig()
+UP_DEFAULTS, PROXY_DEFAULTS = UpConfig(), ProxyConfig()
+ADMIN_KEY_VARIABLE = "ADMIN_API_KEY"  # vLLM's name for it
 
 
 @app.command
@@ -27,6 +31,15 @@ def up(config: Annotated[UpConfig, Settings] = UP_DEFAULTS) -> None:
     from deploy.up import run  # each command loads only what it runs
 
     run(config)
+
+
+@app.command
+def proxy(config: Annotated[ProxyConfig, Settings] = PROXY_DEFAULTS) -> None:
+    """Run the proxy: clients and nodes come to it."""
+    from proxy.main import run
+
+    admin_api_key = config.admin_api_key or os.environ.get(ADMIN_KEY_VARIABLE)
+    run(replace(config, admin_api_key=admin_api_key))
 
 
 @app.command

@@ -33,6 +33,8 @@ class UpConfig(ServingOptions):
     """A torch device for each prefill node. Default: --device for all."""
     decode_devices: tuple[str, ...] = ()
     """A torch device for each decode node. Default: --device for all."""
+    api_key: tuple[str, ...] = ()
+    """Keys of clients, any of which opens the proxy; without one it is open."""
     ready_timeout_s: float = 1200.0
     """How long to wait for all of it to be ready."""
 

@@ -21,6 +21,7 @@ LOOK_AGAIN_S = 0.1
 ANSWER_S = 5.0
 STOP_MARGIN_S = 5.0
 PREFIX = "PDSERVE_"
+PROXY = "proxy"
 NAME_WIDTH = 9
 NODE_OPTIONS = sorted(
     {*ServingOptions.__dataclass_fields__}
@@ -39,21 +40,22 @@ def run(config: UpConfig) -> None:
     """Until Ctrl-C or SIGTERM; SystemExit with the reason where it does not get ready."""
     logging.basicConfig(level=config.log_level.upper(), format="%(message)s")
     try:
-        asyncio.run(_until_signal(Cluster(config)))
+        asyncio.run(_until_signal(config))
     except ProcessFailed as error:
         raise SystemExit(f"pdserve up: {error}") from error
     except TimeoutError as error:
         raise SystemExit("pdserve up: not ready within --ready-timeout-s") from error
 
 
-async def _until_signal(cluster: "Cluster") -> None:
+async def _until_signal(config: UpConfig) -> None:
+    cluster = Cluster(config)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, cluster.stop)
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(cluster.run())
-        url = await cluster.ready
-        _say_ready(cluster.config, url)
-        await running
+    running = asyncio.create_task(cluster.run())
+    await asyncio.wait([running, cluster.ready], return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():
+        _say_ready(config, cluster.ready.result())
+    await running
 
 
 @dataclass(slots=True)
@@ -73,7 +75,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         """Name the processes; none runs yet."""
-        self.proxy = self._child("proxy", self._proxy_arguments)
+        self.proxy = self._child(PROXY, self._proxy_arguments)
         self.nodes = [
             self._child(f"{role.name.lower()}-{index}", partial(self._node, role, index))
             for role in Role
@@ -128,6 +130,8 @@ class Cluster:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
         if self.config.cluster_key:
             environment[f"{PREFIX}CLUSTER_KEY"] = self.config.cluster_key
+        if self.config.api_key and name == PROXY:
+            environment[f"{PREFIX}API_KEY"] = " ".join(self.config.api_key)
         stop_timeout_s = self.config.drain_timeout_s + STOP_MARGIN_S
         return Child(name, arguments, environment, self._show_line, stop_timeout_s)
 

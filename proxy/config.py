@@ -10,6 +10,7 @@ AT_LEAST = {
     "recovery_wait_s": 0.0,
     "tries": 1,
     "foreign_timeout_s": 1.0,
+    "drain_timeout_s": 0.0,
     "max_model_len": 1,
 }
 
@@ -63,8 +64,14 @@ class ProxyConfig:
     max_model_len: int | None = None
     """The longest prompt and answer together; by default the shortest of the decode nodes."""
 
+    drain_timeout_s: float = 30.0
+    """How long running streams have after a signal to stop."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged."""
+
+    supervisor_fd: int | None = None
+    """A socket to whoever started this process: hears when it is ready; its end ends us."""
 
     def __post_init__(self) -> None:
         """Check each field."""

@@ -14,6 +14,7 @@ from quart import Quart
 from api.served import Served
 from api.tokenizing import load_text_codec
 from discovery.address import format_address
+from discovery.lifeline import end_with, tell
 from discovery.listener import Listener
 from discovery.registry import Registry
 from proxy.app import create_app
@@ -27,7 +28,6 @@ from proxy.pipeline import Pipeline
 from proxy.routing import LeastLoaded, Policy, RoundRobin
 from proxy.status import shortest_context
 
-DRAIN_S = 30  # what running streams have after a signal to stop
 BACKLOG = 2048
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -36,8 +36,10 @@ logger = logging.getLogger(__name__)
 
 
 def run(config: ProxyConfig) -> None:
-    """Serve until a signal to stop; streams that run may finish within DRAIN_S."""
+    """Serve until a signal to stop; streams that run may finish within --drain-timeout-s."""
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    if config.supervisor_fd is not None:
+        end_with(config.supervisor_fd)
     for stop in STOP_SIGNALS:  # uvicorn raises them once more when all is done
         signal.signal(stop, lambda *_: None)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -53,7 +55,8 @@ async def _serve(config: ProxyConfig) -> None:
         instances = Instances(session, registry)
         client = HttpNodeClient(session, SILENCE_S, config.foreign_timeout_s)
         app = build(config, registry, client, instances)
-        server = _Server(_uvicorn(app), listener.port)
+        discovery = format_address(config.discovery_host, listener.port)
+        server = _Server(_uvicorn(app, config), discovery, config.supervisor_fd)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         helpers = [tasks.create_task(listener.run()), tasks.create_task(instances.run())]
         await server.serve(sockets=[door])
@@ -80,18 +83,21 @@ def build(
 class _Server(uvicorn.Server):
     """Says when it is ready."""
 
-    def __init__(self, config: uvicorn.Config, discovery_port: int) -> None:
+    def __init__(self, config: uvicorn.Config, discovery: str, supervisor: int | None) -> None:
         super().__init__(config)
-        self.discovery_port = discovery_port
+        self.discovery = discovery
+        self.supervisor = supervisor
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         host, port = (sockets or [])[0].getsockname()[:2]
         address = format_address(host, port)
-        logger.info("ready on http://%s (discovery port %d)", address, self.discovery_port)
+        logger.info("ready on http://%s, nodes register at %s", address, self.discovery)
+        if self.supervisor is not None:
+            tell(self.supervisor, http_address=address, discovery_address=self.discovery)
 
 
-def _uvicorn(app: Quart) -> uvicorn.Config:
+def _uvicorn(app: Quart, config: ProxyConfig) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http="httptools",
@@ -100,7 +106,7 @@ def _uvicorn(app: Quart) -> uvicorn.Config:
         access_log=False,
         log_config=None,
         log_level="warning",
-        timeout_graceful_shutdown=DRAIN_S,
+        timeout_graceful_shutdown=round(config.drain_timeout_s),
     )
 
 
