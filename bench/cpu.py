@@ -1,7 +1,7 @@
 """Where the processor's time goes, by process, as the kernel books it."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -19,11 +19,12 @@ def children(pid: int) -> Iterable[int]:
     return [int(child) for task in tasks for child in task.read_text().split()]
 
 
-def family_seconds(family: Mapping[str, int]) -> dict[str, float]:
+def family_seconds(family: dict[str, int]) -> dict[str, float]:
     """Name to seconds, for each named process and for the engine that it has started."""
-    found = dict[str, float]()
-    for name, pid in family.items():
-        found[name] = cpu_seconds(pid)
-        for child in children(pid):
-            found[f"{name}'s engine"] = cpu_seconds(child)
-    return found
+    engines = {
+        f"{name}'s engine": child
+        for name, pid in family.items()
+        if pid != os.getpid()
+        for child in children(pid)
+    }
+    return {name: cpu_seconds(pid) for name, pid in (family | engines).items()}

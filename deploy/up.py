@@ -52,7 +52,8 @@ async def _until_signal(config: UpConfig) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, cluster.stop)
     running = asyncio.create_task(cluster.run())
-    await asyncio.wait([running, cluster.ready], return_when=asyncio.FIRST_COMPLETED)
+    either: set[asyncio.Future[None] | asyncio.Future[str]] = {running, cluster.ready}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if not running.done():
         _say_ready(config, cluster.ready.result())
     await running
