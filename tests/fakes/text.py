@@ -92,6 +92,7 @@ class FakeDoor:
     asked: list[tuple[Request, Leg]] = field(default_factory=list)
     opened: int = 0
     closed: int = 0
+    read: int = 0
 
     async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
         self.asked.append((request, leg))
@@ -100,6 +101,7 @@ class FakeDoor:
             for event in self.script(request, leg):
                 if isinstance(event, StreamFailed):
                     raise event
+                self.read += 1
                 yield event
         finally:
             self.closed += 1
