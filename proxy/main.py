@@ -78,7 +78,7 @@ def build(
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready."""
+    """Says when it is ready, and when it begins to stop."""
 
     def __init__(self, config: uvicorn.Config, discovery_port: int) -> None:
         super().__init__(config)
@@ -89,6 +89,10 @@ class _Server(uvicorn.Server):
         host, port = (sockets or [])[0].getsockname()[:2]
         address = format_address(host, port)
         logger.info("ready on http://%s (discovery port %d)", address, self.discovery_port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        logger.info("stopping: running streams have %d s to end", DRAIN_S)
+        await super().shutdown(sockets)
 
 
 def _uvicorn(app: Quart) -> uvicorn.Config:
