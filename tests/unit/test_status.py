@@ -9,7 +9,7 @@ from discovery.registry import Registry
 from proxy.status import cluster_status, health, shortest_context
 
 
-def known(*roles: Role, **more: Any) -> Registry:
+def known(*roles: Role, **more: Any) -> Registry:  # noqa: ANN401
     registry = Registry(ttl_s=5)
     for i, role in enumerate(roles):
         one = Registration(role, f"h:{i}", "h:0", f"n{i}", "m", "f", **more)
