@@ -81,7 +81,7 @@ def build(
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready."""
+    """Says when it is ready, and when it begins to stop."""
 
     def __init__(self, config: uvicorn.Config, discovery: str, supervisor: int | None) -> None:
         super().__init__(config)
@@ -95,6 +95,10 @@ class _Server(uvicorn.Server):
         logger.info("ready on http://%s, nodes register at %s", address, self.discovery)
         if self.supervisor is not None:
             tell(self.supervisor, http_address=address, discovery_address=self.discovery)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        logger.info("stopping: running streams have %d s to end", DRAIN_S)
+        await super().shutdown(sockets)
 
 
 def _uvicorn(app: Quart, config: ProxyConfig) -> uvicorn.Config:

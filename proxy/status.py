@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from discovery.registration import Role, State, to_map
+from discovery.registration import Role, to_map
 from discovery.registry import Node, Registry
 
 OK, UNAVAILABLE = 200, 503
@@ -57,7 +57,6 @@ def _describe(node: Node, registry: Registry, now: float) -> dict[str, Any]:
         "fingerprint": said.fingerprint,
         "max_model_len": said.max_model_len,
         "state": said.state.value,
-        "draining": said.state is State.DRAINING,
         "load": to_map(said).get("load", {}),
         "heard_s_ago": round(now - node.heard_at, 3),
         "suspect": node.suspect,

@@ -68,9 +68,10 @@ async def http_cluster(
     tries: int = 4,
     guard: Guard | None = None,
     recovery_wait_s: float = 0.0,
+    registry: Registry | None = None,
 ) -> AsyncGenerator[HttpCluster]:
     """Not announced, nodes are there and the proxy does not know."""
-    registry = Registry(ttl_s=60)
+    registry = Registry(ttl_s=60) if registry is None else registry
     async with AsyncExitStack() as stack:
         http = [HttpNode(node) for node in cluster.nodes.values()]
         for one in http:
@@ -94,4 +95,6 @@ async def http_cluster(
         instances = Instances(session, registry, beat_s=0.01)
         app = create_app(door, served, instances, guard or Guard(admin_key=ADMIN))
         url = await stack.enter_async_context(serving(app))
+        probing = asyncio.create_task(instances.run())
+        stack.callback(probing.cancel)
         yield HttpCluster(cluster, registry, door, instances, url, session, http)

@@ -22,7 +22,7 @@ class Do(Enum):
     CUT = auto()  # close the connection
 
 
-Step = bytes | Do
+Step = bytes | Do | asyncio.Event  # an event is waited for
 HANG, CUT = Do.HANG, Do.CUT
 
 
@@ -50,6 +50,7 @@ class RawServer:
     heads: list[str] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     connections: int = 0
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,11 +69,14 @@ class RawServer:
         lengths = [int(line[15:]) for line in lines if line.startswith("content-length:")]
         self.heads.append(head)
         self.bodies.append(await reader.readexactly(sum(lengths)))
+        self.asked.set()
         for step in self.scripts.popleft():
             if step is CUT:
                 return False
             if step is HANG:
                 await reader.readexactly(1)
+            elif isinstance(step, asyncio.Event):
+                await step.wait()
             elif isinstance(step, bytes):
                 writer.write(step)
                 await writer.drain()

@@ -2,8 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import uvicorn
 from quart import Quart
@@ -12,7 +12,7 @@ HERE = "127.0.0.1"
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the test, and stops without looking ten times a second."""
+    """Leaves signals to the test, and stops without ever sleeping."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -20,22 +20,24 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         await self.stop.wait()
-        for connection in list(self.server_state.connections):
-            connection.shutdown()  # type: ignore[union-attr]
-        await asyncio.sleep(0)  # those that were idle are gone now
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for task in self.server_state.tasks:
+            task.cancel()
+        await asyncio.gather(*self.server_state.tasks, return_exceptions=True)
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self.lifespan.shutdown()
+        assert sockets
 
 
 @asynccontextmanager
 async def serving(app: Quart) -> AsyncGenerator[str]:
     """Its address; leaving stops it, and cuts what still runs."""
     door = socket.create_server((HERE, 0))
-    config = uvicorn.Config(
-        app, ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=1
-    )
+    config = uvicorn.Config(app, ws="none", log_config=None, access_log=False)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[door]))
     try:

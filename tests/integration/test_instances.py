@@ -1,0 +1,165 @@
+"""Nodes that are added by hand, and what the proxy tells of them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from discovery.registration import Role
+from proxy.guard import Guard
+from tests.fakes.cluster import Cluster
+from tests.fakes.http_cluster import ADMIN, HttpCluster, http_cluster
+from tests.fakes.raw_http import answer, raw_server
+from tests.fakes.watched import WatchedRegistry
+
+KEY = {"X-API-Key": ADMIN}
+VLLM = [answer(404, {}), answer(200, {"data": [{"id": "m"}]})]
+
+
+async def ask(
+    proxy: HttpCluster, kind: object, instance: object, *, what: str = "add"
+) -> tuple[int, str]:
+    body = {"type": kind, "instance": instance}
+    status, data = await proxy.post(f"/instances/{what}", body, **KEY)
+    said = msgspec.json.decode(data)
+    return status, said.get("message") or said["detail"]
+
+
+async def status(proxy: HttpCluster) -> Any:  # noqa: ANN401  JSON
+    return msgspec.json.decode((await proxy.get("/status"))[1])
+
+
+async def test_ours_are_asked_who_they_are() -> None:
+    async with http_cluster(Cluster(1, 1), announced=False) as proxy:
+        p0, d0 = (node.registration.http_address for node in proxy.cluster.nodes.values())
+        assert (await proxy.get("/health"))[0] == 503
+        assert await ask(proxy, "prefill", p0) == (200, f"Added {p0} to prefill_instances.")
+        assert await ask(proxy, "decode", d0) == (200, f"Added {d0} to decode_instances.")
+        assert (await proxy.get("/health"))[0] == 200
+        told = [(one["node_id"], one["static"]) for one in (await status(proxy))["nodes"]]
+        assert told == [("d0", True), ("p0", True)]
+        code, _ = await proxy.post("/v1/completions", {"prompt": "the cat", "max_tokens": 3})
+        assert code == 200
+
+
+async def test_it_is_not_added_twice() -> None:
+    async with http_cluster(Cluster(1, 1), announced=False) as proxy:
+        d0 = proxy.cluster.decodes[0].registration.http_address
+        await ask(proxy, "decode", d0)
+        assert await ask(proxy, "decode", d0) == (400, "Instance already exists.")
+
+
+async def test_nor_when_it_announces_itself_under_another_name() -> None:
+    async with http_cluster(Cluster(0, 1)) as proxy:
+        port = proxy.cluster.decodes[0].registration.http_address.rpartition(":")[2]
+        code, said = await ask(proxy, "decode", f"localhost:{port}")
+        assert (code, said) == (400, "Instance already exists: it announces itself.")
+
+
+async def test_a_host_name_will_do() -> None:
+    async with http_cluster(Cluster(0, 1), announced=False) as proxy:
+        port = proxy.cluster.decodes[0].registration.http_address.rpartition(":")[2]
+        assert (await ask(proxy, "decode", f"localhost:{port}"))[0] == 200
+        assert (await status(proxy))["decode_nodes"] == [f"localhost:{port}"]
+
+
+async def test_its_own_word_on_its_kind_counts() -> None:
+    async with http_cluster(Cluster(0, 1), announced=False) as proxy:
+        d0 = proxy.cluster.decodes[0].registration.http_address
+        assert await ask(proxy, "prefill", d0) == (400, "Instance is a decode node.")
+        assert not proxy.registry.all()
+
+
+async def test_a_vllm_node_is_known_by_its_model() -> None:
+    async with (
+        http_cluster(Cluster(0, 0)) as proxy,
+        raw_server(*[[one] for one in VLLM]) as raw,
+    ):
+        assert (await ask(proxy, "prefill", raw.address))[0] == 200
+        (node,) = proxy.registry.all()
+        said = node.registration
+        assert (said.type, said.model, node.ours) == (Role.PREFILL, "m", False)
+
+
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        [],
+        [[answer(404, {})], [answer(404, {})]],
+        [[answer(200, [1])], [answer(200, {"data": []})]],
+        [[answer(200, {"type": "D"})], [answer(200, "what?")]],
+    ],
+)
+async def test_who_is_no_node_is_not_added(scripts: list[list[bytes]]) -> None:
+    async with http_cluster(Cluster(0, 0)) as proxy, raw_server(*scripts) as raw:
+        address = raw.address if scripts else "127.0.0.1:1"
+        assert await ask(proxy, "decode", address) == (400, "Instance validation failed.")
+        assert not proxy.registry.all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "instance", "said"),
+    [
+        ("both", "h:1", "Invalid instance type."),
+        (None, "h:1", "Invalid instance type."),
+        ([], "h:1", "Invalid instance type."),
+        ("decode", "h", "Invalid instance format."),
+        ("decode", 1, "Invalid instance format."),
+        ("decode", "h:0", "Invalid port number."),
+        ("decode", "::1:80", "Invalid instance address."),
+    ],
+)
+async def test_what_is_no_instance_is_told_so(
+    kind: object, instance: object, said: str
+) -> None:
+    async with http_cluster(Cluster(0, 0)) as proxy:
+        assert await ask(proxy, kind, instance) == (400, said)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1"])
+async def test_any_other_body_is_400(body: bytes) -> None:
+    async with http_cluster(Cluster(0, 0)) as proxy:
+        url = f"http://{proxy.url}/instances/add"
+        async with proxy.session.post(url, data=body, headers=KEY) as answered:
+            assert answered.status == 400
+            assert (await answered.json())["error"]["message"]
+
+
+async def test_only_the_admin_adds() -> None:
+    async with http_cluster(Cluster(0, 0)) as proxy:
+        assert (await proxy.post("/instances/add", {}))[0] == 403
+    async with http_cluster(Cluster(0, 0), guard=Guard()) as proxy:
+        assert (await proxy.post("/instances/add", {}, **KEY))[0] == 403
+
+
+async def test_what_was_added_can_be_removed() -> None:
+    async with http_cluster(Cluster(0, 1), announced=False) as proxy:
+        d0 = proxy.cluster.decodes[0].registration.http_address
+        assert (await ask(proxy, "decode", d0, what="remove"))[0] == 400
+        await ask(proxy, "decode", d0)
+        assert (await ask(proxy, "decode", d0, what="remove"))[0] == 200
+        assert not proxy.registry.all()
+        assert (await ask(proxy, "decode", d0))[0] == 200
+
+
+async def test_it_stays_fresh_leaves_when_silent_and_comes_back() -> None:
+    registry = WatchedRegistry(ttl_s=60)
+    async with http_cluster(Cluster(0, 1), announced=False, registry=registry) as proxy:
+        d0 = proxy.cluster.decodes[0].registration.http_address
+        await ask(proxy, "decode", d0)
+        before = registry.all()[0].heard_at
+        await registry.until(lambda: registry.all()[0].heard_at > before)
+        registry.expire(now=1e9)
+        assert not registry.all()
+        await registry.until(registry.all)
+
+
+async def test_errors_are_openais_everywhere() -> None:
+    async with http_cluster(Cluster(0, 0), guard=Guard(("key",))) as proxy:
+        for path, code in (("/v1/models", 401), ("/status", 401), ("/health", 503)):
+            assert (await proxy.get(path))[0] == code
+        right = {"Authorization": "Bearer key"}
+        assert (await proxy.get("/v1/models", **right))[0] == 200
+        code, data = await proxy.get("/nowhere", **right)
+        assert code == 404
+        assert msgspec.json.decode(data)["error"]["type"] == "invalid_request_error"

@@ -1,0 +1,89 @@
+"""The proxy as a process: it hears nodes, and stops without cutting anybody off."""
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+
+import aiohttp
+
+from discovery.announcer import Announcer
+from discovery.registration import Registration, Role
+from tests.fakes.raw_http import answer, raw_server
+
+PATIENCE_S = 20
+HERE = "127.0.0.1"
+START = """
+from proxy.config import ProxyConfig
+from proxy.main import run
+run(ProxyConfig(port=0, discovery_port=0, admin_api_key="key"))
+"""
+READY = re.compile(r"ready on http://(?P<address>[^ ]+) \(discovery port (?P<port>\d+)\)")
+
+
+@dataclass
+class Running:
+    process: asyncio.subprocess.Process
+    stderr: asyncio.StreamReader
+    address: str
+    discovery: str
+
+    async def line(self, text: str) -> str:
+        """The next line of the log with this in it."""
+        async for line in self.stderr:
+            if text in line.decode():
+                return line.decode()
+        raise AssertionError(f"no {text}")
+
+
+@asynccontextmanager
+async def running() -> AsyncGenerator[Running]:
+    command = [sys.executable, "-c", START]
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    assert process.stderr
+    proxy = Running(process, process.stderr, "", "")
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            ready = READY.search(await proxy.line("ready on"))
+            assert ready
+            proxy.address = ready["address"]
+            proxy.discovery = f"{HERE}:{ready['port']}"
+            yield proxy
+            await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_it_hears_nodes_and_finishes_what_runs_before_it_ends() -> None:
+    gate, found = asyncio.Event(), answer(200, {"data": [{"id": "m"}]})
+    decode = Registration(Role.DECODE, "h:1", "h:2", "d0")
+    async with (
+        raw_server([gate, answer(404, {})], [found]) as node,
+        aiohttp.ClientSession() as session,
+        running() as proxy,
+    ):
+        with closing(Announcer.connect([proxy.discovery], lambda: decode)) as announcer:
+            announcer.announce_now()
+            assert "decode node h:1 (node_id d0" in await proxy.line("joined")
+        async with session.get(f"http://{proxy.address}/health") as health:
+            assert health.status == 200
+        running_call = asyncio.create_task(add(session, proxy, node.address))
+        await node.asked.wait()
+        proxy.process.terminate()
+        await proxy.line("stopping")
+        gate.set()
+        assert await running_call == 200
+        assert await proxy.process.wait() == 0
+
+
+async def add(session: aiohttp.ClientSession, proxy: Running, instance: str) -> int:
+    url, body = (
+        f"http://{proxy.address}/instances/add",
+        {"type": "decode", "instance": instance},
+    )
+    async with session.post(url, json=body, headers={"X-API-Key": "key"}) as answered:
+        return answered.status

@@ -1,0 +1,45 @@
+"""Clients with any of the keys come in, admins with theirs, everybody to the open paths."""
+
+import pytest
+
+from proxy.guard import Forbidden, Guard, Unauthorized
+
+GUARD = Guard(("one", "two"), "admin")
+V1, ADD = "/v1/completions", "/instances/add"
+
+
+@pytest.mark.parametrize("header", ["Bearer one", "bearer two", "Bearer  one "])
+def test_a_key_opens(header: str) -> None:
+    GUARD.check(V1, header, None)
+
+
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer", "Bearer ", "Bearer None", "one", "Basic one", "Bearer önë"]
+)
+@pytest.mark.parametrize("path", [V1, "/status", "/v1/models", "/nowhere"])
+def test_nothing_else_does(path: str, header: str | None) -> None:
+    with pytest.raises(Unauthorized):
+        GUARD.check(path, header, "admin")
+
+
+@pytest.mark.parametrize("header", [None, "Bearer None", "Bearer EMPTY"])
+def test_without_keys_any_header_will_do(header: str | None) -> None:
+    Guard().check(V1, header, None)
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics"])
+def test_who_looks_after_it_needs_no_key(path: str) -> None:
+    GUARD.check(path, None, None)
+
+
+@pytest.mark.parametrize("given", [None, "", "wrong", "ädmin"])
+def test_only_the_admins_key_is_the_admins(given: str | None) -> None:
+    GUARD.check(ADD, None, "admin")
+    with pytest.raises(Forbidden):
+        GUARD.check(ADD, "Bearer one", given)
+
+
+@pytest.mark.parametrize("given", [None, "", "None"])
+def test_without_an_admins_key_nobody_is_admin(given: str | None) -> None:
+    with pytest.raises(Forbidden, match="ADMIN_API_KEY"):
+        Guard(("one",)).check(ADD, "Bearer one", given)

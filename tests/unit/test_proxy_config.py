@@ -1,0 +1,40 @@
+"""Settings that cannot be meant are refused by the flag's name."""
+
+from typing import Any
+
+import pytest
+
+from proxy.config import ProxyConfig
+
+
+def test_defaults_are_fine() -> None:
+    config = ProxyConfig()
+    assert (config.host, config.port, config.discovery_port) == ("127.0.0.1", 8000, 30001)
+    assert config.text_folder is None
+
+
+def test_names_and_text_follow_the_model() -> None:
+    assert ProxyConfig(model="m").names == ("m",)
+    assert ProxyConfig(model="m", served_model_name=("a", "b")).names == ("a", "b")
+    assert ProxyConfig(model="m").text_folder == "m"
+    assert ProxyConfig(model="m", tokenizer="t").text_folder == "t"
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        ({"port": -1}, "--port"),
+        ({"discovery_port": 65536}, "--discovery-port"),
+        ({"tries": 0}, "--tries"),
+        ({"recovery_wait_s": -0.1}, "--recovery-wait-s"),
+        ({"recovery_wait_s": float("nan")}, "--recovery-wait-s"),
+        ({"foreign_timeout_s": 0}, "--foreign-timeout-s"),
+        ({"max_model_len": 0}, "--max-model-len"),
+        ({"cluster_key": ""}, "--cluster-key"),
+        ({"admin_api_key": ""}, "--admin-api-key"),
+        ({"api_key": ("a", "")}, "--api-key"),
+    ],
+)
+def test_refused(given: dict[str, Any], flag: str) -> None:
+    with pytest.raises(ValueError, match=flag):
+        ProxyConfig(**given)

@@ -1,0 +1,92 @@
+"""What is told of the cluster."""
+
+from typing import Any
+
+import pytest
+
+from discovery.registration import Load, Registration, Role, State
+from discovery.registry import Registry
+from proxy.status import cluster_status, health, shortest_context
+
+
+def known(*roles: Role, **more: Any) -> Registry:  # noqa: ANN401
+    registry = Registry(ttl_s=5)
+    for i, role in enumerate(roles):
+        one = Registration(role, f"h:{i}", "h:0", f"n{i}", "m", "f", **more)
+        registry.apply(one, now=0)
+    return registry
+
+
+P, D = Role.PREFILL, Role.DECODE
+
+
+@pytest.mark.parametrize(
+    ("roles", "status", "said"),
+    [
+        ((), 503, "unavailable"),
+        ((P,), 503, "unavailable"),
+        ((D,), 200, "degraded"),
+        ((P, D, D), 200, "ok"),
+    ],
+)
+def test_health(roles: tuple[Role, ...], status: int, said: str) -> None:
+    code, body = health(known(*roles), now=0)
+    assert (code, body["status"]) == (status, said)
+    assert (body["prefill_nodes"], body["decode_nodes"]) == (roles.count(P), roles.count(D))
+
+
+def test_a_suspect_decode_node_is_better_than_none() -> None:
+    registry = known(P, D)
+    registry.suspect("n1")
+    assert health(registry, now=0)[0] == 200
+
+
+def test_who_drains_or_is_late_answers_nothing() -> None:
+    assert health(known(D, state=State.DRAINING), now=0)[0] == 503
+    assert health(known(D), now=6)[0] == 503
+
+
+def test_status_has_vllms_keys_and_all_of_every_node() -> None:
+    registry = known(P, D, load=Load(1, 2, 3, 4), max_model_len=99)
+    registry.suspect("n0")
+    told = cluster_status(registry, now=2, in_flight=7)
+    assert (told["prefill_node_count"], told["decode_node_count"]) == (1, 1)
+    assert (told["prefill_nodes"], told["decode_nodes"]) == (["h:0"], ["h:1"])
+    assert told["requests_in_flight"] == 7
+    assert told["nodes"][0] == {
+        "role": "prefill",
+        "http_address": "h:0",
+        "zmq_address": "h:0",
+        "node_id": "n0",
+        "model": "m",
+        "fingerprint": "f",
+        "max_model_len": 99,
+        "state": "ready",
+        "load": {"waiting": 1, "running": 2, "free_blocks": 3, "total_blocks": 4},
+        "heard_s_ago": 2,
+        "suspect": True,
+        "static": False,
+        "failures": 1,
+        "fits": True,
+        "misfit": None,
+    }
+
+
+def test_status_says_who_fits_nobody_and_why() -> None:
+    registry = known(P)
+    registry.apply(Registration(D, "h:1", "h:0", "n1", "m", "other"), now=0)
+    told = [
+        (node["fits"], node["misfit"])
+        for node in cluster_status(registry, now=0, in_flight=0)["nodes"]
+    ]
+    assert told[0] == (False, "fingerprint is f here and other on h:1")
+    assert not told[1][0]
+
+
+def test_the_context_is_the_shortest_that_is_told() -> None:
+    registry = known(P, max_model_len=5)
+    assert shortest_context(registry, now=0) is None
+    for i, length in enumerate((100, 50, None)):
+        one = Registration(D, f"d:{i}", "h:0", f"d{i}", max_model_len=length)
+        registry.apply(one, now=0)
+    assert shortest_context(registry, now=0) == 50

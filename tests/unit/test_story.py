@@ -1,0 +1,51 @@
+"""A request's one line tells who did it, how often it was tried and how it ended."""
+
+from api.generator import PromptEvent, StageEvent, TokenEvent
+from discovery.registration import Registration, Role
+from discovery.registry import Node
+from engine.request import FinishReason, Request, RequestId
+from proxy.routing import RoundRobin
+from proxy.story import NotedPolicy, Story
+
+REQUEST = Request(RequestId("r"), (1, 2, 3))
+P0 = Node(Registration(Role.PREFILL, "p:1", "", "p0"), heard_at=0)
+D0 = Node(Registration(Role.DECODE, "d:1", "", "d0"), heard_at=0)
+
+
+def choose(story: Story, *nodes: Node) -> None:
+    policy, partner = NotedPolicy(RoundRobin(), story), None
+    for node in nodes:
+        partner = policy.choose([node], REQUEST, partner)
+
+
+def test_the_whole_line() -> None:
+    story = Story(REQUEST, "/v1/completions")
+    choose(story, D0, P0)
+    story.hear(PromptEvent(2), 0.1)
+    story.hear(StageEvent("prefill", 0.25), 0.1)
+    story.hear(TokenEvent((7,)), 0.5)
+    story.hear(StageEvent("prefill", 0.25), 0.6)
+    story.hear(TokenEvent((8, 9), FinishReason.STOP), 0.9)
+    story.duration_s = 1.0
+    assert story.line("m") == (
+        "request_id=r endpoint=/v1/completions model=m prompt_tokens=3 cached_tokens=2 "
+        "output_tokens=3 finish=stop nodes=p:1->d:1 tries=1 first_token_s=0.5000 "
+        "total_s=1.0000 prefill_s=0.5000"
+    )
+
+
+def test_a_try_that_decode_does_alone_comes_after_one_for_two() -> None:
+    story = Story(REQUEST, "-")
+    choose(story, D0, P0)
+    choose(story, D0)
+    assert "nodes=d:1 tries=2 first_token_s=- " in story.line("m")
+
+
+def test_endings() -> None:
+    story = Story(REQUEST, "-")
+    assert story.ending == "closed"
+    story.hear(TokenEvent((1,), FinishReason.LENGTH), 0)
+    assert story.ending == "length"
+    story.failure = "no\nnode"
+    assert story.ending == "failed"
+    assert r"reason='no\nnode'" in story.line("m")
