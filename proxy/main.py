@@ -97,7 +97,8 @@ class _Server(uvicorn.Server):
             tell(self.supervisor, http_address=address, discovery_address=self.discovery)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        logger.info("stopping: running streams have %d s to end", DRAIN_S)
+        patience_s = self.config.timeout_graceful_shutdown
+        logger.info("stopping: running streams have %s s to end", patience_s)
         await super().shutdown(sockets)
 
 
