@@ -27,10 +27,18 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: PromptDetails
 
 
+class Stage(msgspec.Struct, frozen=True):
+    """How long one stage took, and how many bytes of KV it moved."""
+
+    stage: str
+    seconds: float
+    num_bytes: int
+
+
 class Timings(msgspec.Struct, frozen=True):
     """The stages of all choices, in the order they were over."""
 
-    stages: Sequence[StageEvent]
+    stages: Sequence[Stage]
 
 
 def usage_of(answer: Answer) -> Usage:
@@ -59,7 +67,7 @@ def timings_of(answer: Answer) -> Timings | UnsetType:
     """The stages, if the client asked for them."""
     if not answer.asked.timings:
         return UNSET
-    return Timings([stage for choice in answer.choices for stage in choice.stages])
+    return Timings([_stage(event) for choice in answer.choices for event in choice.stages])
 
 
 def params_of(choice: Choice) -> Params | UnsetType:
@@ -67,6 +75,10 @@ def params_of(choice: Choice) -> Params | UnsetType:
     if choice.ticket is None or not choice.call.leg.hold:
         return UNSET
     return to_params(choice.ticket)
+
+
+def _stage(event: StageEvent) -> Stage:
+    return Stage(event.stage, event.seconds, event.num_bytes)
 
 
 def _usage_so_far(choice: Choice) -> Usage:
