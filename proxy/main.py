@@ -92,7 +92,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         host, port = (sockets or [])[0].getsockname()[:2]
         address = format_address(host, port)
-        logger.info("ready on http://%s, nodes register at %s", address, self.discovery)
+        logger.info("ready on http://%s (nodes register at %s)", address, self.discovery)
         if self.supervisor is not None:
             tell(self.supervisor, http_address=address, discovery_address=self.discovery)
 
