@@ -20,7 +20,9 @@ from proxy.config import ProxyConfig
 from proxy.main import run
 run(ProxyConfig(port=0, discovery_port=0, admin_api_key="key"))
 """
-READY = re.compile(r"ready on http://(?P<address>[^ ]+) \(nodes register at [^ ]+:(?P<port>\d+)\)")
+READY = re.compile(
+    r"ready on http://(?P<address>[^ ]+) \(nodes register at [^ ]+:(?P<port>\d+)\)"
+)
 
 
 @dataclass

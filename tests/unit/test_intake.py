@@ -130,3 +130,41 @@ def test_a_restart_is_told_as_such() -> None:
     assert second
     assert second.replaced
     assert second.replaced.node_id == "1"
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("10.0.0.1:8100", ("10.0.0.1", 8100)),
+        ("node-0.svc.cluster.local:1", ("node-0.svc.cluster.local", 1)),
+        ("[::1]:65535", ("::1", 65535)),
+        ("[fe80::1%eth0]:80", ("fe80::1%eth0", 80)),
+    ],
+)
+def test_addresses(text: str, parsed: tuple[str, int]) -> None:
+    assert parse_address(text) == parsed
+    assert format_address(*parsed) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("host", "format"),
+        ("", "format"),
+        (":80", "format"),
+        ("host:", "format"),
+        ("host:x", "port"),
+        ("host:0", "port"),
+        ("host:65536", "port"),
+        ("host:1000000080", "port"),
+        ("host:²", "port"),
+        ("::1:80", "address"),
+        ("a b:80", "address"),
+        ("user@host:80", "address"),
+        ("host/path:80", "address"),
+        ("-x:80", "address"),
+    ],
+)
+def test_what_is_no_address(text: str, why: str) -> None:
+    with pytest.raises(MalformedAddress, match=why):
+        parse_address(text)
