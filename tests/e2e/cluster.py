@@ -1,0 +1,150 @@
+"""A cluster of real processes, to be asked, looked into, and hurt."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.cpu import children
+from deploy.config import UpConfig
+from deploy.supervisor import Child
+from deploy.up import Cluster
+
+PATIENCE_S = 60.0
+MODEL = "tiny"
+USED = "pdserve_kv_blocks_used"
+MOVED = "pdserve_kv_transfer_bytes_total"
+
+
+@dataclass
+class Running:
+    """One cluster; `lines` is all that its processes have printed."""
+
+    cluster: Cluster
+    url: str
+    session: aiohttp.ClientSession
+    lines: list[str] = field(default_factory=list)
+
+    async def complete(self, prompt: Sequence[int], **fields: object) -> dict[str, Any]:
+        """An unstreamed answer of /v1/completions, with its token ids and stage times."""
+        return await self.ask(self.url, prompt, **fields)
+
+    async def ask(self, url: str, prompt: Sequence[int], **fields: object) -> dict[str, Any]:
+        """The same of any door."""
+        body = {
+            "model": MODEL,
+            "prompt": list(prompt),
+            "temperature": 0,
+            "return_token_ids": True,
+            "ignore_eos": True,
+            "pdserve": {"timings": True},
+            **fields,
+        }
+        async with self.session.post(f"{url}/v1/completions", json=body) as answer:
+            said: dict[str, Any] = await answer.json()
+            assert answer.status == 200, said
+            return said
+
+    async def nodes(self) -> list[dict[str, Any]]:
+        """What the proxy knows of each node."""
+        async with self.session.get(f"{self.url}/status") as answer:
+            found: list[dict[str, Any]] = (await answer.json())["nodes"]
+            return found
+
+    async def metric(self, name: str) -> dict[str, float]:
+        """One metric of every node that lives, by address; a dead one is known for a while."""
+        found = dict[str, float]()
+        for node in await self.nodes():
+            address = node["http_address"]
+            with suppress(aiohttp.ClientConnectorError):
+                async with self.session.get(f"http://{address}/metrics") as answer:
+                    found[address] = read_metric(await answer.text(), name)
+        return found
+
+    async def blocks_come_back(self, within_s: float = 2.0) -> None:
+        """Fails if any living node still holds blocks after that time."""
+        used: dict[str, float] = {}
+        try:
+            async with asyncio.timeout(within_s):
+                while not used or any(used.values()):
+                    used = await self.metric(USED)
+        except TimeoutError:
+            raise AssertionError(f"blocks in use after {within_s} s: {used}") from None
+
+    def door(self, name: str) -> int:
+        """The pid of a process that `up` started."""
+        process = self.child(name).process
+        assert process is not None
+        return process.pid
+
+    def engine(self, name: str) -> int:
+        """The pid of a node's engine process."""
+        return next(iter(children(self.door(name))))
+
+    def child(self, name: str) -> Child:
+        every = (self.cluster.proxy, *self.cluster.nodes)
+        return next(child for child in every if child.name == name)
+
+
+@asynccontextmanager
+async def running(folder: Path, **settings: Any) -> AsyncGenerator[Running]:  # noqa: ANN401
+    """Up when entered, gone when left; every port is one that the system picked."""
+    config = UpConfig(
+        model=str(folder),
+        served_model_name=(MODEL,),
+        port=0,
+        **{"dtype": "float32", "threads": 1, "drain_timeout_s": 5.0, **settings},
+    )
+    lines = list[str]()
+    cluster = Cluster(config, show=lines.append)
+    task = asyncio.create_task(cluster.run())
+    try:
+        await asyncio.wait(
+            {task, cluster.ready}, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S
+        )
+        assert cluster.ready.done(), "\n".join(lines)
+        async with aiohttp.ClientSession() as session:
+            yield Running(cluster, cluster.ready.result(), session, lines)
+    finally:
+        cluster.stop()
+        await task
+
+
+def read_metric(text: str, name: str) -> float:
+    """The only sample of that name."""
+    families = text_string_to_metric_families(text)
+    samples = [sample for family in families for sample in family.samples]
+    return next(sample.value for sample in samples if sample.name == name)
+
+
+def stage(answer: dict[str, Any], name: str) -> dict[str, Any]:
+    """One stage of an answer."""
+    stages: list[dict[str, Any]] = answer["pdserve"]["stages"]
+    return next(one for one in stages if one["stage"] == name)
+
+
+def tokens_of(answer: dict[str, Any]) -> list[int]:
+    """The token ids of an answer's first choice."""
+    tokens: list[int] = answer["choices"][0]["token_ids"]
+    return tokens
+
+
+async def gone(pid: int, within_s: float = 1.0) -> None:
+    """Fails if the process is still there after that time."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_reader(handle, ended.set)
+    try:
+        await asyncio.wait_for(ended.wait(), within_s)
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)

@@ -1,0 +1,158 @@
+"""Whatever dies, every answer is whole and the same, and nothing is left behind."""
+
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bench.cpu import children
+from tests.e2e.cluster import MODEL, Running, gone, running, tokens_of
+from tests.fakes.driver import prompt
+
+STREAMS = 16
+ANSWER = 120
+PROMPTS = [prompt(10 + 7 * number, number) for number in range(STREAMS)]
+CLIENTS, AT_ONCE = 200, 25
+READY = re.compile(r"ready at (?P<url>http://\S+)")
+
+
+async def test_streams_survive_the_death_of_a_decode_and_of_a_prefill_node(tiny: Path) -> None:
+    async with running(tiny, prefill=2, decode=2) as cluster:
+        undisturbed = await _answers(cluster, halfway=None)
+        for victim in ("decode-0", "prefill-0"):
+            pids = [cluster.door(victim), cluster.engine(victim)]
+            assert await _answers(cluster, halfway=pids) == undisturbed
+            await cluster.blocks_come_back()
+    assert all(len(answer) == ANSWER for answer in undisturbed)
+
+
+async def test_a_node_whose_engine_dies_is_gone_and_comes_back(tiny: Path) -> None:
+    async with running(tiny) as cluster:
+        for name in ("prefill-0", "decode-0"):
+            door, engine = cluster.door(name), cluster.engine(name)
+            os.kill(engine, signal.SIGKILL)
+            await gone(door)
+            answer = await cluster.complete(PROMPTS[0], max_tokens=4)
+            assert len(tokens_of(answer)) == 4
+
+
+async def test_an_engine_whose_door_dies_is_gone(tiny: Path) -> None:
+    async with running(tiny) as cluster:
+        door, engine = cluster.door("decode-0"), cluster.engine("decode-0")
+        os.kill(door, signal.SIGKILL)
+        await gone(engine)
+
+
+async def test_nothing_outlives_the_launcher(tiny: Path) -> None:
+    async with launched(tiny) as (launcher, _):
+        started = list(children(launcher.pid))
+        started += [pid for one in started for pid in children(one)]
+        assert len(started) == 5  # a proxy, two doors, two engines
+        launcher.kill()
+        await asyncio.gather(*(gone(pid) for pid in started))
+
+
+async def test_the_launcher_ends_what_it_started_and_says_zero(tiny: Path) -> None:
+    async with launched(tiny) as (launcher, _):
+        started = list(children(launcher.pid))
+        launcher.terminate()
+        assert await asyncio.wait_for(launcher.wait(), 20) == 0
+        await asyncio.gather(*(gone(pid) for pid in started))
+
+
+async def test_clients_that_leave_leave_nothing_behind(tiny: Path) -> None:
+    async with running(tiny, prefill=1, decode=2) as cluster:
+        chance, seats = random.Random(0), asyncio.Semaphore(AT_ONCE)
+        await asyncio.gather(*(_leave(cluster, seats, chance) for _ in range(CLIENTS)))
+        await cluster.blocks_come_back()
+    loud = [line for line in cluster.lines if re.search(r" (ERROR|CRITICAL) |Traceback", line)]
+    assert not loud
+
+
+@asynccontextmanager
+async def launched(folder: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
+    """`pdserve up` as an operator starts it, once it says that it is ready."""
+    command = [*("up", "--port", "0", "--model", str(folder)), "--drain-timeout-s", "5"]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "from deploy.cli import main; main()", *command),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout
+    try:
+        async with asyncio.timeout(60):
+            while not (ready := READY.search((await process.stdout.readline()).decode())):
+                pass
+        yield process, ready["url"]
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _answers(cluster: Running, halfway: Sequence[int] | None) -> list[list[int]]:
+    """All streams at once; half of the way, these processes are killed."""
+    reached = asyncio.Barrier(STREAMS + 1)
+    reading = [asyncio.create_task(_stream(cluster, asked, reached)) for asked in PROMPTS]
+    await reached.wait()
+    for pid in halfway or ():
+        os.kill(pid, signal.SIGKILL)
+    return await asyncio.gather(*reading)
+
+
+async def _stream(
+    cluster: Running, asked: Sequence[int], reached: asyncio.Barrier
+) -> list[int]:
+    said = list[int]()
+    async with aclosing(_chunks(cluster, asked, ANSWER)) as chunks:
+        async for chunk in chunks:
+            for choice in chunk["choices"]:
+                before, said = len(said), said + choice.get("token_ids", [])
+                if before < ANSWER // 2 <= len(said):
+                    await reached.wait()
+    return said
+
+
+async def _leave(cluster: Running, seats: asyncio.Semaphore, chance: random.Random) -> None:
+    """Ask, read up to some chunk, and hang up; some do not even wait for the first."""
+    async with seats:
+        patience = chance.randrange(0, 30)
+        asked = prompt(chance.randrange(1, 200), chance.randrange(1000))
+        async with aclosing(_chunks(cluster, asked, ANSWER)) as chunks:
+            if patience == 0:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(anext(chunks), chance.random() / 100)
+                return
+            for _ in range(patience):
+                await anext(chunks)
+
+
+async def _chunks(
+    cluster: Running, asked: Sequence[int], length: int
+) -> AsyncGenerator[dict[str, Any]]:
+    body = {
+        "model": MODEL,
+        "prompt": list(asked),
+        "max_tokens": length,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "return_token_ids": True,
+    }
+    timeout = aiohttp.ClientTimeout(total=120)
+    post = cluster.session.post(f"{cluster.url}/v1/completions", json=body, timeout=timeout)
+    async with post as answer:
+        async for line in answer.content:
+            if line.startswith(b"data: {"):
+                chunk: dict[str, Any] = json.loads(line[6:])
+                assert "error" not in chunk, chunk
+                yield chunk
