@@ -1,0 +1,1 @@
+"""Code to running processes: the command line, the launcher, scripts and the demo model."""
