@@ -128,14 +128,11 @@ class AttentionBatch:
         last = max(span.start for span in spans)
         positions = self._ids([span.start for span in spans])[:, None]
         positions = positions + torch.arange(length, device=positions.device)
-        slices = [
-            _Slice(some, first, last + first + some.shape[1])
-            for first, some in zip(
-                range(0, length, QUERIES_AT_ONCE),
-                positions.split(QUERIES_AT_ONCE, 1),
-                strict=True,
-            )
-        ]
+        slices = list[_Slice]()
+        for first in range(0, length, QUERIES_AT_ONCE):
+            some = positions[:, first : first + QUERIES_AT_ONCE]
+            seen = -(-(last + first + some.shape[1]) // size) * size  # whole: not copied
+            slices.append(_Slice(some, first, seen))
         return _Group(self.memory.rows(self._ids(table)), length, slices)
 
     def _slots(self, blocks: list[int]) -> Tensor:
