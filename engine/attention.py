@@ -1,8 +1,9 @@
 """Paged attention in plain torch: right on any device, and the twin of faster kernels.
 
 A batch's tokens lie behind one another: first the sequences that want one token each, then
-the chunks of prompts. The first kind is padded to its longest and attends in one call, each
-prompt chunk in a call of its own.
+the chunks of prompts. Of the first kind, those of like length are padded to the longest and
+attend in one call. A chunk attends in slices, so that its scores stay small and no query
+is multiplied with many keys that come after it.
 
 What is masked is still multiplied, by zero, and that is not zero for what is no number. So
 a sequence is padded with its own blocks, and a block is cleared before it is half used.
@@ -10,12 +11,15 @@ a sequence is padded with its own blocks, and a block is cleared before it is ha
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import torch
-import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.kv_memory import KvMemory
+
+QUERIES_AT_ONCE = 64
+SHORT = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,35 +33,57 @@ class Span:
     length: int
     blocks: Sequence[int]
 
-    def entered(self, block_size: int) -> int | None:
-        """The block that this part is the first to write to, but does not fill."""
+    def entered(self, block_size: int) -> Sequence[int]:
+        """The block that this part is the first to write to, but does not fill, if any."""
         index, rest = divmod(self.start + self.length, block_size)
-        return self.blocks[index] if 0 < rest <= self.length else None
+        return self.blocks[index : index + 1] if 0 < rest <= self.length else ()
 
 
 @dataclass(slots=True)
-class _Group:
-    """Sequences whose queries attend in one call: `rows` and lengths of their KV."""
+class _Slice:
+    """Neighbouring queries of each sequence of a group, and the `seen` first keys they need."""
 
-    rows: Tensor  # [sequences, kv_heads, blocks]
-    starts: Tensor  # [sequences]
-    length: int
-    masks: dict[int | None, Tensor | None] = field(default_factory=dict)
+    positions: Tensor  # [sequences, length]
+    first: int
+    seen: int
+    masks: dict[int | None, Tensor] = field(default_factory=dict)
 
-    def mask(self, window: int | None, positions: int) -> Tensor | None:
-        """[sequences, 1, length, positions], true where a query may look."""
+    def attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor, window: int | None
+    ) -> Tensor:
+        """[sequences, length, kv_heads, sharing, dim] to [sequences * length, heads * dim].
+
+        The heads that share keys, at all positions, are the rows of one product.
+        """
+        _, length, kv_heads, sharing, dim = queries.shape
+        across = queries.permute(0, 2, 3, 1, 4).reshape(-1, kv_heads, sharing * length, dim)
+        scores = across @ keys.transpose(2, 3)
+        scores = scores.view(-1, kv_heads, sharing, length, self.seen)
+        scores = torch.add(self._mask(window), scores, alpha=dim**-0.5)  # float32
+        weights = scores.softmax(-1).to(values.dtype)
+        mixed = weights.view(-1, kv_heads, sharing * length, self.seen) @ values
+        mixed = mixed.view(-1, kv_heads, sharing, length, dim)
+        return mixed.permute(0, 3, 1, 2, 4).reshape(-1, kv_heads * sharing * dim)
+
+    def _mask(self, window: int | None) -> Tensor:
+        """[sequences, 1, 1, length, seen]: zero where a query may look, or else -inf."""
         if window not in self.masks:
-            self.masks[window] = self._mask(window, positions)
+            keys = torch.arange(self.seen, device=self.positions.device)
+            hidden = keys > self.positions[..., None]
+            if window is not None:
+                hidden |= keys <= self.positions[..., None] - window
+            mask = torch.zeros(hidden.shape, device=hidden.device)
+            self.masks[window] = mask.masked_fill_(hidden, -torch.inf)[:, None, None]
         return self.masks[window]
 
-    def _mask(self, window: int | None, positions: int) -> Tensor:
-        device = self.rows.device
-        keys = torch.arange(positions, device=device)
-        queries = self.starts[:, None] + torch.arange(self.length, device=device)
-        seen = keys <= queries[..., None]  # [sequences, length, positions]
-        if window is not None:
-            seen &= keys > queries[..., None] - window
-        return seen.unsqueeze(1)
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Sequences of `length` tokens each, whose KV is read together."""
+
+    rows: Tensor  # [2, sequences, kv_heads, blocks]
+    length: int
+    slices: Sequence[_Slice]
 
 
 class AttentionBatch:
@@ -67,74 +93,58 @@ class AttentionBatch:
         self, memory: KvMemory, singles: Sequence[Span], chunks: Sequence[Span]
     ) -> None:
         self.memory = memory
-        spans, device = [*singles, *chunks], memory.block_rows.device
-        self.positions = torch.cat(
-            [torch.arange(span.start, span.start + span.length) for span in spans]
-        ).to(device)
-        self.slots = self._slots(spans)
-        self.entered = [
-            block for span in spans if (block := span.entered(memory.block_size)) is not None
-        ]
-        self._num_singles = len(singles)
-        self._singles = self._group(singles) if singles else None
-        self._chunks = [self._group([chunk]) for chunk in chunks]
+        spans, size = [*singles, *chunks], memory.block_size
+        at = [(span, range(span.start, span.start + span.length)) for span in spans]
+        self.positions = self._ids([position for _, ours in at for position in ours])
+        self.slots = self._slots([span.blocks[i // size] for span, ours in at for i in ours])
+        self.entered = [block for span in spans for block in span.entered(size)]
+        alike = [list(some) for _, some in groupby(singles, key=_size_class)]
+        self._groups = [self._group(some) for some in [*alike, *([one] for one in chunks)]]
 
     def attend(self, layer: int, window: int | None, queries: Tensor) -> Tensor:
         """[tokens, heads, head_dim] against the layer's KV; [tokens, heads * head_dim]."""
-        tokens, heads, head_dim = queries.shape
-        first, parts = self._num_singles, list[Tensor]()
-        if self._singles is not None:
-            parts.append(self._attend_singles(layer, window, queries[:first]))
-        for group in self._chunks:
-            ours = queries[first : first + group.length]
-            parts.append(self._attend_chunk(layer, window, ours, group))
-            first += group.length
-        joined = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return joined.view(tokens, heads * head_dim)
-
-    def _attend_singles(self, layer: int, window: int | None, queries: Tensor) -> Tensor:
-        """The heads that share keys become the rows of one small matrix."""
-        assert self._singles is not None
-        keys, values = self.memory.read(layer, self._singles.rows)
-        mask = self._singles.mask(window, keys.shape[2])
-        count, heads, head_dim = queries.shape
-        grouped = queries.reshape(count, self.memory.kv_heads, -1, head_dim)
-        out = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
-        return out.reshape(count, heads, head_dim)
-
-    def _attend_chunk(
-        self, layer: int, window: int | None, queries: Tensor, group: _Group
-    ) -> Tensor:
-        keys, values = self.memory.read(layer, group.rows)
-        mask = group.mask(window, keys.shape[2])
-        across = queries.transpose(0, 1).unsqueeze(0)  # [1, heads, length, head_dim]
-        out = F.scaled_dot_product_attention(
-            across, keys, values, attn_mask=mask, enable_gqa=True
-        )
-        return out.squeeze(0).transpose(0, 1)
+        kv_heads, head_dim = self.memory.kv_heads, self.memory.head_dim
+        first, parts = 0, list[Tensor]()
+        for group in self._groups:
+            keys, values = self.memory.read(layer, group.rows)
+            count = keys.shape[0] * group.length
+            ours = queries[first : first + count]
+            ours = ours.view(-1, group.length, kv_heads, queries.shape[1] // kv_heads, head_dim)
+            for one in group.slices:
+                some = ours[:, one.first : one.first + one.positions.shape[1]]
+                known = keys[:, :, : one.seen], values[:, :, : one.seen]
+                parts.append(one.attend(some, *known, window))
+            first += count
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _group(self, spans: Sequence[Span]) -> _Group:
-        size, device = self.memory.block_size, self.memory.block_rows.device
-        counts = [-(-(span.start + span.length) // size) for span in spans]
-        most = max(counts)
+        """Padded to the longest; a single has one query, a chunk may be cut into slices."""
+        size, length = self.memory.block_size, spans[0].length
+        counts = [-(-(span.start + length) // size) for span in spans]
         table = [
-            [*span.blocks[:count], *([span.blocks[0]] * (most - count))]
+            [*span.blocks[:count], *[span.blocks[0]] * (max(counts) - count)]
             for span, count in zip(spans, counts, strict=True)
         ]
-        starts = torch.tensor([span.start for span in spans], device=device)
-        rows = self.memory.head_rows(torch.tensor(table, device=device))
-        return _Group(rows, starts, spans[0].length)
+        last = max(span.start for span in spans)
+        positions = self._ids([span.start for span in spans])[:, None]
+        positions = positions + torch.arange(length, device=positions.device)
+        slices = list[_Slice]()
+        for first in range(0, length, QUERIES_AT_ONCE):
+            some = positions[:, first : first + QUERIES_AT_ONCE]
+            seen = -(-(last + first + some.shape[1]) // size) * size  # whole: not copied
+            slices.append(_Slice(some, first, seen))
+        return _Group(self.memory.rows(self._ids(table)), length, slices)
 
-    def _slots(self, spans: Sequence[Span]) -> Tensor:
-        """Where each token's KV goes: [tokens * kv_heads] rows of `token_rows`."""
-        size, device = self.memory.block_size, self.memory.block_rows.device
-        blocks = torch.tensor(
-            [
-                span.blocks[position // size]
-                for span in spans
-                for position in range(span.start, span.start + span.length)
-            ],
-            device=device,
-        )
-        rows = self.memory.head_rows(blocks.unsqueeze(-1)).squeeze(-1)  # [tokens, heads]
-        return (rows * size + (self.positions % size).unsqueeze(-1)).reshape(-1)
+    def _slots(self, blocks: list[int]) -> Tensor:
+        """Where each token's KV goes: [2, tokens * kv_heads] rows of `token_rows`."""
+        size = self.memory.block_size
+        rows = self.memory.rows(self._ids(blocks)[:, None]).squeeze(-1)  # [2, tokens, heads]
+        return (rows * size + (self.positions % size)[:, None]).flatten(1)
+
+    def _ids(self, numbers: Sequence[object]) -> Tensor:
+        return torch.tensor(numbers, device=self.memory.block_rows.device)
+
+
+def _size_class(single: Span) -> int:
+    """Up to SHORT tokens, up to twice that, and so on: padding is at most half."""
+    return (single.start // SHORT).bit_length()

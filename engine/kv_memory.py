@@ -55,29 +55,27 @@ class KvMemory:
             ids = torch.tensor(blocks, device=self.block_rows.device)
             self.block_rows.view(self.num_blocks, -1).index_fill_(0, ids, 0)
 
-    def head_rows(self, blocks: Tensor) -> Tensor:
-        """Rows of `block_rows` that are layer 0's keys: [.., heads, n] for blocks [.., n]."""
-        heads = torch.arange(self.kv_heads, device=blocks.device)
-        return (blocks * self.rows_per_block).unsqueeze(-2) + heads.unsqueeze(-1)
+    def rows(self, blocks: Tensor) -> Tensor:
+        """Rows of `block_rows` that are layer 0's: [2, .., heads, n] for blocks [.., n]."""
+        heads = torch.arange(2 * self.kv_heads, device=blocks.device)
+        heads = heads.view(2, *[1] * (blocks.dim() - 1), self.kv_heads, 1)
+        return (blocks * self.rows_per_block).unsqueeze(-2) + heads
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store keys and values [tokens, heads, head_dim] of one layer at `slots`.
 
-        `slots` [tokens * heads] are rows of `token_rows` for layer 0's keys.
+        `slots` [2, tokens * heads] are rows of `token_rows` for layer 0's keys and values.
         """
-        first = layer * 2 * self.kv_heads * self.block_size
-        self.token_rows[first:].index_copy_(0, slots, keys.reshape(-1, self.head_dim))
-        first += self.kv_heads * self.block_size
-        self.token_rows[first:].index_copy_(0, slots, values.reshape(-1, self.head_dim))
+        ours = self.token_rows[layer * 2 * self.kv_heads * self.block_size :]
+        ours.index_copy_(0, slots[0], keys.reshape(-1, self.head_dim))
+        ours.index_copy_(0, slots[1], values.reshape(-1, self.head_dim))
 
     def read(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [sequences, heads, positions, head_dim] of one layer.
 
-        `rows` [sequences, heads, n] are what `head_rows` says of their n blocks.
+        `rows` [2, sequences, heads, n] are what `rows` says of their n blocks.
         """
-        sequences, heads, count = rows.shape
-        shape = (sequences, heads, count * self.block_size, self.head_dim)
-        first, flat = layer * 2 * self.kv_heads, rows.reshape(-1)
-        keys = self.block_rows[first:].index_select(0, flat)
-        values = self.block_rows[first + self.kv_heads :].index_select(0, flat)
-        return keys.view(shape), values.view(shape)
+        _, sequences, heads, count = rows.shape
+        ours = self.block_rows[layer * 2 * self.kv_heads :].index_select(0, rows.flatten())
+        keys, values = ours.view(2, sequences, heads, count * self.block_size, self.head_dim)
+        return keys, values

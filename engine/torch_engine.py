@@ -116,7 +116,7 @@ class TorchEngine:
     @torch.inference_mode()
     def _run(self, batch: Seq[Chunk]) -> dict[RequestId, int]:
         """One forward pass; single tokens first, as AttentionBatch wants them."""
-        ordered = sorted(batch, key=lambda chunk: chunk.length > 1)
+        ordered = sorted(batch, key=_place)
         spans = [Span(chunk.start, chunk.length, chunk.seq.blocks) for chunk in ordered]
         singles = sum(span.length == 1 for span in spans)
         attention = AttentionBatch(self.memory, spans[:singles], spans[singles:])
@@ -140,6 +140,11 @@ class TorchEngine:
         picked = hidden if len(rows) == len(hidden) else hidden[rows]
         tokens = sample(self.decoder.logits(picked), draws)
         return dict(zip(names, tokens, strict=True))
+
+
+def _place(chunk: Chunk) -> tuple[bool, int]:
+    """Singles of like length behind one another."""
+    return chunk.length > 1, chunk.start
 
 
 def _tokens(chunk: Chunk) -> list[int]:

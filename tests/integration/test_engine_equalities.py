@@ -79,6 +79,13 @@ def test_any_chunks_any_batch(
     assert answers == [alone[sampling][index] for index in order]
 
 
+def test_long_and_short_together(tmp_path: Path) -> None:
+    """They decode in one batch, each among those of its own size."""
+    engine = load(make_checkpoint(tmp_path, max_position_embeddings=2048))
+    asked = requests([prompt(length) for length in (1300, 5, 600, 40, 1200, 500)], GREEDY)
+    assert run(engine, asked) == [run(engine, [request])[0] for request in asked]
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 16, 32, 89])
 def test_chunks_leave_the_logits_alone(engine: TorchEngine, chunk: int) -> None:
     whole = prompt_logits(engine, PROMPTS[-1], len(PROMPTS[-1]))

@@ -184,3 +184,30 @@ def test_a_prompt_parks_even_if_its_token_is_its_last(folders: dict[str, Path]) 
     assert len(engine.blocks(request.request_id)) == 7
     engine.release(request.request_id)
     assert_idle(engine)
+
+
+@pytest.mark.parametrize("sample_again", [False, True])
+def test_what_was_fetched_is_not_computed_again(
+    folders: dict[str, Path], sample_again: bool
+) -> None:
+    """One token: the new one, or the prompt's last to sample from."""
+    engine = load(folders["llama"])
+    (request,) = requests(PROMPTS[-1:], GREEDY)
+    engine.reserve(request)
+    engine.resume(request.request_id, [] if sample_again else [7])
+    engine.schedule()
+    assert engine.step().num_tokens == 1
+    engine.release(request.request_id)
+    assert_idle(engine)
+
+
+def test_a_foreign_first_token_may_be_an_end_too_early(folders: dict[str, Path]) -> None:
+    """Its maker did not know of min_tokens: the answer goes on."""
+    engine = load(folders["llama"])
+    sampling = replace(GREEDY, stop_token_ids=(7,), min_tokens=3)
+    (request,) = requests(PROMPTS[-1:], sampling)
+    engine.reserve(request)
+    (sampled,) = engine.resume(request.request_id, [7])
+    assert (sampled.token, sampled.finish) == (7, None)
+    engine.release(request.request_id)
+    assert_idle(engine)

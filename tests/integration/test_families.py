@@ -59,7 +59,10 @@ CASES = [
     Case("linear", overrides=rope(rope_type="linear", factor=4.0)),
     Case("llama3", overrides=rope(rope_type="llama3", **LLAMA3)),
     Case("yarn", overrides=rope(**TYPED_YARN)),
-    Case("yarn betas", overrides=rope(**TYPED_YARN, beta_fast=4, beta_slow=2)),
+    Case(
+        "yarn betas",
+        overrides={"head_dim": 32, **rope(**TYPED_YARN, beta_fast=4, beta_slow=2)},
+    ),
     Case("yarn not truncated", overrides=rope(**TYPED_YARN, truncate=False)),
     Case("yarn attention", overrides=rope(**TYPED_YARN, attention_factor=0.7)),
     Case("yarn scales", overrides=rope(**TYPED_YARN, mscale=1.5, mscale_all_dim=0.5)),
@@ -83,7 +86,11 @@ CASES = [
     Case("qwen2", "qwen2"),
     Case("qwen2 tied", "qwen2", {"tie_word_embeddings": True, "max_shard_size": "60KB"}),
     Case("qwen2 window", "qwen2", SLIDING),
-    Case("qwen2 window unused", "qwen2", edits={**SLIDING, "use_sliding_window": False}),
+    Case(
+        "qwen2 window unused",
+        "qwen2",
+        edits={**SLIDING, "use_sliding_window": False, "layer_types": None},
+    ),
     Case("qwen2 window of old", "qwen2", SLIDING, {"layer_types": None}),
     Case(
         "qwen2 layer types",

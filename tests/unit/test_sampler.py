@@ -126,6 +126,18 @@ def test_only_seed_index_and_position_make_the_noise() -> None:
     assert (agreement - torch.eye(len(names))).max() < 0.01
 
 
+def test_both_halves_of_the_key_count() -> None:
+    noise = gumbel(torch.tensor([(1, 2), (2, 1), (0, 3), (3, 0), (1, 0), (0, 1)]), 1000)
+    agreement = (noise.unsqueeze(0) == noise.unsqueeze(1)).float().mean(2)
+    assert (agreement - torch.eye(len(noise))).max() < 0.01
+
+
+def test_the_smallest_noise_is_finite() -> None:
+    """Key and entry 0 are what the mixer leaves as they are: the first of the 2^23 cells."""
+    (smallest,) = gumbel(torch.tensor([(0, 0)]), 1)[0].tolist()
+    assert smallest == pytest.approx(-math.log(24 * math.log(2)))
+
+
 def test_the_noise_is_gumbel() -> None:
     keys = torch.tensor([noise_key(0, 0, position) for position in range(200)])
     noise = gumbel(keys, 1000).double()
