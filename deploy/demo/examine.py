@@ -13,8 +13,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from deploy.demo.chats import Message
 from deploy.demo.topics import Material, read_material
-from engine.loading import EngineConfig, load_engine
+from engine.loading import load_engine
 from engine.request import FinishReason, Request, RequestId, Sampling
+from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
 
 MODEL = Path(__file__).parent / "model"
@@ -50,7 +51,7 @@ class Candidate:
     def load(cls, folder: Path) -> "Candidate":
         """Load the folder as any other checkpoint."""
         wanted = EngineConfig(
-            str(folder), dtype="float32", kv_cache_memory_bytes=KV_BYTES, threads=1
+            model=str(folder), dtype="float32", kv_cache_memory_bytes=KV_BYTES, threads=1
         )
         return cls(load_engine(wanted), AutoTokenizer.from_pretrained(folder))
 
