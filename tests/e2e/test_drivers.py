@@ -104,7 +104,7 @@ async def test_vllms_xpyd_proxy(tiny: Path) -> None:
             for stream in (False, True):
                 before, request_id = await driver.moved(), driver.request_id
                 asked = {**body, "stream": stream, "cache_salt": f"{stream}"}
-                short = {
+                short: dict[str, Any] = {
                     key: 1 for key in ("max_tokens", "max_completion_tokens") if key in body
                 }
                 await driver.post(driver.prefill, path, {**asked, **short}, request_id)
