@@ -43,11 +43,14 @@ class UpConfig(ServingOptions):
         ServingOptions.__post_init__(self)
         at_least(0, "prefill", self.prefill)
         at_least(1, "decode", self.decode)
+        at_least(0, "ready_timeout_s", self.ready_timeout_s)
         for name in ("port", "discovery_port"):
             is_port(name, getattr(self, name))
         for role in Role:
             for name in ("ports", "devices"):
                 self._one_for_each(role, name)
+            for port in self._list(role, "ports"):
+                is_port(f"{role.name.lower()}_ports", int(port))
 
     def count(self, role: Role) -> int:
         """How many nodes of a role."""

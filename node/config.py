@@ -54,6 +54,7 @@ class ServingOptions:
         for name in ("threads", "max_model_len", "kv_cache_memory_bytes"):
             if getattr(self, name) is not None:
                 at_least(1, name, getattr(self, name))
+        at_least(0, "drain_timeout_s", self.drain_timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +81,9 @@ class NodeConfig(ServingOptions):
             is_port(name, getattr(self, name) or 0)
 
 
-def at_least(least: int, name: str, value: int) -> None:
-    """Raises ValueError with the flag's name."""
-    if value < least:
+def at_least(least: int, name: str, value: float) -> None:
+    """Raises ValueError with the flag's name, for nan too."""
+    if not value >= least:
         raise ValueError(f"{_flag(name)} {value} has to be at least {least}")
 
 
