@@ -98,7 +98,7 @@ class TextCodec:
 
 
 def load_text_codec(folder: Path | str) -> TextCodec:
-    """A folder's tokenizer, or a hub name's; raises OSError, with its name, where there is none."""
+    """A folder's tokenizer, or a hub name's; raises OSError, which names it, without one."""
     if str(folder).startswith(PATH_STARTS) and not Path(folder).is_dir():
         raise OSError(f"{folder} is no folder")
     try:

@@ -18,7 +18,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, CycloptsPanel, Parameter
 from cyclopts.config import Env, Toml
 
-from deploy.config import UpConfig
+from deploy.config import StatusConfig, UpConfig
 from discovery.registration import Role
 from node.config import NodeConfig
 from proxy.config import ProxyConfig
@@ -31,7 +31,7 @@ app = App(
     version=lambda: version("pdserve"),
 )
 Settings = Parameter(name="*")
-UP_DEFAULTS, PROXY_DEFAULTS = UpConfig(), ProxyConfig()
+UP_DEFAULTS, PROXY_DEFAULTS, STATUS_DEFAULTS = UpConfig(), ProxyConfig(), StatusConfig()
 ADMIN_KEY_VARIABLE = "ADMIN_API_KEY"  # vLLM's name for it
 
 
@@ -66,6 +66,14 @@ def decode(config: Annotated[NodeConfig, Settings]) -> None:
     from node.main import run
 
     run(Role.DECODE, config)
+
+
+@app.command
+def status(config: Annotated[StatusConfig, Settings] = STATUS_DEFAULTS) -> None:
+    """Show a running cluster; ends with 0 where all is well."""
+    from deploy.status import run
+
+    run(config)
 
 
 @app.meta.default

@@ -1,4 +1,4 @@
-"""The settings of a whole cluster on one machine."""
+"""The settings of a whole cluster on one machine, and of a look at one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from node.config import HTTP_PORTS, KV_PORTS, ServingOptions, at_least, is_port
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 DEMO_NAME = "pdserve-demo"
 PROXY_PORT = 8000
+PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,3 +89,15 @@ class UpConfig(ServingOptions):
         if values and len(values) != count:
             kind = role.name.lower()
             raise ValueError(f"--{kind}-{name} has {len(values)} entries for {count} nodes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusConfig:
+    """Which cluster to look at, and how to show it."""
+
+    url: str = PROXY_URL
+    """Where its proxy is."""
+    api_key: tuple[str, ...] = ()
+    """A client's key, for a proxy that wants one; the first is used."""
+    json: bool = False
+    """Print the proxy's answer as it is."""
