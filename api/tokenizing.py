@@ -117,7 +117,8 @@ def _load(folder: Path | str) -> Tokenizer:
         return fast
     from transformers import AutoTokenizer  # takes seconds, and loads torch where it is
 
-    other: Tokenizer = AutoTokenizer.from_pretrained(folder)
+    found: Any = AutoTokenizer.from_pretrained(folder)
+    other: Tokenizer = found
     return other
 
 

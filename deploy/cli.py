@@ -1,4 +1,4 @@
-"""The command line: `pdserve up|proxy|prefill|decode|status`.
+"""The command line: `pdserve up|proxy|prefill|decode|status|bench`.
 
 Each setting is a flag, a PDSERVE_* variable and a key of the TOML file that --config names,
 in this order. The file has a table for each command. A flag or a key that nobody knows is
@@ -18,6 +18,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, CycloptsPanel, Parameter
 from cyclopts.config import Env, Toml
 
+from bench.config import BenchConfig
 from deploy.config import StatusConfig, UpConfig
 from discovery.registration import Role
 from node.config import NodeConfig
@@ -31,7 +32,8 @@ app = App(
     version=lambda: version("pdserve"),
 )
 Settings = Parameter(name="*")
-UP_DEFAULTS, PROXY_DEFAULTS, STATUS_DEFAULTS = UpConfig(), ProxyConfig(), StatusConfig()
+UP_DEFAULTS, PROXY_DEFAULTS = UpConfig(), ProxyConfig()
+STATUS_DEFAULTS, BENCH_DEFAULTS = StatusConfig(), BenchConfig()
 ADMIN_KEY_VARIABLE = "ADMIN_API_KEY"  # vLLM's name for it
 
 
@@ -72,6 +74,14 @@ def decode(config: Annotated[NodeConfig, Settings]) -> None:
 def status(config: Annotated[StatusConfig, Settings] = STATUS_DEFAULTS) -> None:
     """Show a running cluster; ends with 0 where all is well."""
     from deploy.status import run
+
+    run(config)
+
+
+@app.command
+def bench(config: Annotated[BenchConfig, Settings] = BENCH_DEFAULTS) -> None:
+    """Measure requests per second and time to first token."""
+    from bench.main import run
 
     run(config)
 
