@@ -36,6 +36,8 @@ class UpConfig(ServingOptions):
     """A torch device for each decode node. Default: --device for all."""
     api_key: tuple[str, ...] = ()
     """Keys of clients, any of which opens the proxy; without one it is open."""
+    admin_api_key: str | None = None
+    """The key for adding nodes by hand; without it that is not possible."""
     ready_timeout_s: float = 1200.0
     """How long to wait for all of it to be ready."""
 

@@ -136,7 +136,8 @@ class Cluster:
         """Wait until the proxy knows every node."""
         wanted = Counts(self.config.prefill, self.config.decode)
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        headers = {"Authorization": f"Bearer {key}" for key in self.config.api_key}
+        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
             while await _counts(session, url) != wanted:  # noqa: ASYNC110  another process
                 await asyncio.sleep(LOOK_AGAIN_S)
 
@@ -151,6 +152,8 @@ class Cluster:
             environment[f"{PREFIX}CLUSTER_KEY"] = self.config.cluster_key
         if self.config.api_key and name == PROXY:
             environment[f"{PREFIX}API_KEY"] = " ".join(self.config.api_key)
+        if self.config.admin_api_key and name == PROXY:
+            environment[f"{PREFIX}ADMIN_API_KEY"] = self.config.admin_api_key
         stop_timeout_s = self.config.drain_timeout_s + STOP_MARGIN_S
         return Child(name, arguments, environment, self._show_line, stop_timeout_s)
 

@@ -100,6 +100,18 @@ async def test_a_proxy_that_is_started_again_finds_its_nodes(tiny: Path) -> None
         assert tokens_of(after) == tokens_of(before)
 
 
+async def test_a_cluster_with_keys_gets_ready_and_keeps_others_out(tiny: Path) -> None:
+    async with running(tiny, api_key=("one", "two"), admin_api_key="boss") as cluster:
+        models, add = f"{cluster.url}/v1/models", f"{cluster.url}/instances/add"
+        for key, status in (("one", 200), ("two", 200), ("boss", 401)):
+            headers = {"Authorization": f"Bearer {key}"}
+            async with cluster.session.get(models, headers=headers) as answer:
+                assert answer.status == status
+        for key, status in (("boss", 400), ("one", 403)):  # 400: nothing was said
+            async with cluster.session.post(add, headers={"X-API-Key": key}) as answer:
+                assert answer.status == status
+
+
 def _all_processes(cluster: Running) -> dict[int, str]:
     """Pid to name, of the proxy, of each node's door, and of its engine."""
     found = {cluster.door("proxy"): "proxy"}
