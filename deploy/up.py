@@ -136,7 +136,8 @@ class Cluster:
         """Wait until the proxy knows every node."""
         wanted = Counts(self.config.prefill, self.config.decode)
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
-        headers = {"Authorization": f"Bearer {key}" for key in self.config.api_key}
+        keys = self.config.api_key
+        headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
         async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
             while await _counts(session, url) != wanted:  # noqa: ASYNC110  another process
                 await asyncio.sleep(LOOK_AGAIN_S)
