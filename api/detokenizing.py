@@ -61,9 +61,9 @@ class Detokenizer:
         return text[start:until]
 
     def _cut(self, text: str) -> None:
-        """Forget tokens before the last border, if what follows reads the same without."""
+        """Forget tokens before the last border, unless what follows is no text by itself."""
         rest = self._window[self._border :]
-        if rest and self._border and (tail := self.decode(rest)) and text.endswith(tail):
+        if self._border and (tail := self.decode(rest)):
             self._keep(rest, text, tail)
         elif len(self._window) > LONGEST:
             rest = self._window[-CONTEXT * 2 :]

@@ -20,7 +20,7 @@ from api.errors import SERVER_ERROR, ApiError, BadRequest, body_of, error_body
 from api.generator import Generator, StreamFailed
 from api.models import find_model, list_models
 from api.served import ReadLeg, Served, no_legs
-from api.sse import frames, our_mistake, whole
+from api.sse import frames, whole
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 REQUEST_ID = "X-Request-Id"
@@ -134,8 +134,6 @@ def _explain_errors(routes: Blueprint) -> None:
     @routes.app_errorhandler(HTTPException)
     async def http(error: HTTPException) -> Response:
         status = error.code or SERVER_ERROR
-        if status == SERVER_ERROR:
-            return _json(our_mistake(), status)
         response = _json(error_body(status, error.description or error.name), status)
         if allow := dict(error.get_headers()).get("Allow"):
             response.headers["Allow"] = allow

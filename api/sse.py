@@ -7,11 +7,12 @@ from contextlib import aclosing
 import msgspec
 
 from api.envelopes import Writer
-from api.errors import SERVER_ERROR, ErrorBody, body_of, error_body
+from api.errors import SERVER_ERROR, body_of, error_body
 from api.generate import DONE
 from api.generator import StreamFailed
 
 log = logging.getLogger(__name__)
+OUR_MISTAKE = error_body(SERVER_ERROR, "The server made a mistake.")
 
 
 async def whole(writer: Writer) -> bytes:
@@ -37,18 +38,13 @@ async def frames(writer: Writer) -> AsyncGenerator[bytes]:
         if not begun:
             raise
         log.exception("request_id=%s broke off", writer.answer.asked.outer_id)
-        yield frame(our_mistake())
+        yield frame(OUR_MISTAKE)
     yield DONE
 
 
 def frame(chunk: msgspec.Struct) -> bytes:
     """One server-sent event."""
     return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
-
-
-def our_mistake() -> ErrorBody:
-    """What a client is told of a fault that is nobody's but ours."""
-    return error_body(SERVER_ERROR, "The server made a mistake.")
 
 
 async def _chunks(writer: Writer) -> AsyncGenerator[msgspec.Struct]:

@@ -107,8 +107,9 @@ class PullBook:
         return len(self._pulls)
 
     def hold(self, ticket: KvTicket, *, now: float) -> None:
-        """Look at it from now on."""
-        self._start(ticket, now)
+        """Look at it from now on; a job that pulls it already does."""
+        if ticket.ticket_id not in self._pulls:
+            self._start(ticket, now)
 
     def pull(self, ticket: KvTicket, into: Sequence[int], skip: int, *, now: float) -> None:
         """Read it, from where holding it has come."""

@@ -28,6 +28,7 @@ LENGTH_BYTES = 4
 LONGEST_REQUEST = 1 << 20
 CHUNK_BYTES = 4 << 20
 SECRET_BYTES = 16
+SENSELESS = (OSError, IndexError, OverflowError, RecursionError, msgspec.DecodeError)
 
 
 class _Card(msgspec.Struct, frozen=True):
@@ -175,7 +176,7 @@ class TcpMover:
                     raise ConnectionError("wrong secret")
                 guest.answers.extend(_views(self.regions, request.runs))
             _send_views(guest.connection, guest.answers)
-        except (OSError, IndexError, msgspec.DecodeError):
+        except SENSELESS:
             alive = False
         if not alive:
             guest.connection.close()

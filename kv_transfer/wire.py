@@ -13,6 +13,9 @@ Every message but Settle may be lost or repeated without harm: a Look says what 
 Nothing that comes in is ever unpickled.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 import msgspec
 
 from kv_transfer.api import Sealed
@@ -108,9 +111,20 @@ def encode(message: FromSink | FromSource) -> bytes:
 
 def decode_from_sink(frame: bytes) -> FromSink:
     """Read a frame that a sink sent; raises msgspec.DecodeError, whatever it is."""
-    return _from_sink.decode(frame)
+    with _one_error():
+        return _from_sink.decode(frame)
 
 
 def decode_from_source(frame: bytes) -> FromSource:
     """Read a frame that a source sent; raises msgspec.DecodeError, whatever it is."""
-    return _from_source.decode(frame)
+    with _one_error():
+        return _from_source.decode(frame)
+
+
+@contextmanager
+def _one_error() -> Generator[None]:
+    """Text that is no UTF-8 and endless nesting have errors of their own."""
+    try:
+        yield
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error

@@ -48,6 +48,7 @@ class HttpNodeClient:
     session: aiohttp.ClientSession
     silence_s: float = SILENCE_S
     foreign_silence_s: float = FOREIGN_SILENCE_S
+    parting_s: float = PARTING_S
 
     async def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
         """Closing it closes the connection, which is the abort; see NodeClient."""
@@ -60,7 +61,7 @@ class HttpNodeClient:
                 while not reader.over:
                     for event in reader.read(await frames.more()):
                         if reader.over:
-                            await _part(response)
+                            await _part(response, self.parting_s)
                         yield event
         except BROKEN as error:
             raise NodeFailed(node.node_id, _reason(error), retryable=True) from error
@@ -120,12 +121,12 @@ async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def _part(response: aiohttp.ClientResponse) -> None:
+async def _part(response: aiohttp.ClientResponse, patience_s: float) -> None:
     """Let the node end its stream, so that the connection can be used again."""
     if response.content.at_eof():
         return
     with suppress(*BROKEN):
-        async with asyncio.timeout(PARTING_S):
+        async with asyncio.timeout(patience_s):
             while not response.content.at_eof():
                 await response.content.readany()
 

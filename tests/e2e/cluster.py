@@ -105,9 +105,8 @@ async def running(folder: Path, **settings: Any) -> AsyncGenerator[Running]:  # 
     cluster = Cluster(config, show=lines.append)
     task = asyncio.create_task(cluster.run())
     try:
-        await asyncio.wait(
-            {task, cluster.ready}, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S
-        )
+        either: list[asyncio.Future[Any]] = [task, cluster.ready]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S)
         assert cluster.ready.done(), "\n".join(lines)
         async with aiohttp.ClientSession() as session:
             yield Running(cluster, cluster.ready.result(), session, lines)

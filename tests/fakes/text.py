@@ -43,7 +43,7 @@ def byte_level(template: str | None = TEMPLATE) -> TextCodec:
 def metaspace(*, byte_fallback: bool = False) -> TextCodec:
     """Like sentencepiece: a space is part of the word after it, and the first is not said."""
     words = ["</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256) if byte_fallback)]
-    words += ["▁", *dict.fromkeys(TEXT.replace(" ", "▁")), "▁the", "▁cat", "▁sat", "at"]
+    words += ["▁", *dict.fromkeys(TEXT.replace(" ", "▁")), "▁the", "▁cat", "▁sat", "at", ""]
     vocabulary = {word: token for token, word in enumerate(dict.fromkeys(words))}
     tokenizer = Tokenizer(
         models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=byte_fallback)

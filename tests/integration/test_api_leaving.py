@@ -84,6 +84,7 @@ async def test_a_client_that_stops_reading_and_then_leaves(reads: int, n: int) -
     assert door.said <= reads + n * 3 + (AHEAD if n > 1 else 0), "nobody waits for the reader"
     visitor.gone.set()
     await visit
+    assert door.closed == n or reads == 0, "once the body has begun, it is closed at once"
     gc.collect()
     for _ in range(TURNS):
         await asyncio.sleep(0)

@@ -131,9 +131,11 @@ async def test_usage_grows_with_every_chunk_if_asked_for(surface: str) -> None:
 
 async def test_token_ids_stand_with_the_choices_of_a_completion() -> None:
     client = Client(saying(TEXT))
-    whole = (await client.complete(return_token_ids=True)).json["choices"][0]
+    answer = (await client.complete(return_token_ids=True)).json
+    assert "prompt_token_ids" not in answer
+    (whole,) = answer["choices"]
     assert (whole["prompt_token_ids"], whole["token_ids"]) == (PROMPT, TOKENS)
-    said = await client.complete(return_token_ids=True, stream=True, stop="never, never")
+    said = await client.complete(return_token_ids=True, stream=True, stop=TEXT[:9] + "#")
     first, *rest = (event["choices"][0] for event in said.events)
     assert first["prompt_token_ids"] == PROMPT
     assert not any("prompt_token_ids" in choice for choice in rest)
@@ -145,6 +147,7 @@ async def test_token_ids_of_a_chats_prompt_stand_on_top() -> None:
     whole = (await client.chat(return_token_ids=True)).json
     assert whole["prompt_token_ids"] == CHAT_PROMPT
     assert whole["choices"][0]["token_ids"] == TOKENS
+    assert "prompt_token_ids" not in whole["choices"][0]
     first, *rest = (await client.chat(return_token_ids=True, stream=True)).events
     assert first["prompt_token_ids"] == CHAT_PROMPT
     assert not any("prompt_token_ids" in event for event in rest)

@@ -14,6 +14,7 @@ from discovery.registration import Registration, Role
 from tests.fakes.raw_http import answer, raw_server
 
 PATIENCE_S = 20
+A_WHILE_S = 0.3  # an impatient server has hung up by then
 HERE = "127.0.0.1"
 START = """
 from proxy.config import ProxyConfig
@@ -77,7 +78,7 @@ async def test_it_hears_nodes_and_finishes_what_runs_before_it_ends() -> None:
         await node.asked.wait()
         proxy.process.terminate()
         await proxy.line("stopping")
-        gate.set()
+        asyncio.get_running_loop().call_later(A_WHILE_S, gate.set)
         assert await running_call == 200
         assert await proxy.process.wait() == 0
 

@@ -9,9 +9,9 @@ from tests.fakes.text import byte_level, served
 
 
 async def test_a_chat_may_fill_the_context() -> None:
-    asked = await chat()
-    sampling, prompt = asked.calls[0].request.sampling, asked.calls[0].request.prompt
-    assert sampling.max_tokens == 200 - len(prompt)
+    for context in (200, 20_000):
+        request = (await chat(context=context)).calls[0].request
+        assert request.sampling.max_tokens == context - len(request.prompt)
     unknown = await chat(context=None)
     assert unknown.calls[0].request.sampling.max_tokens == MAX_TOKENS_UNKNOWN
 

@@ -14,6 +14,7 @@ BYTES, WORDS, FALLBACK = byte_level(), metaspace(), metaspace(byte_fallback=True
 CODECS = pytest.mark.parametrize(
     "codec", [BYTES, WORDS, FALLBACK], ids=["bytes", "words", "sp"]
 )
+HALF = BYTES.encode("…")[:1]
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 any_tokens = st.lists(st.integers(0, 400), max_size=120)  # some are in no vocabulary
 
@@ -64,6 +65,13 @@ def test_text_is_said_as_soon_as_it_is_certain(codec: TextCodec) -> None:
     assert pieces(codec, tokens)[-1] == ""
 
 
+def test_a_space_after_a_token_without_text_is_kept() -> None:
+    assert FALLBACK.fast is not None
+    the, nothing = (FALLBACK.fast.token_to_id(word) for word in ("▁the", ""))
+    tokens = [*[the] * 2 * CONTEXT, nothing, the]
+    assert "".join(pieces(FALLBACK, tokens)) == FALLBACK.decode(tokens)
+
+
 def test_a_space_after_a_special_token_is_kept() -> None:
     the, cat = (WORDS.fast.encode(word).ids[-1] for word in ("the", "cat"))  # type: ignore[union-attr]
     tokens = [the, EOS, cat, EOS, the]
@@ -72,7 +80,7 @@ def test_a_space_after_a_special_token_is_kept() -> None:
 
 @pytest.mark.parametrize(
     "tokens",
-    [BYTES.encode(TEXT) * 20, [200] * 500, [EOS] * 500],
+    [BYTES.encode(TEXT) * 20, HALF * 500, [EOS] * 500],
     ids=["text", "garbage", "eos"],
 )
 def test_a_token_costs_the_same_at_the_end_as_at_the_beginning(tokens: list[int]) -> None:

@@ -29,6 +29,7 @@ from tests.fakes.raw_http import (
     raw_server,
 )
 
+LATE_S = 0.01
 HOLD = Leg(hold=True, keep_open=True)
 PARAMS = to_params(KvTicket("t", "e", "h", 1, None))
 DONE = chunk(b"data: [DONE]\n\n")
@@ -157,10 +158,14 @@ async def test_a_failure_that_is_told_is_the_pipelines_to_judge() -> None:
 
 
 async def test_connections_are_used_again() -> None:
-    script = [SSE, *events(LAST), DONE, END]
+    """Also where the end comes later than the last token."""
+    late = asyncio.Event()
+    script: list[Step] = [SSE, *events(LAST), late, DONE, END]
     async with raw_server(*[script] * 3) as server, open_session() as session:
-        client = HttpNodeClient(session)
+        client = HttpNodeClient(session, parting_s=PATIENCE_S)
         for _ in range(3):
+            late.clear()
+            asyncio.get_running_loop().call_later(LATE_S, late.set)
             async with aclosing(client.generate(node_at(server), REQUEST, WHOLE)) as stream:
                 await anext(stream)  # who has the last event need not read on
     assert server.connections == 1
@@ -186,7 +191,8 @@ async def test_closing_hangs_up_at_once() -> None:
 
 
 async def test_a_node_that_does_not_end_its_stream_costs_no_token() -> None:
-    said = await answers(*WELL, *events(LAST), HANG)
+    async with asyncio.timeout(PATIENCE_S / 2):
+        said = await answers(*WELL, *events(LAST), HANG)
     assert said[-1] == TokenEvent((8,), FinishReason.LENGTH)
 
 

@@ -14,7 +14,18 @@ def test_a_key_opens(header: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "header", [None, "", "Bearer", "Bearer ", "Bearer None", "one", "Basic one", "Bearer önë"]
+    "header",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer None",
+        "one",
+        "Basic one",
+        "Digest one",
+        "Bearer önë",
+    ],
 )
 @pytest.mark.parametrize("path", [V1, "/status", "/v1/models", "/nowhere"])
 def test_nothing_else_does(path: str, header: str | None) -> None:

@@ -170,13 +170,16 @@ async def test_garbage_is_logged_once_per_sender_and_nothing_else(
     assert line.startswith(f"dropped a registration from {HERE}: ")
 
 
-async def test_an_oversized_frame_never_gets_in(dealer: zmq.Socket[bytes]) -> None:
+async def test_an_oversized_frame_never_gets_in(
+    dealer: zmq.Socket[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
     async with listening() as (registry, port):
         dealer.connect(f"tcp://{HERE}:{port}")
         dealer.send(b"x" * (LONGEST_FRAME + 1))
         async with announcing([port]):
             await registry.until(lambda: registry.at("h:1"))
         assert [node.node_id for node in registry.all()] == ["p0"]
+    assert not caplog.records  # ZMQ hung up before there was a message
 
 
 async def test_a_port_that_is_taken_is_an_error() -> None:

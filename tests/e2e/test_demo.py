@@ -1,0 +1,44 @@
+"""What a newcomer sees first: `make demo`, and the openai client against the bundled model."""
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+
+from openai import AsyncOpenAI
+
+from deploy.config import DEMO_MODEL
+from tests.e2e.cluster import MODEL, running
+
+ROOT = Path(__file__).parents[2]
+MOVED = re.compile(r"transfer .* (\d+) bytes, [\d.]+ GB/s")
+
+
+async def test_the_demo_tells_every_stage() -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "deploy.demo.ask"), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), 120)
+    text = said.decode()
+    assert process.returncode == 0, text
+    assert "A prefill node runs" in text
+    for stage in ("queue", "prefill", "transfer", "first token", "decode"):
+        assert re.search(rf"^{stage} +[\d.]+ ms", text, re.MULTILINE), text
+    moved = MOVED.search(text)
+    assert moved
+    assert int(moved[1]) > 0
+
+
+async def test_the_openai_client_chats_and_the_model_ends_by_itself() -> None:
+    async with running(DEMO_MODEL) as cluster:
+        async with AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key="none") as client:
+            models = await client.models.list()
+            answer = await client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": "What does the proxy do?"}],
+                temperature=0,
+            )
+        await cluster.blocks_come_back()
+    assert [model.id for model in models.data] == [MODEL]
+    assert answer.choices[0].finish_reason == "stop"
+    assert "proxy" in (answer.choices[0].message.content or "").lower()

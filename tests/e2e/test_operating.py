@@ -1,0 +1,138 @@
+"""What operators do all day, with the commands and calls that they use."""
+
+import asyncio
+import os
+import re
+import socket
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+
+from bench.cpu import children, cpu_seconds
+from tests.e2e.cluster import MODEL, Running, running, stage, tokens_of
+from tests.fakes.driver import prompt
+
+ROOT = Path(__file__).parents[2]
+KEY = {"X-API-Key": "secret"}
+WINDOW_S, IDLE_SHARE = 4.0, 0.02
+PATIENCE_S = 60.0
+
+
+async def test_an_idle_cluster_leaves_the_processor_alone(tiny: Path) -> None:
+    async with running(tiny) as cluster:
+        await cluster.complete(prompt(40), max_tokens=4)
+        pids = _all_processes(cluster)
+        before = {pid: cpu_seconds(pid) for pid in pids}
+        await asyncio.sleep(WINDOW_S)  # the window that is measured
+        spent = {name: cpu_seconds(pid) - before[pid] for pid, name in pids.items()}
+    assert max(spent.values()) < IDLE_SHARE * WINDOW_S, spent
+
+
+async def test_a_node_added_by_hand_serves(tiny: Path) -> None:
+    """A decode node that registers nowhere, and a proxy that has none."""
+    node = ["decode_node", "--model", str(tiny), "--dtype", "float32", "--empty-proxy"]
+    proxy = ["proxy", "--model", str(tiny), "--served-model-name", MODEL]
+    ports = ["--port", "0", "--discovery-port", "0"]
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        url = await _started(stack, [*proxy, *ports])
+        address = await _started(stack, [*node, "--port", "0", "--kv-port", "0"])
+        body = {"type": "decode", "instance": address.removeprefix("http://")}
+        async with session.post(f"{url}/instances/add", json=body) as refused:
+            assert refused.status == 403
+        async with session.post(f"{url}/instances/add", json=body, headers=KEY) as added:
+            assert added.status == 200, await added.text()
+        asked = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 3, "ignore_eos": True}
+        async with session.post(f"{url}/v1/completions", json=asked) as answer:
+            assert answer.status == 200
+            assert (await answer.json())["usage"]["completion_tokens"] == 3
+        async with session.get(f"{url}/health") as health:
+            assert (await health.json())["status"] == "degraded"
+
+
+async def test_the_xpyd_script_starts_and_ends_a_cluster(tiny: Path) -> None:
+    with socket.socket() as a, socket.socket() as b, socket.socket() as c, socket.socket() as d:
+        for one in (a, b, c, d):
+            one.bind(("127.0.0.1", 0))
+        http, discovery, prefill, decode = (one.getsockname()[1] for one in (a, b, c, d))
+    variables = {
+        "MODEL": str(tiny),
+        "PREFILL_GPUS": "0",
+        "DECODE_GPUS": "1",
+        "PREFILL_PORTS": str(prefill),
+        "DECODE_PORTS": str(decode),
+        "PROXY_PORT": str(discovery),
+        "HTTP_PORT": str(http),
+        "TIMEOUT_SECONDS": "60",
+    }
+    script = await asyncio.create_subprocess_exec(
+        str(ROOT / "deploy" / "xpyd.sh"),
+        *("--served-model-name", MODEL, "--drain-timeout-s", "5"),
+        env=os.environ | variables,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(_end, script)
+        ready = await _line(script.stdout, re.compile(r"is ready at (http://\S+)"))
+        assert ready == f"http://127.0.0.1:{http}"
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        asked = {"model": MODEL, "prompt": [5, 6, 7], "pdserve": {"timings": True}}
+        async with session.post(f"{ready}/v1/completions", json=asked) as answer:
+            said = await answer.json()
+            assert stage(said, "transfer")["num_bytes"] > 0
+        script.terminate()
+        assert await asyncio.wait_for(script.wait(), PATIENCE_S) == 0
+
+
+async def test_a_proxy_that_is_started_again_finds_its_nodes(tiny: Path) -> None:
+    async with running(tiny) as cluster:
+        before = await cluster.complete(prompt(40), max_tokens=4)
+        os.kill(cluster.door("proxy"), 9)
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    after = await cluster.complete(prompt(40), max_tokens=4)
+                except (aiohttp.ClientError, AssertionError):
+                    continue
+                break
+        assert tokens_of(after) == tokens_of(before)
+
+
+def _all_processes(cluster: Running) -> dict[int, str]:
+    """Pid to name, of the proxy, of each node's door, and of its engine."""
+    found = {cluster.door("proxy"): "proxy"}
+    for child in cluster.cluster.nodes:
+        door = cluster.door(child.name)
+        found[door] = child.name
+        found |= dict.fromkeys(children(door), f"{child.name}'s engine")
+    return found
+
+
+async def _started(stack: AsyncExitStack, command: list[str]) -> str:
+    """Run `python -m` with this command; its URL, from the line that says it is ready."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", *command),
+        env=os.environ | {"ADMIN_API_KEY": KEY["X-API-Key"]},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    stack.push_async_callback(_end, process)
+    return await _line(process.stderr, re.compile(r"ready.* (http://[^ ,]+)"))
+
+
+async def _line(stream: asyncio.StreamReader | None, wanted: re.Pattern[str]) -> str:
+    assert stream
+    seen = list[str]()
+    async with asyncio.timeout(PATIENCE_S):
+        while line := (await stream.readline()).decode():
+            seen.append(line)
+            if found := wanted.search(line):
+                return found[1]
+    raise AssertionError("".join(seen))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+    await process.wait()

@@ -1,0 +1,61 @@
+"""A checkpoint's tokenizer, read from its folder, and what we do not let it do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import processors
+
+from api.tokenizing import TextCodec, load_text_codec
+from tests.fakes.text import EOS, TEMPLATE, TEXT, byte_level
+
+CODEC = byte_level()
+HI = [{"role": "user", "content": "hi"}]
+
+
+def folder(path: Path, *, truncate: bool = False) -> Path:
+    """A checkpoint whose tokenizer begins every text with token 0."""
+    tokenizer: Any = CODEC.tokenizer
+    tokenizer.save_pretrained(path)
+    fast = type(CODEC.fast).from_file(str(path / "tokenizer.json"))  # type: ignore[union-attr]
+    fast.post_processor = processors.TemplateProcessing(
+        single="</s> $A", special_tokens=[("</s>", EOS)]
+    )
+    if truncate:
+        fast.enable_truncation(4)
+        fast.enable_padding(length=50)
+    fast.save(str(path / "tokenizer.json"))
+    return path
+
+
+def test_a_folder_is_all_it_takes(tmp_path: Path) -> None:
+    codec = load_text_codec(folder(tmp_path))
+    assert codec.encode("the cat") == (EOS, *CODEC.encode("the cat"))
+    assert codec.encode("the cat", special_tokens=False) == CODEC.encode("the cat")
+    assert codec.decode(codec.encode("the cat")) == "the cat"
+    assert codec.render(HI, {"add_generation_prompt": True}) == "<|user|>hi<|assistant|>"
+    assert codec.size == CODEC.size
+
+
+def test_no_text_is_cut_or_padded(tmp_path: Path) -> None:
+    codec = load_text_codec(folder(tmp_path, truncate=True))
+    for text in ("a", TEXT):
+        assert codec.decode(codec.encode(text)) == text
+        assert len(codec.encode(text)) == 1 + len(CODEC.encode(text))
+
+
+@pytest.mark.parametrize("text", ["the cat", "grüße 🚀", "a , b ."])
+def test_a_tokenizer_without_a_rust_part_reads_and_writes_the_same(text: str) -> None:
+    slow = TextCodec(CODEC.tokenizer)
+    tokens = slow.encode(text)
+    assert tokens == CODEC.encode(text)
+    detokenizer = slow.detokenizer()
+    pieces = [detokenizer.add(token) for token in (*tokens, EOS, slow.size)]
+    assert "".join([*pieces, detokenizer.finish()]) == text == slow.decode(tokens)
+
+
+def test_special_tokens_are_shown_if_asked_for() -> None:
+    tokens = [*CODEC.encode("a"), EOS]
+    assert CODEC.decode(tokens) == "a"
+    assert CODEC.decode(tokens, skip_special_tokens=False) == "a</s>"
+    assert TEMPLATE in str(CODEC.tokenizer.chat_template)

@@ -1,0 +1,102 @@
+"""Whoever leaves closes all legs, whatever they are waiting for."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from api.generator import EndEvent, Event, TokenEvent
+from discovery.registration import Registration, Role
+from discovery.registry import Node
+from proxy.legs import Legs
+
+PATIENCE_S = 10
+A = Node(Registration(Role.PREFILL, "a:1", ""), heard_at=0)
+B = Node(Registration(Role.DECODE, "b:1", ""), heard_at=0)
+ONE, TWO, END = TokenEvent((1,)), TokenEvent((2,)), EndEvent()
+
+
+@dataclass
+class Leg:
+    """Says its events, then nothing more until it is let go on."""
+
+    events: Sequence[Event] = ()
+    last: Exception | None = None
+    closes: asyncio.Event | None = None
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    closed: bool = False
+
+    async def stream(self) -> AsyncGenerator[Event]:
+        try:
+            for event in self.events:
+                yield event
+            self.asked.set()
+            await self.go_on.wait()
+            if self.last:
+                raise self.last
+        finally:
+            self.closed = True
+            if self.closes:
+                self.closes.set()
+
+
+async def read(legs: Legs, count: int) -> list[tuple[Node, Event] | None]:
+    async with asyncio.timeout(PATIENCE_S):
+        return [await legs.next() for _ in range(count)]
+
+
+@pytest.mark.parametrize("reading", [0, 1, 2])
+async def test_leaving_closes_all(reading: int) -> None:
+    a, b = Leg((ONE,)), Leg((TWO,))
+    async with asyncio.timeout(PATIENCE_S), Legs() as legs:
+        legs.open(A, a.stream())
+        if reading:
+            await legs.next()
+        legs.open(B, b.stream())
+        if reading > 1:
+            await legs.next()
+            await a.asked.wait()
+    assert (a.closed, b.closed) == (reading > 0, reading > 1)
+
+
+async def test_leaving_closes_a_leg_that_is_waited_for() -> None:
+    a, b = Leg(), Leg()
+    async with asyncio.timeout(PATIENCE_S), Legs() as legs:
+        legs.open(A, a.stream())
+        legs.open(B, b.stream())
+        waiting = asyncio.create_task(legs.next())
+        await a.asked.wait()
+        await b.asked.wait()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    assert (a.closed, b.closed) == (True, True)
+
+
+async def test_the_last_leg_is_read_on_when_the_other_has_ended() -> None:
+    a, b = Leg((ONE, END)), Leg((ONE, TWO))
+    a.go_on.set()
+    async with Legs() as legs:
+        legs.open(A, a.stream())
+        legs.open(B, b.stream())
+        said = await read(legs, 4)
+        assert [event for event in said if event and event[0] is A] == [(A, ONE), (A, END)]
+        assert [event for event in said if event and event[0] is B] == [(B, ONE), (B, TWO)]
+        b.go_on.set()
+        assert await read(legs, 1) == [None]
+
+
+async def test_who_fails_first_is_heard_first() -> None:
+    """The failure of one leg may be what makes the other fail, before anybody looks."""
+    cause, effect = ValueError("cause"), ValueError("effect")
+    b = Leg(last=effect)
+    a = Leg((ONE,), last=cause, closes=b.go_on)
+    async with Legs() as legs:
+        legs.open(B, b.stream())
+        legs.open(A, a.stream())
+        assert await read(legs, 1) == [(A, ONE)]
+        a.go_on.set()
+        with pytest.raises(ValueError, match="cause"):
+            await legs.next()
+        assert b.closed

@@ -1,0 +1,45 @@
+"""Whatever comes in on the side channel and the data port, the transfer thread goes on."""
+
+import socket
+from collections.abc import Callable
+
+import msgspec
+import pytest
+import zmq
+
+from kv_transfer.tcp import LENGTH_BYTES, TcpMover
+from kv_transfer.wire import Settle, decode_from_sink, decode_from_source, encode
+
+HERE = "127.0.0.1"
+NESTED = b"\x91" * 5_000 + b"\xc0"
+SENSELESS = [
+    b"",
+    b"\x00",
+    b"GET / HTTP/1.1\r\n\r\n",
+    encode(Settle("key"))[:-1] + b"\xff",  # no UTF-8
+    b"\x83\xa4type\xa6Settle\xa3key\xa1k\xa1x" + NESTED,
+    b"\x82\xa4type\xa8Confirme\xff\xa3key\xa1k",
+]
+
+
+@pytest.mark.parametrize("frame", SENSELESS)
+@pytest.mark.parametrize("decode", [decode_from_sink, decode_from_source])
+def test_a_frame_without_sense_has_one_kind_of_error(
+    decode: Callable[[bytes], object], frame: bytes
+) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode(frame)
+
+
+@pytest.mark.parametrize("request_", [b"\xff", b"\x93\xc4\x01s\x90" + NESTED])
+def test_a_request_without_sense_ends_its_connection_only(request_: bytes) -> None:
+    mover = TcpMover.start(HERE, HERE, [])
+    with socket.create_connection(mover.listener.getsockname()) as guest:
+        guest.sendall(len(request_).to_bytes(LENGTH_BYTES, "big") + request_)
+        wait = zmq.Poller()
+        wait.register(mover.listener.fileno(), zmq.POLLIN)
+        wait.poll(5_000)
+        mover.poll()
+        assert list(mover.interests) == [mover.listener.fileno()]
+        assert guest.recv(1) == b""
+    mover.close()
