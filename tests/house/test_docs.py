@@ -95,6 +95,12 @@ def flags_of(command: str) -> set[str]:
     return {name for one in arguments for name in one.names if name.startswith("--")}
 
 
+def own_fields(kind: type) -> "list[Field[Any]]":
+    """Without those that it shares with others, which have a table of their own."""
+    bases = {name for base in kind.__bases__ for name in getattr(base, "__annotations__", ())}
+    return [field for field in fields(kind) if field.name not in bases]
+
+
 def default_of(field: "Field[Any]") -> str:
     match field.default:
         case _ if field.default is MISSING:
@@ -132,11 +138,6 @@ def test_every_flag_on_the_page_exists() -> None:
 
 @pytest.mark.parametrize("heading", SETTINGS)
 def test_variables_and_defaults_are_the_codes(heading: str) -> None:
-    shared = {field.name for field in fields(ServingOptions)}
-    left_out = set() if heading == "Serving options" else shared
-    ours = [field for field in fields(SETTINGS[heading]) if field.name not in left_out]
-    if not issubclass(SETTINGS[heading], ServingOptions):
-        ours = list(fields(SETTINGS[heading]))
     rows = table(read("docs/reference/flags.md"), heading)
     assert [(row["flag"], row["variable"], row["default"]) for row in rows] == [
         (
@@ -144,7 +145,7 @@ def test_variables_and_defaults_are_the_codes(heading: str) -> None:
             f"`{VARIABLES}{field.name.upper()}`",
             default_of(field),
         )
-        for field in ours
+        for field in own_fields(SETTINGS[heading])
     ]
 
 
@@ -199,7 +200,9 @@ def test_files_that_are_named_exist(page: str) -> None:
     for found in FILE.finditer(code_of(read(page))):
         file = ROOT / found["path"]
         assert file.exists(), found[0]
-        assert not found["name"] or re.search(rf"\b{found['name']}\b", file.read_text()), found[0]
+        assert not found["name"] or re.search(rf"\b{found['name']}\b", file.read_text()), found[
+            0
+        ]
 
 
 @pytest.mark.parametrize("page", NAMES)
