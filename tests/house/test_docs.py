@@ -15,7 +15,7 @@ from api import bodies, generate, generator
 from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING
 from deploy.cli import VARIABLES, app
 from deploy.config import DEMO_MODEL, UpConfig
-from discovery.registration import Load, Registration
+from discovery.registration import Load, Registration, Role
 from discovery.registry import Registry
 from engine.request import Sampling
 from kv_transfer import ticket
@@ -24,6 +24,7 @@ from node.config import NodeConfig, ServingOptions
 from node.metrics import NodeMetrics
 from proxy.config import ProxyConfig
 from proxy.metrics import ProxyMetrics
+from proxy.status import cluster_status
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -171,6 +172,14 @@ def test_every_field_on_the_wire_is_on_its_page(page: str) -> None:
     named = set(re.findall(r"\w+", code_of((REFERENCE / page).read_text())))
     missing = {name for kind in STRUCTS[page] for name in kind.__struct_fields__} - named
     assert not missing
+
+
+def test_every_key_of_the_status_is_on_the_page() -> None:
+    registry = Registry()
+    registry.apply(Registration(Role.DECODE, "host:1", "host:2"), now=0.0)
+    status = cluster_status(registry, now=0.0, in_flight=0)
+    keys = {*status, *status["nodes"][0]}
+    assert keys <= set(SPAN.findall(read("docs/reference/api.md")))
 
 
 def test_refused_fields_are_told_for_each_door() -> None:
