@@ -76,6 +76,9 @@ def _report(number: int, outcome: Outcome, spent: dict[str, float]) -> None:
         f"between tokens p50 {percentile(between, 0.5) * 1000:.1f} "
         f"p99 {percentile(between, 0.99) * 1000:.1f} ms"
     )
+    for name, times in outcome.stages.items():
+        p50, p99 = percentile(times, 0.5) * 1000, percentile(times, 0.99) * 1000
+        _say(f"    {name:20} p50 {p50:6.1f} p99 {p99:6.1f} ms")
     for name, seconds in spent.items():
         share, each_ms = seconds / outcome.seconds, seconds / len(first) * 1000
         _say(f"    {name:20} {share:5.0%} of a core, {each_ms:5.1f} ms for each request")

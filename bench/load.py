@@ -39,6 +39,7 @@ class Outcome:
     seconds: float = 0.0
     first_token: list[float] = field(default_factory=list)
     between_tokens: list[float] = field(default_factory=list)
+    stages: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def requests_per_s(self) -> float:
@@ -89,6 +90,7 @@ class _Client:
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
+            "pdserve": {"timings": True},
         }
         before, last, tokens = time.perf_counter(), 0.0, list[float]()
         usage = b""
@@ -104,9 +106,12 @@ class _Client:
 
     def _book(self, before: float, tokens: list[float], usage: bytes) -> None:
         """The last frame has the usage instead of a token."""
-        said = json.loads(usage.removeprefix(DATA)).get("usage") or {}
+        end = json.loads(usage.removeprefix(DATA))
+        said = end.get("usage") or {}
         if said.get("completion_tokens") != self.work.output_tokens:
             raise WrongAnswer(f"{said} instead of {self.work.output_tokens} tokens")
+        for stage in (end.get("pdserve") or {}).get("stages", ()):
+            self.outcome.stages.setdefault(stage["stage"], []).append(stage["seconds"])
         times = tokens[:-1]
         self.outcome.first_token.append(times[0] - before)
         self.outcome.between_tokens += [b - a for a, b in pairwise(times)]

@@ -55,25 +55,33 @@ class _Slice:
 
         The heads that share keys, at all positions, are the rows of one product.
         """
-        _, length, kv_heads, sharing, dim = queries.shape
-        across = queries.permute(0, 2, 3, 1, 4).reshape(-1, kv_heads, sharing * length, dim)
-        scores = across @ keys.transpose(2, 3)
-        scores = scores.view(-1, kv_heads, sharing, length, self.seen)
-        scores = torch.add(self._mask(window), scores, alpha=dim**-0.5)  # float32
-        weights = scores.softmax(-1).to(values.dtype)
-        mixed = weights.view(-1, kv_heads, sharing * length, self.seen) @ values
-        mixed = mixed.view(-1, kv_heads, sharing, length, dim)
+        sequences, length, kv_heads, sharing, dim = queries.shape
+        batch, rows = sequences * kv_heads, sharing * length
+        across = queries.permute(0, 2, 3, 1, 4).reshape(batch, rows, dim)
+        keys, values = (one.reshape(batch, self.seen, dim) for one in (keys, values))
+        mask = self._mask(window, across, kv_heads, sharing)
+        scores = torch.baddbmm(mask, across, keys.transpose(1, 2), alpha=dim**-0.5)
+        mixed = torch.bmm(scores.softmax(-1), values)
+        mixed = mixed.view(sequences, kv_heads, sharing, length, dim)
         return mixed.permute(0, 3, 1, 2, 4).reshape(-1, kv_heads * sharing * dim)
 
-    def _mask(self, window: int | None) -> Tensor:
-        """[sequences, 1, 1, length, seen]: zero where a query may look, or else -inf."""
+    def _mask(self, window: int | None, like: Tensor, kv_heads: int, sharing: int) -> Tensor:
+        """Zero where a query may look, or else -inf; it broadcasts to the scores.
+
+        [sequences * kv_heads, 1, seen] for single queries, [1, sharing * length, seen] for a
+        slice of one sequence: as little as can stand beside the heads of a product.
+        """
         if window not in self.masks:
             keys = torch.arange(self.seen, device=self.positions.device)
             hidden = keys > self.positions[..., None]
             if window is not None:
                 hidden |= keys <= self.positions[..., None] - window
-            mask = torch.zeros(hidden.shape, device=hidden.device)
-            self.masks[window] = mask.masked_fill_(hidden, -torch.inf)[:, None, None]
+            mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
+            mask.masked_fill_(hidden, -torch.inf)
+            singles = self.positions.shape[1] == 1
+            self.masks[window] = (
+                mask.repeat_interleave(kv_heads, 0) if singles else mask.repeat(1, sharing, 1)
+            )
         return self.masks[window]
 
 

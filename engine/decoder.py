@@ -11,19 +11,8 @@ from torch import Tensor
 
 from engine.attention import AttentionBatch
 from engine.config import ModelConfig
+from engine.linear import Linear
 from engine.rope import rotate
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """y = x W^T + b, for x [tokens, inputs] and W [outputs, inputs]."""
-
-    weight: Tensor
-    bias: Tensor | None = None
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """[tokens, inputs] to [tokens, outputs]."""
-        return F.linear(inputs, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from engine.checkpoint import Checkpoint
 from engine.config import ModelConfig
-from engine.decoder import Decoder, LayerWeights, Linear
+from engine.decoder import Decoder, LayerWeights
 from engine.errors import UnusableCheckpoint
+from engine.linear import Linear, linear
 from engine.rope import rope_table
 
 IGNORED = "rotary_emb.inv_freq"  # old checkpoints carry it; it follows from the config
@@ -49,9 +50,9 @@ def _build(shelf: "_Shelf", config: ModelConfig, max_len: int) -> Decoder:
     norm = shelf.take("model.norm.weight", hidden)
     if config.tied_embeddings:
         shelf.drop("lm_head.weight")
-        head = Linear(embedding)
+        head = linear(embedding)
     else:
-        head = Linear(shelf.take("lm_head.weight", vocabulary, hidden))
+        head = linear(shelf.take("lm_head.weight", vocabulary, hidden))
     rope = rope_table(config, max_len, shelf.device).to(shelf.dtype)
     return Decoder(config, embedding, layers, norm, head, rope)
 
@@ -104,7 +105,7 @@ class _Shelf:
             if offsets is not None:
                 self._copy(f"{at}{name}.bias", offsets[first : first + outputs])
             first += outputs
-        return Linear(weight, offsets)
+        return linear(weight, offsets)
 
     def drop(self, name: str) -> None:
         """Leave out a tensor that may be there."""

@@ -134,7 +134,7 @@ class EngineClient:
         self._inboxes[rid] = inbox
         unique = msgspec.structs.replace(request, request_id=rid)
         try:
-            await self._send(Submit(unique, leg))
+            await self._send(Submit(unique, leg, time.monotonic()))
             while not over:
                 event = await inbox.get()
                 over = event is not None and _is_last(event, leg)

@@ -63,7 +63,7 @@ class EngineServer:
         while self.door.poll(0):
             message = decode_to_engine(self.door.recv())
             if isinstance(message, Submit):
-                self._tell(self.loop.submit(message.request, message.leg))
+                self._tell(self.loop.submit(message.request, message.leg, message.since))
             else:
                 self.loop.abort(message.request_id)
 

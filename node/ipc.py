@@ -29,10 +29,15 @@ class EngineJob:
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """Run one leg; the request's id is used once only."""
+    """Run one leg; the request's id is used once only.
+
+    It came at `since`, in seconds of the machine's monotonic clock, which both processes read:
+    what waits here while a batch runs has queued.
+    """
 
     request: Request
     leg: Leg
+    since: float
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):

@@ -25,11 +25,11 @@ class NodeLoop:
     decode: DecodeWorker
     idle: bool = True
 
-    def submit(self, request: Request, leg: Leg) -> Sequence[News]:
-        """Queue one leg; request ids are unique on this node for good."""
+    def submit(self, request: Request, leg: Leg, since: float) -> Sequence[News]:
+        """Queue one leg that came at `since`; request ids are unique on this node for good."""
         if leg.hold:
-            return self.prefill.submit(request, leg.outer_id)
-        return self.decode.submit(request, leg.ticket)
+            return self.prefill.submit(request, leg.outer_id, since)
+        return self.decode.submit(request, leg.ticket, since)
 
     def abort(self, request_id: RequestId) -> None:
         """Stop a leg in any state; ids that are over are fine."""

@@ -98,8 +98,8 @@ def test_settings_that_cannot_work_are_refused_by_flag(field: str, value: int) -
 @pytest.mark.parametrize(
     "message",
     [
-        Submit(Request(rid, (1, 2), Sampling(3), (4,)), Leg(hold=True, outer_id="o")),
-        Submit(Request(rid, (1, 2)), Leg(ticket=ticket)),
+        Submit(Request(rid, (1, 2), Sampling(3), (4,)), Leg(hold=True, outer_id="o"), 1.5),
+        Submit(Request(rid, (1, 2)), Leg(ticket=ticket), 2.5),
         Abort(rid),
     ],
 )

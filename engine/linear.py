@@ -1,0 +1,62 @@
+"""Matrix products with weights that never change.
+
+oneDNN multiplies bfloat16 in tiles, and takes a weight apart into them anew for each product
+unless it was stored that way: for a batch of decode steps that is as much work as the product
+itself. So on a CPU that has bfloat16 instructions the weights are packed once, when they are
+loaded; what comes out is the same.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812  the name the field knows it by
+from torch import Tensor
+
+
+class Linear(Protocol):
+    """y = x W^T + b, for x [tokens, inputs] and W [outputs, inputs]."""
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """[tokens, inputs] to [tokens, outputs]."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLinear:
+    """The weight as it is in the checkpoint, on any device."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """See Linear."""
+        return F.linear(inputs, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLinear:
+    """The weight in oneDNN's own layout, which nothing else can read."""
+
+    packed: Tensor
+    bias: Tensor | None = None
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """See Linear."""
+        run = torch.ops.mkldnn._linear_pointwise  # has no public name; torch is pinned
+        outputs: Tensor = run(inputs, self.packed, self.bias, "none", [], "")
+        return outputs
+
+
+def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """The fastest way to multiply with this weight; a packed one is a copy."""
+    if weight.device.type == "cpu" and weight.dtype is torch.bfloat16 and _has_bfloat16():
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        return PackedLinear(packed, bias)
+    return PlainLinear(weight, bias)
+
+
+def _has_bfloat16() -> bool:
+    """Whether oneDNN is there, and this CPU has instructions for the dtype."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
