@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from api.detokenizing import Detokenizer
 from api.errors import BadRequest
 
+PATH_STARTS = ("/", ".", "~")  # what begins so is no name on a hub
+
 
 class Tokenizer(Protocol):
     """What we use of a tokenizer of transformers."""
@@ -96,19 +98,28 @@ class TextCodec:
 
 
 def load_text_codec(folder: Path | str) -> TextCodec:
-    """A folder's tokenizer, or a hub name's; raises OSError where there is none.
+    """A folder's tokenizer, or a hub name's; raises OSError, which names it, without one."""
+    if str(folder).startswith(PATH_STARTS) and not Path(folder).is_dir():
+        raise OSError(f"{folder} is no folder")
+    try:
+        return text_codec(_load(folder))
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise OSError(f"no tokenizer is to be had from {folder}: {why}") from error
 
-    What has a tokenizer.json is read as that file says, which takes a second and no torch.
-    """
+
+def _load(folder: Path | str) -> Tokenizer:
+    """What has a tokenizer.json is read as that says, which takes a second and no torch."""
     from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
     if (Path(folder) / "tokenizer.json").exists():
-        fast: Any = PreTrainedTokenizerFast.from_pretrained(folder)
-        return text_codec(fast)
+        fast: Tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+        return fast
     from transformers import AutoTokenizer  # takes seconds, and loads torch where it is
 
-    other: Any = AutoTokenizer.from_pretrained(folder)
-    return text_codec(other)
+    found: Any = AutoTokenizer.from_pretrained(folder)
+    other: Tokenizer = found
+    return other
 
 
 def text_codec(tokenizer: Tokenizer) -> TextCodec:

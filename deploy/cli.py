@@ -1,27 +1,39 @@
-"""The command line: `pdserve up|proxy|prefill|decode|status`.
+"""The command line: `pdserve up|proxy|prefill|decode|status|bench`.
 
 Each setting is a flag, a PDSERVE_* variable and a key of the TOML file that --config names,
-in this order; a key nobody knows is refused, with the nearest that somebody does.
+in this order. The file has a table for each command. A flag or a key that nobody knows is
+refused, with the nearest that somebody does.
 """
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
+from importlib.metadata import version
+from inspect import BoundArguments
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, CycloptsPanel, Parameter
 from cyclopts.config import Env, Toml
 
-from deploy.config import UpConfig
+from bench.config import BenchConfig
+from deploy.config import StatusConfig, UpConfig
 from discovery.registration import Role
 from node.config import NodeConfig
 from proxy.config import ProxyConfig
 
 VARIABLES = "PDSERVE_"
-app = App(name="pdserve", help="Disaggregated prefill and decode serving of language models.")
+USAGE_ERROR = 2
+app = App(
+    name="pdserve",
+    help="Disaggregated prefill and decode serving of language models.",
+    version=lambda: version("pdserve"),
+)
 Settings = Parameter(name="*")
 UP_DEFAULTS, PROXY_DEFAULTS = UpConfig(), ProxyConfig()
+STATUS_DEFAULTS, BENCH_DEFAULTS = StatusConfig(), BenchConfig()
 ADMIN_KEY_VARIABLE = "ADMIN_API_KEY"  # vLLM's name for it
 
 
@@ -58,17 +70,64 @@ def decode(config: Annotated[NodeConfig, Settings]) -> None:
     run(Role.DECODE, config)
 
 
+@app.command
+def status(config: Annotated[StatusConfig, Settings] = STATUS_DEFAULTS) -> None:
+    """Show a running cluster; ends with 0 where all is well."""
+    from deploy.status import run
+
+    run(config)
+
+
+@app.command
+def bench(config: Annotated[BenchConfig, Settings] = BENCH_DEFAULTS) -> None:
+    """Measure requests per second and time to first token."""
+    from bench.main import run
+
+    run(config)
+
+
 @app.meta.default
 def _with_file(
     *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
     config: Annotated[Path | None, Parameter(env_var="PDSERVE_CONFIG")] = None,
 ) -> None:
     """Take settings from a TOML file too."""
-    files = [Toml(config, must_exist=True)] if config else []
-    app.config = [Env(VARIABLES, command=False), *files]
-    app(tokens)
+    command, bound = parse(tokens, config)
+    command(*bound.args, **bound.kwargs)
+
+
+def parse(
+    tokens: Sequence[str], file: Path | None = None
+) -> tuple[Callable[..., None], BoundArguments]:
+    """What to call, and with which settings; SystemExit where they cannot be meant."""
+    try:
+        files = [_tables(file)] if file else []
+        app.config = [Env(VARIABLES, command=False), *files]
+        command, bound, _ = app.parse_args(tokens)
+    except (ValueError, OSError) as error:  # the settings' own, and the file's
+        app.error_console.print(CycloptsPanel(error))
+        raise SystemExit(USAGE_ERROR) from error
+    return command, bound
 
 
 def main(*command: str) -> None:
     """The command, if it is not given here, is on the command line."""
     app.meta([*command, *sys.argv[1:]])
+
+
+def _tables(path: Path) -> Toml:
+    """The file's settings by command; raises ValueError for what would never be looked at."""
+    file, commands = Toml(path, must_exist=True), [name for name in app if name[0] != "-"]
+    try:
+        tables = file.config
+    except CycloptsError as error:
+        raise ValueError(f"{path}: {error}") from error
+    for name, table in tables.items():
+        if name not in commands:
+            near = get_close_matches(name, commands, n=1)
+            hint = f" Did you mean [{near[0]}]?" if near else ""
+            known = ", ".join(f"[{one}]" for one in commands)
+            raise ValueError(f'"{name}" in {path} is none of the tables {known}.{hint}')
+        if not isinstance(table, dict):
+            raise ValueError(f'"{name}" in {path} stands outside the table of a command.')
+    return file

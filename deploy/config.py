@@ -1,4 +1,4 @@
-"""The settings of a whole cluster on one machine."""
+"""The settings of a whole cluster on one machine, and of a look at one."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from node.config import HTTP_PORTS, KV_PORTS, ServingOptions, at_least, is_port
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 DEMO_NAME = "pdserve-demo"
 PROXY_PORT = 8000
+PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +44,14 @@ class UpConfig(ServingOptions):
         ServingOptions.__post_init__(self)
         at_least(0, "prefill", self.prefill)
         at_least(1, "decode", self.decode)
+        at_least(0, "ready_timeout_s", self.ready_timeout_s)
         for name in ("port", "discovery_port"):
             is_port(name, getattr(self, name))
         for role in Role:
             for name in ("ports", "devices"):
                 self._one_for_each(role, name)
+            for port in self._list(role, "ports"):
+                is_port(f"{role.name.lower()}_ports", int(port))
 
     def count(self, role: Role) -> int:
         """How many nodes of a role."""
@@ -85,3 +89,15 @@ class UpConfig(ServingOptions):
         if values and len(values) != count:
             kind = role.name.lower()
             raise ValueError(f"--{kind}-{name} has {len(values)} entries for {count} nodes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusConfig:
+    """Which cluster to look at, and how to show it."""
+
+    url: str = PROXY_URL
+    """Where its proxy is."""
+    api_key: tuple[str, ...] = ()
+    """A client's key, for a proxy that wants one; the first is used."""
+    json: bool = False
+    """Print the proxy's answer as it is."""

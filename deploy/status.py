@@ -1,3 +1,104 @@
 """`pdserve status`: what a proxy says of its cluster, as a table."""
 
+import sys
+from collections.abc import Sequence
+from http.client import HTTPException
+from typing import Literal
+from urllib.request import ProxyHandler, Request, build_opener
+
+import msgspec
+
+from deploy.config import StatusConfig
+from discovery.registration import Load, State
+
 ANSWER_S = 5.0
+UNKNOWN = "-"
+HEADINGS = (
+    *("KIND", "ADDRESS", "STATE", "MODEL", "WAITING", "RUNNING", "KV BLOCKS", "HEARD"),
+    *("FAILED", "NODE"),
+)
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """One node, as the proxy knows it."""
+
+    role: str
+    http_address: str
+    node_id: str | None
+    model: str | None
+    state: State
+    load: Load
+    heard_s_ago: float
+    suspect: bool
+    failures: int
+    misfit: str | None
+
+
+class ClusterStatus(msgspec.Struct, frozen=True):
+    """What of the answer is shown."""
+
+    status: Literal["ok", "degraded", "unavailable"]
+    requests_in_flight: int
+    nodes: tuple[NodeStatus, ...]
+
+
+def run(config: StatusConfig) -> None:
+    """Print it; SystemExit with 1 where not all is well, with the reason if it is unknown."""
+    try:
+        body = _fetch(config)
+        cluster = msgspec.json.decode(body, type=ClusterStatus)
+    except (OSError, HTTPException, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise SystemExit(f"pdserve status: {config.url}: {why}") from error
+    sys.stdout.write(body.decode() + "\n" if config.json else render(cluster))
+    if cluster.status != "ok":
+        raise SystemExit(1)
+
+
+def render(cluster: ClusterStatus) -> str:
+    """One line for each node, those that fit nobody explained below."""
+    rows = [HEADINGS, *(_row(node) for node in cluster.nodes)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        f"{cluster.status}, {cluster.requests_in_flight} requests in flight",
+        *(_aligned(row, widths) for row in rows),
+        *(f"{node.http_address}: {node.misfit}" for node in cluster.nodes if node.misfit),
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _fetch(config: StatusConfig) -> bytes:
+    request = Request(config.url.rstrip("/") + "/status")
+    if config.api_key:
+        request.add_header("Authorization", f"Bearer {config.api_key[0]}")
+    direct = build_opener(ProxyHandler({}))  # our own proxy is meant, no other one
+    with direct.open(request, timeout=ANSWER_S) as answer:
+        return bytes(answer.read())
+
+
+def _row(node: NodeStatus) -> Sequence[str]:
+    load, known = node.load, node.load.total_blocks > 0  # vLLM's nodes do not say
+    blocks = f"{load.total_blocks - load.free_blocks}/{load.total_blocks}"
+    waiting, running = str(load.waiting), str(load.running)
+    return (
+        node.role,
+        node.http_address,
+        _state(node),
+        node.model or UNKNOWN,
+        *((waiting, running, blocks) if known else (UNKNOWN,) * 3),
+        f"{node.heard_s_ago:.1f} s ago",
+        str(node.failures),
+        node.node_id or UNKNOWN,
+    )
+
+
+def _state(node: NodeStatus) -> str:
+    """What keeps it from work goes before what it says itself."""
+    if node.misfit:
+        return "fits nobody"
+    return "suspect" if node.suspect else node.state.value
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+    return "  ".join(cells).rstrip()

@@ -23,7 +23,7 @@ Facts = Mapping[str, str]
 
 
 class ProcessFailed(RuntimeError):
-    """A process ended before it was ever ready."""
+    """A process ended before it was ever ready; the text has its last line, which says why."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +40,7 @@ class Child:
     stop_timeout_s: float
     ready: "asyncio.Future[Facts]" = field(default_factory=lambda: asyncio.Future())
     process: Process | None = None
+    last_line: str = ""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
@@ -51,7 +52,8 @@ class Child:
             if self.stopping.is_set():
                 return
             if not self.ready.done():
-                raise ProcessFailed(f"{self.name} ended with status {status}")
+                why = f": {self.last_line}" if self.last_line else ""
+                raise ProcessFailed(f"{self.name} ended with status {status}{why}")
             pause = FIRST_PAUSE_S if clock() - since > PROVEN_S else pause
             log.warning("%s ended with status %s, again in %.1f s", self.name, status, pause)
             with suppress(TimeoutError):
@@ -96,6 +98,8 @@ class Child:
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,  # a Ctrl-C is for us to pass on
                 )
+            if self.stopping.is_set():
+                self.process.kill()  # `stop` came while there was no process yet to be told
             listening = asyncio.create_task(self._listen(ours))
             try:
                 await self._relay(self.process)
@@ -106,7 +110,8 @@ class Child:
     async def _relay(self, process: Process) -> None:
         assert process.stdout is not None
         async for line in process.stdout:
-            self.show(self.name, line.decode(errors="replace").rstrip())
+            self.last_line = line.decode(errors="replace").rstrip()
+            self.show(self.name, self.last_line)
 
     async def _listen(self, ours: socket.socket) -> None:
         ours.setblocking(False)

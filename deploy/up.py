@@ -73,6 +73,7 @@ class Cluster:
     proxy: Child = field(init=False)
     nodes: Sequence[Child] = field(init=False)
     _told: asyncio.Event = field(default_factory=asyncio.Event)
+    _failure: ProcessFailed | TimeoutError | None = None
 
     def __post_init__(self) -> None:
         """Name the processes; none runs yet."""
@@ -84,18 +85,21 @@ class Cluster:
         ]
 
     async def run(self) -> None:
-        """Start, and keep it running until `stop`; raises ProcessFailed, TimeoutError."""
+        """Start, and keep it running until `stop`; raises ProcessFailed, TimeoutError.
+
+        A failure ends the others as `stop` does, and is raised once they are gone.
+        """
         try:
             async with asyncio.TaskGroup() as tasks:
                 starting = tasks.create_task(self._start(tasks))
                 await self._told.wait()
                 starting.cancel()
                 await self._end()
-        except* (ProcessFailed, TimeoutError) as failed:
-            raise failed.exceptions[0] from None
         finally:
             await self._end()
             self.ready.cancel()
+        if self._failure is not None:
+            raise self._failure
 
     def stop(self) -> None:
         """End it once its streams are over; the second time, at once."""
@@ -106,13 +110,27 @@ class Cluster:
 
     async def _start(self, tasks: asyncio.TaskGroup) -> None:
         """Nodes need to know where the proxy listens, so it comes first."""
-        async with asyncio.timeout(self.config.ready_timeout_s):
-            tasks.create_task(self.proxy.run())
-            url = f"http://{(await self.proxy.ready)['http_address']}"
-            for node in self.nodes:
-                tasks.create_task(node.run())
-            await self._registered(url)
-        self.ready.set_result(url)
+        try:
+            async with asyncio.timeout(self.config.ready_timeout_s):
+                tasks.create_task(self._keep(self.proxy))
+                url = f"http://{(await self.proxy.ready)['http_address']}"
+                for node in self.nodes:
+                    tasks.create_task(self._keep(node))
+                await self._registered(url)
+        except TimeoutError as late:
+            self._fail(late)
+        else:
+            self.ready.set_result(url)
+
+    async def _keep(self, child: Child) -> None:
+        try:
+            await child.run()
+        except ProcessFailed as failure:
+            self._fail(failure)
+
+    def _fail(self, failure: ProcessFailed | TimeoutError) -> None:
+        self._failure = self._failure or failure
+        self._told.set()
 
     async def _registered(self, url: str) -> None:
         """Wait until the proxy knows every node."""

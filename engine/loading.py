@@ -15,6 +15,7 @@ from engine.torch_engine import TorchEngine
 from engine.weights import load_decoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+CPU_BATCH_TOKENS, BATCH_TOKENS = 256, 2048
 KV_SHARE_OF_FREE_MEMORY = 0.25
 
 
@@ -37,10 +38,16 @@ def load_engine(config: EngineConfig) -> TorchEngine:
         model.num_kv_heads,
         checkpoint.eos_token_ids,
     )
-    limits = Limits(config.max_num_batched_tokens, config.max_num_seqs, max_len)
+    batch_tokens = config.max_num_batched_tokens or _batch_tokens(device)
+    limits = Limits(batch_tokens, config.max_num_seqs, max_len)
     return TorchEngine.build(
         info, decoder, memory, limits, prefix_cache=config.enable_prefix_caching
     )
+
+
+def _batch_tokens(device: torch.device) -> int:
+    """As many as keep the device's arithmetic busy: more would only make others wait."""
+    return CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS
 
 
 def _dtype(wanted: str, model: ModelConfig) -> torch.dtype:

@@ -98,7 +98,7 @@ class PullBook:
     arrived: list[Arrived] = field(default_factory=list)
     _pulls: dict[str, _Pull] = field(default_factory=dict)
     _hosts: dict[Address, Welcome | None] = field(default_factory=dict)
-    _reads: dict[int, _Pull] = field(default_factory=dict)
+    _reads: dict[int, tuple[_Pull, Welcome]] = field(default_factory=dict)
     _num_reads: int = 0
 
     @property
@@ -159,13 +159,19 @@ class PullBook:
                 self._fail(pull, error, now)
 
     def read_done(self, read_id: int, error: TransferError | None, *, now: float) -> None:
-        """A read has ended: its bytes are here, or it will write no more."""
-        pull = self._reads.pop(read_id)
+        """A read has ended: its bytes are here, or it will write no more.
+
+        A link that fails one read fails them all; the next pull introduces itself anew.
+        """
+        pull, host = self._reads.pop(read_id)
         pull.in_flight -= 1
         if pull.in_flight == 0:
             pull.seconds += now - pull.moving_since
         if error is not None:
             self._fail(pull, error, now)
+            # a host that was met again since has another link
+            if isinstance(error, PeerUnreachable) and self._hosts.get(pull.address) is host:
+                self.lost(pull.address, error, now=now)
         elif pull.stage is Stage.ENDING:
             self._bury(pull)
         else:
@@ -227,7 +233,8 @@ class PullBook:
 
     def _advance(self, pull: _Pull, now: float) -> None:
         """Order the reads that have become possible; settle when all are done."""
-        if pull.stage is not Stage.PULLING or self._hosts.get(pull.address) is None:
+        host = self._hosts.get(pull.address)
+        if pull.stage is not Stage.PULLING or host is None:
             return
         offered, reserved = len(pull.theirs), len(pull.into)
         if offered > reserved or (pull.sealed and offered < reserved):
@@ -235,23 +242,23 @@ class PullBook:
             mismatch = f"{offered} blocks on offer, {reserved} reserved"
             self._fail(pull, LayoutMismatch(mismatch), now)
             return
-        self._order(pull, now)
+        self._order(pull, host, now)
         if pull.sealed and pull.in_flight == 0:
             pull.stage, pull.heard_at = Stage.SETTLING, now
             self.outbox.append((pull.address, Settle(pull.ticket.ticket_id)))
 
-    def _order(self, pull: _Pull, now: float) -> None:
+    def _order(self, pull: _Pull, host: Welcome, now: float) -> None:
         pairs = zip(pull.theirs[pull.ordered :], pull.into[pull.ordered :], strict=False)
         runs = list(coalesce(pairs))
         if not runs:
             return
-        pull.ordered = max(pull.ordered, len(pull.theirs))
+        pull.ordered = len(pull.theirs)
         pull.num_bytes += sum(run.count for run in runs) * sum(self.hello.layout.block_bytes)
         if pull.in_flight == 0:
             pull.moving_since = now
         pull.in_flight += 1
         self._num_reads += 1
-        self._reads[self._num_reads] = pull
+        self._reads[self._num_reads] = pull, host
         self.orders.append(ReadOrder(self._num_reads, pull.address, runs))
 
     def _confirm(self, key: str) -> None:
@@ -267,8 +274,7 @@ class PullBook:
         if pull.stage is Stage.HELD:
             return  # its owner hears of it when it pulls
         pull.stage = Stage.ENDING
-        if pull.in_flight == 0:
-            self._bury(pull)
+        self._bury(pull)
 
     def _bury(self, pull: _Pull) -> None:
         if pull.in_flight == 0:

@@ -55,15 +55,17 @@ async def _serve(role: Role, config: NodeConfig) -> None:
     port = HTTP_PORTS[role] if config.port is None else config.port
     with _listen(config.host, port) as listening:
         http_port, node_id = listening.getsockname()[1], uuid4().hex
-        codec = asyncio.create_task(asyncio.to_thread(load_text_codec, _tokenizer(config)))
-        engine = await EngineClient.start(_job(role, config, node_id, host))
+        codec, engine = await asyncio.gather(
+            asyncio.to_thread(load_text_codec, _tokenizer(config)),
+            EngineClient.start(_job(role, config, node_id, host)),
+        )
         addresses = (
             format_address(host, http_port),
             format_address(host, engine.ready.kv_port),
         )
         identity = Identity.of(role, node_id, _names(config)[0], addresses, engine.ready)
         try:
-            await _Node(config, engine, identity, listening, await codec).run()
+            await _Node(config, engine, identity, listening, codec).run()
         finally:
             await engine.stop()
 

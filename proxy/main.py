@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, closing
 
 import uvicorn
 import uvloop
+import zmq
 from quart import Quart
 
 from api.served import Served
@@ -36,14 +37,20 @@ logger = logging.getLogger(__name__)
 
 
 def run(config: ProxyConfig) -> None:
-    """Serve until a signal to stop; streams that run may finish within --drain-timeout-s."""
+    """Serve until a signal to stop; streams that run may finish within --drain-timeout-s.
+
+    SystemExit with the reason where it cannot.
+    """
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
     if config.supervisor_fd is not None:
         end_with(config.supervisor_fd)
     for stop in STOP_SIGNALS:  # uvicorn raises them once more when all is done
         signal.signal(stop, lambda *_: None)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config))
+        try:
+            runner.run(_serve(config))
+        except (OSError, zmq.ZMQError) as error:
+            raise SystemExit(f"the proxy ends: {error}") from error
 
 
 async def _serve(config: ProxyConfig) -> None:

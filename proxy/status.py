@@ -29,6 +29,7 @@ def cluster_status(registry: Registry, *, now: float, in_flight: int) -> dict[st
         "decode_node_count": len(addresses[Role.DECODE]),
         "prefill_nodes": addresses[Role.PREFILL],
         "decode_nodes": addresses[Role.DECODE],
+        "status": health(registry, now=now)[1]["status"],
         "requests_in_flight": in_flight,
         "nodes": [_describe(node, registry, now) for node in nodes],
     }

@@ -11,7 +11,7 @@ from typing import Any
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionChunk
 
-from deploy.config import DEMO_NAME, UpConfig
+from deploy.config import UpConfig
 from deploy.up import Cluster
 
 QUESTION = "What is a prefill node?"
@@ -49,9 +49,10 @@ async def _ask(url: str, question: str) -> int:
     first_s, stages = None, list[Mapping[str, Any]]()
     _say(f"{url}\n\nyou    {question}\nmodel  ", end="")
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        models = await client.models.list()  # also loads what the client loads at first use
         since = clock()
         stream = await client.chat.completions.create(
-            model=DEMO_NAME,
+            model=models.data[0].id,
             messages=[{"role": "user", "content": question}],
             temperature=0,
             stream=True,

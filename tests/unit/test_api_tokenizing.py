@@ -59,3 +59,13 @@ def test_special_tokens_are_shown_if_asked_for() -> None:
     assert CODEC.decode(tokens) == "a"
     assert CODEC.decode(tokens, skip_special_tokens=False) == "a</s>"
     assert TEMPLATE in str(CODEC.tokenizer.chat_template)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("none", "is no folder"), (".", "no tokenizer is to be had from")]
+)
+def test_where_there_is_no_tokenizer(name: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=said) as error:
+        load_text_codec(tmp_path / name)
+    assert str(tmp_path) in str(error.value)
+    assert "\n" not in str(error.value)

@@ -112,7 +112,8 @@ def test_a_sender_is_blamed_once_and_memory_is_bounded() -> None:
 
 def test_who_fits_nobody_is_told_when_it_joins() -> None:
     intake = Intake(Registry())
-    for kind, at, size in (("P", "p:1", 16), ("D", "d:1", 32), ("D", "d:2", 16)):
+    nodes = (("P", "p:1", 16), ("D", "d:1", 32), ("D", "d:2", 16), ("P", "p:2", 16))
+    for kind, at, size in nodes:
         one = BARE | {"type": kind, "http_address": at, "kv_layout": {"block_size": size}}
         joined = intake.take([b"", pack(one)], now=0, wall_time=0)
         assert joined
@@ -122,14 +123,13 @@ def test_who_fits_nobody_is_told_when_it_joins() -> None:
 
 def test_a_restart_is_told_as_such() -> None:
     intake = Intake(Registry())
-    first = intake.take([b"", pack(BARE | {"node_id": "1"})], now=0, wall_time=0)
-    again = intake.take([b"", pack(BARE | {"node_id": "1"})], now=0, wall_time=0)
-    second = intake.take([b"", pack(BARE | {"node_id": "2"})], now=0, wall_time=0)
-    assert first
-    assert not again
-    assert second
-    assert second.replaced
-    assert second.replaced.node_id == "1"
+    joined = [
+        intake.take([b"", pack(BARE | {"node_id": name})], now=0, wall_time=0)
+        for name in ("1", "1", "2")
+    ]
+    replaced = [one and (one.replaced and one.replaced.node_id) for one in joined]
+    assert [one is not None for one in joined] == [True, False, True]
+    assert replaced == [None, None, "1"]
 
 
 @pytest.mark.parametrize(

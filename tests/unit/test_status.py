@@ -52,7 +52,7 @@ def test_status_has_vllms_keys_and_all_of_every_node() -> None:
     told = cluster_status(registry, now=2, in_flight=7)
     assert (told["prefill_node_count"], told["decode_node_count"]) == (1, 1)
     assert (told["prefill_nodes"], told["decode_nodes"]) == (["h:0"], ["h:1"])
-    assert told["requests_in_flight"] == 7
+    assert (told["status"], told["requests_in_flight"]) == ("ok", 7)
     assert told["nodes"][0] == {
         "role": "prefill",
         "http_address": "h:0",
@@ -70,6 +70,11 @@ def test_status_has_vllms_keys_and_all_of_every_node() -> None:
         "fits": True,
         "misfit": None,
     }
+
+
+def test_status_says_how_it_is() -> None:
+    assert cluster_status(known(D), now=2, in_flight=0)["status"] == "degraded"
+    assert cluster_status(known(D), now=6, in_flight=0)["status"] == "unavailable"
 
 
 def test_status_says_who_fits_nobody_and_why() -> None:

@@ -14,6 +14,7 @@ from deploy.supervisor import Child, ProcessFailed
 SAY_READY = 'import os,sys; os.write(int(sys.argv[-1]), b\'{"http_address": "h:1"}\\n\'); '
 FOREVER = "import signal; print('hello', flush=True); signal.pause()"
 WAIT_FOR_US = "os.read(int(sys.argv[-1]), 1)"
+PATIENCE_S = 10
 STUBBORN = "import signal; signal.signal(15, 1); print('hello', flush=True); signal.pause()"
 
 
@@ -63,8 +64,25 @@ async def test_what_dies_after_it_was_ready_is_started_again() -> None:
 
 async def test_what_dies_before_is_a_failure() -> None:
     one = child("raise SystemExit(7)", Screen())
-    with pytest.raises(ProcessFailed, match="status 7"):
+    with pytest.raises(ProcessFailed, match=r"^one ended with status 7$"):
         await one.run()
+
+
+async def test_a_failure_has_its_reason() -> None:
+    one = child("print('first'); raise SystemExit('no such model')", Screen())
+    with pytest.raises(ProcessFailed, match=r"^one ended with status 1: no such model$"):
+        await one.run()
+
+
+async def test_what_is_stopped_while_it_is_being_started_does_not_stay() -> None:
+    one = child(FOREVER, Screen())
+    running = asyncio.create_task(one.run())
+    await asyncio.sleep(0)  # it is being started, and is nobody yet
+    assert one.process is None
+    await one.stop()
+    await asyncio.wait_for(running, PATIENCE_S)
+    assert one.process is not None
+    assert one.process.returncode == -signal.SIGKILL
 
 
 async def test_what_does_not_stop_is_killed() -> None:
@@ -88,4 +106,4 @@ async def test_it_notices_that_we_are_gone() -> None:
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
-    assert await asyncio.wait_for(ended, 10) == 0
+    assert await asyncio.wait_for(ended, PATIENCE_S) == 0

@@ -1,0 +1,120 @@
+"""`pdserve bench`: requests per second and time to first token, of a cluster or an endpoint."""
+
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+
+from bench.config import BenchConfig
+from bench.cpu import family_seconds
+from bench.load import Outcome, Work, WrongAnswer, percentile, run_load
+from deploy.config import UpConfig
+from deploy.supervisor import ProcessFailed
+from deploy.up import Cluster
+
+MODEL = "random-llama"
+WARM_UP = 16
+Family = Callable[[], dict[str, int]]
+FAILURES = (aiohttp.ClientError, WrongAnswer, ProcessFailed, TimeoutError)
+
+
+def run(config: BenchConfig) -> None:
+    """Measure it a few times, and print a table; SystemExit with the reason where it cannot."""
+    try:
+        if config.url is not None and config.model is not None:
+            asyncio.run(_measure(config, config.url, config.model, dict))
+        else:
+            _with_random_weights(config)
+    except* FAILURES as failed:
+        raise SystemExit(f"pdserve bench: {_first(failed)}") from failed
+
+
+def _with_random_weights(config: BenchConfig) -> None:
+    import torch  # seconds that an endpoint's measurement does without
+
+    from bench.checkpoint import Shape, write_checkpoint
+
+    with tempfile.TemporaryDirectory() as folder:
+        shape = replace(Shape(), vocab_size=config.vocabulary)
+        write_checkpoint(Path(folder), shape, dtype=torch.bfloat16)
+        asyncio.run(_split(config, folder))
+
+
+async def _split(config: BenchConfig, folder: str) -> None:
+    """In a cluster of its own, each of whose processes is watched."""
+    of_cluster = UpConfig(
+        model=folder,
+        served_model_name=(MODEL,),
+        port=0,
+        enable_prefix_caching=False,
+        kv_connector=config.kv_connector,
+        log_level="warning",
+    )
+    cluster = Cluster(of_cluster, show=lambda line: print(line, file=sys.stderr))  # noqa: T201
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(cluster.run())
+        url = await cluster.ready
+        await _measure(config, url, MODEL, lambda: _family(cluster))
+        cluster.stop()
+
+
+async def _measure(config: BenchConfig, url: str, model: str, family: Family) -> None:
+    work = Work(
+        config.requests,
+        config.concurrency,
+        config.prompt_tokens,
+        config.output_tokens,
+        config.vocabulary,
+    )
+    await run_load(url, model, replace(work, requests=WARM_UP, seed=-1))
+    outcomes = list[Outcome]()
+    for number in range(config.runs):
+        before = family_seconds(family())
+        outcomes.append(await run_load(url, model, replace(work, seed=number)))
+        after = family_seconds(family())
+        _report(number, outcomes[-1], {name: after[name] - before[name] for name in after})
+    rates = [outcome.requests_per_s for outcome in outcomes]
+    firsts = [percentile(outcome.first_token, 0.5) for outcome in outcomes]
+    _say(
+        f"median of {config.runs} runs: {statistics.median(rates):.1f} requests/s, "
+        f"time to first token p50 {statistics.median(firsts) * 1000:.1f} ms"
+    )
+
+
+def _family(cluster: Cluster) -> dict[str, int]:
+    running = {child.name: child.process for child in (cluster.proxy, *cluster.nodes)}
+    pids = {name: process.pid for name, process in running.items() if process}
+    return {"load generator": os.getpid(), **pids}
+
+
+def _report(number: int, outcome: Outcome, spent: dict[str, float]) -> None:
+    first, between = outcome.first_token, outcome.between_tokens
+    _say(
+        f"run {number + 1}: {outcome.requests_per_s:.1f} requests/s; first token "
+        f"p50 {percentile(first, 0.5) * 1000:.1f} p99 {percentile(first, 0.99) * 1000:.1f} ms; "
+        f"between tokens p50 {percentile(between, 0.5) * 1000:.1f} "
+        f"p99 {percentile(between, 0.99) * 1000:.1f} ms"
+    )
+    for name, times in outcome.stages.items():
+        p50, p99 = percentile(times, 0.5) * 1000, percentile(times, 0.99) * 1000
+        _say(f"    {name:20} p50 {p50:6.1f} p99 {p99:6.1f} ms")
+    for name, seconds in spent.items():
+        share, each_ms = seconds / outcome.seconds, seconds / len(first) * 1000
+        _say(f"    {name:20} {share:5.0%} of a core, {each_ms:5.1f} ms for each request")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _first(failed: BaseExceptionGroup[Exception]) -> Exception:
+    """One of what went wrong at once."""
+    first = failed.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,54 @@
+"""`pdserve bench` against an endpoint that runs; the one with a cluster is `make bench`."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from bench.main import WARM_UP
+from tests.fakes.raw_http import END, SSE, answer, events, raw_server
+
+ROOT = Path(__file__).parents[2]
+MAIN = "import sys; from deploy.cli import main; main(); assert 'torch' not in sys.modules"
+TOKEN = {"choices": [{"text": "a"}]}
+STAGES = {"stages": [{"stage": "prefill", "seconds": 0.25}]}
+USAGE = {"choices": [], "usage": {"completion_tokens": 2}, "pdserve": STAGES}
+SHAPE = ["--runs", "2", "--requests", "3", "--concurrency", "2"]
+SIZES = ["--prompt-tokens", "5", "--output-tokens", "2", "--vocabulary", "7"]
+
+
+async def bench(url: str) -> subprocess.CompletedProcess[str]:
+    words = ["bench", "--url", url, "--model", "llama", *SHAPE, *SIZES]
+    command = [sys.executable, "-c", MAIN, *words]
+    return await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, cwd=ROOT
+    )
+
+
+async def test_an_endpoint_that_runs_is_measured_and_nothing_started() -> None:
+    script = [SSE, *events(TOKEN, TOKEN, USAGE), b"e\r\ndata: [DONE]\n\n\r\n", END]
+    asked = WARM_UP + 2 * 3
+    async with raw_server(*[script] * asked) as server:
+        ran = await bench(f"http://{server.address}")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    first, stage, *_ = lines = ran.stdout.splitlines()
+    assert first.startswith("run 1: ")
+    assert stage.split() == ["prefill", "p50", "250.0", "p99", "250.0", "ms"]
+    assert lines[-1].startswith("median of 2 runs: ")
+    assert len(lines) == 5  # none is about a process
+    bodies = [msgspec.json.decode(body) for body in server.bodies]
+    assert (len(bodies), server.connections) == (asked, 3 * 2)
+    assert {body["model"] for body in bodies} == {"llama"}
+    assert {body["max_tokens"] for body in bodies} == {2}
+    assert {len(body["prompt"]) for body in bodies} == {5}
+    assert {token for body in bodies for token in body["prompt"]} == {1, 2, 3, 4, 5, 6}
+
+
+async def test_an_endpoint_that_refuses_ends_it_with_its_words() -> None:
+    refusal = [answer(404, {"error": "no such model"})]
+    async with raw_server(*[refusal] * WARM_UP) as server:
+        ran = await bench(f"http://{server.address}")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == 'pdserve bench: {"error":"no such model"}\n'

@@ -1,0 +1,71 @@
+"""What cannot start says why in a line, ends with a status, and leaves nothing behind."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.config import UpConfig
+from deploy.supervisor import ProcessFailed
+from deploy.up import Cluster
+
+ROOT = Path(__file__).parents[2]
+HERE = "127.0.0.1"
+MAIN = "from deploy.cli import main; main()"
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """A port that somebody else listens on."""
+    with socket.create_server((HERE, 0)) as listening:
+        yield str(listening.getsockname()[1])
+
+
+def pdserve(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", MAIN, *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("command", ["up", "proxy", "prefill"])
+def test_a_model_that_is_nowhere(command: str, tmp_path: Path) -> None:
+    model = str(tmp_path / "none")
+    ran = pdserve(command, "--model", model, "--port", "0")
+    assert ran.returncode == 1
+    assert f"{model} is no folder" in ran.stderr.splitlines()[-1]
+    assert "Traceback" not in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("flag", ["--port", "--discovery-port"])
+def test_a_port_of_the_proxy_that_is_taken(flag: str, taken: str) -> None:
+    free = {"--port": "0", "--discovery-port": "0"} | {flag: taken}
+    ran = pdserve("proxy", *(word for pair in free.items() for word in pair))
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("the proxy ends: ")
+    assert "Address already in use" in ran.stderr
+    assert taken in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+async def test_a_port_of_one_node_that_is_taken_ends_all_of_them(taken: str) -> None:
+    config = UpConfig(port=0, prefill_ports=(int(taken),), threads=1, kv_connector="tcp")
+    cluster = Cluster(config, show=lambda line: None)
+    why = f"prefill-0 ended with status 1: .*Address already in use.*{taken}"
+    with pytest.raises(ProcessFailed, match=why):
+        await asyncio.wait_for(cluster.run(), PATIENCE_S)
+    children = (cluster.proxy, *cluster.nodes)
+    assert None not in [child.process and child.process.returncode for child in children]
+
+
+async def test_what_is_not_ready_in_time_is_ended() -> None:
+    cluster = Cluster(UpConfig(port=0, ready_timeout_s=0.0), show=lambda line: None)
+    async with asyncio.timeout(PATIENCE_S) as patience:
+        with pytest.raises(TimeoutError):
+            await cluster.run()
+    assert not patience.expired()
+    assert cluster.ready.cancelled()
+    assert cluster.proxy.process is None or cluster.proxy.process.returncode is not None

@@ -1,0 +1,115 @@
+"""`pdserve status` against what a proxy really says, and against everybody else."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from discovery.registration import Load, Registration, Role, State
+from discovery.registry import Registry
+from proxy.status import cluster_status
+from tests.fakes.raw_http import CUT, Step, answer, raw_server
+
+ROOT = Path(__file__).parents[2]
+MAIN = "from deploy.cli import main; main()"
+P, D = Role.PREFILL, Role.DECODE
+TABLE = """\
+ok, 7 requests in flight
+KIND     ADDRESS  STATE        MODEL  WAITING  RUNNING  KV BLOCKS  HEARD      FAILED  NODE
+prefill  p:1      ready        llama  1        2        1/4        2.0 s ago  0       n0
+decode   d:1      suspect      llama  0        0        0/9        2.0 s ago  1       n1
+decode   d:2      draining     llama  -        -        -          2.0 s ago  0       n2
+prefill  p:2      fits nobody  other  -        -        -          2.0 s ago  0       n3
+p:2: model is other here and llama on d:2
+"""
+
+
+def cluster() -> Registry:
+    registry = Registry()
+    for one in (
+        Registration(P, "p:1", "h:0", "n0", "llama", load=Load(1, 2, 3, 4)),
+        Registration(D, "d:1", "h:0", "n1", "llama", load=Load(0, 0, 9, 9)),
+        Registration(D, "d:2", "h:0", "n2", "llama", state=State.DRAINING),
+        Registration(P, "p:2", "h:0", "n3", "other"),
+    ):
+        registry.apply(one, now=0)
+    registry.suspect("n1")
+    return registry
+
+
+def told(registry: Registry) -> bytes:
+    return answer(200, cluster_status(registry, now=2, in_flight=7))
+
+
+async def pdserve_status(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", MAIN, "status", *words]
+    return await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, cwd=ROOT
+    )
+
+
+async def test_all_that_is_known_of_a_node_is_in_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # is not asked
+    async with raw_server([told(cluster())]) as proxy:
+        ran = await pdserve_status("--url", f"http://{proxy.address}/")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, TABLE, "")
+    assert proxy.heads[0].startswith("GET /status HTTP/1.1")
+
+
+async def test_json_is_what_the_proxy_said() -> None:
+    registry = cluster()
+    async with raw_server([told(registry)]) as proxy:
+        ran = await pdserve_status("--url", f"http://{proxy.address}", "--json")
+    said = cluster_status(registry, now=2, in_flight=7)
+    assert (ran.returncode, msgspec.json.decode(ran.stdout)) == (0, said)
+
+
+async def test_a_cluster_that_is_not_well_is_shown_and_ends_with_1() -> None:
+    registry = Registry()
+    registry.apply(Registration(D, "d:1", "h:0", "n1"), now=0)
+    async with raw_server([told(registry)]) as proxy:
+        ran = await pdserve_status("--url", f"http://{proxy.address}")
+    assert ran.returncode == 1
+    assert ran.stdout.startswith("degraded, 7 requests in flight\n")
+    assert "d:1" in ran.stdout
+
+
+async def test_a_key_is_shown_to_a_proxy_that_wants_one() -> None:
+    async with raw_server([told(cluster())]) as proxy:
+        await pdserve_status("--url", f"http://{proxy.address}", "--api-key", "sesame")
+    assert "Authorization: Bearer sesame" in proxy.heads[0]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ([answer(401, {"error": "who?"})], "HTTP Error 401"),
+        ([answer(200, ["not", "a", "proxy"])], "Expected `object`, got `array`"),
+        ([CUT], "without response"),
+        ([b"What?\r\n\r\n", CUT], "What?"),
+    ],
+)
+async def test_who_does_not_answer_like_a_proxy(script: list[Step], said: str) -> None:
+    async with raw_server(script) as server:
+        url = f"http://{server.address}"
+        ran = await pdserve_status("--url", url)
+    _is_one_line(ran, url, said)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"), [("http://127.0.0.1:1", "refused"), ("nowhere", "unknown url type")]
+)
+async def test_who_cannot_be_reached(url: str, said: str) -> None:
+    _is_one_line(await pdserve_status("--url", url), url, said)
+
+
+def _is_one_line(ran: subprocess.CompletedProcess[str], url: str, said: str) -> None:
+    assert (ran.returncode, ran.stdout) == (1, "")
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith(f"pdserve status: {url}: ")
+    assert said in line

@@ -1,0 +1,161 @@
+"""What is typed is taken as it is meant, or refused by its name, and nothing slow is loaded."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from deploy.cli import app, parse
+from deploy.config import UpConfig
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ["torch", "transformers", "zmq", "aiohttp", "quart", "uvicorn"]
+COMMANDS = [name for name in app if name[0] != "-"]
+LOAD_NOTHING = f"""
+import sys
+from deploy.cli import main
+try:
+    main()
+finally:
+    assert not {{*sys.modules}}.intersection({HEAVY})
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "pdserve.toml"
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No message is broken over lines."""
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+def up(*words: str, file: Path | None = None) -> UpConfig:
+    _, bound = parse(["up", *words], file)
+    config = bound.arguments.get("config", UpConfig())
+    assert isinstance(config, UpConfig)
+    return config
+
+
+def test_a_flag_beats_a_variable_beats_the_file_beats_the_default(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert up().prefill == 1
+    file.write_text("[up]\nprefill = 2\n[proxy]\nport = 1\n")
+    assert up(file=file).prefill == 2
+    monkeypatch.setenv("PDSERVE_PREFILL", "3")
+    assert up(file=file).prefill == 3
+    assert up("--prefill", "4", file=file).prefill == 4
+
+
+def test_what_is_plural_has_a_form_everywhere(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text('[up]\napi_key = ["a", "b"]\n')
+    assert up(file=file).api_key == ("a", "b")
+    monkeypatch.setenv("PDSERVE_API_KEY", "c d")
+    assert up(file=file).api_key == ("c", "d")
+    assert up("--api-key", "e", "--api-key", "f", file=file).api_key == ("e", "f")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["up", "--prefil", "2"], "Unknown option: --prefil. Did you mean --prefill?"),
+        (["upp"], 'Unknown command "upp". Did you mean "up"?'),
+        (["up", "extra"], "extra"),
+        (["up", "--prefill", "two"], 'Invalid value for --prefill: unable to convert "two"'),
+        (["up", "--prefill", "-1"], "--prefill -1 has to be at least 0"),
+        (["up", "--decode", "0"], "--decode 0 has to be at least 1"),
+        (["up", "--port", "70000"], "--port 70000 is no port"),
+        (["up", "--prefill-ports", "70000"], "--prefill-ports 70000 is no port"),
+        (["up", "--prefill", "2", "--prefill-ports", "1"], "--prefill-ports has 1 entries"),
+        (["up", "--dtype", "float64"], 'Invalid value "float64" for --dtype'),
+        (["up", "--drain-timeout-s", "nan"], "--drain-timeout-s nan has to be at least 0"),
+        (["up", "--ready-timeout-s", "-1"], "--ready-timeout-s -1.0 has to be at least 0"),
+        (["proxy", "--tries", "0"], "--tries must be 1 or more"),
+        (["bench", "--requests", "0"], "--requests 0 has to be at least 1"),
+        (["bench", "--url", "http://h"], "--url and --model go together"),
+        (["bench", "--model", "m"], "--url and --model go together"),
+        (["prefill"], "--model requires an argument"),
+        (["decode", "--model", "m", "--kv-port", "-1"], "--kv-port -1 is no port"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_none_but_decode_nodes_is_a_cluster() -> None:
+    """They compute their prompts themselves."""
+    assert up("--prefill", "0").prefill == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[up]\nprefil = 2", 'Unknown option: "[prefil]" from {}. Did you mean --prefill?'),
+        ('[up]\nprefill = "two"', 'for [prefill] from {}: unable to convert "two" into int'),
+        ("[up]\nprefill = -1", "--prefill -1 has to be at least 0"),
+        ("prefil = 2", '"prefil" in {} is none of the tables'),
+        ("[prox]\nport = 2", "Did you mean [proxy]?"),
+        ("prefill = 2", '"prefill" in {} stands outside the table of a command'),
+        ("[up", "{}: TOMLDecodeError: Expected ']'"),
+        (None, "No such file or directory: '{}'"),
+    ],
+)
+def test_a_file_is_refused_by_the_key(
+    text: str | None, said: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        parse(["up"], file)
+    assert ended.value.code == 2
+    assert said.format(file) in capsys.readouterr().err
+
+
+def test_a_variable_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PDSERVE_PREFILL", "two")
+    with pytest.raises(SystemExit):
+        parse(["up"])
+    assert 'PDSERVE_PREFILL from env: unable to convert "two"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--help"], "Run a whole cluster on this machine."),
+        (["--version"], version("pdserve")),
+        *(([command, "--help"], "Usage: pdserve") for command in COMMANDS),
+        (["up", "--help"], "--prefill"),
+    ],
+)
+def test_help_loads_nothing(words: list[str], said: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LOAD_NOTHING, *words], capture_output=True, text=True, cwd=ROOT
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert said in ran.stdout
+
+
+def test_a_refusal_is_a_line_and_a_status(file: Path) -> None:
+    """The whole way, with --config before the command."""
+    file.write_text("[up]\nprefill = -1")
+    words = ["--config", str(file), "up"]
+    ran = subprocess.run(
+        [sys.executable, "-c", LOAD_NOTHING, *words], capture_output=True, text=True, cwd=ROOT
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "--prefill -1 has to be at least 0" in ran.stderr
+    assert "Traceback" not in ran.stderr

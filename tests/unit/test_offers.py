@@ -1,0 +1,250 @@
+"""The source's books: who is told what, and when an offer ends. No sockets, no clock."""
+
+import pytest
+
+from kv_transfer.api import Outcome, Sealed, Settled
+from kv_transfer.layout import KvLayout
+from kv_transfer.offers import OfferBook
+from kv_transfer.ticket import LEASE_S
+from kv_transfer.wire import (
+    SILENCE_S,
+    Abandon,
+    Confirmed,
+    FromSource,
+    Gone,
+    Hello,
+    Look,
+    News,
+    Refused,
+    Settle,
+    Welcome,
+)
+
+LAYOUT = KvLayout("bytes", 1, 1, (4,))
+HERE, ELSEWHERE = "our machine", "another machine"
+WELCOME = Welcome("engine", "same", LAYOUT, (), (b"card",), HERE)
+SEALED = Sealed(2, 42)
+A, B = b"sink a", b"sink b"
+
+
+@pytest.fixture
+def book() -> OfferBook:
+    return OfferBook(lambda: WELCOME, "same", LAYOUT, "engine")
+
+
+def said(book: OfferBook) -> list[tuple[bytes, FromSource]]:
+    out, book.outbox = book.outbox, []
+    return out
+
+
+def enter(book: OfferBook, peer: bytes = A, machine: str = HERE) -> None:
+    book.heard(peer, Hello("same", LAYOUT, machine), now=0)
+    assert said(book) == [(peer, WELCOME)]
+
+
+def look(
+    book: OfferBook, peer: bytes = A, key: str = "t", known: int = 0, now: float = 0
+) -> list[tuple[bytes, FromSource]]:
+    book.heard(peer, Look(key, "engine", known), now=now)
+    return said(book)
+
+
+def deliver(book: OfferBook, key: str, peer: bytes = A) -> None:
+    book.offer(key, None)
+    look(book, peer, key)
+    book.heard(peer, Settle(key), now=0)
+    assert said(book) == [(peer, Confirmed(key))]
+
+
+class TestNeedsDriving:
+    def test_nobody_came(self, book: OfferBook) -> None:
+        assert not book.needs_driving(HERE)
+        book.offer("t", None)
+        enter(book, machine=ELSEWHERE)  # introduced, but asks for nothing
+        assert not book.needs_driving(HERE)
+
+    @pytest.mark.parametrize("machine", [HERE, ELSEWHERE])
+    def test_the_first_pull_of_a_sink_makes_a_connection(
+        self, book: OfferBook, machine: str
+    ) -> None:
+        enter(book, machine=machine)
+        book.offer("t", None)
+        look(book)
+        assert book.needs_driving(HERE)
+
+    @pytest.mark.parametrize(("machine", "needed"), [(HERE, False), (ELSEWHERE, True)])
+    def test_one_that_has_read_reads_alone_on_our_machine(
+        self, book: OfferBook, machine: str, needed: bool
+    ) -> None:
+        enter(book, machine=machine)
+        deliver(book, "t")
+        assert not book.needs_driving(HERE)  # it is connected, and reads nothing
+        book.offer("u", None)
+        look(book, key="u")
+        assert book.needs_driving(HERE) is needed
+
+    def test_one_that_says_hello_again_connects_again(self, book: OfferBook) -> None:
+        enter(book)
+        deliver(book, "t")
+        enter(book)
+        book.offer("u", None)
+        look(book, key="u")
+        assert book.needs_driving(HERE)
+
+    def test_a_pull_that_failed_proves_nothing(self, book: OfferBook) -> None:
+        enter(book)
+        book.offer("t", None)
+        look(book)
+        book.withdraw("t")
+        book.heard(A, Settle("t"), now=0)
+        book.offer("u", None)
+        look(book, key="u")
+        assert book.needs_driving(HERE)
+
+    @pytest.mark.parametrize("gone", ["silent", "abandoned", "withdrawn"])
+    def test_one_that_is_gone_needs_nothing(self, book: OfferBook, gone: str) -> None:
+        enter(book, machine=ELSEWHERE)
+        book.offer("t", None)
+        look(book)
+        if gone == "silent":
+            book.expire(SILENCE_S)
+        elif gone == "abandoned":
+            book.heard(A, Abandon("t"), now=0)
+        else:
+            book.withdraw("t")
+        assert not book.needs_driving(HERE)
+
+    def test_one_among_many_is_enough(self, book: OfferBook) -> None:
+        enter(book)
+        deliver(book, "t")
+        enter(book, B, ELSEWHERE)
+        for key, peer in (("u", A), ("v", B)):
+            book.offer(key, None)
+            look(book, peer, key)
+        assert book.needs_driving(HERE)
+
+
+def test_a_sink_is_told_each_block_once_and_the_end(book: OfferBook) -> None:
+    enter(book)
+    book.offer("t", None)
+    book.extend("t", [5, 6])
+    assert look(book, known=1) == [(A, News("t", 1, (6,)))]
+    book.flush()
+    assert said(book) == []
+    book.extend("t", [7])
+    book.seal("t", SEALED, now=0)
+    book.flush()
+    assert said(book) == [(A, News("t", 2, (7,), SEALED))]
+    book.flush()
+    assert said(book) == []
+
+
+def test_the_end_alone_is_news(book: OfferBook) -> None:
+    enter(book)
+    book.offer("t", None)
+    look(book)
+    book.seal("t", SEALED, now=0)
+    book.flush()
+    assert said(book) == [(A, News("t", 0, (), SEALED))]
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_who_gives_up_is_not_told_so(book: OfferBook, looked: bool) -> None:
+    enter(book)
+    book.offer("t", None)
+    if looked:
+        look(book)
+    book.heard(A, Abandon("t"), now=0)
+    assert said(book) == []
+    assert book.settled == [Settled("t", Outcome.WITHDRAWN)]
+
+
+def test_all_can_be_withdrawn(book: OfferBook) -> None:
+    for key in ("t", "u"):
+        book.offer(key, None)
+    book.withdraw_all()
+    assert book.settled == [Settled(key, Outcome.WITHDRAWN) for key in ("t", "u")]
+    assert book.num_open == 0
+
+
+def test_a_sink_that_knows_more_than_there_is_is_told_where_we_are(book: OfferBook) -> None:
+    enter(book)
+    book.offer("t", None)
+    assert look(book, known=9) == [(A, News("t", 0, ()))]
+
+
+def test_who_looks_last_has_the_ticket(book: OfferBook) -> None:
+    enter(book)
+    enter(book, B)
+    book.offer("t", None)
+    look(book)
+    look(book, B)
+    book.heard(A, Abandon("t"), now=0)  # too late: it is no longer his
+    book.extend("t", [1])
+    book.flush()
+    assert said(book) == [(B, News("t", 0, (1,)))]
+    book.withdraw("t")
+    assert said(book) == [(B, Gone("t", Outcome.WITHDRAWN))]
+    assert book.settled == [Settled("t", Outcome.WITHDRAWN)]
+
+
+@pytest.mark.parametrize(
+    "hello", [Hello("other", LAYOUT, HERE), Hello("same", KvLayout("f16", 1, 1, (4,)), HERE)]
+)
+def test_who_does_not_fit_gets_nothing_any_more(book: OfferBook, hello: Hello) -> None:
+    enter(book)
+    book.heard(A, hello, now=0)
+    ((peer, refusal),) = said(book)
+    assert (peer, type(refusal)) == (A, Refused)
+    book.offer("t", None)
+    assert look(book) == [(A, Gone("t", "the source was started anew"))]
+
+
+@pytest.mark.parametrize(("engine_id", "known"), [("engine", True), (None, True), ("x", False)])
+def test_a_ticket_of_our_predecessor_is_not_ours(
+    book: OfferBook, engine_id: str | None, known: bool
+) -> None:
+    enter(book)
+    book.offer("t", None)
+    book.heard(A, Look("t", engine_id, 0), now=0)
+    ((_, answer),) = said(book)
+    assert isinstance(answer, News) is known
+
+
+def test_a_lease_is_long_until_somebody_comes_and_short_after(book: OfferBook) -> None:
+    enter(book)
+    for key in ("none", "some"):
+        book.offer(key, None)
+    look(book, key="some", now=1)
+    for key in ("none", "some"):
+        book.seal(key, SEALED, now=1)
+    book.expire(1 + SILENCE_S - 0.01)
+    assert book.settled == []
+    book.expire(1 + SILENCE_S)
+    assert book.settled == [Settled("some", Outcome.EXPIRED)]
+    book.expire(1 + LEASE_S - 0.01)
+    assert book.num_open == 1
+    book.expire(1 + LEASE_S)
+    assert book.settled[1:] == [Settled("none", Outcome.EXPIRED)]
+
+
+def test_the_newest_offer_of_a_request_is_meant_and_then_none(book: OfferBook) -> None:
+    enter(book)
+    for key in ("old", "new"):
+        book.offer(key, "outer")
+    book.extend("new", [3])
+    assert look(book, key="outer") == [(A, News("outer", 0, (3,)))]
+    book.withdraw("old")  # leaves the newer one's name alone
+    assert look(book, key="outer", known=1) == [(A, News("outer", 1, ()))]
+    book.withdraw("new")
+    assert said(book) == [(A, Gone("outer", Outcome.WITHDRAWN))]
+    book.offer("new", None)  # has no other name
+    assert look(book, key="outer") == [(A, Gone("outer", "the lease is over"))]
+
+
+def test_a_settlement_counts_once(book: OfferBook) -> None:
+    enter(book)
+    deliver(book, "t")
+    book.heard(A, Settle("t"), now=0)
+    assert said(book) == [(A, Gone("t", "the lease is over"))]
+    assert book.settled == [Settled("t", Outcome.DELIVERED)]
