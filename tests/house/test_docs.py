@@ -13,8 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from api import bodies, generate, generator
 from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING
+from bench.config import BenchConfig
 from deploy.cli import VARIABLES, app
-from deploy.config import DEMO_MODEL, UpConfig
+from deploy.config import DEMO_MODEL, StatusConfig, UpConfig
 from discovery.registration import Load, Registration, Role
 from discovery.registry import Registry
 from engine.request import Sampling
@@ -38,12 +39,15 @@ INDENTED = re.compile(r"^ {4}.*$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FILE = re.compile(r"(?P<path>[\w.-]+(?:/[\w.-]+)+\.(?:py|sh|md|toml))(?::(?P<name>\w+))?")
 
+NEGATIONS = ("--no-", "--empty-")
 COMMANDS = sorted(name for name in app if not name.startswith("-"))
 SETTINGS: dict[str, type] = {
     "Serving options": ServingOptions,
     "A whole cluster": UpConfig,
     "A node": NodeConfig,
     "The proxy": ProxyConfig,
+    "A look at a cluster": StatusConfig,
+    "A measurement": BenchConfig,
 }
 STRUCTS: dict[str, list[type[msgspec.Struct]]] = {
     "node-call.md": [
@@ -127,7 +131,7 @@ def metrics_of(registry: CollectorRegistry) -> Iterator[tuple[str, str]]:
 def test_every_flag_is_on_the_page(command: str) -> None:
     spans = SPAN.findall(read("docs/reference/flags.md"))
     named = {flag for span in spans for flag in re.findall(r"--[a-z][a-z0-9-]*", span)}
-    assert {flag for flag in flags_of(command) if not flag.startswith("--empty-")} <= named
+    assert {flag for flag in flags_of(command) if not flag.startswith(NEGATIONS)} <= named
 
 
 def test_every_flag_on_the_page_exists() -> None:
