@@ -1,0 +1,236 @@
+"""The pages and the code name the same things, and every path on a page leads somewhere."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from api import bodies, generate, generator
+from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING
+from bench.config import BenchConfig
+from deploy.cli import VARIABLES, app
+from deploy.config import DEMO_MODEL, StatusConfig, UpConfig
+from discovery.registration import Load, Registration, Role
+from discovery.registry import Registry
+from engine.request import Sampling
+from kv_transfer import ticket
+from kv_transfer.layout import KvLayout
+from node.config import NodeConfig, ServingOptions
+from node.metrics import NodeMetrics
+from proxy.config import ProxyConfig
+from proxy.metrics import ProxyMetrics
+from proxy.status import cluster_status
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "deploy/demo/README.md"]
+NAMES = sorted(str(page.relative_to(ROOT)) for page in PAGES)
+LONGEST_README = 150
+
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"`([^`\n]+)`")
+INDENTED = re.compile(r"^ {4}.*$", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FILE = re.compile(r"(?P<path>[\w.-]+(?:/[\w.-]+)+\.(?:py|sh|md|toml))(?::(?P<name>\w+))?")
+
+NEGATIONS = ("--no-", "--empty-")
+COMMANDS = sorted(name for name in app if not name.startswith("-"))
+SETTINGS: dict[str, type] = {
+    "Serving options": ServingOptions,
+    "A whole cluster": UpConfig,
+    "A node": NodeConfig,
+    "The proxy": ProxyConfig,
+    "A look at a cluster": StatusConfig,
+    "A measurement": BenchConfig,
+}
+STRUCTS: dict[str, list[type[msgspec.Struct]]] = {
+    "node-call.md": [
+        *(generate._Body, generate._Chunk, generate._Choice, generate._Error, generate._Extra),
+        *(generate._Usage, generate._Details, generator.PromptEvent, generator.StageEvent),
+        *(ticket._Params, ticket._Ours, Sampling),
+    ],
+    "registration.md": [Registration, Load, KvLayout],
+    "api.md": [
+        *(bodies.CompletionBody, bodies.ChatBody, bodies.Message),
+        *(bodies.StreamOptions, bodies.Ours),
+    ],
+}
+HONOURED = {
+    "completions": set(bodies.CompletionBody.__struct_fields__),
+    "chat": set(bodies.ChatBody.__struct_fields__),
+    "node call": set(Sampling.__struct_fields__),
+}
+REFUSED: dict[str, Mapping[str, tuple[object, ...]]] = {
+    "completions": COMPLETIONS,
+    "chat": CHAT,
+    "node call": NODE_SAMPLING,
+}
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def code_of(text: str) -> str:
+    """What stands in backticks, fences and indented blocks."""
+    prose = FENCE.sub("", text)
+    return "\n".join([*FENCE.findall(text), *SPAN.findall(prose), *INDENTED.findall(prose)])
+
+
+def table(text: str, heading: str) -> list[dict[str, str]]:
+    """The rows of the first table under a heading, by the names of its columns."""
+    section = re.split(rf"^## {heading}$", text, maxsplit=1, flags=re.MULTILINE)[1]
+    lines = re.split(r"^## ", section, maxsplit=1, flags=re.MULTILINE)[0].splitlines()
+    head, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines
+        if line.startswith("|")
+    ]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def flags_of(command: str) -> set[str]:
+    arguments = app[command].assemble_argument_collection()
+    return {name for one in arguments for name in one.names if name.startswith("--")}
+
+
+def own_fields(kind: type) -> "list[Field[Any]]":
+    """Without those that it shares with others, which have a table of their own."""
+    bases = {name for base in kind.__bases__ for name in getattr(base, "__annotations__", ())}
+    return [field for field in fields(kind) if field.name not in bases]
+
+
+def default_of(field: "Field[Any]") -> str:
+    match field.default:
+        case _ if field.default is MISSING:
+            return "required"
+        case None | ():
+            return "none"
+        case bool():
+            return str(field.default).lower()
+        case tuple():
+            return ", ".join(field.default)
+        case _:
+            return str(field.default).replace(str(DEMO_MODEL), "the bundled model")
+
+
+def metrics_of(registry: CollectorRegistry) -> Iterator[tuple[str, str]]:
+    """The name and the kind of each, as they are scraped."""
+    for family in registry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        yield name, family.type
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_flag_is_on_the_page(command: str) -> None:
+    spans = SPAN.findall(read("docs/reference/flags.md"))
+    named = {flag for span in spans for flag in re.findall(r"--[a-z][a-z0-9-]*", span)}
+    assert {flag for flag in flags_of(command) if not flag.startswith(NEGATIONS)} <= named
+
+
+def test_every_flag_on_the_page_exists() -> None:
+    code = code_of(read("docs/reference/flags.md"))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", code))
+    known = {flag for command in COMMANDS for flag in flags_of(command)}
+    assert named <= known | {"--config", "--help"}
+
+
+@pytest.mark.parametrize("heading", SETTINGS)
+def test_variables_and_defaults_are_the_codes(heading: str) -> None:
+    rows = table(read("docs/reference/flags.md"), heading)
+    assert [(row["flag"], row["variable"], row["default"]) for row in rows] == [
+        (
+            f"`--{field.name.replace('_', '-')}`",
+            f"`{VARIABLES}{field.name.upper()}`",
+            default_of(field),
+        )
+        for field in own_fields(SETTINGS[heading])
+    ]
+
+
+def test_metrics_are_those_that_are_scraped() -> None:
+    page = read("docs/reference/metrics.md")
+    for heading, registry in (
+        ("Of a node", NodeMetrics().registry),
+        ("Of the proxy", ProxyMetrics(Registry()).all),
+    ):
+        told = {(row["metric"].strip("`"), row["kind"]) for row in table(page, heading)}
+        assert told == set(metrics_of(registry))
+
+
+def test_pages_name_no_metric_that_is_not_there() -> None:
+    registries = NodeMetrics().registry, ProxyMetrics(Registry()).all
+    known = {name for registry in registries for name, _ in metrics_of(registry)}
+    named = {name for page in NAMES for name in re.findall(r"\bpdserve_[a-z_]+\b", read(page))}
+    assert named <= known
+
+
+@pytest.mark.parametrize("page", STRUCTS)
+def test_every_field_on_the_wire_is_on_its_page(page: str) -> None:
+    named = set(re.findall(r"\w+", code_of((REFERENCE / page).read_text())))
+    missing = {name for kind in STRUCTS[page] for name in kind.__struct_fields__} - named
+    assert not missing
+
+
+def test_every_key_of_the_status_is_on_the_page() -> None:
+    registry = Registry()
+    registry.apply(Registration(Role.DECODE, "host:1", "host:2"), now=0.0)
+    status = cluster_status(registry, now=0.0, in_flight=0)
+    keys = {*status, *status["nodes"][0]}
+    assert keys <= set(SPAN.findall(read("docs/reference/api.md")))
+
+
+def test_refused_fields_are_told_for_each_door() -> None:
+    rows = table(read("docs/reference/api.md"), "Request fields that are refused")
+    told = {row["field"].strip("`"): row for row in rows}
+    assert set(told) == {name for fields_ in REFUSED.values() for name in fields_}
+    for name, row in told.items():
+        for door, refused in REFUSED.items():
+            honoured = "honoured" if name in HONOURED[door] else ""
+            assert row[door] == ("refused" if name in refused else honoured), name
+            for neutral in refused.get(name, ()):
+                assert neutral is None or json.dumps(neutral) in row["neutral values"], name
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_links_lead_somewhere(page: str) -> None:
+    for link in LINK.findall(FENCE.sub("", read(page))):
+        if not re.match(r"[a-z]+:", link):
+            path, _, anchor = link.partition("#")
+            target = (ROOT / page).parent / path if path else ROOT / page
+            assert target.exists(), link
+            assert not anchor or anchor in _anchors(target.read_text()), link
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_files_that_are_named_exist(page: str) -> None:
+    for found in FILE.finditer(code_of(read(page))):
+        file = ROOT / found["path"]
+        assert file.exists(), found[0]
+        assert not found["name"] or re.search(rf"\b{found['name']}\b", file.read_text()), found[
+            0
+        ]
+
+
+@pytest.mark.parametrize("page", NAMES)
+def test_commands_that_are_named_exist(page: str) -> None:
+    code = code_of(read(page))
+    targets = re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE)
+    assert set(re.findall(r"\bmake ([a-z]+)", code)) <= set(targets)
+    assert set(re.findall(r"\bpdserve ([a-z]+)", code)) <= set(COMMANDS)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(read("README.md").splitlines()) <= LONGEST_README
+
+
+def _anchors(text: str) -> set[str]:
+    """As they are made of headings."""
+    heads = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
