@@ -9,10 +9,12 @@ from msgspec import Meta
 
 from api.errors import BadRequest
 from api.fields import CHAT, COMPLETIONS, UnsupportedField, refuse_unsupported
-from engine.request import Probability, TokenId
+from api.generate import UNREADABLE
+from engine.request import LARGEST_TOKEN, Count, Limit, Probability, TokenId
 
 MOST_CHOICES = 128
 AT = re.compile(r" - at `\$\.?(?P<path>.*)`$")
+MISSING = re.compile(r"^Object missing required field `(?P<name>.*?)`")
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -35,12 +37,12 @@ class TextBody(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
-    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    max_tokens: Limit | None = None
+    max_completion_tokens: Limit | None = None
+    min_tokens: Count | None = None
     temperature: Annotated[float, Meta(ge=0)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=LARGEST_TOKEN)] | None = None
     min_p: Probability | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
@@ -98,8 +100,9 @@ def convert(given: object, kind: type[Kind], within: str = "") -> Kind:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
         said = str(error)
-        path = AT.search(said)
-        param = within + ("." if within else "") + path["path"] if path else within
+        path, missing = AT.search(said), MISSING.match(said)
+        steps = (within, path and path["path"], missing and missing["name"])
+        param = ".".join(step for step in steps if step)
         message = AT.sub("", said)
         raise BadRequest(f"{param}: {message}" if param else message, param or None) from error
 
@@ -109,7 +112,7 @@ def _read_object(
 ) -> Mapping[str, object]:
     try:
         given = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadRequest(f"The body is not valid JSON: {error}") from error
     if not isinstance(given, dict):
         raise BadRequest("The body must be a JSON object")

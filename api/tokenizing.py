@@ -53,9 +53,13 @@ class TextCodec:
         return frozenset(token for token, says in added if says.special)
 
     def encode(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
-        """The text's tokens, with those that the tokenizer puts around a text if asked."""
+        """The text's tokens, with those that the tokenizer puts around a text if asked.
+
+        A batch of one, as only then other threads go on meanwhile.
+        """
         if self.fast is not None:
-            return tuple(self.fast.encode(text, add_special_tokens=special_tokens).ids)
+            batch = self.fast.encode_batch_fast([text], add_special_tokens=special_tokens)
+            return tuple(batch[0].ids)
         return tuple(self.tokenizer.encode(text, add_special_tokens=special_tokens))
 
     def render(

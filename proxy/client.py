@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import aiohttp
 import msgspec
 
-from api.generate import DONE, NodeCall, WireError, encode_call
+from api.generate import DONE, UNREADABLE, NodeCall, WireError, encode_call
 from api.generator import BAD_REQUEST, Event, Leg
 from discovery.registry import Node
 from engine.request import Request
@@ -137,7 +137,7 @@ async def _refusal(node: Node, response: aiohttp.ClientResponse) -> NodeFailed:
     try:
         body = msgspec.json.decode(data, type=_Refusal)
         said = body.error.message or body.message
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         said = ""
     answered = status == SERVICE_UNAVAILABLE
     reason = said or f"it answered with status {status}"

@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 
 from api.errors import BadRequest
+from api.generate import UNREADABLE
 from discovery.address import parse_address
 from discovery.errors import MalformedAddress, MalformedRegistration
 from discovery.intake import Joined, check_names
@@ -45,7 +46,7 @@ def read_instance(data: bytes) -> Instance:
     """The body of a request to add one; raises InstanceError."""
     try:
         body = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise InstanceError(f"The body is not JSON: {error}") from error
     given = body if isinstance(body, dict) else {}
     kind, address = given.get("type"), given.get("instance")
@@ -145,7 +146,7 @@ class Instances:
             async with self.session.get(url, timeout=timeout, allow_redirects=False) as answer:
                 data = await answer.content.read(LONGEST_ANSWER)
                 return msgspec.json.decode(data) if answer.status == OK else None
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+        except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE):
             return None
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import Raw
 
 from discovery.registration import Role
 from proxy.guard import Guard
@@ -13,6 +14,7 @@ from tests.fakes.raw_http import answer, raw_server
 from tests.fakes.watched import WatchedRegistry
 
 KEY = {"X-API-Key": ADMIN}
+DEEP = b"[" * 100_000
 VLLM = [answer(404, {}), answer(200, {"data": [{"id": "m"}]})]
 
 
@@ -88,6 +90,7 @@ async def test_a_vllm_node_is_known_by_its_model() -> None:
         [[answer(404, {})], [answer(404, {})]],
         [[answer(200, [1])], [answer(200, {"data": []})]],
         [[answer(200, {"type": "D"})], [answer(200, "what?")]],
+        [[answer(200, Raw(DEEP))], [answer(200, Raw(b"\xff"))]],
     ],
 )
 async def test_who_is_no_node_is_not_added(scripts: list[list[bytes]]) -> None:
@@ -116,7 +119,7 @@ async def test_what_is_no_instance_is_told_so(
         assert await ask(proxy, kind, instance) == (400, said)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1"])
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1", DEEP])
 async def test_any_other_body_is_400(body: bytes) -> None:
     async with http_cluster(Cluster(0, 0)) as proxy:
         url = f"http://{proxy.url}/instances/add"

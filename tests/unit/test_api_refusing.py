@@ -41,6 +41,9 @@ async def test_what_does_not_fit_the_context_is_refused(fields: Fields) -> None:
         ({"max_tokens": 1.5}, "max_tokens"),
         ({"max_tokens": "5"}, "max_tokens"),
         ({"min_tokens": 17}, "min_tokens"),
+        ({"max_tokens": 2**64}, "max_tokens"),
+        ({"max_completion_tokens": 2**31}, "max_completion_tokens"),
+        ({"min_tokens": 2**70}, "min_tokens"),
         ({"n": 0}, "n"),
         ({"n": 129}, "n"),
         ({"n": True}, "n"),
@@ -49,6 +52,7 @@ async def test_what_does_not_fit_the_context_is_refused(fields: Fields) -> None:
         ({"top_p": 0}, "top_p"),
         ({"top_p": 1.1}, "top_p"),
         ({"top_k": -2}, "top_k"),
+        ({"top_k": 2**64}, "top_k"),
         ({"min_p": 2}, "min_p"),
         ({"seed": 2**64}, "seed"),
         ({"seed": -(2**63) - 1}, "seed"),
@@ -95,6 +99,12 @@ def test_any_bytes_are_refused_politely(body: bytes) -> None:
     for read in (read_completion, read_chat):
         with pytest.raises(BadRequest):
             read(body)
+
+
+def test_a_field_that_is_missing_is_named() -> None:
+    with pytest.raises(BadRequest) as refused:
+        read_chat(b"{}")
+    assert refused.value.param == "messages"
 
 
 async def test_other_names_are_not() -> None:

@@ -1,5 +1,7 @@
 """A checkpoint's tokenizer, read from its folder, and what we do not let it do."""
 
+import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,17 @@ def test_a_tokenizer_without_a_rust_part_reads_and_writes_the_same(text: str) ->
     detokenizer = slow.detokenizer()
     pieces = [detokenizer.add(token) for token in (*tokens, EOS, slow.size)]
     assert "".join([*pieces, detokenizer.finish()]) == text == slow.decode(tokens)
+
+
+async def test_a_long_text_holds_nobody_up() -> None:
+    """The loop that all streams share goes on while another thread encodes."""
+    began = before = time.monotonic()
+    encoding, longest = asyncio.create_task(asyncio.to_thread(CODEC.encode, TEXT * 5_000)), 0.0
+    while not encoding.done():
+        await asyncio.sleep(0)
+        now = time.monotonic()
+        longest, before = max(longest, now - before), now
+    assert longest < (before - began) / 2
 
 
 def test_special_tokens_are_shown_if_asked_for() -> None:
