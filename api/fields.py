@@ -1,7 +1,9 @@
 """Fields that OpenAI or vLLM know and we do not honour: refused by name, never ignored.
 
 A field may be sent with its neutral value, which changes nothing. What neither of the two
-knows is ignored, as both do.
+knows is ignored, as both do, and so are labels: OpenAI's `user`, `metadata`,
+`safety_identifier` and `prompt_cache_key` ask for nothing, nor does `parallel_tool_calls`
+without tools.
 """
 
 from collections.abc import Mapping
@@ -68,6 +70,8 @@ CHAT: Mapping[str, tuple[object, ...]] = {
     "moderation": NONE,
     "prediction": NONE,
     "reasoning_effort": NONE,
+    "service_tier": (None, "auto", "default"),
+    "store": (None, False),
     "tool_choice": (None, "none", "auto"),
     "tools": (None, []),
     "top_logprobs": (None, 0),

@@ -23,6 +23,7 @@ from api.served import ReadLeg, Served, no_legs
 from api.sse import frames, whole
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
+LARGEST_BODY = 64 << 20  # for whoever makes the app
 REQUEST_ID = "X-Request-Id"
 SANE_ID = re.compile(r"[!#-;=?-\[\]-~]{1,256}")
 

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 from api.bodies import TextBody
 from api.errors import BadRequest, ContextTooLong
-from api.generate import seed_of
+from api.seeds import chosen_seed
 from api.stopping import StopStrings
-from engine.request import LARGEST_SEED, Sampling
+from engine.request import Sampling
 
 MOST_STOP_CHARACTERS = 16_384
 MAX_TOKENS_UNKNOWN = 1_024  # where a client names none, while nobody knows the context
-NO_SEED = -1  # as vLLM has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,7 @@ def stops_of(body: TextBody) -> StopStrings:
 
 
 def _seed(given: int | None, outer_id: str) -> int:
-    """Any 64 bits, with a sign or without."""
-    if given is None or given == NO_SEED:
-        return seed_of(outer_id)
-    if not -(LARGEST_SEED // 2) <= given < LARGEST_SEED:
-        raise BadRequest("seed does not fit into 64 bits", "seed")
-    return given % LARGEST_SEED
+    try:
+        return chosen_seed(given, outer_id)
+    except ValueError as error:
+        raise BadRequest(str(error), "seed") from error

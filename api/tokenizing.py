@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from api.detokenizing import Detokenizer
 from api.errors import BadRequest
 
-PATH_STARTS = ("/", ".", "~")  # what begins so is no name on a hub
+PATH_STARTS = ("/", ".")  # what begins so is no name on a hub
 
 
 class Tokenizer(Protocol):
@@ -103,6 +103,7 @@ class TextCodec:
 
 def load_text_codec(folder: Path | str) -> TextCodec:
     """A folder's tokenizer, or a hub name's; raises OSError, which names it, without one."""
+    folder = Path(folder).expanduser() if str(folder).startswith("~") else folder
     if str(folder).startswith(PATH_STARTS) and not Path(folder).is_dir():
         raise OSError(f"{folder} is no folder")
     try:

@@ -13,9 +13,11 @@ class BenchConfig:
     """What is asked, of whom."""
 
     url: str | None = None
-    """An endpoint that runs. Default: a cluster of two nodes and a random model is started."""
+    """An endpoint that runs. Default: a cluster of two nodes and --model is started."""
     model: str | None = None
-    """What the endpoint calls its model; only with --url."""
+    """What the endpoint calls its model. Without --url: a checkpoint to start it with."""
+    api_key: tuple[str, ...] = ()
+    """A client's key, for an endpoint that wants one; the first is used."""
     runs: int = 3
     """How often it is measured; the median counts."""
     requests: int = 256
@@ -35,5 +37,5 @@ class BenchConfig:
         """Refuse what measures nothing."""
         for name in COUNTS:
             at_least(2 if name == "vocabulary" else 1, name, getattr(self, name))
-        if (self.url is None) is not (self.model is None):
-            raise ValueError("--url and --model go together")
+        if self.url is not None and self.model is None:
+            raise ValueError("--url wants --model beside it")

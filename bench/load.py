@@ -56,11 +56,13 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-async def run_load(url: str, model: str, work: Work) -> Outcome:
+async def run_load(url: str, model: str, work: Work, key: str | None = None) -> Outcome:
     """Ask everything; raises WrongAnswer, or what aiohttp raises."""
     outcome, prompts = Outcome(), work.prompts()
-    timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(url, timeout=timeout) as session:
+    timeout, headers = aiohttp.ClientTimeout(total=None), dict[str, str]()
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
+    async with aiohttp.ClientSession(url, timeout=timeout, headers=headers) as session:
         client = _Client(session, model, work, outcome)
         since = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:

@@ -18,7 +18,7 @@ from deploy.config import UpConfig
 from deploy.supervisor import ProcessFailed
 from deploy.up import Cluster
 
-MODEL = "random-llama"
+MODEL = "bench"
 WARM_UP = 16
 Family = Callable[[], dict[str, int]]
 FAILURES = (aiohttp.ClientError, WrongAnswer, ProcessFailed, TimeoutError)
@@ -30,12 +30,16 @@ def run(config: BenchConfig) -> None:
         if config.url is not None and config.model is not None:
             asyncio.run(_measure(config, config.url, config.model, dict))
         else:
-            _with_random_weights(config)
+            _own_cluster(config)
     except* FAILURES as failed:
         raise SystemExit(f"pdserve bench: {_first(failed)}") from failed
 
 
-def _with_random_weights(config: BenchConfig) -> None:
+def _own_cluster(config: BenchConfig) -> None:
+    """Of the checkpoint that is named, or of a small one made for it."""
+    if config.model is not None:
+        asyncio.run(_split(config, config.model))
+        return
     import torch  # seconds that an endpoint's measurement does without
 
     from bench.checkpoint import Shape, write_checkpoint
@@ -72,11 +76,12 @@ async def _measure(config: BenchConfig, url: str, model: str, family: Family) ->
         config.output_tokens,
         config.vocabulary,
     )
-    await run_load(url, model, replace(work, requests=WARM_UP, seed=-1))
+    key = next(iter(config.api_key), None)
+    await run_load(url, model, replace(work, requests=WARM_UP, seed=-1), key)
     outcomes = list[Outcome]()
     for number in range(config.runs):
         before = family_seconds(family())
-        outcomes.append(await run_load(url, model, replace(work, seed=number)))
+        outcomes.append(await run_load(url, model, replace(work, seed=number), key))
         after = family_seconds(family())
         _report(number, outcomes[-1], {name: after[name] - before[name] for name in after})
     rates = [outcome.requests_per_s for outcome in outcomes]

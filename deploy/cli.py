@@ -7,7 +7,7 @@ refused, with the nearest that somebody does.
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib.metadata import version
@@ -26,6 +26,7 @@ from proxy.config import ProxyConfig
 
 VARIABLES = "PDSERVE_"
 USAGE_ERROR = 2
+KEYS = ("API_KEY", "ADMIN_API_KEY", "CLUSTER_KEY")
 app = App(
     name="pdserve",
     help="Disaggregated prefill and decode serving of language models.",
@@ -50,7 +51,7 @@ def proxy(config: Annotated[ProxyConfig, Settings] = PROXY_DEFAULTS) -> None:
     """Run the proxy: clients and nodes come to it."""
     from proxy.main import run
 
-    admin_api_key = config.admin_api_key or os.environ.get(ADMIN_KEY_VARIABLE)
+    admin_api_key = config.admin_api_key or os.environ.get(ADMIN_KEY_VARIABLE) or None
     run(replace(config, admin_api_key=admin_api_key))
 
 
@@ -101,6 +102,7 @@ def parse(
 ) -> tuple[Callable[..., None], BoundArguments]:
     """What to call, and with which settings; SystemExit where they cannot be meant."""
     try:
+        _must_not_be_empty(f"{VARIABLES}{name}" for name in KEYS)
         files = [_tables(file)] if file else []
         app.config = [Env(VARIABLES, command=False), *files]
         command, bound, _ = app.parse_args(tokens)
@@ -113,6 +115,13 @@ def parse(
 def main(*command: str) -> None:
     """The command, if it is not given here, is on the command line."""
     app.meta([*command, *sys.argv[1:]])
+
+
+def _must_not_be_empty(variables: Iterable[str]) -> None:
+    """A key that was meant to be there and is not must not leave a door open."""
+    for name in variables:
+        if os.environ.get(name) == "":
+            raise ValueError(f"{name} is set, but empty")
 
 
 def _tables(path: Path) -> Toml:

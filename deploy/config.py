@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from discovery.registration import DEFAULT_PORT, Role
+from discovery.registration import Role
 from node.config import HTTP_PORTS, KV_PORTS, ServingOptions, at_least, is_port
+from proxy.config import Policy
 
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 DEMO_NAME = "pdserve-demo"
@@ -24,8 +25,10 @@ class UpConfig(ServingOptions):
     """How many decode nodes."""
     port: int = PROXY_PORT
     """HTTP port of the proxy; 0: every port of the cluster is any free one."""
-    discovery_port: int = DEFAULT_PORT
-    """Where nodes register with the proxy."""
+    discovery_port: int | None = None
+    """Where nodes register with the proxy. Default: 30001, or any free one with --port 0."""
+    policy: Policy = "round_robin"
+    """Which node gets the next request."""
     prefill_ports: tuple[int, ...] = ()
     """HTTP ports of the prefill nodes. Default: from 8100 on."""
     decode_ports: tuple[int, ...] = ()
@@ -48,7 +51,7 @@ class UpConfig(ServingOptions):
         at_least(1, "decode", self.decode)
         at_least(0, "ready_timeout_s", self.ready_timeout_s)
         for name in ("port", "discovery_port"):
-            is_port(name, getattr(self, name))
+            is_port(name, getattr(self, name) or 0)
         for role in Role:
             for name in ("ports", "devices"):
                 self._one_for_each(role, name)

@@ -14,7 +14,7 @@ import msgspec
 
 from deploy.config import UpConfig
 from deploy.supervisor import Child, ProcessFailed
-from discovery.registration import Role
+from discovery.registration import DEFAULT_PORT, Role
 from node.config import ServingOptions
 
 LOOK_AGAIN_S = 0.1
@@ -133,14 +133,21 @@ class Cluster:
         self._told.set()
 
     async def _registered(self, url: str) -> None:
-        """Wait until the proxy knows every node."""
-        wanted = Counts(self.config.prefill, self.config.decode)
+        """Wait until every node is ready, and the proxy knows as many; it may know others."""
+        await asyncio.gather(*(node.ready for node in self.nodes))
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         keys = self.config.api_key
         headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
         async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
-            while await _counts(session, url) != wanted:  # noqa: ASYNC110  another process
+            while not self._has_all(await _counts(session, url)):  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _has_all(self, counts: Counts | None) -> bool:
+        wanted = self.config.prefill, self.config.decode
+        return counts is not None and all(
+            there >= count
+            for there, count in zip(msgspec.structs.astuple(counts), wanted, strict=True)
+        )
 
     async def _end(self) -> None:
         """The proxy first: what it still relays needs the nodes."""
@@ -172,12 +179,14 @@ class Cluster:
             *("--discovery-host", config.host, "--discovery-port", discovery),
             *("--model", config.model, "--log-level", config.log_level),
             *("--drain-timeout-s", str(config.drain_timeout_s)),
+            *("--policy", config.policy),
             *_flag("tokenizer", config.tokenizer),
             *_names(config),
         ]
 
     def _discovery(self) -> str:
-        return str(self.config.discovery_port if self.config.port else 0)
+        wanted, default = self.config.discovery_port, DEFAULT_PORT if self.config.port else 0
+        return str(default if wanted is None else wanted)
 
     def _node(self, role: Role, index: int) -> Sequence[str]:
         config, told = self.config, self.proxy.facts

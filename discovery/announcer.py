@@ -21,7 +21,7 @@ LOST_MS = 6000
 class Announcer:
     """Sends without ever waiting. A proxy that is away hears the newest word on its return."""
 
-    registration: Callable[[], Registration]
+    registration: Callable[[], Registration | None]
     cluster_key: bytes | None
     beat_s: float
     _context: zmq.Context[zmq.Socket[bytes]]
@@ -31,12 +31,12 @@ class Announcer:
     def connect(
         cls,
         proxies: Sequence[str],
-        registration: Callable[[], Registration],
+        registration: Callable[[], Registration | None],
         *,
         cluster_key: bytes | None = None,
         beat_s: float = BEAT_S,
     ) -> Self:
-        """To all these `host:port`; `registration` is asked each time anew."""
+        """To all these `host:port`; `registration` is asked each time, and None is not said."""
         context, dealers = zmq.Context[zmq.Socket[bytes]](), list[zmq.Socket[bytes]]()
         announcer = cls(registration, cluster_key, beat_s, context, dealers)
         try:
@@ -56,7 +56,9 @@ class Announcer:
 
     def announce_now(self) -> None:
         """Say it out of turn, as when the node starts to drain."""
-        message = to_map(self.registration())
+        if (registration := self.registration()) is None:
+            return
+        message = to_map(registration)
         if self.cluster_key:
             message = sign(message, self.cluster_key, wall_time=time.time())
         frame = pack(message)

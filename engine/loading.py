@@ -21,14 +21,14 @@ KV_SHARE_OF_FREE_MEMORY = 0.25
 
 def load_engine(config: EngineConfig) -> TorchEngine:
     """Read the checkpoint and take the memory; raises UnusableCheckpoint."""
-    torch.set_num_threads(config.threads or os.cpu_count() or 1)
+    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     checkpoint = open_checkpoint(config.model)
     model, device = parse_config(checkpoint.config), torch.device(config.device)
     dtype = _dtype(config.dtype, model)
     max_len = _max_len(config, model)
     decoder = load_decoder(checkpoint, model, dtype, device, max_len)
     block_bytes = _block_bytes(config, model, dtype)
-    blocks = _num_blocks(config, max_len, block_bytes)
+    blocks = _num_blocks(config, max_len, block_bytes, device)
     memory = KvMemory(model, blocks, config.block_size, dtype, device)
     info = EngineInfo(
         checkpoint.fingerprint(),
@@ -71,12 +71,14 @@ def _block_bytes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -
     return per_token * config.block_size
 
 
-def _num_blocks(config: EngineConfig, max_len: int, block_bytes: int) -> int:
+def _num_blocks(
+    config: EngineConfig, max_len: int, block_bytes: int, device: torch.device
+) -> int:
     """Enough for every seat at full length, within the memory; at least one such sequence."""
     per_sequence = -(-max_len // config.block_size)
     budget = config.kv_cache_memory_bytes
     if budget is None:
-        budget = int(_free_memory_bytes() * KV_SHARE_OF_FREE_MEMORY)
+        budget = int(_free_memory_bytes(device) * KV_SHARE_OF_FREE_MEMORY)
     blocks = min(per_sequence * config.max_num_seqs, budget // block_bytes)
     if blocks < per_sequence:
         raise UnusableCheckpoint(
@@ -86,5 +88,9 @@ def _num_blocks(config: EngineConfig, max_len: int, block_bytes: int) -> int:
     return blocks
 
 
-def _free_memory_bytes() -> int:
+def _free_memory_bytes(device: torch.device) -> int:
+    """Of the device where it has memory of its own that we know to ask for."""
+    if device.type == "cuda":
+        free, _total = torch.cuda.mem_get_info(device)
+        return free
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

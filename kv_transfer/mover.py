@@ -22,6 +22,10 @@ class Mover(Protocol):
         """What a peer needs to reach our memory."""
 
     @property
+    def driven(self) -> bool:
+        """Whether peers that read from us may need our `poll`, and nothing announces them."""
+
+    @property
     def pending(self) -> bool:
         """Whether reads of ours are under way, so that `poll` should be called at once."""
 

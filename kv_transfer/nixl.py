@@ -69,6 +69,11 @@ class NixlMover:
         return bytes(self.agent.get_agent_metadata())
 
     @property
+    def driven(self) -> bool:
+        """NIXL agents have no thread of their own here."""
+        return True
+
+    @property
     def pending(self) -> bool:
         """Nobody else drives our reads."""
         return bool(self._reads or self._ended)

@@ -31,6 +31,7 @@ from kv_transfer.wire import (
 )
 
 Peer = bytes
+MOST_GUESTS = 4096
 
 
 @dataclass(slots=True)
@@ -131,16 +132,23 @@ class OfferBook:
         )
 
     def _greet(self, peer: Peer, hello: Hello) -> None:
-        self._proven.discard(peer)
+        self._forget(peer)
         reason = can_pull(self.layout, hello.layout)
         if hello.fingerprint != self.fingerprint:
             reason = f"fingerprint is {self.fingerprint} here and {hello.fingerprint} there"
         if reason:
-            self._guests.pop(peer, None)
+            self._forget(peer)
             self.outbox.append((peer, Refused(reason)))
         else:
             self._guests[peer] = hello.machine
+            if len(self._guests) > MOST_GUESTS:  # sinks that are long gone never say so
+                self._forget(next(iter(self._guests)))
             self.outbox.append((peer, self.welcome()))
+
+    def _forget(self, peer: Peer) -> None:
+        """A sink that does come back is told that we do not know it, and says Hello."""
+        self._guests.pop(peer, None)
+        self._proven.discard(peer)
 
     def _look(
         self, peer: Peer, key: str, engine_id: str | None, known: int, now: float

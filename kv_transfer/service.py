@@ -132,7 +132,7 @@ class TransferService:
     def _turn_s(self) -> float:
         if self.mover.pending:
             return 0.0
-        if self.offers.needs_driving(self._machine):
+        if self.mover.driven and self.offers.needs_driving(self._machine):
             return DRIVEN_TURN_S
         return OPEN_TURN_S if self.offers.num_open or self.pulls.num_open else IDLE_TURN_S
 

@@ -89,6 +89,11 @@ class TcpMover:
         return cls(listener, msgspec.msgpack.encode(card), secret, regions)
 
     @property
+    def driven(self) -> bool:
+        """Sockets announce whoever reads."""
+        return False
+
+    @property
     def pending(self) -> bool:
         """Only what ended already; the rest announces itself by `interests`."""
         return bool(self._ended)

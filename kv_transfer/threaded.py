@@ -23,7 +23,7 @@ News = TypeVar("News")
 
 
 class TransferThreadDied(RuntimeError):
-    """Raised by `poll`: nothing will settle or arrive any more, so the node has to end."""
+    """Raised by `check`: nothing will settle or arrive any more, so the node has to end."""
 
 
 @dataclass(slots=True)

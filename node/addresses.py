@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 from discovery.address import parse_address
 
+HERE = "127.0.0.1"
+
 
 class UnreachableAddress(ValueError):
     """Others could not reach the node under the address it would give them."""
@@ -13,10 +15,12 @@ class UnreachableAddress(ValueError):
 def advertised_host(bind_host: str, wanted: str | None, proxies: Iterable[str]) -> str:
     """What others call this machine: as told, or our end of the way to the first proxy.
 
+    Without a proxy, one that listens everywhere is told as being here.
+
     Raises UnreachableAddress where only this machine could use it and the proxy is elsewhere.
     """
     outward = next((_route_to(*parse_address(proxy)) for proxy in proxies), None)
-    host = wanted or (outward if outward and _is_any(bind_host) else bind_host)
+    host = wanted or ((outward or HERE) if _is_any(bind_host) else bind_host)
     if outward and _is_loopback(host) and not _is_loopback(outward):
         raise UnreachableAddress(
             f"a proxy elsewhere cannot reach {host}: set --host to {outward} or 0.0.0.0"

@@ -1,6 +1,6 @@
 """The settings of one node; its command line, variables and file are made from this."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from discovery.address import HIGHEST_PORT
@@ -29,7 +29,7 @@ class ServingOptions:
     device: str = "cpu"
     """Any torch device."""
     threads: int | None = None
-    """Cores for an engine's kernels. Default: the machine's, shared among its nodes."""
+    """Cores for an engine's kernels. Default: the machine's; `up` shares them among nodes."""
     max_model_len: int | None = None
     """Longest prompt plus answer, in tokens. Default: what the model was trained for."""
     max_num_seqs: int = 64
@@ -61,6 +61,7 @@ class ServingOptions:
             if getattr(self, name) is not None:
                 at_least(1, name, getattr(self, name))
         at_least(0, "drain_timeout_s", self.drain_timeout_s)
+        not_empty(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ class NodeConfig(ServingOptions):
     kv_port: int | None = None
     """Port of the KV side channel; 0: any free one. Default: 21001 prefill, 22001 decode."""
     advertise_host: str | None = None
-    """Where others reach this node. Default: the local end of the way to the proxy."""
+    """Where others reach this node. Default: --host, or our end of the way to the proxy."""
     proxy: tuple[str, ...] = (f"127.0.0.1:{DEFAULT_PORT}",)
     """Discovery address of each proxy to register with."""
     supervisor_fd: int | None = None
@@ -91,6 +92,14 @@ def at_least(least: int, name: str, value: float) -> None:
     """Raises ValueError with the flag's name, for nan too."""
     if not value >= least:
         raise ValueError(f"{_flag(name)} {value} has to be at least {least}")
+
+
+def not_empty(config: ServingOptions) -> None:
+    """Raises ValueError with the flag's name: an empty word is a variable that was not set."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if value == "" or (isinstance(value, tuple) and "" in value):
+            raise ValueError(f"{_flag(field.name)} must not be empty")
 
 
 def is_port(name: str, value: int) -> None:

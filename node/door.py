@@ -80,6 +80,8 @@ class Door:
         try:
             body = await request.get_data(as_text=False)
             call = decode_call(cast("bytes", body), request_id=RequestId(outer_id))
+            if call.leg.keep_open and not call.stream:
+                raise WireError("keep_open wants a stream to keep open", "kv_transfer_params")
         except WireError as error:
             return _bad_call(error)
         leg = self.legs.by_id(outer_id) if call.leg == WHOLE else call.leg

@@ -132,6 +132,7 @@ class EngineClient:
         rid = RequestId(f"{request.request_id}~{self._legs}")
         inbox, over = _Inbox(), False
         self._inboxes[rid] = inbox
+        self.calm.clear()
         unique = msgspec.structs.replace(request, request_id=rid)
         try:
             await self._send(Submit(unique, leg, time.monotonic()))

@@ -73,7 +73,7 @@ class EngineServer:
 
     def _send(self, events: list[LoopNews]) -> None:
         self.last_word = time.monotonic()
-        self.door.send(encode(News(events, self.loop.engine.load)))
+        self.door.send(encode(News(events, self.loop.load)))
 
 
 def main() -> None:
@@ -86,7 +86,7 @@ def main() -> None:
     door.connect(job.ipc_address)
     try:
         server = _load(job, door)
-    except (EngineError, OSError, ImportError, zmq.ZMQError) as error:
+    except (EngineError, OSError, ImportError, ValueError, RuntimeError, zmq.ZMQError) as error:
         log.error("the engine cannot start: %s", error)
         door.send(encode(Refused(str(error))))
         door.close(linger=1000)

@@ -1,11 +1,11 @@
 """One turn of a node's engine process: both kinds of leg over one engine. No sockets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from api.generator import Event, Leg
 from decode_node.worker import DecodeWorker
-from engine.api import Engine
+from engine.api import Engine, EngineLoad
 from engine.request import Request, RequestId
 from prefill_node.worker import PrefillWorker
 
@@ -24,6 +24,16 @@ class NodeLoop:
     prefill: PrefillWorker
     decode: DecodeWorker
     idle: bool = True
+
+    @property
+    def load(self) -> EngineLoad:
+        """The engine's, and what waits for it on this side of it."""
+        load, waiting = self.engine.load, self.decode.num_waiting
+        return replace(
+            load,
+            waiting=load.waiting + waiting,
+            running=load.running + self.decode.num_pulling,
+        )
 
     def submit(self, request: Request, leg: Leg, since: float) -> Sequence[News]:
         """Queue one leg that came at `since`; request ids are unique on this node for good."""

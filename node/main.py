@@ -14,7 +14,7 @@ import uvicorn
 import uvloop
 from quart import Quart
 
-from api.routes import openai_routes
+from api.routes import LARGEST_BODY, openai_routes
 from api.served import Served
 from api.tokenizing import TextCodec, load_text_codec
 from discovery.address import format_address
@@ -105,6 +105,7 @@ class _Node:
         longest = self.engine.ready.max_model_len
         served = Served(names, self.codec, lambda: longest, created=int(time.time()))
         app = Quart("pdserve-node")
+        app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
         app.register_blueprint(door.blueprint())
         app.register_blueprint(openai_routes(self.engine, served, legs.of_text))
         return app
@@ -112,7 +113,11 @@ class _Node:
     def _announcer(self) -> Announcer:
         key = self.config.cluster_key
         secret = key.encode() if key else None
-        return Announcer.connect(self.config.proxy, self._registration, cluster_key=secret)
+        return Announcer.connect(self.config.proxy, self._heartbeat, cluster_key=secret)
+
+    def _heartbeat(self) -> Registration | None:
+        """None while the engine hangs: nothing new is to be sent here."""
+        return self._registration() if self.engine.alive else None
 
     def _registration(self) -> Registration:
         return self.identity.now(self.engine.load)

@@ -8,14 +8,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from quart import Quart, Response, request
 
 from api.errors import ApiError, body_of
-from api.routes import openai_routes
+from api.routes import LARGEST_BODY, openai_routes
 from api.served import Served
 from proxy.guard import Guard
 from proxy.instances import Instances, read_instance
 from proxy.observed import Observed, endpoint
 from proxy.status import cluster_status, health
 
-LARGEST_BODY = 64 << 20
 JSON = "application/json"
 OPENAI = "/v1/"
 

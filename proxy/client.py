@@ -19,6 +19,7 @@ from proxy.sse import SseSplitter
 GENERATE = "/inference/v1/generate"
 JSON = "application/json"
 OK, SERVICE_UNAVAILABLE = 200, 503
+AT_FAULT = {BAD_REQUEST, 413, 422}  # what other nodes would say as well
 
 SILENCE_S = 10.0  # our nodes say something every 2 s
 FOREIGN_SILENCE_S = 600.0
@@ -132,7 +133,7 @@ async def _part(response: aiohttp.ClientResponse, patience_s: float) -> None:
 
 
 async def _refusal(node: Node, response: aiohttp.ClientResponse) -> NodeFailed:
-    """400 is about the request, and so for its sender; 503 says: not now."""
+    """Some statuses are about the request, and so for its sender; 503 says: not now."""
     status, data = response.status, await response.content.read(LONGEST_REFUSAL)
     try:
         body = msgspec.json.decode(data, type=_Refusal)
@@ -141,7 +142,7 @@ async def _refusal(node: Node, response: aiohttp.ClientResponse) -> NodeFailed:
         said = ""
     answered = status == SERVICE_UNAVAILABLE
     reason = said or f"it answered with status {status}"
-    return NodeFailed(node.node_id, reason, retryable=status != BAD_REQUEST, answered=answered)
+    return NodeFailed(node.node_id, reason, retryable=status not in AT_FAULT, answered=answered)
 
 
 def _reason(error: Exception) -> str:

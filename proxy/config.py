@@ -6,6 +6,7 @@ from typing import Literal
 from discovery.registration import DEFAULT_PORT
 
 PORTS = range(65536)
+Policy = Literal["round_robin", "least_loaded"]
 AT_LEAST = {
     "recovery_wait_s": 0.0,
     "tries": 1,
@@ -58,7 +59,7 @@ class ProxyConfig:
     foreign_timeout_s: float = 600.0
     """How long a node that is not ours may be silent."""
 
-    policy: Literal["round_robin", "least_loaded"] = "round_robin"
+    policy: Policy = "round_robin"
     """Which node gets the next request."""
 
     max_model_len: int | None = None

@@ -159,3 +159,9 @@ async def test_a_router_that_speaks_tokens(tiny: Path) -> None:
             if not stream:
                 assert await driver.moved() > before
                 second["kv_transfer_params"] = None  # a ticket is good for one pull
+        odd = {**first, "kv_transfer_params": {**HELD, "pdserve": {"keep_open": True}}}
+        async with driver.cluster.session.post(
+            f"http://{driver.prefill['http_address']}{path}", json=odd
+        ) as answer:
+            refused = await answer.json()
+            assert (answer.status, refused["error"]["param"]) == (400, "kv_transfer_params")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.config import UpConfig
+from deploy.config import DEMO_MODEL, UpConfig
 from deploy.supervisor import ProcessFailed
 from deploy.up import Cluster
 
@@ -37,6 +37,13 @@ def test_a_model_that_is_nowhere(command: str, tmp_path: Path) -> None:
     ran = pdserve(command, "--model", model, "--port", "0")
     assert ran.returncode == 1
     assert f"{model} is no folder" in ran.stderr.splitlines()[-1]
+    assert "Traceback" not in ran.stdout + ran.stderr
+
+
+def test_a_device_that_is_none() -> None:
+    ran = pdserve("decode", "--model", str(DEMO_MODEL), "--device", "abacus", "--port", "0")
+    assert ran.returncode == 1
+    assert "abacus" in ran.stderr.splitlines()[-1]
     assert "Traceback" not in ran.stdout + ran.stderr
 
 

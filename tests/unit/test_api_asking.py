@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from api.bodies import read_completion
-from api.generate import seed_of
 from api.generator import Leg
+from api.seeds import seed_of
 from api.served import Served, legs_of_params
 from engine.request import Sampling
 from tests.fakes.asking import Fields, complete, texts

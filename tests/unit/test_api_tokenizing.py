@@ -82,3 +82,9 @@ def test_where_there_is_no_tokenizer(name: str, said: str, tmp_path: Path) -> No
         load_text_codec(tmp_path / name)
     assert str(tmp_path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_home_is_where_the_shell_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder(tmp_path / "model")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_text_codec("~/model").size == CODEC.size

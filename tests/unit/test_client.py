@@ -138,6 +138,9 @@ async def test_a_held_leg_without_a_ticket_ended_too_early() -> None:
     [
         (400, {"error": {"message": "too long"}}, False, False, "too long"),
         (400, "what?", False, False, "it answered with status 400"),
+        (413, {}, False, False, "it answered with status 413"),
+        (422, {"message": "no list"}, False, False, "no list"),
+        (401, {}, True, False, "n0: it answered with status 401"),
         (503, {"error": {"message": "draining"}}, True, True, "n0: draining"),
         (500, {"error": {"message": "oops"}}, True, False, "n0: oops"),
         (404, {"message": "Not Found"}, True, False, "n0: Not Found"),

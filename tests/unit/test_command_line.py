@@ -79,8 +79,10 @@ def test_what_is_plural_has_a_form_everywhere(
         (["up", "--ready-timeout-s", "-1"], "--ready-timeout-s -1.0 has to be at least 0"),
         (["proxy", "--tries", "0"], "--tries must be 1 or more"),
         (["bench", "--requests", "0"], "--requests 0 has to be at least 1"),
-        (["bench", "--url", "http://h"], "--url and --model go together"),
-        (["bench", "--model", "m"], "--url and --model go together"),
+        (["bench", "--url", "http://h"], "--url wants --model"),
+        (["up", "--cluster-key", ""], "--cluster-key must not be empty"),
+        (["decode", "--model", ""], "--model must not be empty"),
+        (["up", "--api-key", ""], "--api-key must not be empty"),
         (["prefill"], "--model requires an argument"),
         (["decode", "--model", "m", "--kv-port", "-1"], "--kv-port -1 is no port"),
     ],
@@ -159,3 +161,13 @@ def test_a_refusal_is_a_line_and_a_status(file: Path) -> None:
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "--prefill -1 has to be at least 0" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("name", ["API_KEY", "ADMIN_API_KEY", "CLUSTER_KEY"])
+def test_an_empty_key_opens_no_door(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"PDSERVE_{name}", "")
+    with pytest.raises(SystemExit):
+        parse(["up"])
+    assert f"PDSERVE_{name} is set, but empty" in capsys.readouterr().err

@@ -44,7 +44,7 @@ async def listening(
 @asynccontextmanager
 async def announcing(
     ports: list[int],
-    registration: Callable[[], Registration] = prefill,
+    registration: Callable[[], Registration | None] = prefill,
     host: str = HERE,
     key: bytes | None = None,
 ) -> AsyncGenerator[Announcer]:
@@ -116,6 +116,17 @@ async def test_draining_can_be_said_at_once() -> None:
         announcer.announce_now()
         await registry.until(lambda: registry.beats)
         announcer.close()
+
+
+async def test_a_node_can_have_nothing_to_say() -> None:
+    told = [None, prefill()]
+    async with listening() as (registry, port):
+        announcer = Announcer.connect([f"{HERE}:{port}"], lambda: told.pop(0))
+        announcer.announce_now()
+        announcer.announce_now()
+        await registry.until(lambda: registry.beats)
+        announcer.close()
+    assert (len(registry.beats), told) == (1, [])
 
 
 async def test_a_proxy_that_comes_late_hears_only_the_newest_word() -> None:

@@ -43,6 +43,7 @@ ticket = KvTicket("e/r", "e", "h", 1, "f", relayed={"remote_block_ids": [[1, 2]]
 def test_a_node_here_is_reached_here() -> None:
     assert advertised_host("127.0.0.1", None, ["127.0.0.1:30001"]) == "127.0.0.1"
     assert advertised_host("0.0.0.0", None, ["127.0.0.1:30001"]) == "127.0.0.1"
+    assert advertised_host("0.0.0.0", None, []) == "127.0.0.1"
     assert advertised_host("127.0.0.1", "node-7", ["127.0.0.1:30001"]) == "node-7"
     assert advertised_host("10.1.2.3", None, []) == "10.1.2.3"
 

@@ -248,3 +248,15 @@ def test_a_settlement_counts_once(book: OfferBook) -> None:
     book.heard(A, Settle("t"), now=0)
     assert said(book) == [(A, Gone("t", "the lease is over"))]
     assert book.settled == [Settled("t", Outcome.DELIVERED)]
+
+
+def test_sinks_that_never_say_farewell_are_forgotten_and_may_come_back(
+    book: OfferBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kv_transfer.offers.MOST_GUESTS", 2)
+    for peer in (A, B, b"sink c"):
+        enter(book, peer)
+    book.offer("t", None)
+    assert look(book, A) == [(A, Gone("t", "the source was started anew"))]
+    enter(book, A)
+    assert look(book, A) == [(A, News("t", 0, (), None))]
