@@ -16,6 +16,7 @@ from engine.noise import gumbel, noise_key
 from engine.request import Sampling
 
 SMALLEST_TEMPERATURE = 1e-5
+LARGEST_TEMPERATURE = 1e30  # float32 has no infinity to divide by: what is banned would be NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def _perturbed(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
     def column(values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32, device=device).unsqueeze(1)
 
-    logits = logits / column([one.temperature for one in samplings])
+    logits = logits / column([min(one.temperature, LARGEST_TEMPERATURE) for one in samplings])
     if any(one.min_p > 0 for one in samplings):
         floor = column([one.min_p for one in samplings]).log()
         logits = _cut(logits, logits.amax(1, keepdim=True) + floor)

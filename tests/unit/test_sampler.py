@@ -24,6 +24,7 @@ SHAPES = [
     Sampling(temperature=1),
     Sampling(temperature=0.3),
     Sampling(temperature=3),
+    Sampling(temperature=1e300),
     Sampling(top_k=1),
     Sampling(top_k=7),
     Sampling(top_k=VOCABULARY),
