@@ -36,9 +36,13 @@ def cluster_status(registry: Registry, *, now: float, in_flight: int) -> dict[st
 
 
 def shortest_context(registry: Registry, *, now: float) -> int | None:
-    """What every decode node that takes work has room for; None while nobody says."""
+    """What every decode node that may get a request has room for; None while nobody says.
+
+    Those without a partner get none while others have one.
+    """
     nodes = _takes_work(registry, Role.DECODE, now)
-    lengths = [node.registration.max_model_len for node in nodes]
+    paired = [node for node in nodes if registry.partners(node, now=now)]
+    lengths = [node.registration.max_model_len for node in paired or nodes]
     return min((length for length in lengths if length is not None), default=None)
 
 

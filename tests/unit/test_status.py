@@ -88,6 +88,14 @@ def test_status_says_who_fits_nobody_and_why() -> None:
     assert not told[1][0]
 
 
+def test_who_fits_nobody_does_not_shorten_the_context() -> None:
+    registry = known(P, D, max_model_len=99)
+    registry.apply(Registration(D, "h:9", "h:0", "liar", "m", "other", max_model_len=1), now=0)
+    assert shortest_context(registry, now=0) == 99
+    registry.remove("h:0")
+    assert shortest_context(registry, now=0) == 1
+
+
 def test_the_context_is_the_shortest_that_is_told() -> None:
     registry = known(P, max_model_len=5)
     assert shortest_context(registry, now=0) is None
