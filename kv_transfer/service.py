@@ -19,6 +19,7 @@ import zmq
 
 from kv_transfer.api import Arrived, Settled
 from kv_transfer.errors import PeerUnreachable, TransferError
+from kv_transfer.junk import JunkCount
 from kv_transfer.layout import KvLayout
 from kv_transfer.mover import Mover
 from kv_transfer.offers import OfferBook
@@ -76,6 +77,7 @@ class TransferService:
         self._wake_in, self._wake_out = _pair()
         self._news_in, self._news_out = _pair()
         self._awake = False
+        self._junk = JunkCount()
 
     def post(self, command: Command) -> None:
         """Called by the engine's thread: run this at the next turn, which is now."""
@@ -157,7 +159,8 @@ class TransferService:
             try:
                 message = decode_from_sink(frames[-1] if frames else b"")
             except msgspec.DecodeError as error:
-                log.warning("dropped a message of %r: %s", peer[:64], error)
+                if count := self._junk.another(now):
+                    log.warning("dropped %s messages, of %r: %s", count, peer[:64], error)
             else:
                 self.offers.heard(peer, message, now=now)
 
@@ -172,7 +175,8 @@ class TransferService:
             if isinstance(message, Welcome):
                 self.mover.meet(address, message)
         except msgspec.DecodeError as error:
-            log.warning("dropped a message of %s: %s", address, error)
+            if count := self._junk.another(now):
+                log.warning("dropped %s messages, of %s: %s", count, address, error)
         except TransferError as error:
             self.pulls.lost(address, error, now=now)
         else:

@@ -81,7 +81,13 @@ class _Node:
     codec: TextCodec
 
     async def run(self) -> None:
-        """Until a signal comes and what was running is done, or the engine dies."""
+        """Until a signal comes and what was running is done; raises EngineDied."""
+        try:
+            await self._serve()
+        except* EngineDied as died:
+            raise died.exceptions[0] from None
+
+    async def _serve(self) -> None:
         server = _Server(_http(self._app()))
         announcer = self._announcer()
         async with asyncio.TaskGroup() as tasks:

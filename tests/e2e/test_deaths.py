@@ -44,6 +44,9 @@ async def test_a_node_whose_engine_dies_is_gone_and_comes_back(tiny: Path) -> No
             await gone(door)
             answer = await cluster.complete(PROMPTS[0], max_tokens=4)
             assert len(tokens_of(answer)) == 4
+        ends = [line for line in cluster.lines if "node ends: the engine process" in line]
+        assert len(ends) == 2
+        assert not any("Traceback" in line for line in cluster.lines)
 
 
 async def test_an_engine_whose_door_dies_is_gone(tiny: Path) -> None:
