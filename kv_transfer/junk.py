@@ -1,4 +1,4 @@
-"""What comes to a port from strangers is told of, but not each time: it may come at any rate."""
+"""Junk from strangers is told of, but not each time: it may come at any rate."""
 
 from dataclasses import dataclass
 
