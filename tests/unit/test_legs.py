@@ -24,6 +24,7 @@ class Leg:
     events: Sequence[Event] = ()
     last: Exception | None = None
     closes: asyncio.Event | None = None
+    parting: asyncio.Event | None = None
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     closed: bool = False
@@ -40,6 +41,8 @@ class Leg:
             self.closed = True
             if self.closes:
                 self.closes.set()
+            if self.parting:
+                await self.parting.wait()
 
 
 async def read(legs: Legs, count: int) -> list[tuple[Node, Event] | None]:
@@ -72,6 +75,27 @@ async def test_leaving_closes_a_leg_that_is_waited_for() -> None:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
     assert (a.closed, b.closed) == (True, True)
+
+
+async def test_who_is_cancelled_while_leaving_closes_all_the_same() -> None:
+    """One leg takes its time to close, and a client leaves meanwhile."""
+    slow = Leg(closes=asyncio.Event(), parting=asyncio.Event())
+    said = Leg((ONE, TWO))
+
+    async def leave() -> None:
+        async with Legs() as legs:
+            legs.open(A, slow.stream())
+            legs.open(B, said.stream())
+            assert await legs.next() == (B, ONE)
+
+    leaving = asyncio.create_task(leave())
+    async with asyncio.timeout(PATIENCE_S):
+        assert slow.closes
+        await slow.closes.wait()
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+    assert leaving.cancelled()
+    assert said.closed
 
 
 async def test_the_last_leg_is_read_on_when_the_other_has_ended() -> None:
