@@ -20,6 +20,7 @@ from cyclopts.config import Env, Toml
 
 from bench.config import BenchConfig
 from deploy.config import StatusConfig, UpConfig
+from deploy.limits import raise_file_limit
 from discovery.registration import Role
 from node.config import NodeConfig
 from proxy.config import ProxyConfig
@@ -114,6 +115,7 @@ def parse(
 
 def main(*command: str) -> None:
     """The command, if it is not given here, is on the command line."""
+    raise_file_limit()
     app.meta([*command, *sys.argv[1:]])
 
 

@@ -21,6 +21,17 @@ try:
 finally:
     assert not {{*sys.modules}}.intersection({HEAVY})
 """
+FEW_FILES = """
+import resource
+from deploy.cli import main
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, hard))
+try:
+    main("--version")
+finally:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft == min(hard, 65_536) or hard == resource.RLIM_INFINITY
+"""
 
 
 @pytest.fixture
@@ -171,3 +182,7 @@ def test_an_empty_key_opens_no_door(
     with pytest.raises(SystemExit):
         parse(["up"])
     assert f"PDSERVE_{name} is set, but empty" in capsys.readouterr().err
+
+
+def test_a_process_may_have_as_many_connections_as_the_system_allows() -> None:
+    subprocess.run([sys.executable, "-c", FEW_FILES], cwd=ROOT, check=True, timeout=60)

@@ -1,0 +1,17 @@
+"""How many files a process may have open: one is needed for each connection.
+
+Most systems begin with 1024, which one request with many choices can use up, and then nobody
+gets in; what they allow is far more.
+"""
+
+import resource
+
+ENOUGH_FILES = 65_536
+
+
+def raise_file_limit() -> None:
+    """As far as this system lets us, and for the processes we start too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
