@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from bench.checkpoint import Shape, write_checkpoint
+from engine.linear import Linear, PlainLinear, linear
 from engine.loading import load_engine
 from engine.request import Request, RequestId, Sampling
 from engine.settings import EngineConfig
@@ -77,6 +78,10 @@ def main() -> None:
             took = _prompt_s(engine, length)
             _say(f"prompt of {length} in chunks of {chunk:3}: {_beside(took, floor)}")
     for batch in BATCHES:
+        plain, packed = (_products_s(make, batch) for make in (PlainLinear, linear))
+        took = f"{packed * MS:.2f} ms packed, {plain * MS:.2f} ms plain"
+        _say(f"products of a step of {batch}: {took}")
+    for batch in BATCHES:
         times = list(_decode_s(engines[2 * PROMPT], batch))
         floor = work.step_bytes(batch, PROMPT + STEPS // 2) / rate
         _say(f"decode step of {batch}: {_beside(statistics.median(times), floor)}")
@@ -104,6 +109,23 @@ def _decode_s(engine: TorchEngine, batch: int) -> Iterator[float]:
         result = engine.step()
         if result.num_tokens == len(result.sampled) == batch:
             yield time.perf_counter() - since
+
+
+def _products_s(make: Callable[[torch.Tensor], Linear], batch: int) -> float:
+    """Median seconds of all products with a weight that one step has."""
+    one, made = Shape(), list[tuple[Linear, torch.Tensor]]()
+    heads, keys = one.num_attention_heads, one.num_key_value_heads
+    layer = [
+        ((heads + 2 * keys) * one.head_dim, one.hidden_size),
+        (one.hidden_size, heads * one.head_dim),
+        (2 * one.intermediate_size, one.hidden_size),
+        (one.hidden_size, one.intermediate_size),
+    ]
+    for outputs, inputs in [*layer * one.num_hidden_layers, (one.vocab_size, one.hidden_size)]:
+        weight, asked = torch.randn(outputs, inputs), torch.randn(batch, inputs)
+        made.append((make(weight.bfloat16()), asked.bfloat16()))
+    with torch.inference_mode():
+        return _median(lambda: [product(asked) for product, asked in made])
 
 
 def _finish(engine: TorchEngine, requests: Sequence[Request]) -> None:
