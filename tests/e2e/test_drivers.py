@@ -159,7 +159,8 @@ async def test_a_router_that_speaks_tokens(tiny: Path) -> None:
             if not stream:
                 assert await driver.moved() > before
                 second["kv_transfer_params"] = None  # a ticket is good for one pull
-        odd = {**first, "kv_transfer_params": {**HELD, "pdserve": {"keep_open": True}}}
+        kept: dict[str, object] = {**HELD, "pdserve": {"keep_open": True}}
+        odd = {**first, "kv_transfer_params": kept}
         async with driver.cluster.session.post(
             f"http://{driver.prefill['http_address']}{path}", json=odd
         ) as answer:
