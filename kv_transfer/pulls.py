@@ -42,6 +42,7 @@ from kv_transfer.wire import (
 )
 
 Address = tuple[str, int]
+IDLE_S = 60.0
 
 
 class Stage(Enum):
@@ -87,7 +88,8 @@ class _Pull:
 class PullBook:
     """What to send is left in `outbox`, what to read in `orders`, what ended in `arrived`.
 
-    `parted` has the sources that were given up: whatever is read from them should end.
+    `parted` has the sources that were given up, or not spoken to for long: whatever is read
+    from them should end.
     """
 
     hello: Hello
@@ -100,6 +102,7 @@ class PullBook:
     _hosts: dict[Address, Welcome | None] = field(default_factory=dict)
     _reads: dict[int, tuple[_Pull, Welcome]] = field(default_factory=dict)
     _num_reads: int = 0
+    _spoken: dict[Address, float] = field(default_factory=dict)
 
     @property
     def num_open(self) -> int:
@@ -123,7 +126,7 @@ class PullBook:
     def abandon(self, ticket: KvTicket, *, now: float) -> None:
         """Tell the source; a pull under way fails with TransferCancelled."""
         pull = self._pulls.get(ticket.ticket_id)
-        self.outbox.append(((ticket.host, ticket.port), Abandon(ticket.ticket_id)))
+        self._say((ticket.host, ticket.port), Abandon(ticket.ticket_id), now)
         if pull and pull.stage is Stage.HELD:
             del self._pulls[ticket.ticket_id]
         elif pull:
@@ -187,20 +190,34 @@ class PullBook:
                 self.lost(pull.address, silent, now=now)
             elif pull.stage in (Stage.HELD, Stage.PULLING) and self._is_due(pull, now):
                 self._look(pull, now)
+        self._leave_idle(now)
 
     def _start(self, ticket: KvTicket, now: float) -> _Pull:
-        self._greet((ticket.host, ticket.port), ticket.engine_id)
+        self._greet((ticket.host, ticket.port), ticket.engine_id, now)
         pull = self._pulls[ticket.ticket_id] = _Pull(ticket, heard_at=now)
         self._look(pull, now)
         return pull
 
-    def _greet(self, address: Address, engine_id: str | None) -> None:
+    def _say(self, address: Address, message: FromSink, now: float) -> None:
+        self._spoken[address] = now
+        self.outbox.append((address, message))
+
+    def _leave_idle(self, now: float) -> None:
+        """Whoever nothing was wanted of for long may be gone: let go of the link."""
+        busy = {pull.address for pull in self._pulls.values()}
+        for address, spoken_at in list(self._spoken.items()):
+            if now - spoken_at >= IDLE_S and address not in busy:
+                del self._spoken[address]
+                self._hosts.pop(address, None)
+                self.parted.append(address)
+
+    def _greet(self, address: Address, engine_id: str | None, now: float) -> None:
         """Say hello once to every source, and again when another one took its address."""
         known = self._hosts.get(address)
         renamed = known is not None and engine_id not in (None, known.engine_id)
         if address not in self._hosts or renamed:
             self._hosts[address] = None
-            self.outbox.append((address, self.hello))
+            self._say(address, self.hello, now)
 
     def _welcome(self, address: Address, welcome: Welcome, now: float) -> None:
         reason = can_pull(welcome.layout, self.hello.layout)
@@ -220,7 +237,7 @@ class PullBook:
     def _look(self, pull: _Pull, now: float) -> None:
         pull.looked_at = now
         look = Look(pull.ticket.ticket_id, pull.ticket.engine_id, len(pull.theirs))
-        self.outbox.append((pull.address, look))
+        self._say(pull.address, look, now)
 
     def _news(self, news: News, now: float) -> None:
         pull = self._pulls.get(news.key)
@@ -238,14 +255,14 @@ class PullBook:
             return
         offered, reserved = len(pull.theirs), len(pull.into)
         if offered > reserved or (pull.sealed and offered < reserved):
-            self.outbox.append((pull.address, Abandon(pull.ticket.ticket_id)))
+            self._say(pull.address, Abandon(pull.ticket.ticket_id), now)
             mismatch = f"{offered} blocks on offer, {reserved} reserved"
             self._fail(pull, LayoutMismatch(mismatch), now)
             return
         self._order(pull, host, now)
         if pull.sealed and pull.in_flight == 0:
             pull.stage, pull.heard_at = Stage.SETTLING, now
-            self.outbox.append((pull.address, Settle(pull.ticket.ticket_id)))
+            self._say(pull.address, Settle(pull.ticket.ticket_id), now)
 
     def _order(self, pull: _Pull, host: Welcome, now: float) -> None:
         pairs = zip(pull.theirs[pull.ordered :], pull.into[pull.ordered :], strict=False)
