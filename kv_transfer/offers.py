@@ -146,7 +146,7 @@ class OfferBook:
             self.outbox.append((peer, self.welcome()))
 
     def _forget(self, peer: Peer) -> None:
-        """A sink that does come back is told that we do not know it, and says Hello."""
+        """Not one that asks for something now and then: it would not say Hello again."""
         self._guests.pop(peer, None)
         self._proven.discard(peer)
 
@@ -159,6 +159,7 @@ class OfferBook:
         elif not self._leases.renew(ticket_id, until=now + SILENCE_S):
             self.outbox.append((peer, Gone(key, "the lease is over")))
         else:
+            self._guests[peer] = self._guests.pop(peer)  # who asked last is forgotten last
             offer = self._offers[ticket_id]
             offer.sink, offer.key, offer.told = peer, key, min(known, len(offer.blocks))
             self._tell(offer)

@@ -12,7 +12,7 @@ from kv_transfer.errors import (
     TransferError,
 )
 from kv_transfer.layout import KvLayout
-from kv_transfer.pulls import IDLE_S, PullBook, ReadOrder
+from kv_transfer.pulls import PullBook, ReadOrder
 from kv_transfer.regions import Run
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import (
@@ -72,36 +72,6 @@ def errors(book: PullBook) -> dict[str, TransferError | None]:
     found = {one.ticket_id: one.error for one in ended}
     assert len(found) == len(ended)  # nobody ends twice
     return found
-
-
-class TestAnIdleLink:
-    def test_is_let_go_of_and_made_anew(self, book: PullBook) -> None:
-        """Nodes come back on other ports: links to the old ones would add up."""
-        book.read_done(begin(book), None, now=0)
-        book.heard(AT, News("t", 1, (), SEALED), now=0)
-        book.heard(AT, Confirmed("t"), now=0)
-        book.tick(now=IDLE_S - 1)
-        assert book.parted == []
-        book.tick(now=IDLE_S)
-        book.tick(now=IDLE_S)
-        assert book.parted == [AT]
-        said(book)
-        book.pull(ticket("u"), [0], 0, now=IDLE_S)
-        assert said(book) == [HELLO, Look("u", "engine", 0)]
-
-    def test_is_one_too_that_was_only_told_no(self, book: PullBook) -> None:
-        book.abandon(ticket(), now=0)
-        book.tick(now=IDLE_S)
-        assert book.parted == [AT]
-
-    def test_is_none_while_something_is_pulled(self, book: PullBook) -> None:
-        read_id = begin(book)
-        book.abandon(ticket(), now=0)
-        book.tick(now=IDLE_S)
-        assert book.parted == []
-        book.read_done(read_id, None, now=IDLE_S)
-        book.tick(now=IDLE_S)
-        assert book.parted == [AT]
 
 
 class TestABrokenLink:
