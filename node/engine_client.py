@@ -135,7 +135,7 @@ class EngineClient:
         self.calm.clear()
         unique = msgspec.structs.replace(request, request_id=rid)
         try:
-            await self._send(Submit(unique, leg, time.monotonic()))
+            await self._send(Submit.of(unique, leg, time.monotonic()))
             while not over:
                 event = await inbox.get()
                 over = event is not None and _is_last(event, leg)

@@ -1,8 +1,10 @@
 """What a node's two processes say to each other: typed messages over one ZMQ pair."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from api.generator import Event, Leg
 from engine.api import EngineLoad
@@ -38,6 +40,13 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     request: Request
     leg: Leg
     since: float
+
+    @classmethod
+    def of(cls, request: Request, leg: Leg, since: float) -> Self:
+        """Without what others relay in a ticket: it may be anything, and is for nobody here."""
+        if leg.ticket is not None:
+            leg = replace(leg, ticket=replace(leg.ticket, relayed={}))
+        return cls(request, leg, since)
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):

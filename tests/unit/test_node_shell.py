@@ -1,6 +1,7 @@
 """What a node knows of itself before a model is loaded."""
 
 import pytest
+from msgspec.structs import replace
 
 from api.generator import (
     WHOLE,
@@ -106,6 +107,14 @@ def test_settings_that_cannot_work_are_refused_by_flag(field: str, value: int) -
 )
 def test_what_the_door_says_arrives(message: Submit | Abort) -> None:
     assert decode_to_engine(encode(message)) == message
+
+
+def test_what_others_relay_in_a_ticket_does_not_travel_on() -> None:
+    """No message of ours could hold it."""
+    odd = replace(ticket, relayed={"remote_block_ids": 2**64})
+    sent = Submit.of(Request(rid, (1, 2)), Leg(ticket=odd), 2.5)
+    assert decode_to_engine(encode(sent)) == sent
+    assert sent.leg.ticket == replace(ticket, relayed={})
 
 
 @pytest.mark.parametrize(
