@@ -56,7 +56,7 @@ async def test_the_template_hears_what_the_client_says() -> None:
         ({"messages": None}, "messages"),
         ({"messages": "hi"}, "messages"),
         ({"messages": ["hi"]}, "messages[0]"),
-        ({"messages": [{"content": "hi"}]}, "messages[0]"),
+        ({"messages": [{"content": "hi"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [*HI, {"role": "user", "content": 5}]}, "messages[1].content"),
         ({"messages": [{"role": 5, "content": "a"}]}, "messages[0].role"),
