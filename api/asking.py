@@ -152,9 +152,12 @@ class Asker:
         if len(prompts) * n > MOST_CALLS:
             raise BadRequest(f"more than {MOST_CALLS} choices in one request", "n")
         several = len(prompts) * n > 1
+        context = self.served.max_model_len()  # a proxy asks all its nodes
+        default = None if isinstance(body, ChatBody) else DEFAULT_MAX_TOKENS
+        rooms = [Room(context, len(prompt), default) for prompt in prompts]
         calls = [
-            self._call(body, outer_id, prompt, (i * n + j, j), several=several)
-            for i, prompt in enumerate(prompts)
+            self._call(body, outer_id, prompt, room, (i * n + j, j), several=several)
+            for i, (prompt, room) in enumerate(zip(prompts, rooms, strict=True))
             for j in range(n)
         ]
         return Asked(outer_id, model, calls, n, codec, stops_of(body), body)
@@ -164,13 +167,12 @@ class Asker:
         body: TextBody,
         outer_id: str,
         prompt: Tokens,
+        room: Room,
         place: tuple[int, int],
         *,
         several: bool,
     ) -> Call:
         index, sample_index = place
-        default = None if isinstance(body, ChatBody) else DEFAULT_MAX_TOKENS
-        room = Room(self.served.max_model_len(), len(prompt), default)
         leg = self.read_leg(outer_id, body.kv_transfer_params, index)
         sampling = sampling_of(body, room, outer_id, whole=not leg.hold)
         request = Request(

@@ -16,7 +16,7 @@ from api.bodies import TextBody, read_chat, read_completion
 from api.chat import ChatForm
 from api.completions import CompletionForm
 from api.envelopes import Form, Writer
-from api.errors import SERVER_ERROR, ApiError, BadRequest, body_of, error_body
+from api.errors import SERVER_ERROR, ApiError, WrongType, body_of, error_body
 from api.generator import Generator, StreamFailed
 from api.models import find_model, list_models
 from api.served import ReadLeg, Served, no_legs
@@ -25,6 +25,8 @@ from api.sse import frames, whole
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 LARGEST_BODY = 64 << 20  # for whoever makes the app
 REQUEST_ID = "X-Request-Id"
+AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""What keeps nginx, and others that read the second, from saving up a stream."""
 SANE_ID = re.compile(r"[!#-;=?-\[\]-~]{1,256}")
 
 
@@ -75,7 +77,7 @@ async def _body() -> bytes:
     """A body without a type is taken for JSON; a form that a browser can send is not."""
     kind = request.mimetype
     if kind and kind != JSON and not kind.endswith("+json"):
-        raise BadRequest(f"the body must be {JSON}, not {kind}")
+        raise WrongType(f"the body must be {JSON}, not {kind}")
     data = await request.get_data(as_text=False)
     assert isinstance(data, bytes)
     return data
@@ -97,7 +99,7 @@ async def _streamed(writer: Writer) -> Response:
     except BaseException:
         await events.aclose()
         raise
-    headers = _headers(writer.answer.asked.outer_id) | {"Cache-Control": "no-cache"}
+    headers = _headers(writer.answer.asked.outer_id) | AS_IT_COMES
     response = Response(_all(first, events), content_type=EVENTS, headers=headers)
     response.timeout = None  # Quart cuts a stream after a minute otherwise
     return response

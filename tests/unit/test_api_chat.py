@@ -95,3 +95,24 @@ async def test_arguments_of_past_tool_calls_are_objects_for_the_template() -> No
     messages = [{"role": "assistant", "tool_calls": [call]}]
     asked = await chat({"messages": messages}, door=served(byte_level(template)))
     assert texts(asked) == ["42"]
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([{"function": {"name": "f", "arguments": ""}}], "hi 0"),
+        ([{"function": {"name": "f", "arguments": "no JSON"}}], "hi 7"),
+        ([], "hi"),
+        (None, "hi"),
+    ],
+)
+async def test_a_tool_call_may_have_no_arguments_and_a_message_no_calls(
+    calls: object, expected: str
+) -> None:
+    template = (
+        "{% for m in messages %}{{ m.content }}{% if 'tool_calls' in m %}"
+        " {{ m.tool_calls[0].function.arguments|length }}{% endif %}{% endfor %}"
+    )
+    messages = [{"role": "assistant", "content": "hi", "tool_calls": calls}]
+    asked = await chat({"messages": messages}, door=served(byte_level(template)))
+    assert texts(asked) == [expected]
