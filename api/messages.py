@@ -18,11 +18,6 @@ def for_template(messages: Sequence[Mapping[str, Any]]) -> list[Template]:
     return [_message(given, f"messages[{index}]") for index, given in enumerate(messages)]
 
 
-def size_of(messages: Sequence[Template]) -> int:
-    """How many characters there are to render."""
-    return sum(len(message["content"]) for message in messages)
-
-
 def _message(given: Mapping[str, Any], path: str) -> Template:
     message = convert(given, Message, path)
     if message.content is None and message.role != "assistant":

@@ -58,8 +58,9 @@ def openai_routes(
 
     @routes.post("/v1/chat/completions")
     async def chat() -> Response:
-        body = read_chat(await _body())
-        return await answer(await asker.chat(body, _outer_id(body)), ChatForm())
+        data = await _body()
+        body = read_chat(data)
+        return await answer(await asker.chat(body, _outer_id(body), len(data)), ChatForm())
 
     @routes.get("/v1/models")
     async def models() -> Response:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import resource
 import signal
 import socket
 import time
@@ -48,8 +47,6 @@ def run(config: ProxyConfig) -> None:
         end_with(config.supervisor_fd)
     for stop in STOP_SIGNALS:
         signal.signal(stop, signal.SIG_DFL)  # the end, until there is something to finish
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # a choice may need three sockets
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_serve(config))
