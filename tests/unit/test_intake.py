@@ -155,6 +155,7 @@ def test_a_restart_is_told_as_such() -> None:
         ("10.0.0.1:8100", ("10.0.0.1", 8100)),
         ("node-0.svc.cluster.local:1", ("node-0.svc.cluster.local", 1)),
         ("[::1]:65535", ("::1", 65535)),
+        (f"{'a' * 63}.b_c-d:80", (f"{'a' * 63}.b_c-d", 80)),
         ("[fe80::1%eth0]:80", ("fe80::1%eth0", 80)),
     ],
 )
@@ -180,6 +181,10 @@ def test_addresses(text: str, parsed: tuple[str, int]) -> None:
         ("user@host:80", "address"),
         ("host/path:80", "address"),
         ("-x:80", "address"),
+        ("a..b:80", "address"),
+        ("a.-b:80", "address"),
+        (f"{'a' * 64}.b:80", "address"),
+        (f"{'a.' * 127}:80", "address"),
     ],
 )
 def test_what_is_no_address(text: str, why: str) -> None:
