@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 import msgspec
-from quart import Blueprint, Response, request
+from quart import Blueprint, Response, g, request
 from werkzeug.exceptions import HTTPException
 
 from api.answering import Answer
@@ -48,7 +48,7 @@ def openai_routes(
         writer = Writer(Answer(generator, asked), form, int(clock()))
         if asked.body.stream:
             return await _streamed(writer)
-        return Response(await whole(writer), mimetype=JSON, headers=_headers(asked.outer_id))
+        return Response(await whole(writer), mimetype=JSON)
 
     @routes.post("/v1/completions")
     async def completions() -> Response:
@@ -70,6 +70,7 @@ def openai_routes(
     async def model(name: str) -> Response:
         return _json(find_model(served, name))
 
+    routes.after_request(_named)
     _explain_errors(routes)
     return routes
 
@@ -86,10 +87,17 @@ async def _body() -> bytes:
 
 def _outer_id(body: TextBody) -> str:
     """The client's own name for the request where it is a sane one, or else a new one."""
-    for given in (request.headers.get(REQUEST_ID), body.request_id):
-        if given and SANE_ID.fullmatch(given):
-            return given
-    return uuid.uuid4().hex
+    given = (request.headers.get(REQUEST_ID), body.request_id)
+    sane = (one for one in given if one and SANE_ID.fullmatch(one))
+    g.outer_id = outer_id = next(sane, None) or uuid.uuid4().hex
+    return outer_id
+
+
+async def _named(response: Response) -> Response:
+    """A failure too: by this name the log has it."""
+    if "outer_id" in g:
+        response.headers[REQUEST_ID] = g.outer_id
+    return response
 
 
 async def _streamed(writer: Writer) -> Response:
@@ -100,8 +108,7 @@ async def _streamed(writer: Writer) -> Response:
     except BaseException:
         await events.aclose()
         raise
-    headers = _headers(writer.answer.asked.outer_id) | AS_IT_COMES
-    response = Response(_all(first, events), content_type=EVENTS, headers=headers)
+    response = Response(_all(first, events), content_type=EVENTS, headers=AS_IT_COMES)
     response.timeout = None  # Quart cuts a stream after a minute otherwise
     return response
 
@@ -111,10 +118,6 @@ async def _all(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[byte
         yield first
         async for event in rest:
             yield event
-
-
-def _headers(outer_id: str) -> dict[str, str]:
-    return {REQUEST_ID: outer_id}
 
 
 def _json(body: msgspec.Struct, status: int = 200) -> Response:

@@ -185,6 +185,16 @@ async def test_a_sane_request_id_is_kept_to_the_letter(given: str, kept: bool) -
     assert door.request.request_id == outer
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_failure_has_the_id_that_the_log_has(stream: bool) -> None:
+    for door in (client(GONE), Client(Mistaken())):
+        said = await door.complete({"X-Request-Id": "mine"}, stream=stream)
+        assert said.status >= 500
+        assert said.headers["x-request-id"] == "mine"
+    refused = await client().complete(prompt="", stream=stream)
+    assert refused.headers["x-request-id"]
+
+
 async def test_an_id_in_the_body_is_second_to_the_headers() -> None:
     client = Client(saying("the"))
     assert (await client.complete(request_id="mine")).json["id"] == "cmpl-mine"
