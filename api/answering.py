@@ -25,11 +25,15 @@ USUAL = (None, FinishReason.STOP, FinishReason.LENGTH)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of one choice's answer; `finish` is set with its last."""
+    """A part of one choice's answer; `finish` is set with its last.
+
+    `num_tokens` is how many the choice has up to here: it may be further already.
+    """
 
     index: int
     text: str
     tokens: tuple[int, ...]
+    num_tokens: int
     finish: FinishReason | None = None
     stop_reason: int | str | None = None
 
@@ -38,7 +42,7 @@ def joined(pieces: Sequence[Piece]) -> Piece:
     """All pieces of one choice as one."""
     tokens = tuple(token for piece in pieces for token in piece.tokens)
     text, last = "".join(piece.text for piece in pieces), pieces[-1]
-    return Piece(last.index, text, tokens, last.finish, last.stop_reason)
+    return Piece(last.index, text, tokens, last.num_tokens, last.finish, last.stop_reason)
 
 
 @dataclass(slots=True)
@@ -117,7 +121,7 @@ class Choice:
     def _piece(self, text: str, tokens: tuple[int, ...], finish: FinishReason | None) -> Piece:
         self._over = finish is not None
         reason = self._stop_reason if self._over else None
-        return Piece(self.index, text, tokens, finish, reason)
+        return Piece(self.index, text, tokens, self.num_tokens, finish, reason)
 
 
 class Answer:

@@ -11,14 +11,14 @@ from api.bodies import ChatBody, CompletionBody, StreamOptions, TextBody
 from api.errors import BadRequest, NoText
 from api.generate import DEFAULT_MAX_TOKENS
 from api.generator import WHOLE, Leg
-from api.messages import for_template, size_of
+from api.messages import for_template
 from api.sampling import Room, sampling_of, stops_of
 from api.served import ReadLeg, Served
 from api.stopping import StopStrings
 from api.tokenizing import TextCodec
 from engine.request import Request, RequestId
 
-SHORT_TEXT = 2_000  # characters; encoded before a thread would have begun
+SHORT = 2_000  # characters or bytes; encoded before a thread would have begun
 MOST_CALLS = 2_048
 
 TOKENIZERS_OWN = frozenset(  # arguments of apply_chat_template
@@ -103,10 +103,9 @@ class Asker:
             raise BadRequest("prompt must not be empty", "prompt")
         return self._asked(body, outer_id, model, codec, prompts)
 
-    async def chat(self, body: ChatBody, outer_id: str) -> Asked:
-        """Raises ApiError."""
+    async def chat(self, body: ChatBody, outer_id: str, size: int) -> Asked:
+        """Raises ApiError. `size` is that of the body, in bytes: so much there is to do."""
         model, codec = self._door(body)
-        messages = for_template(body.messages)
         begin, go_on = body.add_generation_prompt is not False, body.continue_final_message
         if begin and go_on:
             param = "continue_final_message"
@@ -119,9 +118,10 @@ class Asker:
         special = bool(body.add_special_tokens)
 
         def encode() -> Tokens:
-            return codec.encode(codec.render(messages, template), special_tokens=special)
+            text = codec.render(for_template(body.messages), template)
+            return codec.encode(text, special_tokens=special)
 
-        prompt = await _aside(size_of(messages), encode)
+        prompt = await _aside(size, encode)
         if not prompt:
             raise BadRequest("the chat template makes nothing of the messages", "messages")
         return self._asked(body, outer_id, model, codec, [prompt])
@@ -152,9 +152,12 @@ class Asker:
         if len(prompts) * n > MOST_CALLS:
             raise BadRequest(f"more than {MOST_CALLS} choices in one request", "n")
         several = len(prompts) * n > 1
+        context = self.served.max_model_len()  # a proxy asks all its nodes
+        default = None if isinstance(body, ChatBody) else DEFAULT_MAX_TOKENS
+        rooms = [Room(context, len(prompt), default) for prompt in prompts]
         calls = [
-            self._call(body, outer_id, prompt, (i * n + j, j), several=several)
-            for i, prompt in enumerate(prompts)
+            self._call(body, outer_id, prompt, room, (i * n + j, j), several=several)
+            for i, (prompt, room) in enumerate(zip(prompts, rooms, strict=True))
             for j in range(n)
         ]
         return Asked(outer_id, model, calls, n, codec, stops_of(body), body)
@@ -164,13 +167,12 @@ class Asker:
         body: TextBody,
         outer_id: str,
         prompt: Tokens,
+        room: Room,
         place: tuple[int, int],
         *,
         several: bool,
     ) -> Call:
         index, sample_index = place
-        default = None if isinstance(body, ChatBody) else DEFAULT_MAX_TOKENS
-        room = Room(self.served.max_model_len(), len(prompt), default)
         leg = self.read_leg(outer_id, body.kv_transfer_params, index)
         sampling = sampling_of(body, room, outer_id, whole=not leg.hold)
         request = Request(
@@ -208,4 +210,4 @@ def _template_kwargs(body: ChatBody) -> dict[str, object]:
 
 async def _aside(size: int, work: Callable[[], Done]) -> Done:
     """In a thread where it would hold up all streams."""
-    return work() if size <= SHORT_TEXT else await asyncio.to_thread(work)
+    return work() if size <= SHORT else await asyncio.to_thread(work)

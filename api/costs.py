@@ -51,10 +51,13 @@ def usage_of(answer: Answer) -> Usage:
     )
 
 
-def usage_in_chunk(answer: Answer, choice: Choice) -> Usage | UnsetType | None:
-    """What a chunk of a stream says: its choice's so far, null while it is to come, nothing."""
+def usage_in_chunk(answer: Answer, choice: Choice, said: int) -> Usage | UnsetType | None:
+    """What a chunk of a stream says: its choice's so far, null while it is to come, nothing.
+
+    `said` is how many tokens the choice has with this chunk.
+    """
     if answer.asked.options.continuous_usage_stats:
-        return _usage_so_far(choice)
+        return _usage(len(choice.call.request.prompt), said, choice.cached_tokens)
     return None if answer.asked.options.include_usage else UNSET
 
 
@@ -79,10 +82,6 @@ def params_of(choice: Choice) -> Params | UnsetType:
 
 def _stage(event: StageEvent) -> Stage:
     return Stage(event.stage, event.seconds, event.num_bytes)
-
-
-def _usage_so_far(choice: Choice) -> Usage:
-    return _usage(len(choice.call.request.prompt), choice.num_tokens, choice.cached_tokens)
 
 
 def _usage(prompt: int, said: int, cached: int) -> Usage:

@@ -75,7 +75,7 @@ class Writer:
         return [
             replace(
                 self._bare(1, [opening]),
-                usage=usage_in_chunk(self.answer, choice),
+                usage=usage_in_chunk(self.answer, choice, 0),
                 prompt_token_ids=self._prompt(choice, on_top=True),
             )
             for choice in self.answer.choices
@@ -87,12 +87,12 @@ class Writer:
         if not (piece.text or piece.finish or (self._ids and piece.tokens)):
             return None
         choice = self.answer.choices[piece.index]
-        begins = choice.num_tokens == len(piece.tokens)
+        begins = piece.num_tokens == len(piece.tokens)
         prompt = self._prompt(choice, on_top=False) if begins else UNSET
         tokens = piece.tokens if self._ids else UNSET
         return replace(
             self._bare(1, [self.form.part(piece, prompt, tokens)]),
-            usage=usage_in_chunk(self.answer, choice),
+            usage=usage_in_chunk(self.answer, choice, piece.num_tokens),
             kv_transfer_params=params_of(choice) if piece.finish else UNSET,
         )
 

@@ -4,6 +4,7 @@ ApiError
 ├── BadRequest      400  the request is at fault; `param` is the field
 │   └── ContextTooLong   prompt and answer do not fit the model's context
 ├── UnknownModel    404  a name that is not served here
+├── WrongType       415  a body of another type than JSON
 └── NoText          501  this door has no tokenizer
 """
 
@@ -47,6 +48,12 @@ class UnknownModel(ApiError):
 
     status = 404
     code = "model_not_found"
+
+
+class WrongType(ApiError):
+    """The body is said to be something else than JSON."""
+
+    status = 415
 
 
 class NoText(ApiError):

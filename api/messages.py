@@ -18,16 +18,12 @@ def for_template(messages: Sequence[Mapping[str, Any]]) -> list[Template]:
     return [_message(given, f"messages[{index}]") for index, given in enumerate(messages)]
 
 
-def size_of(messages: Sequence[Template]) -> int:
-    """How many characters there are to render."""
-    return sum(len(message["content"]) for message in messages)
-
-
 def _message(given: Mapping[str, Any], path: str) -> Template:
     message = convert(given, Message, path)
     if message.content is None and message.role != "assistant":
         raise BadRequest(f"{path}.content is missing", f"{path}.content")
     ready = {**given, "content": _text(message.content or "", f"{path}.content")}
+    ready.pop("tool_calls", None)  # templates ask whether there is such a key
     if message.tool_calls:
         ready["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
     return ready
@@ -50,12 +46,12 @@ def _part(part: Mapping[str, Any], path: str) -> str:
 
 
 def _tool_call(call: Mapping[str, Any]) -> Template:
-    """OpenAI sends arguments as a string of JSON; templates want what is in it."""
+    """OpenAI sends arguments as JSON in a string, or an empty one; templates want an object."""
     function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return dict(call)
     try:
-        arguments = msgspec.json.decode(function["arguments"])
+        arguments = msgspec.json.decode(function["arguments"] or "{}")
     except (msgspec.DecodeError, RecursionError):
         return dict(call)
     return {**call, "function": {**function, "arguments": arguments}}

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 import msgspec
-from quart import Blueprint, Response, request
+from quart import Blueprint, Response, g, request
 from werkzeug.exceptions import HTTPException
 
 from api.answering import Answer
@@ -16,7 +16,7 @@ from api.bodies import TextBody, read_chat, read_completion
 from api.chat import ChatForm
 from api.completions import CompletionForm
 from api.envelopes import Form, Writer
-from api.errors import SERVER_ERROR, ApiError, BadRequest, body_of, error_body
+from api.errors import SERVER_ERROR, ApiError, WrongType, body_of, error_body
 from api.generator import Generator, StreamFailed
 from api.models import find_model, list_models
 from api.served import ReadLeg, Served, no_legs
@@ -25,6 +25,8 @@ from api.sse import frames, whole
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 LARGEST_BODY = 64 << 20  # for whoever makes the app
 REQUEST_ID = "X-Request-Id"
+AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""What keeps nginx, and others that read the second, from saving up a stream."""
 SANE_ID = re.compile(r"[!#-;=?-\[\]-~]{1,256}")
 
 
@@ -46,7 +48,7 @@ def openai_routes(
         writer = Writer(Answer(generator, asked), form, int(clock()))
         if asked.body.stream:
             return await _streamed(writer)
-        return Response(await whole(writer), mimetype=JSON, headers=_headers(asked.outer_id))
+        return Response(await whole(writer), mimetype=JSON)
 
     @routes.post("/v1/completions")
     async def completions() -> Response:
@@ -56,8 +58,9 @@ def openai_routes(
 
     @routes.post("/v1/chat/completions")
     async def chat() -> Response:
-        body = read_chat(await _body())
-        return await answer(await asker.chat(body, _outer_id(body)), ChatForm())
+        data = await _body()
+        body = read_chat(data)
+        return await answer(await asker.chat(body, _outer_id(body), len(data)), ChatForm())
 
     @routes.get("/v1/models")
     async def models() -> Response:
@@ -67,6 +70,7 @@ def openai_routes(
     async def model(name: str) -> Response:
         return _json(find_model(served, name))
 
+    routes.after_request(_named)
     _explain_errors(routes)
     return routes
 
@@ -75,7 +79,7 @@ async def _body() -> bytes:
     """A body without a type is taken for JSON; a form that a browser can send is not."""
     kind = request.mimetype
     if kind and kind != JSON and not kind.endswith("+json"):
-        raise BadRequest(f"the body must be {JSON}, not {kind}")
+        raise WrongType(f"the body must be {JSON}, not {kind}")
     data = await request.get_data(as_text=False)
     assert isinstance(data, bytes)
     return data
@@ -83,10 +87,17 @@ async def _body() -> bytes:
 
 def _outer_id(body: TextBody) -> str:
     """The client's own name for the request where it is a sane one, or else a new one."""
-    for given in (request.headers.get(REQUEST_ID), body.request_id):
-        if given and SANE_ID.fullmatch(given):
-            return given
-    return uuid.uuid4().hex
+    given = (request.headers.get(REQUEST_ID), body.request_id)
+    sane = (one for one in given if one and SANE_ID.fullmatch(one))
+    g.outer_id = outer_id = next(sane, None) or uuid.uuid4().hex
+    return outer_id
+
+
+async def _named(response: Response) -> Response:
+    """A failure too: by this name the log has it."""
+    if "outer_id" in g:
+        response.headers[REQUEST_ID] = g.outer_id
+    return response
 
 
 async def _streamed(writer: Writer) -> Response:
@@ -97,8 +108,7 @@ async def _streamed(writer: Writer) -> Response:
     except BaseException:
         await events.aclose()
         raise
-    headers = _headers(writer.answer.asked.outer_id) | {"Cache-Control": "no-cache"}
-    response = Response(_all(first, events), content_type=EVENTS, headers=headers)
+    response = Response(_all(first, events), content_type=EVENTS, headers=AS_IT_COMES)
     response.timeout = None  # Quart cuts a stream after a minute otherwise
     return response
 
@@ -108,10 +118,6 @@ async def _all(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[byte
         yield first
         async for event in rest:
             yield event
-
-
-def _headers(outer_id: str) -> dict[str, str]:
-    return {REQUEST_ID: outer_id}
 
 
 def _json(body: msgspec.Struct, status: int = 200) -> Response:

@@ -122,7 +122,7 @@ def main(*command: str) -> None:
 def _must_not_be_empty(variables: Iterable[str]) -> None:
     """A key that was meant to be there and is not must not leave a door open."""
     for name in variables:
-        if os.environ.get(name) == "":
+        if not os.environ.get(name, "unset").strip():
             raise ValueError(f"{name} is set, but empty")
 
 

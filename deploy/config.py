@@ -50,6 +50,8 @@ class UpConfig(ServingOptions):
         at_least(0, "prefill", self.prefill)
         at_least(1, "decode", self.decode)
         at_least(0, "ready_timeout_s", self.ready_timeout_s)
+        if any(key.split() != [key] for key in self.api_key):
+            raise ValueError("--api-key must not contain spaces")
         for name in ("port", "discovery_port"):
             is_port(name, getattr(self, name) or 0)
         for role in Role:

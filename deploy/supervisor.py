@@ -18,6 +18,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 PROVEN_S = 60.0  # who lived so long starts again without a long pause
 KILL_AFTER_S = 5.0
 LONGEST_LINE = 1 << 20
+LEFT_OUT = b"(a line that was too long to show)\n"
 log = logging.getLogger(__name__)
 Facts = Mapping[str, str]
 
@@ -109,7 +110,7 @@ class Child:
 
     async def _relay(self, process: Process) -> None:
         assert process.stdout is not None
-        async for line in process.stdout:
+        while line := await _line_of(process.stdout):
             self.last_line = line.decode(errors="replace").rstrip()
             self.show(self.name, self.last_line)
 
@@ -118,3 +119,11 @@ class Child:
         said = await asyncio.get_running_loop().sock_recv(ours, LONGEST_LINE)
         if said and not self.ready.done():
             self.ready.set_result(json.loads(said))
+
+
+async def _line_of(stdout: asyncio.StreamReader) -> bytes:
+    """The next line; nothing at the end."""
+    try:
+        return await stdout.readline()
+    except ValueError:  # longer than the limit, and gone
+        return LEFT_OUT

@@ -59,6 +59,12 @@ async def _until_signal(config: UpConfig) -> None:
     await running
 
 
+def _say(line: str) -> None:
+    """At once, also where nobody but a pipe reads."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 @dataclass(slots=True)
 class Cluster:
     """Every process of it is ours from `run` on, and is gone when `run` is over.
@@ -68,7 +74,7 @@ class Cluster:
     """
 
     config: UpConfig
-    show: Callable[[str], None] = print
+    show: Callable[[str], None] = _say
     ready: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.Future())
     proxy: Child = field(init=False)
     nodes: Sequence[Child] = field(init=False)
@@ -212,11 +218,9 @@ class Cluster:
 def _say_ready(config: UpConfig, url: str) -> None:
     name = config.served_names[0]
     kinds = f"{config.prefill} prefill, {config.decode} decode"
-    said = (
+    _say(
         f"\npdserve is ready at {url} ({kinds}, model {name})\n\n  curl {url}{_example(name)}\n"
     )
-    sys.stdout.write(said + "\n")
-    sys.stdout.flush()
 
 
 def _example(model: str) -> str:

@@ -42,7 +42,7 @@ if [[ -e /dev/nvidiactl ]]; then
   for gpu in "${decode_gpus[@]}"; do arguments+=(--decode-devices "cuda:$gpu"); done
 fi
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+here=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 pdserve=$here/.venv/bin/pdserve
 [[ -x "$pdserve" ]] || pdserve=pdserve
 exec "$pdserve" up "${arguments[@]}" "$@"

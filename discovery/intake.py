@@ -1,11 +1,11 @@
 """From anybody's frames to the registry. Pure: whatever is sent, it is at worst refused."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from discovery.address import parse_address
 from discovery.errors import MalformedAddress, MalformedRegistration
-from discovery.registration import LONGEST_FRAME, Registration, from_map, unpack
+from discovery.registration import LONGEST_FRAME, Layout, Registration, from_map, unpack
 from discovery.registry import Node, Registry
 from discovery.signature import Verifier
 
@@ -70,7 +70,14 @@ def check_names(registration: Registration) -> Registration:
     except MalformedAddress as error:
         raise MalformedRegistration(f"http_address: {error}") from error
     said = registration
-    for name in (said.zmq_address, said.node_id, said.model, said.fingerprint):
+    names = (said.zmq_address, said.node_id, said.model, said.fingerprint)
+    for name in (*names, *_words(said.kv_layout or {})):
         if name is not None and (len(name) > LONGEST_NAME or not name.isprintable()):
             raise MalformedRegistration("a name that is too long or not printable")
     return registration
+
+
+def _words(layout: Layout) -> Iterator[str]:
+    for key, value in layout.items():
+        parts = value if isinstance(value, list) else [value]
+        yield from (part for part in (key, *parts) if isinstance(part, str))

@@ -69,8 +69,10 @@ class Listener:
         self._context.term()
 
     async def _listen(self) -> None:
+        """A message that is there already is no reason to wait, and streams need their turn."""
         while True:
             self._hear(await self._router.recv_multipart(copy=False))
+            await asyncio.sleep(0)
 
     def _hear(self, frames: list[zmq.Frame]) -> None:
         now, wall_time = self.clock(), time.time()

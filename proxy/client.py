@@ -71,22 +71,23 @@ class HttpNodeClient:
         """A pooled connection that the node has hung up meanwhile is not the node's failure."""
         body = encode_call(NodeCall(request_for(request, leg, ours=node.ours), leg))
         try:
-            response = await self._send(node, request, body)
+            response = await self._send(node, body)
         except (aiohttp.ServerDisconnectedError, ConnectionError) as error:
             if isinstance(error, aiohttp.ClientConnectorError):
                 raise
-            response = await self._send(node, request, body)
+            response = await self._send(node, body)
         if response.status != OK:
             with closing(response):
                 raise await _refusal(node, response)
         return response
 
-    async def _send(self, node: Node, request: Request, body: bytes) -> aiohttp.ClientResponse:
+    async def _send(self, node: Node, body: bytes) -> aiohttp.ClientResponse:
+        """The id is in the body only: a node may read a leg out of a header with addresses."""
         patience_s = self.silence_s if node.ours else self.foreign_silence_s
         return await self.session.post(
             f"http://{node.registration.http_address}{GENERATE}",
             data=body,
-            headers={"Content-Type": JSON, "X-Request-Id": request.request_id},
+            headers={"Content-Type": JSON},
             timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=patience_s),
             allow_redirects=False,
         )
@@ -115,6 +116,7 @@ async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
     async with aiohttp.ClientSession(
         connector=connector,
+        headers={"Accept-Encoding": "identity"},
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(),
         auto_decompress=False,
@@ -147,7 +149,8 @@ async def _refusal(node: Node, response: aiohttp.ClientResponse) -> NodeFailed:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
-        return "connection refused"
+        refused = isinstance(error.os_error, ConnectionRefusedError)
+        return "connection refused" if refused else f"no connection: {error.os_error}"
     if isinstance(error, TimeoutError):
         return "silent for too long"
     return str(error) or "connection lost"

@@ -5,7 +5,8 @@ import logging
 import signal
 import socket
 import time
-from contextlib import AsyncExitStack, closing
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, closing, contextmanager
 
 import uvicorn
 import uvloop
@@ -44,8 +45,8 @@ def run(config: ProxyConfig) -> None:
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
     if config.supervisor_fd is not None:
         end_with(config.supervisor_fd)
-    for stop in STOP_SIGNALS:  # uvicorn raises them once more when all is done
-        signal.signal(stop, lambda *_: None)
+    for stop in STOP_SIGNALS:
+        signal.signal(stop, signal.SIG_DFL)  # the end, until there is something to finish
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_serve(config))
@@ -88,12 +89,19 @@ def build(
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready, and when it begins to stop."""
+    """Says when it is ready, and when it begins to stop; hears signals from then on."""
 
     def __init__(self, config: uvicorn.Config, discovery: str, supervisor: int | None) -> None:
         super().__init__(config)
         self.discovery = discovery
         self.supervisor = supervisor
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Uvicorn raises them once more when all is done; here one is enough."""
+        for stop in STOP_SIGNALS:
+            signal.signal(stop, self.handle_exit)
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from api.generator import WHOLE, Event, Leg, StreamFailed
+from api.generator import WHOLE, Event, Leg
 from engine.request import Request
 from proxy.metrics import ProxyMetrics
 from proxy.pipeline import Pipeline
@@ -37,8 +37,8 @@ class Observed:
                 async for event in events:
                     story.hear(event, clock() - begun)
                     yield event
-        except StreamFailed as failure:
-            story.failure = str(failure)
+        except Exception as failure:
+            story.failure = str(failure) or repr(failure)
             raise
         finally:
             story.duration_s = clock() - begun

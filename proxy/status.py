@@ -41,7 +41,7 @@ def shortest_context(registry: Registry, *, now: float) -> int | None:
     Those without a partner get none while others have one.
     """
     nodes = _takes_work(registry, Role.DECODE, now)
-    paired = [node for node in nodes if registry.partners(node, now=now)]
+    paired = [node for node in nodes if registry.has_partner(node, now=now)]
     lengths = [node.registration.max_model_len for node in paired or nodes]
     return min((length for length in lengths if length is not None), default=None)
 

@@ -35,7 +35,8 @@ async def chat(
 ) -> Asked:
     """A chat that begins with "hi", unless the fields say otherwise."""
     body = msgspec.json.encode({"messages": HI, **(fields or {})})
-    return await Asker(door or served(context=context), legs).chat(read_chat(body), "outer")
+    asker = Asker(door or served(context=context), legs)
+    return await asker.chat(read_chat(body), "outer", len(body))
 
 
 def texts(asked: Asked) -> list[str]:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from quart import Quart, Response, request
@@ -47,9 +48,9 @@ def node_app(http: HttpNode) -> Quart:
 
     @app.post("/inference/v1/generate")
     async def generate() -> Response:
-        rid = RequestId(request.headers["X-Request-Id"])
+        body: Any = await request.get_data(as_text=False)
         try:
-            call = decode_call(await request.get_data(as_text=False), request_id=rid)  # type: ignore[arg-type]
+            call = decode_call(body, request_id=RequestId("without"))
         except WireError as error:
             return _refused(400, str(error))
         events = http.generate(call)
@@ -60,7 +61,8 @@ def node_app(http: HttpNode) -> Quart:
         if isinstance(first, FailedEvent) and not first.retryable:
             await events.aclose()
             return _refused(400, first.reason)
-        response = Response(_frames(rid, first, events), content_type="text/event-stream")
+        frames = _frames(call.request.request_id, first, events)
+        response = Response(frames, content_type="text/event-stream")
         response.timeout = None
         return response
 

@@ -151,8 +151,8 @@ async def test_a_wrong_path_or_method_is_told_in_openais_form(
         (JSON, b"{", 400),
         (JSON, b"[" * 100_000, 400),
         (JSON, b'{"prompt": "' + b"a" * 17_000_000 + b'"}', 413),
-        ({"Content-Type": "application/x-www-form-urlencoded"}, b'{"prompt": "the"}', 400),
-        ({"Content-Type": "text/plain"}, b'{"prompt": "the"}', 400),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, b'{"prompt": "the"}', 415),
+        ({"Content-Type": "text/plain"}, b'{"prompt": "the"}', 415),
         ({}, b'{"prompt": "the"}', 200),
         ({"Content-Type": "application/json; charset=utf-8"}, b'{"prompt": "the"}', 200),
     ],
@@ -183,6 +183,16 @@ async def test_a_sane_request_id_is_kept_to_the_letter(given: str, kept: bool) -
     assert (outer == given) == kept
     assert said.json["id"] == f"cmpl-{outer}"
     assert door.request.request_id == outer
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_failure_has_the_id_that_the_log_has(stream: bool) -> None:
+    for door in (client(GONE), Client(Mistaken())):
+        said = await door.complete({"X-Request-Id": "mine"}, stream=stream)
+        assert said.status >= 500
+        assert said.headers["x-request-id"] == "mine"
+    refused = await client().complete(prompt="", stream=stream)
+    assert refused.headers["x-request-id"]
 
 
 async def test_an_id_in_the_body_is_second_to_the_headers() -> None:

@@ -8,7 +8,7 @@ from api.generator import Event, Leg, PromptEvent, StageEvent, TicketEvent, Toke
 from api.served import legs_of_params
 from engine.request import FinishReason, Request
 from kv_transfer.ticket import KvTicket, to_params
-from tests.fakes.http import NOW, Client
+from tests.fakes.http import NOW, Client, Json
 from tests.fakes.text import EOS, FakeDoor, byte_level, saying, says, served
 
 TEXT = "the cat sat. grüße 🚀"
@@ -55,6 +55,8 @@ async def test_a_chat() -> None:
 async def test_a_streamed_completion() -> None:
     said = await Client(saying(TEXT)).complete(stream=True)
     assert said.headers["content-type"].startswith("text/event-stream")
+    assert said.headers["cache-control"] == "no-cache"
+    assert said.headers["x-accel-buffering"] == "no"
     assert said.text == TEXT
     *parts, last = said.events
     assert all(part["choices"][0]["finish_reason"] is None for part in parts)
@@ -127,6 +129,22 @@ async def test_usage_grows_with_every_chunk_if_asked_for(surface: str) -> None:
     counts = [event["usage"]["completion_tokens"] for event in said.events]
     assert counts == sorted(counts)
     assert counts[-1] == len(TOKENS)
+
+
+async def test_each_of_several_choices_counts_what_it_has_said() -> None:
+    """However far a choice is while its chunks wait to be written."""
+    options = {"continuous_usage_stats": True}
+    said = await Client(saying(TEXT)).complete(
+        stream=True, n=3, return_token_ids=True, stream_options=options
+    )
+    chunks: list[list[tuple[int, Json]]] = [[] for _ in range(3)]
+    for event in said.events:
+        (choice,) = event["choices"]
+        chunks[choice["index"]].append((event["usage"]["completion_tokens"], choice))
+    for parts in chunks:
+        assert [count for count, _ in parts] == [*range(1, len(TOKENS) + 1)]
+        assert ["prompt_token_ids" in choice for _, choice in parts].index(False) == 1
+        assert [token for _, choice in parts for token in choice["token_ids"]] == TOKENS
 
 
 async def test_token_ids_stand_with_the_choices_of_a_completion() -> None:

@@ -2,12 +2,15 @@
 
 import asyncio
 import re
+import signal
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import aiohttp
+import pytest
 
 from discovery.announcer import Announcer
 from discovery.registration import Registration, Role
@@ -20,6 +23,17 @@ START = """
 from proxy.config import ProxyConfig
 from proxy.main import run
 run(ProxyConfig(port=0, discovery_port=0, admin_api_key="key"))
+"""
+LOAD = """
+import sys, threading, types
+def load(folder):
+    print("loading", flush=True)
+    threading.Event().wait(20)
+library = sys.modules["transformers.tokenization_utils_tokenizers"] = types.ModuleType("slow")
+library.PreTrainedTokenizerFast = types.SimpleNamespace(from_pretrained=load)
+from proxy.config import ProxyConfig
+from proxy.main import run
+run(ProxyConfig(port=0, discovery_port=0, tokenizer=sys.argv[1]))
 """
 READY = re.compile(
     r"ready on http://(?P<address>[^ ]+) \(nodes register at [^ ]+:(?P<port>\d+)\)"
@@ -81,6 +95,24 @@ async def test_it_hears_nodes_and_finishes_what_runs_before_it_ends() -> None:
         asyncio.get_running_loop().call_later(A_WHILE_S, gate.set)
         assert await running_call == 200
         assert await proxy.process.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_while_it_loads_ends_it(tmp_path: Path, number: signal.Signals) -> None:
+    """Here with a library that never comes to an end."""
+    (tmp_path / "tokenizer.json").touch()
+    command = [sys.executable, "-c", LOAD, str(tmp_path)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout
+    try:
+        async with asyncio.timeout(PATIENCE_S / 2):
+            assert await process.stdout.readline() == b"loading\n"
+            process.send_signal(number)
+            assert await process.wait() == -number
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def add(session: aiohttp.ClientSession, proxy: Running, instance: str) -> int:

@@ -39,7 +39,7 @@ async def answer(source: FakeDoor, fields: Fields | None = None) -> Piece:
 def ending(
     text: str, tokens: Sequence[int], finish: FinishReason, reason: object = None
 ) -> Piece:
-    return Piece(0, text, tuple(tokens), finish, reason)  # type: ignore[arg-type]
+    return Piece(0, text, tuple(tokens), len(tokens), finish, reason)  # type: ignore[arg-type]
 
 
 async def test_the_end_of_sequence_counts_but_is_no_text() -> None:

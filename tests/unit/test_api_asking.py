@@ -1,5 +1,7 @@
 """What a completion's body means: the Requests it becomes."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -9,7 +11,7 @@ from api.seeds import seed_of
 from api.served import Served, legs_of_params
 from engine.request import Sampling
 from tests.fakes.asking import Fields, complete, texts
-from tests.fakes.text import byte_level
+from tests.fakes.text import byte_level, served
 
 CODEC = byte_level()
 HOLD = {"do_remote_decode": True, "do_remote_prefill": False}
@@ -132,3 +134,15 @@ async def test_a_text_leg_is_never_kept_open() -> None:
     params = {**HOLD, "pdserve": {"keep_open": True}}
     asked = await complete({"kv_transfer_params": params}, legs=legs_of_params)
     assert asked.calls[0].leg == Leg(hold=True)
+
+
+async def test_the_context_is_asked_once_however_many_choices_there_are() -> None:
+    asked = list[None]()
+
+    def context() -> int:
+        asked.append(None)
+        return 200
+
+    door = replace(served(), max_model_len=context)
+    assert len((await complete({"prompt": ["the", "cat"], "n": 5}, door=door)).calls) == 10
+    assert len(asked) == 1

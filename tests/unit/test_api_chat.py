@@ -1,5 +1,9 @@
 """What a chat's body means, and what it must not say."""
 
+import threading
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from api.errors import ApiError, BadRequest
@@ -95,3 +99,40 @@ async def test_arguments_of_past_tool_calls_are_objects_for_the_template() -> No
     messages = [{"role": "assistant", "tool_calls": [call]}]
     asked = await chat({"messages": messages}, door=served(byte_level(template)))
     assert texts(asked) == ["42"]
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([{"function": {"name": "f", "arguments": ""}}], "hi 0"),
+        ([{"function": {"name": "f", "arguments": "no JSON"}}], "hi 7"),
+        ([], "hi"),
+        (None, "hi"),
+    ],
+)
+async def test_a_tool_call_may_have_no_arguments_and_a_message_no_calls(
+    calls: object, expected: str
+) -> None:
+    template = (
+        "{% for m in messages %}{{ m.content }}{% if 'tool_calls' in m %}"
+        " {{ m.tool_calls[0].function.arguments|length }}{% endif %}{% endfor %}"
+    )
+    messages = [{"role": "assistant", "content": "hi", "tool_calls": calls}]
+    asked = await chat({"messages": messages}, door=served(byte_level(template)))
+    assert texts(asked) == [expected]
+
+
+async def test_what_takes_long_is_understood_in_a_thread() -> None:
+    """Whatever makes it long: here it is many messages with nothing in them."""
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}" + "x"
+    codec, threads = byte_level(template), list[str]()
+
+    def encode(text: str, *, special_tokens: bool) -> tuple[int, ...]:
+        threads.append(threading.current_thread().name)
+        return codec.encode(text, special_tokens=special_tokens)
+
+    own: Any = SimpleNamespace(render=codec.render, encode=encode)
+    for times in (1, 100):
+        await chat({"messages": [{"role": "user", "content": ""}] * times}, door=served(own))
+    short, long = threads
+    assert short == threading.current_thread().name != long

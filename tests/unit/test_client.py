@@ -78,13 +78,15 @@ async def test_tokens_come_as_they_are_said() -> None:
     ]
 
 
-async def test_the_call_is_the_contracts_and_has_the_requests_id() -> None:
+async def test_the_call_is_the_contracts_and_its_id_is_no_header() -> None:
+    """A client may put addresses into its id, and a node would take them for a leg's."""
     async with raw_server([SSE, *events(LAST), DONE, END]) as server:
         await ask(server)
     call = decode_call(server.bodies[0], request_id=RequestId("other"))
     assert (call.request, call.leg, call.stream) == (REQUEST, WHOLE, True)
     assert server.heads[0].startswith("POST /inference/v1/generate HTTP/1.1\r\n")
-    assert "\r\nX-Request-Id: r1\r\n" in server.heads[0]
+    assert "x-request-id" not in server.heads[0].lower()
+    assert "\r\nAccept-Encoding: identity\r\n" in server.heads[0]  # nothing is unpacked here
 
 
 async def test_a_held_leg_lasts_until_its_kv_was_taken() -> None:
@@ -101,6 +103,13 @@ async def test_nobody_there() -> None:
         await ask(server)
     assert failed.value.retryable
     assert not failed.value.answered
+
+
+async def test_a_failure_to_connect_says_why() -> None:
+    async with raw_server() as server:
+        server.address = "255.255.255.255:9"
+        with pytest.raises(NodeFailed, match=r"no connection: .*[a-z]{3}"):
+            await ask(server)
 
 
 @pytest.mark.parametrize("script", [[HANG], [SSE, HANG], [*WELL, HANG]])
@@ -197,6 +206,24 @@ async def test_a_node_that_does_not_end_its_stream_costs_no_token() -> None:
     async with asyncio.timeout(PATIENCE_S / 2):
         said = await answers(*WELL, *events(LAST), HANG)
     assert said[-1] == TokenEvent((8,), FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize("tokens", [[], [8]])
+@pytest.mark.parametrize("finish", ["abort", "error"])
+async def test_an_answer_that_its_node_cut_short_is_gone_on_with_elsewhere(
+    tokens: list[int], finish: str
+) -> None:
+    cut = {"choices": [{"token_ids": tokens, "finish_reason": finish}]}
+    *said, failed = await answers(*WELL, *events(cut), DONE, END, ours=False)
+    assert said == [TokenEvent((token,)) for token in (7, *tokens)]
+    assert failed == FailedEvent(f"the answer was cut short: {finish}", retryable=True)
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+async def test_the_end_of_an_answer_may_come_without_a_token(finish: str) -> None:
+    end = {"choices": [{"token_ids": [], "finish_reason": finish}]}
+    said = await answers(*WELL, *events(end), DONE, END, ours=False)
+    assert said == [TokenEvent((7,)), TokenEvent((), FinishReason(finish))]
 
 
 def foreign_end(finish: str) -> list[bytes]:

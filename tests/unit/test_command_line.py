@@ -1,5 +1,6 @@
 """What is typed is taken as it is meant, or refused by its name, and nothing slow is loaded."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -94,6 +95,7 @@ def test_what_is_plural_has_a_form_everywhere(
         (["up", "--cluster-key", ""], "--cluster-key must not be empty"),
         (["decode", "--model", ""], "--model must not be empty"),
         (["up", "--api-key", ""], "--api-key must not be empty"),
+        (["up", "--api-key", "two words"], "--api-key must not contain spaces"),
         (["prefill"], "--model requires an argument"),
         (["decode", "--model", "m", "--kv-port", "-1"], "--kv-port -1 is no port"),
     ],
@@ -174,11 +176,12 @@ def test_a_refusal_is_a_line_and_a_status(file: Path) -> None:
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("value", ["", "  "])
 @pytest.mark.parametrize("name", ["API_KEY", "ADMIN_API_KEY", "CLUSTER_KEY"])
 def test_an_empty_key_opens_no_door(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    value: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(f"PDSERVE_{name}", "")
+    monkeypatch.setenv(f"PDSERVE_{name}", value)
     with pytest.raises(SystemExit):
         parse(["up"])
     assert f"PDSERVE_{name} is set, but empty" in capsys.readouterr().err
@@ -186,3 +189,27 @@ def test_an_empty_key_opens_no_door(
 
 def test_a_process_may_have_as_many_connections_as_the_system_allows() -> None:
     subprocess.run([sys.executable, "-c", FEW_FILES], cwd=ROOT, check=True, timeout=60)
+
+
+def test_the_script_starts_the_pdserve_beside_it(tmp_path: Path) -> None:
+    """Also for those whose shell has a CDPATH, with which `cd` talks."""
+    script, started = tmp_path / "deploy" / "xpyd.sh", tmp_path / ".venv" / "bin" / "pdserve"
+    for path, text in (
+        (script, (ROOT / "deploy" / "xpyd.sh").read_text()),
+        (started, '#!/bin/sh\necho "$@"\n'),
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    environment = os.environ | {"CDPATH": str(tmp_path), "DECODE_GPUS": "a,b"}
+    ran = subprocess.run(
+        ["bash", "deploy/xpyd.sh", "--dtype", "float32"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert ran.stderr == ""
+    assert ran.stdout.startswith("up --port 10001 --discovery-port 30001 ")
+    assert "--prefill 1 --decode 2 --prefill-ports 20003 " in ran.stdout
+    assert ran.stdout.endswith(" --dtype float32\n")

@@ -4,14 +4,18 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgpack
 import pytest
 import zmq
+import zmq.asyncio
 
 from discovery.announcer import Announcer
+from discovery.intake import Intake
 from discovery.listener import Listener
 from discovery.registration import LONGEST_FRAME, Registration, Role, State
 from tests.fakes.watched import WatchedRegistry
@@ -179,6 +183,35 @@ async def test_garbage_is_logged_once_per_sender_and_nothing_else(
         await registry.until(lambda: registry.at("h:1"))
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"dropped a registration from {HERE}: ")
+
+
+class Flood:
+    """A socket with a message at any time."""
+
+    def __init__(self) -> None:
+        self.left = 1000
+
+    async def recv_multipart(self, *, copy: bool) -> list[zmq.Frame]:
+        assert not copy
+        self.left -= 1
+        assert self.left, "nobody else had a turn"
+        return [zmq.Frame(b"id"), zmq.Frame(bytes(msgpack.packb(BARE)))]
+
+    def close(self, *, linger: int) -> None:
+        assert linger == 0
+
+
+async def test_a_flood_of_registrations_leaves_others_their_turn() -> None:
+    flood: Any = Flood()
+    intake = Intake(WatchedRegistry())
+    listener = Listener(intake, 0, BEAT_S, time.monotonic, zmq.asyncio.Context(), flood)
+    hearing = asyncio.create_task(listener.run())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    hearing.cancel()
+    await asyncio.gather(hearing, return_exceptions=True)
+    listener.close()
+    assert 0 < flood.left < 1000
 
 
 async def test_an_oversized_frame_never_gets_in(

@@ -53,6 +53,23 @@ def test_whatever_is_signed_is_taken_or_refused(message: dict[Any, Any]) -> None
         assert not intake.registry.all()
 
 
+@pytest.mark.parametrize("depth", [2, 500, 1000])
+def test_a_layout_that_is_too_deep_to_compare_never_gets_in(depth: int) -> None:
+    """At a depth of 1,000 msgpack is still content, and comparing two of them is not."""
+    bare = pack({**BARE, "kv_layout": 0})
+    assert bare.endswith(b"\0")
+    with pytest.raises(MalformedRegistration, match="kv_layout"):
+        take(Intake(Registry()), b"id", bare[:-1] + b"\x81\xa1x" * depth + b"\0")
+
+
+@pytest.mark.parametrize(
+    "layout", [{"block\nERROR size": 1}, {"dtype": "\x1b[2J"}, {"regions": [1, "\n"]}]
+)
+def test_no_part_of_a_layout_can_forge_a_line(layout: object) -> None:
+    with pytest.raises(MalformedRegistration, match="name"):
+        take(Intake(Registry()), b"id", pack(BARE | {"kv_layout": layout}))
+
+
 @pytest.mark.parametrize("frames", [[b"id"], [b"id", b""]])
 def test_vllms_frames_with_or_without_a_delimiter(frames: list[bytes]) -> None:
     intake = Intake(Registry())
@@ -138,6 +155,7 @@ def test_a_restart_is_told_as_such() -> None:
         ("10.0.0.1:8100", ("10.0.0.1", 8100)),
         ("node-0.svc.cluster.local:1", ("node-0.svc.cluster.local", 1)),
         ("[::1]:65535", ("::1", 65535)),
+        (f"{'a' * 63}.b_c-d:80", (f"{'a' * 63}.b_c-d", 80)),
         ("[fe80::1%eth0]:80", ("fe80::1%eth0", 80)),
     ],
 )
@@ -163,6 +181,10 @@ def test_addresses(text: str, parsed: tuple[str, int]) -> None:
         ("user@host:80", "address"),
         ("host/path:80", "address"),
         ("-x:80", "address"),
+        ("a..b:80", "address"),
+        ("a.-b:80", "address"),
+        (f"{'a' * 64}.b:80", "address"),
+        (f"{'a.' * 127}:80", "address"),
     ],
 )
 def test_what_is_no_address(text: str, why: str) -> None:

@@ -1,9 +1,18 @@
 """A request's one line tells who did it, how often it was tried and how it ended."""
 
-from api.generator import PromptEvent, StageEvent, TokenEvent
+import logging
+import time
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from api.generator import Event, Leg, PromptEvent, StageEvent, TokenEvent
 from discovery.registration import Registration, Role
-from discovery.registry import Node
+from discovery.registry import Node, Registry
 from engine.request import FinishReason, Request, RequestId
+from proxy.metrics import ProxyMetrics
+from proxy.observed import Observed
+from proxy.pipeline import Pipeline
 from proxy.routing import RoundRobin
 from proxy.story import NotedPolicy, Story
 
@@ -49,3 +58,25 @@ def test_endings() -> None:
     story.failure = "no\nnode"
     assert story.ending == "failed"
     assert r"reason='no\nnode'" in story.line("m")
+
+
+class Mistaken:
+    """A NodeClient with a fault in it."""
+
+    async def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
+        yield TokenEvent((1,))
+        raise ZeroDivisionError(node, request, leg)
+
+
+async def test_a_mistake_of_ours_is_no_client_that_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    registry = Registry()
+    registry.apply(D0.registration, now=time.monotonic())
+    metrics = ProxyMetrics(registry)
+    door = Observed(Pipeline(registry, RoundRobin(), Mistaken()), metrics, "m")
+    with pytest.raises(ZeroDivisionError):
+        _ = [event async for event in door.stream(REQUEST)]
+    assert b'answers_total{finish="failed"} 1.0' in metrics.render()
+    assert "finish=failed" in caplog.text

@@ -1,6 +1,7 @@
 """Processes we start are ready when they say so, come back when they die, and end with us."""
 
 import asyncio
+import io
 import os
 import signal
 import sys
@@ -9,7 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from deploy.supervisor import Child, ProcessFailed
+from deploy.config import UpConfig
+from deploy.supervisor import LONGEST_LINE, Child, ProcessFailed
+from deploy.up import Cluster
 
 SAY_READY = 'import os,sys; os.write(int(sys.argv[-1]), b\'{"http_address": "h:1"}\\n\'); '
 FOREVER = "import signal; print('hello', flush=True); signal.pause()"
@@ -45,6 +48,26 @@ async def test_its_lines_are_shown_and_its_word_is_heard() -> None:
     await running
     assert one.process is not None
     assert one.process.returncode == -signal.SIGTERM
+
+
+async def test_a_line_without_an_end_ends_nobody() -> None:
+    screen = Screen()
+    one = child(f"print('x' * {3 * LONGEST_LINE}, flush=True); " + SAY_READY + FOREVER, screen)
+    running = asyncio.create_task(one.run())
+    async with asyncio.timeout(PATIENCE_S):
+        while await screen.lines.get() != "one: hello":
+            assert not running.done()
+    await one.stop()
+    await running
+
+
+async def test_lines_are_shown_at_once_where_a_pipe_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipe = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(pipe)))
+    Cluster(UpConfig()).show("hello")
+    assert pipe.getvalue() == b"hello\n"
 
 
 async def test_what_dies_after_it_was_ready_is_started_again() -> None:
