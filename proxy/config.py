@@ -94,6 +94,11 @@ class ProxyConfig:
         return self.served_model_name or ((self.model,) if self.model else ("model",))
 
     @property
+    def models(self) -> frozenset[str]:
+        """What nodes may call the model; empty: anything, as nobody said."""
+        return frozenset(name for name in (*self.served_model_name, self.model) if name)
+
+    @property
     def text_folder(self) -> str | None:
         """Where the tokenizer is; None: there is no text here."""
         return self.tokenizer or self.model

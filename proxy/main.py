@@ -55,7 +55,8 @@ def run(config: ProxyConfig) -> None:
 
 
 async def _serve(config: ProxyConfig) -> None:
-    registry, served_by = Registry(), _bind(config.host, config.port)
+    registry = Registry(models=config.models)
+    served_by = _bind(config.host, config.port)
     async with AsyncExitStack() as stack:
         door = stack.enter_context(closing(served_by))
         listener = stack.enter_context(closing(_listener(config, registry)))
