@@ -79,8 +79,8 @@ def main() -> None:
             _say(f"prompt of {length} in chunks of {chunk:3}: {_beside(took, floor)}")
     for batch in BATCHES:
         plain, packed = (_products_s(make, batch) for make in (PlainLinear, linear))
-        took = f"{packed * MS:.2f} ms packed, {plain * MS:.2f} ms plain"
-        _say(f"products of a step of {batch}: {took}")
+        said = f"{packed * MS:.2f} ms packed, {plain * MS:.2f} ms plain"
+        _say(f"products of a step of {batch}: {said}")
     for batch in BATCHES:
         times = list(_decode_s(engines[2 * PROMPT], batch))
         floor = work.step_bytes(batch, PROMPT + STEPS // 2) / rate
