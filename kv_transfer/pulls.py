@@ -24,6 +24,7 @@ from kv_transfer.errors import (
 )
 from kv_transfer.layout import can_pull
 from kv_transfer.regions import Run, coalesce
+from kv_transfer.sources import Address, Sources
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import (
     BEAT_S,
@@ -38,10 +39,9 @@ from kv_transfer.wire import (
     News,
     Refused,
     Settle,
+    Stranger,
     Welcome,
 )
-
-Address = tuple[str, int]
 
 
 class Stage(Enum):
@@ -87,7 +87,8 @@ class _Pull:
 class PullBook:
     """What to send is left in `outbox`, what to read in `orders`, what ended in `arrived`.
 
-    `parted` has the sources that were given up: whatever is read from them should end.
+    `parted` has the sources that were given up, or not needed for long: whatever is still read
+    from them should end.
     """
 
     hello: Hello
@@ -97,7 +98,7 @@ class PullBook:
     parted: list[Address] = field(default_factory=list)
     arrived: list[Arrived] = field(default_factory=list)
     _pulls: dict[str, _Pull] = field(default_factory=dict)
-    _hosts: dict[Address, Welcome | None] = field(default_factory=dict)
+    _sources: Sources = field(default_factory=Sources)
     _reads: dict[int, tuple[_Pull, Welcome]] = field(default_factory=dict)
     _num_reads: int = 0
 
@@ -122,8 +123,9 @@ class PullBook:
 
     def abandon(self, ticket: KvTicket, *, now: float) -> None:
         """Tell the source; a pull under way fails with TransferCancelled."""
-        pull = self._pulls.get(ticket.ticket_id)
-        self.outbox.append(((ticket.host, ticket.port), Abandon(ticket.ticket_id)))
+        pull, address = self._pulls.get(ticket.ticket_id), (ticket.host, ticket.port)
+        self._use(address, now)
+        self.outbox.append((address, Abandon(ticket.ticket_id)))
         if pull and pull.stage is Stage.HELD:
             del self._pulls[ticket.ticket_id]
         elif pull:
@@ -142,6 +144,8 @@ class PullBook:
                 self._welcome(address, message, now)
             case Refused(reason=reason):
                 self.lost(address, LayoutMismatch(reason), now=now)
+            case Stranger(key=key):
+                self._introduce(address, key, now)
             case News():
                 self._news(message, now)
             case Gone(key=key, reason=reason):
@@ -152,7 +156,7 @@ class PullBook:
 
     def lost(self, address: Address, error: TransferError, *, now: float) -> None:
         """Nothing more will come from there; reads under way are to be stopped."""
-        self._hosts.pop(address, None)
+        self._sources.forget(address)
         self.parted.append(address)
         for pull in list(self._pulls.values()):
             if pull.address == address:
@@ -170,7 +174,7 @@ class PullBook:
         if error is not None:
             self._fail(pull, error, now)
             # a host that was met again since has another link
-            if isinstance(error, PeerUnreachable) and self._hosts.get(pull.address) is host:
+            if isinstance(error, PeerUnreachable) and self._sources.host(pull.address) is host:
                 self.lost(pull.address, error, now=now)
         elif pull.stage is Stage.ENDING:
             self._bury(pull)
@@ -189,18 +193,31 @@ class PullBook:
                 self._look(pull, now)
 
     def _start(self, ticket: KvTicket, now: float) -> _Pull:
-        self._greet((ticket.host, ticket.port), ticket.engine_id)
         pull = self._pulls[ticket.ticket_id] = _Pull(ticket, heard_at=now)
+        self._greet(pull, now)
         self._look(pull, now)
         return pull
 
-    def _greet(self, address: Address, engine_id: str | None) -> None:
-        """Say hello once to every source, and again when another one took its address."""
-        known = self._hosts.get(address)
-        renamed = known is not None and engine_id not in (None, known.engine_id)
-        if address not in self._hosts or renamed:
-            self._hosts[address] = None
-            self.outbox.append((address, self.hello))
+    def _use(self, address: Address, now: float) -> None:
+        busy = {pull.address for pull in self._pulls.values()}
+        self.parted += self._sources.use(address, busy, now=now)
+
+    def _greet(self, pull: _Pull, now: float) -> None:
+        self._use(pull.address, now)
+        if self._sources.greet(pull.address, pull.ticket.engine_id):
+            self.outbox.append((pull.address, self.hello))
+
+    def _introduce(self, address: Address, key: str, now: float) -> None:
+        """The source has forgotten us, or is another one; a Hello may be on its way already."""
+        pull = self._pulls.get(key)
+        if pull is None or pull.error is not None or self._sources.host(address) is None:
+            return
+        self._sources.forget(address)
+        if pull.theirs:
+            self._fail(pull, LeaseExpired("the source was started anew"), now)
+        else:
+            self._greet(pull, now)
+            self._look(pull, now)
 
     def _welcome(self, address: Address, welcome: Welcome, now: float) -> None:
         reason = can_pull(welcome.layout, self.hello.layout)
@@ -209,7 +226,7 @@ class PullBook:
         if reason:
             self.lost(address, LayoutMismatch(reason), now=now)
             return
-        self._hosts[address] = welcome
+        self._sources.welcome(address, welcome)
         for pull in list(self._pulls.values()):
             if pull.address == address:
                 self._advance(pull, now)
@@ -233,7 +250,7 @@ class PullBook:
 
     def _advance(self, pull: _Pull, now: float) -> None:
         """Order the reads that have become possible; settle when all are done."""
-        host = self._hosts.get(pull.address)
+        host = self._sources.host(pull.address)
         if pull.stage is not Stage.PULLING or host is None:
             return
         offered, reserved = len(pull.theirs), len(pull.into)

@@ -22,8 +22,9 @@ from kv_transfer.errors import PeerUnreachable, TransferError
 from kv_transfer.layout import KvLayout
 from kv_transfer.mover import Mover
 from kv_transfer.offers import OfferBook
-from kv_transfer.pulls import Address, PullBook
+from kv_transfer.pulls import PullBook
 from kv_transfer.regions import Region, describe
+from kv_transfer.sources import Address
 from kv_transfer.wire import Hello, Welcome, decode_from_sink, decode_from_source, encode
 
 IDLE_TURN_S = 5.0

@@ -20,8 +20,9 @@ import zmq
 
 from kv_transfer.errors import PeerUnreachable, TransferCancelled, TransferError
 from kv_transfer.mover import ReadEnd
-from kv_transfer.pulls import Address, ReadOrder
+from kv_transfer.pulls import ReadOrder
 from kv_transfer.regions import Region
+from kv_transfer.sources import Address
 from kv_transfer.wire import Welcome
 
 LENGTH_BYTES = 4
