@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from api.errors import BadRequest
 from api.fields import CHAT, COMPLETIONS, UnsupportedField, refuse_unsupported
-from engine.request import Probability, TokenId
+from engine.request import Bounded, Count, Probability, Temperature, TokenId
 
 MOST_CHOICES = 128
 AT = re.compile(r" - at `\$\.?(?P<path>.*)`$")
@@ -35,12 +35,12 @@ class TextBody(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
-    min_tokens: Annotated[int, Meta(ge=0)] | None = None
-    temperature: Annotated[float, Meta(ge=0)] | None = None
+    max_tokens: Annotated[Bounded, Meta(ge=1)] | None = None
+    max_completion_tokens: Annotated[Bounded, Meta(ge=1)] | None = None
+    min_tokens: Count | None = None
+    temperature: Temperature | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_k: Annotated[Bounded, Meta(ge=-1)] | None = None
     min_p: Probability | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
