@@ -28,7 +28,7 @@ class Mover(Protocol):
 
     @property
     def pending(self) -> bool:
-        """Whether reads of ours are under way, so that `poll` should be called at once."""
+        """Whether reads of ours are under way that only `poll` brings on; call it often."""
 
     @property
     def interests(self) -> Mapping[int, Interest]:

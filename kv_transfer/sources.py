@@ -18,7 +18,7 @@ class _Source:
 
 @dataclass(slots=True)
 class Sources:
-    """One entry for each address that a ticket named, until it is lost or long unused."""
+    """One entry for each address that a ticket named, until it is long unused."""
 
     _met: dict[Address, _Source] = field(default_factory=dict)
 
@@ -57,5 +57,6 @@ class Sources:
         return source.welcome if source else None
 
     def forget(self, address: Address) -> None:
-        """What it told is void: say Hello anew."""
-        self._met.pop(address, None)
+        """What it told is void: say Hello anew. A socket may still be there."""
+        if source := self._met.get(address):
+            source.greeted, source.welcome = False, None

@@ -11,7 +11,17 @@ from kv_transfer.offers import OfferBook
 from kv_transfer.pulls import PullBook
 from kv_transfer.sources import IDLE_S, Address
 from kv_transfer.ticket import KvTicket
-from kv_transfer.wire import Abandon, FromSink, Gone, Hello, Look, News, Stranger, Welcome
+from kv_transfer.wire import (
+    SILENCE_S,
+    Abandon,
+    FromSink,
+    Gone,
+    Hello,
+    Look,
+    News,
+    Stranger,
+    Welcome,
+)
 
 LAYOUT = KvLayout("bytes", 1, 1, (4,))
 HELLO = Hello("same", LAYOUT, "machine")
@@ -96,6 +106,15 @@ def test_a_pull_that_has_failed_does_not_introduce_itself(sink: Sink) -> None:
     sink.said()
     sink.book.heard(AT, Stranger("t"), now=0)
     assert sink.said() == []
+
+
+def test_a_source_that_was_lost_is_let_go_once_more(sink: Sink) -> None:
+    """What was to be said to it opened a socket anew."""
+    sink.book.hold(ticket("lost", port=1), now=0)
+    sink.book.tick(SILENCE_S)
+    sink.book.pull(ticket("lost", port=1), [0], 0, now=SILENCE_S)
+    sink.book.hold(ticket("new", port=2), now=IDLE_S)
+    assert sink.book.parted == [AT, AT]
 
 
 def test_sources_that_nobody_needs_are_let_go(sink: Sink) -> None:
