@@ -10,7 +10,14 @@ from msgspec import Meta
 from api.errors import BadRequest
 from api.fields import CHAT, COMPLETIONS, UnsupportedField, refuse_unsupported
 from api.generate import UNREADABLE
-from engine.request import LARGEST_TOKEN, Count, Limit, Probability, TokenId
+from engine.request import (
+    LARGEST_TOKEN,
+    Count,
+    Limit,
+    Probability,
+    Temperature,
+    TokenId,
+)
 
 MOST_CHOICES = 128
 AT = re.compile(r" - at `\$\.?(?P<path>.*)`$")
@@ -40,7 +47,7 @@ class TextBody(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: Limit | None = None
     max_completion_tokens: Limit | None = None
     min_tokens: Count | None = None
-    temperature: Annotated[float, Meta(ge=0)] | None = None
+    temperature: Temperature | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=LARGEST_TOKEN)] | None = None
     min_p: Probability | None = None

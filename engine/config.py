@@ -14,6 +14,7 @@ from engine.errors import UnusableCheckpoint
 
 TRAINED = "original_max_position_embeddings"
 Size = Annotated[int, Meta(ge=1)]
+Halves = Annotated[int, Meta(ge=2, multiple_of=2)]
 SCALINGS = ("linear", "dynamic", "llama3", "yarn")
 
 
@@ -43,7 +44,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_layers: Size
     num_heads: Size
     num_kv_heads: Size
-    head_dim: Size
+    head_dim: Halves  # rotary embedding turns one against the other
     norm_eps: float
     max_positions: Size
     rope: Rope

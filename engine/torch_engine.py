@@ -34,6 +34,7 @@ class TorchEngine:
     memory: KvMemory
     scheduler: Scheduler
     eos: frozenset[int]
+    _refused: Sequence | None = None
 
     @classmethod
     def build(
@@ -78,8 +79,13 @@ class TorchEngine:
         self.scheduler.add(self._sequence(request, parks=True))
 
     def reserve(self, request: Request) -> Reservation | None:
-        """Take a seat and blocks."""
-        return self.scheduler.reserve(self._sequence(request))
+        """Take a seat and blocks. A request that was refused last is not looked at anew."""
+        seq = self._refused
+        if seq is None or seq.request is not request:
+            seq = self._sequence(request)
+        reservation = self.scheduler.reserve(seq)
+        self._refused = seq if reservation is None else None
+        return reservation
 
     def resume(self, request_id: RequestId, tokens: Seq[int]) -> Seq[Sampled]:
         """Go on from KV that came from elsewhere."""
@@ -109,7 +115,7 @@ class TorchEngine:
         tokens, vocabulary = request.tokens, self.decoder.config.vocab_size
         if not tokens:
             raise EmptyPrompt(f"{request.request_id}: no tokens")
-        if odd := {min(tokens), max(tokens)}.difference(range(vocabulary)):
+        if odd := [one for one in (min(tokens), max(tokens)) if not 0 <= one < vocabulary]:
             raise UnknownToken(f"{request.request_id}: {odd} not in 0..{vocabulary - 1}")
         return Sequence(request, self.eos, parks)
 
@@ -136,6 +142,7 @@ class TorchEngine:
                 draws.append(_draw(chunk.seq, self.decoder.config.vocab_size))
                 names.append(chunk.seq.request_id)
         if not rows:
+            hidden[-1, 0].item()  # wait for the device: others read what we call filled
             return {}
         picked = hidden if len(rows) == len(hidden) else hidden[rows]
         tokens = sample(self.decoder.logits(picked), draws)

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from kv_transfer.errors import TransferError
-from kv_transfer.pulls import Address, ReadOrder
+from kv_transfer.pulls import ReadOrder
+from kv_transfer.sources import Address
 from kv_transfer.wire import Welcome
 
 ReadEnd = tuple[int, TransferError | None]
@@ -27,7 +28,7 @@ class Mover(Protocol):
 
     @property
     def pending(self) -> bool:
-        """Whether reads of ours are under way, so that `poll` should be called at once."""
+        """Whether reads of ours are under way that only `poll` brings on; call it often."""
 
     @property
     def interests(self) -> Mapping[int, Interest]:

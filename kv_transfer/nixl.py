@@ -14,8 +14,9 @@ from nixl_cu12._api import nixl_agent, nixl_agent_config, nixl_xfer_handle
 
 from kv_transfer.errors import PeerUnreachable, TransferError
 from kv_transfer.mover import ReadEnd
-from kv_transfer.pulls import Address, ReadOrder
+from kv_transfer.pulls import ReadOrder
 from kv_transfer.regions import Region, RemoteRegion, Run
+from kv_transfer.sources import Address
 from kv_transfer.wire import Welcome
 
 CPU_TRANSPORTS = "tcp,sm"

@@ -27,6 +27,7 @@ from kv_transfer.wire import (
     News,
     Refused,
     Settle,
+    Stranger,
     Welcome,
 )
 
@@ -69,7 +70,7 @@ class OfferBook:
         self._leases.open(ticket_id)
         self._offers[ticket_id] = _Offer(outer_id)
         if outer_id is not None:
-            self._by_outer[outer_id] = ticket_id
+            self._rename(outer_id, ticket_id)
 
     def extend(self, ticket_id: str, blocks: Sequence[int]) -> None:
         """More to tell the sink at the next `flush`."""
@@ -137,7 +138,6 @@ class OfferBook:
         if hello.fingerprint != self.fingerprint:
             reason = f"fingerprint is {self.fingerprint} here and {hello.fingerprint} there"
         if reason:
-            self._forget(peer)
             self.outbox.append((peer, Refused(reason)))
         else:
             self._guests[peer] = hello.machine
@@ -146,7 +146,7 @@ class OfferBook:
             self.outbox.append((peer, self.welcome()))
 
     def _forget(self, peer: Peer) -> None:
-        """Not one that asks for something now and then: it would not say Hello again."""
+        """If it does come back it is a Stranger, and says Hello."""
         self._guests.pop(peer, None)
         self._proven.discard(peer)
 
@@ -154,8 +154,10 @@ class OfferBook:
         self, peer: Peer, key: str, engine_id: str | None, known: int, now: float
     ) -> None:
         ticket_id = self._find(key)
-        if peer not in self._guests or engine_id not in (None, self.engine_id):
+        if engine_id not in (None, self.engine_id):
             self.outbox.append((peer, Gone(key, "the source was started anew")))
+        elif peer not in self._guests:
+            self.outbox.append((peer, Stranger(key)))
         elif not self._leases.renew(ticket_id, until=now + SILENCE_S):
             self.outbox.append((peer, Gone(key, "the lease is over")))
         else:
@@ -181,6 +183,14 @@ class OfferBook:
         offer = self._offers.get(self._find(key))
         if offer and offer.sink in (None, peer):
             self._end(self._find(key), Outcome.WITHDRAWN, tell=False)
+
+    def _rename(self, outer_id: str, ticket_id: str) -> None:
+        """A newer offer takes the name: who reads the older one by it must not go on here."""
+        older = self._offers.get(self._by_outer.get(outer_id, ""))
+        if older and older.sink is not None and older.key == outer_id:
+            self.outbox.append((older.sink, Gone(outer_id, "a newer offer has its name")))
+            older.sink = None
+        self._by_outer[outer_id] = ticket_id
 
     def _find(self, key: str) -> str:
         return self._by_outer.get(key, key)

@@ -24,6 +24,7 @@ from kv_transfer.errors import (
 )
 from kv_transfer.layout import can_pull
 from kv_transfer.regions import Run, coalesce
+from kv_transfer.sources import Address, Sources
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import (
     BEAT_S,
@@ -38,11 +39,9 @@ from kv_transfer.wire import (
     News,
     Refused,
     Settle,
+    Stranger,
     Welcome,
 )
-
-Address = tuple[str, int]
-IDLE_S = 60.0
 
 
 class Stage(Enum):
@@ -88,7 +87,7 @@ class _Pull:
 class PullBook:
     """What to send is left in `outbox`, what to read in `orders`, what ended in `arrived`.
 
-    `parted` has the sources that were given up, or not spoken to for long: whatever is read
+    `parted` has the sources that were given up, or not needed for long: whatever is read
     from them should end.
     """
 
@@ -99,10 +98,9 @@ class PullBook:
     parted: list[Address] = field(default_factory=list)
     arrived: list[Arrived] = field(default_factory=list)
     _pulls: dict[str, _Pull] = field(default_factory=dict)
-    _hosts: dict[Address, Welcome | None] = field(default_factory=dict)
+    _sources: Sources = field(default_factory=Sources)
     _reads: dict[int, tuple[_Pull, Welcome]] = field(default_factory=dict)
     _num_reads: int = 0
-    _spoken: dict[Address, float] = field(default_factory=dict)
 
     @property
     def num_open(self) -> int:
@@ -145,6 +143,8 @@ class PullBook:
                 self._welcome(address, message, now)
             case Refused(reason=reason):
                 self.lost(address, LayoutMismatch(reason), now=now)
+            case Stranger(key=key):
+                self._introduce(address, key, now)
             case News():
                 self._news(message, now)
             case Gone(key=key, reason=reason):
@@ -155,7 +155,7 @@ class PullBook:
 
     def lost(self, address: Address, error: TransferError, *, now: float) -> None:
         """Nothing more will come from there; reads under way are to be stopped."""
-        self._hosts.pop(address, None)
+        self._sources.forget(address)
         self.parted.append(address)
         for pull in list(self._pulls.values()):
             if pull.address == address:
@@ -173,7 +173,7 @@ class PullBook:
         if error is not None:
             self._fail(pull, error, now)
             # a host that was met again since has another link
-            if isinstance(error, PeerUnreachable) and self._hosts.get(pull.address) is host:
+            if isinstance(error, PeerUnreachable) and self._sources.host(pull.address) is host:
                 self.lost(pull.address, error, now=now)
         elif pull.stage is Stage.ENDING:
             self._bury(pull)
@@ -190,34 +190,35 @@ class PullBook:
                 self.lost(pull.address, silent, now=now)
             elif pull.stage in (Stage.HELD, Stage.PULLING) and self._is_due(pull, now):
                 self._look(pull, now)
-        self._leave_idle(now)
+        busy = {pull.address for pull in self._pulls.values()}
+        self.parted += self._sources.leave_idle(busy, now=now)
 
     def _start(self, ticket: KvTicket, now: float) -> _Pull:
-        self._greet((ticket.host, ticket.port), ticket.engine_id, now)
         pull = self._pulls[ticket.ticket_id] = _Pull(ticket, heard_at=now)
+        self._greet(pull, now)
         self._look(pull, now)
         return pull
 
     def _say(self, address: Address, message: FromSink, now: float) -> None:
-        self._spoken[address] = now
+        self._sources.use(address, now=now)
         self.outbox.append((address, message))
 
-    def _leave_idle(self, now: float) -> None:
-        """Whoever nothing was wanted of for long may be gone: let go of the link."""
-        busy = {pull.address for pull in self._pulls.values()}
-        for address, spoken_at in list(self._spoken.items()):
-            if now - spoken_at >= IDLE_S and address not in busy:
-                del self._spoken[address]
-                self._hosts.pop(address, None)
-                self.parted.append(address)
+    def _greet(self, pull: _Pull, now: float) -> None:
+        self._sources.use(pull.address, now=now)
+        if self._sources.greet(pull.address, pull.ticket.engine_id):
+            self._say(pull.address, self.hello, now)
 
-    def _greet(self, address: Address, engine_id: str | None, now: float) -> None:
-        """Say hello once to every source, and again when another one took its address."""
-        known = self._hosts.get(address)
-        renamed = known is not None and engine_id not in (None, known.engine_id)
-        if address not in self._hosts or renamed:
-            self._hosts[address] = None
-            self._say(address, self.hello, now)
+    def _introduce(self, address: Address, key: str, now: float) -> None:
+        """The source has forgotten us, or is another one; a Hello may be on its way already."""
+        pull = self._pulls.get(key)
+        if pull is None or pull.error is not None or self._sources.host(address) is None:
+            return
+        self._sources.forget(address)
+        if pull.theirs:
+            self._fail(pull, LeaseExpired("the source was started anew"), now)
+        else:
+            self._greet(pull, now)
+            self._look(pull, now)
 
     def _welcome(self, address: Address, welcome: Welcome, now: float) -> None:
         reason = can_pull(welcome.layout, self.hello.layout)
@@ -226,7 +227,7 @@ class PullBook:
         if reason:
             self.lost(address, LayoutMismatch(reason), now=now)
             return
-        self._hosts[address] = welcome
+        self._sources.welcome(address, welcome)
         for pull in list(self._pulls.values()):
             if pull.address == address:
                 self._advance(pull, now)
@@ -250,7 +251,7 @@ class PullBook:
 
     def _advance(self, pull: _Pull, now: float) -> None:
         """Order the reads that have become possible; settle when all are done."""
-        host = self._hosts.get(pull.address)
+        host = self._sources.host(pull.address)
         if pull.stage is not Stage.PULLING or host is None:
             return
         offered, reserved = len(pull.theirs), len(pull.into)

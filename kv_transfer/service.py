@@ -23,13 +23,17 @@ from kv_transfer.junk import JunkCount
 from kv_transfer.layout import KvLayout
 from kv_transfer.mover import Mover
 from kv_transfer.offers import OfferBook
-from kv_transfer.pulls import Address, PullBook
+from kv_transfer.pulls import PullBook
 from kv_transfer.regions import Region, describe
+from kv_transfer.sources import Address
 from kv_transfer.wire import Hello, Welcome, decode_from_sink, decode_from_source, encode
 
 IDLE_TURN_S = 5.0
 OPEN_TURN_S = 0.05
 DRIVEN_TURN_S = 0.001  # while a sink may need our agent to be polled
+READING_PAUSE_S = (
+    0.0001  # between two looks at our own reads: the engine's thread needs the GIL
+)
 LARGEST_MESSAGE = 16 << 20
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -64,6 +68,7 @@ class TransferService:
     context: zmq.Context[zmq.Socket[bytes]]
     router: zmq.Socket[bytes]
     clock: Clock = time.monotonic
+    pause: Callable[[float], None] = time.sleep
     commands: deque[Command] = field(default_factory=deque)
     settled: deque[Settled] = field(default_factory=deque)
     arrived: deque[Arrived] = field(default_factory=deque)
@@ -139,6 +144,8 @@ class TransferService:
         return OPEN_TURN_S if self.offers.num_open or self.pulls.num_open else IDLE_TURN_S
 
     def _wait(self, timeout_s: float) -> None:
+        if self.mover.pending:
+            self.pause(READING_PAUSE_S)
         poller = zmq.Poller()
         for readable in (self.router, *self._dealers.values(), self._wake_out):
             poller.register(readable, zmq.POLLIN)

@@ -20,13 +20,15 @@ import zmq
 
 from kv_transfer.errors import PeerUnreachable, TransferCancelled, TransferError
 from kv_transfer.mover import ReadEnd
-from kv_transfer.pulls import Address, ReadOrder
+from kv_transfer.pulls import ReadOrder
 from kv_transfer.regions import Region
+from kv_transfer.sources import Address
 from kv_transfer.wire import Welcome
 
 LENGTH_BYTES = 4
 LONGEST_REQUEST = 1 << 20
 CHUNK_BYTES = 4 << 20
+BYTES_AT_ONCE = 32 << 20  # then others have their turn: this thread keeps leases alive too
 SECRET_BYTES = 16
 SENSELESS = (OSError, IndexError, OverflowError, RecursionError, msgspec.DecodeError)
 
@@ -166,10 +168,11 @@ class TcpMover:
         while True:
             try:
                 connection, _ = self.listener.accept()
-            except BlockingIOError:
-                return
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.setblocking(False)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            except OSError:
+                return  # nobody else, or one that is gone already
             self._guests[connection.fileno()] = _Guest(connection)
 
     def _serve(self, guest: _Guest) -> None:
@@ -196,6 +199,7 @@ class TcpMover:
                     return
                 link.targets.popleft()
                 self._ended.append((read_id, None))
+            _expect_nothing(link.connection)
         except OSError as error:
             self._links.pop(address, None)
             self._end_all(link, PeerUnreachable(f"{address}: {error!r}"))
@@ -249,26 +253,45 @@ def _send_bytes(connection: socket.socket, data: bytearray) -> None:
 
 
 def _send_views(connection: socket.socket, views: deque[memoryview]) -> None:
-    while views:
+    left = BYTES_AT_ONCE
+    while views and left > 0:
         try:
             sent = connection.send(views[0][:CHUNK_BYTES])
         except BlockingIOError:
             return
-        views[0] = views[0][sent:]
-        if not views[0]:
-            views.popleft()
+        left -= sent
+        _advance(views, sent)
 
 
 def _fill(connection: socket.socket, views: deque[memoryview]) -> bool:
     """Receive into the views in order; True when all are full."""
-    while views:
+    left = BYTES_AT_ONCE
+    while views and left > 0:
         try:
             count = connection.recv_into(views[0][:CHUNK_BYTES])
         except BlockingIOError:
             return False
         if count == 0:
             raise ConnectionResetError("the source closed the connection")
-        views[0] = views[0][count:]
-        if not views[0]:
-            views.popleft()
-    return True
+        left -= count
+        _advance(views, count)
+    return not views
+
+
+def _advance(views: deque[memoryview], count: int) -> None:
+    """The first `count` bytes of the first view are done with."""
+    views[0] = views[0][count:]
+    if not views[0]:
+        views.popleft()
+
+
+def _expect_nothing(connection: socket.socket) -> None:
+    """Raise for a link whose source has left, or says what nobody asked for.
+
+    Nothing else would read it, and it would never stop being readable.
+    """
+    try:
+        connection.recv(1)
+    except BlockingIOError:
+        return
+    raise ConnectionResetError("the source closed the connection")

@@ -3,7 +3,7 @@
     sink                                   source
     Hello ───────────────────────────────▶ (checks fingerprint and layout)
           ◀─────────────────────────────── Welcome: how to reach its memory; or Refused
-    Look(what I know) ───────────────────▶ opens, or renews, the lease
+    Look(what I know) ───────────────────▶ opens, or renews, the lease; or Stranger
           ◀─────────────────────────────── News: what is new; also unasked, as it comes
     … a Look every BEAT_S is the heartbeat; its News is the source's …
     Settle ──────────────────────────────▶
@@ -74,6 +74,12 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class Stranger(msgspec.Struct, frozen=True, tag=True):
+    """We were never introduced, or it is long ago: say Hello, then look again."""
+
+    key: str
+
+
 class News(msgspec.Struct, frozen=True, tag=True):
     """From block number `start` on, these are final; `sealed` with the last of them."""
 
@@ -97,7 +103,7 @@ class Confirmed(msgspec.Struct, frozen=True, tag=True):
 
 
 FromSink = Hello | Look | Settle | Abandon
-FromSource = Welcome | Refused | News | Gone | Confirmed
+FromSource = Welcome | Refused | Stranger | News | Gone | Confirmed
 
 _encoder = msgspec.msgpack.Encoder()
 _from_sink: msgspec.msgpack.Decoder[FromSink] = msgspec.msgpack.Decoder(FromSink)

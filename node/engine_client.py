@@ -60,6 +60,12 @@ class _Inbox:
         self.events.append(event)
         self.filled.set()
 
+    def pulse(self, *, alive: bool) -> None:
+        """Once a round: a sign of life for who heard nothing since the last, and waits."""
+        if self.quiet and alive and not self.events:
+            self.put(None)
+        self.quiet = True
+
     async def get(self) -> Event | None:
         while not self.events:
             self.filled.clear()
@@ -176,13 +182,10 @@ class EngineClient:
             self.calm.set()
 
     async def _pulse(self) -> None:
-        """Tell every reader who heard nothing since the last round that there is life."""
         while True:
             await asyncio.sleep(LIFE_SIGN_S)
             for inbox in self._inboxes.values():
-                if inbox.quiet and self.alive:
-                    inbox.put(None)
-                inbox.quiet = True
+                inbox.pulse(alive=self.alive)
 
     async def _watch(self) -> None:
         status = await self.process.wait()

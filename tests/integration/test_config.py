@@ -77,6 +77,7 @@ def test_yarn_without_a_factor_reaches_the_last_position() -> None:
         ({"vocab_size": None}, "vocab_size is missing"),
         ({"vocab_size": "many"}, "vocab_size"),
         ({"num_attention_heads": 0}, "num_heads"),
+        ({"head_dim": 7}, "multiple of 2.*head_dim"),
         ({"hidden_act": "gelu"}, "hidden_act gelu"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from msgspec.structs import replace
 
 from engine.request import FinishReason, Request, RequestId, Sampling
@@ -210,4 +211,43 @@ def test_a_foreign_first_token_may_be_an_end_too_early(folders: dict[str, Path])
     (sampled,) = engine.resume(request.request_id, [7])
     assert (sampled.token, sampled.finish) == (7, None)
     engine.release(request.request_id)
+    assert_idle(engine)
+
+
+def test_nothing_is_told_as_filled_before_the_device_has_written_it(
+    folders: dict[str, Path],
+) -> None:
+    """A batch that samples nothing has no result to wait for, and others read its blocks."""
+    engine = load(folders["llama"], max_num_batched_tokens=20)
+    (request,) = requests(PROMPTS[-1:], GREEDY)
+    engine.prefill(request)
+    engine.schedule()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as calls:
+        result = engine.step()
+    assert result.filled
+    assert not result.sampled
+    assert "aten::item" in {call.key for call in calls.key_averages()}
+    engine.release(request.request_id)
+
+
+def test_a_refused_reservation_is_not_prepared_anew(folders: dict[str, Path]) -> None:
+    """It is asked for again at every step, and its prompt may be long."""
+
+    class Watched(Request, frozen=True):
+        @property
+        def tokens(self) -> tuple[int, ...]:
+            reads.append(self.request_id)
+            return super().tokens
+
+    reads, engine = list[str](), load(folders["llama"], max_num_seqs=1)
+    (first,) = requests(PROMPTS[-1:], GREEDY)
+    assert engine.reserve(first)
+    waits = Watched(RequestId("waits"), PROMPTS[-1], GREEDY)
+    assert [engine.reserve(waits) for _ in range(5)] == [None] * 5
+    looks = len(reads)
+    assert engine.reserve(waits) is None
+    assert len(reads) == looks
+    engine.release(first.request_id)
+    assert engine.reserve(waits)
+    engine.release(waits.request_id)
     assert_idle(engine)

@@ -20,6 +20,7 @@ from kv_transfer.layout import KvLayout
 from kv_transfer.ticket import KvTicket
 from node.addresses import UnreachableAddress, advertised_host
 from node.config import NodeConfig
+from node.engine_client import _Inbox
 from node.identity import Identity
 from node.ipc import (
     Abort,
@@ -177,3 +178,19 @@ def test_metrics_count_what_was_said() -> None:
     assert read("pdserve_stage_seconds_total", {"stage": "transfer"}) == 0.5
     assert read("pdserve_answers_finished_total", {"reason": "length"}) == 1
     assert read("pdserve_legs_failed_total") == 1
+
+
+def test_signs_of_life_do_not_pile_up_before_who_does_not_read() -> None:
+    inbox = _Inbox()
+    for _ in range(5):
+        inbox.pulse(alive=True)
+    assert list(inbox.events) == [None]
+    inbox.events.clear()
+    for alive in (False, True, True):
+        inbox.pulse(alive=alive)
+    assert list(inbox.events) == [None]
+    inbox.events.clear()
+    inbox.put(PromptEvent(0))
+    inbox.events.clear()
+    inbox.pulse(alive=True)
+    assert not inbox.events  # it has heard something since the last round

@@ -17,6 +17,7 @@ from kv_transfer.wire import (
     News,
     Refused,
     Settle,
+    Stranger,
     Welcome,
 )
 
@@ -197,7 +198,7 @@ def test_who_does_not_fit_gets_nothing_any_more(book: OfferBook, hello: Hello) -
     ((peer, refusal),) = said(book)
     assert (peer, type(refusal)) == (A, Refused)
     book.offer("t", None)
-    assert look(book) == [(A, Gone("t", "the source was started anew"))]
+    assert look(book) == [(A, Stranger("t"))]
 
 
 @pytest.mark.parametrize(("engine_id", "known"), [("engine", True), (None, True), ("x", False)])
@@ -242,6 +243,22 @@ def test_the_newest_offer_of_a_request_is_meant_and_then_none(book: OfferBook) -
     assert look(book, key="outer") == [(A, Gone("outer", "the lease is over"))]
 
 
+def test_a_name_that_changes_hands_ends_what_was_read_by_it(book: OfferBook) -> None:
+    """Or the first blocks would be of one offer, and those after them of another."""
+    enter(book)
+    book.offer("old", "outer")
+    book.extend("old", [1, 2])
+    assert look(book, key="outer") == [(A, News("outer", 0, (1, 2)))]
+    book.offer("new", "outer")
+    assert said(book) == [(A, Gone("outer", "a newer offer has its name"))]
+    book.extend("old", [3])
+    book.flush()
+    assert said(book) == []
+    book.expire(SILENCE_S)
+    assert book.settled == [Settled("old", Outcome.EXPIRED)]
+    assert said(book) == []
+
+
 def test_a_settlement_counts_once(book: OfferBook) -> None:
     enter(book)
     deliver(book, "t")
@@ -269,6 +286,6 @@ def test_sinks_that_never_say_farewell_are_forgotten_and_may_come_back(
     for peer in (A, B, b"sink c"):
         enter(book, peer)
     book.offer("t", None)
-    assert look(book, A) == [(A, Gone("t", "the source was started anew"))]
+    assert look(book, A) == [(A, Stranger("t"))]
     enter(book, A)
     assert look(book, A) == [(A, News("t", 0, (), None))]

@@ -1,0 +1,74 @@
+"""Who gets blocks when there are too few, and what looking for some costs."""
+
+from engine.kv_manager import KvManager
+from engine.request import Request, RequestId, Sampling
+from engine.scheduler import Limits, Scheduler
+from engine.sequence import Sequence
+from tests.fakes.engine import FakeEngine
+
+
+class Counting(KvManager):
+    """Counts how often somebody looked what of a prompt is cached."""
+
+    looks = 0
+
+    def match(self, seq: Sequence, upto: int) -> None:
+        self.looks += 1
+        super().match(seq, upto)
+
+
+def sequence(name: str, length: int) -> Sequence:
+    return Sequence(Request(RequestId(name), tuple(range(length)), Sampling(1)))
+
+
+def test_a_refused_reservation_costs_nothing_until_blocks_come_back() -> None:
+    kv = Counting(4, 4)
+    scheduler = Scheduler(kv, Limits(64, 8))
+    assert scheduler.reserve(sequence("first", 9))
+    waits = sequence("waits", 8)
+    assert [scheduler.reserve(waits) for _ in range(5)] == [None] * 5
+    assert kv.looks == 2
+    scheduler.remove(RequestId("first"))
+    assert scheduler.reserve(waits)
+
+
+def test_a_prompt_that_waits_costs_nothing_until_blocks_come_back() -> None:
+    kv = Counting(4, 4)
+    scheduler = Scheduler(kv, Limits(64, 8))
+    assert scheduler.reserve(sequence("first", 9))
+    scheduler.add(sequence("waits", 8))
+    for _ in range(5):
+        assert scheduler.schedule() == []
+    assert kv.looks == 2
+    scheduler.remove(RequestId("first"))
+    assert [one.request_id for one in scheduler.schedule()] == ["waits"]
+
+
+def test_who_was_preempted_goes_on_before_anybody_new_comes_in() -> None:
+    """Short prompts come all the time, and one always fits into what another has left."""
+    engine, came, finished = FakeEngine(blocks=12, block_size=1, chunk=12), 0, list[str]()
+    for name in ("older", "newer"):
+        engine.generate(Request(RequestId(name), tuple(name.encode()), Sampling(6)))
+    for _ in range(60):
+        while engine.reserve(short := Request(RequestId(f"short {came}"), (0, 1), Sampling(3))):
+            engine.resume(short.request_id, [0])
+            came += 1
+        finished += [one.request_id for one in engine.turn().sampled if one.finish]
+    assert engine.scheduler.preemptions > 0
+    assert {"older", "newer"} <= set(finished)
+    assert "short 9" in finished  # and they came in all the same
+
+
+def test_what_nobody_can_find_again_is_handed_out_first() -> None:
+    kv = KvManager(4, 4)
+    known, half, new = sequence("known", 4), sequence("half", 3), sequence("new", 12)
+    for seq in (known, half):
+        kv.grow(seq, 4)
+        seq.computed = len(seq.tokens)
+        kv.publish(seq)
+    for seq in (known, half):
+        kv.free(seq)
+    assert kv.grow(new, 12)  # all blocks but one
+    again = sequence("known", 5)
+    kv.match(again, 4)
+    assert again.computed == 4

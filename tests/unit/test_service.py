@@ -1,0 +1,72 @@
+"""The transfer thread beside the engine's: what it leaves to it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import zmq
+
+from kv_transfer.layout import KvLayout
+from kv_transfer.mover import ReadEnd
+from kv_transfer.pulls import ReadOrder
+from kv_transfer.service import READING_PAUSE_S, Identity, TransferService, bind_router
+from kv_transfer.sources import Address
+from kv_transfer.wire import Welcome
+
+HERE = "127.0.0.1"
+
+
+@dataclass
+class FakeMover:
+    """Reads for as long as the test likes."""
+
+    pending: bool = False
+    driven: bool = False
+    card: bytes = b"card"
+    interests: Mapping[int, int] = field(default_factory=dict)
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        """Nobody is met."""
+
+    def part(self, address: Address) -> None:
+        """Nobody was met."""
+
+    def read(self, order: ReadOrder) -> None:
+        """Nothing is read."""
+
+    def poll(self) -> Sequence[ReadEnd]:
+        return []
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+@dataclass
+class Rig:
+    mover: FakeMover
+    service: TransferService
+    pauses: list[float]
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    context, mover, pauses = zmq.Context[zmq.Socket[bytes]](), FakeMover(), list[float]()
+    router, port = bind_router(context, HERE, 0)
+    identity = Identity("engine", HERE, port, "same", KvLayout("bytes", 1, 1, ()))
+    service = TransferService(identity, [], mover, context, router, pause=pauses.append)
+    yield Rig(mover, service, pauses)
+    service.close()
+    context.term()
+
+
+def test_reads_under_way_do_not_keep_the_interpreter(rig: Rig) -> None:
+    """A thread that never rests lets a step of many small kernels take many times as long."""
+    rig.mover.pending = True
+    rig.service.turn()
+    rig.service.turn()
+    assert rig.pauses == [READING_PAUSE_S] * 2
+
+
+def test_without_reads_there_is_no_pause(rig: Rig) -> None:
+    rig.service.turn(0)
+    assert rig.pauses == []

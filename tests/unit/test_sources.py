@@ -1,0 +1,132 @@
+"""Whom a sink has met: who forgot it is greeted again, who is not needed is let go."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from kv_transfer.api import Sealed
+from kv_transfer.errors import LeaseExpired
+from kv_transfer.layout import KvLayout
+from kv_transfer.offers import OfferBook
+from kv_transfer.pulls import PullBook
+from kv_transfer.sources import IDLE_S, Address
+from kv_transfer.ticket import KvTicket
+from kv_transfer.wire import (
+    SILENCE_S,
+    Abandon,
+    FromSink,
+    Gone,
+    Hello,
+    Look,
+    News,
+    Stranger,
+    Welcome,
+)
+
+LAYOUT = KvLayout("bytes", 1, 1, (4,))
+HELLO = Hello("same", LAYOUT, "machine")
+AT: Address = ("host", 1)
+
+
+def welcome(engine_id: str = "engine") -> Welcome:
+    return Welcome(engine_id, "same", LAYOUT, (), (b"card",), "machine")
+
+
+def ticket(name: str = "t", engine_id: str | None = "engine", port: int = 1) -> KvTicket:
+    return KvTicket(name, engine_id, "host", port, "same")
+
+
+@dataclass
+class Sink:
+    """A sink's book that does what it is told to at once."""
+
+    book: PullBook = field(default_factory=lambda: PullBook(HELLO))
+
+    def said(self) -> list[FromSink]:
+        out, self.book.outbox = self.book.outbox, []
+        return [message for _, message in out]
+
+    def talk(self, source: OfferBook) -> None:
+        """Until nobody has anything to say."""
+        while messages := self.said():
+            for message in messages:
+                source.heard(b"sink", message, now=0)
+            answers, source.outbox = source.outbox, []
+            for _, answer in answers:
+                self.book.heard(AT, answer, now=0)
+            orders, self.book.orders = self.book.orders, []
+            for order in orders:
+                self.book.read_done(order.read_id, None, now=0)
+
+
+@pytest.fixture
+def sink() -> Sink:
+    return Sink()
+
+
+def source(engine_id: str) -> OfferBook:
+    return OfferBook(lambda: welcome(engine_id), "same", LAYOUT, engine_id)
+
+
+@pytest.mark.parametrize("engine_id", ["again", None])
+def test_a_source_that_was_started_anew_is_met_anew(sink: Sink, engine_id: str | None) -> None:
+    """None: a decode node that was only told the request's name, and where to ask."""
+    for name in ("once", "again"):
+        one = source(name)
+        one.offer(f"{name}/1", name)
+        one.extend(f"{name}/1", [5])
+        one.seal(f"{name}/1", Sealed(1, 7), now=0)
+        sink.book.pull(ticket(name, engine_id and name), [0], 0, now=0)
+        sink.talk(one)
+    assert [arrived.error for arrived in sink.book.arrived] == [None, None]
+
+
+def test_what_is_known_of_a_source_that_has_forgotten_us_is_void(sink: Sink) -> None:
+    for name in ("half", "new"):
+        sink.book.pull(ticket(name), [0, 1], 0, now=0)
+    sink.book.heard(AT, welcome(), now=0)
+    sink.book.heard(AT, News("half", 0, (5,)), now=0)
+    sink.said()
+    sink.book.orders.clear()
+    for name in ("new", "half", "unknown"):
+        sink.book.heard(AT, Stranger(name), now=0)
+    assert sink.said() == [HELLO, Look("new", "engine", 0)]  # one Hello is enough
+    sink.book.heard(AT, welcome(), now=0)
+    sink.book.heard(AT, Stranger("half"), now=0)
+    (read,) = sink.book._reads
+    sink.book.read_done(read, None, now=0)
+    ((name, error),) = [(one.ticket_id, one.error) for one in sink.book.arrived]
+    assert (name, type(error)) == ("half", LeaseExpired)
+
+
+def test_a_pull_that_has_failed_does_not_introduce_itself(sink: Sink) -> None:
+    sink.book.hold(ticket(), now=0)
+    sink.book.heard(AT, welcome(), now=0)
+    sink.book.heard(AT, Gone("t", "over"), now=0)
+    sink.said()
+    sink.book.heard(AT, Stranger("t"), now=0)
+    assert sink.said() == []
+
+
+def test_a_source_that_was_lost_is_let_go_once_more(sink: Sink) -> None:
+    """What was to be said to it opened a socket anew."""
+    sink.book.hold(ticket("lost", port=1), now=0)
+    sink.book.tick(SILENCE_S)
+    sink.book.pull(ticket("lost", port=1), [0], 0, now=SILENCE_S)
+    sink.book.tick(SILENCE_S + IDLE_S)
+    assert sink.book.parted == [AT, AT]
+
+
+def test_sources_that_nobody_needs_are_let_go(sink: Sink) -> None:
+    """Nodes come and go, and each new one has another address."""
+    sink.book.hold(ticket("held", port=1), now=0)
+    sink.book.abandon(ticket("over", port=2), now=0)
+    sink.book.abandon(ticket("lately", port=3), now=1)
+    sink.book.heard(AT, welcome(), now=0)
+    sink.book.heard(AT, News("held", 0, (), None), now=IDLE_S)
+    sink.book.tick(IDLE_S)
+    assert sink.book.parted == [("host", 2)]
+    sink.said()
+    sink.book.abandon(ticket("over", port=2), now=IDLE_S)
+    sink.book.hold(ticket("held as well", port=1), now=IDLE_S)
+    assert sink.said() == [Abandon("over"), Look("held as well", "engine", 0)]

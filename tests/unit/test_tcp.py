@@ -1,0 +1,131 @@
+"""The TCP mover among sockets that misbehave: it does not die, spin or keep its thread."""
+
+import ctypes
+import select
+import socket
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from engine.api import KvRegion
+from kv_transfer.layout import KvLayout
+from kv_transfer.mover import ReadEnd
+from kv_transfer.pulls import ReadOrder
+from kv_transfer.regions import Run
+from kv_transfer.tcp import TcpMover
+from kv_transfer.wire import Welcome
+
+HERE, AT = "127.0.0.1", ("source", 1)
+BLOCK, BLOCKS = 8 << 20, 8
+SOON_S = 5.0
+
+
+def mover(memory: bytearray) -> TcpMover:
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    return TcpMover.start(HERE, HERE, [KvRegion(address, BLOCK, BLOCKS, "cpu")])
+
+
+@pytest.fixture
+def source() -> Iterator[TcpMover]:
+    memory = bytearray(b"a" * BLOCK * BLOCKS)
+    one = mover(memory)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def sink(source: TcpMover) -> Iterator[TcpMover]:
+    memory = bytearray(BLOCK * BLOCKS)
+    one = mover(memory)
+    layout = KvLayout("bytes", 1, 1, (BLOCK,))
+    one.meet(AT, Welcome("engine", "same", layout, (), (source.card,), "machine"))
+    yield one
+    one.close()
+
+
+def ready(mover: TcpMover) -> bool:
+    """Whether something announces itself."""
+    readable, _, _ = select.select(list(mover.interests), [], [], SOON_S)
+    return bool(readable)
+
+
+def read(source: TcpMover, sink: TcpMover) -> Sequence[ReadEnd]:
+    """One block."""
+    sink.read(ReadOrder(1, AT, [Run(0, 0, 1)]))
+    while not (ended := sink.poll()):
+        source.poll()
+    return ended
+
+
+def test_a_link_whose_source_has_left_announces_nothing(
+    source: TcpMover, sink: TcpMover
+) -> None:
+    assert read(source, sink) == [(1, None)]
+    assert len(sink.interests) == 2
+    source.close()
+    assert ready(sink)
+    assert sink.poll() == []
+    assert list(sink.interests) == [sink.listener.fileno()]
+
+
+class Refusing:
+    """A listener whose guests are gone, or that has no file descriptor left for one."""
+
+    def __init__(self, listener: socket.socket, error: OSError) -> None:
+        self.listener, self.error = listener, error
+
+    def accept(self) -> tuple[socket.socket, object]:
+        raise self.error
+
+    def close(self) -> None:
+        self.listener.close()
+
+
+@pytest.mark.parametrize("error", [ConnectionAbortedError(), OSError(24, "too many files")])
+def test_a_guest_that_cannot_be_let_in_ends_nobody(source: TcpMover, error: OSError) -> None:
+    source.listener = Refusing(source.listener, error)  # type: ignore[assignment]
+    assert source.poll() == []
+
+
+class Endless:
+    """A connection that takes whatever it is given, and gives whatever is asked."""
+
+    def __init__(self, instead_of: socket.socket) -> None:
+        instead_of.close()
+        self.sent = self.received = 0
+
+    def send(self, data: memoryview) -> int:
+        self.sent += len(data)
+        return len(data)
+
+    def recv_into(self, data: memoryview) -> int:
+        self.received += len(data)
+        return len(data)
+
+    def recv(self, _: int) -> bytes:
+        raise BlockingIOError
+
+    def fileno(self) -> int:
+        return -1
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def test_a_long_answer_is_sent_in_turns(source: TcpMover, sink: TcpMover) -> None:
+    """Or no lease would be kept alive meanwhile, by a fast reader least of all."""
+    read(source, sink)
+    (guest,) = source._guests.values()
+    guest.connection = fast = Endless(guest.connection)  # type: ignore[assignment]
+    source._guests = {-1: guest}
+    guest.answers.append(memoryview(bytearray(BLOCK * BLOCKS)))
+    source.poll()
+    assert 0 < fast.sent < BLOCK * BLOCKS
+
+
+def test_a_long_answer_is_received_in_turns(sink: TcpMover) -> None:
+    link = sink._links[AT]
+    link.connection = fast = Endless(link.connection)  # type: ignore[assignment]
+    sink.read(ReadOrder(1, AT, [Run(0, 0, BLOCKS)]))
+    assert 0 < fast.received < BLOCK * BLOCKS
+    assert [ended for _ in range(BLOCKS) for ended in sink.poll()] == [(1, None)]
