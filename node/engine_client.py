@@ -103,7 +103,8 @@ class EngineClient:
         )
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(job) + b"\n")
-        return cls(process, socket, await _until_ready(process, socket))
+        ready = await _until_ready(process, socket)
+        return cls(process, socket, ready, load=ready.load)
 
     @property
     def alive(self) -> bool:

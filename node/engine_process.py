@@ -80,6 +80,7 @@ def main() -> None:
     """Load, say so, and serve until the door closes our standard input."""
     job = msgspec.json.decode(_first_line(), type=EngineJob)
     end_with(sys.stdin.fileno())
+    os.nice(job.niceness)
     logging.basicConfig(level=job.log_level.upper(), format=LOG_FORMAT)
     door = zmq.Context[zmq.Socket[bytes]]().socket(zmq.PAIR)
     door.setsockopt(zmq.SNDHWM, 0)
@@ -108,8 +109,8 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]") -> EngineServer:
     connector.start()
     prefill = PrefillWorker(engine, connector.source, time.monotonic)
     loop = NodeLoop(engine, prefill, DecodeWorker(engine, connector.sink, time.monotonic))
-    port = connector.service.identity.port
-    door.send(encode(Ready(engine.info.fingerprint, layout, engine.info.max_model_len, port)))
+    info, port = engine.info, connector.service.identity.port
+    door.send(encode(Ready(info.fingerprint, layout, info.max_model_len, port, loop.load)))
     return EngineServer(loop, connector, door)
 
 

@@ -28,6 +28,7 @@ class EngineJob:
     kv_port: int
     advertise_host: str
     log_level: str
+    niceness: int = 0
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
@@ -62,6 +63,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     kv_layout: KvLayout
     max_model_len: int
     kv_port: int
+    load: EngineLoad
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

@@ -35,6 +35,7 @@ from node.metrics import NodeMetrics
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 KEEP_ALIVE_S = 75
 GRACE_S = 2
+DECODE_NICENESS = 5  # where cores are shared, a batch of decode steps is what can wait
 log = logging.getLogger(__name__)
 
 
@@ -200,6 +201,7 @@ def _job(role: Role, config: NodeConfig, node_id: str, host: str) -> EngineJob:
         kv_port=KV_PORTS[role] if config.kv_port is None else config.kv_port,
         advertise_host=host,
         log_level=config.log_level,
+        niceness=DECODE_NICENESS if role is Role.DECODE and config.device == "cpu" else 0,
     )
 
 

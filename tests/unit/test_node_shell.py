@@ -23,6 +23,7 @@ from node.config import NodeConfig
 from node.engine_client import _Inbox
 from node.identity import Identity
 from node.ipc import (
+    NO_LOAD,
     Abort,
     News,
     Ready,
@@ -121,7 +122,7 @@ def test_what_others_relay_in_a_ticket_does_not_travel_on() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Ready("f", layout, 512, 21001),
+        Ready("f", layout, 512, 21001, NO_LOAD),
         Refused("no such folder"),
         News([], EngineLoad(1, 2, 3, 4)),
         News(
@@ -141,7 +142,7 @@ def test_what_the_engine_says_arrives(message: Ready | Refused | News) -> None:
 
 
 def test_a_registration_has_the_load_of_the_moment() -> None:
-    ready = Ready("f", layout, 512, 21001)
+    ready = Ready("f", layout, 512, 21001, NO_LOAD)
     identity = Identity.of(Role.PREFILL, "id", "m", ("h:1", "h:2"), ready)
     identity.state = State.DRAINING
     said = identity.now(EngineLoad(1, 2, 3, 4))
