@@ -23,7 +23,7 @@ from api.served import ReadLeg, Served, no_legs
 from api.sse import frames, whole
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
-LARGEST_BODY = 64 << 20  # for whoever makes the app
+LARGEST_BODY = 16 << 20  # for whoever makes the app
 REQUEST_ID = "X-Request-Id"
 AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """What keeps nginx, and others that read the second, from saving up a stream."""

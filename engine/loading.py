@@ -24,6 +24,9 @@ def load_engine(config: EngineConfig) -> TorchEngine:
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     checkpoint = open_checkpoint(config.model)
     model, device = parse_config(checkpoint.config), torch.device(config.device)
+    if model.num_heads % model.num_kv_heads:
+        heads = f"{model.num_heads} heads over {model.num_kv_heads} KV heads"
+        raise UnusableCheckpoint(f"config.json: {heads} cannot be shared out")
     dtype = _dtype(config.dtype, model)
     max_len = _max_len(config, model)
     decoder = load_decoder(checkpoint, model, dtype, device, max_len)

@@ -134,6 +134,13 @@ def test_memory_that_holds_no_sequence(folder: Path) -> None:
     refused(folder, "100000 bytes.*--max-model-len 512", kv_cache_memory_bytes=100_000)
 
 
+def test_heads_that_do_not_share_evenly(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"num_attention_heads": 4, "num_key_value_heads": 3}
+    (folder / "config.json").write_text(json.dumps(config))
+    refused(folder, "4 heads over 3 KV heads")
+
+
 def test_another_dtype(folder: Path) -> None:
     refused(folder, "dtype int8 is not one of float32", dtype="int8")
 
