@@ -1,6 +1,7 @@
 """What cannot be loaded is refused by name, and what is loaded has a name of its own."""
 
 import io
+import json
 import os
 import shutil
 import subprocess
