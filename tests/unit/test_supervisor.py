@@ -92,7 +92,7 @@ async def test_what_dies_before_is_a_failure() -> None:
 
 
 async def test_a_failure_has_its_reason() -> None:
-    one = child("print('first'); raise SystemExit('no such model')", Screen())
+    one = child("print('first', flush=True); raise SystemExit('no such model')", Screen())
     with pytest.raises(ProcessFailed, match=r"^one ended with status 1: no such model$"):
         await one.run()
 
