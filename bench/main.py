@@ -17,6 +17,7 @@ from bench.load import Outcome, Work, WrongAnswer, percentile, run_load
 from deploy.config import UpConfig
 from deploy.supervisor import ProcessFailed
 from deploy.up import Cluster
+from node.failures import first_of
 
 MODEL = "bench"
 WARM_UP = 16
@@ -31,8 +32,12 @@ def run(config: BenchConfig) -> None:
             asyncio.run(_measure(config, config.url, config.model, dict))
         else:
             _own_cluster(config)
-    except* FAILURES as failed:
-        raise SystemExit(f"pdserve bench: {_first(failed)}") from failed
+    except FAILURES as failed:
+        raise SystemExit(f"pdserve bench: {failed}") from failed
+    except BaseExceptionGroup as failures:
+        if (first := first_of(failures, *FAILURES)) is None:
+            raise
+        raise SystemExit(f"pdserve bench: {first}") from failures
 
 
 def _own_cluster(config: BenchConfig) -> None:
@@ -117,9 +122,3 @@ def _report(number: int, outcome: Outcome, spent: dict[str, float]) -> None:
 def _say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
-
-
-def _first(failed: BaseExceptionGroup[Exception]) -> Exception:
-    """One of what went wrong at once."""
-    first = failed.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -25,6 +25,7 @@ from api.generator import (
 )
 from engine.api import EngineLoad
 from engine.request import Request, RequestId
+from node.failures import first_of
 from node.ipc import (
     NO_LOAD,
     Abort,
@@ -118,8 +119,8 @@ class EngineClient:
                 tasks.create_task(self._read())
                 tasks.create_task(self._pulse())
                 tasks.create_task(self._watch())
-        except* EngineDied as died:
-            raise died.exceptions[0] from None
+        except BaseExceptionGroup as failures:
+            raise first_of(failures, EngineDied) or failures from None
         finally:
             self._tell_all(FailedEvent("the engine process died", retryable=True))
 

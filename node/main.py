@@ -27,6 +27,7 @@ from node.addresses import UnreachableAddress, advertised_host
 from node.config import HTTP_PORTS, KV_PORTS, NodeConfig
 from node.door import Door
 from node.engine_client import EngineClient, EngineDied
+from node.failures import first_of
 from node.identity import Identity
 from node.ipc import EngineJob
 from node.legs import LegFinder
@@ -85,8 +86,8 @@ class _Node:
         """Until a signal comes and what was running is done; raises EngineDied."""
         try:
             await self._serve()
-        except* EngineDied as died:
-            raise died.exceptions[0] from None
+        except BaseExceptionGroup as failures:
+            raise first_of(failures, EngineDied) or failures from None
 
     async def _serve(self) -> None:
         server = _Server(_http(self._app()))
