@@ -11,12 +11,14 @@ from pathlib import Path
 import aiohttp
 
 from bench.cpu import children, cpu_seconds
+from node.main import DECODE_NICENESS
 from tests.e2e.cluster import MODEL, Running, running, stage, tokens_of
 from tests.fakes.driver import prompt
 
 ROOT = Path(__file__).parents[2]
 KEY = {"X-API-Key": "secret"}
 WINDOW_S, IDLE_SHARE = 4.0, 0.02
+LEAST_PRIORITY = 19
 PATIENCE_S = 60.0
 
 
@@ -110,6 +112,15 @@ async def test_a_cluster_with_keys_gets_ready_and_keeps_others_out(tiny: Path) -
         for key, status in (("boss", 400), ("one", 403)):  # 400: nothing was said
             async with cluster.session.post(add, headers={"X-API-Key": key}) as answer:
                 assert answer.status == status
+
+
+async def test_decode_engines_give_way_to_everybody_else(tiny: Path) -> None:
+    async with running(tiny) as cluster:
+        ours = os.getpriority(os.PRIO_PROCESS, 0)
+        pids = [cluster.door("proxy"), cluster.door("decode-0"), cluster.engine("prefill-0")]
+        assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in pids} == {ours}
+        nice = os.getpriority(os.PRIO_PROCESS, cluster.engine("decode-0"))
+        assert nice == min(ours + DECODE_NICENESS, LEAST_PRIORITY)
 
 
 def _all_processes(cluster: Running) -> dict[int, str]:
