@@ -44,10 +44,6 @@ class Streams(Generic[Key, Item]):
         self._readers[key] = asyncio.create_task(self._read(key, stream))
         self._open += 1
 
-    def has(self, key: Key) -> bool:
-        """Whether this key's stream was opened."""
-        return key in self._readers
-
     async def next(self) -> tuple[Key, Item] | None:
         """The next item and its key, in order of arrival; None: all streams have ended.
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from node.config import at_least
+from discovery.checks import at_least
 
 COUNTS = ("runs", "requests", "concurrency", "prompt_tokens", "output_tokens", "vocabulary")
 

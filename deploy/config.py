@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from discovery.checks import at_least, is_port
 from discovery.registration import Role
-from node.config import HTTP_PORTS, KV_PORTS, ServingOptions, at_least, is_port
+from node.config import HTTP_PORTS, KV_PORTS, ServingOptions
 from proxy.config import Policy
 
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from engine.noise import gumbel, noise_key
-from engine.request import Sampling
+from engine.request import LARGEST_TEMPERATURE, Sampling
 
 SMALLEST_TEMPERATURE = 1e-5
-LARGEST_TEMPERATURE = 1e30  # float32 has no infinity to divide by: what is banned would be NaN
 
 
 @dataclass(frozen=True, slots=True)

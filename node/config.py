@@ -1,9 +1,9 @@
 """The settings of one node; its command line, variables and file are made from this."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
-from discovery.address import HIGHEST_PORT
+from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import DEFAULT_PORT, Role
 
 HTTP_PORTS = {Role.PREFILL: 8100, Role.DECODE: 8200}
@@ -86,27 +86,3 @@ class NodeConfig(ServingOptions):
         ServingOptions.__post_init__(self)
         for name in ("port", "kv_port"):
             is_port(name, getattr(self, name) or 0)
-
-
-def at_least(least: int, name: str, value: float) -> None:
-    """Raises ValueError with the flag's name, for nan too."""
-    if not value >= least:
-        raise ValueError(f"{_flag(name)} {value} has to be at least {least}")
-
-
-def not_empty(config: ServingOptions) -> None:
-    """Raises ValueError with the flag's name: an empty word is a variable that was not set."""
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if value == "" or (isinstance(value, tuple) and "" in value):
-            raise ValueError(f"{_flag(field.name)} must not be empty")
-
-
-def is_port(name: str, value: int) -> None:
-    """Raises ValueError with the flag's name."""
-    if not 0 <= value <= HIGHEST_PORT:
-        raise ValueError(f"{_flag(name)} {value} is no port")
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -1,11 +1,11 @@
 """What a proxy can be told, all of it. Read once; the command line is made from this."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
+from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import DEFAULT_PORT
 
-PORTS = range(65536)
 Policy = Literal["round_robin", "least_loaded"]
 AT_LEAST = {
     "recovery_wait_s": 0.0,
@@ -77,16 +77,11 @@ class ProxyConfig:
     def __post_init__(self) -> None:
         """Check each field."""
         for name in ("port", "discovery_port"):
-            if getattr(self, name) not in PORTS:
-                raise ValueError(f"{_flag(name)} must be a port: {getattr(self, name)}")
+            is_port(name, getattr(self, name))
         for name, least in AT_LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise ValueError(f"{_flag(name)} must be {least} or more: {value}")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value == "" or (isinstance(value, tuple) and "" in value):
-                raise ValueError(f"{_flag(field.name)} must not be empty")
+            if (value := getattr(self, name)) is not None:
+                at_least(least, name, value)
+        not_empty(self)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,7 +97,3 @@ class ProxyConfig:
     def text_folder(self) -> str | None:
         """Where the tokenizer is; None: there is no text here."""
         return self.tokenizer or self.model
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import re
+import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from deploy.up import Cluster
 
 PATIENCE_S = 60.0
 MODEL = "tiny"
+READY = re.compile(r"ready at (?P<url>http://\S+)")
 USED = "pdserve_kv_blocks_used"
 MOVED = "pdserve_kv_transfer_bytes_total"
 
@@ -113,6 +116,26 @@ async def running(folder: Path, **settings: Any) -> AsyncGenerator[Running]:  # 
     finally:
         cluster.stop()
         await task
+
+
+@asynccontextmanager
+async def launched(folder: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
+    """`pdserve up` as an operator starts it, once it says that it is ready."""
+    command = [*("up", "--port", "0", "--model", str(folder)), "--drain-timeout-s", "5"]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "from deploy.cli import main; main()", *command),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout
+    try:
+        async with asyncio.timeout(60):
+            while not (ready := READY.search((await process.stdout.readline()).decode())):
+                pass
+        yield process, ready["url"]
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 def read_metric(text: str, name: str) -> float:

@@ -6,9 +6,8 @@ import os
 import random
 import re
 import signal
-import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,13 @@ import aiohttp
 import pytest
 
 from bench.cpu import children
-from tests.e2e.cluster import MODEL, Running, gone, running, tokens_of
+from tests.e2e.cluster import MODEL, Running, gone, launched, running, tokens_of
 from tests.fakes.driver import prompt
 
 STREAMS = 16
 ANSWER = 120
 PROMPTS = [prompt(10 + 7 * number, number) for number in range(STREAMS)]
 CLIENTS, AT_ONCE = 200, 25
-READY = re.compile(r"ready at (?P<url>http://\S+)")
 
 
 async def test_streams_survive_the_death_of_a_decode_and_of_a_prefill_node(tiny: Path) -> None:
@@ -80,26 +78,6 @@ async def test_clients_that_leave_leave_nothing_behind(tiny: Path) -> None:
         await cluster.blocks_come_back()
     loud = [line for line in cluster.lines if re.search(r" (ERROR|CRITICAL) |Traceback", line)]
     assert not loud
-
-
-@asynccontextmanager
-async def launched(folder: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
-    """`pdserve up` as an operator starts it, once it says that it is ready."""
-    command = [*("up", "--port", "0", "--model", str(folder)), "--drain-timeout-s", "5"]
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", "from deploy.cli import main; main()", *command),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout
-    try:
-        async with asyncio.timeout(60):
-            while not (ready := READY.search((await process.stdout.readline()).decode())):
-                pass
-        yield process, ready["url"]
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def _answers(cluster: Running, halfway: Sequence[int] | None) -> list[list[int]]:

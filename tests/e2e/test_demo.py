@@ -2,13 +2,15 @@
 
 import asyncio
 import re
+import shlex
 import sys
 from pathlib import Path
 
+import aiohttp
 from openai import AsyncOpenAI
 
 from deploy.config import DEMO_MODEL
-from tests.e2e.cluster import MODEL, running
+from tests.e2e.cluster import MODEL, PATIENCE_S, launched, running
 
 ROOT = Path(__file__).parents[2]
 MOVED = re.compile(r"transfer .* (\d+) bytes, [\d.]+ GB/s")
@@ -27,6 +29,23 @@ async def test_the_demo_tells_every_stage() -> None:
     moved = MOVED.search(text)
     assert moved
     assert int(moved[1]) > 0
+
+
+async def test_the_line_to_copy_gets_an_answer() -> None:
+    """What `curl` would send is read from the line that `make serve` prints."""
+    async with launched(DEMO_MODEL) as (launcher, url), asyncio.timeout(PATIENCE_S):
+        assert launcher.stdout
+        while "curl" not in (line := (await launcher.stdout.readline()).decode()):
+            pass
+        _, where, _, header, _, body = shlex.split(line)
+        name, _, value = header.partition(": ")
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(where, data=body, headers={name: value}) as answer,
+        ):
+            said = await answer.json()
+    assert where.startswith(f"{url}/v1/")
+    assert "A prefill node runs" in said["choices"][0]["message"]["content"]
 
 
 async def test_the_openai_client_chats_and_the_model_ends_by_itself() -> None:

@@ -89,7 +89,7 @@ def test_what_is_plural_has_a_form_everywhere(
         (["up", "--dtype", "float64"], 'Invalid value "float64" for --dtype'),
         (["up", "--drain-timeout-s", "nan"], "--drain-timeout-s nan has to be at least 0"),
         (["up", "--ready-timeout-s", "-1"], "--ready-timeout-s -1.0 has to be at least 0"),
-        (["proxy", "--tries", "0"], "--tries must be 1 or more"),
+        (["proxy", "--tries", "0"], "--tries 0 has to be at least 1"),
         (["bench", "--requests", "0"], "--requests 0 has to be at least 1"),
         (["bench", "--url", "http://h"], "--url wants --model"),
         (["up", "--cluster-key", ""], "--cluster-key must not be empty"),

@@ -1,0 +1,30 @@
+"""What settings are checked for, wherever they are read; each error names the flag."""
+
+from dataclasses import fields
+from typing import Any
+
+from discovery.address import HIGHEST_PORT
+
+
+def at_least(least: float, name: str, value: float) -> None:
+    """Raises ValueError, for nan too."""
+    if not value >= least:
+        raise ValueError(f"{_flag(name)} {value} has to be at least {least}")
+
+
+def is_port(name: str, value: int) -> None:
+    """Raises ValueError."""
+    if not 0 <= value <= HIGHEST_PORT:
+        raise ValueError(f"{_flag(name)} {value} is no port")
+
+
+def not_empty(config: Any) -> None:  # noqa: ANN401  any dataclass
+    """Raises ValueError for an empty word in any field: a variable that was not set."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if value == "" or (isinstance(value, tuple) and "" in value):
+            raise ValueError(f"{_flag(field.name)} must not be empty")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
