@@ -57,6 +57,7 @@ class OfferBook:
     fingerprint: str
     layout: KvLayout
     engine_id: str
+    most_guests: int = MOST_GUESTS
     outbox: list[tuple[Peer, FromSource]] = field(default_factory=list)
     settled: list[Settled] = field(default_factory=list)
     _offers: dict[str, _Offer] = field(default_factory=dict)
@@ -141,7 +142,7 @@ class OfferBook:
             self.outbox.append((peer, Refused(reason)))
         else:
             self._guests[peer] = hello.machine
-            if len(self._guests) > MOST_GUESTS:  # sinks that are long gone never say so
+            if len(self._guests) > self.most_guests:  # sinks that are long gone never say so
                 self._forget(next(iter(self._guests)))
             self.outbox.append((peer, self.welcome()))
 

@@ -267,11 +267,9 @@ def test_a_settlement_counts_once(book: OfferBook) -> None:
     assert book.settled == [Settled("t", Outcome.DELIVERED)]
 
 
-def test_a_sink_that_asks_is_not_forgotten_for_those_that_do_not(
-    book: OfferBook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has introduced itself, and does so once only."""
-    monkeypatch.setattr("kv_transfer.offers.MOST_GUESTS", 2)
+def test_a_sink_that_asks_is_not_forgotten_for_those_that_do_not(book: OfferBook) -> None:
+    """Whoever has not asked for longest goes first, and need not say Hello again until then."""
+    book.most_guests = 2
     enter(book, A)
     for stranger in (b"x", b"y", b"z"):
         enter(book, stranger)
@@ -279,10 +277,8 @@ def test_a_sink_that_asks_is_not_forgotten_for_those_that_do_not(
         assert look(book, A, stranger.decode()) == [(A, News(stranger.decode(), 0, (), None))]
 
 
-def test_sinks_that_never_say_farewell_are_forgotten_and_may_come_back(
-    book: OfferBook, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kv_transfer.offers.MOST_GUESTS", 2)
+def test_sinks_that_never_say_farewell_are_forgotten_and_may_come_back(book: OfferBook) -> None:
+    book.most_guests = 2
     for peer in (A, B, b"sink c"):
         enter(book, peer)
     book.offer("t", None)
