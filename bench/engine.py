@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from bench.checkpoint import Shape, write_checkpoint
-from engine.linear import Linear, PlainLinear, linear
 from engine.loading import load_engine
+from engine.models.linear import Linear, PlainLinear, linear
 from engine.request import Request, RequestId, Sampling
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine

@@ -5,14 +5,14 @@ import os
 import torch
 
 from engine.api import EngineInfo
-from engine.checkpoint import open_checkpoint
-from engine.config import ModelConfig, parse_config
+from engine.attention.kv_memory import KvMemory
 from engine.errors import UnusableCheckpoint
-from engine.kv_memory import KvMemory
-from engine.scheduler import Limits
+from engine.models.checkpoint import open_checkpoint
+from engine.models.config import ModelConfig, parse_config
+from engine.models.weights import load_decoder
+from engine.scheduling.scheduler import Limits
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
-from engine.weights import load_decoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CPU_BATCH_TOKENS, BATCH_TOKENS = 256, 2048

@@ -14,15 +14,15 @@ from engine.api import (
     Sampled,
     StepResult,
 )
-from engine.attention import AttentionBatch, Span
-from engine.decoder import Decoder
+from engine.attention.kv_memory import KvMemory
+from engine.attention.paged import AttentionBatch, Span
 from engine.errors import EmptyPrompt, UnknownToken
-from engine.kv_manager import KvManager
-from engine.kv_memory import KvMemory
+from engine.models.decoder import Decoder
 from engine.request import Request, RequestId
-from engine.sampler import Draw, sample
-from engine.scheduler import Chunk, Limits, Scheduler
-from engine.sequence import Sequence
+from engine.sampling.sampler import Draw, sample
+from engine.scheduling.kv_manager import KvManager
+from engine.scheduling.scheduler import Chunk, Limits, Scheduler
+from engine.scheduling.sequence import Sequence
 
 
 @dataclass(slots=True)

@@ -71,7 +71,7 @@ class Candidate:
         while finish is None:
             self.engine.schedule()
             for sampled in self.engine.step().sampled:
-                tokens.append(sampled.token)
+                tokens += sampled.tokens
                 finish = sampled.finish
         text = self.tokenizer.decode(tokens, skip_special_tokens=True)
         return Answer(tuple(tokens), str(text), finish)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.attention import AttentionBatch, Span
+from engine.attention.paged import AttentionBatch, Span
 from engine.loading import load_engine
 from engine.request import Request, RequestId, Sampling
 from engine.settings import EngineConfig
@@ -54,7 +54,7 @@ def drain(engine: TorchEngine) -> dict[RequestId, list[int]]:
     answers = dict[RequestId, list[int]]()
     while engine.load.waiting or engine.load.running:
         for one in engine.step().sampled:
-            answers.setdefault(one.request_id, []).append(one.token)
+            answers.setdefault(one.request_id, []).extend(one.tokens)
         engine.schedule()
     return answers
 

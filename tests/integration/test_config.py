@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from engine.config import parse_config
 from engine.errors import UnusableCheckpoint
+from engine.models.config import parse_config
 from tests.fakes.checkpoints import FAMILY_SHAPE, SHAPE
 
 OPTIONAL = [

@@ -50,7 +50,7 @@ def ask(engine: TorchEngine, **sampling: object) -> list[Sampled]:
 
 
 def tokens(said: list[Sampled]) -> list[int]:
-    return [one.token for one in said]
+    return [token for one in said for token in one.tokens]
 
 
 def test_an_answer_ends_at_its_length(engine: TorchEngine, usual: list[int]) -> None:

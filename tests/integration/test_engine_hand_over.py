@@ -72,7 +72,7 @@ def test_split_is_one_engine(
         name = request.request_id
         move(source, sink, request)
         booked = sink.resume(name, [] if sample_again else [first[name]])
-        answers[name] = [one.token for one in booked]
+        answers[name] = [token for one in booked for token in one.tokens]
     sink.schedule()
     for name, rest in drain(sink).items():
         answers[name] += rest
@@ -100,7 +100,9 @@ def test_blocks_are_final_when_they_are_told_filled(folders: dict[str, Path]) ->
             pairs = list(zip(source.blocks(filled.request_id), reserved.blocks, strict=True))
             copy_blocks(source, sink, pairs[copied:final])
             copied = final
-        first = [one.token for one in result.sampled if one.request_id == request.request_id]
+        first = [
+            one.tokens[0] for one in result.sampled if one.request_id == request.request_id
+        ]
     assert told == [10, 29, 48, 67, 86, 100]
     sink.resume(request.request_id, first)
     sink.schedule()
@@ -209,7 +211,7 @@ def test_a_foreign_first_token_may_be_an_end_too_early(folders: dict[str, Path])
     (request,) = requests(PROMPTS[-1:], sampling)
     engine.reserve(request)
     (sampled,) = engine.resume(request.request_id, [7])
-    assert (sampled.token, sampled.finish) == (7, None)
+    assert (sampled.tokens, sampled.finish) == ((7,), None)
     engine.release(request.request_id)
     assert_idle(engine)
 

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from engine.checkpoint import Checkpoint, open_checkpoint
 from engine.errors import UnusableCheckpoint
+from engine.models.checkpoint import Checkpoint, open_checkpoint
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import load, prompt, requests, run
 

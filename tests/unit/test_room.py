@@ -1,9 +1,9 @@
 """Who gets blocks when there are too few, and what looking for some costs."""
 
-from engine.kv_manager import KvManager
 from engine.request import Request, RequestId, Sampling
-from engine.scheduler import Limits, Scheduler
-from engine.sequence import Sequence
+from engine.scheduling.kv_manager import KvManager
+from engine.scheduling.scheduler import Limits, Scheduler
+from engine.scheduling.sequence import Sequence
 from tests.fakes.engine import FakeEngine
 
 

@@ -10,9 +10,9 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from engine.noise import gumbel, noise_key
 from engine.request import Sampling
-from engine.sampler import Draw, sample
+from engine.sampling.noise import gumbel, noise_key
+from engine.sampling.sampler import Draw, sample
 
 VOCABULARY = 40
 DRAWS = 25

@@ -15,12 +15,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from engine.checkpoint import Checkpoint
-from engine.config import ModelConfig
-from engine.decoder import Decoder, LayerWeights
 from engine.errors import UnusableCheckpoint
-from engine.linear import Linear, linear
-from engine.rope import rope_table
+from engine.models.checkpoint import Checkpoint
+from engine.models.config import ModelConfig
+from engine.models.decoder import Decoder, LayerWeights
+from engine.models.linear import Linear, linear
+from engine.models.rope import rope_table
 
 IGNORED = "rotary_emb.inv_freq"  # old checkpoints carry it; it follows from the config
 

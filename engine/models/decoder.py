@@ -1,7 +1,7 @@
 """The dense decoder that Llama, Mistral and Qwen share, read top to bottom.
 
-Its families differ in data only (engine/config.py); its weights are fused where one product
-serves several: query, key and value, and gate and up.
+Its families differ in data only (engine/models/config.py); its weights are fused where one
+product serves several: query, key and value, and gate and up.
 """
 
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
-from engine.attention import AttentionBatch
-from engine.config import ModelConfig
-from engine.linear import Linear
-from engine.rope import rotate
+from engine.attention.paged import AttentionBatch
+from engine.models.config import ModelConfig
+from engine.models.linear import Linear
+from engine.models.rope import rotate
 
 
 @dataclass(frozen=True, slots=True)

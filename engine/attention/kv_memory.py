@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.api import KvRegion
-from engine.config import ModelConfig
+from engine.models.config import ModelConfig
 
 
 class KvMemory:

@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-from engine.config import ModelConfig, Rope
+from engine.models.config import ModelConfig, Rope
 
 
 def rope_table(config: ModelConfig, length: int, device: torch.device) -> Tensor:

@@ -16,7 +16,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from engine.kv_memory import KvMemory
+from engine.attention.kv_memory import KvMemory
 
 QUERIES_AT_ONCE = 64
 SHORT = 512

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.noise import gumbel, noise_key
 from engine.request import LARGEST_TEMPERATURE, Sampling
+from engine.sampling.noise import gumbel, noise_key
 
 SMALLEST_TEMPERATURE = 1e-5
 

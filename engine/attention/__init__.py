@@ -1,0 +1,1 @@
+"""The memory of all KV blocks, and attention over it."""

@@ -1,0 +1,1 @@
+"""From a checkpoint folder to a decoder that computes hidden states and logits."""
