@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
+from engine.attention.style import AttentionStyle
 
 QUERIES_AT_ONCE = 64
 SHORT = 512
@@ -49,7 +50,7 @@ class _Slice:
     masks: dict[int | None, Tensor] = field(default_factory=dict)
 
     def attend(
-        self, queries: Tensor, keys: Tensor, values: Tensor, window: int | None
+        self, queries: Tensor, keys: Tensor, values: Tensor, style: AttentionStyle
     ) -> Tensor:
         """[sequences, length, kv_heads, sharing, dim] to [sequences * length, heads * dim].
 
@@ -59,9 +60,15 @@ class _Slice:
         batch, rows = sequences * kv_heads, sharing * length
         across = queries.permute(0, 2, 3, 1, 4).reshape(batch, rows, dim)
         keys, values = (one.reshape(batch, self.seen, dim) for one in (keys, values))
-        mask = self._mask(window, across, kv_heads, sharing)
-        scores = torch.baddbmm(mask, across, keys.transpose(1, 2), alpha=dim**-0.5)
-        mixed = torch.bmm(scores.softmax(-1), values)
+        mask = self._mask(style.window, across, kv_heads, sharing)
+        scores = _scores(across, keys.transpose(1, 2), mask, style)
+        if style.sinks is None:
+            weights = scores.softmax(-1)
+        else:
+            ours = style.sinks.to(scores.dtype).view(1, kv_heads, sharing, 1, 1)
+            ours = ours.expand(sequences, -1, -1, length, -1).reshape(batch, rows, 1)
+            weights = torch.cat((scores, ours), -1).softmax(-1)[..., :-1]
+        mixed = torch.bmm(weights, values)
         mixed = mixed.view(sequences, kv_heads, sharing, length, dim)
         return mixed.permute(0, 3, 1, 2, 4).reshape(-1, kv_heads * sharing * dim)
 
@@ -109,7 +116,7 @@ class AttentionBatch:
         alike = [list(some) for _, some in groupby(singles, key=_size_class)]
         self._groups = [self._group(some) for some in [*alike, *([one] for one in chunks)]]
 
-    def attend(self, layer: int, window: int | None, queries: Tensor) -> Tensor:
+    def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
         """[tokens, heads, head_dim] against the layer's KV; [tokens, heads * head_dim]."""
         kv_heads, head_dim = self.memory.kv_heads, self.memory.head_dim
         first, parts = 0, list[Tensor]()
@@ -121,7 +128,7 @@ class AttentionBatch:
             for one in group.slices:
                 some = ours[:, one.first : one.first + one.positions.shape[1]]
                 known = keys[:, :, : one.seen], values[:, :, : one.seen]
-                parts.append(one.attend(some, *known, window))
+                parts.append(one.attend(some, *known, style))
             first += count
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -151,6 +158,14 @@ class AttentionBatch:
 
     def _ids(self, numbers: Sequence[object]) -> Tensor:
         return torch.tensor(numbers, device=self.memory.block_rows.device)
+
+
+def _scores(queries: Tensor, keys: Tensor, mask: Tensor, style: AttentionStyle) -> Tensor:
+    """[batch, rows, dim] and [batch, dim, seen] to [batch, rows, seen]; -inf where masked."""
+    if style.softcap is None:
+        return torch.baddbmm(mask, queries, keys, alpha=style.scale)
+    capped = torch.bmm(queries, keys).mul_(style.scale / style.softcap).tanh_()
+    return torch.add(mask, capped, alpha=style.softcap)
 
 
 def _size_class(single: Span) -> int:

@@ -1,10 +1,12 @@
-"""The dense decoder that Llama, Mistral and Qwen share, read top to bottom.
+"""The decoder that all our families share, read top to bottom.
 
-Its families differ in data only (engine/models/config.py); its weights are fused where one
-product serves several: query, key and value, and gate and up.
+It is made of layers, and a layer of parts: norms, an attention, an MLP. Which parts, and with
+which numbers, follows from the config (engine/models/config.py) when the weights are read
+(engine/models/weights.py).
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
@@ -12,76 +14,73 @@ from torch import Tensor
 from engine.attention.paged import AttentionBatch
 from engine.models.config import ModelConfig
 from engine.models.linear import Linear
-from engine.models.rope import rotate
+from engine.models.norm import Norm, normed
+from engine.models.rope import Rotations
 
 
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One layer; `query_norm` and `key_norm` [head_dim] only where the family has them."""
+class Attention(Protocol):
+    """What tokens read from those before them. It knows its layer, and writes its KV."""
 
-    attention_norm: Tensor
-    query_key_value: Linear
-    query_norm: Tensor | None
-    key_norm: Tensor | None
-    attention_output: Linear
-    mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    def __call__(self, normed: Tensor, rotations: Rotations, batch: AttentionBatch) -> Tensor:
+        """[tokens, hidden] to [tokens, hidden]."""
 
 
-@dataclass(frozen=True, slots=True)
+class Mlp(Protocol):
+    """What each token makes of itself, dense or by experts."""
+
+    def __call__(self, normed: Tensor) -> Tensor:
+        """[tokens, hidden] to [tokens, hidden]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """Attention, then MLP, each normed before or after or both, each added to what was.
+
+    `residual_scale` is what both are multiplied with when they are added (Granite).
+    """
+
+    attention: Attention
+    mlp: Mlp
+    attention_norm: Norm | None = None
+    attention_output_norm: Norm | None = None
+    mlp_norm: Norm | None = None
+    mlp_output_norm: Norm | None = None
+    residual_scale: float = 1.0
+
+    def forward(self, hidden: Tensor, rotations: Rotations, batch: AttentionBatch) -> Tensor:
+        """[tokens, hidden] to [tokens, hidden]."""
+        read = self.attention(normed(self.attention_norm, hidden), rotations, batch)
+        read = normed(self.attention_output_norm, read)
+        hidden = hidden.add(read, alpha=self.residual_scale)
+        made = self.mlp(normed(self.mlp_norm, hidden))
+        return hidden.add(normed(self.mlp_output_norm, made), alpha=self.residual_scale)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Decoder:
     """Token ids in, hidden states out, KV written on the way."""
 
     config: ModelConfig
     embedding: Tensor  # [vocabulary, hidden]
-    layers: tuple[LayerWeights, ...]
-    norm: Tensor
+    layers: tuple[Layer, ...]
+    norm: Norm
     head: Linear
-    rope: Tensor  # [positions, 2, head_dim], in the weights' dtype
+    ropes: tuple[Tensor, ...]  # each [positions, 2, head_dim], in the weights' dtype
 
     def forward(self, tokens: Tensor, batch: AttentionBatch) -> Tensor:
         """[tokens] ids to [tokens, hidden], normalised and ready for `logits`."""
-        cos, sin = self.rope[batch.positions].unsqueeze(2).unbind(1)  # [tokens, 1, head_dim]
+        rotations = [_rotation(rope, batch.positions) for rope in self.ropes]
         hidden = F.embedding(tokens, self.embedding)
-        for index, layer in enumerate(self.layers):
-            normed = self._norm(hidden, layer.attention_norm)
-            hidden = hidden + self._attention(index, layer, normed, cos, sin, batch)
-            hidden = hidden + self._mlp(layer, self._norm(hidden, layer.mlp_norm))
-        return self._norm(hidden, self.norm)
+        for layer in self.layers:
+            hidden = layer.forward(hidden, rotations, batch)
+        return self.norm(hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] to [rows, vocabulary], float32."""
         return self.head(hidden).float()
 
-    def _attention(
-        self,
-        index: int,
-        layer: LayerWeights,
-        normed: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        batch: AttentionBatch,
-    ) -> Tensor:
-        config = self.config
-        heads, kv_heads = config.num_heads, config.num_kv_heads
-        mixed = layer.query_key_value(normed)
-        mixed = mixed.view(-1, heads + 2 * kv_heads, config.head_dim)
-        turning, values = mixed.split((heads + kv_heads, kv_heads), dim=1)
-        if layer.query_norm is not None and layer.key_norm is not None:
-            queries, keys = turning.split((heads, kv_heads), dim=1)
-            queries = self._norm(queries, layer.query_norm)
-            keys = self._norm(keys, layer.key_norm)
-            queries, keys = rotate(queries, cos, sin), rotate(keys, cos, sin)
-        else:
-            queries, keys = rotate(turning, cos, sin).split((heads, kv_heads), dim=1)
-        batch.memory.write(index, batch.slots, keys, values)
-        attended = batch.attend(index, config.windows[index], queries)
-        return layer.attention_output(attended)
 
-    def _mlp(self, layer: LayerWeights, normed: Tensor) -> Tensor:
-        gate, up = layer.gate_up(normed).chunk(2, dim=-1)
-        return layer.down(F.silu(gate) * up)
-
-    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(hidden, (hidden.shape[-1],), weight, self.config.norm_eps)
+def _rotation(rope: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [tokens, 1, head_dim]."""
+    cos, sin = rope[positions].unsqueeze(2).unbind(1)
+    return cos, sin

@@ -12,11 +12,14 @@ dynamic  nothing within the trained length, which is all we accept of it: beyond
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from engine.models.config import ModelConfig, Rope
+
+Rotations = Sequence[tuple[Tensor, Tensor]]  # of each rope: cos and sin [tokens, 1, head_dim]
 
 
 def rope_table(config: ModelConfig, length: int, device: torch.device) -> Tensor:

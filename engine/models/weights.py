@@ -15,11 +15,15 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from engine.attention.style import AttentionStyle
 from engine.errors import UnusableCheckpoint
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
-from engine.models.decoder import Decoder, LayerWeights
+from engine.models.decoder import Decoder, Layer, Mlp
+from engine.models.grouped_attention import GroupedAttention
 from engine.models.linear import Linear, linear
+from engine.models.mlp import GatedMlp
+from engine.models.norm import Norm
 from engine.models.rope import rope_table
 
 IGNORED = "rotary_emb.inv_freq"  # old checkpoints carry it; it follows from the config
@@ -47,36 +51,53 @@ def _build(shelf: "_Shelf", config: ModelConfig, max_len: int) -> Decoder:
     hidden, vocabulary = config.hidden_size, config.vocab_size
     embedding = shelf.take("model.embed_tokens.weight", vocabulary, hidden)
     layers = tuple(_layer(shelf, config, index) for index in range(config.num_layers))
-    norm = shelf.take("model.norm.weight", hidden)
+    norm = _norm(shelf, config, "model.norm", hidden)
     if config.tied_embeddings:
         shelf.drop("lm_head.weight")
         head = linear(embedding)
     else:
         head = linear(shelf.take("lm_head.weight", vocabulary, hidden))
     rope = rope_table(config, max_len, shelf.device).to(shelf.dtype)
-    return Decoder(config, embedding, layers, norm, head, rope)
+    return Decoder(config, embedding, layers, norm, head, (rope,))
 
 
-def _layer(shelf: "_Shelf", config: ModelConfig, index: int) -> LayerWeights:
-    at, hidden, wide = f"model.layers.{index}.", config.hidden_size, config.intermediate_size
-    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    attention = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-    norms = [
-        shelf.take(f"{at}self_attn.{name}.weight", config.head_dim) if config.qk_norm else None
-        for name in ("q_norm", "k_norm")
-    ]
-    return LayerWeights(
-        shelf.take(f"{at}input_layernorm.weight", hidden),
-        shelf.fuse(f"{at}self_attn.", attention, hidden, bias=config.qkv_bias),
-        norms[0],
-        norms[1],
-        shelf.fuse(f"{at}self_attn.", {"o_proj": hidden}, queries, bias=config.output_bias),
-        shelf.take(f"{at}post_attention_layernorm.weight", hidden),
-        shelf.fuse(
-            f"{at}mlp.", {"gate_proj": wide, "up_proj": wide}, hidden, bias=config.mlp_bias
-        ),
-        shelf.fuse(f"{at}mlp.", {"down_proj": hidden}, wide, bias=config.mlp_bias),
+def _layer(shelf: "_Shelf", config: ModelConfig, index: int) -> Layer:
+    at, hidden = f"model.layers.{index}.", config.hidden_size
+    return Layer(
+        attention=_attention(shelf, config, index, f"{at}self_attn."),
+        mlp=_mlp(shelf, config, f"{at}mlp."),
+        attention_norm=_norm(shelf, config, f"{at}input_layernorm", hidden),
+        mlp_norm=_norm(shelf, config, f"{at}post_attention_layernorm", hidden),
     )
+
+
+def _attention(shelf: "_Shelf", config: ModelConfig, index: int, at: str) -> GroupedAttention:
+    hidden, head_dim = config.hidden_size, config.head_dim
+    queries, keys = config.num_heads * head_dim, config.num_kv_heads * head_dim
+    parts = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+    return GroupedAttention(
+        index,
+        config.num_heads,
+        config.num_kv_heads,
+        shelf.fuse(at, parts, hidden, bias=config.qkv_bias),
+        shelf.fuse(at, {"o_proj": hidden}, queries, bias=config.output_bias),
+        AttentionStyle(head_dim**-0.5, config.windows[index]),
+        query_norm=_norm(shelf, config, f"{at}q_norm", head_dim) if config.qk_norm else None,
+        key_norm=_norm(shelf, config, f"{at}k_norm", head_dim) if config.qk_norm else None,
+    )
+
+
+def _mlp(shelf: "_Shelf", config: ModelConfig, at: str) -> Mlp:
+    hidden, wide = config.hidden_size, config.intermediate_size
+    parts = {"gate_proj": wide, "up_proj": wide}
+    return GatedMlp(
+        shelf.fuse(at, parts, hidden, bias=config.mlp_bias),
+        shelf.fuse(at, {"down_proj": hidden}, wide, bias=config.mlp_bias),
+    )
+
+
+def _norm(shelf: "_Shelf", config: ModelConfig, name: str, size: int) -> Norm:
+    return Norm(shelf.take(f"{name}.weight", size), config.norm_eps)
 
 
 @dataclass(slots=True)

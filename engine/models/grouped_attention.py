@@ -1,0 +1,55 @@
+"""Grouped-query attention of one layer: one product for queries, keys and values."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.attention.paged import AttentionBatch
+from engine.attention.style import AttentionStyle
+from engine.models.linear import Linear
+from engine.models.norm import Norm
+from engine.models.rope import Rotations, rotate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedAttention:
+    """Layer `index`, whose heads share keys and values in groups (Ainslie et al. 2023).
+
+    `rope` says which of the decoder's ropes turns queries and keys; None: none does. Norms on
+    queries and keys are over a head, or else over all heads together.
+    """
+
+    index: int
+    num_heads: int
+    num_kv_heads: int
+    query_key_value: Linear
+    output: Linear
+    style: AttentionStyle
+    rope: int | None = 0
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+
+    def __call__(self, normed: Tensor, rotations: Rotations, batch: AttentionBatch) -> Tensor:
+        """See Attention in engine/models/decoder.py."""
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        mixed = self.query_key_value(normed)
+        mixed = mixed.view(len(normed), heads + 2 * kv_heads, -1)
+        turning, values = mixed.split((heads + kv_heads, kv_heads), dim=1)
+        if self.query_norm is None or self.key_norm is None:
+            queries, keys = self._turn(turning, rotations).split((heads, kv_heads), dim=1)
+        else:
+            queries, keys = turning.split((heads, kv_heads), dim=1)
+            queries = self._turn(_norm(self.query_norm, queries), rotations)
+            keys = self._turn(_norm(self.key_norm, keys), rotations)
+        batch.memory.write(self.index, batch.slots, keys, values)
+        return self.output(batch.attend(self.index, self.style, queries))
+
+    def _turn(self, heads: Tensor, rotations: Rotations) -> Tensor:
+        return heads if self.rope is None else rotate(heads, *rotations[self.rope])
+
+
+def _norm(norm: Norm, heads: Tensor) -> Tensor:
+    """[tokens, heads, head_dim]: each head, or all at once where the weight is as long."""
+    if norm.weight.shape[0] == heads.shape[-1]:
+        return norm(heads)
+    return norm(heads.flatten(1)).view(heads.shape)

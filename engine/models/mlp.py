@@ -1,0 +1,31 @@
+"""The dense multi-layer perceptron: one product for gate and up, one for down."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch.nn.functional as F  # noqa: N812  the name the field knows it by
+from torch import Tensor
+
+from engine.models.linear import Linear
+
+Activation = Callable[[Tensor], Tensor]
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GatedMlp:
+    """down(activate(gate(x)) * up(x)) (Shazeer 2020); `gate_up` gives both, gate first."""
+
+    gate_up: Linear
+    down: Linear
+    activate: Activation = F.silu
+
+    def __call__(self, normed: Tensor) -> Tensor:
+        """See Mlp in engine/models/decoder.py."""
+        gate, up = self.gate_up(normed).chunk(2, dim=-1)
+        return self.down(self.activate(gate) * up)

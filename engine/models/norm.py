@@ -1,0 +1,31 @@
+"""RMS normalisation (Zhang and Sennrich 2019), as families write it."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812  the name the field knows it by
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """x / rms(x) * weight over the last dimension.
+
+    A weight that is float32 in a model of half precision is one that would lose by rounding
+    (Gemma's 1 + w): then all of it is computed in float32, and rounded once.
+    """
+
+    weight: Tensor
+    eps: float
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """[.., size] to the same, in the same dtype."""
+        size, dtype = self.weight.shape, inputs.dtype
+        if self.weight.dtype is dtype:
+            return F.rms_norm(inputs, size, self.weight, self.eps)
+        return F.rms_norm(inputs.to(torch.float32), size, self.weight, self.eps).to(dtype)
+
+
+def normed(norm: Norm | None, inputs: Tensor) -> Tensor:
+    """`inputs` as they are where a family has no norm."""
+    return inputs if norm is None else norm(inputs)
