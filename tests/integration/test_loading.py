@@ -154,7 +154,7 @@ def test_a_folder_that_is_not_there(model: str) -> None:
 
 def test_a_name_that_cannot_be_fetched() -> None:
     """In a process of its own, for the hub's address is read once."""
-    code = "from engine.checkpoint import open_checkpoint; open_checkpoint('nobody/nothing')"
+    code = "import engine.models.checkpoint as it; it.open_checkpoint('nobody/nothing')"
     ended = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
