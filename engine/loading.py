@@ -10,6 +10,7 @@ from engine.errors import UnusableCheckpoint
 from engine.models.checkpoint import open_checkpoint
 from engine.models.config import ModelConfig, parse_config
 from engine.models.weights import load_decoder
+from engine.pooling.reading import read_pooling
 from engine.scheduling.scheduler import Limits
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
@@ -40,6 +41,7 @@ def load_engine(config: EngineConfig) -> TorchEngine:
         str(dtype).removeprefix("torch."),
         model.num_kv_heads,
         checkpoint.eos_token_ids,
+        read_pooling(checkpoint.folder, checkpoint.config, "last"),
     )
     batch_tokens = config.max_num_batched_tokens or _batch_tokens(device)
     limits = Limits(batch_tokens, config.max_num_seqs, max_len)

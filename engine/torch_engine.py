@@ -1,7 +1,7 @@
 """The engine behind engine/api.py: scheduler, paged KV and decoder, one batch at a time."""
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -10,15 +10,18 @@ from engine.api import (
     EngineInfo,
     EngineLoad,
     KvRegion,
+    Pooled,
     Reservation,
     Sampled,
     StepResult,
 )
 from engine.attention.kv_memory import KvMemory
 from engine.attention.paged import AttentionBatch, Span
-from engine.errors import EmptyPrompt, UnknownToken
+from engine.errors import EmptyPrompt, UnknownToken, WrongTask
 from engine.models.decoder import Decoder
-from engine.request import Request, RequestId
+from engine.pooling.checks import check_task
+from engine.pooling.pooler import Pooler
+from engine.request import PoolingRequest, Request, RequestId
 from engine.sampling.sampler import Draw, sample
 from engine.scheduling.kv_manager import KvManager
 from engine.scheduling.scheduler import Chunk, Limits, Scheduler
@@ -34,6 +37,7 @@ class TorchEngine:
     memory: KvMemory
     scheduler: Scheduler
     eos: frozenset[int]
+    pooler: Pooler
     _refused: Sequence | None = None
 
     @classmethod
@@ -44,6 +48,7 @@ class TorchEngine:
         memory: KvMemory,
         limits: Limits,
         *,
+        head: torch.Tensor | None = None,
         prefix_cache: bool = True,
     ) -> "TorchEngine":
         """Put the parts together; `memory` says how many blocks there are."""
@@ -51,7 +56,8 @@ class TorchEngine:
             memory.num_blocks, info.block_size, seed=info.fingerprint, prefix_cache=prefix_cache
         )
         scheduler = Scheduler(blocks, limits)
-        return cls(info, decoder, memory, scheduler, frozenset(info.eos_token_ids))
+        pooler = Pooler(info.pooling, head)
+        return cls(info, decoder, memory, scheduler, frozenset(info.eos_token_ids), pooler)
 
     @property
     def kv_regions(self) -> Seq[KvRegion]:
@@ -72,17 +78,17 @@ class TorchEngine:
 
     def generate(self, request: Request) -> None:
         """Queue it."""
-        self.scheduler.add(self._sequence(request))
+        self.scheduler.add(self._answered(request))
 
     def prefill(self, request: Request) -> None:
         """Queue it, to park after its first token."""
-        self.scheduler.add(self._sequence(request, parks=True))
+        self.scheduler.add(self._answered(request, parks=True))
 
     def reserve(self, request: Request) -> Reservation | None:
         """Take a seat and blocks. A request that was refused last is not looked at anew."""
         seq = self._refused
         if seq is None or seq.request is not request:
-            seq = self._sequence(request)
+            seq = self._answered(request)
         reservation = self.scheduler.reserve(seq)
         self._refused = seq if reservation is None else None
         return reservation
@@ -91,6 +97,19 @@ class TorchEngine:
         """Go on from KV that came from elsewhere."""
         return list(self.scheduler.resume(request_id, tokens))
 
+    def embed(self, request: PoolingRequest) -> None:
+        """Queue it. To the scheduler it is a prompt that nothing follows."""
+        check_task(request, self.info.pooling, self.decoder.config.hidden_size)
+        prompt = Request(
+            request.request_id,
+            request.prompt,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+        )
+        seq = self._sequence(prompt)
+        seq.pooling, seq.whole = request, self.pooler.wants_whole(request)
+        self.scheduler.add(seq)
+
     def blocks(self, request_id: RequestId) -> Seq[int]:
         """In the order of the prompt."""
         return tuple(self.scheduler.find(request_id).blocks)
@@ -98,6 +117,7 @@ class TorchEngine:
     def release(self, request_id: RequestId) -> None:
         """Nothing runs between steps, so the blocks are free at once."""
         self.scheduler.remove(request_id)
+        self.pooler.forget(request_id)
 
     def schedule(self) -> Seq[Admitted]:
         """Choose the next batch."""
@@ -109,7 +129,13 @@ class TorchEngine:
         if not batch:
             self.scheduler.kv.check()
             return StepResult((), (), 0)
-        return self.scheduler.commit(self._run(batch))
+        tokens, pooled = self._run(batch)
+        return replace(self.scheduler.commit(tokens), pooled=pooled)
+
+    def _answered(self, request: Request, *, parks: bool = False) -> Sequence:
+        if not self.info.pooling.generates:
+            raise WrongTask("this model does not generate text")
+        return self._sequence(request, parks=parks)
 
     def _sequence(self, request: Request, *, parks: bool = False) -> Sequence:
         tokens, vocabulary = request.tokens, self.decoder.config.vocab_size
@@ -120,7 +146,7 @@ class TorchEngine:
         return Sequence(request, self.eos, parks)
 
     @torch.inference_mode()
-    def _run(self, batch: Seq[Chunk]) -> dict[RequestId, int]:
+    def _run(self, batch: Seq[Chunk]) -> tuple[dict[RequestId, int], list[Pooled]]:
         """One forward pass; single tokens first, as AttentionBatch wants them."""
         ordered = sorted(batch, key=_place)
         spans = [Span(chunk.start, chunk.length, chunk.seq.blocks) for chunk in ordered]
@@ -130,7 +156,18 @@ class TorchEngine:
         device = self.memory.block_rows.device
         tokens = torch.tensor([token for chunk in ordered for token in _tokens(chunk)])
         hidden = self.decoder.forward(tokens.to(device), attention)
-        return self._sample(ordered, hidden)
+        return self._sample(ordered, hidden), self._pool(ordered, hidden)
+
+    def _pool(self, batch: Seq[Chunk], hidden: torch.Tensor) -> list[Pooled]:
+        """What the prompts that are to be pooled came to, where this batch was their last."""
+        pooled, first = list[Pooled](), 0
+        for chunk in batch:
+            rows = hidden[first : first + chunk.length]
+            first += chunk.length
+            if chunk.seq.pooling is not None:
+                one = self.pooler.add(chunk.seq.pooling, chunk.start, rows)
+                pooled += [] if one is None else [one]
+        return pooled
 
     def _sample(self, batch: Seq[Chunk], hidden: torch.Tensor) -> dict[RequestId, int]:
         """A token for each chunk that reaches its sequence's end."""

@@ -1,0 +1,1 @@
+"""From hidden states to vectors: what a model pools, and how."""

@@ -1,0 +1,20 @@
+"""What a model is not asked to pool. Pure."""
+
+from engine.errors import WrongTask
+from engine.pooling.config import PoolingConfig
+from engine.request import PoolingRequest
+
+
+def check_task(request: PoolingRequest, config: PoolingConfig, hidden_size: int) -> None:
+    """Raises WrongTask for what this model does not do, and for a length it does not know."""
+    if request.task not in config.tasks:
+        can = " and ".join(config.tasks)
+        raise WrongTask(f"task {request.task} is not for this model, which does {can}")
+    if request.dimensions is None:
+        return
+    if config.dimensions is None or not request.task.endswith("embed"):
+        raise WrongTask("dimensions: vectors of this model may not be cut")
+    allowed = config.dimensions or range(1, hidden_size + 1)
+    if request.dimensions not in allowed:
+        said = ", ".join(map(str, config.dimensions)) or f"1 to {hidden_size}"
+        raise WrongTask(f"dimensions {request.dimensions} is not one of {said}")

@@ -1,0 +1,44 @@
+"""What a model can be asked for beside tokens, and how its hidden states are pooled.
+
+Torch-free: a door reads the same to know its labels, and what it has to refuse.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from engine.request import PoolingTask
+
+Kind = Literal["last", "mean", "cls"]
+Activation = Literal["softmax", "sigmoid", "identity"]
+
+
+class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Fixed for a checkpoint; without anything said it generates and makes embeddings.
+
+    `labels` are a classifier's classes, in the order of its head's outputs. `dimensions` are
+    the lengths that an embedding may be cut to, none at all for any; None: it may not be cut.
+    """
+
+    kind: Kind = "last"
+    normalize: bool = True
+    activation: Activation = "softmax"
+    labels: tuple[str, ...] = ()
+    dimensions: tuple[int, ...] | None = None
+    generates: bool = True
+
+    @property
+    def tasks(self) -> tuple[PoolingTask, ...]:
+        """What its vectors can be; the first is meant where nobody says."""
+        if self.labels:
+            return ("classify", "token_classify")
+        return ("embed", "token_embed")
+
+    @property
+    def scores(self) -> bool:
+        """Whether two texts have a score: by their embeddings, or by a head of one output."""
+        return len(self.labels) <= 1
+
+
+ANYTHING = PoolingConfig()
+"""What a checkpoint that says nothing of pooling can be asked."""

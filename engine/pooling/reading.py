@@ -1,0 +1,112 @@
+"""How a checkpoint says that it is to be pooled: its config, and sentence-transformers' files.
+
+`modules.json` lists what comes behind the model: a `Pooling` with its own config, and
+`Normalize`. Without it, decoders give their last token and encoders their first, normalised.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from engine.errors import UnusableCheckpoint
+from engine.pooling.config import Activation, Kind, PoolingConfig
+
+MODULES = "modules.json"
+MODES: Mapping[str, Kind] = {
+    "pooling_mode_lasttoken": "last",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "lasttoken": "last",
+    "mean": "mean",
+    "cls": "cls",
+}
+"""As older and newer files of sentence-transformers name them."""
+CLASSIFIER = "ForSequenceClassification"
+GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+PROBLEMS: Mapping[str, Activation] = {
+    "regression": "identity",
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+}
+
+
+def read_pooling(folder: Path, config: Mapping[str, Any], default: Kind) -> PoolingConfig:
+    """Raises UnusableCheckpoint, naming the file and what in it."""
+    names = config.get("architectures") or ("ForCausalLM",)
+    generates = any(str(name).endswith(GENERATORS) for name in names)
+    if any(str(name).endswith(CLASSIFIER) for name in names):
+        labels, kind = _labels(config), "last" if default == "last" else "cls"
+        given: dict[str, object] = {"labels": labels, "kind": kind}
+        given["activation"] = _activation(config, labels)
+    else:
+        given = {**_modules(folder, default), "dimensions": _dimensions(config)}
+    try:
+        return msgspec.convert({**given, "generates": generates}, PoolingConfig)
+    except msgspec.ValidationError as error:
+        raise UnusableCheckpoint(f"config.json: {error}") from error
+
+
+def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Two where nothing is said, as transformers has it."""
+    named = config.get("id2label")
+    if isinstance(named, Mapping) and named:
+        return tuple(str(named[key]) for key in sorted(named, key=int))
+    return tuple(f"LABEL_{number}" for number in range(config.get("num_labels") or 2))
+
+
+def _activation(config: Mapping[str, Any], labels: tuple[str, ...]) -> Activation:
+    """What a cross-encoder names itself, else what its training was for."""
+    ours = config.get("sentence_transformers") or {}
+    named = ours.get("activation_fn", config.get("sbert_ce_default_activation_function"))
+    if named is not None:
+        name = str(named).rpartition(".")[2].lower()
+        if name not in get_args(Activation):
+            raise UnusableCheckpoint(f"config.json: activation {named} is not supported")
+        return next(known for known in get_args(Activation) if known == name)
+    fallback: Activation = "sigmoid" if len(labels) == 1 else "softmax"
+    return PROBLEMS.get(str(config.get("problem_type")), fallback)
+
+
+def _dimensions(config: Mapping[str, Any]) -> object:
+    """vLLM's two keys: a list of lengths, or just that any will do."""
+    listed = config.get("matryoshka_dimensions")
+    return listed or (() if config.get("is_matryoshka") else None)
+
+
+def _modules(folder: Path, default: Kind) -> dict[str, object]:
+    """The kind of pooling, and whether vectors are normalised."""
+    if not (folder / MODULES).exists():
+        return {"kind": default, "normalize": True}
+    kind, normalize = default, False
+    for module in _read(folder / MODULES, list[dict[str, Any]]):
+        match str(module.get("type")).rpartition(".")[2]:
+            case "Transformer":
+                pass
+            case "Pooling":
+                kind = _kind(folder / str(module.get("path")) / "config.json")
+            case "Normalize":
+                normalize = True
+            case other:
+                raise UnusableCheckpoint(f"{MODULES}: module {other} is not supported")
+    return {"kind": kind, "normalize": normalize}
+
+
+def _kind(file: Path) -> Kind:
+    said = _read(file, dict[str, Any])
+    modes = [key for key, on in said.items() if key.startswith("pooling_mode_") and on is True]
+    named = said.get("pooling_mode")
+    modes += [str(one) for one in (named if isinstance(named, list) else [named]) if one]
+    if len(modes) != 1 or modes[0] not in MODES:
+        told = " and ".join(modes) or "nothing"
+        raise UnusableCheckpoint(f"{file}: pooling by {told} is not supported")
+    return MODES[modes[0]]
+
+
+def _read(file: Path, kind: Any) -> Any:  # noqa: ANN401  JSON
+    try:
+        return msgspec.convert(json.loads(file.read_bytes()), kind)
+    except (OSError, ValueError) as error:
+        raise UnusableCheckpoint(f"{file}: {error}") from error
