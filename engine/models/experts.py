@@ -1,0 +1,143 @@
+"""A layer of experts: each token goes through a few of many small networks.
+
+Tokens are sorted by expert, so that an expert multiplies all of its tokens at once, and an
+expert that nobody chose is not touched: its weights need not come from memory. What each
+token gets back is then weighed and added up in the order of its own choices, never in the
+order of the batch, so that an answer does not depend on who else was there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812  the name the field knows it by
+from torch import Tensor
+
+from engine.models.linear import Linear
+from engine.models.routing import Groups, Routing
+
+TINY = 1e-20  # where all chosen scores are zero, weights are zero too
+
+
+class Activation(Protocol):
+    """Between the two products of an expert."""
+
+    def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
+        """Two tensors [rows, width] to one."""
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """Shazeer 2020, "GLU Variants Improve Transformer"."""
+    return F.silu(gate) * up
+
+
+@dataclass(frozen=True, slots=True)
+class ClampedSwiglu:
+    """As gpt-oss has it: a steeper sigmoid, an offset, and nothing beyond a limit."""
+
+    alpha: float = 1.702
+    limit: float = 7.0
+
+    def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
+        """See Activation."""
+        gate = gate.clamp(max=self.limit)
+        up = up.clamp(min=-self.limit, max=self.limit)
+        return (up + 1) * gate * torch.sigmoid(self.alpha * gate)
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """Scores in the dtype of `weight`, float32 unless a test wants more.
+
+    In half precision neighbouring scores would often be equal, and chance would choose.
+    """
+
+    routing: Routing
+    weight: Tensor  # [experts, hidden]
+    bias: Tensor | None = None  # [experts], part of the score
+    correction: Tensor | None = None  # [experts], for the choice only: it balances load
+
+    def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """[tokens, hidden] to weights and expert ids, both [tokens, top_k]."""
+        routing = self.routing
+        logits = F.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
+        scores = logits.sigmoid() if routing.scoring == "sigmoid" else logits.softmax(-1)
+        wanted = scores if self.correction is None else scores + self.correction
+        if routing.groups is not None:
+            wanted = _within_groups(wanted, routing.groups)
+        chosen = wanted.topk(routing.top_k, dim=-1).indices
+        weights = scores.gather(1, chosen)
+        if routing.normalised:
+            weights = weights / (weights.sum(-1, keepdim=True) + TINY)
+        return weights * routing.scale, chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Expert:
+    """One small network; the rows of `gate_up` are all gates, then all ups."""
+
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExpert:
+    """A network that every token goes through, weighed by a sigmoid where there is a gate."""
+
+    expert: Expert
+    gate: Linear | None = None
+
+    def __call__(self, hidden: Tensor, activation: Activation) -> Tensor:
+        """[tokens, hidden] to the same."""
+        middle = activation(*self.expert.gate_up(hidden).chunk(2, dim=-1))
+        answer = self.expert.down(middle)
+        return answer if self.gate is None else answer * self.gate(hidden).sigmoid()
+
+
+@dataclass(frozen=True, slots=True)
+class SparseMlp:
+    """The whole layer."""
+
+    router: Router
+    experts: Sequence[Expert]
+    activation: Activation = swiglu
+    shared: SharedExpert | None = None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """[tokens, hidden] to the same."""
+        weights, chosen = self.router(hidden)
+        answers = self._routed(hidden, chosen)  # [tokens, top_k, hidden]
+        mixed = torch.bmm(weights.to(hidden.dtype).unsqueeze(1), answers).squeeze(1)
+        return mixed if self.shared is None else mixed + self.shared(hidden, self.activation)
+
+    def _routed(self, hidden: Tensor, chosen: Tensor) -> Tensor:
+        """What each token's experts say of it, [tokens, top_k, hidden]."""
+        tokens, top_k = chosen.shape
+        ids = chosen.flatten()
+        order = ids.argsort(stable=True)
+        every = torch.bincount(ids, minlength=len(self.experts)).tolist()
+        counts = [count for count in every if count]
+        used = [self.experts[index] for index, count in enumerate(every) if count]
+        rows = hidden[order.div(top_k, rounding_mode="floor")].split(counts)
+        middle = torch.cat(
+            [expert.gate_up(ours) for expert, ours in zip(used, rows, strict=True)]
+        )
+        middle = self.activation(*middle.chunk(2, dim=-1))
+        sorted_answers = torch.cat(
+            [expert.down(ours) for expert, ours in zip(used, middle.split(counts), strict=True)]
+        )
+        answers = torch.empty_like(sorted_answers).index_copy_(0, order, sorted_answers)
+        return answers.view(tokens, top_k, -1)
+
+
+def _within_groups(wanted: Tensor, groups: Groups) -> Tensor:
+    """The same scores, -inf outside of each token's best groups."""
+    grouped: Tensor = wanted.unflatten(
+        -1, (groups.count, -1)
+    )  # [tokens, groups, experts of one]
+    quality = grouped.topk(groups.judged_by, dim=-1).values.sum(-1)
+    best = quality.topk(groups.chosen, dim=-1).indices
+    closed = torch.ones_like(quality, dtype=torch.bool).scatter_(1, best, value=False)
+    open_only: Tensor = grouped.masked_fill(closed.unsqueeze(-1), -torch.inf)
+    return open_only.flatten(1)
