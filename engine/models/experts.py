@@ -15,12 +15,13 @@ import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.models.linear import Linear
+from engine.models.mlp import GatedMlp
 from engine.models.routing import Groups, Routing
 
 TINY = 1e-20  # where all chosen scores are zero, weights are zero too
 
 
-class Activation(Protocol):
+class Gating(Protocol):
     """Between the two products of an expert."""
 
     def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
@@ -40,13 +41,13 @@ class ClampedSwiglu:
     limit: float = 7.0
 
     def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
-        """See Activation."""
+        """See Gating."""
         gate = gate.clamp(max=self.limit)
         up = up.clamp(min=-self.limit, max=self.limit)
         return (up + 1) * gate * torch.sigmoid(self.alpha * gate)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Router:
     """Scores in the dtype of `weight`, float32 unless a test wants more.
 
@@ -73,7 +74,7 @@ class Router:
         return weights * routing.scale, chosen
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Expert:
     """One small network; the rows of `gate_up` are all gates, then all ups."""
 
@@ -81,35 +82,34 @@ class Expert:
     down: Linear
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SharedExpert:
     """A network that every token goes through, weighed by a sigmoid where there is a gate."""
 
-    expert: Expert
+    mlp: GatedMlp
     gate: Linear | None = None
-
-    def __call__(self, hidden: Tensor, activation: Activation) -> Tensor:
-        """[tokens, hidden] to the same."""
-        middle = activation(*self.expert.gate_up(hidden).chunk(2, dim=-1))
-        answer = self.expert.down(middle)
-        return answer if self.gate is None else answer * self.gate(hidden).sigmoid()
-
-
-@dataclass(frozen=True, slots=True)
-class SparseMlp:
-    """The whole layer."""
-
-    router: Router
-    experts: Sequence[Expert]
-    activation: Activation = swiglu
-    shared: SharedExpert | None = None
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[tokens, hidden] to the same."""
+        answer = self.mlp(hidden)
+        return answer if self.gate is None else answer * self.gate(hidden).sigmoid()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseMlp:
+    """A layer's router, its experts, and one that is always asked."""
+
+    router: Router
+    experts: Sequence[Expert]
+    gating: Gating = swiglu
+    shared: SharedExpert | None = None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """See Mlp in engine/models/decoder.py."""
         weights, chosen = self.router(hidden)
         answers = self._routed(hidden, chosen)  # [tokens, top_k, hidden]
         mixed = torch.bmm(weights.to(hidden.dtype).unsqueeze(1), answers).squeeze(1)
-        return mixed if self.shared is None else mixed + self.shared(hidden, self.activation)
+        return mixed if self.shared is None else mixed + self.shared(hidden)
 
     def _routed(self, hidden: Tensor, chosen: Tensor) -> Tensor:
         """What each token's experts say of it, [tokens, top_k, hidden]."""
@@ -123,7 +123,7 @@ class SparseMlp:
         middle = torch.cat(
             [expert.gate_up(ours) for expert, ours in zip(used, rows, strict=True)]
         )
-        middle = self.activation(*middle.chunk(2, dim=-1))
+        middle = self.gating(*middle.chunk(2, dim=-1))
         sorted_answers = torch.cat(
             [expert.down(ours) for expert, ours in zip(used, middle.split(counts), strict=True)]
         )

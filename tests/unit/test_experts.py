@@ -1,5 +1,7 @@
 """Experts chosen and computed all at once are those chosen and computed one by one."""
 
+import math
+
 import msgspec
 import pytest
 import torch
@@ -8,15 +10,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.models.experts import (
-    Activation,
     ClampedSwiglu,
     Expert,
+    Gating,
     Router,
     SharedExpert,
     SparseMlp,
     swiglu,
 )
 from engine.models.linear import PlainLinear
+from engine.models.mlp import GatedMlp
 from engine.models.routing import Groups, Routing
 
 HIDDEN, WIDTH, EXPERTS = 6, 5, 8
@@ -65,10 +68,9 @@ def layer(routing: Routing, *, seed: int = 0, shared: bool = False) -> SparseMlp
     )
     experts = [expert(seed + 10 * index) for index in range(EXPERTS)]
     gate = PlainLinear(numbers(1, HIDDEN, seed=seed + 5))
-    activation: Activation = ClampedSwiglu(1.702, 0.7) if shared else swiglu
-    return SparseMlp(
-        router, experts, activation, SharedExpert(expert(seed + 7), gate) if shared else None
-    )
+    one = expert(seed + 7)
+    always = SharedExpert(GatedMlp(one.gate_up, one.down), gate) if shared else None
+    return SparseMlp(router, experts, ClampedSwiglu(1.702, 0.7) if shared else swiglu, always)
 
 
 def expert(seed: int) -> Expert:
@@ -84,18 +86,18 @@ def one_by_one(mlp: SparseMlp, hidden: Tensor) -> Tensor:
     for token in hidden:
         total = torch.zeros_like(token)
         for index, weight in choices(mlp.router, token).items():
-            total = total + weight * through(mlp.experts[index], token, mlp.activation)
+            total = total + weight * through(mlp.experts[index], token, mlp.gating)
         if mlp.shared is not None:
             assert mlp.shared.gate is not None
             share = 1 / (1 + torch.exp(-mlp.shared.gate(token[None])[0]))
-            total = total + share * through(mlp.shared.expert, token, mlp.activation)
+            total = total + share * mlp.shared.mlp(token[None])[0]
         rows.append(total)
     return torch.stack(rows)
 
 
-def through(one: Expert, token: Tensor, activation: Activation) -> Tensor:
+def through(one: Expert, token: Tensor, gating: Gating) -> Tensor:
     gates_and_ups = one.gate_up(token[None])[0]
-    return one.down(activation(gates_and_ups[:WIDTH], gates_and_ups[WIDTH:])[None])[0]
+    return one.down(gating(gates_and_ups[:WIDTH], gates_and_ups[WIDTH:])[None])[0]
 
 
 def choices(router: Router, token: Tensor) -> dict[int, float]:
@@ -157,6 +159,16 @@ def test_experts_that_nobody_chose_are_not_touched() -> None:
     }
     assert set(calls) == expected
     assert len(calls) == len(expected) < 2 * EXPERTS
+
+
+@given(gate=st.floats(-20, 20), up=st.floats(-20, 20))
+def test_clamped_swiglu_is_what_it_says(gate: float, up: float) -> None:
+    low, kept = min(gate, 7.0), max(-7.0, min(up, 7.0))
+    expected = (kept + 1) * low / (1 + math.exp(-1.702 * low))
+    answer = ClampedSwiglu()(
+        torch.tensor(gate, dtype=torch.float64), torch.tensor(up, dtype=torch.float64)
+    )
+    assert float(answer) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
 def test_half_precision_routes_as_float32_does() -> None:
