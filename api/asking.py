@@ -9,9 +9,9 @@ import msgspec
 
 from api.bodies import ChatBody, CompletionBody, StreamOptions, TextBody
 from api.errors import BadRequest, NoText
-from api.generate import DEFAULT_MAX_TOKENS
 from api.generator import WHOLE, Leg
 from api.messages import for_template
+from api.node_sampling import DEFAULT_MAX_TOKENS
 from api.sampling import Room, sampling_of, stops_of
 from api.served import ReadLeg, Served
 from api.stopping import StopStrings

@@ -1,15 +1,15 @@
 """The JSON bodies of text requests: what a client may send, and how it is told it may not."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from api import wire
 from api.errors import BadRequest
 from api.fields import CHAT, COMPLETIONS, UnsupportedField, refuse_unsupported
-from api.generate import UNREADABLE
+from api.wire import UNREADABLE, WireError
 from engine.request import (
     LARGEST_TOKEN,
     Count,
@@ -20,8 +20,6 @@ from engine.request import (
 )
 
 MOST_CHOICES = 128
-AT = re.compile(r" - at `\$\.?(?P<path>.*)`$")
-MISSING = re.compile(r"^Object missing required field `(?P<name>.*?)`")
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -104,14 +102,9 @@ def read_chat(data: bytes) -> ChatBody:
 def convert(given: object, kind: type[Kind], within: str = "") -> Kind:
     """Check types and limits; `within` is the path of what is given."""
     try:
-        return msgspec.convert(given, kind)
-    except msgspec.ValidationError as error:
-        said = str(error)
-        path, missing = AT.search(said), MISSING.match(said)
-        steps = (within, path and path["path"], missing and missing["name"])
-        param = ".".join(step for step in steps if step)
-        message = AT.sub("", said)
-        raise BadRequest(f"{param}: {message}" if param else message, param or None) from error
+        return wire.convert(given, kind, within)
+    except WireError as error:
+        raise BadRequest(str(error), error.param) from error
 
 
 def _read_object(

@@ -8,7 +8,7 @@ import msgspec
 
 from api.envelopes import Writer
 from api.errors import SERVER_ERROR, body_of, error_body
-from api.generate import DONE
+from api.generated import DONE
 from api.generator import StreamFailed
 
 log = logging.getLogger(__name__)

@@ -11,13 +11,8 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from quart import Blueprint, Response, jsonify, request
 
-from api.generate import (
-    DONE,
-    WireError,
-    decode_call,
-    encode_answer,
-    encode_event,
-)
+from api.generate import NodeCall, decode_call
+from api.generated import DONE, encode_answer, encode_event
 from api.generator import (
     BAD_GATEWAY,
     BAD_REQUEST,
@@ -27,6 +22,7 @@ from api.generator import (
     FailedEvent,
     TicketEvent,
 )
+from api.wire import WireError
 from discovery.registration import Registration, to_map
 from engine.request import Request, RequestId
 from kv_transfer.ticket import KvTicket
@@ -87,7 +83,7 @@ class Door:
         leg = self.legs.by_id(outer_id) if call.leg == WHOLE else call.leg
         events = self.engine.events(call.request, leg)
         if call.stream:
-            return await _streamed(call.request, events)
+            return await _streamed(call, events)
         return await self._whole(call.request, events)
 
     async def _whole(self, asked: Request, events: LegEvents) -> Response:
@@ -103,37 +99,39 @@ class Door:
         return Response(body, content_type=JSON)
 
 
-async def _streamed(asked: Request, events: LegEvents) -> Response:
+async def _streamed(call: NodeCall, events: LegEvents) -> Response:
     """The answer begins with the first event, so that a refusal has a status of its own.
 
     What another node may do better is said within the stream, with who is to blame.
     """
     first = await anext(events)
     if isinstance(first, FailedEvent) and not first.retryable:
-        return _refusal(asked.request_id, first)
-    response = Response(_frames(asked.request_id, first, events), content_type=SSE)
+        return _refusal(call.request.request_id, first)
+    response = Response(_frames(call, first, events), content_type=SSE)
     response.timeout = None
     return response
 
 
 async def _frames(
-    request_id: RequestId, first: Event | None, events: LegEvents
+    call: NodeCall, first: Event | None, events: LegEvents
 ) -> AsyncGenerator[bytes]:
     """One SSE frame for each event; a prefill leg's token carries the ticket again."""
     ticket = first.ticket if isinstance(first, TicketEvent) else None
     event = first
     async with aclosing(events):
-        yield _frame(request_id, first, None)
+        yield _frame(call, first, None)
         async for event in events:
             if isinstance(event, TicketEvent):
                 ticket = event.ticket
-            yield _frame(request_id, event, ticket)
+            yield _frame(call, event, ticket)
     if not isinstance(event, EndEvent | FailedEvent):
         yield DONE
 
 
-def _frame(request_id: RequestId, event: Event | None, ticket: KvTicket | None) -> bytes:
-    return LIFE_SIGN if event is None else encode_event(request_id, event, ticket)
+def _frame(call: NodeCall, event: Event | None, ticket: KvTicket | None) -> bytes:
+    if event is None:
+        return LIFE_SIGN
+    return encode_event(call.request.request_id, event, ticket, compact=call.compact)
 
 
 def _refusal(request_id: RequestId, failed: FailedEvent) -> Response:

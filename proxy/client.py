@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import aiohttp
 import msgspec
 
-from api.generate import DONE, UNREADABLE, NodeCall, WireError, encode_call
+from api.generate import NodeCall, encode_call
+from api.generated import DONE
 from api.generator import BAD_REQUEST, Event, Leg
+from api.wire import UNREADABLE, WireError
 from discovery.registry import Node
 from engine.request import Request
 from proxy.errors import NodeFailed
@@ -69,7 +71,8 @@ class HttpNodeClient:
 
     async def _post(self, node: Node, request: Request, leg: Leg) -> aiohttp.ClientResponse:
         """A pooled connection that the node has hung up meanwhile is not the node's failure."""
-        body = encode_call(NodeCall(request_for(request, leg, ours=node.ours), leg))
+        asked = request_for(request, leg, ours=node.ours)
+        body = encode_call(NodeCall(asked, leg, compact=node.ours))
         try:
             response = await self._send(node, body)
         except (aiohttp.ServerDisconnectedError, ConnectionError) as error:

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from api.errors import BadRequest
-from api.generate import UNREADABLE
+from api.wire import UNREADABLE
 from discovery.address import parse_address
 from discovery.errors import MalformedAddress, MalformedRegistration
 from discovery.intake import Joined, check_names

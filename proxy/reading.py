@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from api.generate import WireError, decode_event
+from api.generated import decode_event
 from api.generator import EndEvent, Event, FailedEvent, Leg, TicketEvent, TokenEvent
+from api.wire import WireError
 from engine.request import FinishReason, Request
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from api.generate import WireError
+from api.wire import WireError
 
 LONGEST_EVENT = 16 << 20
 

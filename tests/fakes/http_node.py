@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 from quart import Quart, Response, request
 
-from api.generate import DONE, NodeCall, WireError, decode_call, encode_event
+from api.generate import NodeCall, decode_call
+from api.generated import DONE, encode_event
 from api.generator import EndEvent, Event, FailedEvent, TicketEvent
+from api.wire import WireError
 from discovery.registration import to_map
 from engine.request import RequestId
 from kv_transfer.ticket import KvTicket
@@ -61,7 +63,7 @@ def node_app(http: HttpNode) -> Quart:
         if isinstance(first, FailedEvent) and not first.retryable:
             await events.aclose()
             return _refused(400, first.reason)
-        frames = _frames(call.request.request_id, first, events)
+        frames = _frames(call, first, events)
         response = Response(frames, content_type="text/event-stream")
         response.timeout = None
         return response
@@ -74,13 +76,14 @@ def node_app(http: HttpNode) -> Quart:
 
 
 async def _frames(
-    rid: RequestId, first: Event, events: AsyncGenerator[Event]
+    call: NodeCall, first: Event, events: AsyncGenerator[Event]
 ) -> AsyncGenerator[bytes]:
+    rid, compact = call.request.request_id, call.compact
     ticket = first.ticket if isinstance(first, TicketEvent) else None
     async with aclosing(events):
-        yield encode_event(rid, first)
+        yield encode_event(rid, first, compact=compact)
         async for event in events:
-            yield encode_event(rid, event, _of(event, ticket))
+            yield encode_event(rid, event, _of(event, ticket), compact=compact)
             if isinstance(event, EndEvent):
                 return
     yield DONE

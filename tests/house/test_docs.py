@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from api import bodies, generate, generator
+from api import bodies, generate, generated, generator
 from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING
 from bench.config import BenchConfig
 from deploy.cli import VARIABLES, app
@@ -51,8 +51,9 @@ SETTINGS: dict[str, type] = {
 }
 STRUCTS: dict[str, list[type[msgspec.Struct]]] = {
     "node-call.md": [
-        *(generate._Body, generate._Chunk, generate._Choice, generate._Error, generate._Extra),
-        *(generate._Usage, generate._Details, generator.PromptEvent, generator.StageEvent),
+        *(generate._Body, generate._Asks, generated._Chunk, generated._Choice),
+        *(generated._Error, generated._Extra, generated._Usage, generated._Details),
+        *(generator.PromptEvent, generator.StageEvent),
         *(ticket._Params, ticket._Ours, Sampling),
     ],
     "registration.md": [Registration, Load, KvLayout],

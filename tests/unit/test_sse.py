@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.generate import WireError
+from api.wire import WireError
 from proxy.sse import SseSplitter
 
 payloads = st.text(st.characters(codec="ascii", exclude_characters="\r\n"), min_size=1)

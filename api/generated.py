@@ -1,0 +1,218 @@
+"""The answer of POST /inference/v1/generate, event by event or as one body. Pure.
+
+Log-probabilities are as vLLM writes them, unless our own proxy asks: then they are lists of
+[token, log-probability, rank] under `pdserve`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from api.generator import (
+    BAD_GATEWAY,
+    BAD_REQUEST,
+    EndEvent,
+    Event,
+    FailedEvent,
+    PromptEvent,
+    StageEvent,
+    TicketEvent,
+    TokenEvent,
+)
+from api.node_logprobs import (
+    Content,
+    PromptLogprobs,
+    content_of,
+    finite,
+    prompt_of,
+    read_content,
+    read_prompt,
+)
+from api.wire import UNREADABLE, WireError
+from engine.request import FinishReason, Logprobs, Request, RequestId
+from kv_transfer.errors import MalformedTicket
+from kv_transfer.ticket import KvTicket, from_params, to_params
+
+DONE = b"data: [DONE]\n\n"
+CUT = (FinishReason.ABORT, FinishReason.ERROR)
+
+
+class _Choice(msgspec.Struct):
+    token_ids: tuple[int, ...] | None = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    index: int = 0
+    logprobs: Content | UnsetType | None = UNSET
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = 0
+
+
+class _Usage(msgspec.Struct, omit_defaults=True):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+    code: int = BAD_GATEWAY
+    retryable: bool | None = None
+    by_peer: bool = False
+
+
+class _Extra(msgspec.Struct, omit_defaults=True):
+    """What only we say: `prompt` before the first token, `stage` when one is over."""
+
+    prompt: PromptEvent | None = None
+    stage: StageEvent | None = None
+    logprobs: tuple[Logprobs, ...] = ()
+
+
+class _Chunk(msgspec.Struct, omit_defaults=True):
+    request_id: str | None = None
+    choices: tuple[_Choice, ...] | None = None
+    usage: _Usage | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    error: _Error | None = None
+    pdserve: _Extra | None = None
+
+
+def encode_event(
+    request_id: RequestId,
+    event: Event,
+    ticket: KvTicket | None = None,
+    *,
+    compact: bool = False,
+) -> bytes:
+    """One SSE frame; the one with a prefill leg's token carries its `ticket` again."""
+    if isinstance(event, EndEvent):
+        return DONE
+    chunk = _chunk(event, ticket, compact=compact)
+    chunk.request_id = request_id
+    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+
+
+def decode_event(frame: bytes) -> Sequence[Event]:
+    """Read one SSE frame; a ticket comes before the tokens of the same frame."""
+    if frame.strip() == DONE.strip():
+        return [EndEvent()]
+    try:
+        chunk = msgspec.json.decode(frame.removeprefix(b"data:"), type=_Chunk, strict=False)
+        ticket = from_params(chunk.kv_transfer_params)
+    except (*UNREADABLE, MalformedTicket) as error:
+        raise WireError(str(error)) from error
+    events: list[Event] = [] if ticket is None else [TicketEvent(ticket)]
+    events += _prompt_and_stage(chunk)
+    for choice in chunk.choices or ():
+        events += _tokens(choice, chunk.pdserve.logprobs if chunk.pdserve else ())
+    if failed := chunk.error:
+        retryable = failed.code >= 500 if failed.retryable is None else failed.retryable
+        events.append(FailedEvent(failed.message, retryable, failed.by_peer))
+    return events
+
+
+def encode_answer(request: Request, events: Sequence[Event], model: str, created: int) -> bytes:
+    """The unstreamed answer: all tokens of one choice, and the last ticket if there is one."""
+    tokens = [event for event in events if isinstance(event, TokenEvent)]
+    tickets = [event.ticket for event in events if isinstance(event, TicketEvent)]
+    prompts = [event for event in events if isinstance(event, PromptEvent)]
+    scored = [event.logprobs for event in prompts if event.logprobs]
+    said = [token for event in tokens for token in event.tokens]
+    ranked = [place for event in tokens for place in event.logprobs]
+    answer = {
+        "request_id": request.request_id,
+        "model": model,
+        "created": created,
+        "output_mode": "tokens",
+        "choices": [
+            {
+                "index": 0,
+                "token_ids": said,
+                # a prefill leg was asked for one token
+                "finish_reason": tokens[-1].finish or FinishReason.LENGTH,
+                "stop_reason": tokens[-1].stop_reason,
+                "logprobs": content_of(ranked) if ranked else None,
+            }
+        ],
+        "usage": _usage(len(request.tokens), len(said), prompts),
+        "prompt_logprobs": prompt_of(scored[0]) if scored else None,
+        "kv_transfer_params": to_params(tickets[-1]) if tickets else None,
+    }
+    return msgspec.json.encode(answer)
+
+
+def _usage(prompt: int, said: int, prompts: Sequence[PromptEvent]) -> _Usage:
+    cached = prompts[0].cached_tokens if prompts else 0
+    return _Usage(prompt, said, prompt + said, _Details(cached))
+
+
+def _chunk(
+    event: TicketEvent | PromptEvent | TokenEvent | StageEvent | FailedEvent,
+    ticket: KvTicket | None,
+    *,
+    compact: bool,
+) -> _Chunk:
+    match event:
+        case TicketEvent(ticket=early):
+            return _Chunk(choices=(), kv_transfer_params=to_params(early))
+        case PromptEvent():
+            return _prompt_chunk(event, compact=compact)
+        case StageEvent():
+            return _Chunk(choices=(), pdserve=_Extra(stage=event))
+        case TokenEvent():
+            chunk = _token_chunk(event, compact=compact)
+            chunk.kv_transfer_params = to_params(ticket) if ticket else None
+            return chunk
+        case FailedEvent(reason=reason, retryable=retryable, by_peer=by_peer):
+            code = BAD_GATEWAY if retryable else BAD_REQUEST
+            return _Chunk(error=_Error(reason, code, retryable, by_peer))
+
+
+def _prompt_chunk(event: PromptEvent, *, compact: bool) -> _Chunk:
+    if compact:
+        said = PromptEvent(event.cached_tokens, finite(event.logprobs))
+        return _Chunk(choices=(), pdserve=_Extra(prompt=said))
+    chunk = _Chunk(choices=(), pdserve=_Extra(prompt=PromptEvent(event.cached_tokens)))
+    chunk.prompt_logprobs = prompt_of(event.logprobs) if event.logprobs else None
+    return chunk
+
+
+def _token_chunk(event: TokenEvent, *, compact: bool) -> _Chunk:
+    choice = _Choice(event.tokens, event.finish, event.stop_reason)
+    if event.logprobs and compact:
+        return _Chunk(choices=(choice,), pdserve=_Extra(logprobs=finite(event.logprobs)))
+    if event.logprobs:
+        choice.logprobs = content_of(event.logprobs)
+    return _Chunk(choices=(choice,))
+
+
+def _prompt_and_stage(chunk: _Chunk) -> Iterator[Event]:
+    """A prompt's log-probabilities of another make are an event of their own."""
+    extra, foreign = chunk.pdserve or _Extra(), read_prompt(chunk.prompt_logprobs)
+    if foreign:
+        details = chunk.usage and chunk.usage.prompt_tokens_details
+        cached = (details.cached_tokens if details else 0) or 0
+        yield PromptEvent(extra.prompt.cached_tokens if extra.prompt else cached, foreign)
+    elif extra.prompt:
+        yield extra.prompt
+    if extra.stage:
+        yield extra.stage
+
+
+def _tokens(choice: _Choice, compact: tuple[Logprobs, ...]) -> list[Event]:
+    """The end may come without a token. One that is none is a failure, behind what was said."""
+    tokens, finish = choice.token_ids or (), choice.finish_reason
+    reason = choice.stop_reason if isinstance(choice.stop_reason, int) else None
+    ranked = compact or read_content(choice.logprobs or None)
+    if ranked and len(ranked) != len(tokens):
+        raise WireError(f"{len(ranked)} log-probabilities for {len(tokens)} tokens")
+    if finish in CUT:
+        failed = FailedEvent(f"the answer was cut short: {finish}", retryable=True)
+        return [TokenEvent(tokens, logprobs=ranked), failed] if tokens else [failed]
+    return [TokenEvent(tokens, finish, reason, ranked)] if tokens or finish else []

@@ -1,0 +1,65 @@
+"""`sampling_params` of the node call: vLLM's names, to and from Sampling. Pure.
+
+What differs from vLLM: `bad_words` are lists of token ids, as a node need not know text, and
+`sample_index` tells the choices of a request apart. A grammar is vLLM's `structured_outputs`.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from api.fields import NODE_SAMPLING, refuse_unsupported
+from api.grammars import read_structured, structured_of
+from api.seeds import chosen_seed, seed_of
+from api.wire import WireError, convert
+from engine.request import LARGEST_TOKEN, Bias, RequestId, Sampling, TokenId
+
+DEFAULT_MAX_TOKENS = 16
+Biases = dict[TokenId, Bias]
+
+
+def encode_sampling(sampling: Sampling, done: int) -> dict[str, object]:
+    """What is still to come after `done` tokens."""
+    said: dict[str, object] = msgspec.to_builtins(sampling)
+    del said["grammar"]
+    return {
+        **said,
+        "max_tokens": sampling.max_tokens - done,
+        "logit_bias": dict(sampling.logit_bias),
+        "structured_outputs": structured_of(sampling.grammar),
+    }
+
+
+def decode_sampling(given: Mapping[str, object], done: int, request_id: RequestId) -> Sampling:
+    """The way back; raises UnsupportedField and WireError."""
+    refuse_unsupported(given, NODE_SAMPLING)
+    known = {key: value for key, value in given.items() if value is not None}
+    known.pop("grammar", None)
+    if known.get("top_k") == -1:  # another way to say: all
+        known["top_k"] = 0
+    if (bias := known.get("logit_bias")) is not None:
+        known["logit_bias"] = tuple(convert(bias, Biases, "logit_bias", strict=False).items())
+    if (seed := known.get("seed")) is not None:
+        known["seed"] = _seed(convert(seed, int, "seed", strict=False), request_id)
+    if (asked := known.pop("structured_outputs", None)) is not None:
+        known["grammar"] = read_structured(asked)
+    defaults = {"seed": seed_of(request_id), "max_tokens": DEFAULT_MAX_TOKENS}
+    sampling = checked(convert({**defaults, **known}, Sampling, strict=False))
+    most = min(sampling.max_tokens + done, LARGEST_TOKEN)
+    return msgspec.structs.replace(sampling, max_tokens=most)
+
+
+def checked(sampling: Sampling) -> Sampling:
+    """What types do not say; raises WireError."""
+    if sampling.allowed_token_ids == ():
+        raise WireError("allowed_token_ids must not be empty", "allowed_token_ids")
+    if not all(sampling.bad_words):
+        raise WireError("bad_words must not be empty", "bad_words")
+    return sampling
+
+
+def _seed(given: int, request_id: RequestId) -> int:
+    try:
+        return chosen_seed(given, request_id)
+    except ValueError as error:
+        raise WireError(str(error), "seed") from error
