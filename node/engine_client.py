@@ -5,7 +5,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -19,18 +19,20 @@ from api.generator import (
     Event,
     FailedEvent,
     Leg,
+    PooledEvent,
     RequestRefused,
     StreamFailed,
     TokenEvent,
 )
 from engine.api import EngineLoad
-from engine.request import Request, RequestId
+from engine.request import PoolingRequest, Request, RequestId
 from node.failures import first_of
 from node.ipc import (
     NO_LOAD,
     Abort,
     EngineJob,
     News,
+    Pool,
     Ready,
     Refused,
     Submit,
@@ -52,11 +54,11 @@ class EngineDied(RuntimeError):
 class _Inbox:
     """One leg's events on their way to whoever reads it; None: quiet, but alive."""
 
-    events: deque[Event | None] = field(default_factory=deque)
+    events: deque[Event | PooledEvent | None] = field(default_factory=deque)
     filled: asyncio.Event = field(default_factory=asyncio.Event)
     quiet: bool = False
 
-    def put(self, event: Event | None) -> None:
+    def put(self, event: Event | PooledEvent | None) -> None:
         self.quiet = False
         self.events.append(event)
         self.filled.set()
@@ -67,7 +69,7 @@ class _Inbox:
             self.put(None)
         self.quiet = True
 
-    async def get(self) -> Event | None:
+    async def get(self) -> Event | PooledEvent | None:
         while not self.events:
             self.filled.clear()
             await self.filled.wait()
@@ -136,16 +138,14 @@ class EngineClient:
 
         None every now and then means that there is none, and that the engine is alive.
         """
-        self._legs += 1
-        rid = RequestId(f"{request.request_id}~{self._legs}")
-        inbox, over = _Inbox(), False
-        self._inboxes[rid] = inbox
-        self.calm.clear()
+        rid, inbox = self._open(request.request_id)
+        over = False
         unique = msgspec.structs.replace(request, request_id=rid)
         try:
             await self._send(Submit.of(unique, leg, time.monotonic()))
             while not over:
                 event = await inbox.get()
+                assert not isinstance(event, PooledEvent)
                 over = event is not None and _is_last(event, leg)
                 yield event
         finally:
@@ -161,6 +161,32 @@ class EngineClient:
                     raise _failure(event)
                 if event is not None:
                     yield event
+
+    async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:
+        """All of them at once; see Embedder."""
+        legs = [(self._open(one.request_id), one) for one in requests]
+        running = {rid for (rid, _), _ in legs}
+        try:
+            for (rid, _), one in legs:
+                unique = msgspec.structs.replace(one, request_id=rid)
+                await self._send(Pool(unique, time.monotonic()))
+            pooled = list[PooledEvent]()
+            for (rid, inbox), _ in legs:
+                pooled.append(await _vectors(inbox, running, rid))
+            return pooled
+        finally:
+            for (rid, _), _ in legs:
+                del self._inboxes[rid]
+            for rid in running:
+                await self._send(Abort(rid))
+
+    def _open(self, request_id: RequestId) -> tuple[RequestId, _Inbox]:
+        """A name that is used once only, and what is heard under it."""
+        self._legs += 1
+        rid, inbox = RequestId(f"{request_id}~{self._legs}"), _Inbox()
+        self._inboxes[rid] = inbox
+        self.calm.clear()
+        return rid, inbox
 
     async def _send(self, message: ToEngine) -> None:
         if self.process.returncode is None:
@@ -203,6 +229,18 @@ def _is_last(event: Event, leg: Leg) -> bool:
     if isinstance(event, TokenEvent):
         return not leg.keep_open if leg.hold else event.finish is not None
     return isinstance(event, FailedEvent | EndEvent)
+
+
+async def _vectors(inbox: _Inbox, running: set[RequestId], rid: RequestId) -> PooledEvent:
+    """Read to the end of one pooling request, which does not run then; raises StreamFailed."""
+    while True:
+        event = await inbox.get()
+        if isinstance(event, FailedEvent | PooledEvent):
+            running.discard(rid)
+        if isinstance(event, FailedEvent):
+            raise _failure(event)
+        if isinstance(event, PooledEvent):
+            return event
 
 
 def _failure(event: FailedEvent) -> StreamFailed:

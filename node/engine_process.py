@@ -21,7 +21,17 @@ from engine.torch_engine import TorchEngine
 from kv_transfer.factory import KvMemory, build_connector
 from kv_transfer.layout import KvLayout
 from kv_transfer.threaded import Connector
-from node.ipc import BEAT_S, EngineJob, News, Ready, Refused, Submit, decode_to_engine, encode
+from node.ipc import (
+    BEAT_S,
+    EngineJob,
+    News,
+    Pool,
+    Ready,
+    Refused,
+    Submit,
+    decode_to_engine,
+    encode,
+)
 from node.loop import News as LoopNews
 from node.loop import NodeLoop
 from prefill_node.worker import PrefillWorker
@@ -64,6 +74,8 @@ class EngineServer:
             message = decode_to_engine(self.door.recv())
             if isinstance(message, Submit):
                 self._tell(self.loop.submit(message.request, message.leg, message.since))
+            elif isinstance(message, Pool):
+                self._tell(self.loop.pool(message.request, message.since))
             else:
                 self.loop.abort(message.request_id)
 
@@ -110,7 +122,8 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]") -> EngineServer:
     prefill = PrefillWorker(engine, connector.source, time.monotonic)
     loop = NodeLoop(engine, prefill, DecodeWorker(engine, connector.sink, time.monotonic))
     info, port = engine.info, connector.service.identity.port
-    door.send(encode(Ready(info.fingerprint, layout, info.max_model_len, port, loop.load)))
+    facts = info.fingerprint, layout, info.max_model_len, port, loop.load, info.pooling
+    door.send(encode(Ready(*facts)))
     return EngineServer(loop, connector, door)
 
 

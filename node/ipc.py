@@ -1,14 +1,16 @@
 """What a node's two processes say to each other: typed messages over one ZMQ pair."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import msgspec
 from msgspec.structs import replace
 
-from api.generator import Event, Leg
+from api.generator import Event, Leg, PooledEvent
 from engine.api import EngineLoad
-from engine.request import Request, RequestId
+from engine.pooling.config import ANYTHING, PoolingConfig
+from engine.request import PoolingRequest, Request, RequestId
 from engine.settings import EngineConfig
 from kv_transfer.layout import KvLayout
 
@@ -50,6 +52,13 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
         return cls(request, leg, since)
 
 
+class Pool(msgspec.Struct, frozen=True, tag="pool"):
+    """Run one prompt and pool it; `since` is as with Submit."""
+
+    request: PoolingRequest
+    since: float
+
+
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
     """Nobody listens to this leg any more."""
 
@@ -64,6 +73,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     max_model_len: int
     kv_port: int
     load: EngineLoad
+    pooling: PoolingConfig = ANYTHING
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -75,11 +85,11 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 class News(msgspec.Struct, frozen=True, tag="news"):
     """What a step brought; without events it is a sign of life."""
 
-    events: list[tuple[RequestId, Event]]
+    events: Sequence[tuple[RequestId, Event | PooledEvent]]
     load: EngineLoad
 
 
-ToEngine = Submit | Abort
+ToEngine = Submit | Pool | Abort
 ToDoor = Ready | Refused | News
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,15 +1,16 @@
-"""One turn of a node's engine process: both kinds of leg over one engine. No sockets."""
+"""One turn of a node's engine process: all kinds of leg over one engine. No sockets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from api.generator import Event, Leg
+from api.generator import Event, Leg, PooledEvent
 from decode_node.worker import DecodeWorker
 from engine.api import Engine, EngineLoad
-from engine.request import Request, RequestId
+from engine.request import PoolingRequest, Request, RequestId
+from prefill_node.pooling import PoolingWorker
 from prefill_node.worker import PrefillWorker
 
-News = tuple[RequestId, Event]
+News = tuple[RequestId, Event | PooledEvent]
 
 
 @dataclass(slots=True)
@@ -24,6 +25,11 @@ class NodeLoop:
     prefill: PrefillWorker
     decode: DecodeWorker
     idle: bool = True
+    pooling: PoolingWorker = field(init=False)
+
+    def __post_init__(self) -> None:
+        """What pools needs the engine and nothing of a transfer."""
+        self.pooling = PoolingWorker(self.engine, self.prefill.clock)
 
     @property
     def load(self) -> EngineLoad:
@@ -41,19 +47,27 @@ class NodeLoop:
             return self.prefill.submit(request, leg.outer_id, since)
         return self.decode.submit(request, leg.ticket, since)
 
+    def pool(self, request: PoolingRequest, since: float) -> Sequence[News]:
+        """Queue one prompt to be pooled; as `submit`."""
+        return self.pooling.submit(request, since)
+
     def abort(self, request_id: RequestId) -> None:
         """Stop a leg in any state; ids that are over are fine."""
         self.prefill.abort(request_id)
         self.decode.abort(request_id)
+        self.pooling.abort(request_id)
 
     def prepare(self) -> Sequence[News]:
         """Take in what the transfers brought, and choose the next batch."""
-        news = [*self.prefill.collect(), *self.decode.collect()]
+        news: list[News] = [*self.prefill.collect(), *self.decode.collect()]
         admitted = self.engine.schedule()
-        return [*news, *self.prefill.admit(admitted), *self.decode.admit(admitted)]
+        for worker in (self.prefill, self.decode, self.pooling):
+            news += worker.admit(admitted)
+        return news
 
     def run(self) -> Sequence[News]:
         """Run the batch."""
         result = self.engine.step()
         self.idle = result.num_tokens == 0
-        return [*self.prefill.book(result), *self.decode.book(result)]
+        told = self.prefill.book(result), self.decode.book(result), self.pooling.book(result)
+        return [news for some in told for news in some]

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from api.generator import Event, FailedEvent, PromptEvent, StageEvent, TokenEvent
+from api.generator import Event, FailedEvent, PooledEvent, PromptEvent, StageEvent, TokenEvent
 from engine.api import EngineLoad
 from node.ipc import NO_LOAD, News
 
@@ -62,12 +62,14 @@ class NodeMetrics:
         for _, event in news.events:
             self._count(event)
 
-    def _count(self, event: Event) -> None:
+    def _count(self, event: Event | PooledEvent) -> None:
         match event:
             case TokenEvent(tokens=tokens, finish=finish):
                 self.generated.inc(len(tokens))
                 if finish:
                     self.finished.labels(finish).inc()
+            case PooledEvent():
+                self.finished.labels("pooled").inc()
             case PromptEvent(cached_tokens=cached):
                 self.cached.inc(cached)
             case StageEvent(stage=stage, seconds=seconds, num_bytes=num_bytes):

@@ -1,0 +1,50 @@
+"""What a pooling leg is: a prompt that is run, pooled, and gone. No KV leaves with it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from api.generator import FailedEvent, PooledEvent, PoolingNews, PromptEvent, StageEvent
+from engine.api import Admitted, Engine, StepResult
+from engine.errors import EngineError
+from engine.request import PoolingRequest, RequestId
+
+News = tuple[RequestId, PoolingNews]
+
+
+@dataclass(slots=True)
+class PoolingWorker:
+    """Owns every pooling request from `submit` until its vectors are told."""
+
+    engine: Engine
+    clock: Callable[[], float]
+    _since: dict[RequestId, float] = field(default_factory=dict)
+
+    def submit(self, request: PoolingRequest, since: float) -> Sequence[News]:
+        """Queue a prompt that came at `since`."""
+        try:
+            self.engine.embed(request)
+        except EngineError as error:
+            return [(request.request_id, FailedEvent(str(error), retryable=False))]
+        self._since[request.request_id] = since
+        return []
+
+    def abort(self, request_id: RequestId) -> None:
+        """Stop it in any state; ids that are over are fine."""
+        if self._since.pop(request_id, None) is not None:
+            self.engine.release(request_id)
+
+    def admit(self, admitted: Iterable[Admitted]) -> Iterator[News]:
+        """These run from now on."""
+        for one in admitted:
+            rid = one.request_id
+            if (since := self._since.get(rid)) is not None:
+                self._since[rid] = now = self.clock()
+                yield rid, PromptEvent(one.cached_tokens)
+                yield rid, StageEvent("queue", now - since)
+
+    def book(self, result: StepResult) -> Iterator[News]:
+        """The vectors that a batch has brought."""
+        for one in result.pooled:
+            rid = one.request_id
+            yield rid, StageEvent("pool", self.clock() - self._since.pop(rid))
+            yield rid, PooledEvent(one.values, one.width)
