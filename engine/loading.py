@@ -5,7 +5,7 @@ import os
 import torch
 
 from engine.api import EngineInfo
-from engine.attention.kv_memory import KvMemory
+from engine.attention.kv_memory import KvMemory, KvShape
 from engine.errors import UnusableCheckpoint
 from engine.models.checkpoint import open_checkpoint
 from engine.models.config import ModelConfig, parse_config
@@ -31,15 +31,16 @@ def load_engine(config: EngineConfig) -> TorchEngine:
     dtype = _dtype(config.dtype, model)
     max_len = _max_len(config, model)
     decoder = load_decoder(checkpoint, model, dtype, device, max_len)
-    block_bytes = _block_bytes(config, model, dtype)
+    shape = _kv_shape(model)
+    block_bytes = config.block_size * shape.numbers * dtype.itemsize
     blocks = _num_blocks(config, max_len, block_bytes, device)
-    memory = KvMemory(model, blocks, config.block_size, dtype, device)
+    memory = KvMemory(shape, blocks, config.block_size, dtype, device)
     info = EngineInfo(
         checkpoint.fingerprint(),
         max_len,
         config.block_size,
         str(dtype).removeprefix("torch."),
-        model.num_kv_heads,
+        shape.heads,
         checkpoint.eos_token_ids,
         read_pooling(checkpoint.folder, checkpoint.config, "last"),
     )
@@ -71,9 +72,8 @@ def _max_len(config: EngineConfig, model: ModelConfig) -> int:
     return wanted
 
 
-def _block_bytes(config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> int:
-    per_token = model.num_layers * 2 * model.num_kv_heads * model.head_dim * dtype.itemsize
-    return per_token * config.block_size
+def _kv_shape(model: ModelConfig) -> KvShape:
+    return KvShape(model.num_layers, model.num_kv_heads, model.head_dim)
 
 
 def _num_blocks(

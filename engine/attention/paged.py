@@ -52,14 +52,14 @@ class _Slice:
     def attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, style: AttentionStyle
     ) -> Tensor:
-        """[sequences, length, kv_heads, sharing, dim] to [sequences * length, heads * dim].
+        """[sequences, length, kv_heads, sharing, dim] to [sequences * length, heads * values].
 
         The heads that share keys, at all positions, are the rows of one product.
         """
         sequences, length, kv_heads, sharing, dim = queries.shape
         batch, rows = sequences * kv_heads, sharing * length
         across = queries.permute(0, 2, 3, 1, 4).reshape(batch, rows, dim)
-        keys, values = (one.reshape(batch, self.seen, dim) for one in (keys, values))
+        keys, values = (one.flatten(0, 1) for one in (keys, values))  # [batch, seen, ..]
         mask = self._mask(style.window, across, kv_heads, sharing)
         scores = _scores(across, keys.transpose(1, 2), mask, style)
         if style.sinks is None:
@@ -69,8 +69,8 @@ class _Slice:
             ours = ours.expand(sequences, -1, -1, length, -1).reshape(batch, rows, 1)
             weights = torch.cat((scores, ours), -1).softmax(-1)[..., :-1]
         mixed = torch.bmm(weights, values)
-        mixed = mixed.view(sequences, kv_heads, sharing, length, dim)
-        return mixed.permute(0, 3, 1, 2, 4).reshape(-1, kv_heads * sharing * dim)
+        mixed = mixed.view(sequences, kv_heads, sharing, length, -1)
+        return mixed.permute(0, 3, 1, 2, 4).reshape(sequences * length, -1)
 
     def _mask(self, window: int | None, like: Tensor, kv_heads: int, sharing: int) -> Tensor:
         """Zero where a query may look, or else -inf; it broadcasts to the scores.
@@ -96,7 +96,7 @@ class _Slice:
 class _Group:
     """Sequences of `length` tokens each, whose KV is read together."""
 
-    rows: Tensor  # [2, sequences, kv_heads, blocks]
+    rows: Tensor  # [parts, sequences, kv_heads, blocks]
     length: int
     slices: Sequence[_Slice]
 
@@ -117,14 +117,14 @@ class AttentionBatch:
         self._groups = [self._group(some) for some in [*alike, *([one] for one in chunks)]]
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
-        """[tokens, heads, head_dim] against the layer's KV; [tokens, heads * head_dim]."""
-        kv_heads, head_dim = self.memory.kv_heads, self.memory.head_dim
+        """[tokens, heads, width] against the layer's KV; [tokens, heads * value width]."""
+        kv_heads, width = self.memory.shape.heads, self.memory.shape.width
         first, parts = 0, list[Tensor]()
         for group in self._groups:
             keys, values = self.memory.read(layer, group.rows)
             count = keys.shape[0] * group.length
             ours = queries[first : first + count]
-            ours = ours.view(-1, group.length, kv_heads, queries.shape[1] // kv_heads, head_dim)
+            ours = ours.view(-1, group.length, kv_heads, queries.shape[1] // kv_heads, width)
             for one in group.slices:
                 some = ours[:, one.first : one.first + one.positions.shape[1]]
                 known = keys[:, :, : one.seen], values[:, :, : one.seen]
@@ -151,9 +151,11 @@ class AttentionBatch:
         return _Group(self.memory.rows(self._ids(table)), length, slices)
 
     def _slots(self, blocks: list[int]) -> Tensor:
-        """Where each token's KV goes: [2, tokens * kv_heads] rows of `token_rows`."""
+        """Where each token's KV goes: [parts, tokens * kv_heads] rows of `token_rows`."""
         size = self.memory.block_size
-        rows = self.memory.rows(self._ids(blocks)[:, None]).squeeze(-1)  # [2, tokens, heads]
+        rows = self.memory.rows(self._ids(blocks)[:, None]).squeeze(
+            -1
+        )  # [parts, tokens, heads]
         return (rows * size + (self.positions % size)[:, None]).flatten(1)
 
     def _ids(self, numbers: Sequence[object]) -> Tensor:

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.attention.kv_memory import KvMemory
+from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import AttentionBatch, Span
 from engine.attention.style import AttentionStyle
-from engine.models.config import ModelConfig, Rope
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 4, 2, 8, 5
 SINKS = torch.tensor([2.0, -1.0, 0.5, 5.0])
@@ -22,21 +21,8 @@ STYLES = {
 
 
 def memory(blocks: int) -> KvMemory:
-    config = ModelConfig(
-        vocab_size=1,
-        hidden_size=1,
-        intermediate_size=1,
-        num_layers=2,
-        num_heads=HEADS,
-        num_kv_heads=KV_HEADS,
-        head_dim=HEAD_DIM,
-        norm_eps=0.0,
-        max_positions=1,
-        rope=Rope(original_max_position_embeddings=1),
-        windows=(None, None),
-        dtype="float32",
-    )
-    return KvMemory(config, blocks, BLOCK, torch.float32, torch.device("cpu"))
+    shape = KvShape(2, KV_HEADS, HEAD_DIM)
+    return KvMemory(shape, blocks, BLOCK, torch.float32, torch.device("cpu"))
 
 
 def expected(style: AttentionStyle, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
