@@ -21,8 +21,11 @@ from engine.errors import EmptyPrompt, UnknownToken, WrongTask
 from engine.models.decoder import Decoder
 from engine.pooling.checks import check_task
 from engine.pooling.pooler import Pooler
-from engine.request import PoolingRequest, Request, RequestId
-from engine.sampling.sampler import Draw, sample
+from engine.request import Logprobs, PoolingRequest, Request, RequestId
+from engine.sampling.checks import check_sampling
+from engine.sampling.masks import Grammars
+from engine.sampling.sampler import Draw, Sampler
+from engine.sampling.scoring import score
 from engine.scheduling.kv_manager import KvManager
 from engine.scheduling.scheduler import Chunk, Limits, Scheduler
 from engine.scheduling.sequence import Sequence
@@ -36,6 +39,7 @@ class TorchEngine:
     decoder: Decoder
     memory: KvMemory
     scheduler: Scheduler
+    sampler: Sampler
     eos: frozenset[int]
     pooler: Pooler
     _refused: Sequence | None = None
@@ -50,14 +54,16 @@ class TorchEngine:
         *,
         head: torch.Tensor | None = None,
         prefix_cache: bool = True,
+        grammars: Grammars | None = None,
     ) -> "TorchEngine":
         """Put the parts together; `memory` says how many blocks there are."""
         blocks = KvManager(
             memory.num_blocks, info.block_size, seed=info.fingerprint, prefix_cache=prefix_cache
         )
         scheduler = Scheduler(blocks, limits)
-        pooler = Pooler(info.pooling, head)
-        return cls(info, decoder, memory, scheduler, frozenset(info.eos_token_ids), pooler)
+        sampler = Sampler(decoder.config.vocab_size, grammars)
+        eos, pooler = frozenset(info.eos_token_ids), Pooler(info.pooling, head)
+        return cls(info, decoder, memory, scheduler, sampler, eos, pooler)
 
     @property
     def kv_regions(self) -> Seq[KvRegion]:
@@ -129,8 +135,7 @@ class TorchEngine:
         if not batch:
             self.scheduler.kv.check()
             return StepResult((), (), 0)
-        tokens, pooled = self._run(batch)
-        return replace(self.scheduler.commit(tokens), pooled=pooled)
+        return self._run(batch)
 
     def _answered(self, request: Request, *, parks: bool = False) -> Sequence:
         if not self.info.pooling.generates:
@@ -143,10 +148,12 @@ class TorchEngine:
             raise EmptyPrompt(f"{request.request_id}: no tokens")
         if odd := [one for one in (min(tokens), max(tokens)) if not 0 <= one < vocabulary]:
             raise UnknownToken(f"{request.request_id}: {odd} not in 0..{vocabulary - 1}")
-        return Sequence(request, self.eos, parks)
+        seq = Sequence(request, self.eos, parks)
+        check_sampling(request, vocabulary, seq.end_tokens)
+        return seq
 
     @torch.inference_mode()
-    def _run(self, batch: Seq[Chunk]) -> tuple[dict[RequestId, int], list[Pooled]]:
+    def _run(self, batch: Seq[Chunk]) -> StepResult:
         """One forward pass; single tokens first, as AttentionBatch wants them."""
         ordered = sorted(batch, key=_place)
         spans = [Span(chunk.start, chunk.length, chunk.seq.blocks) for chunk in ordered]
@@ -156,7 +163,11 @@ class TorchEngine:
         device = self.memory.block_rows.device
         tokens = torch.tensor([token for chunk in ordered for token in _tokens(chunk)])
         hidden = self.decoder.forward(tokens.to(device), attention)
-        return self._sample(ordered, hidden), self._pool(ordered, hidden)
+        scored = list(score(ordered, hidden, self.decoder.logits))
+        drawn, logprobs = self._sample(ordered, hidden)
+        pooled = self._pool(ordered, hidden)
+        result = replace(self.scheduler.commit(drawn), pooled=pooled, scored=scored)
+        return _with_logprobs(result, logprobs) if logprobs else result
 
     def _pool(self, batch: Seq[Chunk], hidden: torch.Tensor) -> list[Pooled]:
         """What the prompts that are to be pooled came to, where this batch was their last."""
@@ -169,21 +180,24 @@ class TorchEngine:
                 pooled += [] if one is None else [one]
         return pooled
 
-    def _sample(self, batch: Seq[Chunk], hidden: torch.Tensor) -> dict[RequestId, int]:
+    def _sample(
+        self, batch: Seq[Chunk], hidden: torch.Tensor
+    ) -> tuple[dict[RequestId, int], dict[RequestId, Logprobs]]:
         """A token for each chunk that reaches its sequence's end."""
         rows, draws, names, last = list[int](), list[Draw](), list[RequestId](), -1
         for chunk in batch:
             last += chunk.length
             if chunk.samples:
                 rows.append(last)
-                draws.append(_draw(chunk.seq, self.decoder.config.vocab_size))
+                draws.append(Draw(chunk.seq))
                 names.append(chunk.seq.request_id)
         if not rows:
             hidden[-1, 0].item()  # wait for the device: others read what we call filled
-            return {}
+            return {}, {}
         picked = hidden if len(rows) == len(hidden) else hidden[rows]
-        tokens = sample(self.decoder.logits(picked), draws)
-        return dict(zip(names, tokens, strict=True))
+        drawn = self.sampler.sample(self.decoder.logits(picked), draws)
+        tokens = dict(zip(names, drawn.tokens, strict=True))
+        return tokens, {names[row]: told for row, told in drawn.logprobs.items()}
 
 
 def _place(chunk: Chunk) -> tuple[bool, int]:
@@ -195,9 +209,12 @@ def _tokens(chunk: Chunk) -> list[int]:
     return chunk.seq.tokens[chunk.start : chunk.start + chunk.length]
 
 
-def _draw(seq: Sequence, vocabulary: int) -> Draw:
-    """Ends that the vocabulary does not have are never drawn anyway."""
-    sampling, banned = seq.request.sampling, tuple[int, ...]()
-    if seq.produced < sampling.min_tokens:
-        banned = tuple(token for token in seq.end_tokens if token < vocabulary)
-    return Draw(sampling, len(seq.tokens), banned)
+def _with_logprobs(result: StepResult, logprobs: dict[RequestId, Logprobs]) -> StepResult:
+    """The scheduler does not know of them."""
+    sampled = [
+        replace(one, logprobs=(logprobs[one.request_id],))
+        if one.request_id in logprobs
+        else one
+        for one in result.sampled
+    ]
+    return replace(result, sampled=sampled)

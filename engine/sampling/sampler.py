@@ -1,89 +1,149 @@
 """From logits to one token per row, vectorised over the batch.
 
-In this order: end tokens held back by `min_tokens`, temperature, min-p, top-k, top-p, noise,
-and the largest wins. Temperature 0 skips all but the first, and so does one so small that
-logits over it would overflow. Tokens that tie with the last
-one kept by top-k or top-p are kept too: which of them counts must not depend on a sort.
+In this order, which is vLLM's (bans and a finite bias may be swapped):
+
+1. log-probabilities are noted, of the logits as the model gave them;
+2. masks: `allowed_token_ids`, and the grammar's;
+3. `logit_bias`;
+4. bans: `bad_words`, ends before `min_tokens`;
+5. penalties: repetition, then frequency and presence;
+6. temperature; 0, or so small that logits over it would overflow, takes the largest here;
+7. min-p, top-k, top-p;
+8. noise, and the largest wins.
+
+Where all of this leaves nothing, an end token comes all the same: the smallest that ends this
+answer, else the model's own, else token 0. A row depends on its request and on the tokens
+before it, never on the other rows; only rows that ask for a stage go through it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from engine.request import LARGEST_TEMPERATURE, Sampling
+from engine.request import LARGEST_TEMPERATURE, Logprobs, Sampling
+from engine.sampling.logprobs import logprobs_of, tell
+from engine.sampling.masks import Grammars
 from engine.sampling.noise import gumbel, noise_key
+from engine.sampling.shaping import ShapedRow, Shaping, is_shaped, shape
+from engine.sampling.truncation import truncate, truncates
+from engine.scheduling.sequence import Sequence
 
 SMALLEST_TEMPERATURE = 1e-5
 
 
+class Draw(NamedTuple):
+    """One row to sample: what comes behind all tokens of `seq`, had `drafted` come, too."""
+
+    seq: Sequence
+    drafted: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """One row to sample: `position` tokens precede it, `banned` may not be drawn yet."""
+class Drawn:
+    """A token for each row, and log-probabilities for the rows whose request wants them."""
 
-    sampling: Sampling
-    position: int
-    banned: tuple[int, ...] = ()
+    tokens: list[int]
+    logprobs: dict[int, Logprobs]
 
 
-def sample(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
-    """One token for each row of `logits` [rows, vocabulary] float32, which it may change."""
-    for row, draw in enumerate(draws):
-        if draw.banned:
-            logits[row, list(draw.banned)] = -torch.inf
-    warm = [
-        row
-        for row, draw in enumerate(draws)
-        if draw.sampling.temperature > SMALLEST_TEMPERATURE
-    ]
+class Sampler:
+    """Keeps what sequences' pasts do to their logits, for as long as there is the sequence."""
+
+    def __init__(self, vocabulary: int, grammars: Grammars | None = None) -> None:
+        self.vocabulary = vocabulary
+        self.grammars = grammars
+        self._shapings: WeakKeyDictionary[Sequence, Shaping] = WeakKeyDictionary()
+
+    def sample(self, logits: Tensor, draws: Seq[Draw]) -> Drawn:
+        """One token for each row of `logits` [rows, vocabulary] float32, which may change."""
+        samplings = [draw.seq.request.sampling for draw in draws]
+        asking = [row for row, one in enumerate(samplings) if one.logprobs is not None]
+        noted = logprobs_of(logits[asking]) if asking else None
+        shaped = self._shaped(draws, samplings)
+        if shaped:
+            shape(logits, shaped)
+        tokens = _choose(logits, draws, samplings)
+        _replace_dead_ends(logits, tokens, shaped)
+        if noted is None:
+            return Drawn(tokens, {})
+        most = [samplings[row].logprobs or 0 for row in asking]
+        return Drawn(tokens, _told(noted, asking, most, tokens))
+
+    def _shaped(self, draws: Seq[Draw], samplings: Seq[Sampling]) -> list[ShapedRow]:
+        return [
+            ShapedRow(row, draw.seq, draw.drafted, self._shaping(draw.seq))
+            for row, (draw, sampling) in enumerate(zip(draws, samplings, strict=True))
+            if is_shaped(sampling)
+        ]
+
+    def _shaping(self, seq: Sequence) -> Shaping:
+        shaping = self._shapings.get(seq)
+        if shaping is None:
+            shaping = self._shapings[seq] = Shaping.of(seq, self.vocabulary, self.grammars)
+        return shaping
+
+
+def _choose(logits: Tensor, draws: Seq[Draw], samplings: Seq[Sampling]) -> list[int]:
+    """Draw where there is a temperature, take the largest elsewhere."""
+    warm = [row for row, one in enumerate(samplings) if one.temperature > SMALLEST_TEMPERATURE]
     if not warm:
-        return _tokens(logits)
+        return _largest(logits)
     if len(warm) == len(draws):
-        return _tokens(_perturbed(logits, draws))
-    chosen = logits[warm]
-    logits[warm] = _perturbed(chosen, [draws[row] for row in warm])
-    return _tokens(logits)
+        return _drawn(logits, draws, samplings)
+    tokens = _largest(logits)
+    chosen = [draws[row] for row in warm], [samplings[row] for row in warm]
+    for row, token in zip(warm, _drawn(logits[warm], *chosen), strict=True):
+        tokens[row] = token
+    return tokens
 
 
-def _perturbed(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
-    samplings, device = [draw.sampling for draw in draws], logits.device
-
-    def column(values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=device).unsqueeze(1)
-
-    logits = logits / column([min(one.temperature, LARGEST_TEMPERATURE) for one in samplings])
-    if any(one.min_p > 0 for one in samplings):
-        floor = column([one.min_p for one in samplings]).log()
-        logits = _cut(logits, logits.amax(1, keepdim=True) + floor)
-    if any(one.top_k or one.top_p < 1 for one in samplings):
-        logits = _keep_top(logits, [one.top_k for one in samplings], samplings)
-    keys = [noise_key(d.sampling.seed, d.sampling.sample_index, d.position) for d in draws]
-    return logits + gumbel(torch.tensor(keys, device=device), logits.shape[1])
-
-
-def _keep_top(logits: Tensor, top_k: Sequence[int], samplings: Sequence[Sampling]) -> Tensor:
-    """Cut each row below its k-th largest, then below the smallest set that reaches top_p."""
-    vocabulary, device = logits.shape[1], logits.device
-    ranked = logits.sort(dim=1, descending=True).values
-    most = torch.tensor([min(k or vocabulary, vocabulary) for k in top_k], device=device)
-    kth = ranked.gather(1, most.unsqueeze(1) - 1)
-    ranked = _cut(ranked, kth)
-    logits = _cut(logits, kth)
-    if all(one.top_p >= 1 for one in samplings):
-        return logits
-    mass = torch.tensor([one.top_p for one in samplings], device=device).unsqueeze(1)
-    probabilities = ranked.softmax(1)
-    before = probabilities.cumsum(1) - probabilities  # the mass of what ranks higher
-    count = (before < mass).sum(1, keepdim=True).clamp(min=1)
-    nucleus = ranked.gather(1, count - 1)
-    return _cut(logits, torch.where(mass < 1, nucleus, -torch.inf))
+def _drawn(logits: Tensor, draws: Seq[Draw], samplings: Seq[Sampling]) -> list[int]:
+    temperatures = [min(one.temperature, LARGEST_TEMPERATURE) for one in samplings]
+    logits = logits / torch.tensor(temperatures, device=logits.device).unsqueeze(1)
+    cut = [row for row, one in enumerate(samplings) if truncates(one)]
+    if len(cut) == len(samplings):
+        truncate(logits, samplings)
+    elif cut:
+        kept = logits[cut]
+        truncate(kept, [samplings[row] for row in cut])
+        logits[cut] = kept
+    keys = [
+        noise_key(one.seed, one.sample_index, len(draw.seq.tokens) + len(draw.drafted))
+        for one, draw in zip(samplings, draws, strict=True)
+    ]
+    return _largest(
+        logits.add_(gumbel(torch.tensor(keys, device=logits.device), logits.shape[1]))
+    )
 
 
-def _cut(logits: Tensor, floor: Tensor) -> Tensor:
-    return logits.masked_fill(logits < floor, -torch.inf)
-
-
-def _tokens(logits: Tensor) -> list[int]:
+def _largest(logits: Tensor) -> list[int]:
     tokens: list[int] = logits.argmax(1).tolist()
     return tokens
+
+
+def _replace_dead_ends(logits: Tensor, tokens: list[int], shaped: Seq[ShapedRow]) -> None:
+    """Only what is shaped can have lost all its tokens."""
+    if not shaped:
+        return
+    rows = [one.row for one in shaped]
+    left = logits[rows, [tokens[row] for row in rows]].tolist()
+    for one, logit in zip(shaped, left, strict=True):
+        if logit == -torch.inf:
+            tokens[one.row] = one.shaping.instead
+
+
+def _told(
+    noted: Tensor, asking: Seq[int], most: Seq[int], tokens: Seq[int]
+) -> dict[int, Logprobs]:
+    """Rows that want equally many together."""
+    told = dict[int, Logprobs]()
+    for count in set(most):
+        some = [index for index, one in enumerate(most) if one == count]
+        part = noted if len(some) == len(asking) else noted[some]
+        rows = [asking[index] for index in some]
+        told |= zip(rows, tell(part, [tokens[row] for row in rows], count), strict=True)
+    return told

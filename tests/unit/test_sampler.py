@@ -12,7 +12,8 @@ from torch import Tensor
 
 from engine.request import Sampling
 from engine.sampling.noise import gumbel, noise_key
-from engine.sampling.sampler import Draw, sample
+from engine.sampling.sampler import Draw, Sampler
+from tests.fakes.sampling import draw_at, obvious
 
 VOCABULARY = 40
 DRAWS = 25
@@ -47,44 +48,18 @@ def logits_of(rows: int, seed: int = 0) -> Tensor:
     return 2 * torch.randn((rows, VOCABULARY), generator=generator)
 
 
-def draws(shapes: Sequence[Sampling], banned: tuple[int, ...] = ()) -> list[Draw]:
+def draws(shapes: Sequence[Sampling]) -> list[Draw]:
     """Each shape at DRAWS positions."""
-    return [Draw(shape, position, banned) for shape in shapes for position in range(DRAWS)]
+    return [draw_at(shape, position) for shape in shapes for position in range(DRAWS)]
 
 
-def obvious(logits: Sequence[float], draw: Draw) -> int:
-    """One row, one rule after the other; what ties with the last one kept is kept."""
-    sampling = draw.sampling
-    left = {token: x for token, x in enumerate(logits) if token not in draw.banned}
-    if sampling.temperature == 0:
-        return max(left, key=lambda token: left[token])
-    left = {token: x / sampling.temperature for token, x in left.items()}
-    most = max(left.values())
-    left = {t: x for t, x in left.items() if math.exp(x - most) >= sampling.min_p}
-    if 0 < sampling.top_k < len(left):
-        last = sorted(left.values())[-sampling.top_k]
-        left = {token: x for token, x in left.items() if x >= last}
-    left = nucleus(left, sampling.top_p)
-    key = torch.tensor([noise_key(sampling.seed, sampling.sample_index, draw.position)])
-    noise = gumbel(key, len(logits))[0].tolist()
-    return max(left, key=lambda token: left[token] + noise[token])
+def sample(logits: Tensor, asked: Sequence[Draw]) -> list[int]:
+    return Sampler(logits.shape[1]).sample(logits, asked).tokens
 
 
-def nucleus(left: dict[int, float], top_p: float) -> dict[int, float]:
-    """The smallest set of the likeliest that reaches top_p."""
-    total = sum(math.exp(x) for x in left.values())
-    mass, last = 0.0, -math.inf
-    for x in sorted(left.values(), reverse=True):
-        if mass >= top_p:
-            break
-        mass, last = mass + math.exp(x) / total, x
-    return {token: x for token, x in left.items() if x >= last}
-
-
-@pytest.mark.parametrize("banned", [(), (3,), (0, 7, 39)])
-def test_it_draws_what_the_obvious_one_draws(banned: tuple[int, ...]) -> None:
+def test_it_draws_what_the_obvious_one_draws() -> None:
     """All shapes in one batch."""
-    asked = draws(SHAPES, banned)
+    asked = draws(SHAPES)
     logits = logits_of(len(asked))
     expected = [obvious(row, draw) for row, draw in zip(logits.tolist(), asked, strict=True)]
     assert sample(logits, asked) == expected
@@ -156,9 +131,9 @@ def test_tokens_come_as_often_as_they_should(vary: str) -> None:
     logits = logits_of(1)[:, :20]
     count = 20_000
     asked = [
-        Draw(Sampling(), number)
+        draw_at(Sampling(), number)
         if vary == "position"
-        else Draw(replace(Sampling(), **{vary: number}), 5)
+        else draw_at(replace(Sampling(), **{vary: number}), 5)
         for number in range(count)
     ]
     seen = Counter(sample(logits.repeat(count, 1), asked))
@@ -169,7 +144,7 @@ def test_tokens_come_as_often_as_they_should(vary: str) -> None:
 
 def test_one_token_does_not_foretell_the_next() -> None:
     count, kinds = 20_000, 5
-    asked = [Draw(Sampling(seed=1), number) for number in range(count)]
+    asked = [draw_at(Sampling(seed=1), number) for number in range(count)]
     tokens = sample(torch.zeros((count, kinds)), asked)
     seen, want = Counter(pairwise(tokens)), (count - 1) / kinds**2
     pairs = [(one, two) for one in range(kinds) for two in range(kinds)]

@@ -1,0 +1,31 @@
+"""What of a request's sampling a vocabulary cannot do, said when it comes. Torch-free."""
+
+from collections.abc import Iterable, Iterator
+
+from engine.errors import UnknownToken, UnusableSampling
+from engine.request import Request, Sampling
+
+
+def check_sampling(request: Request, vocabulary: int, ends: frozenset[int]) -> None:
+    """Raises UnknownToken or UnusableSampling, naming the field; `ends` end the answer."""
+    name, sampling = request.request_id, request.sampling
+    for field, tokens in _named(sampling):
+        if odd := sorted({one for one in tokens if not 0 <= one < vocabulary}):
+            raise UnknownToken(f"{name}: {field}: {odd} not in 0..{vocabulary - 1}")
+    if not all(sampling.bad_words):
+        raise UnusableSampling(f"{name}: bad_words: one has no tokens")
+    never = {word[0] for word in sampling.bad_words if len(word) == 1}
+    if sampling.min_tokens > len(request.generated):
+        never |= {one for one in ends if one < vocabulary}
+    if sampling.allowed_token_ids is None:
+        if len(never) == vocabulary:
+            raise UnusableSampling(f"{name}: bad_words: nothing is left to say")
+    elif never.issuperset(sampling.allowed_token_ids):
+        raise UnusableSampling(f"{name}: allowed_token_ids: nothing of it may be said")
+
+
+def _named(sampling: Sampling) -> Iterator[tuple[str, Iterable[int]]]:
+    """The fields that speak of tokens which must be there. A stop token need not."""
+    yield "logit_bias", [token for token, _ in sampling.logit_bias]
+    yield "allowed_token_ids", sampling.allowed_token_ids or ()
+    yield "bad_words", [token for word in sampling.bad_words for token in word]

@@ -1,0 +1,64 @@
+"""Which tokens may come next at all: the client's list, and grammars.
+
+A mask is a row of bits, as grammar libraries fill them: [ceil(vocabulary / 32)] int32, token t
+is bit t % 32 of word t // 32.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.request import Grammar
+
+WORD_BITS = 32
+
+
+class Mask(Protocol):
+    """What a grammar allows behind one sequence's answer so far.
+
+    It is told of every token of the answer once, in order, and rebuilt by being told them all.
+    """
+
+    def advance(self, tokens: Seq[int]) -> None:
+        """These came, for good. What the grammar does not allow is no error: where nothing
+        fits any more, only the end does.
+        """
+
+    def fill(self, drafted: Seq[int], bits: Tensor, row: int) -> None:
+        """Write row `row` of `bits` [rows, words] int32: what may follow, had `drafted` come.
+
+        Behind drafted tokens that are not allowed anything will do: nobody looks.
+        """
+
+
+class Grammars(Protocol):
+    """Makes masks; one for each sequence that has a grammar."""
+
+    def mask(self, grammar: Grammar) -> Mask:
+        """At the start of an answer. The grammar was found usable when the request came."""
+
+
+def no_bits(rows: int, vocabulary: int) -> Tensor:
+    """[rows, words] int32 on the CPU, to be filled."""
+    return torch.zeros((rows, -(-vocabulary // WORD_BITS)), dtype=torch.int32)
+
+
+def bits_of(tokens: Iterable[int], vocabulary: int) -> Tensor:
+    """[words] int32 with the bits of `tokens` set."""
+    words = -(-vocabulary // WORD_BITS)
+    allowed = np.zeros(words * WORD_BITS, dtype=np.bool_)
+    allowed[list(tokens)] = True
+    return torch.from_numpy(np.packbits(allowed, bitorder="little").view(np.int32))
+
+
+def apply_bits(logits: Tensor, rows: Seq[int], bits: Tensor) -> None:
+    """Ban at each of `rows` of `logits` [.., vocabulary] what `bits` [rows, words] lack."""
+    packed = bits.numpy().view(np.uint8)
+    allowed = np.unpackbits(packed, axis=1, count=logits.shape[1], bitorder="little")
+    banned = torch.from_numpy(allowed == 0).to(logits.device)
+    for row, ban in zip(rows, banned, strict=True):
+        logits[row].masked_fill_(ban, -torch.inf)

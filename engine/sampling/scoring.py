@@ -1,0 +1,36 @@
+"""The log-probabilities of prompts, chunk by chunk as they are run."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from torch import Tensor
+
+from engine.api import Scored
+from engine.sampling.logprobs import logprobs_of, tell
+from engine.scheduling.scheduler import Chunk
+
+ROWS_AT_ONCE = 64  # logits of a whole chunk, over a large vocabulary, would fill gigabytes
+
+
+def score(
+    chunks: Iterable[Chunk], hidden: Tensor, logits_of: Callable[[Tensor], Tensor]
+) -> Iterator[Scored]:
+    """Note what `hidden` [tokens, hidden] foretells of prompts; say those that are complete.
+
+    `hidden` has a row for each token of `chunks`, in order. What a preempted prompt had noted
+    it keeps, and is not noted twice.
+    """
+    begin = 0
+    for chunk in chunks:
+        seq, end = chunk.seq, chunk.start + chunk.length
+        if seq.scores is not None:
+            prompt, most = seq.request.prompt, seq.request.sampling.prompt_logprobs or 0
+            last = min(end, len(prompt) - 1)
+            for start in range(len(seq.scores), last, ROWS_AT_ONCE):
+                stop = min(start + ROWS_AT_ONCE, last)
+                rows = hidden[begin + start - chunk.start : begin + stop - chunk.start]
+                logprobs = logprobs_of(logits_of(rows))
+                seq.scores += tell(logprobs, prompt[start + 1 : stop + 1], most)
+            if end >= len(prompt) - 1:
+                yield Scored(seq.request_id, tuple(seq.scores))
+                seq.scores = None
+        begin += chunk.length

@@ -1,0 +1,173 @@
+"""What a sequence's request and past do to its logits, before a token is drawn from them.
+
+All of it follows from the request and the tokens so far, and so can be built anew anywhere;
+what is kept grows with the answer, at a cost for each token that does not.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.request import Sampling
+from engine.sampling.masks import Grammars, Mask, apply_bits, bits_of, no_bits
+from engine.sampling.penalties import Ids, Penalised, Seen, penalise
+from engine.scheduling.sequence import Sequence
+
+
+def is_shaped(sampling: Sampling) -> bool:
+    """Whether anything is asked for that needs more than a row's own logits."""
+    return bool(
+        sampling.logit_bias
+        or sampling.allowed_token_ids is not None
+        or sampling.bad_words
+        or sampling.min_tokens
+        or sampling.grammar
+        or is_penalised(sampling)
+    )
+
+
+def is_penalised(sampling: Sampling) -> bool:
+    """Whether tokens that were there before count less, or more."""
+    return bool(
+        sampling.presence_penalty
+        or sampling.frequency_penalty
+        or sampling.repetition_penalty != 1
+    )
+
+
+@dataclass(slots=True)
+class Shaping:
+    """One sequence's. It is told nothing: it catches up with the tokens before each draw."""
+
+    ends: tuple[int, ...]  # that `min_tokens` holds back
+    instead: int  # what comes where nothing may
+    bias_ids: Ids
+    bias: NDArray[np.float32]  # -inf for what never comes
+    allowed: Tensor | None = None  # [words] int32
+    grammar: Mask | None = None
+    seen: Seen | None = None
+    words: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    longest_word: int = 0
+    caught_up: int = 0
+
+    @classmethod
+    def of(cls, seq: Sequence, vocabulary: int, grammars: Grammars | None) -> "Shaping":
+        """At the end of the prompt; `draw_from` goes on from there."""
+        sampling = seq.request.sampling
+        ends = tuple(sorted(one for one in seq.end_tokens if one < vocabulary))
+        own = sorted(one for one in seq.eos if one < vocabulary)
+        bias = dict(sampling.logit_bias)
+        bias |= {word[0]: -np.inf for word in sampling.bad_words if len(word) == 1}
+        shaping = cls(
+            ends,
+            next(iter([*ends, *own]), 0),
+            np.array(list(bias), np.int64),
+            np.array(list(bias.values()), np.float32),
+            caught_up=len(seq.request.prompt),
+        )
+        if sampling.allowed_token_ids is not None:
+            shaping.allowed = bits_of(sampling.allowed_token_ids, vocabulary)
+        if sampling.grammar is not None and grammars is not None:
+            shaping.grammar = grammars.mask(sampling.grammar)
+        if is_penalised(sampling):
+            prompt = seq.request.prompt if sampling.repetition_penalty != 1 else ()
+            shaping.seen = Seen(prompt)
+        shaping._learn(sampling.bad_words)
+        return shaping
+
+    def catch_up(self, seq: Sequence) -> None:
+        """Take in the tokens that came since."""
+        if self.caught_up < len(seq.tokens):
+            fresh = seq.tokens[self.caught_up :]
+            self.caught_up = len(seq.tokens)
+            if self.seen is not None:
+                self.seen.add(fresh)
+            if self.grammar is not None:
+                self.grammar.advance(fresh)
+
+    def banned(self, seq: Sequence, drafted: Seq[int]) -> Iterator[int]:
+        """Ends that come too early, and what would make a bad word whole."""
+        produced = seq.produced + len(drafted)
+        if produced < seq.request.sampling.min_tokens:
+            yield from self.ends
+        if self.words and produced:
+            told = min(self.longest_word, seq.produced)
+            yield from self._last_ones([*seq.tokens[len(seq.tokens) - told :], *drafted])
+
+    def _last_ones(self, answer: Seq[int]) -> Iterator[int]:
+        for *begun, last in self.words.get(answer[-1], ()):
+            if answer[-len(begun) :] == begun:
+                yield last
+
+    def _learn(self, bad_words: Seq[tuple[int, ...]]) -> None:
+        """Longer ones are looked up by their last token but one."""
+        for word in dict.fromkeys(bad_words):
+            if len(word) > 1:
+                self.words.setdefault(word[-2], []).append(word)
+                self.longest_word = max(self.longest_word, len(word) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedRow:
+    """A row of logits, and whose it is."""
+
+    row: int
+    seq: Sequence
+    drafted: tuple[int, ...]
+    shaping: Shaping
+
+
+def shape(logits: Tensor, asked: Seq[ShapedRow]) -> None:
+    """Masks, bias, bans and penalties, in this order, in place."""
+    for one in asked:
+        one.shaping.catch_up(one.seq)
+    _mask(
+        logits, [one for one in asked if one.shaping.allowed is not None or one.shaping.grammar]
+    )
+    _bias(logits, [one for one in asked if len(one.shaping.bias_ids)])
+    _ban(logits, asked)
+    penalised = [
+        Penalised(one.row, *one.shaping.seen.behind(one.drafted), one.seq.request.sampling)
+        for one in asked
+        if one.shaping.seen is not None
+    ]
+    if penalised:
+        penalise(logits, penalised)
+
+
+def _mask(logits: Tensor, asked: Seq[ShapedRow]) -> None:
+    if not asked:
+        return
+    bits = no_bits(len(asked), logits.shape[1])
+    for index, one in enumerate(asked):
+        if one.shaping.grammar is None:
+            bits[index] = -1
+        else:
+            one.shaping.grammar.fill(one.drafted, bits, index)
+        if one.shaping.allowed is not None:
+            bits[index] &= one.shaping.allowed
+    apply_bits(logits, [one.row for one in asked], bits)
+
+
+def _bias(logits: Tensor, asked: Seq[ShapedRow]) -> None:
+    if not asked:
+        return
+    lengths = [len(one.shaping.bias_ids) for one in asked]
+    rows = torch.from_numpy(np.repeat([one.row for one in asked], lengths))
+    ids = torch.from_numpy(np.concatenate([one.shaping.bias_ids for one in asked]))
+    bias = torch.from_numpy(np.concatenate([one.shaping.bias for one in asked]))
+    logits[rows.to(logits.device), ids.to(logits.device)] += bias.to(logits.device)
+
+
+def _ban(logits: Tensor, asked: Seq[ShapedRow]) -> None:
+    places = [
+        (one.row, token) for one in asked for token in one.shaping.banned(one.seq, one.drafted)
+    ]
+    if places:
+        rows, ids = torch.tensor(places, device=logits.device).unbind(1)
+        logits[rows, ids] = -torch.inf
