@@ -23,7 +23,6 @@ from engine.pooling.checks import check_task
 from engine.pooling.pooler import Pooler
 from engine.request import Logprobs, PoolingRequest, Request, RequestId
 from engine.sampling.checks import check_sampling
-from engine.sampling.masks import Grammars
 from engine.sampling.sampler import Draw, Sampler
 from engine.sampling.scoring import score
 from engine.scheduling.kv_manager import KvManager
@@ -54,14 +53,13 @@ class TorchEngine:
         *,
         head: torch.Tensor | None = None,
         prefix_cache: bool = True,
-        grammars: Grammars | None = None,
     ) -> "TorchEngine":
         """Put the parts together; `memory` says how many blocks there are."""
         blocks = KvManager(
             memory.num_blocks, info.block_size, seed=info.fingerprint, prefix_cache=prefix_cache
         )
         scheduler = Scheduler(blocks, limits)
-        sampler = Sampler(decoder.config.vocab_size, grammars)
+        sampler = Sampler(decoder.config.vocab_size)
         eos, pooler = frozenset(info.eos_token_ids), Pooler(info.pooling, head)
         return cls(info, decoder, memory, scheduler, sampler, eos, pooler)
 

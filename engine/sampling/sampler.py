@@ -51,7 +51,10 @@ class Drawn:
 
 
 class Sampler:
-    """Keeps what sequences' pasts do to their logits, for as long as there is the sequence."""
+    """Keeps what sequences' pasts do to their logits, for as long as there is the sequence.
+
+    `grammars` makes the masks of requests with a grammar; who loads the engine puts it there.
+    """
 
     def __init__(self, vocabulary: int, grammars: Grammars | None = None) -> None:
         self.vocabulary = vocabulary
