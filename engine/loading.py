@@ -9,6 +9,7 @@ from engine.attention.kv_memory import KvMemory, KvShape
 from engine.errors import UnusableCheckpoint
 from engine.models.checkpoint import open_checkpoint
 from engine.models.config import ModelConfig, parse_config
+from engine.models.rope import reaches_far
 from engine.models.weights import load_decoder
 from engine.pooling.reading import read_pooling
 from engine.scheduling.scheduler import Limits
@@ -25,9 +26,6 @@ def load_engine(config: EngineConfig) -> TorchEngine:
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     checkpoint = open_checkpoint(config.model)
     model, device = parse_config(checkpoint.config), torch.device(config.device)
-    if model.num_heads % model.num_kv_heads:
-        heads = f"{model.num_heads} heads over {model.num_kv_heads} KV heads"
-        raise UnusableCheckpoint(f"config.json: {heads} cannot be shared out")
     dtype = _dtype(config.dtype, model)
     max_len = _max_len(config, model)
     decoder = load_decoder(checkpoint, model, dtype, device, max_len)
@@ -36,7 +34,7 @@ def load_engine(config: EngineConfig) -> TorchEngine:
     blocks = _num_blocks(config, max_len, block_bytes, device)
     memory = KvMemory(shape, blocks, config.block_size, dtype, device)
     info = EngineInfo(
-        checkpoint.fingerprint(),
+        checkpoint.fingerprint(_kv_variant(model, max_len)),
         max_len,
         config.block_size,
         str(dtype).removeprefix("torch."),
@@ -61,6 +59,11 @@ def _dtype(wanted: str, model: ModelConfig) -> torch.dtype:
     if name not in DTYPES:
         raise UnusableCheckpoint(f"dtype {name} is not one of {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def _kv_variant(model: ModelConfig, max_len: int) -> str:
+    """What engines of one checkpoint must agree on beside it, to understand each other's KV."""
+    return "".join("far" if reaches_far(rope, max_len) else "" for rope in model.ropes)
 
 
 def _max_len(config: EngineConfig, model: ModelConfig) -> int:

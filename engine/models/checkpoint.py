@@ -61,13 +61,15 @@ class Checkpoint:
             return ()
         return tuple(given) if isinstance(given, list) else (given,)
 
-    def fingerprint(self) -> str:
+    def fingerprint(self, variant: str = "") -> str:
         """Equal for equal config, tokenizer and weights, whatever the folder is called.
 
         Of the weights, the headers are read whole, which have all names, types and shapes,
-        and both ends of every tensor.
+        and both ends of every tensor. `variant` tells ways of using them apart, whose KV is
+        not the same.
         """
-        digest = blake2b(f"pdserve/{PROTOCOL_MAJOR}".encode(), digest_size=DIGEST_BYTES)
+        seed = f"pdserve/{PROTOCOL_MAJOR}{variant}".encode()
+        digest = blake2b(seed, digest_size=DIGEST_BYTES)
         for name in SMALL_FILES:
             file = self.folder / name
             digest.update(name.encode() + (file.read_bytes() if file.exists() else b""))

@@ -1,195 +1,174 @@
 """What a checkpoint's config.json says of its model, in our words. Torch-free.
 
-Families differ here by data only: biases, norms on queries and keys, attention windows.
+Families differ here by data only: their table is engine/models/families.py.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
 import msgspec
-from msgspec import Meta
 
 from engine.errors import UnusableCheckpoint
+from engine.models.families import FAMILIES
+from engine.models.family import FULL, SLIDING, Family
+from engine.models.rope_config import EVERY, Halves, Rope, Size, max_positions, read_ropes
 
-TRAINED = "original_max_position_embeddings"
-Size = Annotated[int, Meta(ge=1)]
-Halves = Annotated[int, Meta(ge=2, multiple_of=2)]
-SCALINGS = ("linear", "dynamic", "llama3", "yarn")
+Activation = Literal["silu", "gelu", "gelu_pytorch_tanh"]
 
 
-class Rope(msgspec.Struct, frozen=True, kw_only=True):
-    """Rotary embedding settings, named as in the Hugging Face config (`rope_parameters`)."""
+class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one layer has of its own: `window`, the tokens it sees, None for all; its `rope`."""
 
-    original_max_position_embeddings: Size
-    rope_type: Literal["default", "linear", "dynamic", "llama3", "yarn"] = "default"
-    rope_theta: float = 10_000.0
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    attention_factor: float | None = None
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    truncate: bool = True
+    window: Size | None = None
+    rope: Rope | None = None
+
+
+class NormNames(msgspec.Struct, frozen=True, kw_only=True):
+    """What a layer's norms are called in the checkpoint, before and after each part."""
+
+    attention: str | None = "input_layernorm"
+    attention_output: str | None = None
+    mlp: str | None = "post_attention_layernorm"
+    mlp_output: str | None = None
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One dense decoder; `windows` has each layer's attention span in tokens, None for all."""
+    """One decoder.
+
+    `fused_qkv` and `fused_gate_up`: the checkpoint has one tensor for what others have in
+    three or two. `norm_adds_one`: norms are 1 + their weight. `qk_norm`: over each head, or
+    over all together. `embedding_scale_rounds`: to the dtype of the weights, before it is used.
+    """
 
     vocab_size: Size
     hidden_size: Size
     intermediate_size: Size
-    num_layers: Size
     num_heads: Size
     num_kv_heads: Size
     head_dim: Halves  # rotary embedding turns one against the other
     norm_eps: float
     max_positions: Size
-    rope: Rope
-    windows: tuple[Size | None, ...]
+    layers: tuple[LayerPlan, ...]
     dtype: str
+    attention_scale: float
+    attention_softcap: float | None = None
+    activation: Activation = "silu"
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
-    qk_norm: bool = False
+    fused_qkv: bool = False
+    fused_gate_up: bool = False
+    norms: NormNames = NormNames()
+    norm_adds_one: bool = False
+    qk_norm: Literal["head", "all"] | None = None
+    embedding_scale: float | None = None
+    embedding_scale_rounds: bool = False
+    residual_scale: float = 1.0
+    logits_scale: float = 1.0
+    logits_softcap: float | None = None
     tied_embeddings: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks that concern more than one field."""
+        if self.num_heads % self.num_kv_heads:
+            heads = f"{self.num_heads} heads over {self.num_kv_heads} KV heads"
+            raise ValueError(f"{heads} cannot be shared out")
+        for rope in self.ropes:
+            if rope.rotary_dim > self.head_dim:
+                raise ValueError(f"{rope.rotary_dim} of {self.head_dim} dimensions to rotate")
+
+    @property
+    def num_layers(self) -> int:
+        """How many there are."""
+        return len(self.layers)
+
+    @property
+    def ropes(self) -> tuple[Rope, ...]:
+        """The different ones of all layers."""
+        return tuple(dict.fromkeys(layer.rope for layer in self.layers if layer.rope))
 
 
 def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
     """Read config.json of any supported family; raises UnusableCheckpoint, saying what."""
-    kind, architectures = raw.get("model_type"), raw.get("architectures")
-    family = _FAMILIES.get(kind) if isinstance(kind, str) else None
-    if family is None or architectures not in (None, [family.architecture]):
-        known = ", ".join(f"{one.architecture} ({name})" for name, one in _FAMILIES.items())
-        raise UnusableCheckpoint(
-            f"config.json: {architectures} (model_type {kind}) is not supported; "
-            f"these are: {known}"
-        )
+    family = _family(raw)
     try:
-        given = {**family.unsaid, **raw}
-        return msgspec.convert({**_common(given), **family.differs(given)}, ModelConfig)
+        given = family.today({**family.unsaid, **raw})
+        _refuse_what_we_cannot(given, family)
+        fields = {**_common(given), **family.differs(given)}
+        _refuse_activation(fields["activation"])
+        return msgspec.convert(_with_layers(given, fields), ModelConfig)
     except KeyError as error:
         raise UnusableCheckpoint(f"config.json: {error.args[0]} is missing") from error
     except (TypeError, ValueError, ArithmeticError, msgspec.ValidationError) as error:
         raise UnusableCheckpoint(f"config.json: {error}") from error
 
 
-def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
-    if raw.get("hidden_act", "silu") != "silu":
+def _family(raw: Mapping[str, Any]) -> Family:
+    kind, architectures = raw.get("model_type"), raw.get("architectures")
+    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family is None or architectures not in (None, [family.architecture]):
+        known = ", ".join(f"{one.architecture} ({name})" for name, one in FAMILIES.items())
         raise UnusableCheckpoint(
-            f"config.json: hidden_act {raw['hidden_act']} is not supported"
+            f"config.json: {architectures} (model_type {kind}) is not supported; "
+            f"these are: {known}"
         )
+    return family
+
+
+def _refuse_what_we_cannot(raw: Mapping[str, Any], family: Family) -> None:
     if raw.get("quantization_config"):
         raise UnusableCheckpoint("config.json: quantized checkpoints are not supported")
+    for key, neutral in family.neutral.items():
+        if raw.get(key) not in neutral:
+            raise UnusableCheckpoint(f"config.json: {key} {raw[key]} is not supported")
+
+
+def _refuse_activation(name: str) -> None:
+    known = get_args(Activation)
+    if name not in known:
+        raise ValueError(f"hidden_act {name} is not supported; these are: {', '.join(known)}")
+
+
+def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """What a Llama would be; families change it."""
     heads, layers = raw["num_attention_heads"], raw["num_hidden_layers"]
+    head_dim = raw.get("head_dim") or raw["hidden_size"] // heads
     return {
         "vocab_size": raw["vocab_size"],
         "hidden_size": raw["hidden_size"],
         "intermediate_size": raw["intermediate_size"],
-        "num_layers": layers,
         "num_heads": heads,
         "num_kv_heads": raw.get("num_key_value_heads") or heads,
-        "head_dim": raw.get("head_dim") or raw["hidden_size"] // heads,
+        "head_dim": head_dim,
         "norm_eps": raw.get("rms_norm_eps", 1e-6),
-        "max_positions": _max_positions(raw),
-        "rope": _rope(raw),
-        "windows": (None,) * layers,
+        "attention_scale": head_dim**-0.5,
+        "activation": raw.get("hidden_activation") or raw.get("hidden_act", "silu"),
         "dtype": raw.get("dtype") or raw.get("torch_dtype") or "float32",
         "tied_embeddings": raw.get("tie_word_embeddings", False),
+        "layer_types": [FULL] * layers,
+        "window": None,
+        "rotated": [True] * layers,
+        "rope_interleaved": False,
     }
 
 
-def _rope(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """With the length that the model was trained for, which need not be said."""
-    given, longest = _given_rope(raw), raw["max_position_embeddings"]
-    kind = given.setdefault("rope_type", given.get("type", "default"))
-    given[TRAINED] = raw.get(TRAINED) or given.get(TRAINED, longest)
-    if kind == "yarn":
-        given.setdefault("factor", longest / given[TRAINED])
-    if kind in SCALINGS and "factor" not in given:
-        raise KeyError(f"factor of rope type {kind}")
-    return given
-
-
-def _given_rope(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """`rope_parameters` of today's configs, `rope_theta` and `rope_scaling` of older ones."""
-    given = {"rope_theta": raw.get("rope_theta"), **(raw.get("rope_scaling") or {})}
-    given |= raw.get("rope_parameters") or {}
-    if raw.get("partial_rotary_factor", given.get("partial_rotary_factor")) not in (1, None):
-        raise UnusableCheckpoint("config.json: partial_rotary_factor is not supported")
-    if any(isinstance(value, Mapping) for value in given.values()):
-        raise UnusableCheckpoint("config.json: another rope for each layer is not supported")
-    return {key: value for key, value in given.items() if value is not None}
-
-
-def _max_positions(raw: Mapping[str, Any]) -> int:
-    """What the config says, or what yarn stretches the trained length to, if that is more."""
-    rope, said = _rope(raw), int(raw["max_position_embeddings"])
-    return (
-        max(said, int(rope["factor"] * rope[TRAINED])) if rope["rope_type"] == "yarn" else said
+def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """Instead of what layers are made of, the layers."""
+    kinds, window, rotated, interleaved = (
+        fields.pop(key) for key in ("layer_types", "window", "rotated", "rope_interleaved")
     )
-
-
-def _llama(raw: Mapping[str, Any]) -> dict[str, Any]:
-    bias = raw.get("attention_bias", False)
-    return {"qkv_bias": bias, "output_bias": bias, "mlp_bias": raw.get("mlp_bias", False)}
-
-
-def _mistral(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {"windows": (raw["sliding_window"],) * raw["num_hidden_layers"]}
-
-
-def _qwen2(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {"qkv_bias": True, "windows": _qwen_windows(raw)}
-
-
-def _qwen3(raw: Mapping[str, Any]) -> dict[str, Any]:
-    bias = raw.get("attention_bias", False)
-    return {
-        "qkv_bias": bias,
-        "output_bias": bias,
-        "qk_norm": True,
-        "windows": _qwen_windows(raw),
-    }
-
-
-def _qwen_windows(raw: Mapping[str, Any]) -> tuple[int | None, ...]:
-    layers: int = raw["num_hidden_layers"]
-    window: int | None = raw["sliding_window"]
-    if not raw.get("use_sliding_window", False):
-        return (None,) * layers
-    kinds = raw.get("layer_types")
-    if kinds is None:
-        first = raw["max_window_layers"]
-        kinds = ["sliding_attention" if i >= first else "" for i in range(layers)]
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """How a family differs, and what its configs mean by the keys they leave out."""
-
-    architecture: str
-    differs: Callable[[Mapping[str, Any]], dict[str, Any]]
-    unsaid: Mapping[str, Any]
-
-
-_QWEN_UNSAID = {
-    "max_position_embeddings": 32_768,
-    "num_key_value_heads": 32,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-}
-_MISTRAL_UNSAID = {
-    "max_position_embeddings": 131_072,
-    "num_key_value_heads": 8,
-    "sliding_window": 4096,
-}
-_FAMILIES = {
-    "llama": _Family("LlamaForCausalLM", _llama, {"max_position_embeddings": 2048}),
-    "mistral": _Family("MistralForCausalLM", _mistral, _MISTRAL_UNSAID),
-    "qwen2": _Family("Qwen2ForCausalLM", _qwen2, _QWEN_UNSAID),
-    "qwen3": _Family("Qwen3ForCausalLM", _qwen3, {**_QWEN_UNSAID, "head_dim": 128}),
-}
+    ropes = read_ropes(raw, fields["head_dim"])
+    if unknown := {*kinds} - {SLIDING, FULL}:
+        raise ValueError(f"layer_types {', '.join(sorted(unknown))} are not supported")
+    layers = [
+        {
+            "window": window if kind == SLIDING else None,
+            "rope": {**(ropes.get(kind) or ropes[EVERY]), "interleaved": interleaved}
+            if turned
+            else None,
+        }
+        for kind, turned in zip(kinds, rotated, strict=True)
+    ]
+    if len(layers) != raw["num_hidden_layers"]:
+        raise ValueError(f"{len(layers)} layer_types for {raw['num_hidden_layers']} layers")
+    return {**fields, "max_positions": max_positions(raw, ropes), "layers": layers}

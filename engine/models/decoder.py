@@ -8,6 +8,7 @@ which numbers, follows from the config (engine/models/config.py) when the weight
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
@@ -58,7 +59,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoder:
-    """Token ids in, hidden states out, KV written on the way."""
+    """Token ids in, hidden states out, KV written on the way.
+
+    `embedding_scale` is the config's, as it is used: rounded where the family rounds it.
+    """
 
     config: ModelConfig
     embedding: Tensor  # [vocabulary, hidden]
@@ -66,18 +70,24 @@ class Decoder:
     norm: Norm
     head: Linear
     ropes: tuple[Tensor, ...]  # each [positions, 2, head_dim], in the weights' dtype
+    embedding_scale: float | None = None
 
     def forward(self, tokens: Tensor, batch: AttentionBatch) -> Tensor:
         """[tokens] ids to [tokens, hidden], normalised and ready for `logits`."""
         rotations = [_rotation(rope, batch.positions) for rope in self.ropes]
         hidden = F.embedding(tokens, self.embedding)
+        if self.embedding_scale is not None:
+            hidden = hidden * self.embedding_scale
         for layer in self.layers:
             hidden = layer.forward(hidden, rotations, batch)
         return self.norm(hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] to [rows, vocabulary], float32."""
-        return self.head(hidden).float()
+        logits, scale = self.head(hidden).float(), self.config.logits_scale
+        logits = logits if scale == 1 else logits * scale
+        cap = self.config.logits_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
 
 def _rotation(rope: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:

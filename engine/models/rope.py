@@ -7,8 +7,14 @@ so that a model reads further than it was trained:
 linear   all angles divided by the factor (Chen et al. 2023, position interpolation)
 llama3   only the slow ones, with a smooth passage between (Llama 3.1)
 yarn     the same idea by number of turns, and sharper attention (Peng et al. 2023)
+longrope each by a factor of its own (Ding et al. 2024): one set of factors for sequences within
+         the trained length, another for longer ones
 dynamic  nothing within the trained length, which is all we accept of it: beyond, the keys
          that are cached already would have to change
+
+For the same reason longrope's set is chosen once, by the longest sequence that the engine
+takes, and not by the length that a sequence happens to have
+(docs/decisions/0012-longrope-by-the-longest.md).
 """
 
 import math
@@ -17,19 +23,41 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.models.config import ModelConfig, Rope
+from engine.models.rope_config import Rope
 
 Rotations = Sequence[tuple[Tensor, Tensor]]  # of each rope: cos and sin [tokens, 1, head_dim]
 
 
-def rope_table(config: ModelConfig, length: int, device: torch.device) -> Tensor:
-    """[length, 2, head_dim] float32: cosines, and sines that have the rotation's sign."""
-    frequencies, scale = _frequencies(config.rope, config.head_dim)
+def rope_table(rope: Rope, head_dim: int, length: int) -> Tensor:
+    """[length, 2, head_dim] float32: cosines, and sines that have the rotation's sign.
+
+    It turns heads whose dimensions are in the order of `head_order`; those that are not
+    rotated are turned by nothing.
+    """
+    frequencies, scale = _frequencies(rope, length)
     positions = torch.arange(length, dtype=torch.float32)
-    angles = torch.outer(positions, frequencies)  # [length, head_dim / 2]
-    cos, sin = angles.cos() * scale, angles.sin() * scale
-    table = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), dim=1)
-    return table.to(device)
+    angles = torch.outer(positions, frequencies)  # [length, rotary_dim / 2]
+    passing = length, (head_dim - rope.rotary_dim) // 2
+    cos = torch.cat((angles.cos() * scale, torch.ones(passing)), -1)
+    sin = torch.cat((angles.sin() * scale, torch.zeros(passing)), -1)
+    return torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), dim=1)
+
+
+def head_order(rope: Rope, head_dim: int) -> Tensor | None:
+    """[head_dim] the checkpoint's dimensions as `rotate` wants them; None: as they are.
+
+    Each pair that turns together is put half a head apart, whatever the family's own way.
+    Queries and keys are ordered alike, so their products do not change.
+    """
+    turned, dimensions = rope.rotary_dim, torch.arange(head_dim)
+    if turned == head_dim and not rope.interleaved:
+        return None
+    if rope.interleaved:
+        first, second = dimensions[:turned:2], dimensions[1:turned:2]
+    else:
+        first, second = dimensions[:turned].chunk(2)
+    before, after = dimensions[turned:].chunk(2) if turned < head_dim else (dimensions[:0],) * 2
+    return torch.cat((first, before, second, after))
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -38,9 +66,9 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(heads * cos, swapped, sin)
 
 
-def _frequencies(rope: Rope, head_dim: int) -> tuple[Tensor, float]:
+def _frequencies(rope: Rope, length: int) -> tuple[Tensor, float]:
     """Radians per position for each pair of dimensions, and a factor on cos and sin."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    exponents = torch.arange(0, rope.rotary_dim, 2, dtype=torch.float32) / rope.rotary_dim
     plain = 1.0 / (rope.rope_theta**exponents)
     match rope.rope_type:
         case "default" | "dynamic":
@@ -50,7 +78,15 @@ def _frequencies(rope: Rope, head_dim: int) -> tuple[Tensor, float]:
         case "llama3":
             return _llama3(plain, rope), 1.0
         case "yarn":
-            return _yarn(plain, rope, head_dim), _yarn_scale(rope)
+            return _yarn(plain, rope), _yarn_scale(rope)
+        case "longrope":
+            factors = rope.long_factor if reaches_far(rope, length) else rope.short_factor
+            return plain / torch.tensor(factors), _longrope_scale(rope)
+
+
+def reaches_far(rope: Rope, length: int) -> bool:
+    """Whether an engine for sequences of this length turns heads in longrope's other way."""
+    return rope.rope_type == "longrope" and length > rope.original_max_position_embeddings
 
 
 def _llama3(plain: Tensor, rope: Rope) -> Tensor:
@@ -62,7 +98,18 @@ def _llama3(plain: Tensor, rope: Rope) -> Tensor:
     return plain * keep + plain / rope.factor * (1 - keep)
 
 
-def _yarn(plain: Tensor, rope: Rope, head_dim: int) -> Tensor:
+def _longrope_scale(rope: Rope) -> float:
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    if rope.factor <= 1:
+        return 1.0
+    trained = math.log(rope.original_max_position_embeddings)
+    return math.sqrt(1 + math.log(rope.factor) / trained)
+
+
+def _yarn(plain: Tensor, rope: Rope) -> Tensor:
+    head_dim = rope.rotary_dim
+
     def dimension(turns: float) -> float:
         """The dimension that makes this many turns within the trained length."""
         ratio = rope.original_max_position_embeddings / (turns * 2 * math.pi)

@@ -45,6 +45,38 @@ FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "qwen2": {},
     "qwen3": {"head_dim": 16},
+    "ministral": {"head_dim": 8, "sliding_window": 20},
+    "phi3": {
+        "pad_token_id": 0,
+        "rope_parameters": {
+            "rope_theta": 1e4,
+            "rope_type": "default",
+            "partial_rotary_factor": 0.5,
+        },
+    },
+    "gemma": {"head_dim": 16},
+    "gemma2": {"head_dim": 16, "sliding_window": 20, "query_pre_attn_scalar": 24},
+    "gemma3_text": {
+        "head_dim": 16,
+        "sliding_window": 20,
+        "sliding_window_pattern": 2,
+        "query_pre_attn_scalar": 24,
+    },
+    "granite": {
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.7,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 3.0,
+    },
+    "smollm3": {"no_rope_layer_interval": 2, "pad_token_id": 0},
+    "olmo2": {},
+    "olmo3": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 20},
+    "glm": {"head_dim": 16, "pad_token_id": 0},
+    "glm4": {"head_dim": 16, "pad_token_id": 0},
+    "ernie4_5": {"head_dim": 16},
+    "helium": {"head_dim": 8, "pad_token_id": 0},
+    "seed_oss": {"head_dim": 16},
+    "exaone4": {"sliding_window": 20, "sliding_window_pattern": 2},
 }
 
 

@@ -28,9 +28,17 @@ OPTIONAL = [
 ]
 
 
+MANY = {  # heads that any number of KV heads divides which a family may mean by silence
+    "num_hidden_layers": 30,
+    "layer_types": None,
+    "num_attention_heads": 160,
+    "hidden_size": 1280,
+}
+
+
 def raw_config(family: str, **changes: object) -> dict[str, Any]:
     """As transformers writes it; a change to None takes the key out."""
-    settings = SHAPE | FAMILY_SHAPE[family] | {"num_hidden_layers": 30}
+    settings = SHAPE | FAMILY_SHAPE[family] | MANY
     raw = AutoConfig.for_model(family, **settings).to_dict() | changes
     return {key: value for key, value in raw.items() if value is not None}
 
@@ -46,16 +54,29 @@ def test_what_is_left_out_means_the_same(
     theirs, ours = AutoConfig.from_pretrained(tmp_path), parse_config(raw)
     head_dim = theirs.hidden_size // theirs.num_attention_heads
     assert ours.num_kv_heads == theirs.num_key_value_heads
-    assert ours.head_dim == getattr(theirs, "head_dim", head_dim)
+    assert ours.head_dim == (getattr(theirs, "head_dim", None) or head_dim)
     assert ours.norm_eps == theirs.rms_norm_eps
     assert ours.max_positions == theirs.max_position_embeddings
     assert ours.tied_embeddings == theirs.tie_word_embeddings
-    assert ours.rope.rope_theta == theirs.rope_parameters["rope_theta"]
     kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 30
-    span = None if family == "llama" else theirs.sliding_window
-    assert list(ours.windows) == [
+    known = type(theirs)().to_dict()  # to others, a window is a word without meaning
+    span = theirs.sliding_window if "sliding_window" in known else None
+    assert [layer.window for layer in ours.layers] == [
         span if kind == "sliding_attention" else None for kind in kinds
     ]
+    thetas = [rope_of(theirs.rope_parameters, kind)["rope_theta"] for kind in kinds]
+    turned = getattr(theirs, "no_rope_layers", None) or [True] * 30
+    if family == "exaone4" and span is not None:
+        turned = [kind == "sliding_attention" for kind in kinds]
+    assert [layer.rope and layer.rope.rope_theta for layer in ours.layers] == [
+        theta if rotated else None for theta, rotated in zip(thetas, turned, strict=True)
+    ]
+
+
+def rope_of(parameters: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Of all layers, or of this kind."""
+    of_kind: dict[str, Any] = parameters.get(kind, parameters)
+    return of_kind
 
 
 def test_yarn_stretches_the_positions() -> None:
@@ -65,7 +86,7 @@ def test_yarn_stretches_the_positions() -> None:
 
 def test_yarn_without_a_factor_reaches_the_last_position() -> None:
     scaling = {"rope_type": "yarn", "original_max_position_embeddings": 128}
-    assert parse_config(raw_config("llama", rope_parameters=scaling)).rope.factor == 4
+    assert parse_config(raw_config("llama", rope_parameters=scaling)).ropes[0].factor == 4
 
 
 @pytest.mark.parametrize(
@@ -78,14 +99,16 @@ def test_yarn_without_a_factor_reaches_the_last_position() -> None:
         ({"vocab_size": "many"}, "vocab_size"),
         ({"num_attention_heads": 0}, "num_heads"),
         ({"head_dim": 7}, "multiple of 2.*head_dim"),
-        ({"hidden_act": "gelu"}, "hidden_act gelu"),
+        ({"hidden_act": "relu2"}, "hidden_act relu2.*these are: silu, gelu"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"partial_rotary_factor": 2}, "16 of 8 dimensions"),
+        ({"partial_rotary_factor": 0.4}, "rotary_dim"),
         ({"rope_scaling": "linear"}, "config.json"),
         ({"rope_scaling": {"type": "linear", "factor": "two"}}, "factor"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor of rope type linear is missing"),
-        ({"rope_parameters": {"full_attention": {"rope_theta": 1}}}, "each layer"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
+        ({"rope_parameters": {"sliding_attention": {"rope_theta": 1}}}, "every layer"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "longrope has 0 factors for 4 pairs"),
+        ({"rope_parameters": {"rope_type": "proportional"}}, "proportional"),
     ],
 )
 def test_what_we_cannot_run_is_named(changes: dict[str, object], text: str) -> None:

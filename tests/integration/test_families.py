@@ -16,6 +16,7 @@ from tests.fakes.reference import Reference
 CHUNK = 32
 LENGTHS = (1, 2, 15, 16, 17, 33, 75, 130)
 ANSWER = 24
+MORE = 1.25  # a sum in another order has another error
 GREEDY = Sampling(max_tokens=ANSWER, temperature=0, ignore_eos=True)
 
 
@@ -125,20 +126,23 @@ def test_a_batch_says_what_transformers_says(case: Case, tmp_path: Path) -> None
     torch.testing.assert_close(logits, reference.logits(prompts[-1]), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.04), ("float16", 0.005)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("family", FAMILY_SHAPE)
-def test_half_precision_stays_close_to_float32(
-    family: str, dtype: str, tolerance: float, tmp_path: Path
+def test_half_precision_is_as_close_to_float32_as_transformers_is(
+    family: str, dtype: str, tmp_path: Path
 ) -> None:
-    """The dtype is the checkpoint's; the reference computes the same weights in float32."""
+    """The dtype is the checkpoint's. How far off we may be is what rounding costs the judge."""
     make_checkpoint(tmp_path, family, dtype=dtype)
     engine = load(tmp_path, dtype="auto", max_num_batched_tokens=CHUNK)
-    reference = Reference(tmp_path)
-    prompts = [prompt(length) for length in LENGTHS]
     assert engine.info.kv_dtype == dtype
+    exact, prompts = Reference(tmp_path), [prompt(length) for length in LENGTHS]
+    truth, rounded = (
+        judge.logits(prompts[-1])
+        for judge in (exact, Reference(tmp_path, getattr(torch, dtype)))
+    )
+    ours = prompt_logits(engine, prompts[-1], CHUNK)
+    assert (ours - truth).norm() < MORE * (rounded - truth).norm()
     for tokens, answer in zip(prompts, run(engine, requests(prompts, GREEDY)), strict=True):
-        theirs = reference.logits([*tokens, *answer])[len(tokens) - 1 : -1]
+        theirs = exact.logits([*tokens, *answer])[len(tokens) - 1 : -1]
         chosen = theirs.gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1)
-        assert (theirs.amax(1) - chosen).max() < 4 * tolerance
-    ours, theirs = prompt_logits(engine, prompts[-1], CHUNK), reference.logits(prompts[-1])
-    assert (ours - theirs).norm() < tolerance * theirs.norm()
+        assert (theirs.amax(1) - chosen).max() < 2 * MORE * (rounded - truth).abs().max()

@@ -1,0 +1,294 @@
+"""The dense families, each by what makes it differ from Llama."""
+
+from typing import Any
+
+from engine.models.family import FULL, SLIDING, Family, Raw, every, windows
+from engine.models.rope_config import local_ropes
+
+POST_NORMS = {
+    "attention": None,
+    "attention_output": "post_attention_layernorm",
+    "mlp": None,
+    "mlp_output": "post_feedforward_layernorm",
+}
+ALL_NORMS = {
+    "attention": "input_layernorm",
+    "attention_output": "post_attention_layernorm",
+    "mlp": "pre_feedforward_layernorm",
+    "mlp_output": "post_feedforward_layernorm",
+}
+GLM4_NORMS = {
+    "attention": "input_layernorm",
+    "attention_output": "post_self_attn_layernorm",
+    "mlp": "post_attention_layernorm",
+    "mlp_output": "post_mlp_layernorm",
+}
+
+
+def _llama(raw: Raw) -> dict[str, Any]:
+    bias = raw.get("attention_bias", False)
+    return {"qkv_bias": bias, "output_bias": bias, "mlp_bias": raw.get("mlp_bias", False)}
+
+
+def _mistral(raw: Raw) -> dict[str, Any]:
+    return windows({**raw, "layer_types": None})
+
+
+def _ministral(raw: Raw) -> dict[str, Any]:
+    return windows(raw)
+
+
+def _qwen2(raw: Raw) -> dict[str, Any]:
+    return {"qkv_bias": True, **_qwen_windows(raw)}
+
+
+def _qwen3(raw: Raw) -> dict[str, Any]:
+    bias = raw.get("attention_bias", False)
+    return {"qkv_bias": bias, "output_bias": bias, "qk_norm": "head", **_qwen_windows(raw)}
+
+
+def _qwen_windows(raw: Raw) -> dict[str, Any]:
+    if not raw.get("use_sliding_window", False):
+        return {}
+    layers, first = raw["num_hidden_layers"], raw["max_window_layers"]
+    return windows(raw, [SLIDING if at >= first else FULL for at in range(layers)])
+
+
+def _phi3(raw: Raw) -> dict[str, Any]:
+    return {"fused_qkv": True, "fused_gate_up": True, **windows({**raw, "layer_types": None})}
+
+
+def _phi3_today(raw: Raw) -> Raw:
+    """Before, longrope was called su, or even yarn."""
+    scaling = dict(raw.get("rope_scaling") or raw.get("rope_parameters") or {})
+    if scaling.get("rope_type", scaling.get("type")) in ("su", "yarn"):
+        scaling["rope_type"] = "longrope"
+    return {**raw, "rope_parameters": scaling, "rope_scaling": None}
+
+
+def _gemma(raw: Raw) -> dict[str, Any]:
+    """What all of them have: norms of 1 + w, embeddings scaled as their dtype rounds."""
+    return {
+        **_llama(raw),
+        "norm_adds_one": True,
+        "embedding_scale": raw["hidden_size"] ** 0.5,
+        "embedding_scale_rounds": True,
+    }
+
+
+def _gemma1(raw: Raw) -> dict[str, Any]:
+    """It says gelu where it means the approximation."""
+    said = raw.get("hidden_activation") or raw["hidden_act"]
+    return {**_gemma(raw), "activation": "gelu_pytorch_tanh" if said == "gelu" else said}
+
+
+def _gemma2(raw: Raw) -> dict[str, Any]:
+    return {
+        **_gemma(raw),
+        **windows(raw, every(raw, raw["sliding_window_pattern"])),
+        "norms": ALL_NORMS,
+        "attention_scale": raw["query_pre_attn_scalar"] ** -0.5,
+        "attention_softcap": raw["attn_logit_softcapping"],
+        "logits_softcap": raw["final_logit_softcapping"],
+    }
+
+
+def _gemma3(raw: Raw) -> dict[str, Any]:
+    return {**_gemma2(raw), "qk_norm": "head"}
+
+
+def _gemma3_today(raw: Raw) -> Raw:
+    return local_ropes(raw, "rope_local_base_freq")
+
+
+def _granite(raw: Raw) -> dict[str, Any]:
+    return {
+        **_llama(raw),
+        "embedding_scale": raw["embedding_multiplier"],
+        "residual_scale": raw["residual_multiplier"],
+        "attention_scale": raw["attention_multiplier"],
+        "logits_scale": 1 / raw["logits_scaling"],
+    }
+
+
+def _smollm3(raw: Raw) -> dict[str, Any]:
+    layers, interval = raw["num_hidden_layers"], raw["no_rope_layer_interval"]
+    rotated = raw.get("no_rope_layers") or [(at + 1) % interval != 0 for at in range(layers)]
+    rotated = [bool(one) for one in rotated[:layers]]
+    different = {**_llama(raw), "rotated": rotated}
+    if raw.get("use_sliding_window", False) and raw["sliding_window"] is not None:
+        different |= windows(raw, [FULL if one else SLIDING for one in rotated])
+    return different
+
+
+def _olmo2(raw: Raw) -> dict[str, Any]:
+    return {**_llama({**raw, "mlp_bias": False}), "norms": POST_NORMS, "qk_norm": "all"}
+
+
+def _olmo3(raw: Raw) -> dict[str, Any]:
+    return {**_olmo2(raw), **windows(raw, every(raw, 4))}
+
+
+def _olmo3_today(raw: Raw) -> Raw:
+    return local_ropes(raw, "rope_theta")
+
+
+def _glm(raw: Raw) -> dict[str, Any]:
+    return {
+        "qkv_bias": raw["attention_bias"],
+        "fused_gate_up": True,
+        "rope_interleaved": True,
+    }
+
+
+def _glm4(raw: Raw) -> dict[str, Any]:
+    return {**_glm(raw), "norms": GLM4_NORMS}
+
+
+def _ernie(raw: Raw) -> dict[str, Any]:
+    bias = raw.get("use_bias", False)
+    biases = {"qkv_bias": bias, "output_bias": bias, "mlp_bias": bias}
+    return {**biases, "rope_interleaved": True}
+
+
+def _helium(raw: Raw) -> dict[str, Any]:
+    return {**_llama(raw), "output_bias": False, "rope_interleaved": True}
+
+
+def _seed_oss(raw: Raw) -> dict[str, Any]:
+    return {**_llama(raw), "output_bias": raw.get("attention_out_bias", False)}
+
+
+def _exaone4(raw: Raw) -> dict[str, Any]:
+    """With windows, only layers that have one are turned."""
+    different = {"norms": POST_NORMS, "qk_norm": "head"}
+    if raw["sliding_window"] is None:
+        return different
+    different |= windows(raw, every(raw, raw["sliding_window_pattern"] or 0))
+    rotated = [kind == SLIDING for kind in different["layer_types"]]
+    return {**different, "rotated": rotated}
+
+
+_QWEN_UNSAID = {
+    "max_position_embeddings": 32_768,
+    "num_key_value_heads": 32,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
+_MISTRAL_UNSAID = {
+    "max_position_embeddings": 131_072,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+}
+_PHI3_UNSAID = {
+    "max_position_embeddings": 4096,
+    "original_max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": None,
+}
+_GEMMA_UNSAID = {
+    "max_position_embeddings": 8192,
+    "num_key_value_heads": 16,
+    "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh",
+    "tie_word_embeddings": True,
+}
+_GEMMA2_UNSAID = {
+    **_GEMMA_UNSAID,
+    "num_key_value_heads": 4,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 2,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+_GEMMA3_UNSAID = {
+    **_GEMMA2_UNSAID,
+    "max_position_embeddings": 131_072,
+    "sliding_window_pattern": 6,
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "rope_theta": 1_000_000.0,
+    "rope_local_base_freq": 10_000.0,
+}
+_GRANITE_UNSAID = {
+    "max_position_embeddings": 2048,
+    "embedding_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "attention_multiplier": 1.0,
+    "logits_scaling": 1.0,
+}
+_SMOLLM3_UNSAID = {
+    "max_position_embeddings": 32_768,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": True,
+    "rope_theta": 2_000_000.0,
+    "no_rope_layer_interval": 4,
+    "sliding_window": None,
+}
+_OLMO2_UNSAID = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}
+_OLMO3_UNSAID = {**_OLMO2_UNSAID, "rope_theta": 500_000.0, "sliding_window": 4096}
+_GLM_UNSAID = {
+    "max_position_embeddings": 131_072,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "rms_norm_eps": 1.5625e-7,
+    "attention_bias": True,
+    "partial_rotary_factor": 0.5,
+}
+_ERNIE_UNSAID = {
+    "max_position_embeddings": 131_072,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500_000.0,
+    "tie_word_embeddings": True,
+}
+_HELIUM_UNSAID = {
+    "max_position_embeddings": 4096,
+    "num_key_value_heads": 20,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-8,
+    "rope_theta": 100_000.0,
+}
+_SEED_OSS_UNSAID = {
+    "max_position_embeddings": 524_288,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "attention_bias": True,
+}
+_EXAONE4_UNSAID = {
+    "max_position_embeddings": 2048,
+    "num_key_value_heads": 32,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 4,
+}
+_CAUSAL = {"use_bidirectional_attention": (None, False)}
+# transformers reads Gemma 3's cap on scores, and does not apply it
+_UNCAPPED = {**_CAUSAL, "attn_logit_softcapping": (None,)}
+
+DENSE = {
+    "llama": Family("LlamaForCausalLM", _llama, {"max_position_embeddings": 2048}),
+    "mistral": Family("MistralForCausalLM", _mistral, _MISTRAL_UNSAID),
+    "ministral": Family("MinistralForCausalLM", _ministral, _MISTRAL_UNSAID),
+    "qwen2": Family("Qwen2ForCausalLM", _qwen2, _QWEN_UNSAID),
+    "qwen3": Family("Qwen3ForCausalLM", _qwen3, {**_QWEN_UNSAID, "head_dim": 128}),
+    "phi3": Family("Phi3ForCausalLM", _phi3, _PHI3_UNSAID, _phi3_today),
+    "gemma": Family("GemmaForCausalLM", _gemma1, _GEMMA_UNSAID, neutral=_CAUSAL),
+    "gemma2": Family("Gemma2ForCausalLM", _gemma2, _GEMMA2_UNSAID, neutral=_CAUSAL),
+    "gemma3_text": Family(
+        "Gemma3ForCausalLM", _gemma3, _GEMMA3_UNSAID, _gemma3_today, _UNCAPPED
+    ),
+    "granite": Family("GraniteForCausalLM", _granite, _GRANITE_UNSAID),
+    "smollm3": Family("SmolLM3ForCausalLM", _smollm3, _SMOLLM3_UNSAID),
+    "olmo2": Family("Olmo2ForCausalLM", _olmo2, _OLMO2_UNSAID),
+    "olmo3": Family("Olmo3ForCausalLM", _olmo3, _OLMO3_UNSAID, _olmo3_today),
+    "glm": Family("GlmForCausalLM", _glm, _GLM_UNSAID),
+    "glm4": Family("Glm4ForCausalLM", _glm4, _GLM_UNSAID),
+    "ernie4_5": Family("Ernie4_5ForCausalLM", _ernie, _ERNIE_UNSAID),
+    "helium": Family("HeliumForCausalLM", _helium, _HELIUM_UNSAID),
+    "seed_oss": Family("SeedOssForCausalLM", _seed_oss, _SEED_OSS_UNSAID),
+    "exaone4": Family("Exaone4ForCausalLM", _exaone4, _EXAONE4_UNSAID),
+}

@@ -1,0 +1,45 @@
+"""What a family of models is to us: data on how its configs are read. Torch-free."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Raw = Mapping[str, Any]  # a config.json
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+def as_it_is(raw: Raw) -> Raw:
+    """The config says everything in today's words."""
+    return raw
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How the configs of one architecture are read.
+
+    `differs` answers fields of ModelConfig that are not what _common of
+    engine/models/config.py makes of the config, and three that layers are made of:
+    `layer_types` and `window` (see `windows`), and `rotated`, whether each layer has a rope.
+    `unsaid` is what configs mean by the keys they leave out. `today` puts old spellings into
+    those of today. `neutral` names keys that we do not honour, with the values that ask for
+    nothing; any other is refused.
+    """
+
+    architecture: str
+    differs: Callable[[Raw], dict[str, Any]]
+    unsaid: Raw = field(default_factory=dict)
+    today: Callable[[Raw], Raw] = as_it_is
+    neutral: Mapping[str, Sequence[object]] = field(default_factory=dict)
+
+
+def windows(raw: Raw, kinds: Sequence[str] | None = None) -> dict[str, Any]:
+    """`sliding_window` in the layers that `layer_types` names; `kinds` where it is left out."""
+    said = raw.get("layer_types") or kinds
+    said = [SLIDING] * raw["num_hidden_layers"] if said is None else said
+    return {"layer_types": said, "window": raw["sliding_window"]}
+
+
+def every(raw: Raw, period: int) -> list[str]:
+    """Every `period`-th layer sees all, the others a window; none sees all where it is 0."""
+    count: int = raw["num_hidden_layers"]
+    return [SLIDING if not period or (at + 1) % period else FULL for at in range(count)]

@@ -1,0 +1,102 @@
+"""What a config.json says of rotary embedding, in its spellings of today and of before.
+
+Today `rope_parameters` has everything, for all layers or for each kind of layer. Before,
+`rope_theta` stood beside a `rope_scaling`, or beside nothing. Torch-free.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+TRAINED = "original_max_position_embeddings"
+EVERY = "every layer"
+FACTORED = ("linear", "dynamic", "llama3", "yarn", "longrope")
+Size = Annotated[int, Meta(ge=1)]
+Halves = Annotated[int, Meta(ge=2, multiple_of=2)]
+
+
+class Rope(msgspec.Struct, frozen=True, kw_only=True):
+    """Rotary embedding settings, named as in the Hugging Face config (`rope_parameters`).
+
+    The first `rotary_dim` dimensions of a head are turned, in pairs of neighbours where
+    `interleaved`, or else of one in the first half and one in the second. `short_factor` and
+    `long_factor` [rotary_dim / 2] are longrope's, for up to the trained length and beyond.
+    """
+
+    original_max_position_embeddings: Size
+    rotary_dim: Halves
+    interleaved: bool = False
+    rope_type: Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"] = "default"
+    rope_theta: float = 10_000.0
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        """A factor for each pair, where there are any."""
+        if self.rope_type == "longrope":
+            for factors in (self.short_factor, self.long_factor):
+                if 2 * len(factors) != self.rotary_dim:
+                    pairs = f"{len(factors)} factors for {self.rotary_dim // 2} pairs"
+                    raise ValueError(f"rope type longrope has {pairs} of dimensions")
+
+
+def read_ropes(raw: Mapping[str, Any], head_dim: int) -> dict[str, dict[str, Any]]:
+    """Of each kind of layer the fields of its Rope, or of EVERY layer."""
+    given = raw.get("rope_parameters") or {}
+    kinds = {kind: rope for kind, rope in given.items() if isinstance(rope, Mapping)}
+    if kinds:
+        return {kind: _rope(raw, rope, head_dim) for kind, rope in kinds.items()}
+    return {EVERY: _rope(raw, {**(raw.get("rope_scaling") or {}), **given}, head_dim)}
+
+
+def max_positions(raw: Mapping[str, Any], ropes: Mapping[str, Mapping[str, Any]]) -> int:
+    """What the config says, or what yarn stretches the trained length to, if that is more."""
+    yarns = [rope for rope in ropes.values() if rope["rope_type"] == "yarn"]
+    stretched = [int(rope["factor"] * rope[TRAINED]) for rope in yarns]
+    return max([int(raw["max_position_embeddings"]), *stretched])
+
+
+def local_ropes(raw: Mapping[str, Any], local_theta: str) -> dict[str, Any]:
+    """Windowed layers turn by `raw[local_theta]`, unscaled; today's spelling says it itself."""
+    given = raw.get("rope_parameters") or {}
+    full = {"rope_theta": raw["rope_theta"], **(raw.get("rope_scaling") or {})}
+    sliding = {"rope_theta": raw[local_theta]}
+    return {
+        **raw,
+        "rope_scaling": None,
+        "rope_parameters": {
+            "full_attention": full | (given.get("full_attention") or {}),
+            "sliding_attention": sliding | (given.get("sliding_attention") or {}),
+        },
+    }
+
+
+def _rope(raw: Mapping[str, Any], given: Mapping[str, Any], head_dim: int) -> dict[str, Any]:
+    """With the length that the model was trained for, which need not be said."""
+    said = {"rope_theta": raw.get("rope_theta"), **given}
+    rope = {key: value for key, value in said.items() if value is not None}
+    kind, longest = rope.setdefault("rope_type", rope.get("type", "default")), _longest(raw)
+    rope[TRAINED] = raw.get(TRAINED) or rope.get(TRAINED, longest)
+    share = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
+    rope["rotary_dim"] = head_dim if share is None else int(head_dim * share)
+    if kind in ("yarn", "longrope"):
+        rope.setdefault("factor", longest / rope[TRAINED])
+    if kind in FACTORED and "factor" not in rope:
+        raise KeyError(f"factor of rope type {kind}")
+    return rope
+
+
+def _longest(raw: Mapping[str, Any]) -> int:
+    longest: int = raw["max_position_embeddings"]
+    return longest

@@ -1,0 +1,120 @@
+"""The tensors of a checkpoint's safetensors files, taken by name, fused where a model fuses.
+
+Files are mapped, not read; each tensor is copied once, into its place. What is missing,
+unknown or of another shape is refused by name.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from engine.errors import UnusableCheckpoint
+from engine.models.linear import Linear, linear
+
+IGNORED = "rotary_emb.inv_freq"  # old checkpoints carry it; it follows from the config
+
+
+@dataclass(slots=True)
+class Shelf:
+    """All tensors of all files by name; each is taken once."""
+
+    files: dict[str, safe_open]
+    dtype: torch.dtype
+    device: torch.device
+    progress: Progress | None = None
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """A copy of one tensor in our dtype, on our device."""
+        target = torch.empty(shape, dtype=self.dtype, device=self.device)
+        self._copy(name, target)
+        return target
+
+    def fuse(
+        self,
+        at: str,
+        parts: Mapping[str, int],
+        inputs: int,
+        *,
+        bias: bool,
+        order: Tensor | None = None,
+    ) -> Linear:
+        """Several products of the same input as one, their rows behind one another.
+
+        `order` [outputs] then says which row comes where.
+        """
+        rows = sum(parts.values())
+        weight = torch.empty((rows, inputs), dtype=self.dtype, device=self.device)
+        offsets = torch.empty(rows, dtype=self.dtype, device=self.device) if bias else None
+        first = 0
+        for name, outputs in parts.items():
+            self._copy(f"{at}{name}.weight", weight[first : first + outputs])
+            if offsets is not None:
+                self._copy(f"{at}{name}.bias", offsets[first : first + outputs])
+            first += outputs
+        if order is not None:
+            order = order.to(self.device)
+            weight, offsets = weight[order], None if offsets is None else offsets[order]
+        return linear(weight, offsets)
+
+    def drop(self, name: str) -> None:
+        """Leave out a tensor that may be there."""
+        self.files.pop(name, None)
+
+    def must_be_empty(self) -> None:
+        """Whatever was not asked for belongs to another model."""
+        if left := sorted(self.files):
+            raise UnusableCheckpoint(f"{len(left)} tensors too many, such as {left[0]}")
+
+    def _copy(self, name: str, target: Tensor) -> None:
+        if name not in self.files:
+            raise UnusableCheckpoint(f"tensor {name} is missing")
+        tensor = self.files.pop(name).get_tensor(name)
+        if tensor.shape != target.shape:
+            shapes = f"{tuple(tensor.shape)}, the config says {tuple(target.shape)}"
+            raise UnusableCheckpoint(f"tensor {name} is {shapes}")
+        target.copy_(tensor)
+        if self.progress is not None:
+            self.progress.advance(self.progress.task_ids[0], tensor.nbytes)
+
+
+@contextmanager
+def filled_shelf(
+    files: Sequence[Path], dtype: torch.dtype, device: torch.device
+) -> Iterator[Shelf]:
+    """All tensors of these files, and a bar of how many were taken; none may be left."""
+    with _open_all(files) as tensors, _progress(files) as progress:
+        shelf = Shelf(tensors, dtype, device, progress)
+        yield shelf
+        shelf.must_be_empty()
+
+
+@contextmanager
+def _open_all(files: Sequence[Path]) -> Iterator[dict[str, safe_open]]:
+    tensors = dict[str, safe_open]()
+    for file in files:
+        try:
+            opened = safe_open(file, framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise UnusableCheckpoint(f"{file}: {error}") from error
+        tensors |= {name: opened for name in opened.keys() if IGNORED not in name}  # noqa: SIM118
+    yield tensors
+
+
+@contextmanager
+def _progress(files: Sequence[Path]) -> Iterator[Progress]:
+    """Bytes and rate on standard error, if that is a terminal somebody may watch."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    console, total = Console(stderr=True), sum(file.stat().st_size for file in files)
+    with Progress(
+        *columns, TransferSpeedColumn(), console=console, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task("loading weights", total=total)
+        yield progress
+        progress.update(task, completed=total)
