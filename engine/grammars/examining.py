@@ -1,0 +1,101 @@
+"""The process behind a GrammarChecker: reads grammars, a line each, and says what is wrong.
+
+`python -m engine.grammars.examining`; it ends with its standard input, or by an alarm when a
+grammar keeps it far beyond the deadline and nobody is left to end it.
+"""
+
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+from engine.errors import GrammarRefused
+from engine.grammars.sources import limits, reason, to_llguidance
+from engine.request import Grammar
+
+MOST_MEMORY_BYTES = 4 << 30
+LONGEST_CHECK_S = 3
+END = 256  # after one token for each byte
+TRIED = 8
+NO_WAY = ("", "NoExtension", "NoExtensionBias")  # what llguidance calls it
+
+
+class _Bytes:
+    """The smallest vocabulary that writes any text."""
+
+    eos_token_id = END
+    bos_token_id = None
+    special_token_ids = (END,)
+    tokens = (*(bytes([byte]) for byte in range(END)), b"<end>")
+
+    def __call__(self, text: bytes) -> Sequence[int]:
+        return list(text)
+
+
+def byte_tokenizer() -> LLTokenizer:
+    """One token for each byte, and one for the end."""
+    return LLTokenizer(TokenizerWrapper(_Bytes()))
+
+
+def examine(grammar: Grammar, tokenizer: LLTokenizer) -> None:
+    """Raises GrammarRefused, unless there is a way to begin, and to go on from there."""
+    matcher = LLMatcher(tokenizer, _written(grammar), log_level=0, limits=limits())
+    ways = _ways(matcher)
+    for way in ways[:: max(1, len(ways) // TRIED)]:
+        if way == END:
+            return
+        tried = matcher.deep_copy()
+        if tried.consume_token(way) and len(_ways(tried)):
+            return
+        matcher = tried
+    said = reason(matcher.get_error())
+    nothing = "no text is allowed" if said in NO_WAY else said
+    raise GrammarRefused(f"{grammar.kind}: {nothing}")
+
+
+def _written(grammar: Grammar) -> str:
+    try:
+        return to_llguidance(grammar)
+    except (ValueError, RecursionError) as error:
+        raise GrammarRefused(f"{grammar.kind}: {reason(str(error))}") from error
+
+
+def _ways(matcher: LLMatcher) -> Sequence[int]:
+    """The tokens that may come next; none in an error."""
+    if matcher.is_error():
+        return []
+    mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+    if matcher.is_error():
+        return []
+    ways: list[int] = np.unpackbits(mask, bitorder="little").nonzero()[0].tolist()
+    return ways
+
+
+def main() -> None:
+    """Answer each line with one: empty where the grammar can be served."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    tokenizer = byte_tokenizer()
+    _say("")
+    for line in sys.stdin.buffer:
+        signal.alarm(LONGEST_CHECK_S)
+        try:
+            examine(msgspec.json.decode(line, type=Grammar), tokenizer)
+            said = ""
+        except GrammarRefused as error:
+            said = str(error)
+        signal.alarm(0)
+        _say(said)
+
+
+def _say(said: str) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""A client's grammar in llguidance's own words, and how large it may be. Torch-free.
+
+What is accepted, by kind:
+
+json_schema     a JSON Schema as JSON. A keyword that cannot be honoured is refused.
+json_object     any JSON object; there is no source.
+regex           the syntax of Rust's `regex` crate, for the whole answer: `^` and `$` are at
+                both ends already. There are no look-arounds and no back-references.
+ebnf            GBNF, as llama.cpp and vLLM write it (`root ::= ...`), or Lark as llguidance
+                writes it (`start: ...`); see `engine/grammars/gbnf.py`.
+choice          a JSON list of strings.
+structural_tag  xgrammar's JSON, of both ages; see `engine/grammars/structural_tags.py`.
+"""
+
+import json
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits
+
+from engine.errors import GrammarRefused
+from engine.grammars.gbnf import ebnf_to_lark
+from engine.grammars.lark import quoted, regex
+from engine.grammars.tag_writing import structural_tag_to_grammar
+from engine.request import Grammar
+
+LONGEST_SOURCE = 262_144  # characters
+LONGEST_REASON = 300
+MOST_CHOICES = 10_000
+ANY_OBJECT = '{"type": "object"}'
+LEXER_FUEL, STEP_FUEL, STEP_ITEMS = 500_000, 200_000, 50_000
+MOST_STATES, LARGEST_GRAMMAR = 50_000, 200_000
+
+
+def limits() -> LLParserLimits:
+    """How much work a grammar may make, when it is compiled and at every step."""
+    return LLParserLimits(
+        initial_lexer_fuel=LEXER_FUEL,
+        step_lexer_fuel=STEP_FUEL,
+        step_max_items=STEP_ITEMS,
+        max_lexer_states=MOST_STATES,
+        max_grammar_size=LARGEST_GRAMMAR,
+        verbose_errors=False,
+    )
+
+
+def to_llguidance(grammar: Grammar) -> str:
+    """The grammar as LLMatcher takes it; raises GrammarRefused for what it is not by form."""
+    source = grammar.source
+    if len(source) > LONGEST_SOURCE:
+        raise GrammarRefused(f"{grammar.kind} has more than {LONGEST_SOURCE} characters")
+    if "\0" in source:
+        raise GrammarRefused(f"{grammar.kind} has a null character")
+    if grammar.kind == "structural_tag":
+        return structural_tag_to_grammar(source)
+    if grammar.kind == "json_object":
+        return LLMatcher.grammar_from_json_schema(ANY_OBJECT)
+    if grammar.kind == "json_schema":
+        return LLMatcher.grammar_from_json_schema(_schema(source))
+    return LLMatcher.grammar_from_lark(_lark(grammar))
+
+
+def _lark(grammar: Grammar) -> str:
+    if grammar.kind == "ebnf":
+        return ebnf_to_lark(grammar.source)
+    answer = regex(grammar.source) if grammar.kind == "regex" else _choice(grammar.source)
+    return f"start: ANSWER\nANSWER: {answer}\n"
+
+
+def reason(said: str) -> str:
+    """A library's error as one line of bounded length."""
+    line = " ".join(said.replace("<non-verbose/>", "").split())
+    return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 1] + "…"
+
+
+def read_json(source: str, kind: str) -> Any:  # noqa: ANN401 - JSON of any shape
+    """Raises GrammarRefused for what is no JSON."""
+    try:
+        return json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise GrammarRefused(f"{kind} is not valid JSON: {reason(str(error))}") from error
+
+
+def _schema(source: str) -> str:
+    if not isinstance(read_json(source, "json_schema"), dict | bool):
+        raise GrammarRefused("json_schema must be an object or a boolean")
+    return source
+
+
+def _choice(source: str) -> str:
+    choices = read_json(source, "choice")
+    if not isinstance(choices, list) or not choices:
+        raise GrammarRefused("choice must be a list of at least one string")
+    if not all(isinstance(one, str) for one in choices):
+        raise GrammarRefused("choice must have strings only")
+    if len(choices) > MOST_CHOICES:
+        raise GrammarRefused(f"choice has more than {MOST_CHOICES} strings")
+    return " | ".join(map(quoted, choices))

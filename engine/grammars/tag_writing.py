@@ -1,0 +1,207 @@
+"""Structural tags written as llguidance's Lark. Pure."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from llguidance import LLMatcher
+
+from engine.errors import GrammarRefused
+from engine.grammars.gbnf import ebnf_to_lark
+from engine.grammars.lark import quoted, regex
+from engine.grammars.structural_tags import (
+    AnyText,
+    ConstString,
+    Ebnf,
+    Either,
+    Format,
+    JsonSchema,
+    Optional,
+    Plus,
+    Regex,
+    Repeated,
+    Sequential,
+    Star,
+    Tag,
+    TagsWithSeparator,
+    TriggeredTags,
+    read_structural_tag,
+)
+
+ANYTHING = "/(?s:.*)/"
+MOST_PARTS = 2_000
+LARGEST_REPEAT = 10_000
+
+Ends = tuple[str, ...]
+NO_ENDS: Ends = ()
+
+
+def structural_tag_to_grammar(source: str) -> str:
+    """Raises GrammarRefused."""
+    writer = _Writer()
+    try:
+        start = writer.write(read_structural_tag(source), NO_ENDS)
+    except RecursionError as error:
+        raise GrammarRefused("structural_tag: formats too deep within each other") from error
+    lark = "\n".join([f"start: {start}", *writer.lines, ""])
+    if not writer.grammars:
+        return LLMatcher.grammar_from_lark(lark)
+    first = {"name": "structural_tag", "lark_grammar": lark}
+    return json.dumps({"grammars": [first, *writer.grammars]})
+
+
+@dataclass(slots=True)
+class _Writer:
+    """`write` answers an expression; with `ends`, one of them is its last part."""
+
+    lines: list[str] = field(default_factory=list)
+    grammars: list[dict[str, str]] = field(default_factory=list)
+
+    def write(self, one: Format, ends: Ends) -> str:
+        match one:
+            case AnyText(excludes):
+                return self._text(excludes, ends)
+            case Regex(pattern):
+                return self._until(regex(pattern), ends)
+            case Either(elements):
+                return _either(self.write(element, ends) for element in elements)
+            case Sequential(elements):
+                return self._sequence(elements, ends)
+            case TriggeredTags():
+                return self._triggered(one, ends)
+            case Optional() | Plus() | Star() | Repeated():
+                return self._repeated(one) + _then(ends)
+        return self._simple(one) + _then(ends)
+
+    def _simple(self, one: Format) -> str:
+        match one:
+            case ConstString(value):
+                return quoted(value)
+            case JsonSchema():
+                return self._json(one)
+            case Ebnf(grammar):
+                name = f"g{len(self.grammars)}"
+                self.grammars.append({"name": name, "lark_grammar": ebnf_to_lark(grammar)})
+                return f"@{name}"
+            case Tag(begin, content):
+                return f"{quoted(begin)} {self.write(content, one.ends)}"
+            case TagsWithSeparator():
+                return self._separated(one)
+        raise AssertionError(f"no such format: {one}")
+
+    def _json(self, one: JsonSchema) -> str:
+        if one.style != "json" or one.any_order:
+            raise GrammarRefused("structural_tag: style and any_order are not supported")
+        return self._rule(f"%json {json.dumps(one.json_schema)}")
+
+    def _text(self, excludes: Sequence[str], ends: Ends) -> str:
+        return self._until(_free_text(excludes), ends)
+
+    def _until(self, terminal: str, ends: Ends) -> str:
+        """Up to the first of the ends, where there are any."""
+        if not all(ends) or not ends:
+            return self._terminal(terminal)
+        text = self._terminal(f"({terminal}) {_either(map(quoted, ends))}")
+        return self._rule(text, "[lazy]")
+
+    def _sequence(self, elements: Sequence[Format], ends: Ends) -> str:
+        parts, rest = list[str](), list(elements)
+        while rest:
+            one = rest.pop(0)
+            if not rest:
+                parts.append(self.write(one, ends))
+            elif isinstance(one, AnyText | TriggeredTags):
+                parts.append(self.write(one, _beginning(rest)))
+            else:
+                parts.append(self.write(one, NO_ENDS))
+        return f"({' '.join(parts)})" if parts else f'""{_then(ends)}'
+
+    def _separated(self, one: TagsWithSeparator) -> str:
+        tag = self._rule(_either(self.write(tag, NO_ENDS) for tag in one.tags))
+        many = tag if one.stop_after_first else f"{tag} ({quoted(one.separator)} {tag})*"
+        return f"({many})" if one.at_least_one else f"({many})?"
+
+    def _repeated(self, one: Optional | Plus | Star | Repeated) -> str:
+        if isinstance(one.content, AnyText):
+            raise GrammarRefused("structural_tag: any_text is any number of times already")
+        body = f"({self.write(one.content, NO_ENDS)})"
+        match one:
+            case Repeated(least, most):
+                if least < 0 or (most != -1 and most < least):
+                    raise GrammarRefused("structural_tag: repeat needs 0 <= min <= max")
+                if max(least, most) > LARGEST_REPEAT:
+                    raise GrammarRefused(f"structural_tag: repeat has at most {LARGEST_REPEAT}")
+                return f"{body}{{{least},{'' if most == -1 else most}}}"
+            case Plus():
+                return f"{body}+"
+            case Star():
+                return f"{body}*"
+        return f"{body}?"
+
+    def _triggered(self, one: TriggeredTags, ends: Ends) -> str:
+        if not one.tags or not all(one.triggers):
+            raise GrammarRefused("structural_tag: triggered_tags need tags and triggers")
+        whole = self._rule(_either(self.write(tag, NO_ENDS) for tag in one.tags))
+        free = self._text((*one.triggers, *one.excludes), ends)
+        found = self._rule(_either(self._found(one, one.triggers)))
+        if one.stop_after_first:
+            if one.at_least_one:
+                return whole + _then(ends)
+            return f"({found}{_then(ends)} | {free})"
+        begin = f"{whole} " if one.at_least_one else ""
+        return f"({begin}({found})* {free})"
+
+    def _found(self, one: TriggeredTags, triggers: Iterable[str]) -> Iterator[str]:
+        """Free text up to a trigger, and the rest of a tag that begins with it."""
+        for tag in one.tags:
+            mine = [trigger for trigger in triggers if tag.begin.startswith(trigger)]
+            if len(mine) != 1:
+                raise GrammarRefused(
+                    f"structural_tag: {len(mine)} triggers begin {tag.begin!r}"
+                )
+            head = self._until(_free_text(one.excludes), (mine[0],))
+            rest = Tag(tag.begin.removeprefix(mine[0]), tag.content, tag.end)
+            yield f"{head} {self.write(rest, NO_ENDS)}"
+
+    def _terminal(self, body: str) -> str:
+        return self._line(f"T{len(self.lines)}", body)
+
+    def _rule(self, body: str, attributes: str = "") -> str:
+        return self._line(f"r{len(self.lines)}", body, attributes)
+
+    def _line(self, name: str, body: str, attributes: str = "") -> str:
+        if len(self.lines) == MOST_PARTS:
+            raise GrammarRefused(f"structural_tag has more than {MOST_PARTS} parts")
+        self.lines.append(f"{name}{attributes}: {body}")
+        return name
+
+
+def _beginning(rest: list[Format]) -> Ends:
+    """What ends free text: the text that `rest` begins with, which is taken from it."""
+    match rest[0]:
+        case ConstString(value) if value:
+            rest.pop(0)
+            return (value,)
+        case Tag(begin) as tag if begin:
+            rest[0] = Tag("", tag.content, tag.end)
+            return (begin,)
+    raise GrammarRefused("structural_tag: free text is last, or before const_string or tag")
+
+
+def _free_text(excludes: Sequence[str]) -> str:
+    if not all(excludes):
+        raise GrammarRefused("structural_tag: excludes must not have an empty string")
+    if not excludes:
+        return ANYTHING
+    return f"{ANYTHING} & ~({ANYTHING} {_either(map(quoted, excludes))} {ANYTHING})"
+
+
+def _either(options: Iterable[str]) -> str:
+    ways = list(dict.fromkeys(options))
+    if not ways:
+        raise GrammarRefused("structural_tag: a choice without options")
+    return f"({' | '.join(ways)})"
+
+
+def _then(ends: Ends) -> str:
+    return f" {_either(map(quoted, ends))}" if any(ends) else ""
