@@ -12,7 +12,7 @@ from engine.models.config import ModelConfig, parse_config
 from engine.models.rope import reaches_far
 from engine.models.weights import load_decoder
 from engine.pooling.reading import read_pooling
-from engine.scheduling.scheduler import Limits
+from engine.scheduling.room import Limits
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
 

@@ -1,5 +1,6 @@
 """The engine behind engine/api.py: scheduler, paged KV and decoder, one batch at a time."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
@@ -21,12 +22,14 @@ from engine.errors import EmptyPrompt, UnknownToken, WrongTask
 from engine.models.decoder import Decoder
 from engine.pooling.checks import check_task
 from engine.pooling.pooler import Pooler
-from engine.request import Logprobs, PoolingRequest, Request, RequestId
+from engine.request import PoolingRequest, Request, RequestId
 from engine.sampling.checks import check_sampling
 from engine.sampling.sampler import Draw, Sampler
+from engine.sampling.sampler import Drawn as DrawnRows
 from engine.sampling.scoring import score
 from engine.scheduling.kv_manager import KvManager
-from engine.scheduling.scheduler import Chunk, Limits, Scheduler
+from engine.scheduling.room import Limits, Room
+from engine.scheduling.scheduler import Chunk, Drawn, Scheduler
 from engine.scheduling.sequence import Sequence
 
 
@@ -58,7 +61,7 @@ class TorchEngine:
         blocks = KvManager(
             memory.num_blocks, info.block_size, seed=info.fingerprint, prefix_cache=prefix_cache
         )
-        scheduler = Scheduler(blocks, limits)
+        scheduler = Scheduler(Room(blocks, limits))
         sampler = Sampler(decoder.config.vocab_size)
         eos, pooler = frozenset(info.eos_token_ids), Pooler(info.pooling, head)
         return cls(info, decoder, memory, scheduler, sampler, eos, pooler)
@@ -71,7 +74,7 @@ class TorchEngine:
     @property
     def load(self) -> EngineLoad:
         """Counts only; nothing is computed for it."""
-        one = self.scheduler
+        one = self.scheduler.room
         return EngineLoad(
             len(one.waiting),
             len(one.running),
@@ -131,7 +134,7 @@ class TorchEngine:
         """Run it. An engine without work checks its books instead."""
         batch = self.scheduler.batch
         if not batch:
-            self.scheduler.kv.check()
+            self.scheduler.room.check_idle()
             return StepResult((), (), 0)
         return self._run(batch)
 
@@ -154,65 +157,57 @@ class TorchEngine:
     def _run(self, batch: Seq[Chunk]) -> StepResult:
         """One forward pass; single tokens first, as AttentionBatch wants them."""
         ordered = sorted(batch, key=_place)
-        spans = [Span(chunk.start, chunk.length, chunk.seq.blocks) for chunk in ordered]
+        spans = [Span(chunk.start, chunk.size, chunk.seq.blocks) for chunk in ordered]
         singles = sum(span.length == 1 for span in spans)
         attention = AttentionBatch(self.memory, spans[:singles], spans[singles:])
         self.memory.clear(attention.entered)
         device = self.memory.block_rows.device
-        tokens = torch.tensor([token for chunk in ordered for token in _tokens(chunk)])
+        tokens = torch.tensor([token for chunk in ordered for token in chunk.tokens])
         hidden = self.decoder.forward(tokens.to(device), attention)
         scored = list(score(ordered, hidden, self.decoder.logits))
-        drawn, logprobs = self._sample(ordered, hidden)
-        pooled = self._pool(ordered, hidden)
-        result = replace(self.scheduler.commit(drawn), pooled=pooled, scored=scored)
-        return _with_logprobs(result, logprobs) if logprobs else result
+        drawn, pooled = self._sample(ordered, hidden), self._pool(ordered, hidden)
+        return replace(self.scheduler.commit(drawn), pooled=pooled, scored=scored)
 
     def _pool(self, batch: Seq[Chunk], hidden: torch.Tensor) -> list[Pooled]:
         """What the prompts that are to be pooled came to, where this batch was their last."""
         pooled, first = list[Pooled](), 0
         for chunk in batch:
-            rows = hidden[first : first + chunk.length]
-            first += chunk.length
+            rows = hidden[first : first + chunk.size]
+            first += chunk.size
             if chunk.seq.pooling is not None:
                 one = self.pooler.add(chunk.seq.pooling, chunk.start, rows)
                 pooled += [] if one is None else [one]
         return pooled
 
-    def _sample(
-        self, batch: Seq[Chunk], hidden: torch.Tensor
-    ) -> tuple[dict[RequestId, int], dict[RequestId, Logprobs]]:
-        """A token for each chunk that reaches its sequence's end."""
-        rows, draws, names, last = list[int](), list[Draw](), list[RequestId](), -1
+    def _sample(self, batch: Seq[Chunk], hidden: torch.Tensor) -> dict[RequestId, Drawn]:
+        """What follows each sequence whose end was reached, and each of its drafts."""
+        rows, draws, sampling, end = list[int](), list[Draw](), list[Chunk](), 0
         for chunk in batch:
-            last += chunk.length
+            end += chunk.size
             if chunk.samples:
-                rows.append(last)
-                draws.append(Draw(chunk.seq))
-                names.append(chunk.seq.request_id)
+                rows += range(end - len(chunk.drafts) - 1, end)
+                draws += [
+                    Draw(chunk.seq, tuple(chunk.drafts[:ahead]))
+                    for ahead in range(len(chunk.drafts) + 1)
+                ]
+                sampling.append(chunk)
         if not rows:
             hidden[-1, 0].item()  # wait for the device: others read what we call filled
-            return {}, {}
+            return {}
         picked = hidden if len(rows) == len(hidden) else hidden[rows]
         drawn = self.sampler.sample(self.decoder.logits(picked), draws)
-        tokens = dict(zip(names, drawn.tokens, strict=True))
-        return tokens, {names[row]: told for row, told in drawn.logprobs.items()}
+        return dict(_by_request(sampling, drawn))
 
 
 def _place(chunk: Chunk) -> tuple[bool, int]:
     """Singles of like length behind one another."""
-    return chunk.length > 1, chunk.start
+    return chunk.size > 1, chunk.start
 
 
-def _tokens(chunk: Chunk) -> list[int]:
-    return chunk.seq.tokens[chunk.start : chunk.start + chunk.length]
-
-
-def _with_logprobs(result: StepResult, logprobs: dict[RequestId, Logprobs]) -> StepResult:
-    """The scheduler does not know of them."""
-    sampled = [
-        replace(one, logprobs=(logprobs[one.request_id],))
-        if one.request_id in logprobs
-        else one
-        for one in result.sampled
-    ]
-    return replace(result, sampled=sampled)
+def _by_request(sampling: Seq[Chunk], drawn: DrawnRows) -> Iterator[tuple[RequestId, Drawn]]:
+    """Each chunk's part of the rows: one, and one for each of its drafts."""
+    row = 0
+    for chunk in sampling:
+        rows = range(row, row := row + len(chunk.drafts) + 1)
+        logprobs = [drawn.logprobs[one] for one in rows] if row - 1 in drawn.logprobs else ()
+        yield chunk.seq.request_id, Drawn(drawn.tokens[rows.start : row], logprobs)

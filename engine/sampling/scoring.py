@@ -33,4 +33,4 @@ def score(
             if end >= len(prompt) - 1:
                 yield Scored(seq.request_id, tuple(seq.scores))
                 seq.scores = None
-        begin += chunk.length
+        begin += chunk.size

@@ -11,6 +11,7 @@ from torch import Tensor
 from engine.attention.paged import AttentionBatch, Span
 from engine.loading import load_engine
 from engine.request import Request, RequestId, Sampling
+from engine.scheduling.growth import Growth
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
 
@@ -21,6 +22,12 @@ def load(folder: Path, **settings: object) -> TorchEngine:
     """An engine in float32 on one thread; `settings` are EngineConfig's."""
     chosen: dict[str, Any] = {"dtype": "float32", "threads": 1, **settings}
     return load_engine(EngineConfig(model=str(folder), **chosen))
+
+
+def eager(engine: TorchEngine) -> TorchEngine:
+    """It takes in whatever fits and keeps nothing free, so answers that grow preempt."""
+    engine.scheduler.room.growth = Growth(0.0, learns=False)
+    return engine
 
 
 def prompt(length: int, seed: int = 0) -> tuple[int, ...]:

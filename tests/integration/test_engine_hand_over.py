@@ -11,7 +11,16 @@ from msgspec.structs import replace
 from engine.request import FinishReason, Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
-from tests.fakes.driver import assert_idle, copy_blocks, drain, load, prompt, requests, run
+from tests.fakes.driver import (
+    assert_idle,
+    copy_blocks,
+    drain,
+    eager,
+    load,
+    prompt,
+    requests,
+    run,
+)
 
 PROMPTS = [prompt(length) for length in (1, 15, 16, 17, 47, 48, 100)]
 GREEDY = Sampling(max_tokens=18, temperature=0, ignore_eos=True)
@@ -140,7 +149,8 @@ def test_a_resumed_sequence_survives_preemption(folders: dict[str, Path]) -> Non
     expected = run(load(folders["llama"]), asked)
     source = load(folders["llama"])
     block_bytes = source.kv_regions[0].block_bytes
-    sink = load(folders["llama"], max_model_len=120, kv_cache_memory_bytes=19 * block_bytes)
+    tight = load(folders["llama"], max_model_len=120, kv_cache_memory_bytes=20 * block_bytes)
+    sink = eager(tight)
     first = park(source, asked)
     answers = {request.request_id: [first[request.request_id]] for request in asked}
     for request in asked:

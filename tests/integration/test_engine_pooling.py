@@ -8,7 +8,7 @@ import torch
 from engine.errors import EngineError, RequestTooLong, UnusableCheckpoint, WrongTask
 from engine.request import PoolingRequest, RequestId
 from tests.fakes.checkpoints import edit_config, make_checkpoint
-from tests.fakes.driver import assert_idle, drain, load, prompt, requests, run
+from tests.fakes.driver import assert_idle, drain, eager, load, prompt, requests, run
 from tests.fakes.pooling import (
     embed,
     hidden_states,
@@ -52,8 +52,8 @@ def test_vectors_are_transformers(folders: Folders, kind: str, chunk: int, cache
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_beside_answers_and_preempted_nothing_changes(folders: Folders, kind: str) -> None:
-    tight = {"max_model_len": 128, "kv_cache_memory_bytes": 160 * 256 * 2}
-    engine = load(folders[kind], max_num_batched_tokens=24, block_size=4, **tight)
+    tight = {"max_model_len": 128, "kv_cache_memory_bytes": 148 * 256 * 2}
+    engine = eager(load(folders[kind], max_num_batched_tokens=24, block_size=4, **tight))
     alone = load(folders[kind])
     wanted, answers = embed(alone, poolings(PROMPTS)), run(alone, requests(PROMPTS))
     found = dict[str, torch.Tensor]()

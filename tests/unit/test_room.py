@@ -2,7 +2,8 @@
 
 from engine.request import Request, RequestId, Sampling
 from engine.scheduling.kv_manager import KvManager
-from engine.scheduling.scheduler import Limits, Scheduler
+from engine.scheduling.room import Limits, Room
+from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
 from tests.fakes.engine import FakeEngine
 
@@ -23,7 +24,7 @@ def sequence(name: str, length: int) -> Sequence:
 
 def test_a_refused_reservation_costs_nothing_until_blocks_come_back() -> None:
     kv = Counting(4, 4)
-    scheduler = Scheduler(kv, Limits(64, 8))
+    scheduler = Scheduler(Room(kv, Limits(64, 8)))
     assert scheduler.reserve(sequence("first", 9))
     waits = sequence("waits", 8)
     assert [scheduler.reserve(waits) for _ in range(5)] == [None] * 5
@@ -34,7 +35,7 @@ def test_a_refused_reservation_costs_nothing_until_blocks_come_back() -> None:
 
 def test_a_prompt_that_waits_costs_nothing_until_blocks_come_back() -> None:
     kv = Counting(4, 4)
-    scheduler = Scheduler(kv, Limits(64, 8))
+    scheduler = Scheduler(Room(kv, Limits(64, 8)))
     assert scheduler.reserve(sequence("first", 9))
     scheduler.add(sequence("waits", 8))
     for _ in range(5):
@@ -46,7 +47,11 @@ def test_a_prompt_that_waits_costs_nothing_until_blocks_come_back() -> None:
 
 def test_who_was_preempted_goes_on_before_anybody_new_comes_in() -> None:
     """Short prompts come all the time, and one always fits into what another has left."""
-    engine, came, finished = FakeEngine(blocks=12, block_size=1, chunk=12), 0, list[str]()
+    engine, came, finished = (
+        FakeEngine(blocks=12, block_size=1, chunk=12, growth=0),
+        0,
+        list[str](),
+    )
     for name in ("older", "newer"):
         engine.generate(Request(RequestId(name), tuple(name.encode()), Sampling(6)))
     for _ in range(60):
@@ -54,7 +59,7 @@ def test_who_was_preempted_goes_on_before_anybody_new_comes_in() -> None:
             engine.resume(short.request_id, [0])
             came += 1
         finished += [one.request_id for one in engine.turn().sampled if one.finish]
-    assert engine.scheduler.preemptions > 0
+    assert engine.room.preemptions > 0
     assert {"older", "newer"} <= set(finished)
     assert "short 9" in finished  # and they came in all the same
 
