@@ -86,7 +86,7 @@ class Asker:
         """Raises ApiError."""
         model, codec = self._door(body)
         special = body.add_special_tokens is not False
-        given = _prompts(body.prompt)
+        given = prompts_of(body.prompt, "prompt")
         if len(given) > MOST_CALLS:
             raise BadRequest(f"more than {MOST_CALLS} prompts in one request", "prompt")
 
@@ -98,7 +98,7 @@ class Asker:
 
         self._check(codec, [one for one in given if not isinstance(one, str)])
         characters = sum(len(one) for one in given if isinstance(one, str))
-        prompts = await _aside(characters, encode)
+        prompts = await aside(characters, encode)
         if not all(prompts):
             raise BadRequest("prompt must not be empty", "prompt")
         return self._asked(body, outer_id, model, codec, prompts)
@@ -121,7 +121,7 @@ class Asker:
             text = codec.render(for_template(body.messages), template)
             return codec.encode(text, special_tokens=special)
 
-        prompt = await _aside(size, encode)
+        prompt = await aside(size, encode)
         if not prompt:
             raise BadRequest("the chat template makes nothing of the messages", "messages")
         return self._asked(body, outer_id, model, codec, [prompt])
@@ -130,6 +130,8 @@ class Asker:
         if body.stream_options and not body.stream:
             raise BadRequest("stream_options are for streams only", "stream_options")
         model = self.served.name(body.model)
+        if self.served.pooling is not None and not self.served.pooling.generates:
+            raise BadRequest("This model does not generate text")
         if self.served.codec is None:
             raise NoText("There is no tokenizer here: use /inference/v1/generate")
         return model, self.served.codec
@@ -184,10 +186,12 @@ class Asker:
         return Call(request, leg)
 
 
-def _prompts(given: str | list[str | int | list[int]] | None) -> list[str | Tokens]:
-    """One prompt or many, each a text or token ids."""
+def prompts_of(
+    given: str | list[str | int | list[int]] | None, param: str
+) -> list[str | Tokens]:
+    """One prompt or many, each a text or token ids; `param` is the field they are in."""
     if given is None or given == []:
-        raise BadRequest("prompt must not be empty", "prompt")
+        raise BadRequest(f"{param} must not be empty", param)
     if isinstance(given, str):
         return [given]
     prompts = [tuple(part) if isinstance(part, list) else part for part in given]
@@ -195,7 +199,7 @@ def _prompts(given: str | list[str | int | list[int]] | None) -> list[str | Toke
     if not tokens:
         return [part for part in prompts if not isinstance(part, int)]
     if len(tokens) < len(prompts):
-        raise BadRequest("prompt mixes token ids with prompts", "prompt")
+        raise BadRequest(f"{param} mixes token ids with texts", param)
     return [tokens]
 
 
@@ -208,6 +212,6 @@ def _template_kwargs(body: ChatBody) -> dict[str, object]:
     return given
 
 
-async def _aside(size: int, work: Callable[[], Done]) -> Done:
+async def aside(size: int, work: Callable[[], Done]) -> Done:
     """In a thread where it would hold up all streams."""
     return work() if size <= SHORT else await asyncio.to_thread(work)

@@ -91,12 +91,12 @@ Kind = TypeVar("Kind")
 
 def read_completion(data: bytes) -> CompletionBody:
     """Raises BadRequest, whatever the bytes are."""
-    return convert(_read_object(data, COMPLETIONS), CompletionBody)
+    return convert(read_object(data, COMPLETIONS), CompletionBody)
 
 
 def read_chat(data: bytes) -> ChatBody:
     """Raises BadRequest, whatever the bytes are."""
-    return convert(_read_object(data, CHAT), ChatBody)
+    return convert(read_object(data, CHAT), ChatBody)
 
 
 def convert(given: object, kind: type[Kind], within: str = "") -> Kind:
@@ -107,9 +107,10 @@ def convert(given: object, kind: type[Kind], within: str = "") -> Kind:
         raise BadRequest(str(error), error.param) from error
 
 
-def _read_object(
+def read_object(
     data: bytes, unsupported: Mapping[str, tuple[object, ...]]
 ) -> Mapping[str, object]:
+    """A body's fields, none of which we know of and do not honour; raises BadRequest."""
     try:
         given = msgspec.json.decode(data)
     except UNREADABLE as error:

@@ -80,6 +80,17 @@ CHAT: Mapping[str, tuple[object, ...]] = {
 }
 
 
+POOLING: Mapping[str, tuple[object, ...]] = {
+    "chat_template": NONE,
+    "embed_dtype": (None, "float32"),
+    "endianness": (None, "native"),
+    "instruction": NONE,
+    "messages": NONE,
+    "mm_processor_kwargs": (None, {}),
+    "normalize": NONE,
+}
+
+
 class UnsupportedField(ValueError):
     """A field is asked for that we know of and do not honour; `param` is its name."""
 

@@ -3,7 +3,7 @@
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 import msgspec
@@ -17,8 +17,18 @@ from api.chat import ChatForm
 from api.completions import CompletionForm
 from api.envelopes import Form, Writer
 from api.errors import SERVER_ERROR, ApiError, WrongType, body_of, error_body
-from api.generator import Generator, StreamFailed
+from api.generator import Embedder, Generator, StreamFailed
 from api.models import find_model, list_models
+from api.pooling.bodies import (
+    ClassifyBody,
+    EmbeddingsBody,
+    Numbers,
+    PoolingBody,
+    RerankBody,
+    ScoreBody,
+    VectorsBody,
+)
+from api.pooling.endpoints import Body, PoolingDoor, read
 from api.served import ReadLeg, Served, no_legs
 from api.sse import frames, whole
 
@@ -27,6 +37,7 @@ LARGEST_BODY = 16 << 20  # for whoever makes the app
 REQUEST_ID = "X-Request-Id"
 AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """What keeps nginx, and others that read the second, from saving up a stream."""
+Pooling = Callable[[Body, str], Awaitable[Numbers]]
 SANE_ID = re.compile(r"[!#-;=?-\[\]-~]{1,256}")
 
 
@@ -35,9 +46,10 @@ def openai_routes(
     served: Served,
     read_leg: ReadLeg = no_legs,
     *,
+    embedder: Embedder | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Blueprint:
-    """Text completions, chat completions and models over a Generator.
+    """Text completions, chat completions and models over a Generator, vectors over an Embedder.
 
     Registered on an app, it also gives OpenAI's form to the app's own HTTP errors.
     """
@@ -70,9 +82,29 @@ def openai_routes(
     async def model(name: str) -> Response:
         return _json(find_model(served, name))
 
+    if embedder is not None:
+        _pool(routes, PoolingDoor(embedder, served, clock))
     routes.after_request(_named)
     _explain_errors(routes)
     return routes
+
+
+def _pool(routes: Blueprint, door: PoolingDoor) -> None:
+    """What answers with numbers, under the paths that vLLM has for it."""
+
+    def serve(kind: type[Body], answer: Pooling[Body], *paths: str) -> None:
+        async def endpoint() -> Response:
+            body = read(await _body(), kind)
+            return _json(await answer(body, _outer_id(body)))
+
+        for path in paths:
+            routes.add_url_rule(path, path.replace("/", "_"), endpoint, methods=["POST"])
+
+    serve(EmbeddingsBody, door.embeddings, "/v1/embeddings")
+    serve(VectorsBody, door.pooling, "/pooling")
+    serve(ClassifyBody, door.classify, "/classify")
+    serve(ScoreBody, door.score, "/score", "/v1/score")
+    serve(RerankBody, door.rerank, "/rerank", "/v1/rerank", "/v2/rerank")
 
 
 async def _body() -> bytes:
@@ -85,7 +117,7 @@ async def _body() -> bytes:
     return data
 
 
-def _outer_id(body: TextBody) -> str:
+def _outer_id(body: TextBody | PoolingBody) -> str:
     """The client's own name for the request where it is a sane one, or else a new one."""
     given = (request.headers.get(REQUEST_ID), body.request_id)
     sane = (one for one in given if one and SANE_ID.fullmatch(one))

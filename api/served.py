@@ -10,6 +10,7 @@ from api.errors import BadRequest, UnknownModel
 from api.generate import read_leg
 from api.generator import WHOLE, Leg
 from api.tokenizing import TextCodec
+from engine.pooling.config import PoolingConfig
 from kv_transfer.errors import MalformedTicket
 
 
@@ -18,7 +19,8 @@ class Served:
     """One model at one door. `names[0]` is its own name, any of `names` is accepted.
 
     Without a `codec` there is no text here. `max_model_len` is asked anew for every request:
-    a proxy learns it from its nodes, and it is None until then.
+    a proxy learns it from its nodes, and it is None until then. Who does not know what the
+    model pools leaves it to the nodes to refuse.
     """
 
     names: tuple[str, ...]
@@ -27,6 +29,7 @@ class Served:
     vocab_size: int | None = None
     created: int = 0
     root: str | None = None
+    pooling: PoolingConfig | None = None
 
     def name(self, asked: str | None) -> str:
         """The name to answer under; a client that names no model gets the one there is."""

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 from quart import Quart
 
-from api.generator import Generator
+from api.generator import Embedder, Generator
 from api.routes import openai_routes
 from api.served import ReadLeg, Served, no_legs
 from tests.fakes.text import served
@@ -53,10 +53,16 @@ class Client:
     """Speaks to one door."""
 
     def __init__(
-        self, door: Generator, model: Served | None = None, legs: ReadLeg = no_legs
+        self,
+        door: Generator,
+        model: Served | None = None,
+        legs: ReadLeg = no_legs,
+        embedder: Embedder | None = None,
     ) -> None:
         self.app = Quart(__name__)
-        routes = openai_routes(door, model or served(), legs, clock=lambda: NOW)
+        routes = openai_routes(
+            door, model or served(), legs, embedder=embedder, clock=lambda: NOW
+        )
         self.app.register_blueprint(routes)
 
     async def ask(
@@ -73,6 +79,9 @@ class Client:
     async def chat(self, headers: Headers = NO_HEADERS, **fields: object) -> Said:
         hi = [{"role": "user", "content": "hi"}]
         return await self._post("/v1/chat/completions", {"messages": hi, **fields}, headers)
+
+    async def post(self, path: str, headers: Headers = NO_HEADERS, **fields: object) -> Said:
+        return await self._post(path, fields, headers)
 
     async def _post(self, path: str, body: Mapping[str, object], headers: Headers) -> Said:
         kind = {"Content-Type": "application/json"}

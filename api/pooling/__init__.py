@@ -1,0 +1,1 @@
+"""Embeddings, scores and classes of texts: the endpoints that answer with numbers."""

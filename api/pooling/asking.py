@@ -1,0 +1,149 @@
+"""A body that asks for numbers becomes pooling requests: inputs to tokens, checked and cut."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from api.asking import aside, prompts_of
+from api.errors import BadRequest, ContextTooLong
+from api.pooling.bodies import Input, PoolingBody
+from api.pooling.encoding import Encoded, Encoder, Tokens
+from api.served import Served
+from engine.request import PoolingRequest, PoolingTask, RequestId
+
+MOST_INPUTS = 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is wanted of every input of one body."""
+
+    task: PoolingTask
+    dimensions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingAsker:
+    """Understands the inputs of one door."""
+
+    served: Served
+
+    def check(self, task: PoolingTask, param: str | None = None) -> None:
+        """Raises BadRequest for what this model does not do, where the door knows."""
+        facts = self.served.pooling
+        if facts is not None and task not in facts.tasks:
+            can = " and ".join(facts.tasks)
+            raise BadRequest(f"The model does not support task {task}; it does {can}", param)
+
+    async def inputs(
+        self,
+        body: PoolingBody,
+        given: Input,
+        wanted: Wanted,
+        outer_id: str,
+        segments: Sequence[Sequence[int]] = (),
+    ) -> list[PoolingRequest]:
+        """One request for each input; raises ApiError. `segments` are of token ids alone."""
+        prompts = prompts_of(given, "input")
+        if len(prompts) > MOST_INPUTS:
+            raise BadRequest(f"more than {MOST_INPUTS} inputs in one request", "input")
+        encoded = await self._encode(body, prompts)
+        if segments:
+            encoded = _with_segments(encoded, segments)
+        return self.requests(body, encoded, wanted, outer_id)
+
+    async def texts(
+        self, body: PoolingBody, texts: Sequence[str], outer_id: str
+    ) -> list[PoolingRequest]:
+        """To embed each of them."""
+        encoded = await self._encode(body, texts)
+        return self.requests(body, encoded, Wanted("embed"), outer_id)
+
+    async def _encode(
+        self, body: PoolingBody, prompts: Sequence[str | Tokens]
+    ) -> Sequence[Encoded]:
+        encoder = self._encoder(body)
+
+        def encode() -> list[Encoded]:
+            return [
+                encoder.text(one) if isinstance(one, str) else Encoded(encoder.cut(one))
+                for one in prompts
+            ]
+
+        return await aside(_characters(prompts), encode)
+
+    async def pairs(
+        self, body: PoolingBody, texts: Sequence[tuple[str, str]], outer_id: str
+    ) -> list[PoolingRequest]:
+        """One request for each pair, which a classifier reads as one prompt."""
+        encoder = self._encoder(body)
+
+        def encode() -> list[Encoded]:
+            return [encoder.pair(*pair) for pair in texts]
+
+        encoded = await aside(sum(len(one) + len(two) for one, two in texts), encode)
+        return self.requests(body, encoded, Wanted("classify"), outer_id)
+
+    def requests(
+        self, body: PoolingBody, encoded: Sequence[Encoded], wanted: Wanted, outer_id: str
+    ) -> list[PoolingRequest]:
+        """Raises ContextTooLong, and BadRequest for ids that no token has."""
+        for one in encoded:
+            self._check_tokens(one)
+        return [
+            PoolingRequest(
+                RequestId(f"{outer_id}-{index}" if len(encoded) > 1 else outer_id),
+                one.tokens,
+                wanted.task,
+                body.use_activation is not False,
+                wanted.dimensions,
+                one.token_types,
+                body.priority or 0,
+                body.cache_salt or "",
+            )
+            for index, one in enumerate(encoded)
+        ]
+
+    def _encoder(self, body: PoolingBody) -> Encoder:
+        special, side = body.add_special_tokens is not False, body.truncation_side or "right"
+        return Encoder(self.served.codec, self._most(body), side, special)
+
+    def _most(self, body: PoolingBody) -> int | None:
+        wanted, context = body.truncate_prompt_tokens, self.served.max_model_len()
+        param = "truncate_prompt_tokens"
+        if wanted == 0:
+            raise BadRequest(f"{param} must be -1, or 1 and more", param)
+        if wanted is None or wanted == -1:
+            return context if wanted else None
+        if context is not None and wanted > context:
+            raise BadRequest(f"{param} {wanted} is more than the model's {context}", param)
+        return wanted
+
+    def _check_tokens(self, one: Encoded) -> None:
+        if not one.tokens:
+            raise BadRequest("input must not be empty", "input")
+        context, length = self.served.max_model_len(), len(one.tokens)
+        if context is not None and length > context:
+            raise ContextTooLong(
+                f"This model's maximum context length is {context} tokens. However, you "
+                f"requested {length} tokens in the input. Please reduce its length, or ask "
+                "for truncate_prompt_tokens.",
+                "input",
+            )
+        size = self.served.vocab_size or (self.served.codec.size if self.served.codec else None)
+        if size is not None and max(one.tokens) >= size:
+            raise BadRequest(f"token id {max(one.tokens)} is out of vocabulary", "input")
+
+
+def _characters(prompts: Sequence[object]) -> int:
+    return sum(len(one) for one in prompts if isinstance(one, str))
+
+
+def _with_segments(
+    encoded: Sequence[Encoded], segments: Sequence[Sequence[int]]
+) -> list[Encoded]:
+    param = "pdserve.token_types"
+    if [len(one) for one in segments] != [len(one.tokens) for one in encoded]:
+        raise BadRequest(f"{param} must have one for each token of each input", param)
+    return [
+        Encoded(one.tokens, tuple(types)) for one, types in zip(encoded, segments, strict=True)
+    ]

@@ -1,0 +1,121 @@
+"""The JSON bodies of the endpoints that pool: OpenAI's embeddings, and vLLM's others."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from engine.request import LARGEST_TOKEN, Limit, PoolingTask, TokenId
+
+Input = str | list[str | TokenId | list[TokenId]] | None
+Texts = str | list[str]
+Encoding = Literal["float", "base64"]
+Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class PoolingBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What all of them share; null is the same as absent.
+
+    `truncate_prompt_tokens` -1 cuts a text to what the model has room for. Texts are cut at
+    their end, unless `truncation_side` is left. `use_activation` false asks for vectors that
+    are not normalised, and for logits.
+    """
+
+    model: str | None = None
+    request_id: str | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=LARGEST_TOKEN)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    add_special_tokens: bool | None = None
+    use_activation: bool | None = None
+    priority: Priority | None = None
+    cache_salt: str | None = None
+
+
+class EmbeddingsBody(PoolingBody, frozen=True, kw_only=True):
+    """POST /v1/embeddings."""
+
+    input: Input = None
+    encoding_format: Encoding | None = None
+    dimensions: Limit | None = None
+
+
+class Segments(msgspec.Struct, frozen=True):
+    """What only our proxy says: the segments of each input's tokens."""
+
+    token_types: list[list[TokenId]] = []
+
+
+class VectorsBody(PoolingBody, frozen=True, kw_only=True):
+    """POST /pooling: any task, and what the proxy asks of a node."""
+
+    input: Input = None
+    task: PoolingTask | None = None
+    encoding_format: Encoding | None = None
+    dimensions: Limit | None = None
+    pdserve: Segments | None = None
+
+    @property
+    def segments(self) -> list[list[int]]:
+        """Of each input, or of none."""
+        return self.pdserve.token_types if self.pdserve else []
+
+
+class ClassifyBody(PoolingBody, frozen=True, kw_only=True):
+    """POST /classify."""
+
+    input: Input = None
+
+
+class ScoreBody(PoolingBody, frozen=True, kw_only=True):
+    """POST /score; `queries` and `documents` are other names of the two texts."""
+
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+    queries: Texts | None = None
+    documents: Texts | None = None
+
+
+class RerankBody(PoolingBody, frozen=True, kw_only=True):
+    """POST /rerank, as Jina and Cohere have it; `top_n` 0 is all of them."""
+
+    query: str
+    documents: list[str]
+    top_n: Annotated[int, Meta(ge=0, le=LARGEST_TOKEN)] | None = None
+    return_documents: bool | None = True
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Nothing is generated."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int = 0
+    prompt_tokens_details: None = None
+
+
+class Datum(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One input's part of an answer; each endpoint fills its own fields."""
+
+    index: int
+    object: str | UnsetType = UNSET
+    embedding: list[float] | str | UnsetType = UNSET
+    data: list[float] | list[list[float]] | str | UnsetType = UNSET
+    score: float | UnsetType = UNSET
+    label: str | UnsetType | None = UNSET
+    probs: list[float] | UnsetType = UNSET
+    num_classes: int | UnsetType = UNSET
+    document: Mapping[str, str] | UnsetType = UNSET
+    relevance_score: float | UnsetType = UNSET
+
+
+class Numbers(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of all of them; reranked `results` are the best first."""
+
+    id: str
+    object: str = "list"
+    created: int
+    model: str
+    data: list[Datum] | UnsetType = UNSET
+    results: list[Datum] | UnsetType = UNSET
+    usage: Usage

@@ -1,0 +1,76 @@
+"""Texts, and pairs of texts, to tokens that fit: cut before the special tokens go around."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from api.errors import BadRequest, NoText
+from api.tokenizing import TextCodec
+
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One prompt; `token_types` where its parts are told apart by more than their tokens."""
+
+    tokens: Tokens
+    token_types: Tokens = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Makes prompts of at most `most` tokens, if that is not None."""
+
+    codec: TextCodec | None
+    most: int | None = None
+    side: str = "right"
+    special_tokens: bool = True
+
+    def text(self, text: str) -> Encoded:
+        """The special tokens around a text are never cut off."""
+        codec = self._codec()
+        if (fast := codec.fast) is None:
+            tokens = codec.encode(text, special_tokens=self.special_tokens)
+            return Encoded(self.cut(tokens))
+        (encoding,) = fast.encode_batch_fast([text], add_special_tokens=False)
+        self._shorten(encoding, self._room(fast, pair=False), "input")
+        return self._finished(fast, encoding, None)
+
+    def pair(self, first: str, second: str) -> Encoded:
+        """As the tokenizer puts two texts together; it is the second that is cut."""
+        if (fast := self._codec().fast) is None:
+            raise NoText("This model's tokenizer has no way to put two texts together")
+        one, two = fast.encode_batch_fast([first, second], add_special_tokens=False)
+        room = self._room(fast, pair=True)
+        self._shorten(two, None if room is None else room - len(one.ids), "text_1")
+        return self._finished(fast, one, two)
+
+    def cut(self, tokens: Sequence[int]) -> Tokens:
+        """Tokens that are given as such have no special ones that we would know of."""
+        if self.most is None or len(tokens) <= self.most:
+            return tuple(tokens)
+        return tuple(tokens[: self.most] if self.side == "right" else tokens[-self.most :])
+
+    def _codec(self) -> TextCodec:
+        if self.codec is None:
+            raise NoText("There is no tokenizer here: send token ids")
+        return self.codec
+
+    def _room(self, fast: Any, *, pair: bool) -> int | None:  # noqa: ANN401  of tokenizers
+        if self.most is None:
+            return None
+        around = fast.num_special_tokens_to_add(pair) if self.special_tokens else 0
+        return self.most - int(around)
+
+    def _shorten(self, encoding: Any, room: int | None, param: str) -> None:  # noqa: ANN401
+        if room is None or len(encoding.ids) <= room:
+            return
+        if room < 1:
+            raise BadRequest(f"truncate_prompt_tokens leaves no room beside {param}", param)
+        encoding.truncate(room, direction=self.side)
+
+    def _finished(self, fast: Any, one: Any, two: Any) -> Encoded:  # noqa: ANN401
+        whole = fast.post_process(one, two, self.special_tokens)
+        types = tuple(whole.type_ids)
+        return Encoded(tuple(whole.ids), types if any(types) else ())

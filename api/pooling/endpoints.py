@@ -1,0 +1,164 @@
+"""What each endpoint that pools asks for, and the answer it makes of the vectors."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from msgspec import UNSET
+
+from api.bodies import convert, read_object
+from api.errors import BadRequest
+from api.fields import POOLING
+from api.generator import Embedder
+from api.pooling.answering import as_data, datum, label_of
+from api.pooling.asking import PoolingAsker, Wanted
+from api.pooling.bodies import (
+    ClassifyBody,
+    Datum,
+    EmbeddingsBody,
+    Numbers,
+    PoolingBody,
+    RerankBody,
+    ScoreBody,
+    Texts,
+    Usage,
+    VectorsBody,
+)
+from api.pooling.running import Batches, Vector
+from api.pooling.scoring import Pair, cosine, pairs_of
+from api.served import Served
+from engine.request import PoolingRequest
+
+Body = TypeVar("Body", bound=PoolingBody)
+
+
+def read(data: bytes, kind: type[Body]) -> Body:
+    """Raises BadRequest, whatever the bytes are."""
+    return convert(read_object(data, POOLING), kind)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingDoor:
+    """All of them over an Embedder. Each raises ApiError or StreamFailed."""
+
+    embedder: Embedder
+    served: Served
+    clock: Callable[[], float]
+
+    @property
+    def asker(self) -> PoolingAsker:
+        """What reads this door's inputs."""
+        return PoolingAsker(self.served)
+
+    async def embeddings(self, body: EmbeddingsBody, outer_id: str) -> Numbers:
+        """POST /v1/embeddings."""
+        model = self.served.name(body.model)
+        self.asker.check("embed")
+        wanted = Wanted("embed", body.dimensions)
+        requests = await self.asker.inputs(body, body.input, wanted, outer_id)
+        vectors = await Batches(self.embedder).run(requests)
+        data = [
+            Datum(index, "embedding", embedding=as_data(one, body.encoding_format))
+            for index, one in enumerate(vectors)
+        ]
+        return self._answer(f"embd-{outer_id}", model, data, requests)
+
+    async def pooling(self, body: VectorsBody, outer_id: str) -> Numbers:
+        """POST /pooling."""
+        model, facts = self.served.name(body.model), self.served.pooling
+        task = body.task or (facts.tasks[0] if facts else "embed")
+        self.asker.check(task, "task")
+        wanted = Wanted(task, body.dimensions)
+        requests = await self.asker.inputs(body, body.input, wanted, outer_id, body.segments)
+        vectors = await Batches(self.embedder).run(requests)
+        whole = task.startswith("token_")
+        data = [
+            datum(index, one, body.encoding_format, whole=whole)
+            for index, one in enumerate(vectors)
+        ]
+        return self._answer(f"pool-{outer_id}", model, data, requests)
+
+    async def classify(self, body: ClassifyBody, outer_id: str) -> Numbers:
+        """POST /classify."""
+        model = self.served.name(body.model)
+        self.asker.check("classify")
+        requests = await self.asker.inputs(body, body.input, Wanted("classify"), outer_id)
+        vectors = await Batches(self.embedder).run(requests)
+        labels = self.served.pooling.labels if self.served.pooling else ()
+        data = [
+            Datum(
+                index,
+                label=label_of(one, labels),
+                probs=one.values,
+                num_classes=one.rows.shape[1],
+            )
+            for index, one in enumerate(vectors)
+        ]
+        return self._answer(f"classify-{outer_id}", model, data, requests)
+
+    async def score(self, body: ScoreBody, outer_id: str) -> Numbers:
+        """POST /score."""
+        model = self.served.name(body.model)
+        first = _one_of(body.text_1, body.queries, "text_1", "queries")
+        second = _one_of(body.text_2, body.documents, "text_2", "documents")
+        pairs = pairs_of(first, second)
+        scores, requests = await self._scores(body, pairs, outer_id)
+        data = [Datum(index, "score", score=one) for index, one in enumerate(scores)]
+        return self._answer(f"score-{outer_id}", model, data, requests)
+
+    async def rerank(self, body: RerankBody, outer_id: str) -> Numbers:
+        """POST /rerank: the best documents first; those of one score in their own order."""
+        model = self.served.name(body.model)
+        pairs = pairs_of(body.query, body.documents)
+        scores, requests = await self._scores(body, pairs, outer_id)
+        best = sorted(enumerate(scores), key=lambda one: -one[1])[: body.top_n or None]
+        told = body.return_documents is not False
+        results = [
+            Datum(
+                index,
+                document={"text": body.documents[index]} if told else UNSET,
+                relevance_score=score,
+            )
+            for index, score in best
+        ]
+        return self._answer(f"rerank-{outer_id}", model, results, requests, ranked=True)
+
+    async def _scores(
+        self, body: PoolingBody, pairs: Sequence[Pair], outer_id: str
+    ) -> tuple[list[float], list[PoolingRequest]]:
+        """A cross-encoder reads both at once; embeddings of each are compared."""
+        facts, batches = self.served.pooling, Batches(self.embedder)
+        if facts is not None and not facts.scores:
+            labels = f"The model tells {len(facts.labels)} classes apart"
+            raise BadRequest(f"{labels}: a score needs embeddings, or a head of one output")
+        if facts is not None and facts.labels:
+            requests = await self.asker.pairs(body, pairs, outer_id)
+            return [one.values[0] for one in await batches.run(requests)], requests
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+        requests = await self.asker.texts(body, texts, outer_id)
+        vectors: dict[str, Vector] = dict(zip(texts, await batches.run(requests), strict=True))
+        return [cosine(vectors[one], vectors[two]) for one, two in pairs], requests
+
+    def _answer(
+        self,
+        name: str,
+        model: str,
+        data: list[Datum],
+        requests: Sequence[PoolingRequest],
+        *,
+        ranked: bool = False,
+    ) -> Numbers:
+        tokens = sum(len(one.prompt) for one in requests)
+        created, usage = int(self.clock()), Usage(tokens, tokens)
+        if ranked:
+            return Numbers(id=name, created=created, model=model, results=data, usage=usage)
+        return Numbers(id=name, created=created, model=model, data=data, usage=usage)
+
+
+def _one_of(given: Texts | None, other: Texts | None, name: str, alias: str) -> Texts:
+    if given is not None and other is not None:
+        raise BadRequest(f"{name} and {alias} are the same field: give one", alias)
+    found = given if given is not None else other
+    if not found:
+        raise BadRequest(f"{name} must not be empty", name)
+    return found

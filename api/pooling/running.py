@@ -1,0 +1,78 @@
+"""Any number of pooling requests, in batches that are small enough to share a cluster."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from api.generator import Embedder, PooledEvent, StreamFailed
+from engine.request import PoolingRequest
+
+MOST_AT_ONCE = 32
+MOST_TOKENS_AT_ONCE = 16_384
+BATCHES_AT_ONCE = 4
+
+
+class NoNumber(StreamFailed):
+    """The model made something of a prompt that is no number."""
+
+    retryable = False
+    status = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """One float32 vector, or one for each token: [rows, width]."""
+
+    rows: "np.ndarray[tuple[int, int], np.dtype[np.float32]]"
+
+    @property
+    def values(self) -> list[float]:
+        """All of them, row by row."""
+        values: list[float] = self.rows.ravel().tolist()
+        return values
+
+
+@dataclass(slots=True)
+class Batches:
+    """A few of one body's batches run at a time, however many there are."""
+
+    embedder: Embedder
+    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BATCHES_AT_ONCE))
+
+    async def run(self, requests: Sequence[PoolingRequest]) -> list[Vector]:
+        """In order; raises StreamFailed if any fails. Cancelling it aborts them all."""
+        tasks = [asyncio.create_task(self._one(some)) for some in split(requests)]
+        try:
+            pooled = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return [vector for some in pooled for vector in some]
+
+    async def _one(self, requests: Sequence[PoolingRequest]) -> list[Vector]:
+        async with self._room:
+            return [vector_of(one) for one in await self.embedder.embed(requests)]
+
+
+def split(requests: Sequence[PoolingRequest]) -> Iterator[Sequence[PoolingRequest]]:
+    """Neighbours, up to so many requests and so many tokens; a long one goes alone."""
+    first, tokens = 0, 0
+    for index, one in enumerate(requests):
+        tokens += len(one.prompt)
+        full = index - first == MOST_AT_ONCE or tokens > MOST_TOKENS_AT_ONCE
+        if full and index > first:
+            yield requests[first:index]
+            first, tokens = index, len(one.prompt)
+    if first < len(requests):
+        yield requests[first:]
+
+
+def vector_of(event: PooledEvent) -> Vector:
+    """Raises NoNumber: JSON cannot tell it, and nobody could use it."""
+    rows = np.frombuffer(event.values, np.float32).reshape(-1, event.width)
+    if not np.isfinite(rows).all():
+        raise NoNumber("the model's vector has entries that are no numbers")
+    return Vector(rows)

@@ -1,0 +1,35 @@
+"""Pairs of texts, and how alike their embeddings are. Pure."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from api.errors import BadRequest
+from api.pooling.asking import MOST_INPUTS
+from api.pooling.bodies import Texts
+from api.pooling.running import Vector
+
+Pair = tuple[str, str]
+
+
+def pairs_of(first: Texts, second: Texts) -> Sequence[Pair]:
+    """One text with each of the others, or each with its own; raises BadRequest."""
+    ones = [first] if isinstance(first, str) else first
+    twos = [second] if isinstance(second, str) else second
+    if len(ones) == 1:
+        ones = ones * len(twos)
+    if not twos:
+        raise BadRequest("documents must not be empty", "documents")
+    if len(twos) > MOST_INPUTS:
+        raise BadRequest(f"more than {MOST_INPUTS} pairs in one request", "text_2")
+    if len(ones) != len(twos):
+        said = f"{len(ones)} and {len(twos)} texts cannot be paired: 1:1, 1:N or N:N"
+        raise BadRequest(said, "text_2")
+    return list(zip(ones, twos, strict=True))
+
+
+def cosine(one: Vector, two: Vector) -> float:
+    """Between -1 and 1; 0 for a vector of zeros, which is like nothing."""
+    first, second = (vector.rows[0].astype(np.float64) for vector in (one, two))
+    length = float(np.linalg.norm(first) * np.linalg.norm(second))
+    return float(first @ second) / length if length else 0.0
