@@ -39,4 +39,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --upgrade pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable . --group dev
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps nixl nixl-cu12
+	$(BIN)/python -m engine.kernels.build
 	touch $@

@@ -7,6 +7,7 @@ import torch
 from engine.api import EngineInfo
 from engine.attention.kv_memory import KvMemory, KvShape
 from engine.errors import UnusableCheckpoint
+from engine.kernels.native import open_kernels
 from engine.models.checkpoint import open_checkpoint
 from engine.models.config import ModelConfig, parse_config
 from engine.models.rope import reaches_far
@@ -32,7 +33,8 @@ def load_engine(config: EngineConfig) -> TorchEngine:
     shape = _kv_shape(model)
     block_bytes = config.block_size * shape.numbers * dtype.itemsize
     blocks = _num_blocks(config, max_len, block_bytes, device)
-    memory = KvMemory(shape, blocks, config.block_size, dtype, device)
+    kernels = open_kernels(config.cpu_kernels) if device.type == "cpu" else None
+    memory = KvMemory(shape, blocks, config.block_size, dtype, device, kernels)
     info = EngineInfo(
         checkpoint.fingerprint(_kv_variant(model, max_len)),
         max_len,

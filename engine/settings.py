@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class EngineConfig:
     """None means: as the checkpoint or the machine suggests.
 
-    `kv_cache_memory_bytes` bounds the KV blocks, `threads` the cores of the CPU.
+    `kv_cache_memory_bytes` bounds the KV blocks, `threads` the cores of the CPU. `cpu_kernels`
+    are `native`, `torch`, or `auto`: native if they can be had.
     """
 
     model: str
@@ -20,3 +21,4 @@ class EngineConfig:
     kv_cache_memory_bytes: int | None = None
     enable_prefix_caching: bool = True
     threads: int | None = None
+    cpu_kernels: str = "auto"

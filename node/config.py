@@ -30,6 +30,8 @@ class ServingOptions:
     """Any torch device."""
     threads: int | None = None
     """Cores for an engine's kernels. Default: the machine's; `up` shares them among nodes."""
+    cpu_kernels: Literal["auto", "native", "torch"] = "auto"
+    """Compiled kernels, plain torch, or compiled ones where there is a compiler."""
     max_model_len: int | None = None
     """Longest prompt plus answer, in tokens. Default: what the model was trained for."""
     max_num_seqs: int = 64

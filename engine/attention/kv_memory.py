@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.api import KvRegion
+from engine.kernels.native import Kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class KvMemory:
     """The tensor, its views, and where a token or a block lies in them.
 
     `token_rows` is [blocks * layers * parts * heads * block_size, width], `block_rows` is
-    [blocks * layers * parts * heads, block_size * width].
+    [blocks * layers * parts * heads, block_size * width]. `kernels` are for attention over
+    it; None: plain torch.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class KvMemory:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        kernels: Kernels | None = None,
     ) -> None:
+        self.kernels = kernels if device.type == "cpu" else None
         self.shape, self.block_size, self.num_blocks = shape, block_size, num_blocks
         self.rows_per_layer = shape.parts * shape.heads
         self.rows_per_block = shape.layers * self.rows_per_layer
@@ -69,6 +73,14 @@ class KvMemory:
         tensor, size = self.block_rows, self.block_rows.element_size()
         block_bytes = self.block_size * self.shape.numbers * size
         return [KvRegion(tensor.data_ptr(), block_bytes, self.num_blocks, str(tensor.device))]
+
+    @property
+    def blocks(self) -> Tensor:
+        """All of it as [block, layer, part, kv_head, token, width]."""
+        shape, size = self.shape, self.block_size
+        return self.block_rows.view(
+            self.num_blocks, shape.layers, shape.parts, shape.heads, size, shape.width
+        )
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Forget what is in some blocks."""

@@ -1,4 +1,6 @@
-"""Paged attention in plain torch: right on any device, and the twin of faster kernels.
+"""Paged attention: by the CPU kernel where there is one, or else in plain torch.
+
+Plain torch is right on any device, and the twin that the kernel is compared with.
 
 A batch's tokens lie behind one another: first the sequences that want one token each, then
 the chunks of prompts. Of the first kind, those of like length are padded to the longest and
@@ -9,6 +11,7 @@ What is masked is still multiplied, by zero, and that is not zero for what is no
 a sequence is padded with its own blocks, and a block is cleared before it is half used.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -18,6 +21,7 @@ from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
 from engine.attention.style import AttentionStyle
+from engine.kernels.native import PagedAttention
 
 QUERIES_AT_ONCE = 64
 SHORT = 512
@@ -113,11 +117,15 @@ class AttentionBatch:
         self.positions = self._ids([position for _, ours in at for position in ours])
         self.slots = self._slots([span.blocks[i // size] for span, ours in at for i in ours])
         self.entered = [block for span in spans for block in span.entered(size)]
-        alike = [list(some) for _, some in groupby(singles, key=_size_class)]
-        self._groups = [self._group(some) for some in [*alike, *([one] for one in chunks)]]
+        self._compiled, self._groups = self._compile(spans), list[_Group]()
+        if self._compiled is None:
+            alike = [list(some) for _, some in groupby(singles, key=_size_class)]
+            self._groups = [self._group(some) for some in [*alike, *([one] for one in chunks)]]
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
         """[tokens, heads, width] against the layer's KV; [tokens, heads * value width]."""
+        if self._compiled is not None:
+            return self._compiled.attend(layer, style, queries)
         kv_heads, width = self.memory.shape.heads, self.memory.shape.width
         first, parts = 0, list[Tensor]()
         for group in self._groups:
@@ -131,6 +139,17 @@ class AttentionBatch:
                 parts.append(one.attend(some, *known, style))
             first += count
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _compile(self, spans: Sequence[Span]) -> PagedAttention | None:
+        kernels, row = self.memory.kernels, 0
+        if kernels is None:
+            return None
+        told, table = array("q"), array("q")
+        for span in spans:
+            told.extend((span.start, span.length, row, len(table)))
+            table.extend(span.blocks)
+            row += span.length
+        return kernels.attention(self.memory.blocks, self.memory.shape.value_width, told, table)
 
     def _group(self, spans: Sequence[Span]) -> _Group:
         """Padded to the longest; a single has one query, a chunk may be cut into slices."""

@@ -1,0 +1,100 @@
+"""Compiles the CPU kernels, once for a machine; `python -m engine.kernels.build` at install.
+
+They know pointers and sizes, and neither Python nor torch, so a compiler is all it takes. The
+library lies under the environment's own prefix, or where that cannot be written, in the user's
+cache. Its name has a digest of the sources, of the flags and of the processor's features: code
+for one machine is not found by another, and a new version does not find the old one.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from engine.errors import NoKernels
+
+SOURCES = Path(__file__).parent / "native"
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp")
+CPU_INFO = Path("/proc/cpuinfo")
+LONGEST_S = 120
+
+
+def main() -> None:
+    """Say in one line what became of it; without a compiler that is no failure."""
+    try:
+        said = f"CPU kernels: {library()}"
+    except NoKernels as error:
+        said = f"CPU kernels: none, plain torch is used ({error})"
+    sys.stdout.write(said + "\n")
+
+
+def library() -> Path:
+    """The compiled kernels, which are compiled now if they never were; raises NoKernels."""
+    name = f"pdserve-{_digest()}.so"
+    for folder in _folders():
+        if (folder / name).exists():
+            return folder / name
+    for folder in _folders():
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            return _build(folder / name)
+    raise NoKernels("no folder to write to")
+
+
+def compile_into(target: Path, compiler: str, flags: Sequence[str] = FLAGS) -> None:
+    """Compile all sources into one library; raises NoKernels.
+
+    It appears at its place all at once, so who finds it finds it whole.
+    """
+    sources = sorted(str(path) for path in SOURCES.glob("*.cpp"))
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        made = Path(folder) / target.name
+        command = [compiler, *flags, *sources, "-o", str(made)]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=LONGEST_S)
+        except subprocess.CalledProcessError as error:
+            lines = error.stderr.decode(errors="replace").strip().splitlines() or ["no word"]
+            raise NoKernels(f"{compiler} failed: {lines[0]}") from error
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NoKernels(f"{compiler}: {error}") from error
+        made.replace(target)
+
+
+def _build(target: Path) -> Path:
+    """One process compiles, others wait for it."""
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            compile_into(target, os.environ.get("CXX", "g++"))
+    return target
+
+
+def _folders() -> Iterable[Path]:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(sys.prefix) / "cache", Path(cache) / "pdserve"
+
+
+def _digest() -> str:
+    said = hashlib.sha256(repr((FLAGS, platform.machine(), _features())).encode())
+    for path in sorted(SOURCES.iterdir()):
+        said.update(path.read_bytes())
+    return said.hexdigest()[:16]
+
+
+def _features() -> str:
+    """What Linux says of the first processor: its model and its instructions."""
+    with suppress(OSError):
+        lines = CPU_INFO.read_text().split("\n\n")[0].splitlines()
+        told = ("model name", "flags", "Features", "CPU part")
+        return "\n".join(sorted(line for line in lines if line.startswith(told)))
+    return platform.processor()
+
+
+if __name__ == "__main__":
+    main()

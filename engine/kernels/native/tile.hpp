@@ -1,0 +1,116 @@
+// The one inner loop of all products: a few rows by a few vectors of columns, in registers.
+//
+// The right side is packed in words of 32 bits, [steps][columns]: a word is one float, or a
+// pair of bfloat16 that are neighbours along the inner dimension. The left side has its words
+// along the inner dimension. So a step is a broadcast word times a vector of words.
+#pragma once
+
+#include "numbers.hpp"
+
+namespace pd {
+
+// How words are multiplied: one float at a time, or two bfloat16 with one rounding.
+struct Singles {
+    static constexpr long UNIT = 1;
+    static Floats multiply_add(Floats sum, uint32_t left, Floats right) {
+        return sum + (Floats)(Words{} + left) * right;
+    }
+};
+
+#ifdef PD_PAIRS
+struct Pairs {
+    static constexpr long UNIT = 2;
+    static Floats multiply_add(Floats sum, uint32_t left, Floats right) {
+        return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)left),
+                                        (__m512bh)right);
+    }
+};
+#else
+typedef Singles Pairs;
+#endif
+
+constexpr long MOST_ROWS = 6, MOST_VECTORS = 4;
+
+// [rows][..] words times [steps][columns] words: float sums [rows][..], set or added to.
+struct Product {
+    const uint32_t* left;
+    long left_stride;
+    const uint32_t* right;
+    long right_stride;
+    float* sums;
+    long sums_stride;
+    long steps;
+    bool add;
+    long ahead = 0;  // how many words on the right side is fetched ahead, if it comes from far
+};
+
+template <class Kind, int ROWS, int VECTORS, bool FETCH = false>
+inline void tile(const Product& of, long row, long column) {
+    Floats sums[ROWS][VECTORS];
+    float* target = of.sums + row * of.sums_stride + column;
+    for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < VECTORS; ++v)
+            sums[r][v] =
+                of.add ? load<Floats>(target + r * of.sums_stride + v * LANES) : Floats{};
+    const uint32_t* left = of.left + row * of.left_stride;
+    const uint32_t* right = of.right + column;
+    for (long step = 0; step < of.steps; ++step, right += of.right_stride) {
+        Floats some[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) {
+            some[v] = load<Floats>(right + v * LANES);
+            if (FETCH) __builtin_prefetch(right + v * LANES + of.ahead);
+        }
+        for (int r = 0; r < ROWS; ++r) {
+            uint32_t word = left[r * of.left_stride + step];
+            for (int v = 0; v < VECTORS; ++v)
+                sums[r][v] = Kind::multiply_add(sums[r][v], word, some[v]);
+        }
+    }
+    for (int r = 0; r < ROWS; ++r)
+        for (int v = 0; v < VECTORS; ++v)
+            store(target + r * of.sums_stride + v * LANES, sums[r][v]);
+}
+
+template <class Kind, int VECTORS>
+inline void tile_rows(const Product& of, long rows, long row, long column) {
+    if (of.ahead && row == 0) {
+        switch (rows) {
+            case 1: return tile<Kind, 1, VECTORS, true>(of, row, column);
+            case 2: return tile<Kind, 2, VECTORS, true>(of, row, column);
+            case 3: return tile<Kind, 3, VECTORS, true>(of, row, column);
+            case 4: return tile<Kind, 4, VECTORS, true>(of, row, column);
+            case 5: return tile<Kind, 5, VECTORS, true>(of, row, column);
+            case 6: return tile<Kind, 6, VECTORS, true>(of, row, column);
+        }
+    }
+    switch (rows) {
+        case 1: return tile<Kind, 1, VECTORS>(of, row, column);
+        case 2: return tile<Kind, 2, VECTORS>(of, row, column);
+        case 3: return tile<Kind, 3, VECTORS>(of, row, column);
+        case 4: return tile<Kind, 4, VECTORS>(of, row, column);
+        case 5: return tile<Kind, 5, VECTORS>(of, row, column);
+        case 6: return tile<Kind, 6, VECTORS>(of, row, column);
+    }
+}
+
+// All of it; `columns` is a multiple of LANES. Rows are shared out evenly over the tiles.
+template <class Kind>
+inline void multiply(const Product& of, long rows, long columns) {
+    long groups = (rows + MOST_ROWS - 1) / MOST_ROWS;
+    for (long column = 0; column < columns;) {
+        long vectors = (columns - column) / LANES;
+        vectors = vectors < MOST_VECTORS ? vectors : MOST_VECTORS;
+        for (long group = 0; group < groups; ++group) {
+            long row = rows * group / groups, next = rows * (group + 1) / groups;
+            switch (vectors) {
+                case 1: tile_rows<Kind, 1>(of, next - row, row, column); break;
+                case 2: tile_rows<Kind, 2>(of, next - row, row, column); break;
+                case 3: tile_rows<Kind, 3>(of, next - row, row, column); break;
+                case 4: tile_rows<Kind, 4>(of, next - row, row, column); break;
+            }
+        }
+        column += vectors * LANES;
+    }
+}
+
+}  // namespace pd

@@ -1,0 +1,137 @@
+"""The compiled kernels say what plain torch says; without a compiler, plain torch says it."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.attention.kv_memory import KvMemory, KvShape
+from engine.attention.paged import AttentionBatch, Span
+from engine.attention.style import AttentionStyle
+from engine.errors import NoKernels
+from engine.kernels import build
+from engine.kernels.native import Kernels, open_kernels
+from tests.fakes.checkpoints import make_checkpoint
+from tests.fakes.driver import load, prompt, requests, run
+
+PORTABLE = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fopenmp")
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.02, torch.float16: 3e-3}
+SINGLES, CHUNKS = (1, 7, 100, 1025, 2300), ((3, 3), (40, 5), (600, 70), (1100, 8))
+SHAPES = {
+    "shared": (KvShape(2, 2, 64), 14, 16),
+    "alone": (KvShape(2, 3, 64), 3, 7),
+    "odd": (KvShape(2, 1, 24), 5, 5),
+    "wide": (KvShape(1, 2, 128), 8, 16),
+    "many": (KvShape(1, 1, 32), 71, 1),
+    "latent": (KvShape(2, 1, 96, parts=1, value_width=80), 6, 16),
+}
+STYLES = {
+    "plain": AttentionStyle(0.125),
+    "window": AttentionStyle(0.125, window=37),
+    "softcap": AttentionStyle(0.3, softcap=2.0),
+    "sinks": AttentionStyle(0.125, window=1500, sinks=torch.linspace(-3, 6, 14)),
+}
+
+
+@pytest.fixture(scope="module", params=["this machine", "any machine"])
+def kernels(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Kernels:
+    """As they are installed, and compiled for no machine in particular."""
+    if request.param == "this machine":
+        return Kernels(build.library())
+    path = tmp_path_factory.mktemp("kernels") / "portable.so"
+    build.compile_into(path, "g++", PORTABLE)
+    return Kernels(path)
+
+
+def batch(memory: KvMemory) -> AttentionBatch:
+    """Some of everything: single queries, drafts, chunks; blocks in no order."""
+    order = torch.randperm(memory.num_blocks, generator=torch.Generator().manual_seed(0))
+    blocks, size = iter(order.tolist()), memory.block_size
+
+    def span(end: int, length: int) -> Span:
+        return Span(end - length, length, list(itertools.islice(blocks, -(-end // size))))
+
+    return AttentionBatch(
+        memory, [span(end, 1) for end in SINGLES], [span(end, some) for end, some in CHUNKS]
+    )
+
+
+def attend(
+    memory: KvMemory, heads: int, style: AttentionStyle, kernels: Kernels | None
+) -> Tensor:
+    memory.kernels = kernels
+    tokens = len(SINGLES) + sum(some for _, some in CHUNKS)
+    generator = torch.Generator().manual_seed(2)
+    queries = torch.randn(tokens, heads, memory.shape.width, generator=generator)
+    return batch(memory).attend(memory.shape.layers - 1, style, queries.to(memory.token_rows))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_attention_is_its_twin(shape: str, dtype: torch.dtype, kernels: Kernels) -> None:
+    kept, heads, size = SHAPES[shape]
+    blocks = sum(-(-end // size) for end in (*SINGLES, *(end for end, _ in CHUNKS)))
+    memory = KvMemory(kept, blocks, size, dtype, torch.device("cpu"))
+    memory.block_rows.normal_(generator=torch.Generator().manual_seed(1))
+    for name, style in STYLES.items():
+        if style.sinks is not None and heads != len(style.sinks):
+            continue
+        ours, twin = (attend(memory, heads, style, one) for one in (kernels, None))
+        error = (ours.double() - twin.double()).abs().max() / twin.abs().max()
+        assert error < TOLERANCE[dtype], name
+
+
+def test_a_sequence_attends_alike_whoever_is_there(kernels: Kernels) -> None:
+    memory = KvMemory(KvShape(1, 2, 64), 400, 16, torch.bfloat16, torch.device("cpu"), kernels)
+    memory.block_rows.normal_()
+    style, queries = AttentionStyle(0.125), torch.randn(3, 8, 64).bfloat16()
+    spans = [
+        Span(at, 1, range(first, first + 130))
+        for at, first in ((2050, 0), (9, 130), (999, 200))
+    ]
+    together = AttentionBatch(memory, spans, []).attend(0, style, queries)
+    for span, query, row in zip(spans, queries, together, strict=True):
+        alone = AttentionBatch(memory, [span], []).attend(0, style, query[None])
+        assert torch.equal(alone[0], row)
+
+
+def test_what_lies_behind_a_sequence_does_not_matter(kernels: Kernels) -> None:
+    """Not even if it is no number."""
+    memory = KvMemory(KvShape(1, 1, 32), 4, 16, torch.float32, torch.device("cpu"), kernels)
+    memory.blocks[0, ..., 5:, :] = torch.nan
+    memory.blocks[1:] = torch.nan
+    batch = AttentionBatch(memory, [Span(4, 1, [0, 1, 2])], [Span(0, 5, [0, 3])])
+    assert batch.attend(0, AttentionStyle(1.0), torch.ones(6, 2, 32)).isfinite().all()
+
+
+def test_an_engine_answers_alike_with_and_without(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "qwen2")
+    prompts = [prompt(length) for length in (1, 17, 60, 130)]
+    native, plain = (
+        load(tmp_path, cpu_kernels=one, max_num_batched_tokens=48)
+        for one in ("native", "torch")
+    )
+    assert (native.memory.kernels is None, plain.memory.kernels is None) == (False, True)
+    assert run(native, requests(prompts)) == run(plain, requests(prompts))
+
+
+def test_without_a_compiler_plain_torch_is_used_unless_kernels_are_demanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent")
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert open_kernels("auto") is None
+    with pytest.raises(NoKernels, match="/nonexistent"):
+        open_kernels("native")
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
+    with pytest.raises(NoKernels, match="no-such-option"):
+        build.compile_into(tmp_path / "kernels.so", "g++", ("--no-such-option",))
+    assert not list(tmp_path.iterdir())
