@@ -149,6 +149,7 @@ def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
         "window": None,
         "rotated": [True] * layers,
         "rope_interleaved": False,
+        "partial_rotary": False,
     }
 
 
@@ -157,9 +158,16 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
     kinds, window, rotated, interleaved = (
         fields.pop(key) for key in ("layer_types", "window", "rotated", "rope_interleaved")
     )
-    ropes = read_ropes(raw, fields["head_dim"])
+    ropes, whole = read_ropes(raw, fields["head_dim"]), fields["head_dim"]
+    if not fields.pop("partial_rotary") and any(
+        rope["rotary_dim"] != whole for rope in ropes.values()
+    ):
+        raise ValueError(f"partial_rotary_factor is not supported with {raw['model_type']}")
     if unknown := {*kinds} - {SLIDING, FULL}:
         raise ValueError(f"layer_types {', '.join(sorted(unknown))} are not supported")
+    if not len(kinds) == len(rotated) == raw["num_hidden_layers"]:
+        said = f"{len(kinds)} layer_types, {len(rotated)} of no_rope_layers"
+        raise ValueError(f"{said} for {raw['num_hidden_layers']} layers")
     layers = [
         {
             "window": window if kind == SLIDING else None,
@@ -169,6 +177,4 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
         }
         for kind, turned in zip(kinds, rotated, strict=True)
     ]
-    if len(layers) != raw["num_hidden_layers"]:
-        raise ValueError(f"{len(layers)} layer_types for {raw['num_hidden_layers']} layers")
     return {**fields, "max_positions": max_positions(raw, ropes), "layers": layers}

@@ -55,7 +55,8 @@ def _qwen_windows(raw: Raw) -> dict[str, Any]:
 
 
 def _phi3(raw: Raw) -> dict[str, Any]:
-    return {"fused_qkv": True, "fused_gate_up": True, **windows({**raw, "layer_types": None})}
+    fused = {"fused_qkv": True, "fused_gate_up": True, "partial_rotary": True}
+    return {**fused, **windows({**raw, "layer_types": None})}
 
 
 def _phi3_today(raw: Raw) -> Raw:
@@ -138,6 +139,7 @@ def _glm(raw: Raw) -> dict[str, Any]:
         "qkv_bias": raw["attention_bias"],
         "fused_gate_up": True,
         "rope_interleaved": True,
+        "partial_rotary": True,
     }
 
 

@@ -18,8 +18,9 @@ class Family:
     """How the configs of one architecture are read.
 
     `differs` answers fields of ModelConfig that are not what _common of
-    engine/models/config.py makes of the config, and three that layers are made of:
-    `layer_types` and `window` (see `windows`), and `rotated`, whether each layer has a rope.
+    engine/models/config.py makes of the config, and some that layers are made of:
+    `layer_types` and `window` (see `windows`), `rotated`, whether each layer has a rope,
+    `rope_interleaved` of all ropes, and `partial_rotary`, whether configs may ask for it.
     `unsaid` is what configs mean by the keys they leave out. `today` puts old spellings into
     those of today. `neutral` names keys that we do not honour, with the values that ask for
     nothing; any other is refused.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Running, running, stage, tokens_of
-from tests.fakes.checkpoints import FAMILY_SHAPE, make_checkpoint
+from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import prompt
 from tests.fakes.reference import Reference
 
@@ -14,11 +14,17 @@ CHUNK = 64
 LENGTHS = [1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129]
 PROMPTS = [prompt(length, seed) for seed in (0, 1) for length in LENGTHS]
 ANSWER = 12
+FAMILIES = [
+    "llama",
+    "mistral",
+    "qwen3",
+    "gemma3_text",
+]  # tests/integration/test_parity.py has all
 SAMPLED = {"temperature": 1.0, "top_p": 0.9, "top_k": 50, "max_tokens": ANSWER}
 
 
 @pytest.mark.parametrize("connector", ["nixl", "tcp"])
-@pytest.mark.parametrize("family", FAMILY_SHAPE)
+@pytest.mark.parametrize("family", FAMILIES)
 async def test_split_answers_are_those_of_transformers(
     tmp_path: Path, family: str, connector: str
 ) -> None:

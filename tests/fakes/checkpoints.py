@@ -40,14 +40,17 @@ SHAPE = {
     "bos_token_id": None,
     "eos_token_id": 0,
 }
+LAST_WINDOWED = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}
+# with windows in the families that have them: shorter than most prompts of the tests
 FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     "llama": {},
-    "mistral": {"sliding_window": None},
-    "qwen2": {},
-    "qwen3": {"head_dim": 16},
+    "mistral": {"sliding_window": 20},
+    "qwen2": LAST_WINDOWED,
+    "qwen3": {"head_dim": 16, **LAST_WINDOWED},
     "ministral": {"head_dim": 8, "sliding_window": 20},
     "phi3": {
         "pad_token_id": 0,
+        "sliding_window": 20,
         "rope_parameters": {
             "rope_theta": 1e4,
             "rope_type": "default",
@@ -68,7 +71,12 @@ FAMILY_SHAPE: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.2,
         "logits_scaling": 3.0,
     },
-    "smollm3": {"no_rope_layer_interval": 2, "pad_token_id": 0},
+    "smollm3": {
+        "no_rope_layer_interval": 2,
+        "pad_token_id": 0,
+        "use_sliding_window": True,
+        "sliding_window": 20,
+    },
     "olmo2": {},
     "olmo3": {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 20},
     "glm": {"head_dim": 16, "pad_token_id": 0},

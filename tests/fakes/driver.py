@@ -96,3 +96,23 @@ def copy_blocks(
     assert ours.block_bytes == theirs.block_bytes
     for here, there in pairs:
         ctypes.memmove(theirs.at(there), ours.at(here), ours.block_bytes)
+
+
+def park(engine: TorchEngine, asked: Sequence[Request]) -> dict[RequestId, int]:
+    """Run prompts until all are parked; their first tokens."""
+    for request in asked:
+        engine.prefill(request)
+    engine.schedule()
+    first = drain(engine)
+    return {name: tokens[0] for name, tokens in first.items()}
+
+
+def move(source: TorchEngine, sink: TorchEngine, request: Request) -> int:
+    """Reserve, fetch what the sink does not know yet, and let the source forget it."""
+    reserved = sink.reserve(request)
+    assert reserved is not None
+    known = reserved.filled // sink.info.block_size
+    pairs = list(zip(source.blocks(request.request_id), reserved.blocks, strict=True))
+    copy_blocks(source, sink, pairs[known:])
+    source.release(request.request_id)
+    return known

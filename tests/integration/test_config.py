@@ -101,8 +101,7 @@ def test_yarn_without_a_factor_reaches_the_last_position() -> None:
         ({"head_dim": 7}, "multiple of 2.*head_dim"),
         ({"hidden_act": "relu2"}, "hidden_act relu2.*these are: silu, gelu"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
-        ({"partial_rotary_factor": 2}, "16 of 8 dimensions"),
-        ({"partial_rotary_factor": 0.4}, "rotary_dim"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is not supported with llama"),
         ({"rope_scaling": "linear"}, "config.json"),
         ({"rope_scaling": {"type": "linear", "factor": "two"}}, "factor"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor of rope type linear is missing"),
@@ -114,3 +113,27 @@ def test_yarn_without_a_factor_reaches_the_last_position() -> None:
 def test_what_we_cannot_run_is_named(changes: dict[str, object], text: str) -> None:
     with pytest.raises(UnusableCheckpoint, match=text):
         parse_config(raw_config("llama", **changes))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "text"),
+    [
+        ("phi3", {"partial_rotary_factor": 2}, "16 of 8 dimensions"),
+        ("phi3", {"partial_rotary_factor": 0.4}, "multiple of 2.*rotary_dim"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "2 of no_rope_layers for 30"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention True"),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0"),
+        ("gemma3_text", {"layer_types": ["chunked_attention"] * 30}, "layer_types chunked"),
+        (
+            "gemma3_text",
+            {"layer_types": ["full_attention"] * 3},
+            "3 layer_types.*for 30 layers",
+        ),
+        ("granite", {"logits_scaling": 0}, "division by zero"),
+    ],
+)
+def test_what_a_family_cannot_run_is_named(
+    family: str, changes: dict[str, object], text: str
+) -> None:
+    with pytest.raises(UnusableCheckpoint, match=text):
+        parse_config(raw_config(family, rope_parameters=None) | changes)

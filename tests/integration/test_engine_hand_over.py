@@ -1,6 +1,5 @@
 """A prompt run on one engine and continued on another says what one engine alone says."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from tests.fakes.driver import (
     drain,
     eager,
     load,
+    move,
+    park,
     prompt,
     requests,
     run,
@@ -37,26 +38,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         family: make_checkpoint(tmp_path_factory.mktemp(family), family, **shape)
         for family, shape in shapes.items()
     }
-
-
-def park(engine: TorchEngine, asked: Sequence[Request]) -> dict[RequestId, int]:
-    """Run prompts until all are parked; their first tokens."""
-    for request in asked:
-        engine.prefill(request)
-    engine.schedule()
-    first = drain(engine)
-    return {name: tokens[0] for name, tokens in first.items()}
-
-
-def move(source: TorchEngine, sink: TorchEngine, request: Request) -> int:
-    """Reserve, fetch what the sink does not know yet, and let the source forget it."""
-    reserved = sink.reserve(request)
-    assert reserved is not None
-    known = reserved.filled // sink.info.block_size
-    pairs = list(zip(source.blocks(request.request_id), reserved.blocks, strict=True))
-    copy_blocks(source, sink, pairs[known:])
-    source.release(request.request_id)
-    return known
 
 
 def busy(engine: TorchEngine) -> None:

@@ -1,0 +1,175 @@
+"""Every family, in every dtype, says what transformers says, whatever an engine does with it.
+
+docs/reference/models.md has one cell for each of these tests (tests/parity.py).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.request import Request, Sampling
+from engine.torch_engine import TorchEngine
+from tests.fakes.checkpoints import FAMILY_SHAPE, make_checkpoint
+from tests.fakes.driver import (
+    assert_idle,
+    drain,
+    load,
+    move,
+    park,
+    prompt,
+    prompt_logits,
+    requests,
+    run,
+)
+from tests.fakes.families import Feature, covered
+from tests.fakes.reference import Reference
+
+PROMPTS = [prompt(length) for length in (1, 17, 33, 75, 130)]
+SHARED = PROMPTS[3]  # what other prompts begin with
+BRANCHES = [(*SHARED, 1, 2, 3), (*SHARED[:48], 9), SHARED]
+TOKENS = {"float32": 64, "bfloat16": 16, "float16": 16}
+EQUAL = 1e-4  # logits of float32 that are closer may be either's first
+MORE = 1.25  # a sum in another order has another error
+
+Answers = list[tuple[Sequence[int], list[int]]]  # what each prompt was answered
+
+
+@dataclass
+class Trial:
+    """One family in one dtype: a checkpoint, and its judge."""
+
+    folder: Path
+    dtype: str
+    exact: Reference
+    tolerance: float  # how far below the best logit a chosen one may be
+
+    def engine(self, **settings: object) -> TorchEngine:
+        """The dtype is the checkpoint's."""
+        return load(self.folder, dtype="auto", **settings)
+
+    def requests(self, prompts: Sequence[tuple[int, ...]]) -> list[Request]:
+        """Greedy ones."""
+        tokens = TOKENS[self.dtype]
+        return requests(prompts, Sampling(max_tokens=tokens, temperature=0, ignore_eos=True))
+
+    def answers(self, **settings: object) -> Answers:
+        """Of one engine, to all prompts at once."""
+        said = run(self.engine(**settings), self.requests(PROMPTS))
+        return list(zip(PROMPTS, said, strict=True))
+
+    def shortfall(self, tokens: Sequence[int], answer: list[int]) -> float:
+        """By how much the best token was better than the chosen one, at most."""
+        theirs = self.exact.logits([*tokens, *answer])[len(tokens) - 1 : -1]
+        chosen = theirs.gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1)
+        return float((theirs.amax(1) - chosen).max())
+
+
+@dataclass
+class Trials:
+    """Each is made once."""
+
+    folder: Path
+    made: dict[tuple[str, str], Trial] = field(default_factory=dict)
+
+    def of(self, family: str, dtype: str) -> Trial:
+        """The logits of a prompt are judged at once."""
+        if (family, dtype) not in self.made:
+            self.made[family, dtype] = self._make(family, dtype)
+        return self.made[family, dtype]
+
+    def _make(self, family: str, dtype: str) -> Trial:
+        """What rounding costs transformers is what it may cost us."""
+        folder = make_checkpoint(self.folder / family / dtype, family, dtype=dtype)
+        exact, tolerance = Reference(folder), EQUAL
+        if dtype != "float32":
+            rounded = Reference(folder, getattr(torch, dtype)).logits(PROMPTS[-1])
+            tolerance = 2 * MORE * float((rounded - exact.logits(PROMPTS[-1])).abs().max())
+        return Trial(folder, dtype, exact, tolerance)
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    return Trials(tmp_path_factory.mktemp("families"))
+
+
+def whole(trial: Trial) -> Answers:
+    return trial.answers(max_num_batched_tokens=512)
+
+
+def chunked(trial: Trial) -> Answers:
+    return trial.answers(max_num_batched_tokens=32)
+
+
+def odd_blocks(trial: Trial) -> Answers:
+    return trial.answers(block_size=5, max_num_batched_tokens=29)
+
+
+def windows(trial: Trial) -> Answers:
+    engine = trial.engine(block_size=3, max_num_batched_tokens=13)
+    spans = [layer.window for layer in engine.decoder.config.layers if layer.window]
+    assert spans
+    assert max(spans) < len(PROMPTS[-1])
+    return list(zip(PROMPTS, run(engine, trial.requests(PROMPTS)), strict=True))
+
+
+def shared_prefixes(trial: Trial) -> Answers:
+    engine = trial.engine()
+    run(engine, trial.requests([SHARED]))
+    asked = trial.requests(BRANCHES)
+    for request in asked:
+        engine.generate(request)
+    known = {one.request_id: one.cached_tokens for one in engine.schedule()}
+    assert [known[request.request_id] for request in asked] == [64, 48, 64]
+    answers = drain(engine)
+    return [(request.prompt, answers[request.request_id]) for request in asked]
+
+
+def split(trial: Trial) -> Answers:
+    source, sink = trial.engine(max_num_batched_tokens=32), trial.engine()
+    run(sink, trial.requests([prompt(70, seed=9)]))  # no block is where it was elsewhere
+    asked = trial.requests(PROMPTS)
+    first = park(source, asked)
+    for request in asked:
+        move(source, sink, request)
+        sink.resume(request.request_id, [first[request.request_id]])
+    sink.schedule()
+    rest = drain(sink)
+    assert_idle(source)
+    assert_idle(sink)
+    return [(one.prompt, [first[one.request_id], *rest[one.request_id]]) for one in asked]
+
+
+HOW: dict[Feature, Callable[[Trial], Answers]] = {
+    Feature.WHOLE: whole,
+    Feature.CHUNKED: chunked,
+    Feature.ODD_BLOCKS: odd_blocks,
+    Feature.SHARED: shared_prefixes,
+    Feature.WINDOWS: windows,
+    Feature.SPLIT: split,
+}
+
+
+@pytest.mark.parametrize(("family", "dtype", "feature"), list(covered()))
+def test_answers_are_those_of_transformers(
+    trials: Trials, family: str, dtype: str, feature: Feature
+) -> None:
+    trial = trials.of(family, dtype)
+    for tokens, answer in HOW[feature](trial):
+        assert len(answer) == TOKENS[dtype]
+        assert trial.shortfall(tokens, answer) < trial.tolerance
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("family", FAMILY_SHAPE)
+def test_half_precision_is_as_close_to_float32_as_transformers_is(
+    trials: Trials, family: str, dtype: str
+) -> None:
+    trial = trials.of(family, dtype)
+    engine, tokens = trial.engine(), PROMPTS[-1]
+    assert engine.info.kv_dtype == dtype
+    rounded = Reference(trial.folder, getattr(torch, dtype)).logits(tokens)
+    truth, ours = trial.exact.logits(tokens), prompt_logits(engine, tokens, 32)
+    assert (ours - truth).norm() < MORE * (rounded - truth).norm()
