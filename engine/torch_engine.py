@@ -23,7 +23,6 @@ from engine.models.decoder import Decoder
 from engine.pooling.checks import check_task
 from engine.pooling.pooler import Pooler
 from engine.request import PoolingRequest, Request, RequestId
-from engine.sampling.checks import check_sampling
 from engine.sampling.sampler import Draw, Sampler
 from engine.sampling.sampler import Drawn as DrawnRows
 from engine.sampling.scoring import score
@@ -150,7 +149,7 @@ class TorchEngine:
         if odd := [one for one in (min(tokens), max(tokens)) if not 0 <= one < vocabulary]:
             raise UnknownToken(f"{request.request_id}: {odd} not in 0..{vocabulary - 1}")
         seq = Sequence(request, self.eos, parks)
-        check_sampling(request, vocabulary, seq.end_tokens)
+        self.sampler.check(seq)
         return seq
 
     @torch.inference_mode()

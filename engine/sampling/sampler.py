@@ -24,7 +24,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from engine.errors import UnusableSampling
 from engine.request import LARGEST_TEMPERATURE, Logprobs, Sampling
+from engine.sampling.checks import check_sampling
 from engine.sampling.logprobs import logprobs_of, tell
 from engine.sampling.masks import Grammars
 from engine.sampling.noise import gumbel, noise_key
@@ -60,6 +62,17 @@ class Sampler:
         self.vocabulary = vocabulary
         self.grammars = grammars
         self._shapings: WeakKeyDictionary[Sequence, Shaping] = WeakKeyDictionary()
+
+    @property
+    def remembered(self) -> int:
+        """Sequences whose past is kept; those that ask for nothing have none."""
+        return len(self._shapings)
+
+    def check(self, seq: Sequence) -> None:
+        """Raises UnknownToken or UnusableSampling for what cannot be sampled here."""
+        check_sampling(seq.request, self.vocabulary, seq.end_tokens)
+        if seq.request.sampling.grammar is not None and self.grammars is None:
+            raise UnusableSampling(f"{seq.request_id}: grammar: this engine knows none")
 
     def sample(self, logits: Tensor, draws: Seq[Draw]) -> Drawn:
         """One token for each row of `logits` [rows, vocabulary] float32, which may change."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from engine.api import Sampled
-from engine.errors import EmptyPrompt, RequestTooLong, UnknownToken
-from engine.request import FinishReason, Request, RequestId, Sampling
+from engine.errors import EmptyPrompt, RequestTooLong, UnknownToken, UnusableSampling
+from engine.request import FinishReason, Grammar, Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import VOCABULARY, edit_config, make_checkpoint
 from tests.fakes.driver import assert_idle, load, prompt, run
@@ -101,6 +102,38 @@ def test_what_is_no_token_is_refused(
     with pytest.raises(UnknownToken, match=str(odd)):
         hand_in(engine, replace(ASKED, generated=(odd,)))
     assert_idle(engine)
+
+
+@hand_in
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ({"logit_bias": ((VOCABULARY, 1.0),)}, UnknownToken),
+        ({"allowed_token_ids": (1, VOCABULARY)}, UnknownToken),
+        ({"bad_words": ((1, 2), (1, VOCABULARY))}, UnknownToken),
+        ({"bad_words": ((1, 2), ())}, UnusableSampling),
+        ({"bad_words": tuple((token,) for token in range(VOCABULARY))}, UnusableSampling),
+        ({"allowed_token_ids": ()}, UnusableSampling),
+        ({"allowed_token_ids": (1, 2), "bad_words": ((1,), (2,))}, UnusableSampling),
+        (
+            {"allowed_token_ids": (7,), "stop_token_ids": (7,), "min_tokens": 1},
+            UnusableSampling,
+        ),
+        ({"grammar": Grammar("regex", "a")}, UnusableSampling),
+    ],
+)
+def test_sampling_that_cannot_be_is_refused_and_named(
+    engine: TorchEngine, hand_in: Callable[..., object], asked: dict[str, Any], error: type
+) -> None:
+    with pytest.raises(error, match=next(iter(asked))):
+        hand_in(engine, replace(ASKED, sampling=replace(GREEDY, **asked)))
+    assert_idle(engine)
+
+
+def test_ends_may_be_all_there_is_once_they_may_come(engine: TorchEngine) -> None:
+    ends = {"allowed_token_ids": (7,), "stop_token_ids": (7,), "min_tokens": 1}
+    retried = replace(ASKED, generated=(3,), sampling=replace(GREEDY, **ends))
+    assert run(engine, [retried]) == [[7]]
 
 
 @hand_in

@@ -27,8 +27,21 @@ GREEDY = Sampling(max_tokens=20, temperature=0, ignore_eos=True)
 SEEDED = Sampling(
     max_tokens=20, temperature=0.9, top_k=60, top_p=0.95, min_p=0.001, seed=11, min_tokens=3
 )
+SHAPED = Sampling(
+    max_tokens=20,
+    min_tokens=6,
+    temperature=0.8,
+    seed=4,
+    presence_penalty=0.4,
+    frequency_penalty=0.3,
+    repetition_penalty=1.2,
+    logit_bias=((5, 2.5), (6, 2.5), (9, 2.5), (10, -3.0)),
+    bad_words=((5,), (6, 9), (9, 6), (9, 9, 9)),
+    logprobs=2,
+)
 Answers = dict[Sampling, list[list[int]]]
-samplings = pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+KINDS = {"greedy": GREEDY, "seeded": SEEDED, "shaped": SHAPED}
+samplings = pytest.mark.parametrize("sampling", KINDS.values(), ids=KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +59,7 @@ def alone(engine: TorchEngine) -> Answers:
     """What each request says when it is the only one, its prompt in one piece."""
     return {
         sampling: [run(engine, [request])[0] for request in requests(PROMPTS, sampling)]
-        for sampling in (GREEDY, SEEDED)
+        for sampling in KINDS.values()
     }
 
 

@@ -26,7 +26,16 @@ from tests.fakes.driver import (
 PROMPTS = [prompt(length) for length in (1, 15, 16, 17, 47, 48, 100)]
 GREEDY = Sampling(max_tokens=18, temperature=0, ignore_eos=True)
 SEEDED = Sampling(max_tokens=18, temperature=1.1, top_p=0.9, seed=5, sample_index=2)
-samplings = pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+SHAPED = Sampling(
+    max_tokens=18,
+    temperature=0.9,
+    repetition_penalty=1.3,
+    frequency_penalty=0.5,
+    logit_bias=((5, 3.0), (6, 3.0)),
+    bad_words=((5, 6), (6, 5), (6, 6)),
+)
+KINDS = {"greedy": GREEDY, "seeded": SEEDED, "shaped": SHAPED}
+samplings = pytest.mark.parametrize("sampling", KINDS.values(), ids=KINDS)
 families = pytest.mark.parametrize("family", ["llama", "qwen3", "mistral"])
 
 
