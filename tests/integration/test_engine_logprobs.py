@@ -11,7 +11,15 @@ from msgspec.structs import replace
 from engine.request import Logprobs, Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import VOCABULARY, make_checkpoint
-from tests.fakes.driver import assert_idle, copy_blocks, load, prompt, prompt_logits, requests
+from tests.fakes.driver import (
+    assert_idle,
+    copy_blocks,
+    eager,
+    load,
+    prompt,
+    prompt_logits,
+    requests,
+)
 
 PROMPTS = [prompt(length) for length in (1, 2, 16, 17, 40, 150)]
 ASKED = Sampling(max_tokens=6, temperature=0, ignore_eos=True, logprobs=3, prompt_logprobs=2)
@@ -136,13 +144,10 @@ def test_a_known_prefix_is_computed_to_be_scored(folder: Path, model: TorchEngin
     assert listen(engine)[request.request_id].tokens == first[0].tokens
 
 
-@pytest.mark.parametrize("prefix_cache", [True, False])
-def test_preempted_prompts_are_told_once_and_whole(
-    folder: Path, model: TorchEngine, prefix_cache: bool
-) -> None:
-    """Some in the middle of their prompt, some in the middle of their answer."""
+def tight(folder: Path, *, prefix_cache: bool) -> TorchEngine:
+    """It has room for 104 tokens."""
     token_bytes = load(folder, block_size=1).kv_regions[0].block_bytes
-    engine = load(
+    return load(
         folder,
         max_model_len=100,
         block_size=4,
@@ -150,12 +155,37 @@ def test_preempted_prompts_are_told_once_and_whole(
         kv_cache_memory_bytes=104 * token_bytes,
         enable_prefix_caching=prefix_cache,
     )
-    lengths = (30, 50, 60, 45, 17)
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_preempted_answers_leave_prompts_told_once(
+    folder: Path, model: TorchEngine, prefix_cache: bool
+) -> None:
+    engine, lengths = eager(tight(folder, prefix_cache=prefix_cache)), (30, 50, 60, 45, 17)
     asked = requests([prompt(one) for one in lengths], replace(ASKED, max_tokens=25))
     heard = ask(engine, asked)
     assert engine.load.preemptions > 0
     for one, request in zip(heard, asked, strict=True):
         must_be_right(model, one, request)
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_a_prompt_preempted_half_way_is_told_whole(
+    folder: Path, model: TorchEngine, prefix_cache: bool
+) -> None:
+    """Its first half is scored already, and partly known when it comes back."""
+    engine = tight(folder, prefix_cache=prefix_cache)
+    long, urgent = requests([prompt(90), prompt(40)], ASKED)
+    engine.generate(long)
+    for _ in range(3):
+        engine.schedule()
+        assert not engine.step().scored
+    engine.generate(replace(urgent, priority=-1))
+    heard = listen(engine)
+    assert engine.load.preemptions == 1
+    must_be_right(model, heard[long.request_id], long)
+    must_be_right(model, heard[urgent.request_id], urgent)
+    assert_idle(engine)
 
 
 def test_a_prompt_is_told_where_it_is_run(folder: Path, model: TorchEngine) -> None:
