@@ -13,6 +13,7 @@ import uvloop
 import zmq
 from quart import Quart
 
+from api.defaults import load_defaults
 from api.served import Served
 from api.tokenizing import load_text_codec
 from discovery.address import format_address
@@ -159,5 +160,11 @@ def _served(config: ProxyConfig, registry: Registry) -> Served:
 
     codec = load_text_codec(folder) if folder else None
     return Served(
-        config.names, codec, max_model_len, created=int(time.time()), root=config.model
+        config.names,
+        codec,
+        max_model_len,
+        created=int(time.time()),
+        root=config.model,
+        defaults=load_defaults(config.generation_config, config.model),
+        max_logprobs=config.max_logprobs,
     )
