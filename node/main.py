@@ -119,11 +119,14 @@ class _Node:
             created=int(time.time()),
             defaults=load_defaults(self.config.generation_config, self.config.model),
             max_logprobs=self.config.max_logprobs,
+            pooling=self.engine.ready.pooling,
         )
         app = Quart("pdserve-node")
         app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
         app.register_blueprint(door.blueprint())
-        app.register_blueprint(openai_routes(self.engine, served, legs.of_text))
+        app.register_blueprint(
+            openai_routes(self.engine, served, legs.of_text, embedder=self.engine)
+        )
         return app
 
     def _announcer(self) -> Announcer:

@@ -28,6 +28,7 @@ from proxy.instances import Instances
 from proxy.metrics import ProxyMetrics
 from proxy.observed import Observed
 from proxy.pipeline import Pipeline
+from proxy.pooling import PoolingPipeline
 from proxy.routing import LeastLoaded, Policy, RoundRobin
 from proxy.status import shortest_context
 
@@ -85,7 +86,8 @@ def build(
         tries=config.tries,
         recovery_wait_s=config.recovery_wait_s,
     )
-    door = Observed(pipeline, ProxyMetrics(registry), config.names[0])
+    pooling = PoolingPipeline(pipeline, client)
+    door = Observed(pipeline, ProxyMetrics(registry), config.names[0], pooling)
     guard = Guard(config.api_key, config.admin_api_key)
     return create_app(door, _served(config, registry), instances, guard)
 
