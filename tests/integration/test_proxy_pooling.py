@@ -103,7 +103,8 @@ class Silent:
             return [PooledEvent(b"1234", 1) for _ in requests]
         self.registry.remove(node.registration.http_address)
         try:
-            return await asyncio.get_running_loop().create_future()
+            never: asyncio.Future[Sequence[PooledEvent]] = asyncio.Future()
+            return await never
         finally:
             self.cut += 1
 
