@@ -1,14 +1,12 @@
 """A choice as POST /v1/chat/completions writes it."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from api.choices import Piece
+from api.answering import Piece
 from api.envelopes import TokenIds
-from api.logprobs import ChatLogprobs, Telling
 
 ASSISTANT: Literal["assistant"] = "assistant"
 
@@ -34,7 +32,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     message: Said
-    logprobs: ChatLogprobs | None = None
+    logprobs: None = None
     finish_reason: str | None
     stop_reason: int | str | None = None
     token_ids: TokenIds = UNSET
@@ -45,20 +43,18 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     delta: Delta
-    logprobs: ChatLogprobs | None = None
+    logprobs: None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
     token_ids: TokenIds = UNSET
 
 
-@dataclass(frozen=True, slots=True)
 class ChatForm:
     """Messages; a stream begins by saying whose."""
 
-    telling: Telling
-    prefix: str = "chatcmpl-"
-    kinds: tuple[str, str] = ("chat.completion", "chat.completion.chunk")
-    prompt_on_top: bool = True
+    prefix = "chatcmpl-"
+    kinds = ("chat.completion", "chat.completion.chunk")
+    prompt_on_top = True
 
     def opening(self, index: int) -> ChatChunkChoice:
         """The role, and no text yet."""
@@ -70,7 +66,6 @@ class ChatForm:
         return ChatChunkChoice(
             index=piece.index,
             delta=Delta(content=piece.text or UNSET),
-            logprobs=self.telling.chat(piece.places),
             finish_reason=piece.finish,
             stop_reason=piece.stop_reason if piece.finish else UNSET,
             token_ids=tokens,
@@ -82,7 +77,6 @@ class ChatForm:
         return ChatChoice(
             index=piece.index,
             message=Said(content=piece.text),
-            logprobs=self.telling.chat(piece.places),
             finish_reason=piece.finish,
             stop_reason=piece.stop_reason,
             token_ids=tokens,

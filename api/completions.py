@@ -1,14 +1,10 @@
 """A choice as POST /v1/completions writes it."""
 
-from dataclasses import dataclass
-
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
-from api.choices import Piece
+from api.answering import Piece
 from api.envelopes import TokenIds
-from api.logprobs import CompletionLogprobs, Telling
-from api.node_logprobs import PromptLogprobs
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,22 +12,19 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     text: str
-    logprobs: CompletionLogprobs | None = None
+    logprobs: None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     prompt_token_ids: TokenIds = UNSET
     token_ids: TokenIds = UNSET
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
-@dataclass(frozen=True, slots=True)
 class CompletionForm:
     """Text, and nothing around it."""
 
-    telling: Telling
-    prefix: str = "cmpl-"
-    kinds: tuple[str, str] = ("text_completion", "text_completion")
-    prompt_on_top: bool = False
+    prefix = "cmpl-"
+    kinds = ("text_completion", "text_completion")
+    prompt_on_top = False
 
     def opening(self, index: int) -> None:
         """A completion begins with its text."""
@@ -45,7 +38,6 @@ class CompletionForm:
         return CompletionChoice(
             index=piece.index,
             text=piece.text,
-            logprobs=self.telling.completion(piece.places),
             finish_reason=piece.finish,
             stop_reason=piece.stop_reason,
             prompt_token_ids=prompt,

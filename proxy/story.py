@@ -8,7 +8,7 @@ from discovery.registry import Node
 from engine.request import FinishReason, Request
 from proxy.routing import Policy
 
-CLOSED, FAILED, POOLED = "closed", "failed", "pooled"
+CLOSED, FAILED = "closed", "failed"
 
 
 @dataclass(slots=True)

@@ -59,11 +59,16 @@ def compile_into(target: Path, compiler: str, flags: Sequence[str] = FLAGS) -> N
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=LONGEST_S)
         except subprocess.CalledProcessError as error:
-            lines = error.stderr.decode(errors="replace").strip().splitlines() or ["no word"]
-            raise NoKernels(f"{compiler} failed: {lines[0]}") from error
+            raise NoKernels(f"{compiler}: {_complaint(error.stderr)}") from error
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NoKernels(f"{compiler}: {error}") from error
         made.replace(target)
+
+
+def _complaint(said: bytes) -> str:
+    """The first line that is an error; a compiler says much around it."""
+    lines = said.decode(errors="replace").splitlines()
+    return next((line for line in lines if "error" in line), "failed without a word")
 
 
 def _build(target: Path) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
+import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.attention.style import AttentionStyle
@@ -20,6 +21,7 @@ from engine.kernels.build import library
 
 log = logging.getLogger(__name__)
 Numbers: TypeAlias = "array[int]"  # of type "q"
+OUTPUTS_OF_A_BLOCK = 64
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
@@ -113,6 +115,45 @@ class PagedAttention:
         return output
 
 
+class _Weight(Structure):
+    _fields_ = (
+        ("packed", c_void_p),
+        ("bias", c_void_p),
+        ("outputs", c_int64),
+        ("inputs", c_int64),
+        ("padded_inputs", c_int64),
+    )
+
+
+class FewRows:
+    """Products of a few rows with a bfloat16 weight that oneDNN packed."""
+
+    def __init__(
+        self, kernels: "Kernels", packed: Tensor, shape: tuple[int, int], bias: Tensor | None
+    ) -> None:
+        outputs, inputs = shape
+        blocks = -(-outputs // OUTPUTS_OF_A_BLOCK)
+        self._multiply = kernels.library.pd_multiply
+        self._kept, self._outputs = (packed, bias), outputs
+        self._weight = _Weight(
+            torch.ops.mkldnn.data_ptr(packed),
+            None if bias is None else bias.data_ptr(),
+            outputs,
+            inputs,
+            _numbers(packed) // (blocks * OUTPUTS_OF_A_BLOCK),
+        )
+        self._at = ctypes.addressof(self._weight)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """[rows, inputs] to [rows, outputs]."""
+        inputs = inputs.contiguous()
+        rows = inputs.shape[0]
+        outputs = inputs.new_empty(rows, self._outputs)
+        threads = torch.get_num_threads()
+        self._multiply(self._at, inputs.data_ptr(), outputs.data_ptr(), rows, threads)
+        return outputs
+
+
 class Kernels:
     """The library; opened once and handed to what calculates."""
 
@@ -121,6 +162,8 @@ class Kernels:
         self.library = ctypes.CDLL(str(path))
         self.library.pd_attend.argtypes = (c_void_p, c_void_p)
         self.library.pd_attend.restype = None
+        self.library.pd_multiply.argtypes = (c_void_p, c_void_p, c_void_p, c_int64, c_int64)
+        self.library.pd_multiply.restype = None
 
     def attention(
         self, memory: Tensor, value_width: int | None, spans: Numbers, tables: Numbers
@@ -129,6 +172,37 @@ class Kernels:
         rows = torch.frombuffer(spans, dtype=torch.int64).view(-1, 4)
         ids = torch.frombuffer(tables, dtype=torch.int64)
         return PagedAttention(self, memory, value_width, rows, ids)
+
+    def few_rows(self, packed: Tensor, weight: Tensor, bias: Tensor | None) -> FewRows | None:
+        """For `weight` [outputs, inputs] as oneDNN `packed` it; None if it did it otherwise."""
+        outputs, inputs = weight.shape
+        if not self.library.pd_pairs() or inputs % 2 or not _packed_as_we_read(packed, weight):
+            return None
+        return FewRows(self, packed, (outputs, inputs), bias)
+
+
+def _packed_as_we_read(packed: Tensor, weight: Tensor) -> bool:
+    """[outputs / 64, inputs / 2, 64, 2], padded with zeros; seen in two blocks."""
+    outputs, inputs = weight.shape
+    size, blocks = OUTPUTS_OF_A_BLOCK, -(-outputs // OUTPUTS_OF_A_BLOCK)
+    deep, rest = divmod(_numbers(packed), blocks * size)
+    if rest or deep < inputs or deep % 2:
+        return False
+    memory = (ctypes.c_char * (_numbers(packed) * weight.itemsize)).from_address(
+        torch.ops.mkldnn.data_ptr(packed)
+    )
+    there = torch.frombuffer(memory, dtype=weight.dtype).view(blocks, deep // 2, size, 2)
+    for block in {0, blocks - 1}:
+        ours = weight[block * size : (block + 1) * size]
+        ours = F.pad(ours, (0, deep - inputs, 0, size - len(ours)))
+        if not torch.equal(there[block], ours.view(size, deep // 2, 2).transpose(0, 1)):
+            return False
+    return True
+
+
+def _numbers(packed: Tensor) -> int:
+    count: int = torch.ops.mkldnn._nbytes(packed) // packed.itemsize
+    return count
 
 
 def open_kernels(wanted: str) -> Kernels | None:

@@ -4,6 +4,9 @@ oneDNN multiplies bfloat16 in tiles, and takes a weight apart into them anew for
 unless it was stored that way: for a batch of decode steps that is as much work as the product
 itself. So on a CPU that has bfloat16 instructions the weights are packed once, when they are
 loaded; what comes out is the same.
+
+Up to FEW rows a product is bounded by reading its weight, and there our own kernel is faster
+(engine/kernels/native/products.cpp): it reads oneDNN's layout, so nothing is held twice.
 """
 
 from dataclasses import dataclass
@@ -12,6 +15,10 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
+
+from engine.kernels.native import FewRows, Kernels
+
+FEW = 32
 
 
 class Linear(Protocol):
@@ -35,23 +42,29 @@ class PlainLinear:
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """The weight in oneDNN's own layout, which nothing else can read."""
+    """The weight in oneDNN's own layout, which is opaque to torch; `few` reads it too."""
 
     packed: Tensor
     bias: Tensor | None = None
+    few: FewRows | None = None
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """See Linear."""
+        if self.few is not None and len(inputs) <= FEW:
+            return self.few(inputs)
         run = torch.ops.mkldnn._linear_pointwise  # has no public name; torch is pinned
         outputs: Tensor = run(inputs, self.packed, self.bias, "none", [], "")
         return outputs
 
 
-def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+def linear(
+    weight: Tensor, bias: Tensor | None = None, kernels: Kernels | None = None
+) -> Linear:
     """The fastest way to multiply with this weight; a packed one is a copy."""
     if weight.device.type == "cpu" and weight.dtype is torch.bfloat16 and _has_bfloat16():
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        return PackedLinear(packed, bias)
+        few = None if kernels is None else kernels.few_rows(packed, weight, bias)
+        return PackedLinear(packed, bias, few)
     return PlainLinear(weight, bias)
 
 

@@ -16,9 +16,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.errors import UnusableCheckpoint
+from engine.kernels.native import Kernels
 from engine.models.linear import Linear, linear
 
-WRAPPED = "model."  # a model that was saved without a head has its tensors without this
 IGNORED = "rotary_emb.inv_freq"  # old checkpoints carry it; it follows from the config
 
 
@@ -29,6 +29,7 @@ class Shelf:
     files: dict[str, safe_open]
     dtype: torch.dtype
     device: torch.device
+    kernels: Kernels | None = None
     progress: Progress | None = None
 
     def take(self, name: str, *shape: int) -> Tensor:
@@ -62,7 +63,11 @@ class Shelf:
         if order is not None:
             order = order.to(self.device)
             weight, offsets = weight[order], None if offsets is None else offsets[order]
-        return linear(weight, offsets)
+        return self.linear(weight, offsets)
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """See engine/models/linear.py; a weight that is packed is not kept beside that."""
+        return linear(weight, bias, self.kernels)
 
     def drop(self, name: str) -> None:
         """Leave out a tensor that may be there."""
@@ -74,10 +79,9 @@ class Shelf:
             raise UnusableCheckpoint(f"{len(left)} tensors too many, such as {left[0]}")
 
     def _copy(self, name: str, target: Tensor) -> None:
-        known = name if name in self.files else name.removeprefix(WRAPPED)
-        if known not in self.files:
+        if name not in self.files:
             raise UnusableCheckpoint(f"tensor {name} is missing")
-        tensor = self.files.pop(known).get_tensor(known)
+        tensor = self.files.pop(name).get_tensor(name)
         if tensor.shape != target.shape:
             shapes = f"{tuple(tensor.shape)}, the config says {tuple(target.shape)}"
             raise UnusableCheckpoint(f"tensor {name} is {shapes}")
@@ -88,11 +92,14 @@ class Shelf:
 
 @contextmanager
 def filled_shelf(
-    files: Sequence[Path], dtype: torch.dtype, device: torch.device
+    files: Sequence[Path],
+    dtype: torch.dtype,
+    device: torch.device,
+    kernels: Kernels | None = None,
 ) -> Iterator[Shelf]:
     """All tensors of these files, and a bar of how many were taken; none may be left."""
     with _open_all(files) as tensors, _progress(files) as progress:
-        shelf = Shelf(tensors, dtype, device, progress)
+        shelf = Shelf(tensors, dtype, device, kernels, progress)
         yield shelf
         shelf.must_be_empty()
 

@@ -4,18 +4,15 @@ import torch
 from torch import Tensor
 
 from engine.attention.style import AttentionStyle
+from engine.kernels.native import Kernels
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder, Layer, Mlp
-from engine.models.family import classifies
 from engine.models.grouped_attention import GroupedAttention
-from engine.models.linear import linear
 from engine.models.mlp import ACTIVATIONS, GatedMlp
 from engine.models.norm import Norm
 from engine.models.rope import head_order, rope_table
 from engine.models.shelf import Shelf, filled_shelf
-
-CLASSES = "score.weight"
 
 
 def load_decoder(
@@ -24,22 +21,11 @@ def load_decoder(
     dtype: torch.dtype,
     device: torch.device,
     max_len: int,
+    kernels: Kernels | None = None,
 ) -> Decoder:
     """Read all weights, showing a progress bar; `max_len` positions get rotary angles."""
-    with filled_shelf(checkpoint.weight_files, dtype, device) as shelf:
-        if classifies(checkpoint.config):
-            shelf.drop(CLASSES)
+    with filled_shelf(checkpoint.weight_files, dtype, device, kernels) as shelf:
         return _build(shelf, config, max_len)
-
-
-def load_classes(
-    checkpoint: Checkpoint, labels: int, hidden: int, device: torch.device
-) -> Tensor:
-    """A classifier's head: [labels, hidden] in float32, as it is so small."""
-    with filled_shelf(checkpoint.weight_files, torch.float32, device) as shelf:
-        head = shelf.take(CLASSES, labels, hidden)
-        shelf.files.clear()
-    return head
 
 
 def _build(shelf: Shelf, config: ModelConfig, max_len: int) -> Decoder:
@@ -49,9 +35,9 @@ def _build(shelf: Shelf, config: ModelConfig, max_len: int) -> Decoder:
     norm = _norm(shelf, config, "model.norm", hidden)
     if config.tied_embeddings:
         shelf.drop("lm_head.weight")
-        head = linear(embedding)
+        head = shelf.linear(embedding)
     else:
-        head = linear(shelf.take("lm_head.weight", vocabulary, hidden))
+        head = shelf.linear(shelf.take("lm_head.weight", vocabulary, hidden))
     ropes = [rope_table(rope, config.head_dim, max_len) for rope in config.ropes]
     placed = tuple(rope.to(shelf.device, shelf.dtype) for rope in ropes)
     scale = config.embedding_scale

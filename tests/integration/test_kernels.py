@@ -13,6 +13,7 @@ from engine.attention.style import AttentionStyle
 from engine.errors import NoKernels
 from engine.kernels import build
 from engine.kernels.native import Kernels, open_kernels
+from engine.models.linear import PackedLinear, PlainLinear, linear
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import load, prompt, requests, run
 
@@ -33,6 +34,10 @@ STYLES = {
     "softcap": AttentionStyle(0.3, softcap=2.0),
     "sinks": AttentionStyle(0.125, window=1500, sinks=torch.linspace(-3, 6, 14)),
 }
+
+needs_bfloat16 = pytest.mark.skipif(
+    not torch.cpu._is_avx512_bf16_supported(), reason="this CPU has no bfloat16 instructions"
+)
 
 
 @pytest.fixture(scope="module", params=["this machine", "any machine"])
@@ -106,6 +111,32 @@ def test_what_lies_behind_a_sequence_does_not_matter(kernels: Kernels) -> None:
     memory.blocks[1:] = torch.nan
     batch = AttentionBatch(memory, [Span(4, 1, [0, 1, 2])], [Span(0, 5, [0, 3])])
     assert batch.attend(0, AttentionStyle(1.0), torch.ones(6, 2, 32)).isfinite().all()
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("rows", [1, 6, 7, 13, 32])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1376, 256), (33, 18), (1, 2), (130, 4864)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_few_rows_are_multiplied_as_many_are(
+    rows: int, outputs: int, inputs: int, bias: bool
+) -> None:
+    weight = torch.randn(outputs, inputs).bfloat16()
+    offsets = torch.randn(outputs).bfloat16() if bias else None
+    made = linear(weight, offsets, Kernels(build.library()))
+    assert isinstance(made, PackedLinear)
+    assert made.few is not None
+    asked = torch.randn(rows, inputs).bfloat16()
+    exact = PlainLinear(weight.double(), None if offsets is None else offsets.double())
+    answer, expected = made(asked).double(), exact(asked.double())
+    assert (answer - expected).abs().max() < 0.01 * expected.abs().max()
+
+
+def test_a_layout_that_we_cannot_read_is_left_to_onednn() -> None:
+    weight = torch.randn(128, 64).bfloat16()
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+    kernels = Kernels(build.library())
+    assert kernels.few_rows(packed, weight.roll(1, 0), None) is None
+    assert kernels.few_rows(packed, weight[:, :-1], None) is None
 
 
 def test_an_engine_answers_alike_with_and_without(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@
 namespace pd {
 namespace {
 
-constexpr long TILE = 64, TASK_ROWS = 64, PART = 1024, SHORT_SPAN = 16;
+constexpr long TILE = 128, TASK_ROWS = 64, PART = 1024, SHORT_SPAN = 16;
 constexpr float NOTHING = -1e30f;
 
 struct Span {
@@ -63,26 +63,24 @@ struct Scratch {
     std::vector<uint32_t> words;
     uint32_t *queries, *keys, *values, *weights;
     float *scores, *running;
-    const char* zero;
 
     void fit(long rows, long deep, long wide) {
         long sizes[] = {rows * deep, deep * TILE, TILE * wide, rows * TILE, rows * TILE,
-                        Running::size(rows, wide), std::max(deep, wide)};
+                        Running::size(rows, wide)};
         long all = LANES;
         for (long one : sizes) all += round_up(one);
         if ((long)words.size() < all) words.assign(all, 0);
         uint32_t* at = words.data();
         at += (64 - (uintptr_t)at % 64) % 64 / 4;
-        uint32_t* parts[7];
-        for (int i = 0; i < 7; at += round_up(sizes[i++])) parts[i] = at;
+        uint32_t* parts[6];
+        for (int i = 0; i < 6; at += round_up(sizes[i++])) parts[i] = at;
         queries = parts[0], keys = parts[1], values = parts[2], weights = parts[3];
         scores = (float*)parts[4], running = (float*)parts[5];
-        std::memset(parts[6], 0, sizes[6] * 4);
-        zero = (const char*)parts[6];
     }
 };
 
-// Where the keys of a tile lie, and how many they are; values are at a fixed distance.
+// Where the keys of a tile lie, and how many they are; values are at a fixed distance. Behind
+// the last, the first is repeated: it will be masked, but it must be a number.
 template <class Item>
 struct Rows {
     const Item* keys[TILE];
@@ -179,15 +177,16 @@ class Attention {
         for (long key = task.from, turn = 0; key < task.to; key += TILE, turn ^= 1) {
             if (key + TILE < task.to) find(group, key + TILE, task.to, rows_of[turn ^ 1]);
             const Rows<Item>& some = rows_of[turn];
-            pack_keys(some, (const Item*)scratch.zero, scratch.keys);
+            const long columns = round_up(some.count);
+            pack_keys(some.keys, columns, scratch.keys);
             multiply<Kind>({scratch.queries, deep, scratch.keys, TILE, scratch.scores, TILE,
                             (width + Kind::UNIT - 1) / Kind::UNIT, false},
-                           rows, TILE);
+                           rows, columns);
             for (long row = 0; row < rows; ++row)
                 weigh(group, row, key, key + some.count, scratch, running);
-            pack_values(some, (const Item*)scratch.zero, scratch.values);
+            pack_values(some.keys, columns, scratch.values);
             multiply<Kind>({scratch.weights, TILE / Kind::UNIT, scratch.values, wide,
-                            running.mixed, wide, TILE / Kind::UNIT, true},
+                            running.mixed, wide, columns / Kind::UNIT, true},
                            rows, wide);
         }
     }
@@ -206,11 +205,12 @@ class Attention {
             fetch(at + plan.value_offset, plan.value_offset ? some * width : 0);
             for (long end = i + some; i < end; ++i, at += width) rows.keys[i] = at;
         }
+        for (long i = rows.count; i < round_up(rows.count); ++i) rows.keys[i] = rows.keys[0];
     }
 
     static void fetch(const Item* from, long count) {
         constexpr long LINE = 64 / sizeof(Item);
-        for (long at = 0; at < count; at += LINE) __builtin_prefetch(from + at, 0, 2);
+        for (long at = 0; at < count; at += LINE) __builtin_prefetch(from + at);
     }
 
     // LANES words of a row of `size` items from `word` on, zeros behind its end.
@@ -227,34 +227,32 @@ class Attention {
         }
     }
 
-    void pack_keys(const Rows<Item>& rows, const Item* zero, uint32_t* packed) {
+    void pack_keys(const Item* const* keys, long columns, uint32_t* packed) {
         const long deep = this->deep, width = this->width;
-        for (long key = 0; key < TILE; key += LANES)
+        for (long key = 0; key < columns; key += LANES)
             for (long word = 0; word < deep; word += LANES) {
                 Words some[LANES];
-                for (long i = 0; i < LANES; ++i)
-                    some[i] = words(key + i < rows.count ? rows.keys[key + i] : zero, word, width);
+                for (long i = 0; i < LANES; ++i) some[i] = words(keys[key + i], word, width);
                 transpose(some);
                 for (long i = 0; i < LANES; ++i)
                     store(packed + (word + i) * TILE + key, some[i]);
             }
     }
 
-    void pack_values(const Rows<Item>& rows, const Item* zero, uint32_t* packed) {
+    void pack_values(const Item* const* keys, long columns, uint32_t* packed) {
         const long wide = this->wide, size = value_width, offset = plan.value_offset;
-        auto value = [&](long key) {
-            return key < rows.count ? rows.keys[key] + offset : zero;
-        };
-        for (long key = 0; key < TILE; key += Kind::UNIT, packed += wide) {
-            const Item *first = value(key), *second = value(key + Kind::UNIT - 1);
+        for (long key = 0; key < columns; key += Kind::UNIT, packed += wide) {
+            const Item *first = keys[key] + offset, *second = keys[key + Kind::UNIT - 1] + offset;
             if constexpr (Kind::UNIT == 1) {
-                for (long at = 0; at < wide; at += LANES) store(packed + at, words(first, at, size));
+                for (long at = 0; at < wide; at += LANES)
+                    store(packed + at, words(first, at, size));
             } else {
-                for (long at = 0; at < wide; at += 2 * LANES) {  // words at / 2 are items from at on
+                for (long at = 0; at < wide; at += 2 * LANES) {  // words at / 2: items from at on
                     Shorts one = (Shorts)words(first, at / 2, size);
                     Shorts two = (Shorts)words(second, at / 2, size);
                     store(packed + at, interleave_low(one, two));
-                    if (at + LANES < wide) store(packed + at + LANES, interleave_high(one, two));
+                    if (WHOLE || at + LANES < wide)
+                        store(packed + at + LANES, interleave_high(one, two));
                 }
             }
         }
@@ -275,16 +273,16 @@ class Attention {
     // Scores of one row become weights, relative to the largest score so far.
     void weigh(const Group& group, long row, long key, long to, Scratch& scratch,
                Running& running) {
-        constexpr long VECTORS = TILE / LANES;
+        const long vectors = (to - key + LANES - 1) / LANES;
         long position = plan.spans[group.span].start + group.token + row / sharing;
         long low = call.window ? position - call.window + 1 - key : 0;
         long high = std::min(position, to - 1) - key;
         const float* scores = scratch.scores + row * TILE;
-        Floats some[VECTORS], most = splat(NOTHING);
-        for (long v = 0; v < VECTORS; ++v) {
+        Floats some[TILE / LANES], most = splat(NOTHING);
+        for (long v = 0; v < vectors; ++v) {
             some[v] = load<Floats>(scores + v * LANES) * call.scale;
             if (call.softcap > 0) some[v] = tanh(some[v] / call.softcap) * call.softcap;
-            if (low > 0 || high < TILE - 1) {
+            if (low > 0 || high < vectors * LANES - 1) {
                 Ints at = counting() + (int)(v * LANES);
                 Ints seen = (at >= (int)low) & (at <= (int)high);
                 some[v] = seen ? some[v] : splat(2 * NOTHING);
@@ -293,11 +291,11 @@ class Attention {
         }
         float before = running.most[row], now = std::max(before, largest(most));
         Floats total = {};
-        for (long v = 0; v < VECTORS; ++v) {
+        for (long v = 0; v < vectors; ++v) {
             some[v] = exp(some[v] - now);
             total += some[v];
         }
-        keep(scratch.weights + row * (TILE / Kind::UNIT), some);
+        keep(scratch.weights + row * (TILE / Kind::UNIT), some, vectors);
         float shrink = before == now ? 1.0f : exp(splat(before - now))[0];
         running.most[row] = now;
         running.total[row] = running.total[row] * shrink + sum(total);
@@ -307,8 +305,8 @@ class Attention {
             store(mixed + at, load<Floats>(mixed + at) * shrink);
     }
 
-    static void keep(uint32_t* weights, const Floats* some) {
-        for (long v = 0; v < TILE / LANES; ++v) {
+    static void keep(uint32_t* weights, const Floats* some, long vectors) {
+        for (long v = 0; v < vectors; ++v) {
             if constexpr (Kind::UNIT == 1)
                 store(weights + v * LANES, some[v]);
             else

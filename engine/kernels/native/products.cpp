@@ -8,7 +8,7 @@
 namespace pd {
 namespace {
 
-constexpr long BLOCK = 64, STEPS = 64;
+constexpr long BLOCK = 64, STEPS = 64, WORTH_A_THREAD = 1 << 17;
 
 struct Weight {
     const uint32_t* packed;
@@ -48,7 +48,10 @@ void block(const Weight& weight, const uint16_t* inputs, uint16_t* outputs, long
 extern "C" void pd_multiply(const pd::Weight* weight, const uint16_t* inputs, uint16_t* outputs,
                             int64_t rows, int64_t threads) {
     long blocks = (weight->outputs + pd::BLOCK - 1) / pd::BLOCK;
-#pragma omp parallel num_threads(threads)
+    // A thread that is woken for less costs more than it does.
+    long useful = weight->outputs * weight->inputs / pd::WORTH_A_THREAD;
+    threads = threads < useful ? threads : useful > 1 ? useful : 1;
+#pragma omp parallel num_threads(threads) if (threads > 1)
     {
         static thread_local std::vector<float> sums;
         if ((long)sums.size() < rows * pd::BLOCK) sums.resize(rows * pd::BLOCK);
@@ -57,3 +60,6 @@ extern "C" void pd_multiply(const pd::Weight* weight, const uint16_t* inputs, ui
             pd::block(*weight, inputs, outputs, rows, index, sums.data());
     }
 }
+
+// Whether bfloat16 is multiplied in pairs here: otherwise torch is the faster of the two.
+extern "C" int pd_pairs() { return pd::Pairs::UNIT == 2; }
