@@ -1,25 +1,19 @@
-"""A text body becomes `Call`s: one Request, and the leg it is, for every choice."""
+"""A text body becomes `Asked`: prompts are made of texts and conversations."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import msgspec
-
-from api.bodies import ChatBody, CompletionBody, StreamOptions, TextBody
-from api.errors import BadRequest, NoText
-from api.generator import WHOLE, Leg
+from api.bodies import ChatBody, CompletionBody, TextBody
+from api.calls import MOST_CALLS, Asked, Caller, Tokens
+from api.errors import BadRequest
 from api.messages import for_template
-from api.node_sampling import DEFAULT_MAX_TOKENS
-from api.sampling import Room, sampling_of, stops_of
+from api.sampling import stops_of
 from api.served import ReadLeg, Served
-from api.stopping import StopStrings
 from api.tokenizing import TextCodec
-from engine.request import Request, RequestId
 
 SHORT = 2_000  # characters or bytes; encoded before a thread would have begun
-MOST_CALLS = 2_048
 
 TOKENIZERS_OWN = frozenset(  # arguments of apply_chat_template
     {
@@ -40,39 +34,7 @@ TOKENIZERS_OWN = frozenset(  # arguments of apply_chat_template
     }
 )
 
-Tokens = tuple[int, ...]
 Done = TypeVar("Done")
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What one choice asks of the Generator."""
-
-    request: Request
-    leg: Leg = WHOLE
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One text request, understood. Choice `i` of `calls` answers prompt `i // n`."""
-
-    outer_id: str
-    model: str
-    calls: Sequence[Call]
-    n: int
-    codec: TextCodec
-    stops: StopStrings
-    body: TextBody
-
-    @property
-    def options(self) -> StreamOptions:
-        """The stream's options, given or not."""
-        return self.body.stream_options or StreamOptions()
-
-    @property
-    def timings(self) -> bool:
-        """Whether the answer is to tell its stages."""
-        return self.body.pdserve is not None and bool(self.body.pdserve.timings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +58,12 @@ class Asker:
                 for one in given
             ]
 
-        self._check(codec, [one for one in given if not isinstance(one, str)])
+        self._check([one for one in given if not isinstance(one, str)])
         characters = sum(len(one) for one in given if isinstance(one, str))
         prompts = await aside(characters, encode)
         if not all(prompts):
             raise BadRequest("prompt must not be empty", "prompt")
-        return self._asked(body, outer_id, model, codec, prompts)
+        return self._asked(body, outer_id, model, prompts)
 
     async def chat(self, body: ChatBody, outer_id: str, size: int) -> Asked:
         """Raises ApiError. `size` is that of the body, in bytes: so much there is to do."""
@@ -124,7 +86,7 @@ class Asker:
         prompt = await aside(size, encode)
         if not prompt:
             raise BadRequest("the chat template makes nothing of the messages", "messages")
-        return self._asked(body, outer_id, model, codec, [prompt])
+        return self._asked(body, outer_id, model, [prompt])
 
     def _door(self, body: TextBody) -> tuple[str, TextCodec]:
         if body.stream_options and not body.stream:
@@ -132,58 +94,20 @@ class Asker:
         model = self.served.name(body.model)
         if self.served.pooling is not None and not self.served.pooling.generates:
             raise BadRequest("This model does not generate text")
-        if self.served.codec is None:
-            raise NoText("There is no tokenizer here: use /inference/v1/generate")
-        return model, self.served.codec
+        return model, self.served.text
 
-    def _check(self, codec: TextCodec, prompts: Sequence[Tokens]) -> None:
+    def _check(self, prompts: Sequence[Tokens]) -> None:
         """Refuse ids that no token has."""
         largest = max((max(tokens, default=0) for tokens in prompts), default=0)
-        if largest and largest >= (self.served.vocab_size or codec.size):
+        if largest and largest >= self.served.size:
             raise BadRequest(f"token id {largest} is out of vocabulary", "prompt")
 
     def _asked(
-        self,
-        body: TextBody,
-        outer_id: str,
-        model: str,
-        codec: TextCodec,
-        prompts: Sequence[Tokens],
+        self, body: TextBody, outer_id: str, model: str, prompts: Sequence[Tokens]
     ) -> Asked:
-        n = body.n or 1
-        if len(prompts) * n > MOST_CALLS:
-            raise BadRequest(f"more than {MOST_CALLS} choices in one request", "n")
-        several = len(prompts) * n > 1
-        context = self.served.max_model_len()  # a proxy asks all its nodes
-        default = None if isinstance(body, ChatBody) else DEFAULT_MAX_TOKENS
-        rooms = [Room(context, len(prompt), default) for prompt in prompts]
-        calls = [
-            self._call(body, outer_id, prompt, room, (i * n + j, j), several=several)
-            for i, (prompt, room) in enumerate(zip(prompts, rooms, strict=True))
-            for j in range(n)
-        ]
-        return Asked(outer_id, model, calls, n, codec, stops_of(body), body)
-
-    def _call(
-        self,
-        body: TextBody,
-        outer_id: str,
-        prompt: Tokens,
-        room: Room,
-        place: tuple[int, int],
-        *,
-        several: bool,
-    ) -> Call:
-        index, sample_index = place
-        leg = self.read_leg(outer_id, body.kv_transfer_params, index)
-        sampling = sampling_of(body, room, outer_id, whole=not leg.hold)
-        request = Request(
-            RequestId(f"{outer_id}-{index}" if several else outer_id),
-            prompt,
-            msgspec.structs.replace(sampling, sample_index=sample_index),
-            cache_salt=body.cache_salt or "",
-        )
-        return Call(request, leg)
+        calls = Caller(self.served, self.read_leg, body, outer_id).calls(prompts)
+        codec = self.served.text
+        return Asked(outer_id, model, calls, body.n or 1, codec, stops_of(body), body)
 
 
 def prompts_of(

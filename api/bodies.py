@@ -9,17 +9,22 @@ from msgspec import Meta
 from api import wire
 from api.errors import BadRequest
 from api.fields import CHAT, COMPLETIONS, UnsupportedField, refuse_unsupported
+from api.grammars import Schema
 from api.wire import UNREADABLE, WireError
 from engine.request import (
     LARGEST_TOKEN,
     Count,
     Limit,
+    Penalty,
     Probability,
+    Ranks,
+    Repetition,
     Temperature,
     TokenId,
 )
 
 MOST_CHOICES = 128
+Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -42,13 +47,28 @@ class TextBody(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
-    max_tokens: Limit | None = None
+    max_tokens: Count | None = None
     max_completion_tokens: Limit | None = None
     min_tokens: Count | None = None
     temperature: Temperature | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=LARGEST_TOKEN)] | None = None
     min_p: Probability | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Repetition | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: tuple[TokenId, ...] | None = None
+    bad_words: list[str] | None = None
+    prompt_logprobs: Ranks | None = None
+    return_tokens_as_token_ids: bool | None = False
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: Schema | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    structural_tag: Schema | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: tuple[TokenId, ...] | None = None
@@ -56,17 +76,46 @@ class TextBody(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool | None = False
     skip_special_tokens: bool | None = True
     add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
+    priority: Priority | None = None
     return_token_ids: bool | None = False
     cache_salt: str | None = None
     request_id: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
     pdserve: Ours | None = None
 
+    @property
+    def ranks(self) -> int | None:
+        """How many of the likeliest to tell beside each token; None: not even that."""
+        raise NotImplementedError
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the answer begins with the prompt."""
+        return False
+
+    @property
+    def only_echo(self) -> bool:
+        """Whether the client wants its prompt back, and nothing else."""
+        return self.echoes and self.max_tokens == 0 and not self.max_completion_tokens
+
 
 class CompletionBody(TextBody, frozen=True, kw_only=True):
     """POST /v1/completions."""
 
     prompt: str | list[str | TokenId | list[TokenId]] | None = None
+    logprobs: Ranks | None = None
+    echo: bool | None = False
+
+    @property
+    def ranks(self) -> int | None:
+        """As many as it says."""
+        return self.logprobs
+
+    @property
+    def echoes(self) -> bool:
+        """If asked to."""
+        return bool(self.echo)
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -84,6 +133,13 @@ class ChatBody(TextBody, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False
     chat_template_kwargs: dict[str, Any] | None = None
+    logprobs: bool | None = False
+    top_logprobs: Ranks | None = None
+
+    @property
+    def ranks(self) -> int | None:
+        """A switch and a number."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
 
 Kind = TypeVar("Kind")

@@ -1,12 +1,14 @@
 """A choice as POST /v1/chat/completions writes it."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from api.answering import Piece
+from api.choices import Piece
 from api.envelopes import TokenIds
+from api.logprobs import ChatLogprobs, Telling
 
 ASSISTANT: Literal["assistant"] = "assistant"
 
@@ -32,7 +34,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     message: Said
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str | None
     stop_reason: int | str | None = None
     token_ids: TokenIds = UNSET
@@ -43,18 +45,20 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     delta: Delta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | UnsetType | None = UNSET
     token_ids: TokenIds = UNSET
 
 
+@dataclass(frozen=True, slots=True)
 class ChatForm:
     """Messages; a stream begins by saying whose."""
 
-    prefix = "chatcmpl-"
-    kinds = ("chat.completion", "chat.completion.chunk")
-    prompt_on_top = True
+    telling: Telling
+    prefix: str = "chatcmpl-"
+    kinds: tuple[str, str] = ("chat.completion", "chat.completion.chunk")
+    prompt_on_top: bool = True
 
     def opening(self, index: int) -> ChatChunkChoice:
         """The role, and no text yet."""
@@ -66,6 +70,7 @@ class ChatForm:
         return ChatChunkChoice(
             index=piece.index,
             delta=Delta(content=piece.text or UNSET),
+            logprobs=self.telling.chat(piece.places),
             finish_reason=piece.finish,
             stop_reason=piece.stop_reason if piece.finish else UNSET,
             token_ids=tokens,
@@ -77,6 +82,7 @@ class ChatForm:
         return ChatChoice(
             index=piece.index,
             message=Said(content=piece.text),
+            logprobs=self.telling.chat(piece.places),
             finish_reason=piece.finish,
             stop_reason=piece.stop_reason,
             token_ids=tokens,

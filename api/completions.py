@@ -1,10 +1,14 @@
 """A choice as POST /v1/completions writes it."""
 
-import msgspec
-from msgspec import UNSET
+from dataclasses import dataclass
 
-from api.answering import Piece
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from api.choices import Piece
 from api.envelopes import TokenIds
+from api.logprobs import CompletionLogprobs, Telling
+from api.node_logprobs import PromptLogprobs
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,19 +16,22 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     prompt_token_ids: TokenIds = UNSET
     token_ids: TokenIds = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
+@dataclass(frozen=True, slots=True)
 class CompletionForm:
     """Text, and nothing around it."""
 
-    prefix = "cmpl-"
-    kinds = ("text_completion", "text_completion")
-    prompt_on_top = False
+    telling: Telling
+    prefix: str = "cmpl-"
+    kinds: tuple[str, str] = ("text_completion", "text_completion")
+    prompt_on_top: bool = False
 
     def opening(self, index: int) -> None:
         """A completion begins with its text."""
@@ -38,6 +45,7 @@ class CompletionForm:
         return CompletionChoice(
             index=piece.index,
             text=piece.text,
+            logprobs=self.telling.completion(piece.places),
             finish_reason=piece.finish,
             stop_reason=piece.stop_reason,
             prompt_token_ids=prompt,

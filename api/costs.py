@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from api.answering import Answer, Choice
+from api.answering import Answer
+from api.choices import Choice
 from api.generator import StageEvent
 from kv_transfer.ticket import to_params
 

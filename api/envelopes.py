@@ -8,7 +8,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from api.answering import Answer, Choice, Piece, joined
+from api.answering import Answer
+from api.choices import Choice, Piece, joined
 from api.costs import (
     Params,
     Timings,
@@ -19,6 +20,8 @@ from api.costs import (
     usage_in_chunk,
     usage_of,
 )
+from api.logprobs import Telling
+from api.node_logprobs import PromptLogprobs
 
 TokenIds = Sequence[int] | UnsetType
 
@@ -32,6 +35,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: Sequence[msgspec.Struct]
     usage: Usage | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: TokenIds = UNSET
     kv_transfer_params: Params | UnsetType = UNSET
     pdserve: Timings | UnsetType = UNSET
@@ -39,6 +43,10 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 class Form(Protocol):
     """How one endpoint writes down a choice."""
+
+    @property
+    def telling(self) -> Telling:
+        """How tokens are named beside their log-probabilities."""
 
     @property
     def prefix(self) -> str:
@@ -84,7 +92,7 @@ class Writer:
 
     def chunk(self, piece: Piece) -> Envelope | None:
         """A piece; None where it has nothing that the client wants."""
-        if not (piece.text or piece.finish or (self._ids and piece.tokens)):
+        if not (piece.text or piece.finish or piece.places or (self._ids and piece.tokens)):
             return None
         choice = self.answer.choices[piece.index]
         begins = piece.num_tokens == len(piece.tokens)
@@ -113,6 +121,7 @@ class Writer:
             self._bare(0, [self._full(joined(parts)) for parts in said]),
             usage=usage_of(self.answer),
             prompt_token_ids=self._prompt(first, on_top=True),
+            prompt_logprobs=self._foretold(first, on_top=True),
             kv_transfer_params=params_of(first),
             pdserve=timings_of(self.answer),
         )
@@ -122,8 +131,20 @@ class Writer:
         return bool(self.answer.asked.body.return_token_ids)
 
     def _full(self, piece: Piece) -> msgspec.Struct:
-        prompt = self._prompt(self.answer.choices[piece.index], on_top=False)
-        return self.form.full(piece, prompt, piece.tokens if self._ids else UNSET)
+        choice = self.answer.choices[piece.index]
+        prompt = self._prompt(choice, on_top=False)
+        whole = self.form.full(piece, prompt, piece.tokens if self._ids else UNSET)
+        if (foretold := self._foretold(choice, on_top=False)) is not UNSET:
+            return replace(whole, prompt_logprobs=foretold)
+        return whole
+
+    def _foretold(self, choice: Choice, *, on_top: bool) -> PromptLogprobs | UnsetType:
+        """A prompt's log-probabilities stand where its token ids do."""
+        asked = self.answer.asked
+        if asked.body.prompt_logprobs is None or self.form.prompt_on_top is not on_top:
+            return UNSET
+        first = self.answer.choices[choice.index - choice.index % asked.n]
+        return self.form.telling.prompt(first.prompt_logprobs)
 
     def _prompt(self, choice: Choice, *, on_top: bool) -> TokenIds:
         wanted = self._ids and self.form.prompt_on_top is on_top

@@ -9,41 +9,38 @@ without tools.
 from collections.abc import Mapping
 
 NONE = (None,)
-SAMPLING: Mapping[str, tuple[object, ...]] = {
-    "allowed_token_ids": (None, []),
-    "bad_words": (None, []),
-    "beam_width": (None, 1),
-    "best_of": (None, 1),
-    "frequency_penalty": (None, 0),
+GRAMMARS: Mapping[str, tuple[object, ...]] = {
     "guided_choice": NONE,
     "guided_grammar": NONE,
     "guided_json": NONE,
     "guided_regex": NONE,
-    "length_penalty": (None, 1),
-    "logit_bias": (None, {}),
-    "logits_processors": (None, []),
-    "presence_penalty": (None, 0),
-    "prompt_logprobs": NONE,
-    "repetition_detection": NONE,
-    "repetition_penalty": (None, 1),
     "structural_tag": NONE,
     "structured_outputs": NONE,
+}
+SAMPLING: Mapping[str, tuple[object, ...]] = {
+    **GRAMMARS,
+    "beam_width": (None, 1),
+    "best_of": (None, 1),
+    "length_penalty": (None, 1),
+    "logits_processors": (None, []),
+    "repetition_detection": NONE,
     "thinking_token_budget": NONE,
-    "truncate_prompt_tokens": NONE,
     "use_beam_search": (None, False),
 }
 """What a node's `sampling_params` and both text surfaces share."""
 
-NODE_SAMPLING = {**SAMPLING, "logprobs": NONE, "n": (None, 1), "stop": (None, [], "")}
+NODE_SAMPLING: Mapping[str, tuple[object, ...]] = {
+    **SAMPLING,
+    "n": (None, 1),
+    "stop": (None, [], ""),
+    "truncate_prompt_tokens": NONE,
+}
 
 _SURFACE: Mapping[str, tuple[object, ...]] = {
     **SAMPLING,
-    "echo": (None, False),
     "ec_transfer_params": NONE,
     "logprob_token_ids": NONE,
-    "priority": (None, 0),
     "response_format": (None, {"type": "text"}),
-    "return_tokens_as_token_ids": (None, False),
     "spaces_between_special_tokens": (None, True),
     "truncation_side": NONE,
     "vllm_xargs": (None, {}),
@@ -51,7 +48,6 @@ _SURFACE: Mapping[str, tuple[object, ...]] = {
 
 COMPLETIONS: Mapping[str, tuple[object, ...]] = {
     **_SURFACE,
-    "logprobs": NONE,
     "prompt_embeds": NONE,
     "suffix": (None, ""),
 }
@@ -61,9 +57,9 @@ CHAT: Mapping[str, tuple[object, ...]] = {
     "audio": NONE,
     "chat_template": NONE,
     "documents": (None, []),
+    "echo": (None, False),
     "function_call": (None, "none"),
     "functions": (None, []),
-    "logprobs": (None, False),
     "media_io_kwargs": (None, {}),
     "mm_processor_kwargs": (None, {}),
     "modalities": (None, ["text"]),
@@ -74,7 +70,6 @@ CHAT: Mapping[str, tuple[object, ...]] = {
     "store": (None, False),
     "tool_choice": (None, "none", "auto"),
     "tools": (None, []),
-    "top_logprobs": (None, 0),
     "verbosity": NONE,
     "web_search_options": NONE,
 }

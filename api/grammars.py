@@ -12,6 +12,7 @@ from api.wire import WireError, convert
 from engine.request import Grammar
 
 ONE_OF = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag")
 Schema = dict[str, Any] | str
 
 
@@ -71,15 +72,9 @@ def read_format(given: Mapping[str, object]) -> Grammar | None:
     return _grammar("json", asked.json_schema.schema, "response_format.json_schema.schema")
 
 
-def read_guided(given: Mapping[str, object]) -> Grammar | None:
-    """vLLM's older fields, which were one for each kind; raises WireError."""
-    said = {
-        name: given[name]
-        for name in ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
-        if given[name] is not None
-    }
-    if given["structural_tag"] is not None:
-        said["structural_tag"] = given["structural_tag"]
+def read_guided(given: Mapping[str, Any]) -> Grammar | None:
+    """vLLM's older fields, one for each kind; raises WireError."""
+    said = {name: value for name, value in given.items() if value is not None}
     if not said:
         return None
     if len(said) > 1:

@@ -5,7 +5,7 @@ for each token: `{"N": {"logprob", "rank", "decoded_token"}}`, null for the firs
 itself before the likeliest. Newer versions have `token_id` and `rank` beside the name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -73,9 +73,23 @@ def read_content(content: Content | None) -> tuple[Logprobs, ...]:
     return tuple(_place(entry) for entry in (content and content.content) or ())
 
 
-def prompt_of(places: Sequence[Logprobs]) -> PromptLogprobs:
-    """Of a prompt; there is nothing to say of its first token."""
-    return [None, *(_at_one_place(place) for place in places)]
+def prompt_of(
+    places: Sequence[Logprobs], text_of: Callable[[int], str | None] = lambda token: None
+) -> PromptLogprobs:
+    """Of a prompt; there is nothing to say of its first token.
+
+    At each place the token itself comes first, also where it is among the likeliest.
+    """
+    return [
+        None,
+        *(
+            {
+                one.token: PromptLogprob(sayable(one.logprob), one.rank, text_of(one.token))
+                for one in place
+            }
+            for place in places
+        ),
+    ]
 
 
 def read_prompt(told: PromptLogprobs | None) -> tuple[Logprobs, ...]:
@@ -108,11 +122,6 @@ def _id(top: Top) -> int:
     if name + ":" != TOKEN_ID or not number.isdecimal():
         raise WireError(f"{top.token!r} is no token id", "logprobs")
     return int(number)
-
-
-def _at_one_place(place: Logprobs) -> Mapping[int, PromptLogprob]:
-    """The token itself comes first, also where it is among the likeliest."""
-    return {one.token: PromptLogprob(sayable(one.logprob), one.rank) for one in place}
 
 
 def _prompt_place(told: Mapping[int, PromptLogprob]) -> Logprobs:

@@ -11,13 +11,15 @@ from quart import Blueprint, Response, g, request
 from werkzeug.exceptions import HTTPException
 
 from api.answering import Answer
-from api.asking import Asked, Asker
+from api.asking import Asker
 from api.bodies import TextBody, read_chat, read_completion
+from api.calls import Asked
 from api.chat import ChatForm
 from api.completions import CompletionForm
 from api.envelopes import Form, Writer
 from api.errors import SERVER_ERROR, ApiError, WrongType, body_of, error_body
 from api.generator import Embedder, Generator, StreamFailed
+from api.logprobs import Telling
 from api.models import find_model, list_models
 from api.pooling.bodies import (
     ClassifyBody,
@@ -66,13 +68,14 @@ def openai_routes(
     async def completions() -> Response:
         body = read_completion(await _body())
         asked = await asker.completion(body, _outer_id(body))
-        return await answer(asked, CompletionForm())
+        return await answer(asked, CompletionForm(_telling(asked)))
 
     @routes.post("/v1/chat/completions")
     async def chat() -> Response:
         data = await _body()
         body = read_chat(data)
-        return await answer(await asker.chat(body, _outer_id(body), len(data)), ChatForm())
+        asked = await asker.chat(body, _outer_id(body), len(data))
+        return await answer(asked, ChatForm(_telling(asked)))
 
     @routes.get("/v1/models")
     async def models() -> Response:
@@ -105,6 +108,10 @@ def _pool(routes: Blueprint, door: PoolingDoor) -> None:
     serve(ClassifyBody, door.classify, "/classify")
     serve(ScoreBody, door.score, "/score", "/v1/score")
     serve(RerankBody, door.rerank, "/rerank", "/v1/rerank", "/v2/rerank")
+
+
+def _telling(asked: Asked) -> Telling:
+    return Telling(asked.codec.vocabulary, bool(asked.body.return_tokens_as_token_ids))
 
 
 async def _body() -> bytes:

@@ -1,15 +1,26 @@
 """From a body's fields to `Sampling`, once the prompt's length is known."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from api.bodies import TextBody
+import msgspec
+
+from api.bodies import ChatBody, TextBody
 from api.errors import BadRequest, ContextTooLong
+from api.grammars import GUIDED, read_format, read_guided, read_structured
+from api.node_sampling import Biases, checked
 from api.seeds import chosen_seed
+from api.served import Served
 from api.stopping import StopStrings
-from engine.request import Sampling
+from api.tokenizing import TextCodec
+from api.wire import WireError, convert
+from engine.request import Grammar, Sampling
 
 MOST_STOP_CHARACTERS = 16_384
 MAX_TOKENS_UNKNOWN = 1_024  # where a client names none, while nobody knows the context
+Words = tuple[tuple[int, ...], ...]
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +45,7 @@ class Room:
 
     def max_tokens(self, body: TextBody) -> int:
         """The answer's limit; raises ContextTooLong where the client asked for too much."""
-        left = self.left
-        asked = body.max_completion_tokens or body.max_tokens
+        left, asked = self.left, wanted_tokens(body)
         if asked is None:
             default = self.default or left or MAX_TOKENS_UNKNOWN
             return default if left is None else min(default, left)
@@ -49,26 +59,53 @@ class Room:
         return asked
 
 
-def sampling_of(body: TextBody, room: Room, outer_id: str, *, whole: bool = True) -> Sampling:
-    """The sampling of the first of n choices; null means OpenAI's default.
+def wanted_tokens(body: TextBody) -> int | None:
+    """How long the client wants its answer; an echo alone is one token that is not said."""
+    if body.only_echo:
+        return 1
+    if body.max_completion_tokens is None and body.max_tokens == 0:
+        raise BadRequest("max_tokens must be at least 1 without echo", "max_tokens")
+    return body.max_completion_tokens or body.max_tokens
+
+
+def shape_of(body: TextBody, outer_id: str, served: Served) -> Sampling:
+    """What all choices of a request share, but for the answer's length; raises ApiError."""
+    defaults = served.defaults
+    try:
+        shape = Sampling(
+            temperature=_or(body.temperature, defaults.temperature),
+            top_p=_or(body.top_p, defaults.top_p),
+            top_k=max(_or(body.top_k, defaults.top_k), 0),
+            min_p=_or(body.min_p, defaults.min_p),
+            presence_penalty=body.presence_penalty or 0.0,
+            frequency_penalty=body.frequency_penalty or 0.0,
+            repetition_penalty=_or(body.repetition_penalty, defaults.repetition_penalty),
+            logit_bias=_biases(body),
+            allowed_token_ids=body.allowed_token_ids,
+            bad_words=_words(body.bad_words or (), served.text),
+            logprobs=_ranks(body),
+            prompt_logprobs=_prompt_ranks(body),
+            grammar=_grammar(body),
+            seed=_seed(body.seed, outer_id),
+            stop_token_ids=body.stop_token_ids or (),
+            ignore_eos=bool(body.ignore_eos),
+        )
+        _check(body, shape, served)
+        return checked(shape)
+    except WireError as error:
+        raise BadRequest(str(error), error.param) from error
+
+
+def limited(shape: Sampling, body: TextBody, room: Room, *, whole: bool = True) -> Sampling:
+    """The sampling of one choice, with its answer's length.
 
     The leg of a request (not `whole`) may have its `max_tokens` clamped under its
     `min_tokens` by whoever cut the request in two.
     """
     max_tokens, min_tokens = room.max_tokens(body), body.min_tokens or 0
-    if min_tokens > max_tokens and whole:
+    if min_tokens > max_tokens and whole and not body.only_echo:
         raise BadRequest(f"min_tokens is more than max_tokens={max_tokens}", "min_tokens")
-    return Sampling(
-        max_tokens=max_tokens,
-        min_tokens=min_tokens,
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=max(body.top_k or 0, 0),
-        min_p=body.min_p or 0.0,
-        seed=_seed(body.seed, outer_id),
-        stop_token_ids=body.stop_token_ids or (),
-        ignore_eos=bool(body.ignore_eos),
-    )
+    return msgspec.structs.replace(shape, max_tokens=max_tokens, min_tokens=min_tokens)
 
 
 def stops_of(body: TextBody) -> StopStrings:
@@ -81,8 +118,78 @@ def stops_of(body: TextBody) -> StopStrings:
     return StopStrings.of(strings)
 
 
+def _or(given: Number | None, default: Number) -> Number:
+    return default if given is None else given
+
+
 def _seed(given: int | None, outer_id: str) -> int:
     try:
         return chosen_seed(given, outer_id)
     except ValueError as error:
-        raise BadRequest(str(error), "seed") from error
+        raise WireError(str(error), "seed") from error
+
+
+def _biases(body: TextBody) -> tuple[tuple[int, float], ...]:
+    """JSON's keys are strings."""
+    return tuple(convert(body.logit_bias or {}, Biases, "logit_bias", strict=False).items())
+
+
+def _words(words: Sequence[str], codec: TextCodec) -> Words:
+    """Each word as it begins a text, and as it follows a space where that has other tokens."""
+    return tuple(sequence for word in words for sequence in _spellings(word.lstrip(), codec))
+
+
+def _spellings(word: str, codec: TextCodec) -> Iterator[tuple[int, ...]]:
+    if not word:
+        raise WireError("bad_words must not contain an empty string", "bad_words")
+    bare = codec.encode(word, special_tokens=False)
+    spaced = codec.encode(f" {word}", special_tokens=False)
+    yield bare
+    if spaced[-len(bare) :] != bare:
+        yield spaced
+
+
+def _check(body: TextBody, shape: Sampling, served: Served) -> None:
+    """Refuse ids that no token has, and more log-probabilities than may be asked for."""
+    for param, tokens in (
+        ("logit_bias", [token for token, _ in shape.logit_bias]),
+        ("allowed_token_ids", shape.allowed_token_ids or ()),
+    ):
+        if tokens and max(tokens) >= served.size:
+            raise WireError(f"{param}: token id {max(tokens)} is out of vocabulary", param)
+    most = served.max_logprobs
+    for param in ("logprobs", "top_logprobs", "prompt_logprobs"):
+        asked = getattr(body, param, None) or 0
+        if most >= 0 and not 0 <= asked <= most:
+            raise WireError(f"{param}: from 0 to {most} may be asked for here", param)
+
+
+def _ranks(body: TextBody) -> int | None:
+    if isinstance(body, ChatBody) and body.top_logprobs and not body.logprobs:
+        raise WireError("top_logprobs needs logprobs to be true", "top_logprobs")
+    return body.ranks
+
+
+def _prompt_ranks(body: TextBody) -> int | None:
+    """An echo tells of the prompt what is told of the answer."""
+    if body.prompt_logprobs is not None and body.stream:
+        raise WireError("prompt_logprobs are not to be had of a stream", "prompt_logprobs")
+    if body.prompt_logprobs is None and body.echoes:
+        return body.ranks
+    return body.prompt_logprobs
+
+
+def _grammar(body: TextBody) -> Grammar | None:
+    """The one that was asked for, in whatever way."""
+    asked = body.structured_outputs
+    found = {
+        "response_format": None
+        if body.response_format is None
+        else read_format(body.response_format),
+        "structured_outputs": None if asked is None else read_structured(asked),
+        "guided_json": read_guided({name: getattr(body, name) for name in GUIDED}),
+    }
+    said = {name: grammar for name, grammar in found.items() if grammar}
+    if len(said) > 1:
+        raise WireError(f"{' and '.join(said)} exclude each other", min(said))
+    return next(iter(said.values()), None)

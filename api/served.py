@@ -6,12 +6,15 @@ from typing import Protocol
 
 import msgspec
 
-from api.errors import BadRequest, UnknownModel
+from api.defaults import OPENAI, Defaults
+from api.errors import BadRequest, NoText, UnknownModel
 from api.generate import read_leg
 from api.generator import WHOLE, Leg
 from api.tokenizing import TextCodec
 from engine.pooling.config import PoolingConfig
 from kv_transfer.errors import MalformedTicket
+
+MAX_LOGPROBS = 20  # as vLLM and OpenAI have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,8 @@ class Served:
 
     Without a `codec` there is no text here. `max_model_len` is asked anew for every request:
     a proxy learns it from its nodes, and it is None until then. Who does not know what the
-    model pools leaves it to the nodes to refuse.
+    model pools leaves it to the nodes to refuse. `defaults` are of requests that say nothing,
+    `max_logprobs` is the most that may be asked for beside each token (-1: any number).
     """
 
     names: tuple[str, ...]
@@ -30,6 +34,8 @@ class Served:
     created: int = 0
     root: str | None = None
     pooling: PoolingConfig | None = None
+    defaults: Defaults = OPENAI
+    max_logprobs: int = MAX_LOGPROBS
 
     def name(self, asked: str | None) -> str:
         """The name to answer under; a client that names no model gets the one there is."""
@@ -38,6 +44,18 @@ class Served:
         if asked not in self.names:
             raise UnknownModel(f"The model `{asked}` does not exist.", "model")
         return asked
+
+    @property
+    def size(self) -> int:
+        """One more than the largest token id, of the model or else of the tokenizer."""
+        return self.vocab_size or self.text.size
+
+    @property
+    def text(self) -> TextCodec:
+        """The codec; raises NoText where there is none."""
+        if self.codec is None:
+            raise NoText("There is no tokenizer here: use /inference/v1/generate")
+        return self.codec
 
 
 class ReadLeg(Protocol):

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from api.detokenizing import Detokenizer
 from api.errors import BadRequest
+from api.vocabulary import Vocabulary, vocabulary_of
 
 PATH_STARTS = ("/", ".")  # what begins so is no name on a hub
 
@@ -52,6 +53,11 @@ class TextCodec:
         added = self.fast.get_added_tokens_decoder().items()
         return frozenset(token for token, says in added if says.special)
 
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What single tokens say."""
+        return vocabulary_of(self.fast, self._alone)
+
     def encode(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
         """The text's tokens, with those that the tokenizer puts around a text if asked.
 
@@ -94,6 +100,9 @@ class TextCodec:
             return self.decode(tokens, skip_special_tokens=False)
 
         return Detokenizer(decode, lambda token: token not in hidden and self._knows(token))
+
+    def _alone(self, token: int) -> str:
+        return self.decode([token], skip_special_tokens=False)
 
     def _knows(self, token: int) -> bool:
         if self.fast is not None:

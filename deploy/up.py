@@ -186,6 +186,8 @@ class Cluster:
             *("--model", config.model, "--log-level", config.log_level),
             *("--drain-timeout-s", str(config.drain_timeout_s)),
             *("--policy", config.policy),
+            *("--generation-config", config.generation_config),
+            *("--max-logprobs", str(config.max_logprobs)),
             *_flag("tokenizer", config.tokenizer),
             *_names(config),
         ]

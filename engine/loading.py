@@ -8,10 +8,11 @@ from engine.api import EngineInfo
 from engine.attention.kv_memory import KvMemory, KvShape
 from engine.errors import UnusableCheckpoint
 from engine.kernels.native import open_kernels
-from engine.models.checkpoint import open_checkpoint
+from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.config import ModelConfig, parse_config
 from engine.models.rope import reaches_far
-from engine.models.weights import load_decoder
+from engine.models.weights import load_classes, load_decoder
+from engine.pooling.config import PoolingConfig
 from engine.pooling.reading import read_pooling
 from engine.scheduling.room import Limits
 from engine.settings import EngineConfig
@@ -29,6 +30,8 @@ def load_engine(config: EngineConfig) -> TorchEngine:
     model, device = parse_config(checkpoint.config), torch.device(config.device)
     dtype = _dtype(config.dtype, model)
     max_len = _max_len(config, model)
+    pooling = read_pooling(checkpoint.folder, checkpoint.config, "last")
+    head = _head(checkpoint, pooling, model, device)
     kernels = open_kernels(config.cpu_kernels) if device.type == "cpu" else None
     decoder = load_decoder(checkpoint, model, dtype, device, max_len, kernels)
     shape = _kv_shape(model)
@@ -42,13 +45,21 @@ def load_engine(config: EngineConfig) -> TorchEngine:
         str(dtype).removeprefix("torch."),
         shape.heads,
         checkpoint.eos_token_ids,
-        read_pooling(checkpoint.folder, checkpoint.config, "last"),
+        pooling,
     )
     batch_tokens = config.max_num_batched_tokens or _batch_tokens(device)
     limits = Limits(batch_tokens, config.max_num_seqs, max_len)
     return TorchEngine.build(
-        info, decoder, memory, limits, prefix_cache=config.enable_prefix_caching
+        info, decoder, memory, limits, head=head, prefix_cache=config.enable_prefix_caching
     )
+
+
+def _head(
+    checkpoint: Checkpoint, pooling: PoolingConfig, model: ModelConfig, device: torch.device
+) -> torch.Tensor | None:
+    if not pooling.labels:
+        return None
+    return load_classes(checkpoint, len(pooling.labels), model.hidden_size, device)
 
 
 def _batch_tokens(device: torch.device) -> int:

@@ -44,6 +44,10 @@ class ServingOptions:
     """Memory for KV blocks. Default: what all seats need, at most a quarter of what is free."""
     enable_prefix_caching: bool = True
     """Whether KV of earlier prompts is used again."""
+    generation_config: str = "auto"
+    """Defaults of sampling: auto takes the model's file, vllm none, a folder another file."""
+    max_logprobs: int = 20
+    """Most log-probabilities that may be asked for beside each token; -1: any number."""
     kv_connector: Literal["nixl", "tcp"] = "nixl"
     """How KV travels."""
     host: str = "127.0.0.1"
@@ -63,6 +67,7 @@ class ServingOptions:
             if getattr(self, name) is not None:
                 at_least(1, name, getattr(self, name))
         at_least(0, "drain_timeout_s", self.drain_timeout_s)
+        at_least(-1, "max_logprobs", self.max_logprobs)
         not_empty(self)
 
 

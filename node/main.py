@@ -14,6 +14,7 @@ import uvicorn
 import uvloop
 from quart import Quart
 
+from api.defaults import load_defaults
 from api.routes import LARGEST_BODY, openai_routes
 from api.served import Served
 from api.tokenizing import TextCodec, load_text_codec
@@ -111,11 +112,21 @@ class _Node:
         legs = LegFinder(self.identity.registration.zmq_address)
         door = Door(self.engine, metrics, self._registration, legs)
         longest = self.engine.ready.max_model_len
-        served = Served(names, self.codec, lambda: longest, created=int(time.time()))
+        served = Served(
+            names,
+            self.codec,
+            lambda: longest,
+            created=int(time.time()),
+            defaults=load_defaults(self.config.generation_config, self.config.model),
+            max_logprobs=self.config.max_logprobs,
+            pooling=self.engine.ready.pooling,
+        )
         app = Quart("pdserve-node")
         app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
         app.register_blueprint(door.blueprint())
-        app.register_blueprint(openai_routes(self.engine, served, legs.of_text))
+        app.register_blueprint(
+            openai_routes(self.engine, served, legs.of_text, embedder=self.engine)
+        )
         return app
 
     def _announcer(self) -> Announcer:

@@ -30,7 +30,7 @@ def create_app(
     """Everything it needs is passed in, and owned by the caller."""
     app = Quart("proxy")
     app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
-    app.register_blueprint(openai_routes(door, served))
+    app.register_blueprint(openai_routes(door, served, embedder=door))
     _watch(app, door, guard)
     _tell(app, door, clock)
     _administer(app, instances)

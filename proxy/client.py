@@ -10,10 +10,11 @@ import msgspec
 
 from api.generate import NodeCall, encode_call
 from api.generated import DONE
-from api.generator import BAD_REQUEST, Event, Leg
+from api.generator import BAD_REQUEST, Event, Leg, PooledEvent
+from api.pooling.node_call import PATH, decode_pooled, encode_pooling
 from api.wire import UNREADABLE, WireError
 from discovery.registry import Node
-from engine.request import Request
+from engine.request import PoolingRequest, Request
 from proxy.errors import NodeFailed
 from proxy.reading import LegReader, request_for
 from proxy.sse import SseSplitter
@@ -69,26 +70,44 @@ class HttpNodeClient:
         except BROKEN as error:
             raise NodeFailed(node.node_id, _reason(error), retryable=True) from error
 
+    async def pool(
+        self, node: Node, requests: Sequence[PoolingRequest]
+    ) -> Sequence[PooledEvent]:
+        """See PoolingClient."""
+        if not node.ours and any(one.token_types for one in requests):
+            reason = "a node of vLLM cannot be told a pair's segments"
+            raise NodeFailed(node.node_id, reason, retryable=True, answered=True)
+        body = encode_pooling(requests, node.registration.model)
+        try:
+            with closing(await self._called(node, PATH, body)) as response:
+                return decode_pooled(await response.read(), requests)
+        except BROKEN as error:
+            raise NodeFailed(node.node_id, _reason(error), retryable=True) from error
+
     async def _post(self, node: Node, request: Request, leg: Leg) -> aiohttp.ClientResponse:
-        """A pooled connection that the node has hung up meanwhile is not the node's failure."""
         asked = request_for(request, leg, ours=node.ours)
         body = encode_call(NodeCall(asked, leg, compact=node.ours))
+        return await self._called(node, GENERATE, body)
+
+    async def _called(self, node: Node, path: str, body: bytes) -> aiohttp.ClientResponse:
+        """A pooled connection that the node has hung up meanwhile is not the node's failure."""
         try:
-            response = await self._send(node, body)
+            response = await self._send(node, path, body)
         except (aiohttp.ServerDisconnectedError, ConnectionError) as error:
             if isinstance(error, aiohttp.ClientConnectorError):
                 raise
-            response = await self._send(node, body)
+            response = await self._send(node, path, body)
         if response.status != OK:
             with closing(response):
                 raise await _refusal(node, response)
         return response
 
-    async def _send(self, node: Node, body: bytes) -> aiohttp.ClientResponse:
+    async def _send(self, node: Node, path: str, body: bytes) -> aiohttp.ClientResponse:
         """The id is in the body only: a node may read a leg out of a header with addresses."""
-        patience_s = self.silence_s if node.ours else self.foreign_silence_s
+        streams = node.ours and path == GENERATE
+        patience_s = self.silence_s if streams else self.foreign_silence_s
         return await self.session.post(
-            f"http://{node.registration.http_address}{GENERATE}",
+            f"http://{node.registration.http_address}{path}",
             data=body,
             headers={"Content-Type": JSON},
             timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=patience_s),

@@ -13,6 +13,7 @@ AT_LEAST = {
     "foreign_timeout_s": 1.0,
     "drain_timeout_s": 0.0,
     "max_model_len": 1,
+    "max_logprobs": -1,
 }
 
 
@@ -64,6 +65,12 @@ class ProxyConfig:
 
     max_model_len: int | None = None
     """The longest prompt and answer together; by default the shortest of the decode nodes."""
+
+    generation_config: str = "auto"
+    """Defaults of sampling: auto takes the model's file, vllm none, a folder another file."""
+
+    max_logprobs: int = 20
+    """Most log-probabilities that may be asked for beside each token; -1: any number."""
 
     drain_timeout_s: float = 30.0
     """How long running streams have after a signal to stop."""

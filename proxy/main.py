@@ -13,6 +13,7 @@ import uvloop
 import zmq
 from quart import Quart
 
+from api.defaults import load_defaults
 from api.served import Served
 from api.tokenizing import load_text_codec
 from discovery.address import format_address
@@ -27,6 +28,7 @@ from proxy.instances import Instances
 from proxy.metrics import ProxyMetrics
 from proxy.observed import Observed
 from proxy.pipeline import Pipeline
+from proxy.pooling import PoolingPipeline
 from proxy.routing import LeastLoaded, Policy, RoundRobin
 from proxy.status import shortest_context
 
@@ -84,7 +86,8 @@ def build(
         tries=config.tries,
         recovery_wait_s=config.recovery_wait_s,
     )
-    door = Observed(pipeline, ProxyMetrics(registry), config.names[0])
+    pooling = PoolingPipeline(pipeline, client)
+    door = Observed(pipeline, ProxyMetrics(registry), config.names[0], pooling)
     guard = Guard(config.api_key, config.admin_api_key)
     return create_app(door, _served(config, registry), instances, guard)
 
@@ -159,5 +162,11 @@ def _served(config: ProxyConfig, registry: Registry) -> Served:
 
     codec = load_text_codec(folder) if folder else None
     return Served(
-        config.names, codec, max_model_len, created=int(time.time()), root=config.model
+        config.names,
+        codec,
+        max_model_len,
+        created=int(time.time()),
+        root=config.model,
+        defaults=load_defaults(config.generation_config, config.model),
+        max_logprobs=config.max_logprobs,
     )

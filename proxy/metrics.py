@@ -57,6 +57,12 @@ class ProxyMetrics:
         for stage, seconds in story.stages.items():
             self._stages.labels(stage).observe(seconds)
 
+    def book_pooled(self, count: int, tokens: int, seconds: float, ending: str) -> None:
+        """Book prompts that were pooled in one call, or were to be."""
+        self._answers.labels(ending).inc(count)
+        self._tokens.labels("prompt").inc(tokens)
+        self._duration.observe(seconds)
+
     def render(self) -> bytes:
         """The page that is scraped."""
         return generate_latest(self.all)

@@ -8,7 +8,7 @@ from discovery.registry import Node
 from engine.request import FinishReason, Request
 from proxy.routing import Policy
 
-CLOSED, FAILED = "closed", "failed"
+CLOSED, FAILED, POOLED = "closed", "failed", "pooled"
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import msgspec
 
 from engine.errors import UnusableCheckpoint
 from engine.models.families import FAMILIES
-from engine.models.family import FULL, SLIDING, Family
+from engine.models.family import FULL, SLIDING, Family, generates
 from engine.models.rope_config import EVERY, Halves, Rope, Size, max_positions, read_ropes
 
 Activation = Literal["silu", "gelu", "gelu_pytorch_tanh"]
@@ -91,8 +91,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
 def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
     """Read config.json of any supported family; raises UnusableCheckpoint, saying what."""
     family = _family(raw)
+    headless = {} if generates(raw) else {"tie_word_embeddings": True}
     try:
-        given = family.today({**family.unsaid, **raw})
+        given = family.today({**family.unsaid, **raw, **headless})
         _refuse_what_we_cannot(given, family)
         fields = {**_common(given), **family.differs(given)}
         _refuse_activation(fields["activation"])
@@ -106,7 +107,7 @@ def parse_config(raw: Mapping[str, Any]) -> ModelConfig:
 def _family(raw: Mapping[str, Any]) -> Family:
     kind, architectures = raw.get("model_type"), raw.get("architectures")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
-    if family is None or architectures not in (None, [family.architecture]):
+    if family is None or architectures not in (None, *family.architectures):
         known = ", ".join(f"{one.architecture} ({name})" for name, one in FAMILIES.items())
         raise UnusableCheckpoint(
             f"config.json: {architectures} (model_type {kind}) is not supported; "

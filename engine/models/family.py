@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Raw = Mapping[str, Any]  # a config.json
+GENERATOR, CLASSIFIER, HEADLESS = "ForCausalLM", "ForSequenceClassification", "Model"
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -31,6 +32,23 @@ class Family:
     unsaid: Raw = field(default_factory=dict)
     today: Callable[[Raw], Raw] = as_it_is
     neutral: Mapping[str, Sequence[object]] = field(default_factory=dict)
+
+    @property
+    def architectures(self) -> Sequence[list[str]]:
+        """What the configs of its models name: with its own head, another, or none."""
+        stem = self.architecture.removesuffix(GENERATOR)
+        return [[self.architecture], [stem + CLASSIFIER], [stem + HEADLESS]]
+
+
+def generates(raw: Raw) -> bool:
+    """Whether there is a head that foretells tokens."""
+    names = raw.get("architectures") or (GENERATOR,)
+    return any(str(name).endswith(GENERATOR) for name in names)
+
+
+def classifies(raw: Raw) -> bool:
+    """Whether there is a head that tells classes apart."""
+    return any(str(name).endswith(CLASSIFIER) for name in raw.get("architectures") or ())
 
 
 def windows(raw: Raw, kinds: Sequence[str] | None = None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from engine.errors import UnusableCheckpoint
 from engine.kernels.native import Kernels
 from engine.models.linear import Linear, linear
 
+WRAPPED = "model."  # a model that was saved without a head has its tensors without this
 IGNORED = "rotary_emb.inv_freq"  # old checkpoints carry it; it follows from the config
 
 
@@ -79,9 +80,10 @@ class Shelf:
             raise UnusableCheckpoint(f"{len(left)} tensors too many, such as {left[0]}")
 
     def _copy(self, name: str, target: Tensor) -> None:
-        if name not in self.files:
+        known = name if name in self.files else name.removeprefix(WRAPPED)
+        if known not in self.files:
             raise UnusableCheckpoint(f"tensor {name} is missing")
-        tensor = self.files.pop(name).get_tensor(name)
+        tensor = self.files.pop(known).get_tensor(known)
         if tensor.shape != target.shape:
             shapes = f"{tuple(tensor.shape)}, the config says {tuple(target.shape)}"
             raise UnusableCheckpoint(f"tensor {name} is {shapes}")

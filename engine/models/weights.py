@@ -8,11 +8,14 @@ from engine.kernels.native import Kernels
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder, Layer, Mlp
+from engine.models.family import classifies
 from engine.models.grouped_attention import GroupedAttention
 from engine.models.mlp import ACTIVATIONS, GatedMlp
 from engine.models.norm import Norm
 from engine.models.rope import head_order, rope_table
 from engine.models.shelf import Shelf, filled_shelf
+
+CLASSES = "score.weight"
 
 
 def load_decoder(
@@ -25,7 +28,19 @@ def load_decoder(
 ) -> Decoder:
     """Read all weights, showing a progress bar; `max_len` positions get rotary angles."""
     with filled_shelf(checkpoint.weight_files, dtype, device, kernels) as shelf:
+        if classifies(checkpoint.config):
+            shelf.drop(CLASSES)
         return _build(shelf, config, max_len)
+
+
+def load_classes(
+    checkpoint: Checkpoint, labels: int, hidden: int, device: torch.device
+) -> Tensor:
+    """A classifier's head: [labels, hidden] in float32, as it is so small."""
+    with filled_shelf(checkpoint.weight_files, torch.float32, device) as shelf:
+        head = shelf.take(CLASSES, labels, hidden)
+        shelf.files.clear()
+    return head
 
 
 def _build(shelf: Shelf, config: ModelConfig, max_len: int) -> Decoder:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import msgspec
 
 from engine.errors import UnusableCheckpoint
+from engine.models.family import classifies, generates
 from engine.pooling.config import Activation, Kind, PoolingConfig
 
 MODULES = "modules.json"
@@ -24,8 +25,6 @@ MODES: Mapping[str, Kind] = {
     "cls": "cls",
 }
 """As older and newer files of sentence-transformers name them."""
-CLASSIFIER = "ForSequenceClassification"
-GENERATORS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 PROBLEMS: Mapping[str, Activation] = {
     "regression": "identity",
     "single_label_classification": "softmax",
@@ -35,16 +34,14 @@ PROBLEMS: Mapping[str, Activation] = {
 
 def read_pooling(folder: Path, config: Mapping[str, Any], default: Kind) -> PoolingConfig:
     """Raises UnusableCheckpoint, naming the file and what in it."""
-    names = config.get("architectures") or ("ForCausalLM",)
-    generates = any(str(name).endswith(GENERATORS) for name in names)
-    if any(str(name).endswith(CLASSIFIER) for name in names):
+    if classifies(config):
         labels, kind = _labels(config), "last" if default == "last" else "cls"
         given: dict[str, object] = {"labels": labels, "kind": kind}
         given["activation"] = _activation(config, labels)
     else:
         given = {**_modules(folder, default), "dimensions": _dimensions(config)}
     try:
-        return msgspec.convert({**given, "generates": generates}, PoolingConfig)
+        return msgspec.convert({**given, "generates": generates(config)}, PoolingConfig)
     except msgspec.ValidationError as error:
         raise UnusableCheckpoint(f"config.json: {error}") from error
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from api.asking import Asked, Asker
+from api.asking import Asker
 from api.bodies import read_chat, read_completion
+from api.calls import Asked
 from api.served import ReadLeg, Served, no_legs
 from tests.fakes.text import byte_level, served
 

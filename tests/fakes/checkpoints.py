@@ -95,18 +95,20 @@ def make_checkpoint(
     seed: int = 0,
     dtype: str = "float32",
     max_shard_size: str = "1GB",
+    auto: str = "AutoModelForCausalLM",
     **config_overrides: object,
 ) -> Path:
     """Write a whole model folder; equal arguments give equal weights. Answers `folder`.
 
     Overrides carry transformers' names: `tie_word_embeddings=True`, `rope_parameters={...}`,
-    `num_key_value_heads=1`. For keys as older configs had them, see `edit_config`.
+    `num_key_value_heads=1`. `auto` is its class for models with this head. For keys as older
+    configs had them, see `edit_config`.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM  # slow to load
+    import transformers  # slow to load
 
     settings = SHAPE | FAMILY_SHAPE[family] | config_overrides
-    config = AutoConfig.for_model(family, **settings)
-    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    config = transformers.AutoConfig.for_model(family, **settings)
+    model = getattr(transformers, auto).from_config(config)
     _fill(model, model.config.initializer_range, seed)
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
     write_tokenizer(folder)

@@ -18,6 +18,7 @@ from proxy.instances import Instances
 from proxy.metrics import ProxyMetrics
 from proxy.observed import Observed
 from proxy.pipeline import Pipeline
+from proxy.pooling import PoolingPipeline
 from proxy.routing import RoundRobin
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_node import HttpNode, node_app
@@ -83,14 +84,16 @@ async def http_cluster(
             if announced:
                 registry.apply(node.registration, now=time.monotonic())
         session = await stack.enter_async_context(open_session())
+        client = HttpNodeClient(session)
         pipeline = Pipeline(
             registry,
             RoundRobin(),
-            HttpNodeClient(session),
+            client,
             tries=tries,
             recovery_wait_s=recovery_wait_s,
         )
-        door = Observed(pipeline, ProxyMetrics(registry), "tiny")
+        pooling = PoolingPipeline(pipeline, client)
+        door = Observed(pipeline, ProxyMetrics(registry), "tiny", pooling)
         served = Served(("tiny",), byte_level(), lambda: CONTEXT)
         instances = Instances(session, registry, beat_s=0.01)
         app = create_app(door, served, instances, guard or Guard(admin_key=ADMIN))

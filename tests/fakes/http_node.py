@@ -1,23 +1,40 @@
 """A FakeNode behind the node's HTTP contract."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from quart import Quart, Response, request
+from quart import Blueprint, Quart, Response, request
 
 from api.generate import NodeCall, decode_call
 from api.generated import DONE, encode_event
-from api.generator import EndEvent, Event, FailedEvent, TicketEvent
+from api.generator import (
+    WHOLE,
+    EndEvent,
+    Event,
+    FailedEvent,
+    Leg,
+    PooledEvent,
+    StreamFailed,
+    TicketEvent,
+)
+from api.routes import openai_routes
+from api.served import Served
 from api.wire import WireError
 from discovery.registration import to_map
-from engine.request import RequestId
+from engine.request import PoolingRequest, Request, RequestId
 from kv_transfer.ticket import KvTicket
 from proxy.errors import NodeFailed
 from tests.fakes.node import FakeNode
+
+
+def vectors(http: "HttpNode") -> Blueprint:
+    """The node's own endpoints that pool, of which the proxy asks one."""
+    served = Served(("fake",), None, lambda: None)
+    return openai_routes(http, served, embedder=http)
 
 
 @dataclass
@@ -31,6 +48,20 @@ class HttpNode:
     def __post_init__(self) -> None:
         self.idle.set()
 
+    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+        async for event in self.node.generate(request, leg):
+            yield event
+
+    async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:
+        self.open += 1
+        self.idle.clear()
+        try:
+            return await self.node.embed(requests)
+        except NodeFailed as failure:
+            raise StreamFailed(str(failure)) from failure
+        finally:
+            self._close()
+
     async def generate(self, call: NodeCall) -> AsyncGenerator[Event]:
         self.open += 1
         self.idle.clear()
@@ -39,9 +70,12 @@ class HttpNode:
                 async for event in events:
                     yield event
         finally:
-            self.open -= 1
-            if not self.open:
-                self.idle.set()
+            self._close()
+
+    def _close(self) -> None:
+        self.open -= 1
+        if not self.open:
+            self.idle.set()
 
 
 def node_app(http: HttpNode) -> Quart:
@@ -67,6 +101,8 @@ def node_app(http: HttpNode) -> Quart:
         response = Response(frames, content_type="text/event-stream")
         response.timeout = None
         return response
+
+    app.register_blueprint(vectors(http))
 
     @app.get("/server_info")
     async def server_info() -> Response:

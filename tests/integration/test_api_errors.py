@@ -102,7 +102,7 @@ async def test_a_fault_of_ours_before_it_has_a_status(stream: bool) -> None:
         ({"prompt": ""}, 400, None, "prompt"),
         ({"max_tokens": 10_000}, 400, "context_length_exceeded", "max_tokens"),
         ({"model": "gpt-9"}, 404, "model_not_found", "model"),
-        ({"tools": [], "echo": True}, 400, None, "echo"),
+        ({"echo": False, "suffix": "x"}, 400, None, "suffix"),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])

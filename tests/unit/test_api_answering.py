@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.answering import Answer, Piece, joined
+from api.answering import Answer
+from api.choices import Piece, joined
 from api.generator import Event, Leg, PromptEvent, StreamFailed, TicketEvent, TokenEvent
 from api.served import legs_of_params
 from engine.request import FinishReason, Request

@@ -77,8 +77,10 @@ async def test_the_template_hears_what_the_client_says() -> None:
         ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize"),
         ({"chat_template": "{{ 1 }}"}, "chat_template"),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 1}, "logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"echo": True}, "echo"),
         ({"documents": [{"text": "a"}]}, "documents"),
     ],
 )

@@ -2,8 +2,8 @@
 
 import pytest
 
-from api.asking import MOST_CALLS
 from api.bodies import read_chat, read_completion
+from api.calls import MOST_CALLS
 from api.errors import BadRequest, ContextTooLong, NoText, UnknownModel
 from api.served import Served, legs_of_params, no_legs
 from tests.fakes.asking import Fields, chat, complete
@@ -72,12 +72,34 @@ async def test_what_does_not_fit_the_context_is_refused(fields: Fields) -> None:
         ({"model": 5}, "model"),
         ({"pdserve": {"timings": "yes"}}, "pdserve.timings"),
         ({"kv_transfer_params": []}, "kv_transfer_params"),
-        ({"echo": True}, "echo"),
-        ({"logprobs": 0}, "logprobs"),
+        ({"echo": 1}, "echo"),
+        ({"echo": True, "max_tokens": 0, "n": 0}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": -2}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt_logprobs": 0, "stream": True}, "prompt_logprobs"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"priority": 2**63}, "priority"),
+        ({"priority": "high"}, "priority"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 2}, "best_of"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"logit_bias": {"1": 2}}, "logit_bias"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"frequency_penalty": -2.5}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"5000": 1}}, "logit_bias"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [5000]}, "allowed_token_ids"),
+        ({"allowed_token_ids": [-1]}, "allowed_token_ids[0]"),
+        ({"bad_words": "word"}, "bad_words"),
+        ({"bad_words": ["a", " "]}, "bad_words"),
+        ({"bad_words": [[1]]}, "bad_words[0]"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"spaces_between_special_tokens": False}, "spaces_between_special_tokens"),
     ],

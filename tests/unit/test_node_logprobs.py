@@ -125,7 +125,7 @@ def test_the_whole_answer_has_both() -> None:
         ({"temperature": -1}, "temperature"),
         ({"logit_bias": {"a": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias"),
-        ({"bad_words": ["text"]}, "bad_words"),
+        ({"bad_words": ["text"]}, "bad_words[0]"),
         ({"bad_words": [[]]}, "bad_words"),
         ({"allowed_token_ids": []}, "allowed_token_ids"),
         ({"seed": "x"}, "seed"),

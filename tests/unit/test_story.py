@@ -2,17 +2,18 @@
 
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
-from api.generator import Event, Leg, PromptEvent, StageEvent, TokenEvent
+from api.generator import Event, Leg, PooledEvent, PromptEvent, StageEvent, TokenEvent
 from discovery.registration import Registration, Role
 from discovery.registry import Node, Registry
-from engine.request import FinishReason, Request, RequestId
+from engine.request import FinishReason, PoolingRequest, Request, RequestId
 from proxy.metrics import ProxyMetrics
 from proxy.observed import Observed
 from proxy.pipeline import Pipeline
+from proxy.pooling import PoolingPipeline
 from proxy.routing import RoundRobin
 from proxy.story import NotedPolicy, Story
 
@@ -67,6 +68,11 @@ class Mistaken:
         yield TokenEvent((1,))
         raise ZeroDivisionError(node, request, leg)
 
+    async def pool(
+        self, node: Node, requests: Sequence[PoolingRequest]
+    ) -> Sequence[PooledEvent]:
+        raise ZeroDivisionError(node, requests)
+
 
 async def test_a_mistake_of_ours_is_no_client_that_left(
     caplog: pytest.LogCaptureFixture,
@@ -75,8 +81,14 @@ async def test_a_mistake_of_ours_is_no_client_that_left(
     registry = Registry()
     registry.apply(D0.registration, now=time.monotonic())
     metrics = ProxyMetrics(registry)
-    door = Observed(Pipeline(registry, RoundRobin(), Mistaken()), metrics, "m")
+    client = Mistaken()
+    pipeline = Pipeline(registry, RoundRobin(), client)
+    door = Observed(pipeline, metrics, "m", PoolingPipeline(pipeline, client))
     with pytest.raises(ZeroDivisionError):
         _ = [event async for event in door.stream(REQUEST)]
     assert b'answers_total{finish="failed"} 1.0' in metrics.render()
+    with pytest.raises(ZeroDivisionError):
+        await door.embed([PoolingRequest(RequestId("p"), (1, 2))] * 3)
+    assert b'answers_total{finish="failed"} 4.0' in metrics.render()
+    assert metrics.requests_in_flight == 0
     assert "finish=failed" in caplog.text

@@ -1,0 +1,103 @@
+"""Log-probabilities as the text endpoints write them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from api.node_logprobs import TOKEN_ID, PromptLogprobs, prompt_of, sayable
+from api.vocabulary import Vocabulary
+from engine.request import Logprob, Logprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One token of an answer: `offset` characters of its text are before it.
+
+    `ranked` is empty for an echo's first token, which nothing foretells.
+    """
+
+    token: int
+    offset: int
+    ranked: Logprobs = ()
+
+
+class ChatTop(msgspec.Struct, frozen=True):
+    """One of the likeliest; `bytes` are its own, also where they are half a character."""
+
+    token: str
+    logprob: float
+    bytes: Sequence[int]
+
+
+class ChatToken(ChatTop, frozen=True):
+    """One token of a chat's answer. Two tokens of equal text are two entries."""
+
+    top_logprobs: Sequence[ChatTop]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """OpenAI's object for chats."""
+
+    content: Sequence[ChatToken]
+    refusal: None = None
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """OpenAI's object for completions: four lists with one entry for each token."""
+
+    text_offset: Sequence[int]
+    token_logprobs: Sequence[float | None]
+    tokens: Sequence[str]
+    top_logprobs: Sequence[Mapping[str, float] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """How one request wants tokens to be named: by their text, or by `token_id:N`."""
+
+    vocabulary: Vocabulary
+    by_id: bool = False
+
+    def chat(self, places: Sequence[Place]) -> ChatLogprobs | None:
+        """None where there is nothing to tell."""
+        content = [self._chat_token(*place.ranked) for place in places if place.ranked]
+        return ChatLogprobs(content) if content else None
+
+    def completion(self, places: Sequence[Place]) -> CompletionLogprobs | None:
+        """None where there is nothing to tell."""
+        if not places:
+            return None
+        return CompletionLogprobs(
+            text_offset=[place.offset for place in places],
+            token_logprobs=[_first(place.ranked) for place in places],
+            tokens=[self._name(place.token) for place in places],
+            top_logprobs=[self._by_name(place.ranked) for place in places],
+        )
+
+    def prompt(self, ranked: Sequence[Logprobs]) -> PromptLogprobs:
+        """vLLM's `prompt_logprobs`: by token id, with the text beside it."""
+        return prompt_of(ranked, self.vocabulary.text_of)
+
+    def _name(self, token: int) -> str:
+        return f"{TOKEN_ID}{token}" if self.by_id else self.vocabulary.text_of(token)
+
+    def _chat_token(self, first: Logprob, *likeliest: Logprob) -> ChatToken:
+        tops = [ChatTop(*self._entry(one)) for one in likeliest]
+        return ChatToken(*self._entry(first), top_logprobs=tops)
+
+    def _entry(self, one: Logprob) -> tuple[str, float, Sequence[int]]:
+        spelt = self.vocabulary.bytes_of(one.token)
+        return self._name(one.token), sayable(one.logprob), [*spelt]
+
+    def _by_name(self, ranked: Logprobs) -> Mapping[str, float] | None:
+        """The token and the likeliest. Of tokens with one text, the likeliest counts."""
+        said = dict[str, float]()
+        for one in ranked:
+            name, value = self._name(one.token), sayable(one.logprob)
+            said[name] = max(value, said.get(name, value))
+        return said or None
+
+
+def _first(ranked: Logprobs) -> float | None:
+    return sayable(ranked[0].logprob) if ranked else None

@@ -1,0 +1,83 @@
+"""What single tokens say: the text and the bytes of each, also where it is half a character.
+
+Byte-level tokenizers (GPT-2's) spell each byte as one printable character; tokenizers like
+sentencepiece write a space as "▁" and have tokens such as `<0xE2>` for bytes.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import msgspec
+
+SPACE = "▁"
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+@cache
+def byte_characters() -> Mapping[str, int]:
+    """GPT-2's: printable bytes stand for themselves, the others for what follows U+00FF."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    shifted = {chr(0x100 + n): byte for n, byte in enumerate(others)}
+    return {**{chr(byte): byte for byte in printable}, **shifted}
+
+
+@dataclass(slots=True)
+class Vocabulary:
+    """`spell` gives a token's bytes; what it said is kept, as answers repeat themselves."""
+
+    spell: Callable[[int], bytes]
+    _known: dict[int, bytes] = field(default_factory=dict)
+
+    def bytes_of(self, token: int) -> bytes:
+        """The token's own bytes; those of all tokens make the text."""
+        if (known := self._known.get(token)) is None:
+            known = self._known[token] = self.spell(token)
+        return known
+
+    def text_of(self, token: int) -> str:
+        """The same as text; bytes that are no character are U+FFFD."""
+        return self.bytes_of(token).decode(errors="replace")
+
+
+def vocabulary_of(fast: Any | None, decode: Callable[[int], str]) -> Vocabulary:  # noqa: ANN401
+    """Of a tokenizer's Rust part; without one, `decode` says what a single token is."""
+    if fast is None:
+        return Vocabulary(lambda token: decode(token).encode(errors="replace"))
+    kinds = _kinds(msgspec.json.decode(fast.to_str()).get("decoder"))
+    added = {token: says.content for token, says in fast.get_added_tokens_decoder().items()}
+
+    def spell(token: int) -> bytes:
+        if token in added:
+            return str(added[token]).encode()
+        word = fast.id_to_token(token)
+        if word is None:
+            return b""
+        if "ByteLevel" in kinds:
+            return _of_characters(word)
+        if "ByteFallback" in kinds and (byte := BYTE.fullmatch(word)):
+            return bytes.fromhex(byte[1])
+        if SPACE in word:
+            return str(word).replace(SPACE, " ").encode()
+        return decode(token).encode(errors="replace")
+
+    return Vocabulary(spell)
+
+
+def _of_characters(word: str) -> bytes:
+    """A word with a character that stands for no byte is taken as it is."""
+    known = byte_characters()
+    if any(character not in known for character in word):
+        return word.encode()
+    return bytes(known[character] for character in word)
+
+
+def _kinds(decoder: Any) -> set[str]:  # noqa: ANN401  JSON
+    """The kinds of decoders, those within a sequence too."""
+    if not isinstance(decoder, dict):
+        return set()
+    inner = [_kinds(one) for one in decoder.get("decoders", ())]
+    return {str(decoder.get("type")), *(kind for kinds in inner for kind in kinds)}

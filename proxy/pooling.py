@@ -1,0 +1,111 @@
+"""A pooling request's way through the cluster: one call to a prefill node, or to the next."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from api.generator import PooledEvent
+from discovery.registration import Role
+from discovery.registry import Node
+from engine.request import PoolingRequest, Request
+from proxy.errors import NodeFailed, NoNodeAvailable
+from proxy.pipeline import LOOK_AGAIN_S, Pipeline
+
+LOOK_AFTER_S = 1.0
+
+
+class PoolingClient(Protocol):
+    """The call that a proxy makes of a node."""
+
+    async def pool(
+        self, node: Node, requests: Sequence[PoolingRequest]
+    ) -> Sequence[PooledEvent]:
+        """Raises NodeFailed; cancelling it is the abort."""
+
+
+@dataclass(slots=True)
+class _Tries:
+    count: int = 0
+    failure: NodeFailed | None = None
+    failed: set[str] = field(default_factory=set)  # nodes that did not even answer
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingPipeline:
+    """An Embedder over many nodes, with the registry, policy and patience of `pipeline`.
+
+    Only a prefill node is needed. Where none takes work, a decode node is asked: every node
+    can run a prompt. A node that the registry forgets while it is asked has failed: it may be
+    silent for as long as a batch of prompts takes, so its heartbeat is what is watched.
+    """
+
+    pipeline: Pipeline
+    client: PoolingClient
+    look_after_s: float = LOOK_AFTER_S
+
+    async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:
+        """See Embedder."""
+        tries = _Tries()
+        while True:
+            try:
+                node = await self._choose(requests[0], tries)
+                return await self._watched(node, self.client.pool(node, requests))
+            except NodeFailed as failure:
+                self._note(tries, failure)
+            except NoNodeAvailable as nobody:
+                raise (tries.failure or nobody) from nobody
+
+    async def _choose(self, request: PoolingRequest, tries: _Tries) -> Node:
+        """Where there is no node, wait for one as long as that makes sense."""
+        pipeline = self.pipeline
+        since = pipeline.clock()
+        like = Request(request.request_id, request.prompt, cache_salt=request.cache_salt)
+        while True:
+            if nodes := self._candidates(tries):
+                return pipeline.policy.choose(nodes, like, partner=None)
+            if pipeline.clock() - since >= self._worth_waiting_s(tries):
+                raise NoNodeAvailable("no prefill node is available")
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    def _candidates(self, tries: _Tries) -> Sequence[Node]:
+        """A suspect one, if it has not failed this very request, is better than none."""
+        registry, now = self.pipeline.registry, self.pipeline.clock()
+        for suspect in (False, True):
+            for role in (Role.PREFILL, Role.DECODE):
+                nodes = registry.nodes(role, now=now, suspect=suspect)
+                if found := [one for one in nodes if one.node_id not in tries.failed]:
+                    return found
+        return ()
+
+    def _worth_waiting_s(self, tries: _Tries) -> float:
+        pipeline = self.pipeline
+        seen = [pipeline.registry.last_seen(role) for role in Role]
+        latest = max((one for one in seen if one is not None), default=None)
+        lately = latest is not None and pipeline.clock() - latest <= pipeline.recovery_wait_s
+        return pipeline.recovery_wait_s if tries.failure or lately else 0.0
+
+    async def _watched(
+        self, node: Node, call: Coroutine[Any, Any, Sequence[PooledEvent]]
+    ) -> Sequence[PooledEvent]:
+        asked = asyncio.create_task(call)
+        try:
+            while not asked.done():
+                await asyncio.wait([asked], timeout=self.look_after_s)
+                known = self.pipeline.registry.at(node.registration.http_address)
+                if not asked.done() and (known is None or known.node_id != node.node_id):
+                    raise NodeFailed(node.node_id, "it is gone", retryable=True)
+            return asked.result()
+        finally:
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+
+    def _note(self, tries: _Tries, failure: NodeFailed) -> None:
+        if not failure.retryable:
+            raise failure
+        self.pipeline.registry.suspect(failure.node_id)
+        tries.failure, tries.count = failure, tries.count + 1
+        if not failure.answered:
+            tries.failed.add(failure.node_id)
+        if tries.count >= self.pipeline.tries:
+            raise failure
