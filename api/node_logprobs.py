@@ -1,4 +1,4 @@
-"""Log-probabilities on the node call: as vLLM writes them, and as it reads them. Pure.
+"""Log-probabilities between nodes and proxies: as vLLM writes and reads them. Pure.
 
 vLLM names a token by `token_id:N` where there is no text, and tells a prompt's as one object
 for each token: `{"N": {"logprob", "rank", "decoded_token"}}`, null for the first, the token
@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from api.wire import WireError
+from api.wire import UNREADABLE, WireError
 from engine.request import Logprob, Logprobs
 
 LEAST = -9999.0
 """What minus infinity becomes where there is no such number: in JSON. vLLM has the same."""
 TOKEN_ID = "token_id:"
+LONGEST_PACKED = 1_024
 
 
 class Top(msgspec.Struct, frozen=True):
@@ -95,6 +96,22 @@ def prompt_of(
 def read_prompt(told: PromptLogprobs | None) -> tuple[Logprobs, ...]:
     """The way back."""
     return tuple(_prompt_place(one) for one in told or () if one)
+
+
+def pack(places: Sequence[Logprobs]) -> bytes:
+    """The first place, for a hand-over; nothing where there is none, or too much of it."""
+    if not places or len(places[0]) > LONGEST_PACKED:
+        return b""
+    return msgspec.msgpack.encode(places[0])
+
+
+def unpack(data: bytes, likeliest: int) -> tuple[Logprobs, ...]:
+    """The way back; nothing where it is not of a token and so many of the likeliest."""
+    try:
+        place = msgspec.msgpack.decode(data, type=Logprobs) if data else ()
+    except UNREADABLE:
+        return ()
+    return (place,) if place and len(place) == 1 + likeliest else ()
 
 
 def _entry(first: Logprob, *likeliest: Logprob) -> Entry:

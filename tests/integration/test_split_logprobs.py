@@ -1,0 +1,101 @@
+"""Log-probabilities are said once each, and beside the right token, whoever dies."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.generator import EndEvent, Event, PromptEvent, TokenEvent
+from discovery.registration import Registration, Role
+from discovery.registry import Node
+from engine.request import FinishReason, Logprob, Request, RequestId, Sampling
+from proxy.pipeline import Relay
+from proxy.routing import Plan
+from tests.fakes.cluster import Cluster
+from tests.fakes.engine import FakeEngine
+from tests.fakes.model import alone, alone_likelihood
+from tests.fakes.node import Ill
+
+PROMPT = tuple(range(30))
+FORETOLD = tuple((Logprob(token, 0.0, 1),) for token in PROMPT[1:])
+SOME = (Logprob(7, -1.0, 1),)
+
+
+def request(name: str = "r", *, ranks: int | None = 2, prompt: int | None = 0) -> Request:
+    sampling = Sampling(8, seed=7, logprobs=ranks, prompt_logprobs=prompt)
+    return Request(RequestId(name), PROMPT, sampling)
+
+
+async def heard(cluster: Cluster, asked: Request) -> list[Event]:
+    return [event async for event in cluster.door.stream(asked)]
+
+
+def check(events: list[Event], asked: Request) -> None:
+    said = [event for event in events if isinstance(event, TokenEvent)]
+    assert [token for event in said for token in event.tokens] == alone(asked)
+    assert [place for event in said for place in event.logprobs] == alone_likelihood(asked)
+    before = events[: events.index(said[0])]
+    prompts = [event for event in events if isinstance(event, PromptEvent)]
+    told = [event.logprobs for event in prompts if event.logprobs]
+    assert told == ([] if asked.sampling.prompt_logprobs is None else [FORETOLD])
+    assert all(event in before for event in prompts)
+
+
+@given(
+    name=st.sampled_from(["p0", "p1", "d0", "d1"]),
+    tick=st.integers(1, 25),
+    ranks=st.sampled_from([None, 0, 2]),
+    prompt=st.sampled_from([None, 0]),
+)
+async def test_any_node_at_any_tick(
+    name: str, tick: int, ranks: int | None, prompt: int | None
+) -> None:
+    cluster = Cluster(2, 2, engine=lambda: FakeEngine(chunk=4))
+    cluster.nodes[name].script[tick] = Ill.KILL
+    asked = request(ranks=ranks, prompt=prompt)
+    check(await heard(cluster, asked), asked)
+    cluster.expire()
+    assert cluster.leaked_blocks == 0
+
+
+@pytest.mark.parametrize("x", [0, 1])
+async def test_with_prefill_and_without(x: int) -> None:
+    cluster, asked = Cluster(x=x), request()
+    check(await heard(cluster, asked), asked)
+    cluster.settle()
+    assert cluster.leaked_blocks == 0
+
+
+async def test_a_decode_node_that_fetches_a_prompt_does_not_run_it_for_its_likelihood() -> None:
+    cluster, asked = Cluster(), request()
+    await heard(cluster, asked)
+    assert cluster.sinks[0].blocks_copied == 8
+
+
+P, D = (Node(Registration(role, f"{role}:1", f"{role}:2"), 0.0) for role in Role)
+WORD = TokenEvent((7, 8), logprobs=(SOME, SOME))
+LAST = TokenEvent((9,), FinishReason.LENGTH, logprobs=(SOME,))
+
+
+def said(relay: Relay, *news: tuple[Node, Event]) -> list[list[Event]]:
+    return [list(relay.forward(node, event)) for node, event in news]
+
+
+def test_a_quick_decode_leg_waits_for_what_is_told_of_the_prompt() -> None:
+    relay, prompt = Relay(Plan(P, D), awaits=True), PromptEvent(0, FORETOLD)
+    assert said(relay, (D, WORD), (D, LAST)) == [[], []]
+    assert not relay.finished
+    assert said(relay, (P, PromptEvent(0))) == [[PromptEvent(0)]]
+    assert said(relay, (P, prompt)) == [[prompt, WORD, LAST]]
+    assert relay.finished
+    assert said(relay, (P, TokenEvent((7,), logprobs=(SOME,)))) == [[]]
+
+
+def test_it_does_not_wait_for_what_never_comes() -> None:
+    relay = Relay(Plan(P, D), awaits=True)
+    assert said(relay, (D, WORD), (P, EndEvent()), (D, LAST)) == [[], [WORD], [LAST]]
+
+
+def test_what_a_leg_repeats_is_left_out_with_all_that_is_told_of_it() -> None:
+    relay, first = Relay(Plan(P, D)), TokenEvent((7,), logprobs=(SOME,))
+    rest = TokenEvent((8,), logprobs=(SOME,))
+    assert said(relay, (P, first), (D, WORD)) == [[first], [rest]]
