@@ -5,13 +5,13 @@ import os
 import torch
 
 from engine.api import EngineInfo
-from engine.attention.kv_memory import KvMemory, KvShape
+from engine.attention.kv_memory import KvMemory
 from engine.errors import UnusableCheckpoint
 from engine.kernels.native import open_kernels
 from engine.models.checkpoint import Checkpoint, open_checkpoint
-from engine.models.config import ModelConfig, parse_config
-from engine.models.rope import reaches_far
-from engine.models.weights import load_classes, load_decoder
+from engine.models.choosing import kv_variant, load_model, read_config
+from engine.models.model import Shape
+from engine.models.weights import load_classes
 from engine.pooling.config import PoolingConfig
 from engine.pooling.reading import read_pooling
 from engine.scheduling.room import Limits
@@ -27,35 +27,34 @@ def load_engine(config: EngineConfig) -> TorchEngine:
     """Read the checkpoint and take the memory; raises UnusableCheckpoint."""
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     checkpoint = open_checkpoint(config.model)
-    model, device = parse_config(checkpoint.config), torch.device(config.device)
-    dtype = _dtype(config.dtype, model)
-    max_len = _max_len(config, model)
+    shape, device = read_config(checkpoint, config.model_impl), torch.device(config.device)
+    dtype, max_len = _dtype(config.dtype, shape), _max_len(config, shape)
     pooling = read_pooling(checkpoint.folder, checkpoint.config, "last")
-    head = _head(checkpoint, pooling, model, device)
+    head = _head(checkpoint, pooling, shape, device)
     kernels = open_kernels(config.cpu_kernels) if device.type == "cpu" else None
-    decoder = load_decoder(checkpoint, model, dtype, device, max_len, kernels)
-    shape = _kv_shape(model)
-    block_bytes = config.block_size * shape.numbers * dtype.itemsize
+    model = load_model(checkpoint, shape, dtype, device, max_len, kernels)
+    kv = model.kv_shape
+    block_bytes = config.block_size * kv.numbers * dtype.itemsize
     blocks = _num_blocks(config, max_len, block_bytes, device)
-    memory = KvMemory(shape, blocks, config.block_size, dtype, device, kernels)
+    memory = KvMemory(kv, blocks, config.block_size, dtype, device, kernels)
     info = EngineInfo(
-        checkpoint.fingerprint(_kv_variant(model, max_len)),
+        checkpoint.fingerprint(kv_variant(shape, max_len)),
         max_len,
         config.block_size,
         str(dtype).removeprefix("torch."),
-        shape.heads,
+        kv.heads,
         checkpoint.eos_token_ids,
         pooling,
     )
     batch_tokens = config.max_num_batched_tokens or _batch_tokens(device)
     limits = Limits(batch_tokens, config.max_num_seqs, max_len)
     return TorchEngine.build(
-        info, decoder, memory, limits, head=head, prefix_cache=config.enable_prefix_caching
+        info, model, memory, limits, head=head, prefix_cache=config.enable_prefix_caching
     )
 
 
 def _head(
-    checkpoint: Checkpoint, pooling: PoolingConfig, model: ModelConfig, device: torch.device
+    checkpoint: Checkpoint, pooling: PoolingConfig, model: Shape, device: torch.device
 ) -> torch.Tensor | None:
     if not pooling.labels:
         return None
@@ -67,29 +66,20 @@ def _batch_tokens(device: torch.device) -> int:
     return CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS
 
 
-def _dtype(wanted: str, model: ModelConfig) -> torch.dtype:
+def _dtype(wanted: str, model: Shape) -> torch.dtype:
     name = model.dtype if wanted == "auto" else wanted
     if name not in DTYPES:
         raise UnusableCheckpoint(f"dtype {name} is not one of {', '.join(DTYPES)}")
     return DTYPES[name]
 
 
-def _kv_variant(model: ModelConfig, max_len: int) -> str:
-    """What engines of one checkpoint must agree on beside it, to understand each other's KV."""
-    return "".join("far" if reaches_far(rope, max_len) else "" for rope in model.ropes)
-
-
-def _max_len(config: EngineConfig, model: ModelConfig) -> int:
+def _max_len(config: EngineConfig, model: Shape) -> int:
     wanted = config.max_model_len or model.max_positions
     if wanted > model.max_positions:
         raise UnusableCheckpoint(
             f"--max-model-len {wanted} is more than the model's {model.max_positions} positions"
         )
     return wanted
-
-
-def _kv_shape(model: ModelConfig) -> KvShape:
-    return KvShape(model.num_layers, model.num_kv_heads, model.head_dim)
 
 
 def _num_blocks(

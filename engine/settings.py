@@ -12,6 +12,7 @@ class EngineConfig:
     """
 
     model: str
+    model_impl: str = "auto"
     dtype: str = "auto"
     device: str = "cpu"
     max_model_len: int | None = None

@@ -19,7 +19,7 @@ from engine.api import (
 from engine.attention.kv_memory import KvMemory
 from engine.attention.paged import AttentionBatch, Span
 from engine.errors import EmptyPrompt, UnknownToken, WrongTask
-from engine.models.decoder import Decoder
+from engine.models.model import Model
 from engine.pooling.checks import check_task
 from engine.pooling.pooler import Pooler
 from engine.request import PoolingRequest, Request, RequestId
@@ -37,7 +37,7 @@ class TorchEngine:
     """Owns the weights, the KV memory and every sequence handed in until it is gone."""
 
     info: EngineInfo
-    decoder: Decoder
+    decoder: Model
     memory: KvMemory
     scheduler: Scheduler
     sampler: Sampler
@@ -49,7 +49,7 @@ class TorchEngine:
     def build(
         cls,
         info: EngineInfo,
-        decoder: Decoder,
+        decoder: Model,
         memory: KvMemory,
         limits: Limits,
         *,

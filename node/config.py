@@ -24,6 +24,8 @@ class ServingOptions:
     """What clients call the model; the first is shown. Default: as --model says."""
     tokenizer: str | None = None
     """Folder or hub name of the tokenizer. Default: the model's own."""
+    model_impl: Literal["auto", "pdserve", "transformers"] = "auto"
+    """Whose code runs the model; auto takes ours where we have the family."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and KV; auto takes the checkpoint's."""
     device: str = "cpu"

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from engine.errors import UnusableCheckpoint
+from engine.errors import UnknownModel, UnusableCheckpoint
 from engine.models.families import FAMILIES
 from engine.models.family import FULL, SLIDING, Family, generates
 from engine.models.rope_config import EVERY, Halves, Rope, Size, max_positions, read_ropes
@@ -109,7 +109,7 @@ def _family(raw: Mapping[str, Any]) -> Family:
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     if family is None or architectures not in (None, *family.architectures):
         known = ", ".join(f"{one.architecture} ({name})" for name, one in FAMILIES.items())
-        raise UnusableCheckpoint(
+        raise UnknownModel(
             f"config.json: {architectures} (model_type {kind}) is not supported; "
             f"these are: {known}"
         )
@@ -121,13 +121,16 @@ def _refuse_what_we_cannot(raw: Mapping[str, Any], family: Family) -> None:
         raise UnusableCheckpoint("config.json: quantized checkpoints are not supported")
     for key, neutral in family.neutral.items():
         if raw.get(key) not in neutral:
-            raise UnusableCheckpoint(f"config.json: {key} {raw[key]} is not supported")
+            raise UnknownModel(f"config.json: {key} {raw[key]} is not supported")
 
 
 def _refuse_activation(name: str) -> None:
     known = get_args(Activation)
     if name not in known:
-        raise ValueError(f"hidden_act {name} is not supported; these are: {', '.join(known)}")
+        these = ", ".join(known)
+        raise UnknownModel(
+            f"config.json: hidden_act {name} is not supported; these are: {these}"
+        )
 
 
 def _common(raw: Mapping[str, Any]) -> dict[str, Any]:

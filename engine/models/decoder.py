@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
+from engine.attention.kv_memory import KvShape
 from engine.attention.paged import AttentionBatch
 from engine.models.config import ModelConfig
 from engine.models.linear import Linear
@@ -71,6 +72,12 @@ class Decoder:
     head: Linear
     ropes: tuple[Tensor, ...]  # each [positions, 2, head_dim], in the weights' dtype
     embedding_scale: float | None = None
+
+    @property
+    def kv_shape(self) -> KvShape:
+        """What is kept of a token."""
+        config = self.config
+        return KvShape(config.num_layers, config.num_kv_heads, config.head_dim)
 
     def forward(self, tokens: Tensor, batch: AttentionBatch) -> Tensor:
         """[tokens] ids to [tokens, hidden], normalised and ready for `logits`."""

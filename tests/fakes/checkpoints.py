@@ -106,7 +106,7 @@ def make_checkpoint(
     """
     import transformers  # slow to load
 
-    settings = SHAPE | FAMILY_SHAPE[family] | config_overrides
+    settings = SHAPE | FAMILY_SHAPE.get(family, {}) | config_overrides
     config = transformers.AutoConfig.for_model(family, **settings)
     model = getattr(transformers, auto).from_config(config)
     _fill(model, model.config.initializer_range, seed)

@@ -123,8 +123,9 @@ def test_no_config(folder: Path) -> None:
 
 
 def test_a_model_we_do_not_run(folder: Path) -> None:
-    edit_config(folder, {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]})
-    refused(folder, "GPT2LMHeadModel.*LlamaForCausalLM.*Mistral.*Qwen2.*Qwen3")
+    edit_config(folder, {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]})
+    refused(folder, "T5ForConditionalGeneration.*models.md says what works")
+    refused(folder, "T5.*LlamaForCausalLM.*Mistral.*Qwen2.*Qwen3", model_impl="pdserve")
 
 
 def test_more_than_the_model_was_made_for(folder: Path) -> None:

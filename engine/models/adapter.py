@@ -1,0 +1,260 @@
+"""Every other decoder: transformers' own modelling code over our paged attention.
+
+transformers lets a model attend through a function that somebody else registers. Ours writes
+the keys and values of a batch into KV blocks and reads them back from there, so the tokens of
+many sequences can lie behind one another in what the model takes for one. A model whose state
+is not all keys and values (a recurrence, a convolution, another score) cannot be run like that;
+engine/models/adapting.py finds out before a request does.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.attention.kv_memory import KvShape
+from engine.attention.paged import AttentionBatch
+from engine.attention.style import AttentionStyle
+from engine.errors import UnusableCheckpoint
+from engine.models.checkpoint import Checkpoint
+from engine.models.rope_config import TRAINED
+
+ATTENTION = "pdserve_paged"
+BROKEN = (
+    ArithmeticError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What transformers raises of checkpoints and models that do not work."""
+NOT_KNOWN = KvShape(0, 0, 0)  # before its layers have attended
+MOVING_ROPES = {"dynamic", "longrope"}  # beyond the trained length cached keys would change
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedConfig:
+    """What the engine has to know of a model (engine/models/model.py), and its layers."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_positions: int
+    dtype: str
+
+
+@dataclass(slots=True, eq=False)
+class AdaptedModel:
+    """A causal language model of transformers, with our attention in its layers.
+
+    `whole` has a head for logits, `base` is the part of it under that.
+    """
+
+    config: AdaptedConfig
+    kv_shape: KvShape
+    whole: Any
+    base: Any
+
+    def forward(self, tokens: Tensor, batch: AttentionBatch) -> Tensor:
+        """[tokens] ids to [tokens, hidden], KV written on the way."""
+        with attending(_Paged(batch)):
+            outputs = self.base(
+                input_ids=tokens.unsqueeze(0),
+                position_ids=batch.positions.unsqueeze(0),
+                use_cache=False,
+            )
+        hidden: Tensor = outputs.last_hidden_state[0]
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden] to [rows, vocabulary], float32, caps and scales included.
+
+        The model computes them itself; only its layers are left out, for their work is done.
+        """
+        with _given(self.base, hidden):
+            rows = torch.zeros((1, len(hidden)), dtype=torch.long, device=hidden.device)
+            outputs = self.whole(input_ids=rows, use_cache=False)
+        logits: Tensor = outputs.logits[0]
+        return logits.float()
+
+
+def read_adapted_config(checkpoint: Checkpoint) -> AdaptedConfig:
+    """What a checkpoint says of a model without a family of ours; raises UnusableCheckpoint."""
+    from transformers import AutoConfig  # slow to load, and most models do not need it
+
+    raw = checkpoint.config
+    _must_be_known(raw)
+    try:
+        with _quiet():
+            config: Any = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True)
+        text = config.get_text_config()
+        dtype = raw.get("dtype") or raw.get("torch_dtype") or "float32"
+        layers, most = text.num_hidden_layers, _max_positions(text)
+        return AdaptedConfig(text.vocab_size, text.hidden_size, layers, most, dtype)
+    except BROKEN as error:
+        raise UnusableCheckpoint(f"config.json: {error}") from error
+
+
+def load_whole(
+    checkpoint: Checkpoint, config: AdaptedConfig, dtype: torch.dtype
+) -> AdaptedModel:
+    """Read all weights; it attends by itself yet. Raises UnusableCheckpoint, by name."""
+    from safetensors import SafetensorError
+    from transformers import AttentionInterface, AutoModelForCausalLM
+
+    AttentionInterface.register(ATTENTION, _attend)
+    try:
+        with _quiet():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                checkpoint.folder,
+                dtype=dtype,
+                attn_implementation="eager",
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # told, and refused below
+            )
+    except (*BROKEN, SafetensorError) as error:
+        raise UnusableCheckpoint(f"{checkpoint.folder}: {error}") from error
+    whole, told = loaded
+    for what in ("missing", "unexpected", "mismatched"):
+        if names := sorted(map(str, told[f"{what}_keys"])):
+            raise UnusableCheckpoint(f"{len(names)} tensors {what}, such as {names[0]}")
+    return AdaptedModel(config, NOT_KNOWN, whole.eval(), whole.get_decoder())
+
+
+def _must_be_known(raw: Mapping[str, Any]) -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind, architectures = raw.get("model_type"), raw.get("architectures")
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind) if isinstance(kind, str) else None
+    if known is None or architectures not in (None, [known]):
+        raise UnusableCheckpoint(
+            f"config.json: {architectures} (model_type {kind}) is not supported: it is no "
+            "decoder that we or transformers know; docs/reference/models.md says what works"
+        )
+    if raw.get("quantization_config"):
+        raise UnusableCheckpoint("config.json: quantized checkpoints are not supported")
+
+
+def _max_positions(config: Any) -> int:  # noqa: ANN401  theirs are all different
+    """Or what it was trained for, where a longer context would change what is cached."""
+    most: int = config.max_position_embeddings
+    rope = getattr(config, "rope_parameters", None) or {}
+    for one in (rope, *(part for part in rope.values() if isinstance(part, Mapping))):
+        if one.get("rope_type") in MOVING_ROPES:
+            said = getattr(config, TRAINED, None) or one.get(TRAINED)
+            most = min(most, int(said or most))
+    return most
+
+
+Attend = Callable[..., Tensor]
+_current: ContextVar[Attend] = ContextVar("_current")
+
+
+@contextmanager
+def attending(attend: Attend) -> Iterator[None]:
+    """Every layer attends by this; it gets what `_attend` gets.
+
+    Layers have no other way to learn of the batch: not all hand on what they are given."""
+    token = _current.set(attend)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    **more: object,
+) -> tuple[Tensor, None]:
+    """What transformers calls in each layer.
+
+    [1, heads, tokens, dim] to [1, tokens, heads, dim].
+
+    `more` has what only some models give: `scaling`, `sliding_window`, `softcap`, `s_aux`
+    (sinks). The mask is ours to know.
+    """
+    del attention_mask
+    return _current.get()(module, query, key, value, **more), None
+
+
+@dataclass(frozen=True, slots=True)
+class _Paged:
+    """Attention of one batch, through its blocks."""
+
+    batch: AttentionBatch
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float | None = None,
+        **more: Any,  # noqa: ANN401
+    ) -> Tensor:
+        _, heads, tokens, dim = query.shape
+        stored, layer = self.batch.memory.block_rows.dtype, layer_of(module)
+        keys, values = (one[0].transpose(0, 1).to(stored) for one in (key, value))
+        self.batch.memory.write(layer, self.batch.slots, keys, values)
+        scale = dim**-0.5 if scaling is None else float(scaling)
+        window, softcap = more.get("sliding_window"), more.get("softcap")
+        style = AttentionStyle(scale, window, softcap, more.get("s_aux"))
+        attended = self.batch.attend(layer, style, query[0].transpose(0, 1).to(stored))
+        return attended.view(1, tokens, heads, dim).to(query.dtype)
+
+
+def layer_of(module: nn.Module) -> int:
+    """The place of an attention module among all layers."""
+    index = module.layer_idx
+    assert isinstance(index, int)
+    return index
+
+
+@contextmanager
+def _given(base: nn.Module, hidden: Tensor) -> Iterator[None]:
+    """For once the layers answer what they are told to."""
+    from transformers.modeling_outputs import MoeModelOutputWithPast
+
+    outputs = MoeModelOutputWithPast(last_hidden_state=hidden.unsqueeze(0))
+    outputs.cross_attentions = None  # some heads hand it on
+
+    def answer(*_args: object, **_more: object) -> MoeModelOutputWithPast:
+        return outputs
+
+    base.forward = answer
+    try:
+        yield
+    finally:
+        del base.forward
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What transformers would warn of is refused by us; its bar is for a terminal."""
+    from transformers.utils import logging as theirs
+
+    before, shown = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
+    theirs.set_verbosity(logging.ERROR)
+    if not sys.stderr.isatty():
+        theirs.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        theirs.set_verbosity(before)
+        if shown:
+            theirs.enable_progress_bar()  # type: ignore[no-untyped-call]

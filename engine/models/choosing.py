@@ -1,0 +1,54 @@
+"""Which code runs a checkpoint: a family of our own, or else transformers' (adapter.py)."""
+
+import logging
+
+import torch
+
+from engine.errors import UnknownModel
+from engine.kernels.native import Kernels
+from engine.models.adapter import AdaptedConfig, read_adapted_config
+from engine.models.adapting import load_adapted
+from engine.models.checkpoint import Checkpoint
+from engine.models.config import ModelConfig, parse_config
+from engine.models.model import Model
+from engine.models.rope import reaches_far
+from engine.models.weights import load_decoder
+
+AnyConfig = ModelConfig | AdaptedConfig
+log = logging.getLogger(__name__)
+
+
+def read_config(checkpoint: Checkpoint, implementation: str) -> AnyConfig:
+    """`implementation` is EngineConfig's `model_impl`; raises UnusableCheckpoint."""
+    if implementation == "transformers":
+        return read_adapted_config(checkpoint)
+    try:
+        return parse_config(checkpoint.config)
+    except UnknownModel as error:
+        if implementation != "auto":
+            raise
+        config = read_adapted_config(checkpoint)
+        log.warning(
+            "transformers' own code runs this model, which is slower than ours: %s", error
+        )
+        return config
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    config: AnyConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    max_len: int,
+    kernels: Kernels | None = None,
+) -> Model:
+    """Read all weights, for sequences up to `max_len`; raises UnusableCheckpoint."""
+    if isinstance(config, AdaptedConfig):
+        return load_adapted(checkpoint, config, dtype, device, kernels)
+    return load_decoder(checkpoint, config, dtype, device, max_len, kernels)
+
+
+def kv_variant(config: AnyConfig, max_len: int) -> str:
+    """What engines of one checkpoint must agree on beside it, to understand each other's KV."""
+    ropes = () if isinstance(config, AdaptedConfig) else config.ropes
+    return "".join("far" if reaches_far(rope, max_len) else "" for rope in ropes)

@@ -1,0 +1,126 @@
+"""Models without a family of ours run through transformers' code, or are refused by name."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.errors import UnusableCheckpoint
+from engine.models.adapter import AdaptedModel
+from engine.request import Sampling
+from tests.fakes.checkpoints import edit_config, make_checkpoint
+from tests.fakes.driver import load, prompt, prompt_logits, requests, run
+from tests.fakes.reference import Reference
+
+CHUNK = 32
+LENGTHS = (1, 2, 16, 17, 75)
+GREEDY = Sampling(max_tokens=64, temperature=0, ignore_eos=True)
+NARROW: Mapping[str, Any] = {
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 512,
+    "n_inner": 48,
+}
+ADAPTED: Mapping[str, Mapping[str, Any]] = {
+    "apertus": {},
+    "biogpt": {},
+    "cohere": {},
+    "cohere2": {"sliding_window": 20},
+    "glm4_moe": {"head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2},
+    "gpt2": NARROW,
+    "gpt_bigcode": NARROW,
+    "gpt_neox": {},
+    "nemotron": {},
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "phi": {},
+    "stablelm": {},
+    "starcoder2": {"sliding_window": 20},
+}
+
+
+@pytest.mark.parametrize("family", ADAPTED)
+def test_an_adapted_model_says_what_it_says_alone(family: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, family, **ADAPTED[family])
+    engine, reference = load(tmp_path, max_num_batched_tokens=CHUNK), Reference(tmp_path)
+    assert isinstance(engine.decoder, AdaptedModel)
+    prompts = [prompt(length) for length in LENGTHS]
+    for tokens, answer in zip(prompts, run(engine, requests(prompts, GREEDY)), strict=True):
+        assert answer == reference.greedy(tokens, answer)
+    logits = prompt_logits(engine, prompts[-1], CHUNK)
+    torch.testing.assert_close(logits, reference.logits(prompts[-1]), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_in_half_precision(dtype: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "gpt_neox", dtype=dtype)
+    engine, reference = load(tmp_path, dtype="auto"), Reference(tmp_path)
+    ours, theirs = prompt_logits(engine, prompt(75), CHUNK), reference.logits(prompt(75))
+    assert (ours - theirs).norm() < 0.04 * theirs.norm()
+
+
+def test_a_family_of_ours_can_be_run_by_either(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "qwen3", head_dim=16)
+    asked = requests([prompt(length) for length in LENGTHS], GREEDY)
+    adapted = load(tmp_path, model_impl="transformers")
+    assert isinstance(adapted.decoder, AdaptedModel)
+    assert run(adapted, asked) == run(load(tmp_path), asked)
+
+
+def test_a_part_that_ours_does_not_have_is_theirs_to_run(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, hidden_act="relu")
+    engine, reference = load(tmp_path), Reference(tmp_path)
+    assert isinstance(engine.decoder, AdaptedModel)
+    torch.testing.assert_close(
+        prompt_logits(engine, prompt(40), CHUNK), reference.logits(prompt(40))
+    )
+    with pytest.raises(UnusableCheckpoint, match="hidden_act relu"):
+        load(tmp_path, model_impl="pdserve")
+
+
+STATEFUL: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "lfm2": ({"layer_types": ["conv", "full_attention"]}, "layers of conv do not run"),
+    "mamba": ({"state_size": 4}, "layers of linear_attention do not run"),
+    "diffllama": ({}, "differs from itself by"),
+    "bloom": (NARROW, "do not all have keys and values"),
+}
+
+
+@pytest.mark.parametrize("family", STATEFUL)
+def test_a_model_with_more_than_keys_and_values_is_refused(family: str, tmp_path: Path) -> None:
+    settings, why = STATEFUL[family]
+    make_checkpoint(tmp_path, family, **settings)
+    with pytest.raises(UnusableCheckpoint, match=why):
+        load(tmp_path)
+
+
+def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "gpt_neox")
+    file = tmp_path / "model.safetensors"
+    whole = load_file(file)
+    name = "gpt_neox.layers.1.attention.dense.weight"
+    save_file({key: value for key, value in whole.items() if key != name}, file)
+    with pytest.raises(UnusableCheckpoint, match=f"1 tensors missing, such as {name}"):
+        load(tmp_path)
+    save_file({**whole, "another.weight": torch.ones(3)}, file)
+    with pytest.raises(UnusableCheckpoint, match="1 tensors unexpected, such as another"):
+        load(tmp_path)
+    save_file({**whole, name: torch.ones(3, 3)}, file)
+    with pytest.raises(UnusableCheckpoint, match=r"1 tensors mismatched, such as .*dense"):
+        load(tmp_path)
+
+
+def test_a_context_that_would_turn_cached_keys_is_not_reached(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1000.0}
+    make_checkpoint(tmp_path, "starcoder2")
+    config = json.loads((tmp_path / "config.json").read_text())
+    trained = {"original_max_position_embeddings": 128}
+    edit_config(tmp_path, {"rope_parameters": {**config["rope_parameters"], **rope, **trained}})
+    assert load(tmp_path).info.max_model_len == 128
+    with pytest.raises(UnusableCheckpoint, match="more than the model's 128 positions"):
+        load(tmp_path, max_model_len=129)
