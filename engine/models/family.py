@@ -6,6 +6,7 @@ from typing import Any
 
 Raw = Mapping[str, Any]  # a config.json
 GENERATOR, CLASSIFIER, HEADLESS = "ForCausalLM", "ForSequenceClassification", "Model"
+OLD_GENERATOR = "LMHeadModel"  # GPT-2 and its time
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -43,7 +44,7 @@ class Family:
 def generates(raw: Raw) -> bool:
     """Whether there is a head that foretells tokens."""
     names = raw.get("architectures") or (GENERATOR,)
-    return any(str(name).endswith(GENERATOR) for name in names)
+    return any(str(name).endswith((GENERATOR, OLD_GENERATOR)) for name in names)
 
 
 def classifies(raw: Raw) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.models.decoder import Decoder
 from engine.request import Request, Sampling
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import FAMILY_SHAPE, make_checkpoint
@@ -109,6 +110,7 @@ def odd_blocks(trial: Trial) -> Answers:
 
 def windows(trial: Trial) -> Answers:
     engine = trial.engine(block_size=3, max_num_batched_tokens=13)
+    assert isinstance(engine.decoder, Decoder)
     spans = [layer.window for layer in engine.decoder.config.layers if layer.window]
     assert spans
     assert max(spans) < len(PROMPTS[-1])
