@@ -76,6 +76,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         for rope in self.ropes:
             if rope.rotary_dim > self.head_dim:
                 raise ValueError(f"{rope.rotary_dim} of {self.head_dim} dimensions to rotate")
+            if self.qk_norm and (rope.interleaved or rope.rotary_dim < self.head_dim):
+                raise ValueError("norms of heads that turn in another order are not supported")
 
     @property
     def num_layers(self) -> int:

@@ -90,7 +90,7 @@ def _attention(shelf: Shelf, config: ModelConfig, index: int, at: str) -> Groupe
     order = head_order(plan.rope, head_dim) if plan.rope else None
     rows = _rows(order, heads, kv_heads)
     norms = [
-        _head_norm(shelf, config, f"{at}{name}", count, order)
+        _head_norm(shelf, config, f"{at}{name}", count)
         for name, count in (("q_norm", heads), ("k_norm", kv_heads))
     ]
     return GroupedAttention(
@@ -116,18 +116,12 @@ def _rows(order: Tensor | None, heads: int, kv_heads: int) -> Tensor | None:
     return torch.cat(((first + order).flatten(), values))
 
 
-def _head_norm(
-    shelf: Shelf, config: ModelConfig, name: str, heads: int, order: Tensor | None
-) -> Norm | None:
-    """Over one head, or over all of them, in the order of a head's dimensions."""
+def _head_norm(shelf: Shelf, config: ModelConfig, name: str, heads: int) -> Norm | None:
+    """Over one head, or over all of them."""
     if config.qk_norm is None:
         return None
     count = heads if config.qk_norm == "all" else 1
-    norm = _norm(shelf, config, name, count * config.head_dim)
-    if order is None:
-        return norm
-    weight = norm.weight.view(count, config.head_dim)[:, order.to(norm.weight.device)]
-    return Norm(weight.flatten(), norm.eps)
+    return _norm(shelf, config, name, count * config.head_dim)
 
 
 def _mlp(shelf: Shelf, config: ModelConfig, at: str) -> Mlp:

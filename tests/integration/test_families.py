@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from engine.models.decoder import Decoder
 from engine.models.families import FAMILIES
 from engine.request import Sampling
 from tests.fakes.checkpoints import FAMILY_SHAPE, edit_config, make_checkpoint
@@ -41,3 +43,26 @@ def test_a_batch_says_what_transformers_says(case: Case, tmp_path: Path) -> None
         assert answer == reference.greedy(tokens, answer)
     logits = prompt_logits(engine, prompts[-1], CHUNK)
     torch.testing.assert_close(logits, reference.logits(prompts[-1]), atol=1e-4, rtol=1e-4)
+
+
+def test_gemma_rounds_its_scale_and_not_its_norms(tmp_path: Path) -> None:
+    """As transformers does, in bfloat16: too small to be seen in logits of random weights."""
+    make_checkpoint(tmp_path, "gemma", dtype="bfloat16", hidden_size=40)
+    decoder = load(tmp_path, dtype="auto").decoder
+    assert isinstance(decoder, Decoder)
+    assert decoder.embedding_scale == 6.3125  # sqrt(40) is 6.3246
+    (weight,) = [
+        tensor
+        for name, tensor in load_file(tmp_path / "model.safetensors").items()
+        if name == "model.norm.weight"
+    ]
+    torch.testing.assert_close(decoder.norm.weight, 1 + weight.float(), rtol=0, atol=0)
+
+
+def test_engines_that_chose_other_longrope_factors_do_not_share_kv(tmp_path: Path) -> None:
+    (case,) = [case for case in CASES if case.name == "longrope, long"]
+    make_checkpoint(tmp_path, case.family, **case.overrides)
+    short, far, farther = (
+        load(tmp_path, max_model_len=length).info.fingerprint for length in (64, 65, 512)
+    )
+    assert short != far == farther
