@@ -11,7 +11,6 @@ from torch import Tensor
 
 from engine.request import Logprob, Logprobs
 
-ID_BITS = 32
 LEAST_LOGPROB = -9999.0  # instead of minus infinity, which no JSON can carry
 
 
@@ -38,17 +37,16 @@ def tell(logprobs: Tensor, tokens: Seq[int], most: int) -> list[Logprobs]:
 
 
 def _best(logprobs: Tensor, most: int) -> Tensor:
-    """[rows, most] token ids, best first, the smaller id first where they tie.
-
-    A float that is not negative orders like its bits: distance from 0, then the id, make one
-    integer that no two tokens share.
-    """
-    vocabulary = logprobs.shape[1]
-    ids = torch.arange(vocabulary, device=logprobs.device)
-    order = logprobs.abs().view(torch.int32).long() << ID_BITS | ids
-    if most >= vocabulary:
-        return order.sort(dim=1).values & (1 << ID_BITS) - 1
-    return order.topk(most, dim=1, largest=False).values & (1 << ID_BITS) - 1
+    """[rows, most] token ids, best first, the smaller id first where they tie."""
+    if most >= logprobs.shape[1]:
+        return logprobs.sort(dim=1, descending=True, stable=True).indices
+    values, ids = logprobs.topk(most + 1)
+    tied = (values[:, 1:] == values[:, :-1]).any(1)
+    for row in torch.nonzero(tied)[:, 0].tolist():
+        found = torch.nonzero(logprobs[row] >= values[row, most - 1])[:, 0]
+        order = logprobs[row, found].sort(descending=True, stable=True).indices
+        ids[row, :most] = found[order[:most]]
+    return ids[:, :most]
 
 
 def _ranks(values: Tensor) -> Tensor:

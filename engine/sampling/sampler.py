@@ -29,7 +29,7 @@ from engine.request import LARGEST_TEMPERATURE, Logprobs, Sampling
 from engine.sampling.checks import check_sampling
 from engine.sampling.logprobs import logprobs_of, tell
 from engine.sampling.masks import Grammars
-from engine.sampling.noise import gumbel, noise_key
+from engine.sampling.noise import add_gumbel, gumbel, noise_key
 from engine.sampling.shaping import ShapedRow, Shaping, is_shaped, shape
 from engine.sampling.truncation import truncate, truncates
 from engine.scheduling.sequence import Sequence
@@ -78,7 +78,7 @@ class Sampler:
         """One token for each row of `logits` [rows, vocabulary] float32, which may change."""
         samplings = [draw.seq.request.sampling for draw in draws]
         asking = [row for row, one in enumerate(samplings) if one.logprobs is not None]
-        noted = logprobs_of(logits[asking]) if asking else None
+        noted = logprobs_of(_rows(logits, asking)) if asking else None
         shaped = self._shaped(draws, samplings)
         if shaped:
             shape(logits, shaped)
@@ -112,28 +112,45 @@ def _choose(logits: Tensor, draws: Seq[Draw], samplings: Seq[Sampling]) -> list[
         return _drawn(logits, draws, samplings)
     tokens = _largest(logits)
     chosen = [draws[row] for row in warm], [samplings[row] for row in warm]
-    for row, token in zip(warm, _drawn(logits[warm], *chosen), strict=True):
-        tokens[row] = token
+    _put(tokens, warm, _drawn(logits[warm], *chosen))
     return tokens
 
 
 def _drawn(logits: Tensor, draws: Seq[Draw], samplings: Seq[Sampling]) -> list[int]:
+    """Temperature, in place; what is left then, and the largest of it with its noise."""
     temperatures = [min(one.temperature, LARGEST_TEMPERATURE) for one in samplings]
-    logits = logits / torch.tensor(temperatures, device=logits.device).unsqueeze(1)
-    cut = [row for row, one in enumerate(samplings) if truncates(one)]
-    if len(cut) == len(samplings):
-        truncate(logits, samplings)
-    elif cut:
-        kept = logits[cut]
-        truncate(kept, [samplings[row] for row in cut])
-        logits[cut] = kept
-    keys = [
+    logits.div_(torch.tensor(temperatures, device=logits.device).unsqueeze(1))
+    names = [
         noise_key(one.seed, one.sample_index, len(draw.seq.tokens) + len(draw.drafted))
         for one, draw in zip(samplings, draws, strict=True)
     ]
-    return _largest(
-        logits.add_(gumbel(torch.tensor(keys, device=logits.device), logits.shape[1]))
-    )
+    keys = torch.tensor(names, device=logits.device)
+    cut = [row for row, one in enumerate(samplings) if truncates(one)]
+    if not cut:
+        return _noisiest(logits, keys)
+    tokens = [0] * len(draws)
+    whole = [row for row, one in enumerate(samplings) if not truncates(one)]
+    if whole:
+        _put(tokens, whole, _noisiest(logits[whole], keys[whole]))
+    for kept in truncate(logits[cut] if whole else logits, [samplings[row] for row in cut]):
+        rows = [cut[row] for row in kept.rows]
+        _put(tokens, rows, _noisiest(kept.logits, keys[rows], kept.ids))
+    return tokens
+
+
+def _noisiest(logits: Tensor, keys: Tensor, ids: Tensor | None = None) -> list[int]:
+    """The largest with its noise; `ids` are the logits' tokens, None: all, in order."""
+    if ids is None:
+        add_gumbel(logits, keys)
+        return _largest(logits)
+    best = (logits + gumbel(keys, ids)).argmax(1, keepdim=True)
+    tokens: list[int] = ids.gather(1, best)[:, 0].tolist()
+    return tokens
+
+
+def _put(tokens: list[int], rows: Seq[int], some: Seq[int]) -> None:
+    for row, token in zip(rows, some, strict=True):
+        tokens[row] = token
 
 
 def _largest(logits: Tensor) -> list[int]:
@@ -159,7 +176,12 @@ def _told(
     told = dict[int, Logprobs]()
     for count in set(most):
         some = [index for index, one in enumerate(most) if one == count]
-        part = noted if len(some) == len(asking) else noted[some]
+        part = _rows(noted, some)
         rows = [asking[index] for index in some]
         told |= zip(rows, tell(part, [tokens[row] for row in rows], count), strict=True)
     return told
+
+
+def _rows(table: Tensor, rows: list[int]) -> Tensor:
+    """Not copied if it is all of them."""
+    return table if len(rows) == len(table) else table[rows]

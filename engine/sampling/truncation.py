@@ -1,18 +1,32 @@
 """Which of a row's tokens are left to draw from: min-p, then top-k, then top-p.
 
 Tokens that tie with the last one kept are kept too: which of them counts must not depend on
-a sort. Sorting is most of the work, and what is kept is mostly few: the PREFIX likeliest are
-looked at first, and all only in those rows where that leaves a doubt.
+a sort. Sorting a vocabulary is most of the work, and what is kept is mostly few: so the
+likeliest are looked at first, more where that leaves a doubt, and all where it still does.
 """
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from engine.request import Sampling
 
-PREFIX = 1024
+PREFIXES = 128, 2048
+WORTH_IT = 4  # a prefix, where the vocabulary is so many times larger
+
+
+class Kept(NamedTuple):
+    """Some rows and what is left of them: `logits` are minus infinity where they were cut.
+
+    `ids` [rows, n] are their tokens; None: all of the vocabulary, in order.
+    """
+
+    rows: list[int]
+    ids: Tensor | None
+    logits: Tensor
 
 
 def truncates(sampling: Sampling) -> bool:
@@ -20,38 +34,40 @@ def truncates(sampling: Sampling) -> bool:
     return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
 
 
-def truncate(logits: Tensor, samplings: Seq[Sampling]) -> None:
-    """Ban in place what is cut from each row of `logits` [rows, vocabulary] float32."""
-    floors = _floors(logits, _likeliest(logits, samplings), samplings)
-    if logits.shape[1] > PREFIX:
-        _look_further(logits, floors, samplings)
-    logits.masked_fill_(logits < floors, -torch.inf)
+def truncate(logits: Tensor, samplings: Seq[Sampling]) -> Iterator[Kept]:
+    """Each row of `logits` [rows, vocabulary] float32 once; which way follows from it alone."""
+    vocabulary, rows = logits.shape[1], list(range(len(samplings)))
+    for length in (*(one for one in PREFIXES if WORTH_IT * one < vocabulary), vocabulary):
+        part = logits if len(rows) == len(logits) else logits[rows]
+        asked = [samplings[row] for row in rows]
+        ranked, ids = part.topk(length)
+        floors = _floors(part, ranked, asked)
+        inside = (floors > ranked[:, -1:])[:, 0].tolist()
+        few = [i for i, within in enumerate(inside) if within and length < vocabulary]
+        if few:
+            kept = ranked[few].masked_fill(ranked[few] < floors[few], -torch.inf)
+            yield Kept([rows[i] for i in few], ids[few], kept)
+        many = [
+            i
+            for i, (one, within) in enumerate(zip(asked, inside, strict=True))
+            if length == vocabulary or (not within and _is_exact(one, length))
+        ]
+        if many:
+            kept = part[many].masked_fill(part[many] < floors[many], -torch.inf)
+            yield Kept([rows[i] for i in many], None, kept)
+        done = {*few, *many}
+        rows = [row for i, row in enumerate(rows) if i not in done]
+        if not rows:
+            return
 
 
-def _likeliest(logits: Tensor, samplings: Seq[Sampling]) -> Tensor:
-    """[rows, n]: so many of each row as are mostly enough, best first."""
-    if not any(one.top_k or one.top_p < 1 for one in samplings):
-        return logits.amax(1, keepdim=True)
-    return logits.topk(min(PREFIX, logits.shape[1])).values
-
-
-def _look_further(logits: Tensor, floors: Tensor, samplings: Seq[Sampling]) -> None:
-    """Find those floors anew that may lie below the prefix."""
-    asking = [row for row, one in enumerate(samplings) if one.top_k > PREFIX or one.top_p < 1]
-    if not asking:
-        return
-    kept = (logits[asking] >= floors[asking]).sum(1)
-    doubtful = [
-        row for row, count in zip(asking, kept.tolist(), strict=True) if count >= PREFIX
-    ]
-    if doubtful:
-        whole = logits[doubtful]
-        ranked = whole.sort(dim=1, descending=True).values
-        floors[doubtful] = _floors(whole, ranked, [samplings[row] for row in doubtful])
+def _is_exact(sampling: Sampling, length: int) -> bool:
+    """Whether the largest `length` logits tell the floor, wherever it is."""
+    return sampling.top_p >= 1 and sampling.top_k <= length
 
 
 def _floors(logits: Tensor, ranked: Tensor, samplings: Seq[Sampling]) -> Tensor:
-    """[rows, 1]: the smallest logit kept, as far as `ranked` tells.
+    """[rows, 1]: the smallest logit kept; exact where it is above the last of `ranked`.
 
     `ranked` [rows, n] are the largest of each row, best first.
     """

@@ -51,7 +51,7 @@ def obvious(logits: Sequence[float], draw: Draw) -> int:
     left = nucleus(left, sampling.top_p)
     position = len(draw.seq.tokens) + len(draw.drafted)
     key = torch.tensor([noise_key(sampling.seed, sampling.sample_index, position)])
-    noise = gumbel(key, len(logits))[0].tolist()
+    noise = gumbel(key, torch.arange(len(logits)))[0].tolist()
     return max(left, key=lambda token: left[token] + noise[token])
 
 

@@ -1,6 +1,5 @@
 """The sampler against a slow one that does the obvious thing in float64."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,13 +10,11 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from engine.request import Sampling
-from engine.sampling.noise import gumbel, noise_key
 from engine.sampling.sampler import Draw, Sampler
 from tests.fakes.sampling import draw_at, obvious
 
 VOCABULARY = 40
 DRAWS = 25
-EULER_GAMMA = 0.5772
 CHI_SQUARE_19, CHI_SQUARE_24 = 43.8, 51.2  # exceeded once in a thousand
 
 SHAPES = [
@@ -91,40 +88,6 @@ def test_hardly_any_temperature_is_none(temperature: float) -> None:
     assert sample(logits, draws([Sampling(temperature=temperature)])) == best
 
 
-def test_only_seed_index_and_position_make_the_noise() -> None:
-    names = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2**64 + 1, 0, 0), (11, 1, 1)]
-    keys = torch.tensor([noise_key(*name) for name in names])
-    noise = gumbel(keys, 1000)
-    for row, key in zip(noise, keys, strict=True):
-        assert torch.equal(gumbel(key.unsqueeze(0), 1000)[0], row)
-        assert torch.equal(gumbel(key.unsqueeze(0), 50)[0], row[:50])
-    agreement = (noise.unsqueeze(0) == noise.unsqueeze(1)).float().mean(2)
-    assert (agreement - torch.eye(len(names))).max() < 0.01
-
-
-def test_both_halves_of_the_key_count() -> None:
-    noise = gumbel(torch.tensor([(1, 2), (2, 1), (0, 3), (3, 0), (1, 0), (0, 1)]), 1000)
-    agreement = (noise.unsqueeze(0) == noise.unsqueeze(1)).float().mean(2)
-    assert (agreement - torch.eye(len(noise))).max() < 0.01
-
-
-def test_the_smallest_noise_is_finite() -> None:
-    """Key and entry 0 are what the mixer leaves as they are: the first of the 2^23 cells."""
-    (smallest,) = gumbel(torch.tensor([(0, 0)]), 1)[0].tolist()
-    assert smallest == pytest.approx(-math.log(24 * math.log(2)))
-
-
-def test_the_noise_is_gumbel() -> None:
-    keys = torch.tensor([noise_key(0, 0, position) for position in range(200)])
-    noise = gumbel(keys, 1000).double()
-    assert noise.isfinite().all()
-    assert abs(noise.mean() - EULER_GAMMA) < 0.01
-    assert abs(noise.var() - math.pi**2 / 6) < 0.03
-    for axis in (0, 1):  # neighbours know nothing of each other
-        shifted = noise.roll(1, axis) - noise.mean()
-        assert abs((shifted * (noise - noise.mean())).mean()) < 0.02
-
-
 @pytest.mark.parametrize("vary", ["seed", "sample_index", "position"])
 def test_tokens_come_as_often_as_they_should(vary: str) -> None:
     """Chi-square over 20 tokens, whichever part of the name counts up."""
@@ -149,3 +112,19 @@ def test_one_token_does_not_foretell_the_next() -> None:
     seen, want = Counter(pairwise(tokens)), (count - 1) / kinds**2
     pairs = [(one, two) for one in range(kinds) for two in range(kinds)]
     assert sum((seen[pair] - want) ** 2 / want for pair in pairs) < CHI_SQUARE_24
+
+
+@pytest.mark.parametrize("spread", [0.01, 1.0, 3.0, 8.0])
+def test_a_large_vocabulary_is_looked_at_in_parts_and_drawn_from_as_a_whole(
+    spread: float,
+) -> None:
+    """Flat rows leave more than any part of it, steep ones a handful; some tie all the time."""
+    large, asked = 9000, [draw_at(shape, 3) for shape in SHAPES]
+    generator = torch.Generator().manual_seed(2)
+    logits = spread * torch.randn((len(asked), large), generator=generator)
+    for one in (logits, (8 * logits).round() / 8):
+        expected = [obvious(row, draw) for row, draw in zip(one.tolist(), asked, strict=True)]
+        rows = one.clone().unsqueeze(1)
+        alone = [sample(row, [draw]) for row, draw in zip(rows, asked, strict=True)]
+        assert [token for (token,) in alone] == expected
+        assert sample(one.clone(), asked) == expected
