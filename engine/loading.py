@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from engine.api import EngineInfo
+from engine.api import Engine, EngineInfo
 from engine.attention.kv_memory import KvMemory
 from engine.errors import UnusableCheckpoint
 from engine.kernels.native import open_kernels
@@ -13,6 +13,8 @@ from engine.models.choosing import kv_variant, load_model, read_config
 from engine.models.model import Shape
 from engine.models.weights import load_classes
 from engine.pooling.config import PoolingConfig
+from engine.pooling.encoder_loading import load_encoder
+from engine.pooling.encoders import is_encoder
 from engine.pooling.reading import read_pooling
 from engine.scheduling.room import Limits
 from engine.settings import EngineConfig
@@ -23,13 +25,25 @@ CPU_BATCH_TOKENS, BATCH_TOKENS = 256, 2048
 KV_SHARE_OF_FREE_MEMORY = 0.25
 
 
+def open_engine(config: EngineConfig) -> Engine:
+    """Whatever kind of engine the checkpoint wants; raises UnusableCheckpoint."""
+    checkpoint = open_checkpoint(config.model)
+    if not is_encoder(checkpoint.config):
+        return load_engine(config)
+    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    said = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "float32"
+    batch_tokens = config.max_num_batched_tokens or _batch_tokens(torch.device(config.device))
+    limits = Limits(batch_tokens, config.max_num_seqs)
+    return load_encoder(checkpoint, config, _dtype(config.dtype, said), limits)
+
+
 def load_engine(config: EngineConfig) -> TorchEngine:
     """Read the checkpoint and take the memory; raises UnusableCheckpoint."""
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     checkpoint = open_checkpoint(config.model)
     shape, device = read_config(checkpoint, config.model_impl), torch.device(config.device)
-    dtype, max_len = _dtype(config.dtype, shape), _max_len(config, shape)
-    pooling = read_pooling(checkpoint.folder, checkpoint.config, "last")
+    dtype, max_len = _dtype(config.dtype, shape.dtype), _max_len(config, shape)
+    pooling = read_pooling(checkpoint.folder, checkpoint.config)
     head = _head(checkpoint, pooling, shape, device)
     kernels = open_kernels(config.cpu_kernels) if device.type == "cpu" else None
     model = load_model(checkpoint, shape, dtype, device, max_len, kernels)
@@ -66,8 +80,8 @@ def _batch_tokens(device: torch.device) -> int:
     return CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS
 
 
-def _dtype(wanted: str, model: Shape) -> torch.dtype:
-    name = model.dtype if wanted == "auto" else wanted
+def _dtype(wanted: str, said: str) -> torch.dtype:
+    name = said if wanted == "auto" else wanted
     if name not in DTYPES:
         raise UnusableCheckpoint(f"dtype {name} is not one of {', '.join(DTYPES)}")
     return DTYPES[name]

@@ -15,9 +15,9 @@ import zmq
 
 from decode_node.worker import DecodeWorker
 from discovery.lifeline import end_with
+from engine.api import Engine
 from engine.errors import EngineError
-from engine.loading import load_engine
-from engine.torch_engine import TorchEngine
+from engine.loading import open_engine
 from kv_transfer.factory import KvMemory, build_connector
 from kv_transfer.layout import KvLayout
 from kv_transfer.threaded import Connector
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def _load(job: EngineJob, door: "zmq.Socket[bytes]") -> EngineServer:
-    engine = load_engine(job.engine)
+    engine = open_engine(job.engine)
     layout = _layout(engine)
     memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions)
     connector = build_connector(
@@ -127,7 +127,7 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]") -> EngineServer:
     return EngineServer(loop, connector, door)
 
 
-def _layout(engine: TorchEngine) -> KvLayout:
+def _layout(engine: Engine) -> KvLayout:
     info, regions = engine.info, engine.kv_regions
     block_bytes = tuple(region.block_bytes for region in regions)
     return KvLayout(info.kv_dtype, info.block_size, info.kv_heads, block_bytes)

@@ -18,6 +18,7 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `labels` are a classifier's classes, in the order of its head's outputs. `dimensions` are
     the lengths that an embedding may be cut to, none at all for any; None: it may not be cut.
+    The first of `tasks` is meant where nobody says.
     """
 
     kind: Kind = "last"
@@ -26,13 +27,7 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...] = ()
     dimensions: tuple[int, ...] | None = None
     generates: bool = True
-
-    @property
-    def tasks(self) -> tuple[PoolingTask, ...]:
-        """What its vectors can be; the first is meant where nobody says."""
-        if self.labels:
-            return ("classify", "token_classify")
-        return ("embed", "token_embed")
+    tasks: tuple[PoolingTask, ...] = ("embed", "token_embed")
 
     @property
     def scores(self) -> bool:

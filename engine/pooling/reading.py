@@ -14,6 +14,7 @@ import msgspec
 from engine.errors import UnusableCheckpoint
 from engine.models.family import classifies, generates
 from engine.pooling.config import Activation, Kind, PoolingConfig
+from engine.pooling.encoders import is_encoder
 
 MODULES = "modules.json"
 MODES: Mapping[str, Kind] = {
@@ -32,16 +33,19 @@ PROBLEMS: Mapping[str, Activation] = {
 }
 
 
-def read_pooling(folder: Path, config: Mapping[str, Any], default: Kind) -> PoolingConfig:
+def read_pooling(folder: Path, config: Mapping[str, Any]) -> PoolingConfig:
     """Raises UnusableCheckpoint, naming the file and what in it."""
+    encoder = is_encoder(config)
+    default: Kind = "cls" if encoder else "last"
+    given: dict[str, object] = {"generates": generates(config) and not encoder}
     if classifies(config):
-        labels, kind = _labels(config), "last" if default == "last" else "cls"
-        given: dict[str, object] = {"labels": labels, "kind": kind}
-        given["activation"] = _activation(config, labels)
+        labels = _labels(config)
+        given |= {"labels": labels, "activation": _activation(config, labels), "kind": default}
+        given["tasks"] = ("classify",) if encoder else ("classify", "token_classify")
     else:
-        given = {**_modules(folder, default), "dimensions": _dimensions(config)}
+        given |= {**_modules(folder, default), "dimensions": _dimensions(config)}
     try:
-        return msgspec.convert({**given, "generates": generates(config)}, PoolingConfig)
+        return msgspec.convert(given, PoolingConfig)
     except msgspec.ValidationError as error:
         raise UnusableCheckpoint(f"config.json: {error}") from error
 

@@ -15,8 +15,10 @@ from engine.request import PoolingRequest
 from tests.fakes.text import byte_level
 
 EMBEDS = PoolingConfig(dimensions=())
-CLASSES = PoolingConfig(labels=("good", "bad", "ugly"), generates=False)
-CROSS = PoolingConfig(labels=("fits",), activation="sigmoid", generates=False)
+CLASSES = PoolingConfig(
+    labels=("good", "bad", "ugly"), generates=False, tasks=("classify", "token_classify")
+)
+CROSS = PoolingConfig(labels=("fits",), generates=False, tasks=("classify",))
 CLS, SEP = "<cls>", "<sep>"
 
 

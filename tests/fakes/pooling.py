@@ -7,9 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.api import Pooled
+from engine.api import Engine, Pooled
 from engine.request import PoolingRequest, RequestId
-from engine.torch_engine import TorchEngine
 
 KINDS = {"last": "lasttoken", "mean": "mean_tokens", "cls": "cls_token"}
 PACKAGE = "sentence_transformers.models"
@@ -44,7 +43,7 @@ def vectors(pooled: Pooled) -> Tensor:
     )
 
 
-def embed(engine: TorchEngine, asked: Sequence[PoolingRequest]) -> list[Tensor]:
+def embed(engine: Engine, asked: Sequence[PoolingRequest]) -> list[Tensor]:
     """All of them at once; what they came to, in order."""
     for request in asked:
         engine.embed(request)

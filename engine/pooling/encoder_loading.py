@@ -1,0 +1,54 @@
+"""From a checkpoint of an encoder to its engine; the model is transformers' own."""
+
+from typing import Any
+
+import torch
+
+from engine.api import EngineInfo
+from engine.errors import UnusableCheckpoint
+from engine.models.checkpoint import Checkpoint
+from engine.models.family import classifies
+from engine.pooling.encoder_engine import EncoderEngine, EncoderModel
+from engine.pooling.encoders import longest_prompt
+from engine.pooling.pooler import Pooler
+from engine.pooling.reading import read_pooling
+from engine.scheduling.room import Limits
+from engine.settings import EngineConfig
+
+UNUSED = "pooler."  # a head of BERT's that many checkpoints leave out, and that we never ask
+
+
+def load_encoder(
+    checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dtype, limits: Limits
+) -> EncoderEngine:
+    """Raises UnusableCheckpoint, naming what is missing."""
+    pooling = read_pooling(checkpoint.folder, checkpoint.config)
+    longest = longest_prompt(checkpoint.folder, checkpoint.config)
+    most = config.max_model_len or longest
+    if most > longest:
+        raise UnusableCheckpoint(f"--max-model-len {most} is more than the model's {longest}")
+    model = _model(checkpoint, dtype, torch.device(config.device))
+    name = str(dtype).removeprefix("torch.")
+    info = EngineInfo(checkpoint.fingerprint(), most, 1, name, 1, (), pooling)
+    return EncoderEngine(info, model, limits, Pooler(pooling))
+
+
+def _model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> EncoderModel:
+    import transformers  # slow to load, and for these models only
+
+    files = checkpoint.weight_files  # safetensors, or nothing
+    auto: Any = transformers.AutoModel
+    if classifies(checkpoint.config):
+        auto = transformers.AutoModelForSequenceClassification
+    try:
+        module, told = auto.from_pretrained(
+            checkpoint.folder, dtype=dtype, output_loading_info=True, use_safetensors=True
+        )
+    except (ValueError, OSError, KeyError, TypeError, ImportError, RuntimeError) as error:
+        raise UnusableCheckpoint(f"{files[0].parent}: {error}") from error
+    if missing := sorted(name for name in told["missing_keys"] if UNUSED not in name):
+        raise UnusableCheckpoint(f"tensor {missing[0]} is missing")
+    known = module.config.get_text_config()
+    segments = getattr(known, "type_vocab_size", 0) or 0
+    sizes = known.vocab_size, known.hidden_size, segments, known.pad_token_id or 0
+    return EncoderModel(module.to(device).eval(), *sizes, device)

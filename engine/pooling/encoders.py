@@ -1,0 +1,40 @@
+"""Which models see all of a prompt at once, and how much of it. Torch-free.
+
+They have no KV worth keeping, so they run whole, by transformers' own code.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.errors import UnusableCheckpoint
+
+ENCODERS = frozenset(
+    {
+        *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra"),
+        *("eurobert", "modernbert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"),
+    }
+)
+FROM_PADDING = frozenset({"camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"})
+"""Their positions are counted from behind the padding token's id."""
+SENTENCES = "sentence_bert_config.json"
+
+
+def is_encoder(config: Mapping[str, Any]) -> bool:
+    """An encoder by its kind, or a decoder that was trained to look ahead."""
+    ahead = config.get("use_bidirectional_attention") or config.get("is_causal") is False
+    return bool(ahead) or config.get("model_type") in ENCODERS
+
+
+def longest_prompt(folder: Path, config: Mapping[str, Any]) -> int:
+    """In tokens: as many as have positions, or as sentence-transformers would cut it to."""
+    kind, positions = config.get("model_type"), config.get("max_position_embeddings", 512)
+    if kind in FROM_PADDING:
+        positions -= config.get("pad_token_id", 1) + 1
+    file = folder / SENTENCES
+    try:
+        said = json.loads(file.read_bytes()) if file.exists() else {}
+        return min(int(positions), int(said.get("max_seq_length") or positions))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UnusableCheckpoint(f"{file}: {error}") from error
