@@ -16,8 +16,9 @@ from engine.pooling.config import PoolingConfig
 from engine.pooling.encoder_loading import load_encoder
 from engine.pooling.encoders import is_encoder
 from engine.pooling.reading import read_pooling
+from engine.scheduling.drafting import NgramDrafter
 from engine.scheduling.room import Limits
-from engine.settings import EngineConfig
+from engine.settings import EngineConfig, read_speculative_config
 from engine.torch_engine import TorchEngine
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -62,9 +63,13 @@ def load_engine(config: EngineConfig) -> TorchEngine:
     )
     batch_tokens = config.max_num_batched_tokens or _batch_tokens(device)
     limits = Limits(batch_tokens, config.max_num_seqs, max_len)
-    return TorchEngine.build(
+    engine = TorchEngine.build(
         info, model, memory, limits, head=head, prefix_cache=config.enable_prefix_caching
     )
+    if config.speculative_config is not None:
+        foretell = read_speculative_config(config.speculative_config)
+        engine.scheduler.drafter = NgramDrafter(foretell)
+    return engine
 
 
 def _head(

@@ -1,6 +1,40 @@
 """What an operator can choose about an engine. Torch-free: read before torch is loaded."""
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+MOST_SPECULATIVE_TOKENS = 64
+LONGEST_LOOKUP = 64
+
+
+class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How tokens are foretold, in vLLM's words: `num_speculative_tokens` at most at once.
+
+    `ngram` looks where the last tokens stood before, `prompt_lookup_max` of them or fewer, but
+    no fewer than `prompt_lookup_min`.
+    """
+
+    method: Literal["ngram"] = "ngram"
+    num_speculative_tokens: Annotated[int, Meta(ge=1, le=MOST_SPECULATIVE_TOKENS)] = 8
+    prompt_lookup_max: Annotated[int, Meta(ge=1, le=LONGEST_LOOKUP)] = 4
+    prompt_lookup_min: Annotated[int, Meta(ge=1, le=LONGEST_LOOKUP)] = 2
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for bounds that leave nothing between them."""
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            bounds = f"{self.prompt_lookup_min} is more than {self.prompt_lookup_max}"
+            raise ValueError(f"prompt_lookup_min {bounds}, which is prompt_lookup_max")
+
+
+def read_speculative_config(text: str) -> SpeculativeConfig:
+    """From JSON; raises ValueError that names the setting and the field."""
+    try:
+        return msgspec.json.decode(text, type=SpeculativeConfig)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"--speculative-config: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -8,7 +42,8 @@ class EngineConfig:
     """None means: as the checkpoint or the machine suggests.
 
     `kv_cache_memory_bytes` bounds the KV blocks, `threads` the cores of the CPU. `cpu_kernels`
-    are `native`, `torch`, or `auto`: native if they can be had.
+    are `native`, `torch`, or `auto`: native if they can be had. `speculative_config` is JSON
+    of a SpeculativeConfig; None foretells nothing.
     """
 
     model: str
@@ -23,3 +58,4 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     threads: int | None = None
     cpu_kernels: str = "auto"
+    speculative_config: str | None = None

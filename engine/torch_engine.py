@@ -72,15 +72,8 @@ class TorchEngine:
 
     @property
     def load(self) -> EngineLoad:
-        """Counts only; nothing is computed for it."""
-        one = self.scheduler.room
-        return EngineLoad(
-            len(one.waiting),
-            len(one.running),
-            one.kv.free_blocks,
-            one.kv.num_blocks,
-            one.preemptions,
-        )
+        """As the scheduler counts."""
+        return self.scheduler.load
 
     def generate(self, request: Request) -> None:
         """Queue it."""

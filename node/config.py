@@ -5,6 +5,7 @@ from typing import Literal
 
 from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import DEFAULT_PORT, Role
+from engine.settings import read_speculative_config
 
 HTTP_PORTS = {Role.PREFILL: 8100, Role.DECODE: 8200}
 KV_PORTS = {Role.PREFILL: 21001, Role.DECODE: 22001}
@@ -50,6 +51,8 @@ class ServingOptions:
     """Defaults of sampling: auto takes the model's file, vllm none, a folder another file."""
     max_logprobs: int = 20
     """Most log-probabilities that may be asked for beside each token; -1: any number."""
+    speculative_config: str | None = None
+    """JSON as vLLM's: how tokens are foretold, such as {"method": "ngram"}. Default: not."""
     kv_connector: Literal["nixl", "tcp"] = "nixl"
     """How KV travels."""
     host: str = "127.0.0.1"
@@ -71,6 +74,8 @@ class ServingOptions:
         at_least(0, "drain_timeout_s", self.drain_timeout_s)
         at_least(-1, "max_logprobs", self.max_logprobs)
         not_empty(self)
+        if self.speculative_config is not None:
+            read_speculative_config(self.speculative_config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

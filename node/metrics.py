@@ -29,8 +29,13 @@ class LoadCollector(Collector):
             ("pdserve_kv_blocks_total", "KV blocks there are.", load.total_blocks),
         ):
             yield GaugeMetricFamily(name, meaning, value)
-        meaning = "Requests put back, to be computed again."
-        yield CounterMetricFamily("pdserve_preemptions", meaning, load.preemptions)
+        for name, meaning, value in (
+            ("preemptions", "Requests put back, to be computed again.", load.preemptions),
+            ("spec_decode_num_drafts", "Times that tokens were foretold.", load.drafts),
+            ("spec_decode_num_draft_tokens", "Tokens foretold.", load.draft_tokens),
+            ("spec_decode_num_accepted_tokens", "Those that came.", load.accepted_tokens),
+        ):
+            yield CounterMetricFamily(f"pdserve_{name}", meaning, value)
 
 
 @dataclass(slots=True)

@@ -163,17 +163,17 @@ class Room:
     def _fits(self, seq: Sequence, *, free: int = 0, growing: int = 0, seats: int = 0) -> bool:
         """Whether there is room; the numbers are what would be given back before.
 
-        Where nobody grows, its own next token is enough: it can always grow alone.
+        Beside its tokens it needs a block for the next one, and the share that is kept free of
+        what it and others may grow; where nobody else grows it always can, once it is in.
         """
         taken = len(self.running) + len(self.reserved) - seats
         if taken >= self.limits.max_sequences:
             return False
         now = self.kv.blocks_for(len(seq.tokens))
-        next_one = self.kv.blocks_for(min(len(seq.tokens) + 1, seq.longest)) - now
-        margin, others = next_one, self._growing - growing
-        if others:
+        margin = self.kv.blocks_for(min(len(seq.tokens) + 1, seq.longest)) - now
+        if others := self._growing - growing:
             own = self.kv.blocks_for(seq.longest) - now
-            margin = max(next_one, self.growth.margin(others + own))
+            margin += self.growth.margin(others + own - margin)
         return now - len(seq.blocks) + margin <= self.kv.free_blocks + free
 
     def _push_out(self, seq: Sequence) -> bool:

@@ -1,0 +1,29 @@
+"""Drafts that come true as often as you like: the judge of whoever believes them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from engine.scheduling.sequence import Sequence
+from tests.fakes.model import VOCABULARY, alone
+
+
+@dataclass
+class Oracle:
+    """`right` says for each draft how many of its tokens, and `length` how many there are."""
+
+    length: Callable[[], int]
+    right: Callable[[], int]
+    judged: list[tuple[int, int]] = field(default_factory=list)
+    _answers: dict[Sequence, list[int]] = field(default_factory=dict)
+
+    def draft(self, seq: Sequence, most: int) -> list[int]:
+        if seq not in self._answers:
+            self._answers[seq] = [*seq.tokens, *alone(seq.request)]
+        known = self._answers[seq][len(seq.tokens) :]
+        length, right = min(self.length(), most), self.right()
+        foretold = [known[i] if i < len(known) else 0 for i in range(length)]
+        return [one if i < right else (one + 1) % VOCABULARY for i, one in enumerate(foretold)]
+
+    def judge(self, seq: Sequence, drafted: int, accepted: int) -> None:
+        assert 0 <= accepted <= drafted
+        self.judged.append((drafted, accepted))

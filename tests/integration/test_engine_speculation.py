@@ -1,0 +1,160 @@
+"""What is foretold saves steps and changes nothing: not tokens, ends or log-probabilities."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from engine.api import Sampled
+from engine.request import Request, RequestId, Sampling
+from engine.torch_engine import TorchEngine
+from tests.fakes.checkpoints import make_checkpoint
+from tests.fakes.driver import assert_idle, copy_blocks, drain, eager, load, prompt, requests
+
+ON = {"speculative_config": '{"num_speculative_tokens": 6}'}
+GREEDY = Sampling(max_tokens=40, temperature=0, ignore_eos=True)
+REPETITIVE = replace(GREEDY, allowed_token_ids=(5, 6))
+SAMPLINGS = {
+    "greedy": GREEDY,
+    "seeded": replace(GREEDY, temperature=0.4, top_p=0.8, seed=3),
+    "penalised": replace(GREEDY, repetition_penalty=1.05, frequency_penalty=0.02),
+    "masked": REPETITIVE,
+    "biased": replace(GREEDY, logit_bias=((7, 3.0),), min_tokens=30, bad_words=((1, 2),)),
+}
+LENGTHS = (1, 7, 16, 17, 40, 90)
+PROMPTS = [tuple(prompt(length)[: 1 + length // 3] * 3)[:length] for length in LENGTHS]
+samplings = pytest.mark.parametrize("kind", SAMPLINGS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("llama"))
+
+
+def told(engine: TorchEngine, asked: list[Request]) -> dict[RequestId, list[Sampled]]:
+    for request in asked:
+        engine.generate(request)
+    said: dict[RequestId, list[Sampled]] = {}
+    while engine.load.waiting or engine.load.running:
+        engine.schedule()
+        for one in engine.step().sampled:
+            said.setdefault(one.request_id, []).append(one)
+        engine.scheduler.room.kv.check()
+    assert_idle(engine)
+    return said
+
+
+def tokens(said: list[Sampled]) -> list[int]:
+    return [token for one in said for token in one.tokens]
+
+
+def answers(engine: TorchEngine, asked: list[Request]) -> list[list[int]]:
+    said = told(engine, asked)
+    return [tokens(said[request.request_id]) for request in asked]
+
+
+@samplings
+def test_the_tokens_are_the_same(folder: Path, kind: str) -> None:
+    asked, engine = requests(PROMPTS, SAMPLINGS[kind]), load(folder, **ON)
+    assert answers(engine, asked) == answers(load(folder), asked)
+    assert 0 < engine.load.accepted_tokens < engine.load.draft_tokens
+
+
+def test_there_are_fewer_steps_than_tokens(folder: Path) -> None:
+    (request,) = requests(PROMPTS[-1:], REPETITIVE)
+    engine = load(folder, **ON)
+    (said,) = told(engine, [request]).values()
+    assert len(tokens(said)) == 40
+    assert len(said) < 25
+    assert max(len(one.tokens) for one in said) > 2
+    assert engine.load.accepted_tokens == 40 - len(said)
+
+
+@samplings
+def test_an_answer_ends_where_it_ends(folder: Path, kind: str) -> None:
+    plain, engine = load(folder), load(folder, **ON)
+    (request,) = requests(PROMPTS[-1:], SAMPLINGS[kind])
+    (usual,) = answers(plain, [request])
+    for end in range(3, 40, 4):
+        for shape in (
+            {"max_tokens": end},
+            {"stop_token_ids": (usual[end],)},
+            {"stop_token_ids": (usual[end],), "min_tokens": end - 2},
+        ):
+            asked = replace(request, sampling=replace(request.sampling, **shape))
+            (expected,), (said,) = (told(one, [asked]).values() for one in (plain, engine))
+            assert tokens(said) == tokens(expected)
+            assert said[-1].finish == expected[-1].finish
+            assert said[-1].stop_reason == expected[-1].stop_reason
+            assert [one.finish for one in said[:-1]] == [None] * (len(said) - 1)
+
+
+def test_log_probabilities_are_those_of_each_token(folder: Path) -> None:
+    (request,) = requests(PROMPTS[-1:], replace(REPETITIVE, logprobs=2))
+    engine = load(folder, **ON)
+    (expected,), (said,) = (told(one, [request]).values() for one in (load(folder), engine))
+    assert any(len(one.tokens) > 1 for one in said)
+    assert all(len(one.logprobs) == len(one.tokens) for one in said)
+    pairs = zip(
+        (place for one in said for place in one.logprobs),
+        (place for one in expected for place in one.logprobs),
+        strict=True,
+    )
+    for ours, theirs in pairs:
+        assert [one.token for one in ours] == [one.token for one in theirs]
+        assert [one.logprob for one in ours] == pytest.approx(
+            [one.logprob for one in theirs], abs=1e-4
+        )
+
+
+@pytest.mark.parametrize("kind", ["greedy", "seeded"])
+def test_preempted_is_undisturbed(folder: Path, kind: str) -> None:
+    token_bytes = load(folder, block_size=1).kv_regions[0].block_bytes
+    tight = {"max_model_len": 132, "block_size": 4, "kv_cache_memory_bytes": 132 * token_bytes}
+    engine, asked = eager(load(folder, **tight, **ON)), requests(PROMPTS, SAMPLINGS[kind])
+    assert answers(engine, asked) == answers(load(folder), asked)
+    assert engine.load.preemptions > 0
+    assert engine.load.accepted_tokens > 0
+
+
+@pytest.mark.parametrize("chunk", [7, 8, 40])
+def test_prompts_beside_drafts_get_all_they_would_get(folder: Path, chunk: int) -> None:
+    """Drafts take what is spare, and no step is larger than a batch may be."""
+    engine, asked = load(folder, max_num_batched_tokens=chunk, **ON), requests(PROMPTS, GREEDY)
+    expected = answers(load(folder), asked)
+    for request in asked:
+        engine.generate(request)
+    said = dict[RequestId, list[int]]()
+    while engine.load.waiting or engine.load.running:
+        engine.schedule()
+        batch = engine.scheduler.batch
+        assert sum(one.size for one in batch) <= chunk
+        prompts = [one for one in batch if not one.ends]
+        assert not (prompts and any(one.drafts for one in batch))
+        for one in engine.step().sampled:
+            said.setdefault(one.request_id, []).extend(one.tokens)
+    assert list(map(said.get, (one.request_id for one in asked))) == expected
+
+
+@samplings
+def test_split_is_one_engine(folder: Path, kind: str) -> None:
+    asked = requests(PROMPTS, SAMPLINGS[kind])
+    expected = answers(load(folder), asked)
+    source, sink = load(folder, **ON), load(folder, **ON)
+    for request in asked:
+        source.prefill(request)
+    source.schedule()
+    said = drain(source)
+    assert source.load.draft_tokens == 0
+    for request in asked:
+        name, reserved = request.request_id, sink.reserve(request)
+        assert reserved is not None
+        copy_blocks(source, sink, zip(source.blocks(name), reserved.blocks, strict=True))
+        source.release(name)
+        sink.resume(name, said[name])
+    sink.schedule()
+    for name, rest in drain(sink).items():
+        said[name] += rest
+    assert [said[request.request_id] for request in asked] == expected
+    assert sink.load.accepted_tokens > 0
+    assert_idle(sink)

@@ -1,0 +1,146 @@
+"""How long prompts and short ones share batches, counted in steps."""
+
+from engine.request import Request, RequestId, Sampling
+from engine.scheduling.growth import Growth
+from tests.fakes.engine import FakeEngine
+
+CHUNK = 16
+
+
+def ask(name: str, length: int, answer: int = 1) -> Request:
+    return Request(RequestId(name), tuple(f"{name:>{length}}".encode()[::-1]), Sampling(answer))
+
+
+def steps_until(engine: FakeEngine, name: str) -> int:
+    """How many batches until its first token."""
+    for step in range(1, 200):
+        if any(one.request_id == name for one in engine.turn().sampled):
+            return step
+    raise AssertionError(f"{name} never got there")
+
+
+def busy(*lengths: int, **limits: int) -> FakeEngine:
+    """Long prompts, under way since a batch."""
+    engine = FakeEngine(**{"blocks": 1024, "chunk": CHUNK, **limits})
+    for number, length in enumerate(lengths):
+        engine.generate(ask(f"long {number}", length))
+    engine.turn()
+    return engine
+
+
+def test_a_short_prompt_is_in_the_next_batch_beside_a_long_one() -> None:
+    engine = busy(300)
+    engine.generate(ask("short", CHUNK // 2))
+    engine.schedule()
+    lengths = {chunk.seq.request_id: chunk.length for chunk in engine.scheduler.batch}
+    assert lengths == {"long 0": CHUNK // 2, "short": CHUNK // 2}
+    assert [one.request_id for one in engine.step().sampled] == ["short"]
+
+
+def test_a_short_prompt_passes_long_ones_that_wait() -> None:
+    engine = busy(300, 300, 300)
+    engine.generate(ask("short", 3))
+    assert steps_until(engine, "short") == 1
+
+
+def test_a_prompt_of_some_chunks_does_not_wait_for_one_of_many() -> None:
+    engine = busy(1000)
+    engine.generate(ask("middling", 4 * CHUNK))
+    assert steps_until(engine, "middling") == 2 * 4
+
+
+def test_prompts_of_one_length_go_one_after_the_other() -> None:
+    """Side by side each would come as late as the last."""
+    engine = busy(8 * CHUNK, 8 * CHUNK)
+    assert steps_until(engine, "long 0") == 7
+    assert steps_until(engine, "long 1") == 8
+
+
+def test_a_flood_of_short_prompts_takes_half_from_a_long_one() -> None:
+    engine = busy(20 * CHUNK)
+    for number in range(300):
+        engine.generate(ask(f"short {number}", 5))
+    assert steps_until(engine, "long 0") == 2 * 19
+
+
+def test_a_batch_too_small_for_all_still_gets_everybody_on() -> None:
+    engine = FakeEngine(chunk=1, seats=4)
+    for number in range(4):
+        engine.generate(ask(str(number), 3, answer=3))
+    done = [steps_until(engine, str(number)) for number in range(4)]
+    assert sum(done) <= 4 * 5
+
+
+def test_a_waiting_prompt_that_finds_no_room_is_passed_by_nobody() -> None:
+    """What comes free is for him, or the short ones would take it for ever."""
+    engine = FakeEngine(blocks=16, block_size=1, chunk=32, growth=0)
+    engine.generate(ask("runs", 10, 4))
+    engine.turn()
+    engine.generate(ask("large", 12))
+    came = 0
+    while "large" not in engine.room.running:
+        engine.generate(ask(f"short {came}", 2, answer=8))
+        came += 1
+        engine.schedule()
+        if "large" in engine.room.running:
+            break
+        assert not any(name.startswith("short") for name in engine.room.running)
+        engine.step()
+    assert came <= 5
+
+
+def test_who_is_taken_in_has_room_to_grow() -> None:
+    """With all that answers may need kept free nobody is ever put back."""
+    for growth, preempted in ((1, False), (0, True)):
+        engine = FakeEngine(blocks=20, block_size=1, chunk=32, growth=growth)
+        for name in "abcd":
+            engine.generate(ask(name, 3, answer=8))
+        while engine.room.known:
+            engine.turn()
+        assert (engine.load.preemptions > 0) is preempted
+
+
+def test_a_reservation_leaves_room_for_its_next_token() -> None:
+    """It would be put back in the next step, and what was fetched be computed again."""
+    engine = FakeEngine(blocks=8, block_size=1, growth=0.25)
+    assert engine.reserve(ask("a", 4, answer=3))
+    assert engine.reserve(ask("b", 4, answer=3)) is None
+    assert engine.reserve(ask("c", 3, answer=3)) is None
+    assert engine.reserve(ask("d", 2, answer=3))
+    for name in "ad":
+        engine.fetch(RequestId(name))
+        engine.resume(RequestId(name), [0])
+    engine.turn()
+    assert engine.load.preemptions == 0
+
+
+def test_a_reservation_leaves_those_that_run_their_share() -> None:
+    engine = FakeEngine(blocks=16, block_size=1, growth=0.5)
+    engine.generate(ask("runs", 4, answer=9))
+    engine.turn()
+    assert engine.reserve(ask("too much", 9, answer=1)) is None
+    assert engine.reserve(ask("fits", 8, answer=1))
+
+
+def test_the_share_follows_what_answers_use() -> None:
+    growth = Growth()
+    for _ in range(40):
+        growth.learn(0.1)
+    assert 0.09 < growth.share < 0.15
+    before = growth.share
+    growth.learn(1.0)  # somebody was put back
+    assert growth.share > before
+    for _ in range(200):
+        growth.learn(3.0)
+    assert growth.margin(100) == 100
+
+
+def test_answers_that_end_early_let_more_in() -> None:
+    engine = FakeEngine(blocks=64, block_size=1, chunk=64)
+    before = engine.room.growth.share
+    for number in range(20):
+        request = Request(RequestId(str(number)), (1, 2), Sampling(40))
+        engine.generate(request)
+        engine.turn()
+        engine.release(request.request_id)  # a stop string: its stream was closed
+    assert engine.room.growth.share < before / 4

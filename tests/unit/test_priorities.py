@@ -1,0 +1,155 @@
+"""Who goes first, who gives way, and who never has to."""
+
+from engine.request import Request, RequestId, Sampling
+from tests.fakes.engine import FakeEngine
+from tests.fakes.model import alone
+
+
+def ask(name: str, length: int, answer: int, priority: int = 0) -> Request:
+    prompt = tuple(name.encode()[:1]) * length
+    return Request(RequestId(name), prompt, Sampling(answer), priority=priority)
+
+
+def order(engine: FakeEngine) -> list[str]:
+    """By their last tokens."""
+    ended = list[str]()
+    while engine.room.waiting or engine.room.running:
+        ended += [one.request_id for one in engine.turn().sampled if one.finish]
+    return ended
+
+
+def answers(engine: FakeEngine, turns: int = 100) -> dict[str, list[int]]:
+    said: dict[str, list[int]] = {}
+    for _ in range(turns):
+        for one in engine.turn().sampled:
+            said.setdefault(one.request_id, []).extend(one.tokens)
+    return said
+
+
+def test_the_lower_value_runs_first_and_of_equals_the_earlier() -> None:
+    engine = FakeEngine(seats=1)
+    for name, priority in (("a", 1), ("b", 0), ("c", -3), ("d", 0), ("e", 1)):
+        engine.generate(ask(name, 3, 2, priority))
+    assert order(engine) == ["c", "b", "d", "a", "e"]
+
+
+def test_the_urgent_gets_the_seat_of_the_newest_of_the_least_urgent() -> None:
+    engine, asked = (
+        FakeEngine(seats=3),
+        [ask("a", 3, 9, 1), ask("b", 3, 9, 2), ask("c", 3, 9, 2)],
+    )
+    for request in asked:
+        engine.generate(request)
+    engine.turn()
+    engine.generate(urgent := ask("urgent", 3, 2))
+    engine.schedule()
+    assert set(engine.room.running) == {"a", "b", "urgent"}
+    assert answers(engine)["urgent"] == alone(urgent)
+    assert engine.room.preemptions == 1
+
+
+def test_whoever_gave_way_loses_no_token() -> None:
+    engine, patient = FakeEngine(seats=1), ask("patient", 5, 9, 1)
+    engine.generate(patient)
+    said = answers(engine, turns=3)["patient"]
+    engine.generate(ask("urgent", 3, 2))
+    later = answers(engine)
+    assert list(later) == ["urgent", "patient"]
+    assert said + later["patient"] == alone(patient)
+
+
+def test_equals_never_push_each_other_out() -> None:
+    engine = FakeEngine(seats=1)
+    engine.generate(ask("first", 3, 9))
+    engine.turn()
+    engine.generate(ask("second", 3, 1))
+    assert engine.reserve(ask("third", 3, 1)) is None
+    assert order(engine) == ["first", "second"]
+    assert engine.room.preemptions == 0
+
+
+def test_nobody_is_put_back_for_too_little() -> None:
+    """The rest of the room is parked: the urgent would not fit all the same."""
+    engine = FakeEngine(blocks=16, block_size=1, chunk=32, growth=0)
+    engine.prefill(ask("parked", 8, 1))
+    engine.turn()
+    engine.generate(ask("patient", 3, 3, 1))
+    engine.turn()
+    engine.generate(ask("urgent", 10, 1))
+    assert engine.reserve(ask("arrives", 10, 1)) is None
+    engine.turn()
+    assert "patient" in engine.room.running
+    assert engine.room.preemptions == 0
+    engine.release(RequestId("parked"))
+    assert set(order(engine)) == {"patient", "urgent"}
+
+
+def test_what_parks_gives_way_to_nobody() -> None:
+    engine = FakeEngine(seats=1, chunk=2)
+    engine.prefill(ask("parks", 6, 1, priority=5))
+    engine.turn()
+    engine.generate(ask("urgent", 3, 1))
+    engine.turn()
+    assert list(engine.room.running) == ["parks"]
+    assert engine.room.preemptions == 0
+
+
+def test_who_was_put_back_does_not_come_in_again_in_the_same_batch() -> None:
+    """The small one goes first, then the large one, and the small one would fit again."""
+    engine = FakeEngine(blocks=16, block_size=1, chunk=32, growth=0)
+    asked = [ask("large", 9, 3, 1), ask("small", 2, 3, 1), ask("urgent", 8, 2)]
+    for request in asked[:2]:
+        engine.generate(request)
+    said = answers(engine, turns=1)
+    engine.generate(asked[2])
+    engine.schedule()
+    assert [chunk.seq.request_id for chunk in engine.scheduler.batch] == ["urgent"]
+    for name, tokens in answers(engine).items():
+        said.setdefault(name, []).extend(tokens)
+    assert said == {one.request_id: alone(one) for one in asked}
+
+
+def test_an_urgent_reservation_makes_itself_room() -> None:
+    engine = FakeEngine(seats=1)
+    engine.generate(ask("patient", 3, 9, 1))
+    engine.turn()
+    assert engine.reserve(ask("equal", 3, 1, 1)) is None
+    assert engine.reserve(ask("urgent", 3, 1))
+    assert [one.request_id for one in engine.room.waiting] == ["patient"]
+
+
+def test_a_large_reservation_is_not_overtaken_for_ever() -> None:
+    """Small ones come all the time, and each would fit into what another has left."""
+    engine = FakeEngine(blocks=16, block_size=1, chunk=32)
+    large, came = ask("large", 12, 2), 0
+    for turn in range(30):
+        engine.generate(ask(f"small {turn}", 3, 4))
+        came = turn
+        if turn > 2 and engine.reserve(large):
+            break
+        engine.turn()
+    assert came < 10
+    engine.release(large.request_id)
+    assert len(order(engine)) > 0  # and then the others go on
+    assert engine.load.free_blocks == engine.load.total_blocks
+
+
+def test_a_reservation_nobody_asks_for_again_holds_up_nobody() -> None:
+    engine = FakeEngine(blocks=16, block_size=1, chunk=32)
+    engine.generate(ask("runs", 8, 8))
+    engine.turn()
+    assert engine.reserve(ask("large", 12, 2)) is None
+    engine.generate(ask("small", 1, 1))
+    engine.turn()
+    assert len(engine.room.waiting) == 1
+    engine.turn()
+    assert not engine.room.waiting
+
+
+def test_a_seat_that_is_free_since_a_prompt_parked_is_taken() -> None:
+    engine = FakeEngine(seats=1, chunk=32)
+    for name in "ab":
+        engine.prefill(ask(name, 3, 1))
+    engine.turn()
+    engine.turn()
+    assert set(engine.room.parked) == {"a", "b"}
