@@ -102,6 +102,9 @@ class KvMemory:
         """
         ours = self.token_rows[layer * self.rows_per_layer * self.block_size :]
         for at, part in zip(slots, parts, strict=True):
+            if self.kernels is not None:
+                self.kernels.write(ours, at, part)
+                continue
             ours.index_copy_(0, at, part.reshape(-1, self.shape.width))
 
     def read(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
 from engine.attention.style import AttentionStyle
-from engine.kernels.native import PagedAttention
+from engine.kernels.attention import PagedAttention
 
 QUERIES_AT_ONCE = 64
 SHORT = 512

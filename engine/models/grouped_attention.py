@@ -36,16 +36,24 @@ class GroupedAttention:
         mixed = mixed.view(len(normed), heads + 2 * kv_heads, -1)
         turning, values = mixed.split((heads + kv_heads, kv_heads), dim=1)
         if self.query_norm is None or self.key_norm is None:
-            queries, keys = self._turn(turning, rotations).split((heads, kv_heads), dim=1)
+            turned = self._turn(turning, rotations, batch)
+            queries, keys = turned.split((heads, kv_heads), dim=1)
         else:
             queries, keys = turning.split((heads, kv_heads), dim=1)
-            queries = self._turn(_norm(self.query_norm, queries), rotations)
-            keys = self._turn(_norm(self.key_norm, keys), rotations)
+            queries = self._turn(_norm(self.query_norm, queries), rotations, batch)
+            keys = self._turn(_norm(self.key_norm, keys), rotations, batch)
         batch.memory.write(self.index, batch.slots, keys, values)
         return self.output(batch.attend(self.index, self.style, queries))
 
-    def _turn(self, heads: Tensor, rotations: Rotations) -> Tensor:
-        return heads if self.rope is None else rotate(heads, *rotations[self.rope])
+    def _turn(self, heads: Tensor, rotations: Rotations, batch: AttentionBatch) -> Tensor:
+        """Its argument is gone afterwards: a kernel turns in place."""
+        kernels = batch.memory.kernels
+        if self.rope is None:
+            return heads
+        if kernels is None:
+            return rotate(heads, *rotations[self.rope])
+        kernels.turn(heads, *rotations[self.rope])
+        return heads
 
 
 def _norm(norm: Norm, heads: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
-from engine.kernels.native import FewRows, Kernels
+from engine.kernels.few_rows import FewRows
+from engine.kernels.native import Kernels
 
 FEW = 32
 

@@ -19,13 +19,20 @@ ACTIVATIONS: dict[str, Activation] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GatedMlp:
-    """down(activate(gate(x)) * up(x)) (Shazeer 2020); `gate_up` gives both, gate first."""
+    """down(activate(gate(x)) * up(x)) (Shazeer 2020); `gate_up` gives both, gate first.
+
+    `fused` takes both at once, [tokens, 2 * wide], instead of `activate`, where there is one.
+    """
 
     gate_up: Linear
     down: Linear
     activate: Activation = F.silu
+    fused: Activation | None = None
 
     def __call__(self, normed: Tensor) -> Tensor:
         """See Mlp in engine/models/decoder.py."""
-        gate, up = self.gate_up(normed).chunk(2, dim=-1)
+        both = self.gate_up(normed)
+        if self.fused is not None:
+            return self.down(self.fused(both))
+        gate, up = both.chunk(2, dim=-1)
         return self.down(self.activate(gate) * up)

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
+from engine.kernels.native import Kernels
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Norm:
@@ -17,10 +19,13 @@ class Norm:
 
     weight: Tensor
     eps: float
+    kernels: Kernels | None = None
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """[.., size] to the same, in the same dtype."""
+        """[tokens, size] or [tokens, heads, size] to the same, in the same dtype."""
         size, dtype = self.weight.shape, inputs.dtype
+        if self.kernels is not None:
+            return self.kernels.norm(inputs, self.weight, self.eps)
         if self.weight.dtype is dtype:
             return F.rms_norm(inputs, size, self.weight, self.eps)
         return F.rms_norm(inputs.to(torch.float32), size, self.weight, self.eps).to(dtype)

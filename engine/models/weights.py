@@ -1,10 +1,12 @@
 """From a checkpoint to a Decoder: which tensors make which part, as the config says."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from engine.attention.style import AttentionStyle
-from engine.kernels.native import Kernels
+from engine.kernels.native import GATES, Kernels
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder, Layer, Mlp
@@ -129,14 +131,19 @@ def _mlp(shelf: Shelf, config: ModelConfig, at: str) -> Mlp:
     parts = {"gate_proj": wide, "up_proj": wide}
     if config.fused_gate_up:
         parts = {"gate_up_proj": 2 * wide}
+    kernels, fused = shelf.kernels, None
+    if kernels is not None and config.activation in GATES:
+        fused = partial(kernels.gated, gate=config.activation)
     return GatedMlp(
         shelf.fuse(at, parts, hidden, bias=config.mlp_bias),
         shelf.fuse(at, {"down_proj": hidden}, wide, bias=config.mlp_bias),
         ACTIVATIONS[config.activation],
+        fused,
     )
 
 
 def _norm(shelf: Shelf, config: ModelConfig, name: str, size: int) -> Norm:
     """A weight that is added to one is so in float32, where little of it is lost."""
     weight = shelf.take(f"{name}.weight", size)
-    return Norm(weight.float() + 1 if config.norm_adds_one else weight, config.norm_eps)
+    weight = weight.float() + 1 if config.norm_adds_one else weight
+    return Norm(weight, config.norm_eps, shelf.kernels)

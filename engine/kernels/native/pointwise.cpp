@@ -1,0 +1,166 @@
+// What a layer does between its products: norms, gates, turns, and writing KV. Each is one pass
+// over its numbers; in torch each is several operations, and for a decode step that is what
+// counts.
+#include <cmath>
+
+#include "numbers.hpp"
+
+namespace pd {
+namespace {
+
+constexpr long WORTH_A_THREAD = 1 << 15;
+
+long useful(long numbers, long threads) {
+    long most = numbers / WORTH_A_THREAD + 1;
+    return threads < most ? threads : most;
+}
+
+template <class Format>
+Floats read_up_to(const typename Format::Item* at, long left) {
+    return left >= LANES ? Format::read(at) : read_some<Format>(at, left);
+}
+
+template <class Format>
+void write_up_to(typename Format::Item* at, Floats value, long left) {
+    left >= LANES ? Format::write(at, value) : write_some<Format>(at, value, left);
+}
+
+// `outer` times `inner` rows of `size`, behind one another inside an outer one.
+struct Norm {
+    const void *inputs, *weight;
+    void* outputs;
+    int64_t outer, inner, size, outer_stride, wide_weight, threads;
+    float eps;
+};
+
+template <class Format, class Weight>
+void norm(const Norm& of) {
+    typedef typename Format::Item Item;
+    const auto* weight = (const typename Weight::Item*)of.weight;
+    long rows = of.outer * of.inner, threads = useful(rows * of.size, of.threads);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (long row = 0; row < rows; ++row) {
+        const Item* from = (const Item*)of.inputs + row / of.inner * of.outer_stride +
+                           row % of.inner * of.size;
+        Item* to = (Item*)of.outputs + row * of.size;
+        Floats squares = {};
+        for (long at = 0; at < of.size; at += LANES) {
+            Floats some = read_up_to<Format>(from + at, of.size - at);
+            squares += some * some;
+        }
+        float scale = 1.0f / std::sqrt(sum(squares) / (float)of.size + of.eps);
+        for (long at = 0; at < of.size; at += LANES) {
+            long left = of.size - at;
+            write_up_to<Format>(to + at,
+                                read_up_to<Format>(from + at, left) * scale *
+                                    read_up_to<Weight>(weight + at, left),
+                                left);
+        }
+    }
+}
+
+template <class Format>
+void norm_of(const Norm& of) {
+    of.wide_weight ? norm<Format, Float32>(of) : norm<Format, Format>(of);
+}
+
+Floats silu(Floats x) { return x / (1.0f + exp(-x)); }
+
+Floats gelu_tanh(Floats x) {
+    Floats inner = (x + x * x * x * 0.044715f) * 0.7978845608028654f;
+    return x * 0.5f * (1.0f + tanh(inner));
+}
+
+// Rows of a gate and an up, each `size` long: activate(gate) * up.
+struct Gate {
+    const void* inputs;
+    void* outputs;
+    int64_t rows, size, activation, threads;
+};
+
+template <class Format>
+void gate(const Gate& of) {
+    typedef typename Format::Item Item;
+    long threads = useful(of.rows * of.size, of.threads);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (long row = 0; row < of.rows; ++row) {
+        const Item *gates = (const Item*)of.inputs + row * 2 * of.size, *ups = gates + of.size;
+        Item* to = (Item*)of.outputs + row * of.size;
+        for (long at = 0; at < of.size; at += LANES) {
+            long left = of.size - at;
+            Floats one = read_up_to<Format>(gates + at, left);
+            one = of.activation == 0 ? silu(one) : gelu_tanh(one);
+            write_up_to<Format>(to + at, one * read_up_to<Format>(ups + at, left), left);
+        }
+    }
+}
+
+// Heads [tokens, heads, width] in place: each half against the other, by cosines and signed
+// sines [tokens, width]. Strides are between tokens.
+struct Turn {
+    void* heads;
+    const void *cosines, *sines;
+    int64_t tokens, count, width, stride, table_stride, threads;
+};
+
+template <class Format>
+void turn(const Turn& of) {
+    typedef typename Format::Item Item;
+    long half = of.width / 2, threads = useful(of.tokens * of.count * of.width, of.threads);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (long token = 0; token < of.tokens; ++token) {
+        const Item* cosines = (const Item*)of.cosines + token * of.table_stride;
+        const Item* sines = (const Item*)of.sines + token * of.table_stride;
+        for (long head = 0; head < of.count; ++head) {
+            Item* first = (Item*)of.heads + token * of.stride + head * of.width;
+            for (long at = 0; at < half; at += LANES) {
+                auto read = [&](const Item* from) {
+                    return read_up_to<Format>(from + at, half - at);
+                };
+                Floats one = read(first), two = read(first + half);
+                Floats turned = one * read(cosines) + two * read(sines);
+                Floats other = two * read(cosines + half) + one * read(sines + half);
+                write_up_to<Format>(first + at, turned, half - at);
+                write_up_to<Format>(first + half + at, other, half - at);
+            }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace pd
+
+#define PD_BY_FORMAT(format, call)                  \
+    switch (format) {                               \
+        case 0: return pd::call<pd::Float32>(of);   \
+        case 1: return pd::call<pd::BFloat16>(of);  \
+        case 2: return pd::call<pd::Float16>(of);   \
+    }
+
+extern "C" void pd_norm(const void* inputs, const void* weight, void* outputs, int64_t outer,
+                        int64_t inner, int64_t size, int64_t outer_stride, int64_t format,
+                        int64_t wide_weight, int64_t threads, float eps) {
+    pd::Norm of{inputs, weight, outputs, outer, inner, size, outer_stride, wide_weight, threads, eps};
+    PD_BY_FORMAT(format, norm_of)
+}
+
+extern "C" void pd_gate(const void* inputs, void* outputs, int64_t rows, int64_t size,
+                        int64_t activation, int64_t format, int64_t threads) {
+    pd::Gate of{inputs, outputs, rows, size, activation, threads};
+    PD_BY_FORMAT(format, gate)
+}
+
+extern "C" void pd_turn(void* heads, const void* cosines, const void* sines, int64_t tokens,
+                        int64_t count, int64_t width, int64_t stride, int64_t table_stride,
+                        int64_t format, int64_t threads) {
+    pd::Turn of{heads, cosines, sines, tokens, count, width, stride, table_stride, threads};
+    PD_BY_FORMAT(format, turn)
+}
+
+// Rows of `bytes` [tokens, heads], `stride` bytes between tokens, to rows `slots` of `memory`.
+extern "C" void pd_write(char* memory, const int64_t* slots, const char* rows, int64_t tokens,
+                         int64_t heads, int64_t stride, int64_t bytes) {
+    for (long token = 0; token < tokens; ++token)
+        for (long head = 0; head < heads; ++head)
+            std::memcpy(memory + *slots++ * bytes, rows + token * stride + head * bytes, bytes);
+}
