@@ -1,7 +1,11 @@
 """The tensors of a checkpoint's safetensors files, taken by name, fused where a model fuses.
 
-Files are mapped, not read; each tensor is copied once, into its place. What is missing,
-unknown or of another shape is refused by name.
+Files are mapped, not read. A large tensor that is needed as it is in its file stays there, and
+only what is looked at comes into memory; every other is copied once, into its place. What is
+missing, unknown or of another shape is refused by name.
+
+So the files of a running model must not be written to. Who replaces them by renaming, as the
+Hugging Face cache does, harms nobody.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +24,7 @@ from engine.kernels.native import Kernels
 from engine.models.linear import Linear, linear
 
 WRAPPED = "model."  # a model that was saved without a head has its tensors without this
+MAPPED_BYTES = 1 << 20
 IGNORED = "rotary_emb.inv_freq"  # old checkpoints carry it; it follows from the config
 
 
@@ -34,10 +39,10 @@ class Shelf:
     progress: Progress | None = None
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """A copy of one tensor in our dtype, on our device."""
-        target = torch.empty(shape, dtype=self.dtype, device=self.device)
-        self._copy(name, target)
-        return target
+        """One tensor in our dtype, on our device; a large one may lie in its file still."""
+        tensor = self._read(name, shape)
+        placed = tensor.to(self.device, self.dtype)
+        return placed.clone() if placed is tensor and tensor.nbytes < MAPPED_BYTES else placed
 
     def fuse(
         self,
@@ -52,6 +57,10 @@ class Shelf:
 
         `order` [outputs] then says which row comes where.
         """
+        if len(parts) == 1 and order is None:
+            ((name, outputs),) = parts.items()
+            alone = self.take(f"{at}{name}.bias", outputs) if bias else None
+            return self.linear(self.take(f"{at}{name}.weight", outputs, inputs), alone)
         rows = sum(parts.values())
         weight = torch.empty((rows, inputs), dtype=self.dtype, device=self.device)
         offsets = torch.empty(rows, dtype=self.dtype, device=self.device) if bias else None
@@ -80,16 +89,20 @@ class Shelf:
             raise UnusableCheckpoint(f"{len(left)} tensors too many, such as {left[0]}")
 
     def _copy(self, name: str, target: Tensor) -> None:
+        target.copy_(self._read(name, target.shape))
+
+    def _read(self, name: str, shape: Sequence[int]) -> Tensor:
+        """The tensor as it is in its file, which nobody may write to."""
         known = name if name in self.files else name.removeprefix(WRAPPED)
         if known not in self.files:
             raise UnusableCheckpoint(f"tensor {name} is missing")
-        tensor = self.files.pop(known).get_tensor(known)
-        if tensor.shape != target.shape:
-            shapes = f"{tuple(tensor.shape)}, the config says {tuple(target.shape)}"
+        tensor: Tensor = self.files.pop(known).get_tensor(known)
+        if tensor.shape != tuple(shape):
+            shapes = f"{tuple(tensor.shape)}, the config says {tuple(shape)}"
             raise UnusableCheckpoint(f"tensor {name} is {shapes}")
-        target.copy_(tensor)
         if self.progress is not None:
             self.progress.advance(self.progress.task_ids[0], tensor.nbytes)
+        return tensor
 
 
 @contextmanager
