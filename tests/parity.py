@@ -1,7 +1,7 @@
 """`python -m tests.parity` writes docs/reference/models.md: what the tests show of each family.
 
 Nothing on the page is written by hand but these few sentences: its rows are the parameters of
-tests/integration/test_parity.py and tests/integration/test_families.py, all of which
+test_parity.py, test_families.py and test_adapter.py in tests/integration, all of which
 `make test` runs, and none of which may be skipped. A house test compares page and parameters.
 """
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from engine.models.families import FAMILIES
+from tests.fakes.adapted import ADAPTED, STATEFUL
 from tests.fakes.families import CASES, Feature, covered
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "models.md"
@@ -46,11 +47,26 @@ LongRoPE's factors are chosen by `--max-model-len`, as in vLLM, and not by the l
 sequence, as in transformers ([why](../decisions/0012-longrope-by-the-longest.md)): both agree
 up to the trained length if `--max-model-len` is not above it, and beyond it otherwise.
 """
+ADAPTED_HEAD = """
+## Through transformers' own code
+
+Any other decoder of transformers runs through its own code over our attention, if it says over
+KV blocks what it says alone: that is tried when a node starts, on two short prompts
+([why](../decisions/0022-transformers-code-for-other-models.md)). It is slower than a family of
+ours. `--model-impl transformers` runs those so, too.
+
+Compared like the families above, in float32, in chunks: 64 greedy tokens after five prompts of
+1 to 75 tokens, and the logits of the longest.
+"""
+REFUSED_HEAD = """
+Refused, as others are that keep more than keys and values or attend in a way of their own:
+"""
 
 
 def page() -> str:
     """The whole page."""
-    return "".join([HEAD, "\n", *_features(), SETTINGS, "\n", *_settings(), LONGROPE])
+    parts = [HEAD, "\n", *_features(), SETTINGS, "\n", *_settings(), LONGROPE]
+    return "".join([*parts, ADAPTED_HEAD, "\n", *_adapted(), REFUSED_HEAD, "\n", *_refused()])
 
 
 def _features() -> Iterator[str]:
@@ -70,6 +86,20 @@ def _settings() -> Iterator[str]:
     for family in FAMILIES:
         names = [case.name for case in CASES if case.family == family]
         yield from _row(f"`{family}`", "; ".join(names))
+
+
+def _adapted() -> Iterator[str]:
+    yield from _row("`model_type`", "with a window")
+    yield from _row("---", "---")
+    for family, settings in ADAPTED.items():
+        yield from _row(f"`{family}`", "yes" if "sliding_window" in settings else "has none")
+
+
+def _refused() -> Iterator[str]:
+    yield from _row("`model_type`", "told")
+    yield from _row("---", "---")
+    for family, (_, why) in STATEFUL.items():
+        yield from _row(f"`{family}`", f'"{why} …"')
 
 
 def _row(*cells: str) -> Iterator[str]:

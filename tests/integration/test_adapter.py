@@ -1,9 +1,7 @@
 """Models without a family of ours run through transformers' code, or are refused by name."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from engine.errors import UnusableCheckpoint
 from engine.models.adapter import AdaptedModel
 from engine.request import Sampling
+from tests.fakes.adapted import ADAPTED, STATEFUL
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits, requests, run
 from tests.fakes.reference import Reference
@@ -19,29 +18,6 @@ from tests.fakes.reference import Reference
 CHUNK = 32
 LENGTHS = (1, 2, 16, 17, 75)
 GREEDY = Sampling(max_tokens=64, temperature=0, ignore_eos=True)
-NARROW: Mapping[str, Any] = {
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 512,
-    "n_inner": 48,
-}
-ADAPTED: Mapping[str, Mapping[str, Any]] = {
-    "apertus": {},
-    "biogpt": {},
-    "cohere": {},
-    "cohere2": {"sliding_window": 20},
-    "glm4_moe": {"head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2},
-    "gpt2": NARROW,
-    "gpt_bigcode": NARROW,
-    "gpt_neox": {},
-    "nemotron": {},
-    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
-    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
-    "phi": {},
-    "stablelm": {},
-    "starcoder2": {"sliding_window": 20},
-}
 
 
 @pytest.mark.parametrize("family", ADAPTED)
@@ -81,14 +57,6 @@ def test_a_part_that_ours_does_not_have_is_theirs_to_run(tmp_path: Path) -> None
     )
     with pytest.raises(UnusableCheckpoint, match="hidden_act relu"):
         load(tmp_path, model_impl="pdserve")
-
-
-STATEFUL: Mapping[str, tuple[Mapping[str, Any], str]] = {
-    "lfm2": ({"layer_types": ["conv", "full_attention"]}, "layers of conv do not run"),
-    "mamba": ({"state_size": 4}, "layers of linear_attention do not run"),
-    "diffllama": ({}, "differs from itself by"),
-    "bloom": (NARROW, "do not all have keys and values"),
-}
 
 
 @pytest.mark.parametrize("family", STATEFUL)

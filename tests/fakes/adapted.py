@@ -1,0 +1,37 @@
+"""Models of transformers without a family of ours: those that run, and some that must not.
+
+docs/reference/models.md is made of this (tests/parity.py).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+NARROW: Mapping[str, Any] = {
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 512,
+    "n_inner": 48,
+}
+ADAPTED: Mapping[str, Mapping[str, Any]] = {
+    "apertus": {},
+    "biogpt": {},
+    "cohere": {},
+    "cohere2": {"sliding_window": 20},
+    "glm4_moe": {"head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2},
+    "gpt2": NARROW,
+    "gpt_bigcode": NARROW,
+    "gpt_neox": {},
+    "nemotron": {},
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "phi": {},
+    "stablelm": {},
+    "starcoder2": {"sliding_window": 20},
+}
+STATEFUL: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "lfm2": ({"layer_types": ["conv", "full_attention"]}, "layers of conv do not run"),
+    "mamba": ({"state_size": 4}, "layers of linear_attention do not run"),
+    "diffllama": ({}, "differs from itself by"),
+    "bloom": (NARROW, "do not all have keys and values"),
+}
