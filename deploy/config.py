@@ -23,7 +23,7 @@ class UpConfig(ServingOptions):
     prefill: int = 1
     """How many prefill nodes."""
     decode: int = 1
-    """How many decode nodes."""
+    """How many decode nodes; a model that only makes vectors needs none."""
     port: int = PROXY_PORT
     """HTTP port of the proxy; 0: every port of the cluster is any free one."""
     discovery_port: int | None = None
@@ -49,7 +49,9 @@ class UpConfig(ServingOptions):
         """Refuse what does not add up."""
         ServingOptions.__post_init__(self)
         at_least(0, "prefill", self.prefill)
-        at_least(1, "decode", self.decode)
+        at_least(0, "decode", self.decode)
+        if not self.prefill + self.decode:
+            raise ValueError("--prefill and --decode must not both be 0")
         at_least(0, "ready_timeout_s", self.ready_timeout_s)
         if any(key.split() != [key] for key in self.api_key):
             raise ValueError("--api-key must not contain spaces")

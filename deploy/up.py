@@ -218,17 +218,20 @@ class Cluster:
 
 
 def _say_ready(config: UpConfig, url: str) -> None:
-    name = config.served_names[0]
     kinds = f"{config.prefill} prefill, {config.decode} decode"
-    _say(
-        f"\npdserve is ready at {url} ({kinds}, model {name})\n\n  curl {url}{_example(name)}\n"
-    )
+    name, line = config.served_names[0], _example(config)
+    _say(f"\npdserve is ready at {url} ({kinds}, model {name})\n\n  curl {url}{line}\n")
 
 
-def _example(model: str) -> str:
-    question = [{"role": "user", "content": "What is a prefill node?"}]
-    body = msgspec.json.encode({"model": model, "messages": question}).decode()
-    return f"/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'"
+def _example(config: UpConfig) -> str:
+    """A line to copy: without decode nodes there is nobody to chat with, but vectors."""
+    text, model = "What is a prefill node?", config.served_names[0]
+    question = [{"role": "user", "content": text}]
+    path, body = "/v1/chat/completions", dict[str, object](model=model, messages=question)
+    if not config.decode:
+        path, body = "/pooling", {"model": model, "input": text}
+    said = msgspec.json.encode(body).decode()
+    return f"{path} -H 'Content-Type: application/json' -d '{said}'"
 
 
 async def _counts(session: aiohttp.ClientSession, url: str) -> Counts | None:

@@ -16,7 +16,7 @@ from proxy.observed import Observed, endpoint
 from proxy.status import cluster_status, health
 
 JSON = "application/json"
-OPENAI = "/v1/"
+COUNTED = ("/v1/", "/v2/", "/pooling", "/score", "/classify", "/rerank")
 
 
 def create_app(
@@ -32,7 +32,7 @@ def create_app(
     app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
     app.register_blueprint(openai_routes(door, served, embedder=door))
     _watch(app, door, guard)
-    _tell(app, door, clock)
+    _tell(app, door, served, clock)
     _administer(app, instances)
     return app
 
@@ -48,7 +48,7 @@ def _watch(app: Quart, door: Observed, guard: Guard) -> None:
 
     @app.after_request
     async def leave(response: Response) -> Response:
-        if request.path.startswith(OPENAI):
+        if request.path.startswith(COUNTED):
             rule = request.url_rule.rule if request.url_rule else "unknown"
             door.metrics.answered(rule, response.status_code)
         return response
@@ -58,18 +58,20 @@ def _watch(app: Quart, door: Observed, guard: Guard) -> None:
         return _refusal(error)
 
 
-def _tell(app: Quart, door: Observed, clock: Callable[[], float]) -> None:
+def _tell(app: Quart, door: Observed, served: Served, clock: Callable[[], float]) -> None:
     registry, metrics = door.pipeline.registry, door.metrics
+    generates = served.pooling is None or served.pooling.generates
 
     @app.get("/health")
     async def tell_health() -> Response:
-        status, body = health(registry, now=clock())
+        status, body = health(registry, now=clock(), generates=generates)
         return _json(body, status)
 
     @app.get("/status")
     async def tell_status() -> Response:
-        in_flight = metrics.requests_in_flight
-        return _json(cluster_status(registry, now=clock(), in_flight=in_flight))
+        now, in_flight = clock(), metrics.requests_in_flight
+        said = cluster_status(registry, now=now, in_flight=in_flight, generates=generates)
+        return _json(said)
 
     @app.get("/metrics")
     async def tell_metrics() -> Response:

@@ -14,6 +14,7 @@ import zmq
 from quart import Quart
 
 from api.defaults import load_defaults
+from api.pooling.facts import load_pooling
 from api.served import Served
 from api.tokenizing import load_text_codec
 from discovery.address import format_address
@@ -169,4 +170,5 @@ def _served(config: ProxyConfig, registry: Registry) -> Served:
         root=config.model,
         defaults=load_defaults(config.generation_config, config.model),
         max_logprobs=config.max_logprobs,
+        pooling=load_pooling(config.model),
     )

@@ -8,16 +8,24 @@ from discovery.registry import Node, Registry
 OK, UNAVAILABLE = 200, 503
 
 
-def health(registry: Registry, *, now: float) -> tuple[int, dict[str, Any]]:
-    """Whether a request could be answered, and by how many; `degraded` when by one kind."""
+def health(
+    registry: Registry, *, now: float, generates: bool = True
+) -> tuple[int, dict[str, Any]]:
+    """Whether a request could be answered, and by how many; `degraded` when by one kind.
+
+    A model that does not generate wants prefill nodes; others can stand in for them.
+    """
     counts = {role: len(_takes_work(registry, role, now)) for role in Role}
     prefill, decode = counts[Role.PREFILL], counts[Role.DECODE]
-    status = "unavailable" if not decode else "ok" if prefill else "degraded"
+    best, needed = (decode and prefill, decode) if generates else (prefill, prefill + decode)
+    status = "ok" if best else "degraded" if needed else "unavailable"
     body = {"status": status, "prefill_nodes": prefill, "decode_nodes": decode}
-    return OK if decode else UNAVAILABLE, body
+    return OK if needed else UNAVAILABLE, body
 
 
-def cluster_status(registry: Registry, *, now: float, in_flight: int) -> dict[str, Any]:
+def cluster_status(
+    registry: Registry, *, now: float, in_flight: int, generates: bool = True
+) -> dict[str, Any]:
     """Everybody who is known; vLLM's four keys first."""
     nodes = registry.all()
     addresses = {
@@ -29,7 +37,7 @@ def cluster_status(registry: Registry, *, now: float, in_flight: int) -> dict[st
         "decode_node_count": len(addresses[Role.DECODE]),
         "prefill_nodes": addresses[Role.PREFILL],
         "decode_nodes": addresses[Role.DECODE],
-        "status": health(registry, now=now)[1]["status"],
+        "status": health(registry, now=now, generates=generates)[1]["status"],
         "requests_in_flight": in_flight,
         "nodes": [_describe(node, registry, now) for node in nodes],
     }
@@ -38,9 +46,10 @@ def cluster_status(registry: Registry, *, now: float, in_flight: int) -> dict[st
 def shortest_context(registry: Registry, *, now: float) -> int | None:
     """What every decode node that may get a request has room for; None while nobody says.
 
-    Those without a partner get none while others have one.
+    Those without a partner get none while others have one. Where there is no decode node,
+    prefill nodes still pool.
     """
-    nodes = _takes_work(registry, Role.DECODE, now)
+    nodes = _takes_work(registry, Role.DECODE, now) or _takes_work(registry, Role.PREFILL, now)
     paired = [node for node in nodes if registry.has_partner(node, now=now)]
     lengths = [node.registration.max_model_len for node in paired or nodes]
     return min((length for length in lengths if length is not None), default=None)

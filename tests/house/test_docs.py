@@ -12,7 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from api import bodies, generate, generated, generator
-from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING
+from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING, POOLING
+from api.pooling import bodies as pooled
 from bench.config import BenchConfig
 from deploy.cli import VARIABLES, app
 from deploy.config import DEMO_MODEL, StatusConfig, UpConfig
@@ -60,6 +61,10 @@ STRUCTS: dict[str, list[type[msgspec.Struct]]] = {
     "api.md": [
         *(bodies.CompletionBody, bodies.ChatBody, bodies.Message),
         *(bodies.StreamOptions, bodies.Ours),
+    ],
+    "pooling.md": [
+        *(pooled.EmbeddingsBody, pooled.VectorsBody, pooled.ClassifyBody, pooled.ScoreBody),
+        *(pooled.RerankBody, pooled.Segments, pooled.Usage, pooled.Datum, pooled.Numbers),
     ],
 }
 HONOURED = {
@@ -197,6 +202,15 @@ def test_refused_fields_are_told_for_each_door() -> None:
             assert row[door] == ("refused" if name in refused else honoured), name
             for neutral in refused.get(name, ()):
                 assert neutral is None or json.dumps(neutral) in row["neutral values"], name
+
+
+def test_what_the_endpoints_of_vectors_refuse_is_on_their_page() -> None:
+    (told,) = re.findall(
+        r"refused by name.*?\n\n", read("docs/reference/pooling.md"), re.DOTALL
+    )
+    for name, neutral in POOLING.items():
+        said = [f" (`{json.dumps(one)}`)" for one in neutral if one is not None]
+        assert f"`{name}`{''.join(said)}" in told.replace("\n", " "), name
 
 
 @pytest.mark.parametrize("page", NAMES)

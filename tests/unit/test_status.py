@@ -35,6 +35,28 @@ def test_health(roles: tuple[Role, ...], status: int, said: str) -> None:
     assert (body["prefill_nodes"], body["decode_nodes"]) == (roles.count(P), roles.count(D))
 
 
+@pytest.mark.parametrize(
+    ("roles", "status", "said"),
+    [
+        ((), 503, "unavailable"),
+        ((P,), 200, "ok"),
+        ((D,), 200, "degraded"),
+        ((P, D), 200, "ok"),
+    ],
+)
+def test_what_makes_vectors_only_wants_prefill_nodes(
+    roles: tuple[Role, ...], status: int, said: str
+) -> None:
+    code, body = health(known(*roles), now=0, generates=False)
+    assert (code, body["status"]) == (status, said)
+    whole = cluster_status(known(*roles), now=0, in_flight=0, generates=False)
+    assert whole["status"] == said
+
+
+def test_without_decode_nodes_the_prefill_nodes_say_how_long_a_prompt_may_be() -> None:
+    assert shortest_context(known(P, max_model_len=9), now=0) == 9
+
+
 def test_a_suspect_decode_node_is_better_than_none() -> None:
     registry = known(P, D)
     registry.suspect("n1")
@@ -97,8 +119,8 @@ def test_who_fits_nobody_does_not_shorten_the_context() -> None:
 
 
 def test_the_context_is_the_shortest_that_is_told() -> None:
+    assert shortest_context(known(), now=0) is None
     registry = known(P, max_model_len=5)
-    assert shortest_context(registry, now=0) is None
     for i, length in enumerate((100, 50, None)):
         one = Registration(D, f"d:{i}", "h:0", f"d{i}", max_model_len=length)
         registry.apply(one, now=0)

@@ -1,0 +1,45 @@
+"""What a door can know of pooling without its nodes: the small files of the model's folder."""
+
+import logging
+from pathlib import Path
+
+import msgspec
+
+from api.wire import UNREADABLE
+from engine.errors import UnusableCheckpoint
+from engine.pooling.config import PoolingConfig
+from engine.pooling.reading import MODULES, read_pooling
+
+CONFIG = "config.json"
+POOLING = "1_Pooling/config.json"
+log = logging.getLogger(__name__)
+
+
+def load_pooling(model: str | None) -> PoolingConfig | None:
+    """Of a folder or a hub name; None where there is no config, or none that we understand.
+
+    Its nodes may be of another make, and understand more than we do.
+    """
+    folder = _folder(model) if model else None
+    if folder is None or not (folder / CONFIG).is_file():
+        return None
+    try:
+        config = msgspec.json.decode((folder / CONFIG).read_bytes(), type=dict[str, object])
+        return read_pooling(folder, config)
+    except (*UNREADABLE, UnusableCheckpoint) as error:
+        log.warning("what %s pools is left to its nodes: %s", model, error)
+        return None
+
+
+def _folder(model: str) -> Path | None:
+    """Where the files are, or have been fetched to."""
+    folder = Path(model).expanduser()
+    if folder.is_dir() or model.startswith(("/", ".", "~")):
+        return folder
+    from transformers.utils.hub import cached_file  # takes a second, and no torch
+
+    names = (MODULES, POOLING, CONFIG)
+    found = [
+        cached_file(model, name, _raise_exceptions_for_missing_entries=False) for name in names
+    ]
+    return Path(found[-1]).parent if found[-1] else None
