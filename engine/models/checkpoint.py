@@ -56,7 +56,8 @@ class Checkpoint:
         """The tokens that end an answer: the generation config's, or else the model's."""
         generation = self.folder / "generation_config.json"
         given = _read_json(generation).get("eos_token_id") if generation.exists() else None
-        given = self.config.get("eos_token_id") if given is None else given
+        for config in (self.config, self.config.get("text_config", {})):
+            given = config.get("eos_token_id") if given is None else given
         if given is None:
             return ()
         return tuple(given) if isinstance(given, list) else (given,)

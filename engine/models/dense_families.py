@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from engine.models.family import FULL, SLIDING, Family, Raw, every, windows
+from engine.models.family import FULL, SLIDING, Family, Raw, every, llama, windows
+from engine.models.gemma_families import GEMMAS
 from engine.models.rope_config import local_ropes
 
 POST_NORMS = {
@@ -11,23 +12,12 @@ POST_NORMS = {
     "mlp": None,
     "mlp_output": "post_feedforward_layernorm",
 }
-ALL_NORMS = {
-    "attention": "input_layernorm",
-    "attention_output": "post_attention_layernorm",
-    "mlp": "pre_feedforward_layernorm",
-    "mlp_output": "post_feedforward_layernorm",
-}
 GLM4_NORMS = {
     "attention": "input_layernorm",
     "attention_output": "post_self_attn_layernorm",
     "mlp": "post_attention_layernorm",
     "mlp_output": "post_mlp_layernorm",
 }
-
-
-def _llama(raw: Raw) -> dict[str, Any]:
-    bias = raw.get("attention_bias", False)
-    return {"qkv_bias": bias, "output_bias": bias, "mlp_bias": raw.get("mlp_bias", False)}
 
 
 def _mistral(raw: Raw) -> dict[str, Any]:
@@ -67,44 +57,9 @@ def _phi3_today(raw: Raw) -> Raw:
     return {**raw, "rope_parameters": scaling, "rope_scaling": None}
 
 
-def _gemma(raw: Raw) -> dict[str, Any]:
-    """What all of them have: norms of 1 + w, embeddings scaled as their dtype rounds."""
-    return {
-        **_llama(raw),
-        "norm_adds_one": True,
-        "embedding_scale": raw["hidden_size"] ** 0.5,
-        "embedding_scale_rounds": True,
-    }
-
-
-def _gemma1(raw: Raw) -> dict[str, Any]:
-    """It says gelu where it means the approximation."""
-    said = raw.get("hidden_activation") or raw["hidden_act"]
-    return {**_gemma(raw), "activation": "gelu_pytorch_tanh" if said == "gelu" else said}
-
-
-def _gemma2(raw: Raw) -> dict[str, Any]:
-    return {
-        **_gemma(raw),
-        **windows(raw, every(raw, raw["sliding_window_pattern"])),
-        "norms": ALL_NORMS,
-        "attention_scale": raw["query_pre_attn_scalar"] ** -0.5,
-        "attention_softcap": raw["attn_logit_softcapping"],
-        "logits_softcap": raw["final_logit_softcapping"],
-    }
-
-
-def _gemma3(raw: Raw) -> dict[str, Any]:
-    return {**_gemma2(raw), "qk_norm": "head"}
-
-
-def _gemma3_today(raw: Raw) -> Raw:
-    return local_ropes(raw, "rope_local_base_freq")
-
-
 def _granite(raw: Raw) -> dict[str, Any]:
     return {
-        **_llama(raw),
+        **llama(raw),
         "embedding_scale": raw["embedding_multiplier"],
         "residual_scale": raw["residual_multiplier"],
         "attention_scale": raw["attention_multiplier"],
@@ -116,14 +71,14 @@ def _smollm3(raw: Raw) -> dict[str, Any]:
     layers, interval = raw["num_hidden_layers"], raw["no_rope_layer_interval"]
     rotated = raw.get("no_rope_layers") or [(at + 1) % interval != 0 for at in range(layers)]
     rotated = [bool(one) for one in rotated[:layers]]
-    different = {**_llama(raw), "rotated": rotated}
+    different = {**llama(raw), "rotated": rotated}
     if raw.get("use_sliding_window", False) and raw["sliding_window"] is not None:
         different |= windows(raw, [FULL if one else SLIDING for one in rotated])
     return different
 
 
 def _olmo2(raw: Raw) -> dict[str, Any]:
-    return {**_llama({**raw, "mlp_bias": False}), "norms": POST_NORMS, "qk_norm": "all"}
+    return {**llama({**raw, "mlp_bias": False}), "norms": POST_NORMS, "qk_norm": "all"}
 
 
 def _olmo3(raw: Raw) -> dict[str, Any]:
@@ -154,11 +109,11 @@ def _ernie(raw: Raw) -> dict[str, Any]:
 
 
 def _helium(raw: Raw) -> dict[str, Any]:
-    return {**_llama(raw), "output_bias": False, "rope_interleaved": True}
+    return {**llama(raw), "output_bias": False, "rope_interleaved": True}
 
 
 def _seed_oss(raw: Raw) -> dict[str, Any]:
-    return {**_llama(raw), "output_bias": raw.get("attention_out_bias", False)}
+    return {**llama(raw), "output_bias": raw.get("attention_out_bias", False)}
 
 
 def _exaone4(raw: Raw) -> dict[str, Any]:
@@ -187,32 +142,6 @@ _PHI3_UNSAID = {
     "original_max_position_embeddings": 4096,
     "rms_norm_eps": 1e-5,
     "sliding_window": None,
-}
-_GEMMA_UNSAID = {
-    "max_position_embeddings": 8192,
-    "num_key_value_heads": 16,
-    "head_dim": 256,
-    "hidden_act": "gelu_pytorch_tanh",
-    "tie_word_embeddings": True,
-}
-_GEMMA2_UNSAID = {
-    **_GEMMA_UNSAID,
-    "num_key_value_heads": 4,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-    "sliding_window_pattern": 2,
-    "attn_logit_softcapping": 50.0,
-    "final_logit_softcapping": 30.0,
-}
-_GEMMA3_UNSAID = {
-    **_GEMMA2_UNSAID,
-    "max_position_embeddings": 131_072,
-    "sliding_window_pattern": 6,
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
-    "rope_theta": 1_000_000.0,
-    "rope_local_base_freq": 10_000.0,
 }
 _GRANITE_UNSAID = {
     "max_position_embeddings": 2048,
@@ -267,22 +196,14 @@ _EXAONE4_UNSAID = {
     "sliding_window": 4096,
     "sliding_window_pattern": 4,
 }
-_CAUSAL = {"use_bidirectional_attention": (None, False)}
-# transformers reads Gemma 3's cap on scores, and does not apply it
-_UNCAPPED = {**_CAUSAL, "attn_logit_softcapping": (None,)}
-
 DENSE = {
-    "llama": Family("LlamaForCausalLM", _llama, {"max_position_embeddings": 2048}),
+    "llama": Family("LlamaForCausalLM", llama, {"max_position_embeddings": 2048}),
     "mistral": Family("MistralForCausalLM", _mistral, _MISTRAL_UNSAID),
     "ministral": Family("MinistralForCausalLM", _ministral, _MISTRAL_UNSAID),
     "qwen2": Family("Qwen2ForCausalLM", _qwen2, _QWEN_UNSAID),
     "qwen3": Family("Qwen3ForCausalLM", _qwen3, {**_QWEN_UNSAID, "head_dim": 128}),
     "phi3": Family("Phi3ForCausalLM", _phi3, _PHI3_UNSAID, _phi3_today),
-    "gemma": Family("GemmaForCausalLM", _gemma1, _GEMMA_UNSAID, neutral=_CAUSAL),
-    "gemma2": Family("Gemma2ForCausalLM", _gemma2, _GEMMA2_UNSAID, neutral=_CAUSAL),
-    "gemma3_text": Family(
-        "Gemma3ForCausalLM", _gemma3, _GEMMA3_UNSAID, _gemma3_today, _UNCAPPED
-    ),
+    **GEMMAS,
     "granite": Family("GraniteForCausalLM", _granite, _GRANITE_UNSAID),
     "smollm3": Family("SmolLM3ForCausalLM", _smollm3, _SMOLLM3_UNSAID),
     "olmo2": Family("Olmo2ForCausalLM", _olmo2, _OLMO2_UNSAID),

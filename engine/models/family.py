@@ -7,6 +7,8 @@ from typing import Any
 Raw = Mapping[str, Any]  # a config.json
 GENERATOR, CLASSIFIER, HEADLESS = "ForCausalLM", "ForSequenceClassification", "Model"
 OLD_GENERATOR = "LMHeadModel"  # GPT-2 and its time
+READER = "ForConditionalGeneration"  # of text that follows from images, or from none
+TEXT = "text_config"
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -41,10 +43,15 @@ class Family:
         return [[self.architecture], [stem + CLASSIFIER], [stem + HEADLESS]]
 
 
+def text_part(raw: Raw) -> Raw:
+    """A model of text and images, as the model of its text."""
+    return {**raw, **raw[TEXT]}
+
+
 def generates(raw: Raw) -> bool:
     """Whether there is a head that foretells tokens."""
     names = raw.get("architectures") or (GENERATOR,)
-    return any(str(name).endswith((GENERATOR, OLD_GENERATOR)) for name in names)
+    return any(str(name).endswith((GENERATOR, OLD_GENERATOR, READER)) for name in names)
 
 
 def classifies(raw: Raw) -> bool:
@@ -63,3 +70,9 @@ def every(raw: Raw, period: int) -> list[str]:
     """Every `period`-th layer sees all, the others a window; none sees all where it is 0."""
     count: int = raw["num_hidden_layers"]
     return [SLIDING if not period or (at + 1) % period else FULL for at in range(count)]
+
+
+def llama(raw: Raw) -> dict[str, Any]:
+    """Biases where configs of its kind ask for them."""
+    bias = raw.get("attention_bias", False)
+    return {"qkv_bias": bias, "output_bias": bias, "mlp_bias": raw.get("mlp_bias", False)}

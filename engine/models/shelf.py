@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from rich.console import Console
@@ -25,14 +26,35 @@ from engine.models.linear import Linear, linear
 
 WRAPPED = "model."  # a model that was saved without a head has its tensors without this
 MAPPED_BYTES = 1 << 20
+TEXT_PARTS = ("language_model.", "model.language_model.")  # of models of text and images
+OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_")
 IGNORED = "rotary_emb.inv_freq"  # old checkpoints carry it; it follows from the config
+
+
+class Tensors(Protocol):
+    """A file, or what stands for it."""
+
+    def get_tensor(self, name: str) -> Tensor:
+        """Read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Renamed:
+    """One tensor of a file, by whatever name it is asked for."""
+
+    file: Tensors
+    name: str
+
+    def get_tensor(self, name: str) -> Tensor:
+        """See Tensors."""
+        return self.file.get_tensor(self.name)
 
 
 @dataclass(slots=True)
 class Shelf:
     """All tensors of all files by name; each is taken once."""
 
-    files: dict[str, safe_open]
+    files: dict[str, Tensors]
     dtype: torch.dtype
     device: torch.device
     kernels: Kernels | None = None
@@ -83,6 +105,18 @@ class Shelf:
         """Leave out a tensor that may be there."""
         self.files.pop(name, None)
 
+    def keep_text(self) -> None:
+        """Of a model of text and images, only the text's part, by the names it has alone."""
+        kept = dict[str, Tensors]()
+        for name, file in self.files.items():
+            if name.startswith(TEXT_PARTS):
+                ours = name.removeprefix("model.").removeprefix("language_model.")
+                ours = ours if ours.startswith((WRAPPED, "lm_head.")) else WRAPPED + ours
+                kept[ours] = _Renamed(file, name)
+            elif not name.startswith(OTHER_PARTS):
+                kept[name] = file
+        self.files = kept
+
     def must_be_empty(self) -> None:
         """Whatever was not asked for belongs to another model."""
         if left := sorted(self.files):
@@ -120,8 +154,8 @@ def filled_shelf(
 
 
 @contextmanager
-def _open_all(files: Sequence[Path]) -> Iterator[dict[str, safe_open]]:
-    tensors = dict[str, safe_open]()
+def _open_all(files: Sequence[Path]) -> Iterator[dict[str, Tensors]]:
+    tensors = dict[str, Tensors]()
     for file in files:
         try:
             opened = safe_open(file, framework="pt")

@@ -10,7 +10,7 @@ from engine.kernels.native import GATES, Kernels
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder, Layer, Mlp
-from engine.models.family import classifies
+from engine.models.family import TEXT, classifies
 from engine.models.grouped_attention import GroupedAttention
 from engine.models.mlp import ACTIVATIONS, GatedMlp
 from engine.models.norm import Norm
@@ -32,6 +32,8 @@ def load_decoder(
     with filled_shelf(checkpoint.weight_files, dtype, device, kernels) as shelf:
         if classifies(checkpoint.config):
             shelf.drop(CLASSES)
+        if TEXT in checkpoint.config:
+            shelf.keep_text()
         return _build(shelf, config, max_len)
 
 

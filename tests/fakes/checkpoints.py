@@ -41,6 +41,12 @@ SHAPE = {
     "eos_token_id": 0,
 }
 LAST_WINDOWED = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}
+GEMMA3 = {
+    "head_dim": 16,
+    "sliding_window": 20,
+    "sliding_window_pattern": 2,
+    "query_pre_attn_scalar": 24,
+}
 # with windows in the families that have them: shorter than most prompts of the tests
 FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -59,12 +65,8 @@ FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     },
     "gemma": {"head_dim": 16},
     "gemma2": {"head_dim": 16, "sliding_window": 20, "query_pre_attn_scalar": 24},
-    "gemma3_text": {
-        "head_dim": 16,
-        "sliding_window": 20,
-        "sliding_window_pattern": 2,
-        "query_pre_attn_scalar": 24,
-    },
+    "gemma3_text": GEMMA3,
+    "gemma3": GEMMA3,
     "granite": {
         "embedding_multiplier": 3.0,
         "residual_multiplier": 0.7,
@@ -85,6 +87,20 @@ FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     "helium": {"head_dim": 8, "pad_token_id": 0},
     "seed_oss": {"head_dim": 16},
     "exaone4": {"sliding_window": 20, "sliding_window_pattern": 2},
+}
+# what models of text and images have beside their text_config, which is what is shaped above
+SEEING: dict[str, dict[str, Any]] = {
+    "gemma3": {
+        "vision_config": {
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 14,
+        },
+        "mm_tokens_per_image": 4,
+    },
 }
 
 
@@ -107,9 +123,11 @@ def make_checkpoint(
     import transformers  # slow to load
 
     settings = SHAPE | FAMILY_SHAPE.get(family, {}) | config_overrides
+    if family in SEEING:
+        settings = {"text_config": settings, **SEEING[family]}
     config = transformers.AutoConfig.for_model(family, **settings)
     model = getattr(transformers, auto).from_config(config)
-    _fill(model, model.config.initializer_range, seed)
+    _fill(model, model.config.get_text_config().initializer_range, seed)
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
     write_tokenizer(folder)
     return folder
@@ -144,7 +162,8 @@ def edit_config(folder: Path, changes: Mapping[str, object]) -> None:
     """Change keys of config.json in place; a key that is to be None is taken out."""
     file = folder / "config.json"
     config = {**json.loads(file.read_text()), **changes}
-    kept = {key: value for key, value in config.items() if value is not None}
+    gone = {key for key, value in changes.items() if value is None}
+    kept = {key: value for key, value in config.items() if key not in gone}
     file.write_text(json.dumps(kept, indent=2))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tests.fakes.checkpoints import FAMILY_SHAPE
+from tests.fakes.checkpoints import FAMILY_SHAPE, SHAPE
 
 DTYPES = ("float32", "bfloat16", "float16")
 LENGTHS = (1, 2, 15, 16, 17, 33, 75, 130)
@@ -81,6 +81,12 @@ OLD_GEMMA3 = {
     "rope_theta": 5000.0,
     "rope_local_base_freq": 100.0,
     "sliding_window_pattern": 3,
+}
+OLD_GEMMA3_TEXT = {
+    **SHAPE,
+    **FAMILY_SHAPE["gemma3"],
+    "rope_scaling": TWICE,
+    "model_type": "gemma3_text",
 }
 OLD_OLMO3 = {
     "rope_parameters": None,
@@ -178,6 +184,8 @@ CASES = [
     ),
     Case("capped logits", "gemma3_text", {"final_logit_softcapping": 3.0}, block_size=3),
     Case("untied", "gemma3_text", {"tie_word_embeddings": False, "attention_bias": True}),
+    Case("images left out", "gemma3", GEMMA3, block_size=5),
+    Case("text config of old", "gemma3", edits={"text_config": OLD_GEMMA3_TEXT}),
     Case("without scales", "granite", dict.fromkeys(GRANITE_SCALES, 1.0)),
     Case("tied, biases", "granite", {"tie_word_embeddings": True, "attention_bias": True}),
     Case("scales unsaid", "granite", edits=dict.fromkeys(GRANITE_SCALES)),
