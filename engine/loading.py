@@ -7,6 +7,7 @@ import torch
 from engine.api import Engine, EngineInfo
 from engine.attention.kv_memory import KvMemory
 from engine.errors import UnusableCheckpoint
+from engine.grammars.compiling import load_grammars
 from engine.kernels.native import open_kernels
 from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.choosing import kv_variant, load_model, read_config
@@ -69,6 +70,10 @@ def load_engine(config: EngineConfig) -> TorchEngine:
     if config.speculative_config is not None:
         foretell = read_speculative_config(config.speculative_config)
         engine.scheduler.drafter = NgramDrafter(foretell)
+    if info.pooling.generates:
+        engine.sampler.grammars = load_grammars(
+            checkpoint.folder, engine.sampler.vocabulary, info.eos_token_ids
+        )
     return engine
 
 

@@ -75,6 +75,11 @@ class TorchEngine:
         """As the scheduler counts."""
         return self.scheduler.load
 
+    def ready(self, request: Request) -> bool:
+        """Whatever takes long is done in a thread."""
+        grammar, grammars = request.sampling.grammar, self.sampler.grammars
+        return grammar is None or grammars is None or grammars.ready(grammar)
+
     def generate(self, request: Request) -> None:
         """Queue it."""
         self.scheduler.add(self._answered(request))

@@ -37,6 +37,7 @@ from node.loop import NodeLoop
 from prefill_node.worker import PrefillWorker
 
 LONGEST_LINE = 1 << 20
+EARLY_MS = 1  # between looks at a grammar that is being compiled
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,8 @@ class EngineServer:
         poller.register(self.door, zmq.POLLIN)
         poller.register(self.connector.service.news_fd, zmq.POLLIN)
         while True:
-            poller.poll(round(BEAT_S * 1000) if self.loop.idle else 0)
+            rest_ms = EARLY_MS if self.loop.is_early else round(BEAT_S * 1000)
+            poller.poll(rest_ms if self.loop.idle else 0)
             self.turn()
 
     def turn(self) -> None:

@@ -13,12 +13,21 @@ from prefill_node.worker import PrefillWorker
 News = tuple[RequestId, Event | PooledEvent]
 
 
+@dataclass(frozen=True, slots=True)
+class _Early:
+    """A leg that came before its grammar is compiled; it waits here, and for nobody else."""
+
+    request: Request
+    leg: Leg
+    since: float
+
+
 @dataclass(slots=True)
 class NodeLoop:
     """`prepare` and `run`, again and again; what `prepare` tells need not wait for `run`.
 
-    `idle` after a `run` says that nothing will happen by itself: wait for a call, or for
-    news of a transfer.
+    `idle` after a `run` says that there is nothing to compute: wait for a call, or for news
+    of a transfer; not for long while somebody `is_early`.
     """
 
     engine: Engine
@@ -26,6 +35,7 @@ class NodeLoop:
     decode: DecodeWorker
     idle: bool = True
     pooling: PoolingWorker = field(init=False)
+    _early: list["_Early"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """What pools needs the engine and nothing of a transfer."""
@@ -37,12 +47,20 @@ class NodeLoop:
         load, waiting = self.engine.load, self.decode.num_waiting
         return replace(
             load,
-            waiting=load.waiting + waiting,
+            waiting=load.waiting + waiting + len(self._early),
             running=load.running + self.decode.num_pulling,
         )
 
+    @property
+    def is_early(self) -> bool:
+        """Whether a leg waits for its grammar, and so for another `prepare`."""
+        return bool(self._early)
+
     def submit(self, request: Request, leg: Leg, since: float) -> Sequence[News]:
         """Queue one leg that came at `since`; request ids are unique on this node for good."""
+        if not self.engine.ready(request):
+            self._early.append(_Early(request, leg, since))
+            return []
         if leg.hold:
             return self.prefill.submit(request, leg.outer_id, since)
         return self.decode.submit(request, leg.ticket, since)
@@ -53,13 +71,16 @@ class NodeLoop:
 
     def abort(self, request_id: RequestId) -> None:
         """Stop a leg in any state; ids that are over are fine."""
+        self._early = [one for one in self._early if one.request.request_id != request_id]
         self.prefill.abort(request_id)
         self.decode.abort(request_id)
         self.pooling.abort(request_id)
 
     def prepare(self) -> Sequence[News]:
         """Take in what the transfers brought, and choose the next batch."""
-        news: list[News] = [*self.prefill.collect(), *self.decode.collect()]
+        early, self._early = self._early, []
+        news = [new for one in early for new in self.submit(one.request, one.leg, one.since)]
+        news += [*self.prefill.collect(), *self.decode.collect()]
         admitted = self.engine.schedule()
         for worker in (self.prefill, self.decode, self.pooling):
             news += worker.admit(admitted)

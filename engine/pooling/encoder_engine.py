@@ -79,6 +79,10 @@ class EncoderEngine:
         """Counts only."""
         return EngineLoad(len(self.waiting), len(self.batch), 1, 1)
 
+    def ready(self, request: Request) -> bool:
+        """To be refused, whatever it asks for."""
+        return not self.info.pooling.generates
+
     def generate(self, request: Request) -> None:
         """Not here: raises WrongTask."""
         raise WrongTask("this model does not generate text")

@@ -23,10 +23,15 @@ class Mask(Protocol):
     It is told of every token of the answer once, in order, and rebuilt by being told them all.
     """
 
+    failure: str | None
+    """Why the answer cannot go on by its grammar, once that is so: only an end fits then."""
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the answer is complete as it is."""
+
     def advance(self, tokens: Seq[int]) -> None:
-        """These came, for good. What the grammar does not allow is no error: where nothing
-        fits any more, only the end does.
-        """
+        """These came, for good. What the grammar does not allow is no error, but a failure."""
 
     def fill(self, drafted: Seq[int], bits: Tensor, row: int) -> None:
         """Write row `row` of `bits` [rows, words] int32: what may follow, had `drafted` come.
@@ -36,10 +41,13 @@ class Mask(Protocol):
 
 
 class Grammars(Protocol):
-    """Makes masks; one for each sequence that has a grammar."""
+    """Makes masks; one for each sequence that has a grammar. `ends` end its answer."""
 
-    def mask(self, grammar: Grammar) -> Mask:
-        """At the start of an answer. The grammar was found usable when the request came."""
+    def ready(self, grammar: Grammar) -> bool:
+        """Whether `mask` answers at once; where not, work on it has begun."""
+
+    def mask(self, grammar: Grammar, ends: frozenset[int]) -> Mask:
+        """At the start of an answer; raises GrammarRefused. Waits where it is not `ready`."""
 
 
 def no_bits(rows: int, vocabulary: int) -> Tensor:

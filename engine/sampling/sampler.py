@@ -12,7 +12,8 @@ In this order, which is vLLM's (bans and a finite bias may be swapped):
 8. noise, and the largest wins.
 
 Where all of this leaves nothing, an end token comes all the same: the smallest that ends this
-answer, else the model's own, else token 0. A row depends on its request and on the tokens
+answer, else the model's own, else token 0. An answer that its grammar does not let end there
+has failed. A row depends on its request and on the tokens
 before it, never on the other rows; only rows that ask for a stage go through it.
 """
 
@@ -35,6 +36,7 @@ from engine.sampling.truncation import truncate, truncates
 from engine.scheduling.sequence import Sequence
 
 SMALLEST_TEMPERATURE = 1e-5
+NOTHING_LEFT = "grammar: what else was asked for leaves no token that fits"
 
 
 class Draw(NamedTuple):
@@ -69,10 +71,12 @@ class Sampler:
         return len(self._shapings)
 
     def check(self, seq: Sequence) -> None:
-        """Raises UnknownToken or UnusableSampling for what cannot be sampled here."""
+        """Raises UnknownToken, UnusableSampling or GrammarRefused for what is not done here."""
         check_sampling(seq.request, self.vocabulary, seq.end_tokens)
-        if seq.request.sampling.grammar is not None and self.grammars is None:
-            raise UnusableSampling(f"{seq.request_id}: grammar: this engine knows none")
+        if seq.request.sampling.grammar is not None:
+            if self.grammars is None:
+                raise UnusableSampling(f"{seq.request_id}: grammar: this engine knows none")
+            self._shaping(seq)  # raises now what it would in the middle of a batch
 
     def sample(self, logits: Tensor, draws: Seq[Draw]) -> Drawn:
         """One token for each row of `logits` [rows, vocabulary] float32, which may change."""
@@ -167,6 +171,9 @@ def _replace_dead_ends(logits: Tensor, tokens: list[int], shaped: Seq[ShapedRow]
     for one, logit in zip(shaped, left, strict=True):
         if logit == -torch.inf:
             tokens[one.row] = one.shaping.instead
+            grammar = one.shaping.grammar
+            if grammar is not None and not one.drafted and not grammar.may_end:
+                one.seq.failure = one.seq.failure or NOTHING_LEFT
 
 
 def _told(

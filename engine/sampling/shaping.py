@@ -73,7 +73,7 @@ class Shaping:
         if sampling.allowed_token_ids is not None:
             shaping.allowed = bits_of(sampling.allowed_token_ids, vocabulary)
         if sampling.grammar is not None and grammars is not None:
-            shaping.grammar = grammars.mask(sampling.grammar)
+            shaping.grammar = grammars.mask(sampling.grammar, seq.end_tokens)
         if is_penalised(sampling):
             prompt = seq.request.prompt if sampling.repetition_penalty != 1 else ()
             shaping.seen = Seen(prompt)
@@ -149,6 +149,7 @@ def _mask(logits: Tensor, asked: Seq[ShapedRow]) -> None:
             bits[index] = -1
         else:
             one.shaping.grammar.fill(one.drafted, bits, index)
+            one.seq.failure = one.shaping.grammar.failure
         if one.shaping.allowed is not None:
             bits[index] &= one.shaping.allowed
     apply_bits(logits, [one.row for one in asked], bits)

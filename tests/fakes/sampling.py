@@ -109,6 +109,9 @@ class Parity:
     Its end is token 0. It counts what it was told, which must be every token once.
     """
 
+    failure: str | None = None
+    may_end = True
+
     def __init__(self, grammar: Grammar, vocabulary: int) -> None:
         self.first, self.vocabulary = int(grammar.source), vocabulary
         self.told = list[int]()
@@ -135,6 +138,9 @@ class Parities:
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary, self.made = vocabulary, list[Parity]()
 
-    def mask(self, grammar: Grammar) -> Parity:
+    def ready(self, grammar: Grammar) -> bool:
+        return bool(grammar)
+
+    def mask(self, grammar: Grammar, ends: frozenset[int]) -> Parity:
         self.made.append(Parity(grammar, self.vocabulary))
         return self.made[-1]

@@ -1,0 +1,121 @@
+"""Grammars of one engine: compiled beside the batch, kept by their text.
+
+llguidance lets Python run on while it compiles, so a thread is enough. The same text is
+compiled once, however many requests bring it; each gets a copy of the matcher, which costs
+some ten microseconds.
+"""
+
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+from llguidance import LLMatcher
+
+from engine.errors import GrammarRefused
+from engine.grammars.matching import GrammarMask
+from engine.grammars.sources import limits, reason, to_llguidance
+from engine.grammars.vocabulary import Vocabulary, load_vocabulary
+from engine.request import Grammar
+
+REMEMBERED = 64
+PATIENCE_S = 10.0  # the door has refused what takes a tenth of that
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiling:
+    outcome: "Future[LLMatcher | GrammarRefused]"
+    until: float
+
+
+@dataclass(slots=True)
+class GrammarBook:
+    """Every grammar that was asked for lately, compiled or on its way.
+
+    Without a vocabulary every grammar is refused with `missing`. The engine's thread alone
+    calls; a failed compilation is an answer like any other.
+    """
+
+    vocabulary: Vocabulary | None
+    missing: str = ""
+    _known: OrderedDict[Grammar, _Compiling] = field(default_factory=OrderedDict)
+
+    def ready(self, grammar: Grammar) -> bool:
+        """Whether `mask` answers at once; where not, work on it has begun."""
+        if self.vocabulary is None:
+            return True
+        one = self._compiling(grammar, self.vocabulary)
+        return one.outcome.done() or monotonic() > one.until
+
+    def mask(self, grammar: Grammar, ends: frozenset[int]) -> GrammarMask:
+        """At the start of an answer that `ends` end; raises GrammarRefused."""
+        vocabulary = self.vocabulary
+        if vocabulary is None:
+            raise GrammarRefused(self.missing)
+        if not any(end < vocabulary.size for end in ends.union(vocabulary.eos)):
+            raise GrammarRefused("a grammar needs an end token, and the model has none")
+        matcher = self._matcher(grammar, vocabulary)
+
+        def anew() -> LLMatcher:
+            self._known.pop(grammar, None)
+            return self._matcher(grammar, vocabulary).deep_copy()
+
+        return GrammarMask(matcher.deep_copy(), vocabulary, ends, anew)
+
+    def _matcher(self, grammar: Grammar, vocabulary: Vocabulary) -> LLMatcher:
+        one = self._compiling(grammar, vocabulary)
+        try:
+            outcome = one.outcome.result(max(0.0, one.until - monotonic()))
+        except TimeoutError as error:
+            raise GrammarRefused(f"{grammar.kind} takes too long to compile") from error
+        if isinstance(outcome, GrammarRefused):
+            raise GrammarRefused(str(outcome))
+        return outcome
+
+    def _compiling(self, grammar: Grammar, vocabulary: Vocabulary) -> _Compiling:
+        if grammar not in self._known:
+            outcome = _start(grammar, vocabulary)
+            self._known[grammar] = _Compiling(outcome, monotonic() + PATIENCE_S)
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        self._known.move_to_end(grammar)
+        return self._known[grammar]
+
+
+def load_grammars(folder: Path, size: int, eos: tuple[int, ...]) -> GrammarBook:
+    """For a checkpoint whose model has `size` logits; never fails, but may refuse them all."""
+    try:
+        return GrammarBook(load_vocabulary(folder, size, eos))
+    except GrammarRefused as error:
+        return GrammarBook(None, str(error))
+
+
+def compiled(grammar: Grammar, vocabulary: Vocabulary) -> LLMatcher:
+    """Raises GrammarRefused; also for what this vocabulary cannot begin to write."""
+    try:
+        written = to_llguidance(grammar)
+    except (ValueError, RecursionError) as error:
+        raise GrammarRefused(f"{grammar.kind}: {reason(str(error))}") from error
+    matcher = LLMatcher(vocabulary.tokenizer, written, log_level=0, limits=limits())
+    if matcher.is_error():
+        raise GrammarRefused(f"{grammar.kind}: {reason(matcher.get_error())}")
+    first = GrammarMask(matcher.deep_copy(), vocabulary, frozenset(), matcher.deep_copy)
+    if failure := first.begin():
+        raise GrammarRefused(f"{grammar.kind}: {reason(failure)}")
+    return matcher
+
+
+def _start(grammar: Grammar, vocabulary: Vocabulary) -> "Future[LLMatcher | GrammarRefused]":
+    """In a thread that nobody waits for when the process ends."""
+    outcome: Future[LLMatcher | GrammarRefused] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(compiled(grammar, vocabulary))
+        except GrammarRefused as refusal:
+            outcome.set_result(refusal)
+
+    threading.Thread(target=work, name="grammar", daemon=True).start()
+    return outcome

@@ -1,0 +1,144 @@
+"""One answer's place in its grammar, and what may come next there.
+
+The grammar has the last word on the end of an answer:
+
+- An end token may come exactly where the grammar may end. One of the model's own that the
+  request ignores comes only where nothing else can: the answer is complete, and is over.
+- A token of text that the client named as an end comes inside the grammar only where
+  nothing else can.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+
+import numpy as np
+from llguidance import LLMatcher
+from torch import Tensor
+
+from engine.errors import GrammarRefused
+from engine.grammars.vocabulary import Vocabulary, Words
+
+USED_UP = "lexer error"  # too many states, or expressions in them
+
+
+class GrammarMask:
+    """Moves on with the answer, a constant cost for each token; built anew from all of them.
+
+    `ends` are the tokens that end this answer. A matcher that fails, by too much work or by
+    a token that the grammar does not allow, never recovers: only the end may come then.
+
+    Copies of a matcher share the states of their lexer, and the limit of these. Where others
+    have used it up, the answer is told again to another one, which is `anew`.
+    """
+
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        vocabulary: Vocabulary,
+        ends: frozenset[int],
+        anew: Callable[[], LLMatcher],
+    ) -> None:
+        self._matcher = matcher
+        self._anew = anew
+        self._said = list[int]()
+        self._vocabulary = vocabulary
+        self._ends = ends
+        self._end_words = vocabulary.words(ends)
+        self._scratch = np.zeros(-(-vocabulary.tokenizer.vocab_size // 32), np.int32)
+        self._ended = False
+        self.failure: str | None = None
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the answer is complete as it is."""
+        return self._ended or self._matcher.is_accepting()
+
+    def begin(self) -> str | None:
+        """Why not even a first token can be written, if that is so."""
+        self._allowed(drafting=False)
+        return self.failure
+
+    def advance(self, tokens: Seq[int]) -> None:
+        """These came, for good."""
+        for token in tokens:
+            if self._ended or self.failure:
+                return
+            if self._is_end(token):
+                self._ended = True
+            elif self._matcher.consume_token(token) or self._renewed(token):
+                self._said.append(token)
+            else:
+                self.failure = self._matcher.get_error() or f"token {token} does not fit"
+
+    def fill(self, drafted: Seq[int], bits: Tensor, row: int) -> None:
+        """Write row `row` of `bits` [rows, words] int32: what may follow `drafted`."""
+        words: Words = bits[row].numpy()
+        taken = self._draft(drafted)
+        if taken == len(drafted):
+            words[:] = self._allowed(drafting=bool(drafted))
+        else:
+            words[:] = -1  # nobody looks behind a draft that is not allowed
+        if taken and not self._matcher.rollback(taken):
+            self._restarted()  # what failed behind a draft may never come
+
+    def _draft(self, drafted: Seq[int]) -> int:
+        """How many of these the grammar takes."""
+        if self._ended or self.failure or any(self._is_end(token) for token in drafted):
+            return 0
+        return self._matcher.try_consume_tokens(list(drafted)) if drafted else 0
+
+    def _allowed(self, *, drafting: bool) -> Words:
+        if self._ended or self.failure:
+            return self._only_ends()
+        text = self._text()
+        if text is None and not drafting and self._renewed():
+            text = self._text()
+        if text is None:
+            return self._stuck(self._matcher.get_error(), drafting=drafting)
+        inside = text & ~self._end_words
+        if self._matcher.is_accepting():
+            inside |= self._end_words
+        if inside.any():
+            return inside
+        named = text & self._end_words
+        if named.any():
+            return named
+        if self._matcher.is_accepting():
+            return self._only_ends()
+        return self._stuck("no token of this model goes on from here", drafting=drafting)
+
+    def _only_ends(self) -> Words:
+        return self._vocabulary.words(self._vocabulary.eos) | self._end_words
+
+    def _stuck(self, failure: str, *, drafting: bool) -> Words:
+        """Behind drafts it is not known yet whether this counts: the next step will see."""
+        if drafting:
+            return self._vocabulary.text & ~self._end_words
+        self.failure = failure
+        return self._only_ends()
+
+    def _text(self) -> Words | None:
+        """The tokens of text that the grammar takes next; None where it fails."""
+        scratch, vocabulary = self._scratch, self._vocabulary
+        self._matcher.unsafe_compute_mask_ptr(scratch.ctypes.data, scratch.nbytes)
+        if self._matcher.is_error():
+            return None
+        allowed = vocabulary.text.copy()
+        shared = min(len(allowed), len(scratch))
+        allowed[:shared] &= scratch[:shared]
+        allowed[shared:] = 0
+        return allowed
+
+    def _renewed(self, *more: int) -> bool:
+        """Whether another matcher took all that this one had, and more, if states ran out."""
+        return USED_UP in self._matcher.get_error() and self._restarted(*more)
+
+    def _restarted(self, *more: int) -> bool:
+        try:
+            self._matcher = self._anew()
+        except GrammarRefused:
+            return False
+        return self._matcher.consume_tokens([*self._said, *more])
+
+    def _is_end(self, token: int) -> bool:
+        return token in self._ends or token in self._vocabulary.eos
