@@ -63,6 +63,7 @@ class _Error(msgspec.Struct):
     code: int = BAD_GATEWAY
     retryable: bool | None = None
     by_peer: bool = False
+    param: str | None = None
 
 
 class _Extra(msgspec.Struct, omit_defaults=True):
@@ -113,7 +114,8 @@ def decode_event(frame: bytes) -> Sequence[Event]:
         events += _tokens(choice, chunk.pdserve.logprobs if chunk.pdserve else ())
     if failed := chunk.error:
         retryable = failed.code >= 500 if failed.retryable is None else failed.retryable
-        events.append(FailedEvent(failed.message, retryable, failed.by_peer))
+        said = FailedEvent(failed.message, retryable, failed.by_peer, failed.param)
+        events.append(said)
     return events
 
 
@@ -169,9 +171,9 @@ def _chunk(
             chunk = _token_chunk(event, compact=compact)
             chunk.kv_transfer_params = to_params(ticket) if ticket else None
             return chunk
-        case FailedEvent(reason=reason, retryable=retryable, by_peer=by_peer):
+        case FailedEvent(reason, retryable, by_peer, param):
             code = BAD_GATEWAY if retryable else BAD_REQUEST
-            return _Chunk(error=_Error(reason, code, retryable, by_peer))
+            return _Chunk(error=_Error(reason, code, retryable, by_peer, param))
 
 
 def _prompt_chunk(event: PromptEvent, *, compact: bool) -> _Chunk:

@@ -244,7 +244,9 @@ async def _vectors(inbox: _Inbox, running: set[RequestId], rid: RequestId) -> Po
 
 
 def _failure(event: FailedEvent) -> StreamFailed:
-    return StreamFailed(event.reason) if event.retryable else RequestRefused(event.reason)
+    if event.retryable:
+        return StreamFailed(event.reason)
+    return RequestRefused(event.reason, event.param)
 
 
 async def _until_ready(process: Process, socket: zmq.asyncio.Socket) -> Ready:

@@ -36,6 +36,7 @@ BROKEN = (aiohttp.ClientError, TimeoutError, OSError, WireError)
 
 class _Detail(msgspec.Struct, frozen=True):
     message: str = ""
+    param: str | None = None
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -161,12 +162,16 @@ async def _refusal(node: Node, response: aiohttp.ClientResponse) -> NodeFailed:
     status, data = response.status, await response.content.read(LONGEST_REFUSAL)
     try:
         body = msgspec.json.decode(data, type=_Refusal)
-        said = body.error.message or body.message
     except UNREADABLE:
-        said = ""
-    answered = status == SERVICE_UNAVAILABLE
-    reason = said or f"it answered with status {status}"
-    return NodeFailed(node.node_id, reason, retryable=status not in AT_FAULT, answered=answered)
+        body = _Refusal()
+    said = body.error.message or body.message
+    return NodeFailed(
+        node.node_id,
+        said or f"it answered with status {status}",
+        retryable=status not in AT_FAULT,
+        answered=status == SERVICE_UNAVAILABLE,
+        param=body.error.param,
+    )
 
 
 def _reason(error: Exception) -> str:

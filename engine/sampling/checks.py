@@ -11,17 +11,18 @@ def check_sampling(request: Request, vocabulary: int, ends: frozenset[int]) -> N
     name, sampling = request.request_id, request.sampling
     for field, tokens in _named(sampling):
         if odd := sorted({one for one in tokens if not 0 <= one < vocabulary}):
-            raise UnknownToken(f"{name}: {field}: {odd} not in 0..{vocabulary - 1}")
+            raise UnknownToken(f"{name}: {field}: {odd} not in 0..{vocabulary - 1}", field)
     if not all(sampling.bad_words):
-        raise UnusableSampling(f"{name}: bad_words: one has no tokens")
+        raise UnusableSampling(f"{name}: bad_words: one has no tokens", "bad_words")
     never = {word[0] for word in sampling.bad_words if len(word) == 1}
     if sampling.min_tokens > len(request.generated):
         never |= {one for one in ends if one < vocabulary}
     if sampling.allowed_token_ids is None:
         if len(never) == vocabulary:
-            raise UnusableSampling(f"{name}: bad_words: nothing is left to say")
+            raise UnusableSampling(f"{name}: bad_words: nothing is left to say", "bad_words")
     elif never.issuperset(sampling.allowed_token_ids):
-        raise UnusableSampling(f"{name}: allowed_token_ids: nothing of it may be said")
+        nothing = f"{name}: allowed_token_ids: nothing of it may be said"
+        raise UnusableSampling(nothing, "allowed_token_ids")
 
 
 def _named(sampling: Sampling) -> Iterator[tuple[str, Iterable[int]]]:

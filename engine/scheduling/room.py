@@ -146,9 +146,10 @@ class Room:
         longest = max(len(seq.request.prompt) + answer, len(seq.tokens))
         most, room = self.limits.max_model_len, self.kv.num_blocks * self.kv.block_size
         if most is not None and longest > most:
-            raise RequestTooLong(f"{seq.request_id}: {longest} tokens, the model has {most}")
+            too_long = f"{seq.request_id}: {longest} tokens, the model has {most}"
+            raise RequestTooLong(too_long, "max_tokens")
         if longest > room:
-            raise RequestTooLong(f"{seq.request_id}: {longest} tokens never fit")
+            raise RequestTooLong(f"{seq.request_id}: {longest} tokens never fit", "max_tokens")
         return max(longest - 1, len(seq.tokens))
 
     def _give_back(self, seq: Sequence) -> None:

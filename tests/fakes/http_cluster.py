@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 
 from api.served import Served
+from api.tokenizing import TextCodec
 from discovery.registry import Registry
 from proxy.app import create_app
 from proxy.client import HttpNodeClient, open_session
@@ -70,6 +71,7 @@ async def http_cluster(
     guard: Guard | None = None,
     recovery_wait_s: float = 0.0,
     registry: Registry | None = None,
+    codec: TextCodec | None = None,
 ) -> AsyncGenerator[HttpCluster]:
     """Not announced, nodes are there and the proxy does not know."""
     registry = Registry(ttl_s=60) if registry is None else registry
@@ -94,7 +96,7 @@ async def http_cluster(
         )
         pooling = PoolingPipeline(pipeline, client)
         door = Observed(pipeline, ProxyMetrics(registry), "tiny", pooling)
-        served = Served(("tiny",), byte_level(), lambda: CONTEXT)
+        served = Served(("tiny",), codec or byte_level(), lambda: CONTEXT)
         instances = Instances(session, registry, beat_s=0.01)
         app = create_app(door, served, instances, guard or Guard(admin_key=ADMIN))
         url = await stack.enter_async_context(serving(app))

@@ -88,7 +88,7 @@ def node_app(http: HttpNode) -> Quart:
         try:
             call = decode_call(body, request_id=RequestId("without"))
         except WireError as error:
-            return _refused(400, str(error))
+            return _refused(400, str(error), error.param)
         events = http.generate(call)
         try:
             first = await anext(events)
@@ -96,7 +96,7 @@ def node_app(http: HttpNode) -> Quart:
             return _refused(500, str(failure))
         if isinstance(first, FailedEvent) and not first.retryable:
             await events.aclose()
-            return _refused(400, first.reason)
+            return _refused(400, first.reason, first.param)
         frames = _frames(call, first, events)
         response = Response(frames, content_type="text/event-stream")
         response.timeout = None
@@ -129,8 +129,8 @@ def _of(event: Event, ticket: KvTicket | None) -> KvTicket | None:
     return None if isinstance(event, EndEvent) else ticket
 
 
-def _refused(status: int, message: str) -> Response:
-    return _json({"error": {"message": message}}, status)
+def _refused(status: int, message: str, param: str | None = None) -> Response:
+    return _json({"error": {"message": message, "param": param}}, status)
 
 
 def _json(body: object, status: int = 200) -> Response:
