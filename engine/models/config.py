@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from engine.errors import UnknownModel, UnusableCheckpoint
+from engine.models.expert_config import Experts, Latent
 from engine.models.families import FAMILIES
 from engine.models.family import FULL, SLIDING, Family, generates
 from engine.models.rope_config import EVERY, Halves, Rope, Size, max_positions, read_ropes
@@ -17,10 +18,14 @@ Activation = Literal["silu", "gelu", "gelu_pytorch_tanh"]
 
 
 class LayerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one layer has of its own: `window`, the tokens it sees, None for all; its `rope`."""
+    """What one layer has of its own.
+
+    `window`: the tokens it sees, None for all; its `rope`; `sparse`: it has experts.
+    """
 
     window: Size | None = None
     rope: Rope | None = None
+    sparse: bool = False
 
 
 class NormNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +43,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     `fused_qkv` and `fused_gate_up`: the checkpoint has one tensor for what others have in
     three or two. `norm_adds_one`: norms are 1 + their weight. `qk_norm`: over each head, or
     over all together. `embedding_scale_rounds`: to the dtype of the weights, before it is used.
+    `sinks`: each head has one (AttentionStyle). `unused_layers`: what the checkpoint has behind
+    the last layer, for guessing ahead. With `latent`, attention is over latents, whose rotated
+    part is `head_dim` wide.
     """
 
     vocab_size: Size
@@ -67,6 +75,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     tied_embeddings: bool = False
+    sinks: bool = False
+    experts: Experts | None = None
+    latent: Latent | None = None
+    unused_layers: int = 0
 
     def __post_init__(self) -> None:
         """Checks that concern more than one field."""
@@ -154,6 +166,7 @@ def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
         "layer_types": [FULL] * layers,
         "window": None,
         "rotated": [True] * layers,
+        "sparse": [False] * layers,
         "rope_interleaved": False,
         "partial_rotary": False,
     }
@@ -161,8 +174,9 @@ def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
     """Instead of what layers are made of, the layers."""
-    kinds, window, rotated, interleaved = (
-        fields.pop(key) for key in ("layer_types", "window", "rotated", "rope_interleaved")
+    kinds, window, rotated, sparse, interleaved = (
+        fields.pop(key)
+        for key in ("layer_types", "window", "rotated", "sparse", "rope_interleaved")
     )
     ropes, whole = read_ropes(raw, fields["head_dim"]), fields["head_dim"]
     if not fields.pop("partial_rotary") and any(
@@ -180,7 +194,8 @@ def _with_layers(raw: Mapping[str, Any], fields: dict[str, Any]) -> dict[str, An
             "rope": {**(ropes.get(kind) or ropes[EVERY]), "interleaved": interleaved}
             if turned
             else None,
+            "sparse": has_experts,
         }
-        for kind, turned in zip(kinds, rotated, strict=True)
+        for kind, turned, has_experts in zip(kinds, rotated, sparse, strict=True)
     ]
     return {**fields, "max_positions": max_positions(raw, ropes), "layers": layers}

@@ -77,6 +77,9 @@ class Decoder:
     def kv_shape(self) -> KvShape:
         """What is kept of a token."""
         config = self.config
+        if (latent := config.latent) is not None:
+            width = latent.rank + config.head_dim
+            return KvShape(config.num_layers, 1, width, parts=1, value_width=latent.rank)
         return KvShape(config.num_layers, config.num_kv_heads, config.head_dim)
 
     def forward(self, tokens: Tensor, batch: AttentionBatch) -> Tensor:

@@ -8,43 +8,29 @@ order of the batch, so that an answer does not depend on who else was there.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.models.linear import Linear
-from engine.models.mlp import GatedMlp
+from engine.models.mlp import Activation, GatedMlp
 from engine.models.routing import Groups, Routing
 
 TINY = 1e-20  # where all chosen scores are zero, weights are zero too
 
 
-class Gating(Protocol):
-    """Between the two products of an expert."""
-
-    def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
-        """Two tensors [rows, width] to one."""
-
-
-def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """Shazeer 2020, "GLU Variants Improve Transformer"."""
-    return F.silu(gate) * up
+def gated(both: Tensor, activate: Activation = F.silu) -> Tensor:
+    """[rows, 2 * width] to [rows, width] (Shazeer 2020); gates first, then ups."""
+    gate, up = both.chunk(2, dim=-1)
+    return activate(gate) * up
 
 
-@dataclass(frozen=True, slots=True)
-class ClampedSwiglu:
+def clamped_swiglu(both: Tensor, alpha: float = 1.702, limit: float = 7.0) -> Tensor:
     """As gpt-oss has it: a steeper sigmoid, an offset, and nothing beyond a limit."""
-
-    alpha: float = 1.702
-    limit: float = 7.0
-
-    def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
-        """See Gating."""
-        gate = gate.clamp(max=self.limit)
-        up = up.clamp(min=-self.limit, max=self.limit)
-        return (up + 1) * gate * torch.sigmoid(self.alpha * gate)
+    gate, up = both.chunk(2, dim=-1)
+    gate, up = gate.clamp(max=limit), up.clamp(min=-limit, max=limit)
+    return (up + 1) * gate * torch.sigmoid(alpha * gate)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,19 +83,22 @@ class SharedExpert:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseMlp:
-    """A layer's router, its experts, and one that is always asked."""
+    """A layer's router, its experts, and one that is always asked.
+
+    `gating` makes of an expert's gates and ups, [rows, 2 * width], what `down` is given.
+    """
 
     router: Router
     experts: Sequence[Expert]
-    gating: Gating = swiglu
+    gating: Activation
     shared: SharedExpert | None = None
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, normed: Tensor) -> Tensor:
         """See Mlp in engine/models/decoder.py."""
-        weights, chosen = self.router(hidden)
-        answers = self._routed(hidden, chosen)  # [tokens, top_k, hidden]
-        mixed = torch.bmm(weights.to(hidden.dtype).unsqueeze(1), answers).squeeze(1)
-        return mixed if self.shared is None else mixed + self.shared(hidden)
+        weights, chosen = self.router(normed)
+        answers = self._routed(normed, chosen)  # [tokens, top_k, hidden]
+        mixed = torch.bmm(weights.to(normed.dtype).unsqueeze(1), answers).squeeze(1)
+        return mixed if self.shared is None else mixed + self.shared(normed)
 
     def _routed(self, hidden: Tensor, chosen: Tensor) -> Tensor:
         """What each token's experts say of it, [tokens, top_k, hidden]."""
@@ -123,7 +112,7 @@ class SparseMlp:
         middle = torch.cat(
             [expert.gate_up(ours) for expert, ours in zip(used, rows, strict=True)]
         )
-        middle = self.gating(*middle.chunk(2, dim=-1))
+        middle = self.gating(middle)
         sorted_answers = torch.cat(
             [expert.down(ours) for expert, ours in zip(used, middle.split(counts), strict=True)]
         )

@@ -2,5 +2,6 @@
 
 from engine.models.dense_families import DENSE
 from engine.models.family import Family
+from engine.models.moe_families import MIXTURES
 
-FAMILIES: dict[str, Family] = {**DENSE}
+FAMILIES: dict[str, Family] = {**DENSE, **MIXTURES}

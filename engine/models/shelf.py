@@ -60,11 +60,33 @@ class Shelf:
     kernels: Kernels | None = None
     progress: Progress | None = None
 
-    def take(self, name: str, *shape: int) -> Tensor:
-        """One tensor in our dtype, on our device; a large one may lie in its file still."""
-        tensor = self._read(name, shape)
-        placed = tensor.to(self.device, self.dtype)
+    def __contains__(self, name: str) -> bool:
+        """Whether it is there to be taken."""
+        return self._stored(name) in self.files
+
+    def take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """One tensor in `dtype`, or ours, on our device; a large one may lie in its file."""
+        tensor = self.whole(name, *shape)
+        placed = tensor.to(self.device, dtype or self.dtype)
         return placed.clone() if placed is tensor and tensor.nbytes < MAPPED_BYTES else placed
+
+    def whole(self, name: str, *shape: int) -> Tensor:
+        """One tensor as it is in its file, which nobody may write to: see `place`."""
+        if name not in self:
+            raise UnusableCheckpoint(f"tensor {name} is missing")
+        stored = self._stored(name)
+        tensor: Tensor = self.files.pop(stored).get_tensor(stored)
+        if tensor.shape != shape:
+            shapes = f"{tuple(tensor.shape)}, the config says {shape}"
+            raise UnusableCheckpoint(f"tensor {name} is {shapes}")
+        if self.progress is not None:
+            self.progress.advance(self.progress.task_ids[0], tensor.nbytes)
+        return tensor
+
+    def place(self, part: Tensor) -> Tensor:
+        """A copy of part of a tensor, row by row, in our dtype, on our device."""
+        target = torch.empty(part.shape, dtype=self.dtype, device=self.device)
+        return target.copy_(part)
 
     def fuse(
         self,
@@ -117,26 +139,23 @@ class Shelf:
                 kept[name] = file
         self.files = kept
 
+    def drop_all(self, at: str) -> None:
+        """Leave out all tensors under a name."""
+        names = at, at.removeprefix(WRAPPED)
+        for name in [name for name in self.files if name.startswith(names)]:
+            self.drop(name)
+
     def must_be_empty(self) -> None:
         """Whatever was not asked for belongs to another model."""
         if left := sorted(self.files):
             raise UnusableCheckpoint(f"{len(left)} tensors too many, such as {left[0]}")
 
-    def _copy(self, name: str, target: Tensor) -> None:
-        target.copy_(self._read(name, target.shape))
+    def _stored(self, name: str) -> str:
+        """What it is called in the files."""
+        return name if name in self.files else name.removeprefix(WRAPPED)
 
-    def _read(self, name: str, shape: Sequence[int]) -> Tensor:
-        """The tensor as it is in its file, which nobody may write to."""
-        known = name if name in self.files else name.removeprefix(WRAPPED)
-        if known not in self.files:
-            raise UnusableCheckpoint(f"tensor {name} is missing")
-        tensor: Tensor = self.files.pop(known).get_tensor(known)
-        if tensor.shape != tuple(shape):
-            shapes = f"{tuple(tensor.shape)}, the config says {tuple(shape)}"
-            raise UnusableCheckpoint(f"tensor {name} is {shapes}")
-        if self.progress is not None:
-            self.progress.advance(self.progress.task_ids[0], tensor.nbytes)
-        return tensor
+    def _copy(self, name: str, target: Tensor) -> None:
+        target.copy_(self.whole(name, *target.shape))
 
 
 @contextmanager

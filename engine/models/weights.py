@@ -1,18 +1,17 @@
 """From a checkpoint to a Decoder: which tensors make which part, as the config says."""
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
 from engine.attention.style import AttentionStyle
-from engine.kernels.native import GATES, Kernels
+from engine.kernels.native import Kernels
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
-from engine.models.decoder import Decoder, Layer, Mlp
+from engine.models.decoder import Attention, Decoder, Layer
 from engine.models.family import TEXT, classifies
 from engine.models.grouped_attention import GroupedAttention
-from engine.models.mlp import ACTIVATIONS, GatedMlp
+from engine.models.latent_weights import read_latent_attention
+from engine.models.mlp_weights import read_mlp
 from engine.models.norm import Norm
 from engine.models.rope import head_order, rope_table
 from engine.models.shelf import Shelf, filled_shelf
@@ -52,6 +51,8 @@ def _build(shelf: Shelf, config: ModelConfig, max_len: int) -> Decoder:
     embedding = shelf.take("model.embed_tokens.weight", vocabulary, hidden)
     layers = tuple(_layer(shelf, config, index) for index in range(config.num_layers))
     norm = _norm(shelf, config, "model.norm", hidden)
+    for index in range(config.num_layers, config.num_layers + config.unused_layers):
+        shelf.drop_all(f"model.layers.{index}.")
     if config.tied_embeddings:
         shelf.drop("lm_head.weight")
         head = shelf.linear(embedding)
@@ -75,7 +76,7 @@ def _layer(shelf: Shelf, config: ModelConfig, index: int) -> Layer:
 
     return Layer(
         attention=_attention(shelf, config, index, f"{at}self_attn."),
-        mlp=_mlp(shelf, config, f"{at}mlp."),
+        mlp=read_mlp(shelf, config, index),
         attention_norm=norm(names.attention),
         attention_output_norm=norm(names.attention_output),
         mlp_norm=norm(names.mlp),
@@ -84,7 +85,9 @@ def _layer(shelf: Shelf, config: ModelConfig, index: int) -> Layer:
     )
 
 
-def _attention(shelf: Shelf, config: ModelConfig, index: int, at: str) -> GroupedAttention:
+def _attention(shelf: Shelf, config: ModelConfig, index: int, at: str) -> Attention:
+    if config.latent is not None:
+        return read_latent_attention(shelf, config, config.latent, index, at)
     plan, hidden, head_dim = config.layers[index], config.hidden_size, config.head_dim
     heads, kv_heads = config.num_heads, config.num_kv_heads
     queries, keys = heads * head_dim, kv_heads * head_dim
@@ -97,13 +100,14 @@ def _attention(shelf: Shelf, config: ModelConfig, index: int, at: str) -> Groupe
         _head_norm(shelf, config, f"{at}{name}", count)
         for name, count in (("q_norm", heads), ("k_norm", kv_heads))
     ]
+    sinks = shelf.take(f"{at}sinks", heads) if config.sinks else None
     return GroupedAttention(
         index,
         heads,
         kv_heads,
         shelf.fuse(at, parts, hidden, bias=config.qkv_bias, order=rows),
         shelf.fuse(at, {"o_proj": hidden}, queries, bias=config.output_bias),
-        AttentionStyle(config.attention_scale, plan.window, config.attention_softcap),
+        AttentionStyle(config.attention_scale, plan.window, config.attention_softcap, sinks),
         rope=config.ropes.index(plan.rope) if plan.rope else None,
         query_norm=norms[0],
         key_norm=norms[1],
@@ -126,22 +130,6 @@ def _head_norm(shelf: Shelf, config: ModelConfig, name: str, heads: int) -> Norm
         return None
     count = heads if config.qk_norm == "all" else 1
     return _norm(shelf, config, name, count * config.head_dim)
-
-
-def _mlp(shelf: Shelf, config: ModelConfig, at: str) -> Mlp:
-    hidden, wide = config.hidden_size, config.intermediate_size
-    parts = {"gate_proj": wide, "up_proj": wide}
-    if config.fused_gate_up:
-        parts = {"gate_up_proj": 2 * wide}
-    kernels, fused = shelf.kernels, None
-    if kernels is not None and config.activation in GATES:
-        fused = partial(kernels.gated, gate=config.activation)
-    return GatedMlp(
-        shelf.fuse(at, parts, hidden, bias=config.mlp_bias),
-        shelf.fuse(at, {"down_proj": hidden}, wide, bias=config.mlp_bias),
-        ACTIVATIONS[config.activation],
-        fused,
-    )
 
 
 def _norm(shelf: Shelf, config: ModelConfig, name: str, size: int) -> Norm:

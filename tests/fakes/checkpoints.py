@@ -40,6 +40,38 @@ SHAPE = {
     "bos_token_id": None,
     "eos_token_id": 0,
 }
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
+LATENTS = {
+    **EXPERTS,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+}
+MIXTURE_SHAPE: dict[str, dict[str, Any]] = {
+    "mixtral": {"num_local_experts": 4},
+    "qwen2_moe": {**EXPERTS, "num_experts": 6, "shared_expert_intermediate_size": 40},
+    "qwen3_moe": {**EXPERTS, "num_experts": 8, "head_dim": 16, "norm_topk_prob": True},
+    "gpt_oss": {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "head_dim": 16,
+        "sliding_window": 20,
+        "hidden_size": 64,
+        "intermediate_size": 32,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 150_000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 128,
+        },
+    },
+    "deepseek_v2": {**LATENTS, "q_lora_rank": None, "routed_scaling_factor": 1.5},
+    "deepseek_v3": {**LATENTS, "q_lora_rank": 20, "n_group": 4, "topk_group": 2},
+}
 LAST_WINDOWED = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1}
 GEMMA3 = {
     "head_dim": 16,
@@ -86,6 +118,7 @@ FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     "ernie4_5": {"head_dim": 16},
     "helium": {"head_dim": 8, "pad_token_id": 0},
     "seed_oss": {"head_dim": 16},
+    **MIXTURE_SHAPE,
     "exaone4": {"sliding_window": 20, "sliding_window_pattern": 2},
 }
 # what models of text and images have beside their text_config, which is what is shaped above
@@ -175,3 +208,6 @@ def _fill(model: torch.nn.Module, spread: float, seed: int) -> None:
             weight.normal_(0, spread, generator=generator)
             if "norm" in name:
                 weight.add_(1)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(0, spread, generator=generator)

@@ -53,10 +53,12 @@ def test_what_is_left_out_means_the_same(
     (tmp_path / "config.json").write_text(json.dumps(raw))
     theirs, ours = AutoConfig.from_pretrained(tmp_path), parse_config(raw)
     head_dim = theirs.hidden_size // theirs.num_attention_heads
-    assert ours.num_kv_heads == theirs.num_key_value_heads
+    assert ours.num_kv_heads == (1 if ours.latent else theirs.num_key_value_heads)
     assert ours.head_dim == (getattr(theirs, "head_dim", None) or head_dim)
     assert ours.norm_eps == theirs.rms_norm_eps
-    assert ours.max_positions == theirs.max_position_embeddings
+    assert ours.max_positions == max(
+        theirs.max_position_embeddings, stretched(theirs.rope_parameters)
+    )
     assert ours.tied_embeddings == theirs.tie_word_embeddings
     kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 30
     known = type(theirs)().to_dict()  # to others, a window is a word without meaning
@@ -71,6 +73,14 @@ def test_what_is_left_out_means_the_same(
     assert [layer.rope and layer.rope.rope_theta for layer in ours.layers] == [
         theta if rotated else None for theta, rotated in zip(thetas, turned, strict=True)
     ]
+
+
+def stretched(parameters: dict[str, Any]) -> int:
+    """How far yarn reaches, whatever else is said."""
+    if parameters.get("rope_type") != "yarn":
+        return 0
+    reach: float = parameters["factor"] * parameters["original_max_position_embeddings"]
+    return int(reach)
 
 
 def rope_of(parameters: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from engine.models.families import FAMILIES
 from engine.request import Sampling
 from tests.fakes.checkpoints import FAMILY_SHAPE, edit_config, make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits, requests, run
-from tests.fakes.families import CASES, Case
+from tests.fakes.families import Case
+from tests.fakes.mixtures import EVERY_CASE
 from tests.fakes.reference import Reference
 
 CHUNK = 32
@@ -23,10 +24,10 @@ def named(case: Case) -> str:
 
 
 def test_every_family_that_is_served_is_tested() -> None:
-    assert set(FAMILIES) == set(FAMILY_SHAPE) == {case.family for case in CASES}
+    assert set(FAMILIES) == set(FAMILY_SHAPE) == {case.family for case in EVERY_CASE}
 
 
-@pytest.mark.parametrize("case", CASES, ids=named)
+@pytest.mark.parametrize("case", EVERY_CASE, ids=named)
 def test_a_batch_says_what_transformers_says(case: Case, tmp_path: Path) -> None:
     make_checkpoint(tmp_path, case.family, **case.overrides)
     edit_config(tmp_path, case.edits)
@@ -60,7 +61,7 @@ def test_gemma_rounds_its_scale_and_not_its_norms(tmp_path: Path) -> None:
 
 
 def test_engines_that_chose_other_longrope_factors_do_not_share_kv(tmp_path: Path) -> None:
-    (case,) = [case for case in CASES if case.name == "longrope, long"]
+    (case,) = [case for case in EVERY_CASE if case.name == "longrope, long"]
     make_checkpoint(tmp_path, case.family, **case.overrides)
     short, far, farther = (
         load(tmp_path, max_model_len=length).info.fingerprint for length in (64, 65, 512)

@@ -1,6 +1,7 @@
 """Experts chosen and computed all at once are those chosen and computed one by one."""
 
 import math
+from functools import partial
 
 import msgspec
 import pytest
@@ -10,16 +11,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.models.experts import (
-    ClampedSwiglu,
     Expert,
-    Gating,
     Router,
     SharedExpert,
     SparseMlp,
-    swiglu,
+    clamped_swiglu,
+    gated,
 )
 from engine.models.linear import PlainLinear
-from engine.models.mlp import GatedMlp
+from engine.models.mlp import Activation, GatedMlp
 from engine.models.routing import Groups, Routing
 
 HIDDEN, WIDTH, EXPERTS = 6, 5, 8
@@ -70,7 +70,9 @@ def layer(routing: Routing, *, seed: int = 0, shared: bool = False) -> SparseMlp
     gate = PlainLinear(numbers(1, HIDDEN, seed=seed + 5))
     one = expert(seed + 7)
     always = SharedExpert(GatedMlp(one.gate_up, one.down), gate) if shared else None
-    return SparseMlp(router, experts, ClampedSwiglu(1.702, 0.7) if shared else swiglu, always)
+    return SparseMlp(
+        router, experts, partial(clamped_swiglu, limit=0.7) if shared else gated, always
+    )
 
 
 def expert(seed: int) -> Expert:
@@ -95,9 +97,9 @@ def one_by_one(mlp: SparseMlp, hidden: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def through(one: Expert, token: Tensor, gating: Gating) -> Tensor:
-    gates_and_ups = one.gate_up(token[None])[0]
-    return one.down(gating(gates_and_ups[:WIDTH], gates_and_ups[WIDTH:])[None])[0]
+def through(one: Expert, token: Tensor, gating: Activation) -> Tensor:
+    gates_and_ups = one.gate_up(token[None])
+    return one.down(gating(gates_and_ups))[0]
 
 
 def choices(router: Router, token: Tensor) -> dict[int, float]:
@@ -165,9 +167,7 @@ def test_experts_that_nobody_chose_are_not_touched() -> None:
 def test_clamped_swiglu_is_what_it_says(gate: float, up: float) -> None:
     low, kept = min(gate, 7.0), max(-7.0, min(up, 7.0))
     expected = (kept + 1) * low / (1 + math.exp(-1.702 * low))
-    answer = ClampedSwiglu()(
-        torch.tensor(gate, dtype=torch.float64), torch.tensor(up, dtype=torch.float64)
-    )
+    answer = clamped_swiglu(torch.tensor([[gate, up]], dtype=torch.float64))
     assert float(answer) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 

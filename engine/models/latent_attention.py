@@ -1,0 +1,71 @@
+"""Attention over latents (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1): a small KV cache.
+
+What is kept of a token is one row for all heads: a latent, from which each head's key and
+value could be made by a matrix of its own, and one rotated key that all heads share. They are
+never made. A head's key matrix is multiplied into its query instead, and its value matrix
+into what it has read, so that every head attends to the rows as they are:
+
+    query . (K latent) = (K^T query) . latent        sum w (V latent) = V (sum w latent)
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.attention.paged import AttentionBatch
+from engine.attention.style import AttentionStyle
+from engine.models.linear import Linear
+from engine.models.norm import Norm
+from engine.models.rope import Rotations, rotate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LatentQuery:
+    """Queries, too, through a latent: small, normed, then as wide as all heads."""
+
+    norm: Norm
+    up: Linear
+
+    def __call__(self, latent: Tensor) -> Tensor:
+        """[tokens, query rank] to [tokens, heads * head size]."""
+        return self.up(self.norm(latent))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LatentAttention:
+    """Layer `index`. A head's query has a plain part, then one that the decoder's rope turns.
+
+    `inward` gives, behind one another: the query, or its latent where `query` is; the token's
+    latent of `rank` numbers; its shared key.
+    """
+
+    index: int
+    inward: Linear
+    query: LatentQuery | None
+    latent_norm: Norm
+    keys: Tensor  # [heads, plain size, rank]
+    values: Tensor  # [heads, rank, value size]
+    output: Linear
+    style: AttentionStyle
+    rope: int = 0
+
+    def __call__(self, normed: Tensor, rotations: Rotations, batch: AttentionBatch) -> Tensor:
+        """See Attention in engine/models/decoder.py."""
+        heads, plain_size, rank = self.keys.shape
+        turned_size = batch.memory.shape.width - rank
+        mixed = self.inward(normed)
+        asked, latent, key = mixed.split(
+            (mixed.shape[1] - rank - turned_size, rank, turned_size), 1
+        )
+        queries = asked if self.query is None else self.query(asked)
+        plain, turning = queries.view(len(normed), heads, -1).split(
+            (plain_size, turned_size), 2
+        )
+        turned = rotate(torch.cat((turning, key.unsqueeze(1)), 1), *rotations[self.rope])
+        row = torch.cat((self.latent_norm(latent), turned[:, -1]), 1).unsqueeze(1)
+        batch.memory.write(self.index, batch.slots, row)
+        absorbed = torch.bmm(plain.transpose(0, 1), self.keys).transpose(0, 1)
+        read = batch.attend(self.index, self.style, torch.cat((absorbed, turned[:, :-1]), 2))
+        read = read.view(len(normed), heads, rank).transpose(0, 1)  # [heads, tokens, rank]
+        return self.output(torch.bmm(read, self.values).transpose(0, 1).flatten(1))

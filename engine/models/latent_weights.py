@@ -1,0 +1,77 @@
+"""The tensors of attention over latents, fused, and ordered as rotation wants them."""
+
+import torch
+from torch import Tensor
+
+from engine.attention.style import AttentionStyle
+from engine.models.config import ModelConfig
+from engine.models.expert_config import Latent
+from engine.models.latent_attention import LatentAttention, LatentQuery
+from engine.models.linear import Linear
+from engine.models.norm import Norm
+from engine.models.rope import head_order
+from engine.models.shelf import Shelf
+
+THROUGH_LATENT = "q_a_proj"
+NORM_EPS = 1e-6  # of these norms alone, whatever the config says of the others
+
+
+def read_latent_attention(
+    shelf: Shelf, config: ModelConfig, latent: Latent, index: int, at: str
+) -> LatentAttention:
+    """Layer `index`'s, under `at`."""
+    hidden, heads, rank = config.hidden_size, config.num_heads, latent.rank
+    plan, plain, value = config.layers[index], latent.plain_dim, latent.value_dim
+    assert plan.rope is not None
+    order = head_order(plan.rope, config.head_dim)
+    turned = torch.arange(config.head_dim) if order is None else order
+    query_rows = _rows(torch.arange(heads) * (plain + config.head_dim), plain, turned)
+    query, asked = None, ("q_proj", query_rows)
+    if latent.query_rank is not None:
+        query = _query(shelf, at, latent.query_rank, query_rows)
+        asked = THROUGH_LATENT, torch.arange(latent.query_rank)
+    row = _rows(torch.zeros(1, dtype=torch.int64), rank, turned)
+    up = shelf.take(f"{at}kv_b_proj.weight", heads * (plain + value), rank)
+    keys, values = up.view(heads, plain + value, rank).split((plain, value), dim=1)
+    return LatentAttention(
+        index,
+        _inward(shelf, config, at, asked, row),
+        query,
+        Norm(shelf.take(f"{at}kv_a_layernorm.weight", rank), NORM_EPS),
+        keys.contiguous(),
+        values.transpose(1, 2).contiguous(),
+        shelf.fuse(at, {"o_proj": hidden}, heads * value, bias=config.output_bias),
+        AttentionStyle(config.attention_scale),
+        config.ropes.index(plan.rope),
+    )
+
+
+def _rows(firsts: Tensor, plain: int, turned: Tensor) -> Tensor:
+    """From each first row on: `plain` rows as they are, then those to rotate, ordered."""
+    return (firsts[:, None] + torch.cat((torch.arange(plain), plain + turned))).flatten()
+
+
+def _query(shelf: Shelf, at: str, rank: int, rows: Tensor) -> LatentQuery:
+    norm = Norm(shelf.take(f"{at}q_a_layernorm.weight", rank), NORM_EPS)
+    parts = {"q_b_proj": len(rows)}
+    return LatentQuery(norm, shelf.fuse(at, parts, rank, bias=False, order=rows))
+
+
+def _inward(
+    shelf: Shelf, config: ModelConfig, at: str, asked: tuple[str, Tensor], row: Tensor
+) -> Linear:
+    """What is asked and what is kept, from the same input. Whole queries never have a bias."""
+    name, rows = asked
+    kept, places = f"{at}kv_a_proj_with_mqa", row.to(shelf.device)
+    weights = (
+        shelf.take(f"{at}{name}.weight", len(rows), config.hidden_size)[rows.to(shelf.device)],
+        shelf.take(f"{kept}.weight", len(row), config.hidden_size)[places],
+    )
+    if not config.qkv_bias:
+        return shelf.linear(torch.cat(weights))
+    first = torch.zeros(len(rows), dtype=shelf.dtype, device=shelf.device)
+    if name == THROUGH_LATENT:
+        first = shelf.take(f"{at}{name}.bias", len(rows))
+    return shelf.linear(
+        torch.cat(weights), torch.cat((first, shelf.take(f"{kept}.bias", len(row))[places]))
+    )

@@ -1,0 +1,148 @@
+"""The tensors of a layer's MLP, dense or of experts, in the ways checkpoints store them."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from engine.kernels.native import GATES
+from engine.models import mxfp4
+from engine.models.config import ModelConfig
+from engine.models.decoder import Mlp
+from engine.models.expert_config import Experts
+from engine.models.experts import (
+    Expert,
+    Router,
+    SharedExpert,
+    SparseMlp,
+    clamped_swiglu,
+    gated,
+)
+from engine.models.mlp import ACTIVATIONS, Activation, GatedMlp
+from engine.models.shelf import Shelf
+
+
+def read_mlp(shelf: Shelf, config: ModelConfig, index: int) -> Mlp:
+    """Layer `index`'s."""
+    at = f"model.layers.{index}."
+    if config.experts is not None and config.layers[index].sparse:
+        return _sparse(shelf, config, config.experts, at)
+    return _dense(shelf, config, f"{at}mlp.", config.intermediate_size)
+
+
+def _dense(shelf: Shelf, config: ModelConfig, at: str, wide: int) -> GatedMlp:
+    parts = {"gate_proj": wide, "up_proj": wide}
+    if config.fused_gate_up:
+        parts = {"gate_up_proj": 2 * wide}
+    return GatedMlp(
+        shelf.fuse(at, parts, config.hidden_size, bias=config.mlp_bias),
+        shelf.fuse(at, {"down_proj": config.hidden_size}, wide, bias=config.mlp_bias),
+        ACTIVATIONS[config.activation],
+        _fused(shelf, config),
+    )
+
+
+def _fused(shelf: Shelf, config: ModelConfig) -> Activation | None:
+    """Gate and activation in one, where there is a kernel for it."""
+    if shelf.kernels is None or config.activation not in GATES:
+        return None
+    return partial(shelf.kernels.gated, gate=config.activation)
+
+
+def _sparse(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> SparseMlp:
+    """Under the family's name for the block, or under the one that transformers gives it."""
+    named = f"{at}{experts.block}."
+    at = named if f"{named}{experts.router}.weight" in shelf else f"{at}mlp."
+    gating = _fused(shelf, config) or partial(gated, activate=ACTIVATIONS[config.activation])
+    if experts.clamp is not None:
+        clamp = experts.clamp
+        gating = partial(clamped_swiglu, alpha=clamp.alpha, limit=clamp.limit)
+    return SparseMlp(
+        _router(shelf, config, experts, at),
+        _experts(shelf, config, experts, at),
+        gating,
+        _shared(shelf, config, experts, at),
+    )
+
+
+def _router(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> Router:
+    """In float32, whatever the model is in."""
+    name, count = f"{at}{experts.router}", experts.routing.num_experts
+    exact = torch.float32
+    correction = f"{name}.e_score_correction_bias"
+    return Router(
+        experts.routing,
+        shelf.take(f"{name}.weight", count, config.hidden_size, dtype=exact),
+        shelf.take(f"{name}.bias", count, dtype=exact) if experts.router_bias else None,
+        shelf.take(correction, count, dtype=exact) if experts.correction else None,
+    )
+
+
+def _shared(
+    shelf: Shelf, config: ModelConfig, experts: Experts, at: str
+) -> SharedExpert | None:
+    if (shared := experts.shared) is None:
+        return None
+    gate = None
+    if shared.gate is not None:
+        gate = shelf.fuse(at, {shared.gate: 1}, config.hidden_size, bias=False)
+    return SharedExpert(_dense(shelf, config, f"{at}{shared.name}.", shared.width), gate)
+
+
+def _experts(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> Sequence[Expert]:
+    if experts.stacked_across:
+        return _stacked_across(shelf, config, experts, f"{at}experts.")
+    if f"{at}experts.gate_up_proj" in shelf:
+        return _stacked(shelf, config, experts, f"{at}experts.")
+    hidden, wide, (gate, up, down) = config.hidden_size, experts.width, experts.parts
+    return [
+        Expert(
+            shelf.fuse(f"{at}experts.{one}.", {gate: wide, up: wide}, hidden, bias=False),
+            shelf.fuse(f"{at}experts.{one}.", {down: hidden}, wide, bias=False),
+        )
+        for one in range(experts.routing.num_experts)
+    ]
+
+
+def _stacked(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> list[Expert]:
+    """[experts, outputs, inputs], gates first."""
+    count, wide, hidden = experts.routing.num_experts, experts.width, config.hidden_size
+    gates_and_ups = shelf.whole(f"{at}gate_up_proj", count, 2 * wide, hidden)
+    downs = shelf.whole(f"{at}down_proj", count, hidden, wide)
+    return [
+        Expert(shelf.linear(shelf.place(gate_up)), shelf.linear(shelf.place(down)))
+        for gate_up, down in zip(gates_and_ups, downs, strict=True)
+    ]
+
+
+def _stacked_across(
+    shelf: Shelf, config: ModelConfig, experts: Experts, at: str
+) -> list[Expert]:
+    """Gates and ups alternate, and there are biases."""
+    count, wide, hidden = experts.routing.num_experts, experts.width, config.hidden_size
+    apart = torch.arange(2 * wide).view(-1, 2).T.flatten()  # gates, then ups
+    gate_up = _across(shelf, f"{at}gate_up_proj", count, 2 * wide, hidden)
+    down = _across(shelf, f"{at}down_proj", count, hidden, wide)
+    gate_up_bias = shelf.whole(f"{at}gate_up_proj_bias", count, 2 * wide)[:, apart]
+    down_bias = shelf.whole(f"{at}down_proj_bias", count, hidden)
+    return [
+        Expert(
+            shelf.linear(shelf.place(gate_up(one)[apart]), shelf.place(gate_up_bias[one])),
+            shelf.linear(shelf.place(down(one)), shelf.place(down_bias[one])),
+        )
+        for one in range(count)
+    ]
+
+
+def _across(
+    shelf: Shelf, name: str, count: int, outputs: int, inputs: int
+) -> Callable[[int], Tensor]:
+    """One expert's [outputs, inputs] at a time: unpacked, or the other way round."""
+    if f"{name}_blocks" not in shelf:
+        plain = shelf.whole(name, count, inputs, outputs)
+        return lambda one: plain[one].T
+    groups = inputs // mxfp4.BLOCK
+    blocks = shelf.whole(f"{name}_blocks", count, outputs, groups, mxfp4.BLOCK // 2)
+    scales = shelf.whole(f"{name}_scales", count, outputs, groups)
+    return lambda one: mxfp4.dequantise(blocks[one], scales[one], shelf.dtype)

@@ -1,0 +1,110 @@
+"""What configs of families with experts and latents may ask for, case by case."""
+
+from pathlib import Path
+from shutil import copytree
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.models.checkpoint import WEIGHTS
+from tests.fakes.checkpoints import edit_config
+from tests.fakes.families import CASES, SLIDING, TYPED_YARN, Case, old_rope, rope
+
+GROUPS = {"n_group": 4, "topk_group": 2}
+LIMITED = {"topk_method": "group_limited_greedy", **GROUPS}
+SCALED = rope(**TYPED_YARN, mscale=0.9, mscale_all_dim=0.7)
+OLD_YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+MORE_LAYERS = {"num_hidden_layers": 4}
+DENSE_ONLY = {"first_k_dense_replace": 2}
+
+MIXTURE_CASES = [
+    Case("one expert each", "mixtral", {"num_experts_per_tok": 1, "head_dim": 24}),
+    Case("all experts", "mixtral", {"num_experts_per_tok": 4, "tie_word_embeddings": True}),
+    Case("window", "mixtral", {"sliding_window": 20}, block_size=5),
+    Case("shards", "mixtral", {"max_shard_size": "60KB"}),
+    Case("weights that add up to one", "qwen2_moe", {"norm_topk_prob": True}),
+    Case("every second layer", "qwen2_moe", {"decoder_sparse_step": 2, **MORE_LAYERS}),
+    Case("dense layers named", "qwen2_moe", {"mlp_only_layers": [1]}, block_size=7),
+    Case("no biases, tied", "qwen2_moe", {"qkv_bias": False, "tie_word_embeddings": True}),
+    Case("windows", "qwen2_moe", {**SLIDING, **MORE_LAYERS, "max_window_layers": 3}),
+    Case(
+        "windows unsaid",
+        "qwen2_moe",
+        {**SLIDING, **MORE_LAYERS, "max_window_layers": 3},
+        {"layer_types": None},
+    ),
+    Case("weights as they are", "qwen3_moe", {"norm_topk_prob": False}),
+    Case("windows, biases", "qwen3_moe", {**SLIDING, "attention_bias": True}, block_size=3),
+    Case("first layer dense", "qwen3_moe", {"mlp_only_layers": [0], "max_shard_size": "60KB"}),
+    Case("as published", "qwen3_moe", edits={"num_local_experts": None, "num_experts": 8}),
+    Case("plain rope", "gpt_oss", rope(rope_type="default")),
+    Case("tight limits", "gpt_oss", {"swiglu_limit": 0.5, "swiglu_alpha": 0.8}, block_size=5),
+    Case("no biases", "gpt_oss", {"attention_bias": False, "tie_word_embeddings": True}),
+    Case("yarn of old", "gpt_oss", edits=old_rope(**OLD_YARN, truncate=False)),
+    Case("no rope at all", "gpt_oss", edits={"rope_parameters": None}),
+    Case("layer types unsaid", "gpt_oss", MORE_LAYERS, {"layer_types": None}),
+    Case(
+        "layer types",
+        "gpt_oss",
+        {"layer_types": ["full_attention", "sliding_attention"], "num_key_value_heads": 4},
+    ),
+    Case("query latents", "deepseek_v2", {"q_lora_rank": 20, "n_shared_experts": 1}),
+    Case("best groups", "deepseek_v2", {**LIMITED, "num_experts_per_tok": 3}, block_size=5),
+    Case("biases", "deepseek_v2", {"attention_bias": True, "mlp_bias": True}),
+    Case("biases of latents", "deepseek_v2", {"attention_bias": True, "q_lora_rank": 20}),
+    Case("yarn", "deepseek_v2", {**SCALED, "first_k_dense_replace": 0}),
+    Case(
+        "yarn of old", "deepseek_v2", edits=old_rope(**OLD_YARN, mscale=0.7, mscale_all_dim=0.7)
+    ),
+    Case("tied", "deepseek_v2", {"tie_word_embeddings": True, "max_shard_size": "60KB"}),
+    Case("whole queries", "deepseek_v3", {"q_lora_rank": None, **DENSE_ONLY}),
+    Case("halves turn", "deepseek_v3", {"rope_interleave": False}, block_size=1),
+    Case(
+        "weights as they are", "deepseek_v3", {"norm_topk_prob": False, "n_shared_experts": 2}
+    ),
+    Case("one group", "deepseek_v3", {"n_group": 1, "topk_group": 1, **MORE_LAYERS}),
+    Case("biases", "deepseek_v3", {"attention_bias": True, "v_head_dim": 18}, block_size=7),
+    Case("yarn", "deepseek_v3", SCALED),
+    Case("stretched without scales", "deepseek_v3", rope(**TYPED_YARN)),
+]
+EVERY_CASE = [*CASES, *MIXTURE_CASES]
+
+
+def pack_mxfp4(folder: Path, packed: Path) -> None:
+    """Give a gpt-oss checkpoint other experts, which a copy at `packed` has as published.
+
+    The folder has what transformers makes of them.
+    """
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors  # slow to load
+
+    copytree(folder, packed)
+    generator, plain = torch.Generator().manual_seed(0), load_file(folder / WEIGHTS)
+    four_bits = dict(plain)
+    for name in [name for name in plain if name.endswith(("gate_up_proj", "down_proj"))]:
+        count, inputs, outputs = four_bits.pop(name).shape
+        shape, byte = (count, outputs, inputs // 32), torch.uint8
+        blocks = torch.randint(0, 256, (*shape, 16), generator=generator, dtype=byte)
+        scales = torch.randint(122, 126, shape, generator=generator, dtype=byte)
+        four_bits |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        unpacked = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+        plain[name] = unpacked.contiguous()
+    save_file(plain, folder / WEIGHTS, {"format": "pt"})
+    save_file(four_bits, packed / WEIGHTS, {"format": "pt"})
+    edit_config(packed, {"quantization_config": {"quant_method": "mxfp4"}})
+
+
+def stack_experts(folder: Path) -> None:
+    """Store a checkpoint once more with all experts in one tensor, as transformers has them."""
+    from transformers import AutoModelForCausalLM  # slow to load
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.save_pretrained(folder, save_original_format=False)
+    names = load_file(folder / WEIGHTS)
+    assert any(name.endswith("mlp.experts.down_proj") for name in names)
+
+
+def guess_ahead(folder: Path) -> None:
+    """Add what a published DeepSeek-V3 has behind its last layer, to guess tokens ahead."""
+    file = folder / WEIGHTS
+    extra = {f"model.layers.2.{name}.weight": torch.ones(3) for name in ("eh_proj", "mlp.gate")}
+    save_file({**load_file(file), **extra}, file, {"format": "pt"})
