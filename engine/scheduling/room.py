@@ -98,7 +98,7 @@ class Room:
         """A block for its next token, whoever must give way; False: it was itself."""
         while seq.state is State.RUNNING and not self.try_extend(seq, seq.computed + 1):
             last = max((one for one in self.running.values() if not one.parks), key=_rank)
-            self.growth.learn(1.0)
+            self.growth.fell_short()
             self.preempt(last)
         return seq.state is State.RUNNING
 
@@ -131,7 +131,7 @@ class Room:
             seats = self.running if seq.state is State.RUNNING else self.reserved
             del seats[seq.request_id]
             if seq.state is State.RUNNING and seq.produced and not seq.parks:
-                self.growth.learn(seq.produced / seq.request.sampling.max_tokens)
+                self.growth.ended(seq.produced / seq.request.sampling.max_tokens)
             self._give_back(seq)
 
     def check_idle(self) -> None:

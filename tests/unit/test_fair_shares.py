@@ -1,7 +1,9 @@
 """How long prompts and short ones share batches, counted in steps."""
 
+import pytest
+
 from engine.request import Request, RequestId, Sampling
-from engine.scheduling.growth import Growth
+from engine.scheduling.growth import KEPT, Growth
 from tests.fakes.engine import FakeEngine
 
 CHUNK = 16
@@ -124,14 +126,17 @@ def test_a_reservation_leaves_those_that_run_their_share() -> None:
 
 def test_the_share_follows_what_answers_use() -> None:
     growth = Growth()
-    for _ in range(40):
-        growth.learn(0.1)
-    assert 0.09 < growth.share < 0.15
+    for _ in range(100):
+        growth.ended(0.1)
+    assert growth.share == pytest.approx(0.1 * KEPT, rel=0.1)
+    for _ in range(200):
+        growth.ended(3.0)
+    assert growth.margin(100) == 100 * KEPT
     before = growth.share
-    growth.learn(1.0)  # somebody was put back
+    growth.fell_short()
     assert growth.share > before
     for _ in range(200):
-        growth.learn(3.0)
+        growth.fell_short()
     assert growth.margin(100) == 100
 
 
