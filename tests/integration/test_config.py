@@ -5,11 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoConfig
+import torch
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from engine.errors import UnusableCheckpoint
-from engine.models.config import parse_config
+from engine.models.config import ModelConfig, parse_config
+from engine.models.rope import rope_table
+from engine.models.rope_config import Rope
 from tests.fakes.checkpoints import FAMILY_SHAPE, SEEING, SHAPE
+from tests.fakes.published import PUBLISHED
 
 OPTIONAL = [
     "num_key_value_heads",
@@ -52,6 +57,10 @@ def test_what_is_left_out_means_the_same(
     raw = raw_config(family, **{"layer_types": None, **window, left_out: None})
     (tmp_path / "config.json").write_text(json.dumps(raw))
     theirs, ours = AutoConfig.from_pretrained(tmp_path), parse_config(raw)
+    assert_same(ours, theirs)
+
+
+def assert_same(ours: ModelConfig, theirs: PreTrainedConfig) -> None:
     head_dim = theirs.hidden_size // theirs.num_attention_heads
     assert ours.num_kv_heads == (1 if ours.latent else theirs.num_key_value_heads)
     assert ours.head_dim == (getattr(theirs, "head_dim", None) or head_dim)
@@ -60,15 +69,17 @@ def test_what_is_left_out_means_the_same(
         theirs.max_position_embeddings, stretched(theirs.rope_parameters)
     )
     assert ours.tied_embeddings == theirs.tie_word_embeddings
-    kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 30
+    kinds = (
+        getattr(theirs, "layer_types", None) or ["sliding_attention"] * theirs.num_hidden_layers
+    )
     known = type(theirs)().to_dict()  # to others, a window is a word without meaning
     span = theirs.sliding_window if "sliding_window" in known else None
     assert [layer.window for layer in ours.layers] == [
         span if kind == "sliding_attention" else None for kind in kinds
     ]
     thetas = [rope_of(theirs.rope_parameters, kind)["rope_theta"] for kind in kinds]
-    turned = getattr(theirs, "no_rope_layers", None) or [True] * 30
-    if family == "exaone4" and span is not None:
+    turned = getattr(theirs, "no_rope_layers", None) or [True] * len(kinds)
+    if theirs.model_type == "exaone4" and span is not None:
         turned = [kind == "sliding_attention" for kind in kinds]
     assert [layer.rope and layer.rope.rope_theta for layer in ours.layers] == [
         theta if rotated else None for theta, rotated in zip(thetas, turned, strict=True)
@@ -87,6 +98,38 @@ def rope_of(parameters: dict[str, Any], kind: str) -> dict[str, Any]:
     """Of all layers, or of this kind."""
     of_kind: dict[str, Any] = parameters.get(kind, parameters)
     return of_kind
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_what_was_published_means_the_same(model: str, tmp_path: Path) -> None:
+    raw = PUBLISHED[model]
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    theirs, ours = AutoConfig.from_pretrained(tmp_path).get_text_config(), parse_config(raw)
+    assert_same(ours, theirs)
+    assert ours.vocab_size == theirs.vocab_size
+    assert ours.num_heads == theirs.num_attention_heads
+    assert ours.dtype == raw["torch_dtype"]
+    kinds = getattr(theirs, "layer_types", None) or [""] * ours.num_layers
+    for layer, kind in zip(ours.layers, kinds, strict=True):
+        if layer.rope is not None:
+            assert_same_angles(layer.rope, theirs, kind, ours)
+
+
+def assert_same_angles(
+    rope: Rope, theirs: PreTrainedConfig, kind: str, ours: ModelConfig
+) -> None:
+    """Those of the first position after the start, for sequences beyond the trained length."""
+    length = rope.original_max_position_embeddings + 1 if rope.long_factor else 2
+    table = rope_table(rope, ours.head_dim, length)[1]
+    nested = {"layer_type": kind} if kind in theirs.rope_parameters else {}
+    if rope.rope_type == "default":
+        angles, scale = rope.rope_theta ** -(torch.arange(0, 1, 2 / ours.head_dim)), 1.0
+    else:
+        compute = ROPE_INIT_FUNCTIONS[rope.rope_type]
+        angles, scale = compute(theirs, seq_len=ours.max_positions, **nested)
+    pairs, half = rope.rotary_dim // 2, ours.head_dim // 2
+    torch.testing.assert_close(table[0, :pairs], angles.cos() * scale)
+    torch.testing.assert_close(table[1, half : half + pairs], angles.sin() * scale)
 
 
 def test_yarn_stretches_the_positions() -> None:
