@@ -9,9 +9,10 @@ from api.bodies import ChatBody, CompletionBody, TextBody
 from api.calls import MOST_CALLS, Asked, Caller, Tokens
 from api.errors import BadRequest
 from api.messages import for_template
-from api.sampling import stops_of
+from api.sampling import grammar_field, stops_of
 from api.served import ReadLeg, Served
 from api.tokenizing import TextCodec
+from engine.errors import GrammarRefused
 
 SHORT = 2_000  # characters or bytes; encoded before a thread would have begun
 
@@ -63,7 +64,7 @@ class Asker:
         prompts = await aside(characters, encode)
         if not all(prompts):
             raise BadRequest("prompt must not be empty", "prompt")
-        return self._asked(body, outer_id, model, prompts)
+        return await self._asked(body, outer_id, model, prompts)
 
     async def chat(self, body: ChatBody, outer_id: str, size: int) -> Asked:
         """Raises ApiError. `size` is that of the body, in bytes: so much there is to do."""
@@ -86,7 +87,7 @@ class Asker:
         prompt = await aside(size, encode)
         if not prompt:
             raise BadRequest("the chat template makes nothing of the messages", "messages")
-        return self._asked(body, outer_id, model, [prompt])
+        return await self._asked(body, outer_id, model, [prompt])
 
     def _door(self, body: TextBody) -> tuple[str, TextCodec]:
         if body.stream_options and not body.stream:
@@ -102,10 +103,15 @@ class Asker:
         if largest and largest >= self.served.size:
             raise BadRequest(f"token id {largest} is out of vocabulary", "prompt")
 
-    def _asked(
+    async def _asked(
         self, body: TextBody, outer_id: str, model: str, prompts: Sequence[Tokens]
     ) -> Asked:
         calls = Caller(self.served, self.read_leg, body, outer_id).calls(prompts)
+        if (grammar := calls[0].request.sampling.grammar) is not None:
+            try:
+                await self.served.grammars.checked(grammar)
+            except GrammarRefused as refusal:
+                raise BadRequest(str(refusal), grammar_field(body)) from refusal
         codec = self.served.text
         return Asked(outer_id, model, calls, body.n or 1, codec, stops_of(body), body)
 

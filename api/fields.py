@@ -9,16 +9,7 @@ without tools.
 from collections.abc import Mapping
 
 NONE = (None,)
-GRAMMARS: Mapping[str, tuple[object, ...]] = {
-    "guided_choice": NONE,
-    "guided_grammar": NONE,
-    "guided_json": NONE,
-    "guided_regex": NONE,
-    "structural_tag": NONE,
-    "structured_outputs": NONE,
-}
 SAMPLING: Mapping[str, tuple[object, ...]] = {
-    **GRAMMARS,
     "beam_width": (None, 1),
     "best_of": (None, 1),
     "length_penalty": (None, 1),
@@ -31,8 +22,13 @@ SAMPLING: Mapping[str, tuple[object, ...]] = {
 
 NODE_SAMPLING: Mapping[str, tuple[object, ...]] = {
     **SAMPLING,
+    "guided_choice": NONE,
+    "guided_grammar": NONE,
+    "guided_json": NONE,
+    "guided_regex": NONE,
     "n": (None, 1),
     "stop": (None, [], ""),
+    "structural_tag": NONE,
     "truncate_prompt_tokens": NONE,
 }
 
@@ -40,7 +36,6 @@ _SURFACE: Mapping[str, tuple[object, ...]] = {
     **SAMPLING,
     "ec_transfer_params": NONE,
     "logprob_token_ids": NONE,
-    "response_format": (None, {"type": "text"}),
     "spaces_between_special_tokens": (None, True),
     "truncation_side": NONE,
     "vllm_xargs": (None, {}),

@@ -193,3 +193,9 @@ def _grammar(body: TextBody) -> Grammar | None:
     if len(said) > 1:
         raise WireError(f"{' and '.join(said)} exclude each other", min(said))
     return next(iter(said.values()), None)
+
+
+def grammar_field(body: TextBody) -> str:
+    """Where the grammar was asked for."""
+    names = ("response_format", "structured_outputs", *GUIDED)
+    return next((name for name in names if getattr(body, name) is not None), names[0])

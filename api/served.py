@@ -1,7 +1,7 @@
 """What a door serves under which names, and what its host adds to a request."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -11,6 +11,7 @@ from api.errors import BadRequest, NoText, UnknownModel
 from api.generate import read_leg
 from api.generator import WHOLE, Leg
 from api.tokenizing import TextCodec
+from engine.grammars.checking import GrammarChecker
 from engine.pooling.config import PoolingConfig
 from kv_transfer.errors import MalformedTicket
 
@@ -25,6 +26,7 @@ class Served:
     a proxy learns it from its nodes, and it is None until then. Who does not know what the
     model pools leaves it to the nodes to refuse. `defaults` are of requests that say nothing,
     `max_logprobs` is the most that may be asked for beside each token (-1: any number).
+    `grammars` are checked before anybody is asked to keep to one.
     """
 
     names: tuple[str, ...]
@@ -36,6 +38,7 @@ class Served:
     pooling: PoolingConfig | None = None
     defaults: Defaults = OPENAI
     max_logprobs: int = MAX_LOGPROBS
+    grammars: GrammarChecker = field(default_factory=GrammarChecker)
 
     def name(self, asked: str | None) -> str:
         """The name to answer under; a client that names no model gets the one there is."""

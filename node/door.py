@@ -24,6 +24,8 @@ from api.generator import (
 )
 from api.wire import WireError
 from discovery.registration import Registration, to_map
+from engine.errors import GrammarRefused
+from engine.grammars.checking import GrammarChecker
 from engine.request import Request, RequestId
 from kv_transfer.ticket import KvTicket
 from node.engine_client import EngineClient
@@ -38,12 +40,16 @@ LegEvents = AsyncGenerator[Event | None]
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The node's own routes; `legs` knows those whose body names none."""
+    """The node's own routes; `legs` knows those whose body names none.
+
+    `grammars` are checked here too: not every driver does.
+    """
 
     engine: EngineClient
     metrics: NodeMetrics
     registration: Callable[[], Registration]
     legs: LegFinder
+    grammars: GrammarChecker
 
     def blueprint(self) -> Blueprint:
         """All of them."""
@@ -78,6 +84,10 @@ class Door:
             call = decode_call(cast("bytes", body), request_id=RequestId(outer_id))
             if call.leg.keep_open and not call.stream:
                 raise WireError("keep_open wants a stream to keep open", "kv_transfer_params")
+            if (grammar := call.request.sampling.grammar) is not None:
+                await self.grammars.checked(grammar)
+        except GrammarRefused as refusal:
+            return _bad_call(WireError(str(refusal), "structured_outputs"))
         except WireError as error:
             return _bad_call(error)
         leg = self.legs.by_id(outer_id) if call.leg == WHOLE else call.leg

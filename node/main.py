@@ -23,6 +23,7 @@ from discovery.announcer import Announcer
 from discovery.errors import DiscoveryError
 from discovery.lifeline import end_with, tell
 from discovery.registration import Registration, Role, State
+from engine.grammars.checking import GrammarChecker
 from engine.settings import EngineConfig
 from node.addresses import UnreachableAddress, advertised_host
 from node.config import HTTP_PORTS, KV_PORTS, NodeConfig
@@ -110,7 +111,8 @@ class _Node:
         metrics, names = NodeMetrics(), _names(self.config)
         self.engine.on_news = metrics.book
         legs = LegFinder(self.identity.registration.zmq_address)
-        door = Door(self.engine, metrics, self._registration, legs)
+        grammars = GrammarChecker()
+        door = Door(self.engine, metrics, self._registration, legs, grammars)
         longest = self.engine.ready.max_model_len
         served = Served(
             names,
@@ -120,6 +122,7 @@ class _Node:
             defaults=load_defaults(self.config.generation_config, self.config.model),
             max_logprobs=self.config.max_logprobs,
             pooling=self.engine.ready.pooling,
+            grammars=grammars,
         )
         app = Quart("pdserve-node")
         app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY

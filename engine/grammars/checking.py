@@ -5,11 +5,13 @@ the check runs in a process of its own, which is ended when it takes too long: n
 client sends can hang or kill the door.
 """
 
+import asyncio
 import os
 import select
 import sys
 import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from subprocess import PIPE, Popen
 from time import monotonic
@@ -24,7 +26,10 @@ DEADLINE_S = 0.8
 START_S = 10.0  # a new process on a busy machine
 REMEMBERED = 256
 EXAMINER = "engine.grammars.examining"
+GOOD = ""  # what the examiner says of a grammar that can be served
 PART_BYTES = 65_536
+LONGEST_WAIT_S = 4.0
+WAITING = 16  # threads
 
 
 def check_grammar(grammar: Grammar) -> None:
@@ -36,35 +41,56 @@ def check_grammar(grammar: Grammar) -> None:
         checker.check(grammar)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class GrammarChecker:
     """Owns the process that examines, from the first check to `close`; any thread may call.
 
-    One grammar at a time is examined: others wait their turn, no longer than their deadline
-    times those before them. Answers are remembered by the grammar's text.
+    One grammar at a time is examined, and others wait their turn: not for ever, or a flood of
+    slow ones would hold up all. Answers are remembered by the grammar's text.
     """
 
     deadline_s: float = DEADLINE_S
     _examiner: "Popen[bytes] | None" = None
     _answers: OrderedDict[Grammar, str] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(WAITING, "grammar")
+    )
+
+    async def checked(self, grammar: Grammar) -> None:
+        """`check`, while other tasks go on."""
+        if self._answers.get(grammar) != GOOD:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self.check, grammar)
 
     def check(self, grammar: Grammar) -> None:
-        """Raises GrammarRefused, within the deadline once the process runs."""
-        with self._lock:
-            said = self._answers.pop(grammar, None)
-            if said is None:
-                said = self._ask(grammar)
-            self._answers[grammar] = said
-            if len(self._answers) > REMEMBERED:
-                self._answers.popitem(last=False)
-        if said:
+        """Raises GrammarRefused, within the deadline once it is its turn."""
+        said = self._answers.get(grammar)
+        if said is None:
+            said = self._asked(grammar)
+        if said != GOOD:
             raise GrammarRefused(said)
 
+    def _asked(self, grammar: Grammar) -> str:
+        if not self._lock.acquire(timeout=LONGEST_WAIT_S):
+            raise GrammarRefused(f"{grammar.kind}: too many grammars are being checked")
+        try:
+            said = self._answers[grammar] = self._ask(grammar)
+            if len(self._answers) > REMEMBERED:
+                self._answers.popitem(last=False)
+        finally:
+            self._lock.release()
+        return said
+
     def close(self) -> None:
-        """End the process; a later check starts another."""
+        """End the process, and with it all checks."""
         with self._lock:
             self._end()
+        self._threads.shutdown(wait=False)
+
+    def __del__(self) -> None:
+        """Who forgets it leaves no process behind."""
+        self._end()
 
     def __enter__(self) -> "GrammarChecker":
         return self

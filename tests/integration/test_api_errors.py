@@ -103,6 +103,19 @@ async def test_a_fault_of_ours_before_it_has_a_status(stream: bool) -> None:
         ({"max_tokens": 10_000}, 400, "context_length_exceeded", "max_tokens"),
         ({"model": "gpt-9"}, 404, "model_not_found", "model"),
         ({"echo": False, "suffix": "x"}, 400, None, "suffix"),
+        ({"structured_outputs": {"regex": "("}}, 400, None, "structured_outputs"),
+        ({"guided_grammar": "root ::= x"}, 400, None, "guided_grammar"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"schema": {"$ref": "#"}},
+                }
+            },
+            400,
+            None,
+            "response_format",
+        ),
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])

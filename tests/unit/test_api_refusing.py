@@ -100,7 +100,8 @@ async def test_what_does_not_fit_the_context_is_refused(fields: Fields) -> None:
         ({"bad_words": "word"}, "bad_words"),
         ({"bad_words": ["a", " "]}, "bad_words"),
         ({"bad_words": [[1]]}, "bad_words[0]"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"structured_outputs": {}}, "structured_outputs"),
         ({"spaces_between_special_tokens": False}, "spaces_between_special_tokens"),
     ],
 )

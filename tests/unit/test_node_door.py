@@ -8,6 +8,7 @@ import pytest
 from quart import Quart
 
 from discovery.registration import Registration, Role
+from engine.grammars.checking import GrammarChecker
 from kv_transfer.layout import KvLayout
 from node.door import Door
 from node.engine_client import QUIET_S, EngineClient
@@ -29,7 +30,24 @@ async def test_health_is_that_of_the_engine_process(
     socket: Any = None
     heard_at = time.monotonic() - silent_s
     engine = EngineClient(process, socket, READY, heard_at=heard_at)
-    app, here = Quart("node"), Registration(Role.DECODE, "h:1", "h:2")
-    door = Door(engine, NodeMetrics(), lambda: here, LegFinder("h:2"))
-    app.register_blueprint(door.blueprint())
+    app = app_of(engine)
     assert (await app.test_client().get("/health")).status_code == status
+
+
+def app_of(engine: EngineClient) -> Quart:
+    app, here = Quart("node"), Registration(Role.DECODE, "h:1", "h:2")
+    door = Door(engine, NodeMetrics(), lambda: here, LegFinder("h:2"), GrammarChecker())
+    app.register_blueprint(door.blueprint())
+    return app
+
+
+async def test_a_grammar_that_cannot_be_served_never_reaches_the_engine() -> None:
+    nobody: Any = None
+    body = {
+        "token_ids": [1],
+        "sampling_params": {"structured_outputs": {"regex": "("}},
+        "stream": True,
+    }
+    said = await app_of(nobody).test_client().post("/inference/v1/generate", json=body)
+    assert said.status_code == 400
+    assert b"regex" in await said.get_data(as_text=False)
