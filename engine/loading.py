@@ -9,13 +9,12 @@ from engine.attention.kv_memory import KvMemory
 from engine.errors import UnusableCheckpoint
 from engine.grammars.compiling import load_grammars
 from engine.kernels.native import open_kernels
-from engine.models.checkpoint import Checkpoint, open_checkpoint
+from engine.models.checkpoint import open_checkpoint
 from engine.models.choosing import kv_variant, load_model, read_config
 from engine.models.model import Shape
-from engine.models.weights import load_classes
-from engine.pooling.config import PoolingConfig
 from engine.pooling.encoder_loading import load_encoder
 from engine.pooling.encoders import is_encoder
+from engine.pooling.loading import load_pooler
 from engine.pooling.reading import read_pooling
 from engine.scheduling.drafting import NgramDrafter
 from engine.scheduling.room import Limits
@@ -46,7 +45,7 @@ def load_engine(config: EngineConfig) -> TorchEngine:
     shape, device = read_config(checkpoint, config.model_impl), torch.device(config.device)
     dtype, max_len = _dtype(config.dtype, shape.dtype), _max_len(config, shape)
     pooling = read_pooling(checkpoint.folder, checkpoint.config)
-    head = _head(checkpoint, pooling, shape, device)
+    pooler = load_pooler(checkpoint, pooling, shape.hidden_size, device)
     kernels = open_kernels(config.cpu_kernels) if device.type == "cpu" else None
     model = load_model(checkpoint, shape, dtype, device, max_len, kernels)
     kv = model.kv_shape
@@ -65,7 +64,7 @@ def load_engine(config: EngineConfig) -> TorchEngine:
     batch_tokens = config.max_num_batched_tokens or _batch_tokens(device)
     limits = Limits(batch_tokens, config.max_num_seqs, max_len)
     engine = TorchEngine.build(
-        info, model, memory, limits, head=head, prefix_cache=config.enable_prefix_caching
+        info, model, memory, limits, pooler=pooler, prefix_cache=config.enable_prefix_caching
     )
     if config.speculative_config is not None:
         foretell = read_speculative_config(config.speculative_config)
@@ -75,14 +74,6 @@ def load_engine(config: EngineConfig) -> TorchEngine:
             checkpoint.folder, engine.sampler.vocabulary, info.eos_token_ids
         )
     return engine
-
-
-def _head(
-    checkpoint: Checkpoint, pooling: PoolingConfig, model: Shape, device: torch.device
-) -> torch.Tensor | None:
-    if not pooling.labels:
-        return None
-    return load_classes(checkpoint, len(pooling.labels), model.hidden_size, device)
 
 
 def _batch_tokens(device: torch.device) -> int:

@@ -53,7 +53,7 @@ class TorchEngine:
         memory: KvMemory,
         limits: Limits,
         *,
-        head: torch.Tensor | None = None,
+        pooler: Pooler | None = None,
         prefix_cache: bool = True,
     ) -> "TorchEngine":
         """Put the parts together; `memory` says how many blocks there are."""
@@ -62,7 +62,7 @@ class TorchEngine:
         )
         scheduler = Scheduler(Room(blocks, limits))
         sampler = Sampler(decoder.config.vocab_size)
-        eos, pooler = frozenset(info.eos_token_ids), Pooler(info.pooling, head)
+        eos, pooler = frozenset(info.eos_token_ids), pooler or Pooler(info.pooling)
         return cls(info, decoder, memory, scheduler, sampler, eos, pooler)
 
     @property

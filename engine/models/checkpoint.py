@@ -15,7 +15,8 @@ from engine.errors import UnusableCheckpoint
 PROTOCOL_MAJOR = 1
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FETCHED = ["*.json", "*.safetensors", "*.jinja", "tokenizer*"]
-NOT_FETCHED = ["*/*", "consolidated*"]  # the same weights once more, in other layouts
+NOT_FETCHED = ["[!0-9]*/*.safetensors", "consolidated*"]
+"""The same weights once more, in other layouts. Numbered folders are of layers behind them."""
 SMALL_FILES = (
     "config.json",
     "generation_config.json",

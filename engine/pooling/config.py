@@ -3,14 +3,25 @@
 Torch-free: a door reads the same to know its labels, and what it has to refuse.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from engine.request import PoolingTask
 
+Size = Annotated[int, msgspec.Meta(ge=1)]
 Kind = Literal["last", "mean", "cls"]
 Activation = Literal["softmax", "sigmoid", "identity"]
+
+
+class Dense(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer behind the pooling, in a folder of its own within the checkpoint's."""
+
+    path: str
+    inputs: Size
+    outputs: Size
+    bias: bool = True
+    activation: Literal["identity", "tanh", "relu", "gelu"] = "tanh"
 
 
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,8 +37,13 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     activation: Activation = "softmax"
     labels: tuple[str, ...] = ()
     dimensions: tuple[int, ...] | None = None
+    dense: tuple[Dense, ...] = ()
     generates: bool = True
     tasks: tuple[PoolingTask, ...] = ("embed", "token_embed")
+
+    def width(self, hidden_size: int) -> int:
+        """How many numbers an embedding has."""
+        return self.dense[-1].outputs if self.dense else hidden_size
 
     @property
     def scores(self) -> bool:

@@ -1,5 +1,6 @@
 """From a checkpoint of an encoder to its engine; the model is transformers' own."""
 
+import sys
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from engine.models.checkpoint import Checkpoint
 from engine.models.family import classifies
 from engine.pooling.encoder_engine import EncoderEngine, EncoderModel
 from engine.pooling.encoders import longest_prompt
+from engine.pooling.loading import load_layers
 from engine.pooling.pooler import Pooler
 from engine.pooling.reading import read_pooling
 from engine.scheduling.room import Limits
@@ -30,12 +32,15 @@ def load_encoder(
     model = _model(checkpoint, dtype, torch.device(config.device))
     name = str(dtype).removeprefix("torch.")
     info = EngineInfo(checkpoint.fingerprint(), most, 1, name, 1, (), pooling)
-    return EncoderEngine(info, model, limits, Pooler(pooling))
+    layers = load_layers(checkpoint.folder, pooling, model.device)
+    return EncoderEngine(info, model, limits, Pooler(pooling, layers=layers))
 
 
 def _model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> EncoderModel:
     import transformers  # slow to load, and for these models only
 
+    if not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     files = checkpoint.weight_files  # safetensors, or nothing
     auto: Any = transformers.AutoModel
     if classifies(checkpoint.config):

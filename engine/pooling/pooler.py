@@ -4,6 +4,7 @@ Sums are kept in float32. What is kept of a prompt is dropped with its first chu
 again, so a prompt that was preempted simply starts over.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,10 +18,14 @@ from engine.request import PoolingRequest, RequestId
 
 @dataclass(slots=True)
 class Pooler:
-    """Owns what prompts under way have come to; `head` [labels, hidden] is a classifier's."""
+    """Owns what prompts under way have come to; `head` [labels, hidden] is a classifier's.
+
+    `layers` are those that a pooled vector, though not a token's, goes through at the end.
+    """
 
     config: PoolingConfig
     head: Tensor | None = None
+    layers: Sequence[Callable[[Tensor], Tensor]] = ()
     _kept: dict[RequestId, Tensor] = field(default_factory=dict)
 
     def wants_whole(self, request: PoolingRequest) -> bool:
@@ -66,6 +71,8 @@ class Pooler:
                 return total if kept is None else kept + total
 
     def _embedding(self, request: PoolingRequest, rows: Tensor) -> Tensor:
+        for layer in self.layers if request.task == "embed" else ():
+            rows = layer(rows)
         rows = rows[:, : request.dimensions]
         wanted = request.activation and self.config.normalize
         return F.normalize(rows, dim=-1) if wanted else rows.contiguous()

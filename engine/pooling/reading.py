@@ -1,7 +1,8 @@
 """How a checkpoint says that it is to be pooled: its config, and sentence-transformers' files.
 
-`modules.json` lists what comes behind the model: a `Pooling` with its own config, and
-`Normalize`. Without it, decoders give their last token and encoders their first, normalised.
+`modules.json` lists what comes behind the model: a `Pooling` with its own config, `Dense`
+layers, and `Normalize`. Without it, decoders give their last token and encoders their first,
+normalised.
 """
 
 import json
@@ -47,7 +48,7 @@ def read_pooling(folder: Path, config: Mapping[str, Any]) -> PoolingConfig:
     try:
         return msgspec.convert(given, PoolingConfig)
     except msgspec.ValidationError as error:
-        raise UnusableCheckpoint(f"config.json: {error}") from error
+        raise UnusableCheckpoint(f"{folder}: {error}") from error
 
 
 def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -81,7 +82,7 @@ def _modules(folder: Path, default: Kind) -> dict[str, object]:
     """The kind of pooling, and whether vectors are normalised."""
     if not (folder / MODULES).exists():
         return {"kind": default, "normalize": True}
-    kind, normalize = default, False
+    kind, normalize, dense = default, False, list[dict[str, object]]()
     for module in _read(folder / MODULES, list[dict[str, Any]]):
         match str(module.get("type")).rpartition(".")[2]:
             case "Transformer":
@@ -90,9 +91,24 @@ def _modules(folder: Path, default: Kind) -> dict[str, object]:
                 kind = _kind(folder / str(module.get("path")) / "config.json")
             case "Normalize":
                 normalize = True
+            case "Dense":
+                dense.append(_dense(folder, str(module.get("path"))))
             case other:
                 raise UnusableCheckpoint(f"{MODULES}: module {other} is not supported")
-    return {"kind": kind, "normalize": normalize}
+    return {"kind": kind, "normalize": normalize, "dense": dense}
+
+
+def _dense(folder: Path, path: str) -> dict[str, object]:
+    """One layer, which sentence-transformers makes a tanh unless it says otherwise."""
+    said = _read(folder / path / "config.json", dict[str, Any])
+    name = str(said.get("activation_function", "Tanh")).rpartition(".")[2].lower()
+    return {
+        "path": path,
+        "inputs": said.get("in_features"),
+        "outputs": said.get("out_features"),
+        "bias": said.get("bias", True),
+        "activation": name,
+    }
 
 
 def _kind(file: Path) -> Kind:

@@ -33,7 +33,7 @@ class FakeEmbedder:
 
     numbers: Callable[[PoolingRequest], Sequence[float]] = shape_of
     gate: asyncio.Event | None = None
-    failure: Exception | None = None
+    failure: Exception | None = None  # of the first call; others wait for the gate
     asked: list[PoolingRequest] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     running: int = 0
@@ -45,8 +45,9 @@ class FakeEmbedder:
         self.running += 1
         self.most = max(self.most, self.running)
         try:
-            await (self.gate.wait() if self.gate else asyncio.sleep(0))
-            if self.failure:
+            first = len(self.batches) == 1
+            await (self.gate.wait() if self.gate and not first else asyncio.sleep(0))
+            if self.failure and first:
                 raise self.failure
             return [self._event(one) for one in requests]
         finally:

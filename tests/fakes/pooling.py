@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.api import Engine, Pooled
@@ -69,3 +70,27 @@ def pooled_by_hand(hidden: Tensor, kind: str) -> Tensor:
     """[1, hidden], normalised."""
     rows = {"last": hidden[-1:], "cls": hidden[:1], "mean": hidden.mean(0, keepdim=True)}
     return torch.nn.functional.normalize(rows[kind], dim=-1)
+
+
+def write_dense(
+    folder: Path, inputs: int, outputs: int, bias: bool, activation: str
+) -> dict[str, Tensor]:
+    """One of sentence-transformers' layers; its weights."""
+    folder.mkdir()
+    generator = torch.Generator().manual_seed(outputs)
+    tensors = {"linear.weight": torch.randn(outputs, inputs, generator=generator)}
+    if bias:
+        tensors["linear.bias"] = torch.randn(outputs, generator=generator)
+    save_file(tensors, folder / "model.safetensors")
+    said: dict[str, object] = {"in_features": inputs, "out_features": outputs, "bias": bias}
+    said["activation_function"] = f"torch.nn.modules.{activation}"
+    (folder / "config.json").write_text(json.dumps(said))
+    return tensors
+
+
+def insert_modules(folder: Path, paths: Sequence[str]) -> None:
+    """Layers between the pooling and what comes behind it."""
+    file = folder / "modules.json"
+    modules = json.loads(file.read_text())
+    modules[2:2] = [{"path": path, "type": f"{PACKAGE}.Dense"} for path in paths]
+    file.write_text(json.dumps(modules))

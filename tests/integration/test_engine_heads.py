@@ -9,10 +9,20 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnusableCheckpoint, WrongTask
+from engine.loading import open_engine
 from engine.request import Request, RequestId
-from tests.fakes.checkpoints import edit_config, make_checkpoint
+from engine.settings import EngineConfig
+from tests.fakes.checkpoints import FAMILY_SHAPE, edit_config, make_checkpoint
 from tests.fakes.driver import assert_idle, load, prompt
-from tests.fakes.pooling import embed, hidden_states, pooled_by_hand, poolings
+from tests.fakes.pooling import (
+    embed,
+    hidden_states,
+    insert_modules,
+    pooled_by_hand,
+    poolings,
+    write_dense,
+    write_modules,
+)
 
 CLASSIFIER, HEADLESS = "AutoModelForSequenceClassification", "AutoModel"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3")
@@ -110,3 +120,20 @@ def _tensors(folder: Path) -> list[str]:
     data = (folder / "model.safetensors").read_bytes()
     size = int.from_bytes(data[:8], "little")
     return [name for name in json.loads(data[8 : 8 + size]) if name != "__metadata__"]
+
+
+@pytest.mark.parametrize("family", ["qwen3", "bert"])
+def test_layers_behind_the_pooling_count(tmp_path: Path, family: str) -> None:
+    """A wide one through a tanh, and a narrow one without a bias, as EmbeddingGemma has two."""
+    FAMILY_SHAPE.setdefault(family, {})
+    make_checkpoint(tmp_path, family, auto=HEADLESS)
+    write_modules(tmp_path, "mean")
+    shapes = {"2_Dense": (32, 48, True, "Tanh"), "3_Dense": (48, 8, False, "Identity")}
+    wide, narrow = (write_dense(tmp_path / path, *shape) for path, shape in shapes.items())
+    insert_modules(tmp_path, list(shapes))
+    engine = open_engine(EngineConfig(model=str(tmp_path), dtype="float32", threads=1))
+    for tokens, found in zip(PROMPTS, embed(engine, poolings(PROMPTS)), strict=True):
+        mean = hidden_states(tmp_path, tokens).mean(0, keepdim=True)
+        inner = torch.tanh(mean @ wide["linear.weight"].T + wide["linear.bias"])
+        wanted = torch.nn.functional.normalize(inner @ narrow["linear.weight"].T, dim=-1)
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)

@@ -158,7 +158,7 @@ def test_all_of_the_context_can_be_pooled(folders: Folders) -> None:
             "pooling_mode_max_tokens",
         ),
         ("1_Pooling/config.json", "{}", "nothing"),
-        ("modules.json", '[{"type": "x.Dense", "path": "2_Dense"}]', "Dense"),
+        ("modules.json", '[{"type": "x.LayerNorm", "path": "2_LayerNorm"}]', "LayerNorm"),
         ("modules.json", "[3]", "modules.json"),
     ],
 )

@@ -233,7 +233,7 @@ async def test_who_stops_waiting_takes_all_inputs_along() -> None:
 
 
 async def test_one_failure_is_the_answer_and_ends_the_others() -> None:
-    embedder = FakeEmbedder(failure=RequestRefused("dimensions: no"))
+    embedder = FakeEmbedder(gate=asyncio.Event(), failure=RequestRefused("dimensions: no"))
     said = await client(embedder).post("/v1/embeddings", input=["x"] * 500)
     assert (said.status, said.json["error"]["message"]) == (400, "dimensions: no")
     assert embedder.running == 0

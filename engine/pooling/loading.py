@@ -1,0 +1,59 @@
+"""The weights that stand behind a model: a classifier's head, sentence-transformers' layers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F  # noqa: N812  the name the field knows it by
+from torch import Tensor
+
+from engine.models.checkpoint import Checkpoint
+from engine.models.shelf import filled_shelf
+from engine.models.weights import load_classes
+from engine.pooling.config import Dense, PoolingConfig
+from engine.pooling.pooler import Pooler
+
+THROUGH: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "identity": torch.clone,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "gelu": F.gelu,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DenseLayer:
+    """One layer [outputs, inputs] over a pooled vector, in float32."""
+
+    weight: Tensor
+    bias: Tensor | None
+    through: Callable[[Tensor], Tensor]
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[rows, inputs] to [rows, outputs]."""
+        return self.through(F.linear(rows, self.weight, self.bias))
+
+
+def load_pooler(
+    checkpoint: Checkpoint, config: PoolingConfig, hidden_size: int, device: torch.device
+) -> Pooler:
+    """For a decoder; raises UnusableCheckpoint."""
+    if not config.labels:
+        return Pooler(config, None, load_layers(checkpoint.folder, config, device))
+    return Pooler(config, load_classes(checkpoint, len(config.labels), hidden_size, device))
+
+
+def load_layers(
+    folder: Path, config: PoolingConfig, device: torch.device
+) -> tuple[DenseLayer, ...]:
+    """Those that `modules.json` names; raises UnusableCheckpoint."""
+    files = [(folder / one.path / "model.safetensors", one) for one in config.dense]
+    return tuple(_layer(file, one, device) for file, one in files)
+
+
+def _layer(file: Path, dense: Dense, device: torch.device) -> DenseLayer:
+    with filled_shelf([file], torch.float32, device) as shelf:
+        weight = shelf.take("linear.weight", dense.outputs, dense.inputs)
+        bias = shelf.take("linear.bias", dense.outputs) if dense.bias else None
+    return DenseLayer(weight, bias, THROUGH[dense.activation])
