@@ -19,6 +19,7 @@ from engine.request import Sampling
 Ids = NDArray[np.int64]
 Counts = NDArray[np.float32]
 FIRST_CAPACITY = 64
+LARGEST_LOGIT = 1e30  # a tiny factor would make infinity, and that less infinity is no number
 
 
 class Seen:
@@ -85,4 +86,4 @@ def penalise(logits: Tensor, asked: Seq[Penalised]) -> None:
     found = torch.where(found > 0, found / repetition, found * repetition)
     found -= spread(one.sampling.frequency_penalty for one in asked) * counts
     found -= spread(one.sampling.presence_penalty for one in asked) * (counts > 0)
-    logits[rows, ids] = found
+    logits[rows, ids] = found.clamp_(max=LARGEST_LOGIT)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from engine.request import Grammar, Request, RequestId, Sampling
 from engine.sampling.noise import gumbel, noise_key
+from engine.sampling.penalties import LARGEST_LOGIT
 from engine.sampling.sampler import Draw
 from engine.scheduling.sequence import Sequence as Seq
 
@@ -35,24 +36,32 @@ def draw_at(sampling: Sampling, position: int) -> Draw:
 
 
 def obvious(logits: Sequence[float], draw: Draw) -> int:
-    """The token of one row; what ties with the last one kept is kept."""
-    sampling, left = draw.seq.request.sampling, shaped(logits, draw)
-    if all(x == -math.inf for x in left.values()):
+    """The token of one row."""
+    sampling, left = draw.seq.request.sampling, kept(logits, draw)
+    if not left:
         ends = sorted(draw.seq.end_tokens) or sorted(draw.seq.eos)
         return ends[0] if ends else 0
     if sampling.temperature == 0:
         return max(left, key=lambda token: left[token])
+    position = len(draw.seq.tokens) + len(draw.drafted)
+    key = torch.tensor([noise_key(sampling.seed, sampling.sample_index, position)])
+    noise = gumbel(key, torch.arange(len(logits)))[0].tolist()
+    return max(left, key=lambda token: left[token] + noise[token])
+
+
+def kept(logits: Sequence[float], draw: Draw) -> dict[int, float]:
+    """What is left to draw from; what ties with the last one kept is kept."""
+    sampling = draw.seq.request.sampling
+    left = {token: x for token, x in shaped(logits, draw).items() if x > -math.inf}
+    if sampling.temperature == 0 or not left:
+        return left
     left = {token: x / sampling.temperature for token, x in left.items()}
     most = max(left.values())
     left = {t: x for t, x in left.items() if math.exp(x - most) >= sampling.min_p}
     if 0 < sampling.top_k < len(left):
         last = sorted(left.values())[-sampling.top_k]
         left = {token: x for token, x in left.items() if x >= last}
-    left = nucleus(left, sampling.top_p)
-    position = len(draw.seq.tokens) + len(draw.drafted)
-    key = torch.tensor([noise_key(sampling.seed, sampling.sample_index, position)])
-    noise = gumbel(key, torch.arange(len(logits)))[0].tolist()
-    return max(left, key=lambda token: left[token] + noise[token])
+    return nucleus(left, sampling.top_p)
 
 
 def shaped(logits: Sequence[float], draw: Draw) -> dict[int, float]:
@@ -88,7 +97,8 @@ def penalised(
         repetition = sampling.repetition_penalty
         x = x / repetition if x > 0 else x * repetition
     count = answer.count(token)
-    return x - sampling.frequency_penalty * count - sampling.presence_penalty * (count > 0)
+    x -= sampling.frequency_penalty * count + sampling.presence_penalty * (count > 0)
+    return min(x, LARGEST_LOGIT)
 
 
 def nucleus(left: Mapping[int, float], top_p: float) -> dict[int, float]:

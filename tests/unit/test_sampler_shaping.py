@@ -1,6 +1,8 @@
 """What requests and their pasts do to logits, against the obvious sampler."""
 
+import math
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -11,11 +13,13 @@ from torch import Tensor
 from engine.request import Grammar, Request, RequestId, Sampling
 from engine.sampling.masks import apply_bits, bits_of
 from engine.sampling.sampler import Draw, Sampler
-from tests.fakes.sampling import Parities, draw_at, obvious, sequence
+from tests.fakes.sampling import Parities, draw_at, kept, obvious, sequence
 
 VOCABULARY = 45
 EOS = frozenset({7, 30})
 ROUNDS = 60
+RARE = 10  # expected in all draws
+NORMAL = 3.09  # exceeded once in a thousand; Wilson and Hilferty make it a chi-square's bound
 
 PLAIN = Sampling(temperature=0)
 ASKED = [
@@ -26,6 +30,8 @@ ASKED = [
     Sampling(repetition_penalty=1.6),
     Sampling(repetition_penalty=0.7),
     Sampling(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.25),
+    Sampling(repetition_penalty=1e-30, frequency_penalty=1),
+    Sampling(repetition_penalty=1e30),
     Sampling(logit_bias=((4, 5.0), (5, -100.0), (44, 3.5))),
     Sampling(allowed_token_ids=(3, 8, 31, 32, 33, 44)),
     Sampling(bad_words=((9,), (1, 2), (2, 2), (1, 2, 3), (3, 1, 2))),
@@ -137,10 +143,65 @@ def test_penalties_are_not_of_the_prompt_unless_they_repeat() -> None:
         (replace(PLAIN, presence_penalty=2), 3),
         (replace(PLAIN, frequency_penalty=2), 3),
         (replace(PLAIN, repetition_penalty=1.01), 3),
+        (replace(PLAIN, repetition_penalty=1.01, presence_penalty=2), 3),
+        (replace(PLAIN, repetition_penalty=1.01, frequency_penalty=2), 3),
         (replace(PLAIN, repetition_penalty=1.01, logit_bias=((4, 0.995),)), 4),
     ):
         draw = Draw(sequence(sampling, prompt=(3, 3)))
         assert Sampler(VOCABULARY).sample(flat.clone(), [draw]).tokens == [token]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "token"),
+    [
+        ((1, 2), (), 3),
+        ((1,), (2,), 3),
+        ((), (1, 2), 4),
+        ((2,), (1, 2), 4),
+        ((), (3, 1, 2), 4),
+        ((), (1, 2, 2), 3),
+        ((), (2, 1), 3),
+    ],
+)
+def test_bad_words_are_whole_where_the_answer_has_all_of_them(
+    prompt: tuple[int, ...], answer: tuple[int, ...], token: int
+) -> None:
+    """What of them is in the prompt does not count."""
+    logits = torch.zeros((1, VOCABULARY))
+    logits[0, 3], logits[0, 4] = 2, 1
+    seq = sequence(replace(PLAIN, bad_words=((1, 2, 3), (9, 9, 9, 9))), prompt, answer)
+    assert Sampler(VOCABULARY).sample(logits, [Draw(seq)]).tokens == [token]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Sampling(temperature=0.7, repetition_penalty=1.4, frequency_penalty=0.3),
+        Sampling(temperature=1.5, logit_bias=((4, 1.0), (20, 2.0)), bad_words=((9,), (2, 8))),
+        Sampling(top_p=0.9, presence_penalty=2.0, temperature=1.3, logit_bias=((30, 3.0),)),
+        Sampling(temperature=2, top_k=6, allowed_token_ids=tuple(range(1, 45, 2))),
+        Sampling(temperature=1.2, min_p=0.05, min_tokens=9, stop_token_ids=(3,)),
+    ],
+)
+def test_what_is_left_comes_as_often_as_it_should(shape: Sampling) -> None:
+    """Chi-square, with the least likely thrown together; each draw under a seed of its own."""
+    count, logits = 20_000, logits_of(1, 4)
+    seqs = (sequence(replace(shape, seed=seed), (1, 4, 4), (2, 4, 2)) for seed in range(count))
+    draws = [Draw(seq) for seq in seqs]
+    left = kept(logits[0].tolist(), draws[0])
+    total = sum(math.exp(x) for x in left.values())
+    expected = {token: count * math.exp(x) / total for token, x in left.items()}
+    seen = Counter(Sampler(VOCABULARY).sample(logits.repeat(count, 1), draws).tokens)
+    assert seen.keys() <= left.keys()
+    rare = {token for token, want in expected.items() if want < RARE}
+    cells = [(seen[token], want) for token, want in expected.items() if token not in rare]
+    if rare:
+        cells.append((sum(seen[one] for one in rare), sum(expected[one] for one in rare)))
+    assert len(cells) > 4
+    chi_square = sum((got - want) ** 2 / want for got, want in cells)
+    freedom = len(cells) - 1
+    bound = freedom * (1 - 2 / (9 * freedom) + NORMAL * math.sqrt(2 / (9 * freedom))) ** 3
+    assert chi_square < bound
 
 
 @pytest.mark.parametrize(
