@@ -169,11 +169,11 @@ class TorchEngine:
         """What the prompts that are to be pooled came to, where this batch was their last."""
         pooled, first = list[Pooled](), 0
         for chunk in batch:
-            rows = hidden[first : first + chunk.size]
-            first += chunk.size
             if chunk.seq.pooling is not None:
+                rows = hidden[first : first + chunk.size]
                 one = self.pooler.add(chunk.seq.pooling, chunk.start, rows)
                 pooled += [] if one is None else [one]
+            first += chunk.size
         return pooled
 
     def _sample(self, batch: Seq[Chunk], hidden: torch.Tensor) -> dict[RequestId, Drawn]:

@@ -46,9 +46,10 @@ def truncate(logits: Tensor, samplings: Seq[Sampling]) -> Iterator[Kept]:
         kept = ranked[few].masked_fill(ranked[few] < floors[few], -torch.inf)
         yield Kept(few, ids[few], kept)
     many = [row for row, within in enumerate(inside) if not within]
-    if doubtful := [row for row in many if not _is_exact(samplings[row], length, vocabulary)]:
-        part, asked = logits[doubtful], [samplings[row] for row in doubtful]
-        floors[doubtful] = _floors(part, _sorted(part), asked)
+    for row in many:  # singly: one row stays in the cache
+        if not _is_exact(samplings[row], length, vocabulary):
+            part = logits[row : row + 1]
+            floors[row] = _floors(part, _sorted(part), samplings[row : row + 1])
     if many:
         yield Kept(
             many, None, logits[many].masked_fill(logits[many] < floors[many], -torch.inf)
