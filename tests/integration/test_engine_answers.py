@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from engine.api import Sampled
 from engine.errors import EmptyPrompt, RequestTooLong, UnknownToken, UnusableSampling
-from engine.request import FinishReason, Grammar, Request, RequestId, Sampling
+from engine.request import FinishReason, Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import VOCABULARY, edit_config, make_checkpoint
 from tests.fakes.driver import assert_idle, load, prompt, run
@@ -119,7 +119,6 @@ def test_what_is_no_token_is_refused(
             {"allowed_token_ids": (7,), "stop_token_ids": (7,), "min_tokens": 1},
             UnusableSampling,
         ),
-        ({"grammar": Grammar("regex", "a")}, UnusableSampling),
     ],
 )
 def test_sampling_that_cannot_be_is_refused_and_named(

@@ -10,6 +10,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from engine.errors import UnusableSampling
 from engine.request import Grammar, Request, RequestId, Sampling
 from engine.sampling.masks import apply_bits, bits_of
 from engine.sampling.sampler import Draw, Sampler
@@ -257,6 +258,13 @@ def test_a_grammar_is_told_every_token_once_and_obeyed(temperature: float) -> No
         seq.tokens.append(tokens[0])
     (mask,) = parities.made
     assert mask.told == seq.tokens[2:-1]
+
+
+def test_a_grammar_that_nobody_can_make_is_refused() -> None:
+    seq = sequence(Sampling(grammar=Grammar("regex", "1")))
+    Sampler(VOCABULARY, Parities(VOCABULARY)).check(seq)
+    with pytest.raises(UnusableSampling, match="grammar"):
+        Sampler(VOCABULARY).check(seq)
 
 
 def test_a_grammar_and_a_list_are_both_obeyed() -> None:
