@@ -131,8 +131,11 @@ def _family(raw: Mapping[str, Any]) -> Family:
 
 
 def _refuse_what_we_cannot(raw: Mapping[str, Any], family: Family) -> None:
-    if raw.get("quantization_config"):
-        raise UnusableCheckpoint("config.json: quantized checkpoints are not supported")
+    if packed := raw.get("quantization_config"):
+        how = packed.get("quant_method") if isinstance(packed, Mapping) else packed
+        raise UnusableCheckpoint(
+            f"config.json: quantized checkpoints are not supported: quant_method {how}"
+        )
     for key, neutral in family.neutral.items():
         if raw.get(key) not in neutral:
             raise UnknownModel(f"config.json: {key} {raw[key]} is not supported")

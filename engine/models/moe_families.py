@@ -1,6 +1,7 @@
 """The families with experts, each by what makes it differ from Llama."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from engine.models.family import FULL, SLIDING, Family, Raw, every, windows
@@ -83,7 +84,8 @@ def _gpt_oss_today(raw: Raw) -> Raw:
     """MXFP4 is read; whatever else a checkpoint may be packed in is refused."""
     given = {**raw, "rope_parameters": raw.get("rope_parameters") or raw.get("rope_scaling")}
     given["rope_parameters"] = given["rope_parameters"] or GPT_OSS_ROPE
-    if (raw.get("quantization_config") or {}).get("quant_method") == MXFP4:
+    packed = raw.get("quantization_config")
+    if isinstance(packed, Mapping) and packed.get("quant_method") == MXFP4:
         given["quantization_config"] = None
     return given
 

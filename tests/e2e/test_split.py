@@ -19,6 +19,8 @@ FAMILIES = [
     "mistral",
     "qwen3",
     "gemma3_text",
+    "gpt_oss",
+    "deepseek_v3",
 ]  # tests/integration/test_parity.py has all
 SAMPLED = {"temperature": 1.0, "top_p": 0.9, "top_k": 50, "max_tokens": ANSWER}
 
