@@ -25,6 +25,10 @@ The experts of gpt-oss may be packed as MXFP4; they are unpacked when they are r
 may be stored one by one, as published, or stacked, as transformers has them. What a config
 asks for and we do not do is refused by name when a node starts.
 
+Random weights say nothing of a published model's range. Gemma 2 and 3 and GLM-4 were trained in
+bfloat16, and their values are known to leave what float16 can hold: run them in bfloat16. Of
+Gemma 3 as published for text and images (`gemma3`), only the text's part is loaded.
+
 ## Families and features
 
 The dtypes in which a feature was compared with transformers. In float32, 64 greedy tokens are
