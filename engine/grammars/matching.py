@@ -111,10 +111,11 @@ class GrammarMask:
         return self._vocabulary.words(self._vocabulary.eos) | self._end_words
 
     def _stuck(self, failure: str, *, drafting: bool) -> Words:
-        """Behind drafts it is not known yet whether this counts: the next step will see."""
-        if drafting:
-            return self._vocabulary.text & ~self._end_words
-        self.failure = failure
+        """Behind drafts it is not known yet whether this counts: an end that is drawn there
+        does not, and the next step will see.
+        """
+        if not drafting:
+            self.failure = failure
         return self._only_ends()
 
     def _text(self) -> Words | None:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tokenizers import Tokenizer
 
 from engine.api import Sampled
-from engine.request import Request, RequestId, Sampling
+from engine.request import FinishReason, Grammar, Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import assert_idle, copy_blocks, drain, eager, load, prompt, requests
@@ -14,11 +15,13 @@ from tests.fakes.driver import assert_idle, copy_blocks, drain, eager, load, pro
 ON = {"speculative_config": '{"num_speculative_tokens": 6}'}
 GREEDY = Sampling(max_tokens=40, temperature=0, ignore_eos=True)
 REPETITIVE = replace(GREEDY, allowed_token_ids=(5, 6))
+ROUNDS = Grammar("regex", "(the cat and the dog, ){1,5}end")
 SAMPLINGS = {
     "greedy": GREEDY,
     "seeded": replace(GREEDY, temperature=0.4, top_p=0.8, seed=3),
     "penalised": replace(GREEDY, repetition_penalty=1.05, frequency_penalty=0.02),
     "masked": REPETITIVE,
+    "grammar": replace(GREEDY, temperature=0.3, ignore_eos=False, grammar=ROUNDS),
     "biased": replace(GREEDY, logit_bias=((7, 3.0),), min_tokens=30, bad_words=((1, 2),)),
 }
 LENGTHS = (1, 7, 16, 17, 40, 90)
@@ -158,3 +161,16 @@ def test_split_is_one_engine(folder: Path, kind: str) -> None:
     assert [said[request.request_id] for request in asked] == expected
     assert sink.load.accepted_tokens > 0
     assert_idle(sink)
+
+
+def test_a_grammar_that_is_stuck_behind_drafts_fails_as_it_does_without(folder: Path) -> None:
+    """Its end may not be said, and drafts come true up to there."""
+    vocabulary = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    letters = tuple(vocabulary.encode("ab").ids)
+    stuck = replace(GREEDY, allowed_token_ids=letters, grammar=Grammar("regex", "(ab){10}x"))
+    (request,), engine = requests(PROMPTS[-1:], stuck), load(folder, **ON)
+    (expected,), (said,) = (told(one, [request]).values() for one in (load(folder), engine))
+    assert expected[-1].finish is FinishReason.ERROR
+    assert said[-1].finish is FinishReason.ERROR
+    assert tokens(said) == tokens(expected)
+    assert engine.load.accepted_tokens > 8
