@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import cycle
 
 from engine.scheduling.sequence import Sequence
+from tests.fakes.engine import FakeEngine
 from tests.fakes.model import VOCABULARY, alone
 
 
@@ -27,3 +29,11 @@ class Oracle:
     def judge(self, seq: Sequence, drafted: int, accepted: int) -> None:
         assert 0 <= accepted <= drafted
         self.judged.append((drafted, accepted))
+
+
+def drafting(*, chunk: int = 8, **limits: int) -> FakeEngine:
+    """An engine whose drafts are as long and as right as they can be, and as wrong."""
+    engine = FakeEngine(**{"chunk": chunk, **limits})
+    lengths, rights = cycle([1, 4, 2, 3]), cycle([4, 1, 4, 4, 0])
+    engine.scheduler.drafter = Oracle(lambda: next(lengths), lambda: next(rights))
+    return engine
