@@ -11,7 +11,6 @@ from engine.pooling.config import PoolingConfig
 from engine.pooling.reading import MODULES, read_pooling
 
 CONFIG = "config.json"
-POOLING = "1_Pooling/config.json"
 log = logging.getLogger(__name__)
 
 
@@ -38,8 +37,22 @@ def _folder(model: str) -> Path | None:
         return folder
     from transformers.utils.hub import cached_file  # takes a second, and no torch
 
-    names = (MODULES, POOLING, CONFIG)
-    found = [
-        cached_file(model, name, _raise_exceptions_for_missing_entries=False) for name in names
-    ]
-    return Path(found[-1]).parent if found[-1] else None
+    def fetch(name: str) -> str | None:
+        found: str | None = cached_file(
+            model, name, _raise_exceptions_for_missing_entries=False
+        )
+        return found
+
+    modules, config = fetch(MODULES), fetch(CONFIG)
+    for path in _paths(Path(modules)) if modules else ():
+        fetch(f"{path}/{CONFIG}")
+    return Path(config).parent if config else None
+
+
+def _paths(modules: Path) -> list[str]:
+    """The folders of the layers behind the model; none of a file that says nothing sensible."""
+    try:
+        said = msgspec.json.decode(modules.read_bytes(), type=list[dict[str, object]])
+    except UNREADABLE:
+        return []
+    return [str(one["path"]) for one in said if one.get("path")]

@@ -18,12 +18,15 @@ from engine.scheduling.room import Limits
 from engine.settings import EngineConfig
 
 UNUSED = "pooler."  # a head of BERT's that many checkpoints leave out, and that we never ask
+HEADS = ("Model", "ForMaskedLM", "ForPreTraining", "ForCausalLM", "ForSequenceClassification")
+"""Of architectures: none, those of pretraining, which are left out, and a classifier's."""
 
 
 def load_encoder(
     checkpoint: Checkpoint, config: EngineConfig, dtype: torch.dtype, limits: Limits
 ) -> EncoderEngine:
     """Raises UnusableCheckpoint, naming what is missing."""
+    _refuse_other_heads(checkpoint)
     pooling = read_pooling(checkpoint.folder, checkpoint.config)
     longest = longest_prompt(checkpoint.folder, checkpoint.config)
     most = config.max_model_len or longest
@@ -34,6 +37,13 @@ def load_encoder(
     info = EngineInfo(checkpoint.fingerprint(), most, 1, name, 1, (), pooling)
     layers = load_layers(checkpoint.folder, pooling, model.device)
     return EncoderEngine(info, model, limits, Pooler(pooling, layers=layers))
+
+
+def _refuse_other_heads(checkpoint: Checkpoint) -> None:
+    """What was trained to tag words or to answer questions makes no sensible vectors."""
+    names = checkpoint.config.get("architectures") or ()
+    if odd := [name for name in names if not str(name).endswith(HEADS)]:
+        raise UnusableCheckpoint(f"config.json: {odd[0]} makes neither vectors nor classes")
 
 
 def _model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> EncoderModel:

@@ -186,3 +186,17 @@ def test_a_checkpoint_that_lacks_tensors_is_refused(tmp_path: Path) -> None:
     edit_config(tmp_path, {"num_hidden_layers": 3})
     with pytest.raises(UnusableCheckpoint, match=r"tensor encoder.layer.2"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("head", ["TokenClassification", "QuestionAnswering"])
+def test_a_head_for_something_else_is_refused(tmp_path: Path, head: str) -> None:
+    made(tmp_path, "bert", f"AutoModelFor{head}")
+    with pytest.raises(UnusableCheckpoint, match=f"BertFor{head}"):
+        opened(tmp_path)
+
+
+def test_a_head_of_pretraining_is_left_out(tmp_path: Path) -> None:
+    made(tmp_path, "bert", "AutoModelForMaskedLM")
+    (found,) = embed(opened(tmp_path), poolings(PROMPTS[2:3]))
+    wanted = pooled_by_hand(theirs(tmp_path, PROMPTS[2]), "cls")
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)

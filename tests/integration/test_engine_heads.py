@@ -137,3 +137,12 @@ def test_layers_behind_the_pooling_count(tmp_path: Path, family: str) -> None:
         inner = torch.tanh(mean @ wide["linear.weight"].T + wide["linear.bias"])
         wanted = torch.nn.functional.normalize(inner @ narrow["linear.weight"].T, dim=-1)
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+def test_what_transformers_runs_for_us_makes_embeddings_too(tmp_path: Path) -> None:
+    FAMILY_SHAPE.setdefault("opt", {})
+    make_checkpoint(tmp_path, "opt", ffn_dim=48, word_embed_proj_dim=32, pad_token_id=1)
+    engine = load(tmp_path, max_num_batched_tokens=24, block_size=4)
+    for tokens, found in zip(PROMPTS, embed(engine, poolings(PROMPTS)), strict=True):
+        wanted = pooled_by_hand(hidden_states(tmp_path, tokens), "last")
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
