@@ -25,6 +25,7 @@ class Shape:
     head_dim: int = 64
     vocab_size: int = 8000
     max_position_embeddings: int = 1024
+    tie_word_embeddings: bool = False
 
 
 def write_checkpoint(folder: Path, shape: Shape, *, dtype: torch.dtype, seed: int = 0) -> None:
@@ -35,7 +36,6 @@ def write_checkpoint(folder: Path, shape: Shape, *, dtype: torch.dtype, seed: in
         "hidden_act": "silu",
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
         "torch_dtype": str(dtype).removeprefix("torch."),
         "eos_token_id": 0,
         **asdict(shape),
@@ -67,7 +67,8 @@ def _sizes(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"{base}.mlp.down_proj.weight", (hidden, inner)
     yield "model.embed_tokens.weight", (shape.vocab_size, hidden)
     yield "model.norm.weight", (hidden,)
-    yield "lm_head.weight", (shape.vocab_size, hidden)
+    if not shape.tie_word_embeddings:
+        yield "lm_head.weight", (shape.vocab_size, hidden)
 
 
 def _write_tokenizer(folder: Path, vocabulary: int) -> None:

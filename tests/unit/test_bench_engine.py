@@ -1,12 +1,16 @@
 """The floor is counted on what the checkpoint really has."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 
 from bench.checkpoint import Shape, write_checkpoint
-from bench.engine import Work
+from bench.engine.ours import Ours
+from bench.engine.rates import Rates
+from bench.engine.work import Work
+from engine.settings import EngineConfig
 
 SHAPE = Shape(
     hidden_size=8,
@@ -32,7 +36,7 @@ def test_a_prompt_costs_two_operations_a_weight_and_attention_the_square() -> No
     work = Work(SHAPE)
     pair = 4 * SHAPE.num_hidden_layers * SHAPE.num_attention_heads * SHAPE.head_dim
     causal = pair / 2  # half of all pairs of tokens see each other
-    assert work.prompt_flop(10) == (
+    assert work.prompt_operations(10) == (
         2 * 10 * work.layer_weights + 10 * 10 * causal + 2 * work.head_weights
     )
 
@@ -42,3 +46,26 @@ def test_a_step_reads_weights_once_and_each_sequences_kv() -> None:
     kv = 2 * SHAPE.num_hidden_layers * SHAPE.num_key_value_heads * SHAPE.head_dim
     weights = work.layer_weights + work.head_weights
     assert work.step_bytes(3, 5) == 2 * (weights + 3 * 5 * kv)
+
+
+def test_a_tied_head_is_not_in_the_file(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, replace(SHAPE, tie_word_embeddings=True), dtype=torch.bfloat16)
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        assert "lm_head.weight" not in set(file.keys())
+
+
+def test_the_shortest_time_is_that_of_what_takes_longer() -> None:
+    rates = Rates(threads=1, operations=10.0, read_bytes=2.0)
+    assert rates.seconds(operations=50, read_bytes=4) == 5
+    assert rates.seconds(operations=10, read_bytes=8) == 4
+
+
+def test_steps_are_measured_on_kv_that_was_never_computed(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, SHAPE, dtype=torch.bfloat16)
+    settings = EngineConfig(model=str(tmp_path), threads=1)
+    ours = Ours.load(settings, SHAPE, sequences=3, tokens=60)
+    assert ours.prompt_s(50, runs=1) > 0
+    assert ours.step_s(batch=3, context=40, steps=4) > 0
+    assert "attend" in ours.profile(batch=2, context=50, steps=4)
+    ours.engine.step()  # checks that no block is lost
+    assert ours.engine.load.free_blocks == ours.engine.load.total_blocks

@@ -1,0 +1,77 @@
+"""transformers' continuous batching, measured on the same checkpoint.
+
+All sequences of a decode run have the same prompt, whose KV transformers then computes once
+and shares: only its steps are measured, and sharing can only make them faster.
+"""
+
+import logging
+import statistics
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+from transformers.utils.logging import disable_progress_bar
+
+PAGE = 256
+BATCH_TOKENS = 1024
+PATIENCE_S = 300
+
+
+@dataclass(slots=True)
+class Theirs:
+    """One of its managers, with pages for the largest batch and context."""
+
+    manager: Any
+
+    @classmethod
+    @contextmanager
+    def load(cls, folder: str, sequences: int, tokens: int) -> Iterator["Theirs"]:
+        """Loaded as its own documentation does it, in bfloat16, with torch's attention."""
+        logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
+        disable_progress_bar()  # type: ignore[no-untyped-call]
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.bfloat16, attn_implementation="sdpa"
+        )
+        greedy = GenerationConfig(  # type: ignore[no-untyped-call]
+            do_sample=False, eos_token_id=-1, max_new_tokens=1
+        )
+        pages = sequences * (tokens // PAGE + 2)
+        batching = ContinuousBatchingConfig(num_blocks=pages, max_batch_tokens=BATCH_TOKENS)
+        with model.continuous_batching_context_manager(
+            generation_config=greedy, continuous_batching_config=batching, timeout=5
+        ) as manager:
+            yield cls(manager)
+
+    def prompt_s(self, length: int, runs: int) -> float:
+        """Median seconds from submission to the first token, of prompts it has not seen."""
+        times = list[float]()
+        for _ in range(runs):
+            prompt = torch.randint(1, 8000, (length,)).tolist()
+            (result,) = self._run([prompt], 1)
+            times.append(result.timestamps[0] - result.created_time)
+        return statistics.median(times)
+
+    def step_s(self, batch: int, context: int, steps: int) -> float:
+        """Mean seconds of a step, while all sequences are past their prompts."""
+        prompt = torch.randint(1, 8000, (context,)).tolist()
+        self._run([prompt], 1)
+        results = self._run([prompt] * batch, steps + batch)
+        begin = max(one.timestamps[0] for one in results)
+        end = min(one.timestamps[-1] for one in results)
+        within: list[float] = [at for at in results[0].timestamps if begin <= at <= end]
+        return (within[-1] - within[0]) / (len(within) - 1)
+
+    def _run(self, prompts: list[list[int]], tokens: int) -> list[Any]:
+        names = [uuid.uuid4().hex for _ in prompts]
+        for name, prompt in zip(names, prompts, strict=True):
+            self.manager.add_request(
+                prompt, request_id=name, max_new_tokens=tokens, record_timestamps=True
+            )
+        results = [self.manager.get_result(timeout=PATIENCE_S) for _ in names]
+        failed = [one for one in results if one is None or one.error]
+        assert not failed, f"transformers did not answer: {failed[0]}"
+        return results

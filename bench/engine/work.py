@@ -1,0 +1,62 @@
+"""What a model of some shape has to do: operations and bytes, counted from its weights."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from bench.checkpoint import Shape
+
+BYTES = torch.bfloat16.itemsize
+LONGEST = 8192
+SHAPES = {
+    "tiny": replace(Shape(), max_position_embeddings=LONGEST),
+    "0.5b": Shape(  # Qwen2.5-0.5B's dimensions
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        head_dim=64,
+        vocab_size=151936,
+        max_position_embeddings=LONGEST,
+        tie_word_embeddings=True,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Of a random Llama in bfloat16, or with weights of another size."""
+
+    shape: Shape
+    weight_bytes: float = BYTES
+
+    @property
+    def layer_weights(self) -> int:
+        """Of all layers together."""
+        one = self.shape
+        attention = (2 * one.num_attention_heads + 2 * one.num_key_value_heads) * one.head_dim
+        return one.num_hidden_layers * one.hidden_size * (attention + 3 * one.intermediate_size)
+
+    @property
+    def head_weights(self) -> int:
+        """Of the last product, onto the vocabulary."""
+        return self.shape.hidden_size * self.shape.vocab_size
+
+    def prompt_operations(self, tokens: int) -> int:
+        """All layers for all tokens, attention to those before, and one row of logits."""
+        heads = self.shape.num_hidden_layers * self.shape.num_attention_heads
+        attention = 2 * heads * self.shape.head_dim * tokens * tokens
+        return 2 * self.layer_weights * tokens + attention + 2 * self.head_weights
+
+    def step_operations(self, sequences: int, tokens: int) -> int:
+        """Every weight for each sequence, and its attention to all its tokens."""
+        heads = self.shape.num_hidden_layers * self.shape.num_attention_heads
+        weights = self.layer_weights + self.head_weights
+        return sequences * (2 * weights + 4 * heads * self.shape.head_dim * tokens)
+
+    def step_bytes(self, sequences: int, tokens: int) -> float:
+        """Every weight once, and the KV of every sequence."""
+        kv = 2 * self.shape.num_hidden_layers * self.shape.num_key_value_heads
+        read = sequences * tokens * kv * self.shape.head_dim
+        return self.weight_bytes * (self.layer_weights + self.head_weights) + BYTES * read
