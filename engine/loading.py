@@ -1,14 +1,15 @@
 """From a model's name and a few numbers to a running engine."""
 
+import logging
 import os
 
 import torch
 
 from engine.api import Engine, EngineInfo
 from engine.attention.kv_memory import KvMemory
-from engine.errors import UnusableCheckpoint
+from engine.errors import NoKernels, UnusableCheckpoint
 from engine.grammars.compiling import load_grammars
-from engine.kernels.native import open_kernels
+from engine.kernels.native import Kernels, open_kernels
 from engine.models.checkpoint import open_checkpoint
 from engine.models.choosing import kv_variant, load_model, read_config
 from engine.models.model import Shape
@@ -21,6 +22,7 @@ from engine.scheduling.room import Limits
 from engine.settings import EngineConfig, read_speculative_config
 from engine.torch_engine import TorchEngine
 
+log = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CPU_BATCH_TOKENS, BATCH_TOKENS = 256, 2048
 KV_SHARE_OF_FREE_MEMORY = 0.25
@@ -46,14 +48,15 @@ def load_engine(config: EngineConfig) -> TorchEngine:
     dtype, max_len = _dtype(config.dtype, shape.dtype), _max_len(config, shape)
     pooling = read_pooling(checkpoint.folder, checkpoint.config)
     pooler = load_pooler(checkpoint, pooling, shape.hidden_size, device)
-    kernels = open_kernels(config.cpu_kernels) if device.type == "cpu" else None
+    kernels = _kernels(config, dtype, device)
     model = load_model(checkpoint, shape, dtype, device, max_len, kernels)
+    _tell_of_quantization(kernels)
     kv = model.kv_shape
     block_bytes = config.block_size * kv.numbers * dtype.itemsize
     blocks = _num_blocks(config, max_len, block_bytes, device)
     memory = KvMemory(kv, blocks, config.block_size, dtype, device, kernels)
     info = EngineInfo(
-        checkpoint.fingerprint(kv_variant(shape, max_len)),
+        checkpoint.fingerprint(kv_variant(shape, max_len) + (config.quantization or "")),
         max_len,
         config.block_size,
         str(dtype).removeprefix("torch."),
@@ -74,6 +77,29 @@ def load_engine(config: EngineConfig) -> TorchEngine:
             checkpoint.folder, engine.sampler.vocabulary, info.eos_token_ids
         )
     return engine
+
+
+def _kernels(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Kernels | None:
+    """Raises NoKernels where what is demanded needs them."""
+    kernels = open_kernels(config.cpu_kernels) if device.type == "cpu" else None
+    if config.quantization is None:
+        return kernels
+    wanted = f"--quantization {config.quantization}"
+    if kernels is None:
+        raise NoKernels(f"{wanted} needs the compiled CPU kernels")
+    if dtype is not torch.bfloat16:
+        raise UnusableCheckpoint(f"{wanted} goes with bfloat16, and --dtype is {dtype}")
+    kernels.quantize()
+    return kernels
+
+
+def _tell_of_quantization(kernels: Kernels | None) -> None:
+    """What it cost, or that there was nothing to quantize."""
+    if kernels is None or kernels.quantizer is None:
+        return
+    if not kernels.quantizer.errors:
+        raise UnusableCheckpoint("--quantization: no product of this model can be quantized")
+    log.info("%s", kernels.quantizer.summary())
 
 
 def _batch_tokens(device: torch.device) -> int:

@@ -42,8 +42,8 @@ class EngineConfig:
     """None means: as the checkpoint or the machine suggests.
 
     `kv_cache_memory_bytes` bounds the KV blocks, `threads` the cores of the CPU. `cpu_kernels`
-    are `native`, `torch`, or `auto`: native if they can be had. `speculative_config` is JSON
-    of a SpeculativeConfig; None foretells nothing.
+    are `native`, `torch`, or `auto`: native if they can be had. `quantization` is `int8` or
+    nothing. `speculative_config` is JSON of a SpeculativeConfig; None foretells nothing.
     """
 
     model: str
@@ -58,4 +58,5 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     threads: int | None = None
     cpu_kernels: str = "auto"
+    quantization: str | None = None
     speculative_config: str | None = None

@@ -18,11 +18,12 @@ from typing import Annotated, Literal
 import cyclopts
 import torch
 
+from bench.books import books_us
 from bench.checkpoint import write_checkpoint
 from bench.engine.ours import Ours
 from bench.engine.rates import Rates, measure_rates
 from bench.engine.theirs import Theirs
-from bench.engine.work import SHAPES, Work
+from bench.engine.work import BYTES, SHAPES, Work
 from engine.settings import EngineConfig
 
 ROOM = 64  # tokens behind the context: what is decoded of it
@@ -47,6 +48,8 @@ class Options:
     """Whether it is measured, too."""
     cpu_kernels: Literal["auto", "native", "torch"] = "auto"
     """Of our engine."""
+    quantization: Literal["int8"] | None = None
+    """Of our engine."""
     profile: bool = False
     """Where the time of our decode steps goes, besides."""
 
@@ -62,8 +65,9 @@ class Bench:
     work: Work = field(init=False)
 
     def __post_init__(self) -> None:
-        """Its work follows from its shape."""
-        self.work = Work(SHAPES[self.name])
+        """Its work follows from its shape. Operations on 8 bits have bfloat16's ceiling."""
+        narrow = self.options.quantization is not None
+        self.work = Work(SHAPES[self.name], weight_bytes=1 if narrow else BYTES)
 
     def run(self) -> None:
         """Load both, and print a line for each measurement."""
@@ -72,7 +76,10 @@ class Bench:
         sequences = max(options.batches, default=1)
         tokens = max(*options.contexts, *options.prompts, 1) + ROOM
         settings = EngineConfig(
-            model=self.folder, threads=options.threads, cpu_kernels=options.cpu_kernels
+            model=self.folder,
+            threads=options.threads,
+            cpu_kernels=options.cpu_kernels,
+            quantization=options.quantization,
         )
         with ExitStack() as stack:
             ours = Ours.load(settings, self.work.shape, sequences, tokens)
@@ -124,6 +131,8 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
     for name in options.shapes:
         with tempfile.TemporaryDirectory() as folder:
             Bench(name, options, rates, folder).run()
+    for batch in options.batches:
+        _say(f"books of {batch:3} that decode: {books_us(batch):.1f} us a sequence and step")
     _say(f"rates at the end: {measure_rates()}")
 
 

@@ -40,6 +40,7 @@ class Ours:
                 model=settings.model,
                 threads=settings.threads,
                 cpu_kernels=settings.cpu_kernels,
+                quantization=settings.quantization,
                 max_num_seqs=sequences,
                 max_model_len=tokens,
                 block_size=BLOCK,

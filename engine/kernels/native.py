@@ -18,6 +18,7 @@ from engine.errors import NoKernels
 from engine.kernels.attention import FORMATS, PagedAttention
 from engine.kernels.build import library
 from engine.kernels.few_rows import FewRows, packed_as_we_read
+from engine.kernels.int8 import Quantizer
 
 log = logging.getLogger(__name__)
 Numbers: TypeAlias = "array[int]"  # of type "q"
@@ -26,6 +27,7 @@ _POINTER, _NUMBER = c_void_p, c_int64
 _HEAVY = {  # Python goes on meanwhile
     "pd_attend": (_POINTER, _POINTER),
     "pd_multiply": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
+    "pd_multiply_int8": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
 }
 _LIGHT = {  # over before another thread could have done anything
     "pd_norm": (*[_POINTER] * 3, *[_NUMBER] * 7, c_float),
@@ -36,15 +38,25 @@ _LIGHT = {  # over before another thread could have done anything
 
 
 class Kernels:
-    """The library; opened once and handed to what calculates."""
+    """The library; opened once and handed to what calculates.
+
+    With a `quantizer` products have weights of 8 bits.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.quantizer: Quantizer | None = None
         self.library, self._light = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
         for opened, functions in ((self.library, _HEAVY), (self._light, _LIGHT)):
             for name, kinds in functions.items():
                 function = getattr(opened, name)
                 function.argtypes, function.restype = kinds, None
+
+    def quantize(self) -> None:
+        """From now on; raises NoKernels where the CPU has no instructions for it."""
+        if not self.library.pd_quads():
+            raise NoKernels("weights of 8 bits want a CPU with AVX512-VNNI and AVX512-BF16")
+        self.quantizer = Quantizer(self.library)
 
     def attention(
         self, memory: Tensor, value_width: int | None, spans: Numbers, tables: Numbers

@@ -62,6 +62,8 @@ def linear(
     weight: Tensor, bias: Tensor | None = None, kernels: Kernels | None = None
 ) -> Linear:
     """The fastest way to multiply with this weight; a packed one is a copy."""
+    if kernels is not None and kernels.quantizer is not None:
+        return kernels.quantizer.linear(weight, bias)
     if weight.device.type == "cpu" and weight.dtype is torch.bfloat16 and _has_bfloat16():
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         few = None if kernels is None else kernels.few_rows(packed, weight, bias)

@@ -11,6 +11,9 @@
 #include <immintrin.h>
 #define PD_PAIRS 1
 #endif
+#if defined(__AVX512VNNI__) && defined(PD_PAIRS)
+#define PD_QUADS 1
+#endif
 
 namespace pd {
 

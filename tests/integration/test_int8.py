@@ -1,0 +1,63 @@
+"""Weights of 8 bits: by the formula, close to what they were, refused where they cannot be."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from deploy.config import DEMO_MODEL
+from engine.errors import NoKernels, UnusableCheckpoint
+from engine.kernels.build import library
+from engine.kernels.int8 import quantize
+from engine.kernels.native import Kernels
+from engine.models.linear import linear
+from tests.fakes.checkpoints import make_checkpoint
+from tests.fakes.driver import load, prompt, prompt_logits
+
+kernels = Kernels(library())
+pytestmark = pytest.mark.skipif(
+    not kernels.library.pd_quads(), reason="this CPU has no instructions for 8 bits"
+)
+CLOSE = 0.05  # of the norm of a model's logits
+
+
+@pytest.mark.parametrize("rows", [1, 6, 33])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1376, 256), (33, 18), (1, 1), (130, 4864)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_product_is_what_the_formula_says(
+    rows: int, outputs: int, inputs: int, bias: bool
+) -> None:
+    narrow = Kernels(library())
+    narrow.quantize()
+    weight, asked = (
+        torch.randn(outputs, inputs).bfloat16(),
+        torch.randn(rows, inputs).bfloat16(),
+    )
+    asked[0] = 0
+    offsets = torch.randn(outputs).bfloat16() if bias else None
+    answer = linear(weight, offsets, narrow)(asked)
+    (whole, scales), (ours, our_scales) = quantize(weight), quantize(asked)
+    exact = (ours.double() @ whole.double().T) * our_scales[:, None].double() * scales.double()
+    exact += 0 if offsets is None else offsets.double()
+    torch.testing.assert_close(answer.double(), exact, rtol=0.01, atol=0.01 * inputs**0.5)
+
+
+def test_the_demo_model_says_nearly_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    tokens = prompt(100)
+    plain = load(DEMO_MODEL, dtype="bfloat16")
+    with caplog.at_level(logging.INFO, "engine.loading"):
+        narrow = load(DEMO_MODEL, dtype="bfloat16", quantization="int8")
+    ours, theirs = (prompt_logits(one, tokens, 32) for one in (narrow, plain))
+    assert (ours - theirs).norm() < CLOSE * theirs.norm()
+    assert not torch.equal(ours, theirs)
+    assert "products have weights of 8 bits" in caplog.text
+    assert narrow.info.fingerprint != plain.info.fingerprint
+
+
+def test_what_cannot_be_quantized_is_refused(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "llama")
+    with pytest.raises(NoKernels, match="--quantization int8 needs"):
+        load(tmp_path, dtype="bfloat16", quantization="int8", cpu_kernels="torch")
+    with pytest.raises(UnusableCheckpoint, match="goes with bfloat16"):
+        load(tmp_path, dtype="float32", quantization="int8")
