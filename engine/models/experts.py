@@ -97,7 +97,8 @@ class SparseMlp:
         """See Mlp in engine/models/decoder.py."""
         weights, chosen = self.router(normed)
         answers = self._routed(normed, chosen)  # [tokens, top_k, hidden]
-        mixed = torch.bmm(weights.to(normed.dtype).unsqueeze(1), answers).squeeze(1)
+        weighed = answers * weights.unsqueeze(-1)  # in the router's dtype
+        mixed = weighed.sum(1).to(normed.dtype)
         return mixed if self.shared is None else mixed + self.shared(normed)
 
     def _routed(self, hidden: Tensor, chosen: Tensor) -> Tensor:
@@ -116,15 +117,14 @@ class SparseMlp:
         sorted_answers = torch.cat(
             [expert.down(ours) for expert, ours in zip(used, middle.split(counts), strict=True)]
         )
-        answers = torch.empty_like(sorted_answers).index_copy_(0, order, sorted_answers)
-        return answers.view(tokens, top_k, -1)
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order), device=order.device)
+        return sorted_answers[back].view(tokens, top_k, -1)
 
 
 def _within_groups(wanted: Tensor, groups: Groups) -> Tensor:
     """The same scores, -inf outside of each token's best groups."""
-    grouped: Tensor = wanted.unflatten(
-        -1, (groups.count, -1)
-    )  # [tokens, groups, experts of one]
+    grouped: Tensor = wanted.unflatten(-1, (groups.count, -1))  # [tokens, groups, experts]
     quality = grouped.topk(groups.judged_by, dim=-1).values.sum(-1)
     best = quality.topk(groups.chosen, dim=-1).indices
     closed = torch.ones_like(quality, dtype=torch.bool).scatter_(1, best, value=False)
