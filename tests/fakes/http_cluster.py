@@ -97,6 +97,7 @@ async def http_cluster(
         pooling = PoolingPipeline(pipeline, client)
         door = Observed(pipeline, ProxyMetrics(registry), "tiny", pooling)
         served = Served(("tiny",), codec or byte_level(), lambda: CONTEXT)
+        stack.callback(served.grammars.close)
         instances = Instances(session, registry, beat_s=0.01)
         app = create_app(door, served, instances, guard or Guard(admin_key=ADMIN))
         url = await stack.enter_async_context(serving(app))

@@ -22,6 +22,13 @@ from tests.fakes.http_cluster import HttpCluster, http_cluster
 EXAMPLES = 60
 PATIENCE_S = 10
 TOKEN = st.integers(0, VOCABULARY - 1)
+STRUCTURED = st.sampled_from(
+    [
+        *({"regex": "[a-c]+"}, {"regex": "(a"}, {"choice": ["a", "bc"]}, {"json": {}}),
+        *({"json_object": True}, {"grammar": 'root ::= "a" root'}, {"grammar": "?"}),
+        *({"json": "{"}, {"json": {"type": "integer"}}, {"structural_tag": "{}"}, {}),
+    ]
+)
 GOOD: dict[str, st.SearchStrategy[Any]] = {
     "temperature": st.floats(0, 5),
     "top_p": st.floats(0, 1, exclude_min=True),
@@ -38,6 +45,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "max_tokens": st.integers(3, 8),
     "ignore_eos": st.booleans(),
     "prompt_logprobs": st.integers(0, 20),
+    "structured_outputs": STRUCTURED,
 }
 TEXT_ONLY: dict[str, st.SearchStrategy[Any]] = {
     "bad_words": st.lists(st.text(min_size=1, max_size=5).filter(str.strip), max_size=3),
@@ -153,6 +161,9 @@ async def test_node_calls(folder: Path) -> None:
             data = await answer.read()
             if answer.status != 200:
                 check_refusal(answer.status, json.loads(data), wish)
+            elif b'"error":' in data:  # found out once it had begun
+                frame = next(one for one in data.split(b"\n\n") if b'"error":' in one)
+                check_refusal(400, json.loads(frame.removeprefix(b"data: ")), wish)
             else:
                 assert b'"finish_reason":"' in data
 
