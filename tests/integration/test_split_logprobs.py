@@ -1,13 +1,18 @@
 """Log-probabilities are said once each, and beside the right token, whoever dies."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.generator import EndEvent, Event, PromptEvent, TokenEvent
+from api.generator import EndEvent, Event, Leg, PromptEvent, TicketEvent, TokenEvent
 from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import FinishReason, Logprob, Request, RequestId, Sampling
+from kv_transfer.ticket import KvTicket
 from proxy.pipeline import Relay
 from proxy.routing import Plan
 from tests.fakes.cluster import Cluster
@@ -99,3 +104,32 @@ def test_what_a_leg_repeats_is_left_out_with_all_that_is_told_of_it() -> None:
     relay, first = Relay(Plan(P, D)), TokenEvent((7,), logprobs=(SOME,))
     rest = TokenEvent((8,), logprobs=(SOME,))
     assert said(relay, (P, first), (D, WORD)) == [[first], [rest]]
+
+
+class SlowToTell:
+    """A prefill node that gives its ticket, and tells of the prompt when decode is over."""
+
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+        self.asked: list[int | None] = []
+
+    async def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
+        self.asked.append(request.sampling.prompt_logprobs)
+        if node.role is Role.PREFILL:
+            yield TicketEvent(KvTicket("t", "e", "h", 1, "f"))
+            await self.over.wait()
+            yield PromptEvent(0, FORETOLD)
+        else:
+            assert leg.ticket
+            yield WORD
+            self.over.set()
+            yield LAST
+
+
+async def test_the_prompts_likelihood_comes_first_however_quick_decode_is() -> None:
+    cluster, client = Cluster(), SlowToTell()
+    pipeline = replace(cluster.pipeline, client=client)
+    async with asyncio.timeout(10):
+        heard = [event async for event in pipeline.stream(request())]
+    assert heard == [PromptEvent(0, FORETOLD), WORD, LAST]
+    assert client.asked == [0, None]  # who fetches the prompt does not run it
