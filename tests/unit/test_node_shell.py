@@ -166,13 +166,16 @@ def test_metrics_count_what_was_said() -> None:
         (rid, TokenEvent((8,), FinishReason.LENGTH)),
         (rid, FailedEvent("x", retryable=True)),
     ]
-    metrics.book(News(events, EngineLoad(1, 2, 3, 10, 4)))
+    metrics.book(News(events, EngineLoad(1, 2, 3, 10, 4, 5, 6, 7)))
     read = metrics.registry.get_sample_value
     assert read("pdserve_kv_blocks_used") == 7
     assert read("pdserve_kv_blocks_total") == 10
     assert read("pdserve_requests_waiting") == 1
     assert read("pdserve_requests_running") == 2
     assert read("pdserve_preemptions_total") == 4
+    assert read("pdserve_spec_decode_num_drafts_total") == 5
+    assert read("pdserve_spec_decode_num_draft_tokens_total") == 6
+    assert read("pdserve_spec_decode_num_accepted_tokens_total") == 7
     assert read("pdserve_generation_tokens_total") == 2
     assert read("pdserve_prompt_tokens_cached_total") == 16
     assert read("pdserve_kv_transfer_bytes_total") == 4096
