@@ -2,7 +2,8 @@
 
 What is accepted, by kind:
 
-json_schema     a JSON Schema as JSON. A keyword that cannot be honoured is refused.
+json_schema     a JSON Schema as JSON. A keyword that cannot be honoured is refused. Blanks
+                are few, unless `x-guidance`, llguidance's own key, has other options.
 json_object     any JSON object; there is no source.
 regex           the syntax of Rust's `regex` crate, for the whole answer: `^` and `$` are at
                 both ends already. There are no look-arounds and no back-references.
@@ -13,15 +14,18 @@ structural_tag  xgrammar's JSON, of both ages; see `engine/grammars/structural_t
 """
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, LLParserLimits
 
 from engine.errors import GrammarRefused
 from engine.grammars.gbnf import ebnf_to_lark
 from engine.grammars.lark import quoted, regex
-from engine.grammars.tag_writing import structural_tag_to_grammar
+from engine.grammars.tag_writing import OPTIONS, WHITESPACE, structural_tag_to_grammar
 from engine.request import Grammar
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
 
 LONGEST_SOURCE = 262_144  # characters
 LONGEST_REASON = 300
@@ -53,10 +57,22 @@ def to_llguidance(grammar: Grammar) -> str:
     if grammar.kind == "structural_tag":
         return structural_tag_to_grammar(source)
     if grammar.kind == "json_object":
-        return LLMatcher.grammar_from_json_schema(ANY_OBJECT)
+        return _json(ANY_OBJECT)
     if grammar.kind == "json_schema":
-        return LLMatcher.grammar_from_json_schema(_schema(source))
+        return _json(source)
     return LLMatcher.grammar_from_lark(_lark(grammar))
+
+
+def _json(source: str) -> str:
+    schema = read_json(source, "json_schema")
+    if isinstance(schema, bool):
+        return LLMatcher.grammar_from_json_schema(source)
+    if not isinstance(schema, dict):
+        raise GrammarRefused("json_schema must be an object or a boolean")
+    if OPTIONS in schema:
+        return LLMatcher.grammar_from_json_schema(source)
+    style: JsonCompileOptions = {"whitespace_pattern": WHITESPACE}
+    return LLMatcher.grammar_from_json_schema(source, defaults=style)
 
 
 def _lark(grammar: Grammar) -> str:
@@ -78,12 +94,6 @@ def read_json(source: str, kind: str) -> Any:  # noqa: ANN401 - JSON of any shap
         return json.loads(source)
     except (ValueError, RecursionError) as error:
         raise GrammarRefused(f"{kind} is not valid JSON: {reason(str(error))}") from error
-
-
-def _schema(source: str) -> str:
-    if not isinstance(read_json(source, "json_schema"), dict | bool):
-        raise GrammarRefused("json_schema must be an object or a boolean")
-    return source
 
 
 def _choice(source: str) -> str:

@@ -29,6 +29,9 @@ from engine.grammars.structural_tags import (
 )
 
 ANYTHING = "/(?s:.*)/"
+OPTIONS = "x-guidance"
+WHITESPACE = r" |\r?\n[ \t]{0,32}"
+"""Between tokens of JSON: a blank, or a new line and its indent; models may dwell on more."""
 MOST_PARTS = 2_000
 LARGEST_REPEAT = 10_000
 
@@ -92,7 +95,10 @@ class _Writer:
     def _json(self, one: JsonSchema) -> str:
         if one.style != "json" or one.any_order:
             raise GrammarRefused("structural_tag: style and any_order are not supported")
-        return self._rule(f"%json {json.dumps(one.json_schema)}")
+        schema = one.json_schema
+        if isinstance(schema, dict):
+            schema = {OPTIONS: {"whitespace_pattern": WHITESPACE}} | schema
+        return self._rule(f"%json {json.dumps(schema)}")
 
     def _text(self, excludes: Sequence[str], ends: Ends) -> str:
         return self._until(_free_text(excludes), ends)

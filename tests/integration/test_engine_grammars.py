@@ -172,6 +172,24 @@ def test_preempted_is_undisturbed(llama: Path, alone: list[list[int]]) -> None:
     assert small.load.preemptions > 0
 
 
+def test_foretold_tokens_change_nothing(llama: Path) -> None:
+    """Prompts that say the answers already, so that most of what is foretold comes."""
+    tokenizer = Tokenizer.from_file(str(llama / "tokenizer.json"))
+    said = "yes no maybe so abcabc-red abcabc-green (((((((1+1+1+1 <f=go>111</f> "
+    before = tuple(tokenizer.encode(said * 2).ids)
+    asked = [
+        replace(
+            one, prompt=before + one.prompt, sampling=replace(one.sampling, temperature=heat)
+        )
+        for one in every_kind()
+        for heat in (0.0, 1.0)
+    ]
+    asked = [replace(one, request_id=RequestId(str(i))) for i, one in enumerate(asked)]
+    drafting = load(llama, speculative_config='{"num_speculative_tokens": 6}')
+    assert run(drafting, asked) == run(load(llama), asked)
+    assert 0 < drafting.load.accepted_tokens < drafting.load.draft_tokens
+
+
 def test_an_answer_goes_on_from_any_of_its_tokens(
     engine: TorchEngine, alone: list[list[int]]
 ) -> None:

@@ -108,6 +108,17 @@ def test_json() -> None:
     claim(Grammar("json_schema", json.dumps(JSON["json_schema"])), ['{"x": 1}'], ["{}"])
 
 
+@pytest.mark.parametrize("begin", ["", "<f>"])
+def test_json_has_room_to_breathe_and_not_for_ever(begin: str) -> None:
+    grammar = Grammar("json_schema", json.dumps(JSON["json_schema"]))
+    if begin:
+        layout = {"format": tag(begin, JSON, "")}
+        grammar = Grammar("structural_tag", json.dumps(layout))
+    these = ['{"x":1}', '{ "x" : 1 }', '{\n    "x": 1\n}', '{\r\n\t"x": 1}']
+    those = ['{  "x": 1}', '{\n\n"x": 1}', '{"x":1}' + "\n", "{\n" + " " * 40 + '"x": 1}']
+    claim(grammar, [begin + text for text in these], [begin + text for text in those])
+
+
 @pytest.mark.parametrize(
     ("layout", "these", "not_those"),
     [
