@@ -1,7 +1,14 @@
 """Legs with grammars: they wait for nobody but themselves, and fail alone."""
 
 from api.generator import Event, FailedEvent, Leg, PooledEvent, TicketEvent, TokenEvent
-from engine.request import FinishReason, Request, RequestId, Sampling
+from engine.request import (
+    FinishReason,
+    Grammar,
+    Request,
+    RequestId,
+    Sampling,
+    first_token_digest,
+)
 from kv_transfer.local import LocalSink, LocalSource
 from node.loop import NodeLoop
 from tests.fakes.engine import FakeEngine
@@ -9,6 +16,7 @@ from tests.fakes.node import node_loop
 
 RID, OTHER = RequestId("r"), RequestId("other")
 News = list[tuple[RequestId, Event | PooledEvent]]
+PLAIN, STOPPED = Sampling(), Sampling(stop_token_ids=(7,), ignore_eos=True)
 ASKED = Request(RID, (1, 2, 3), Sampling(max_tokens=3))
 BESIDE = Request(OTHER, (4, 5, 6), Sampling(max_tokens=6))
 
@@ -86,3 +94,18 @@ def test_a_prompt_whose_answer_cannot_begin_gives_its_blocks_back() -> None:
     assert [event.retryable for event in news if isinstance(event, FailedEvent)] == [False]
     assert not any(isinstance(event, TokenEvent) for event in news)
     assert node.used_blocks == 0
+
+
+def test_a_first_token_counts_only_under_the_same_grammar_and_ends() -> None:
+    """Drivers of other makes rewrite what a prefill leg is asked."""
+    samplings = [
+        Sampling(),
+        Sampling(grammar=Grammar("regex", "a")),
+        Sampling(grammar=Grammar("choice", "a")),
+        Sampling(grammar=Grammar("regex", "a"), stop_token_ids=(7,)),
+        Sampling(grammar=Grammar("regex", "a"), ignore_eos=True),
+    ]
+    digests = {first_token_digest(Request(RID, (1,), sampling)) for sampling in samplings}
+    assert len(digests) == len(samplings)
+    plain = {first_token_digest(Request(RID, (1,), one)) for one in (PLAIN, STOPPED)}
+    assert len(plain) == 1
