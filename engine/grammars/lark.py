@@ -172,8 +172,6 @@ class _Writer:
 
     def _deep(self, node: Node) -> str:
         """In a rule that recurs: the longest stretches without recursion are terminals."""
-        if _is_flat(node, self.flat):
-            return self._terminal(node)
         match node:
             case Ref(name):
                 return self.names[name]
