@@ -9,9 +9,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,7 +26,7 @@ from bench.engine.theirs import Theirs
 from bench.engine.work import BYTES, SHAPES, Work
 from engine.settings import EngineConfig
 
-ROOM = 64  # tokens behind the context: what is decoded of it
+ROOM = 64  # tokens behind the context, for what is decoded
 FEWEST, MOST, ABOUT_S = 3, 30, 2.0  # runs of each measurement
 
 
@@ -54,6 +54,41 @@ class Options:
     """Where the time of our decode steps goes, besides."""
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A prompt of so many tokens, or a step of a batch with a context."""
+
+    batch: int
+    context: int | None = None
+
+    def __str__(self) -> str:
+        if self.context is None:
+            return f"prefill {self.batch:5}        "
+        return f"decode {self.batch:3} at {self.context:6}"
+
+    def ours(self, ours: Ours, runs: int) -> float:
+        """Our seconds."""
+        if self.context is None:
+            return ours.prompt_s(self.batch, runs)
+        return ours.step_s(self.batch, self.context, runs)
+
+    def theirs(self, theirs: Theirs, runs: int) -> float:
+        """Theirs, of fewer runs."""
+        if self.context is None:
+            return theirs.prompt_s(self.batch, min(runs, 5))
+        return theirs.step_s(self.batch, self.context, min(runs, 10))
+
+    def operations(self, work: Work) -> float:
+        """At least so many."""
+        if self.context is None:
+            return work.prompt_operations(self.batch)
+        return work.step_operations(self.batch, self.context)
+
+    def bytes(self, work: Work) -> float:
+        """At least so many; a prompt's are few beside its operations."""
+        return 0 if self.context is None else work.step_bytes(self.batch, self.context)
+
+
 @dataclass(slots=True)
 class Bench:
     """One shape: what is asked of it, of both sides in turn."""
@@ -70,56 +105,51 @@ class Bench:
         self.work = Work(SHAPES[self.name], weight_bytes=1 if narrow else BYTES)
 
     def run(self) -> None:
-        """Load both, and print a line for each measurement."""
+        """Ours first, then theirs: both at once would take Python from one another."""
         write_checkpoint(Path(self.folder), self.work.shape, dtype=torch.bfloat16)
         options = self.options
         sequences = max(options.batches, default=1)
         tokens = max(*options.contexts, *options.prompts, 1) + ROOM
+        ours = [(line, took, runs) for line, took, runs in self._ours(sequences, tokens)]
+        if not options.transformers:
+            return
+        with Theirs.load(self.folder, sequences, tokens) as theirs:
+            for line, took, runs in ours:
+                self._compare(line, took, line.theirs(theirs, runs))
+
+    def _ours(self, sequences: int, tokens: int) -> Iterator[tuple[Line, float, int]]:
+        """Each line with our seconds for it, and how often it was run."""
+        options = self.options
         settings = EngineConfig(
             model=self.folder,
             threads=options.threads,
             cpu_kernels=options.cpu_kernels,
             quantization=options.quantization,
         )
-        with ExitStack() as stack:
-            ours = Ours.load(settings, self.work.shape, sequences, tokens)
-            theirs = None
-            if options.transformers:
-                theirs = stack.enter_context(Theirs.load(self.folder, sequences, tokens))
-            for length in options.prompts:
-                self._prompt(length, ours, theirs)
-            for context in options.contexts:
-                for batch in options.batches:
-                    self._step(batch, context, ours, theirs)
+        ours = Ours.load(settings, self.work.shape, sequences, tokens)
+        for line in self._lines():
+            runs = _runs(partial(line.ours, ours))
+            took = line.ours(ours, runs)
+            self._say(line, took)
+            if options.profile and line.context is not None:
+                _say(ours.profile(line.batch, line.context, runs))
+            yield line, took, runs
 
-    def _prompt(self, length: int, ours: Ours, theirs: Theirs | None) -> None:
-        floor = self.rates.seconds(self.work.prompt_operations(length), 0)
-        runs = _runs(lambda: ours.prompt_s(length, 1))
-        took = ours.prompt_s(length, runs)
-        their = theirs.prompt_s(length, min(runs, 5)) if theirs else None
-        self._line(f"prefill {length:6}          ", length, took, floor, their)
+    def _lines(self) -> Iterator[Line]:
+        for length in self.options.prompts:
+            yield Line(length)
+        for context in self.options.contexts:
+            for batch in self.options.batches:
+                yield Line(batch, context)
 
-    def _step(self, batch: int, context: int, ours: Ours, theirs: Theirs | None) -> None:
-        work = self.work
-        floor = self.rates.seconds(
-            work.step_operations(batch, context), work.step_bytes(batch, context)
-        )
-        runs = _runs(lambda: ours.step_s(batch, context, 2))
-        took = ours.step_s(batch, context, runs)
-        their = theirs.step_s(batch, context, min(runs, ROOM - batch, 10)) if theirs else None
-        self._line(f"decode {batch:3} at {context:5}", batch, took, floor, their)
-        if self.options.profile:
-            _say(ours.profile(batch, context, runs))
+    def _say(self, line: Line, took: float) -> None:
+        floor = self.rates.seconds(line.operations(self.work), line.bytes(self.work))
+        beside = f"ceiling {line.batch / floor:8.1f}, {floor / took:4.0%} of it reached"
+        _say(f"{self.name:5} {line}: {line.batch / took:8.1f} tokens/s, {beside}")
 
-    def _line(
-        self, what: str, tokens: int, took: float, floor: float, their: float | None
-    ) -> None:
-        beside = f"ceiling {tokens / floor:8.0f}, {floor / took:4.0%} of it reached"
-        if their is not None:
-            beside += (
-                f"; transformers {tokens / their:8.1f}, ours is {their / took:.1f} times that"
-            )
-        _say(f"{self.name:5} {what}: {tokens / took:8.1f} tokens/s, {beside}")
+    def _compare(self, line: Line, took: float, theirs: float) -> None:
+        rate = f"transformers {line.batch / theirs:8.1f} tokens/s"
+        _say(f"{self.name:5} {line}: {rate}, ours is {theirs / took:.1f} times that")
 
 
 def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None) -> None:
@@ -136,12 +166,12 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
     _say(f"rates at the end: {measure_rates()}")
 
 
-def _runs(once: Callable[[], float]) -> int:
+def _runs(once: Callable[[int], float]) -> int:
     """How many fit into about two seconds; the first, which warms up, is not counted."""
-    once()
+    once(FEWEST)
     since = time.perf_counter()
-    once()
-    return max(FEWEST, min(MOST, int(ABOUT_S / (time.perf_counter() - since))))
+    once(FEWEST)
+    return max(FEWEST, min(MOST, int(ABOUT_S * FEWEST / (time.perf_counter() - since))))
 
 
 def _say(line: str) -> None:

@@ -62,9 +62,12 @@ class KvMemory:
         self.rows_per_layer = shape.parts * shape.heads
         self.rows_per_block = shape.layers * self.rows_per_layer
         rows = num_blocks * self.rows_per_block
-        self.block_rows = torch.zeros(
+        self.block_rows = torch.empty(
             (rows, block_size * shape.width), dtype=dtype, device=device
         )
+        if self.kernels is not None:
+            self.kernels.large_pages(self.block_rows)
+        self.block_rows.zero_()
         self.token_rows = self.block_rows.view(rows * block_size, shape.width)
 
     @property

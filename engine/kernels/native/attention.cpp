@@ -61,10 +61,14 @@ struct Running {
 
 struct Scratch {
     std::vector<uint32_t> words;
+    std::vector<const void*> lines;
     uint32_t *queries, *keys, *values, *weights;
     float *scores, *running;
 
-    void fit(long rows, long deep, long wide) {
+    // `row_bytes` of a key and a value; the room behind is what one product may skip.
+    void fit(long rows, long deep, long wide, long row_bytes) {
+        long most = TILE * (row_bytes / 64 + 4) + LINES_OF_A_STEP * std::max(deep, TILE);
+        if ((long)lines.size() < most) lines.resize(most);
         long sizes[] = {rows * deep, deep * TILE, TILE * wide, rows * TILE, rows * TILE,
                         Running::size(rows, wide)};
         long all = LANES;
@@ -125,7 +129,7 @@ class Attention {
             const Group& group = groups[tasks[index].group];
             static thread_local Scratch scratch;
             long rows = group.tokens * sharing;
-            scratch.fit(rows, deep, wide);
+            scratch.fit(rows, deep, wide, 2 * width * sizeof(Item));
             Running running(
                 group.parts > 1 ? &partial[index * partial_size] : scratch.running, rows);
             attend(group, tasks[index], scratch, running);
@@ -173,26 +177,30 @@ class Attention {
                 store(scratch.queries + row * deep + word, words(query, word, width));
         }
         Rows<Item> rows_of[2];
-        find(group, task.from, task.to, rows_of[0]);
+        Soon soon{scratch.lines.data(), scratch.lines.data()};
+        find(group, task.from, task.to, rows_of[0], soon);
+        fetch_rest(soon);
         for (long key = task.from, turn = 0; key < task.to; key += TILE, turn ^= 1) {
-            if (key + TILE < task.to) find(group, key + TILE, task.to, rows_of[turn ^ 1]);
+            soon = {scratch.lines.data(), scratch.lines.data()};
+            if (key + TILE < task.to) find(group, key + TILE, task.to, rows_of[turn ^ 1], soon);
             const Rows<Item>& some = rows_of[turn];
             const long columns = round_up(some.count);
             pack_keys(some.keys, columns, scratch.keys);
             multiply<Kind>({scratch.queries, deep, scratch.keys, TILE, scratch.scores, TILE,
-                            (width + Kind::UNIT - 1) / Kind::UNIT, false},
+                            (width + Kind::UNIT - 1) / Kind::UNIT, false, 0, &soon},
                            rows, columns);
             for (long row = 0; row < rows; ++row)
                 weigh(group, row, key, key + some.count, scratch, running);
             pack_values(some.keys, columns, scratch.values);
             multiply<Kind>({scratch.weights, TILE / Kind::UNIT, scratch.values, wide,
-                            running.mixed, wide, columns / Kind::UNIT, true},
+                            running.mixed, wide, columns / Kind::UNIT, true, 0, &soon},
                            rows, wide);
+            fetch_rest(soon);
         }
     }
 
-    // Up to TILE keys from `key` on, block by block. They are far: fetch them now, use them next.
-    void find(const Group& group, long key, long to, Rows<Item>& rows) {
+    // Up to TILE keys from `key` on, block by block. They are far: fetch them soon, use them next.
+    void find(const Group& group, long key, long to, Rows<Item>& rows, Soon& soon) {
         const Item* memory = (const Item*)plan.memory + call.layer_offset +
                              group.head * plan.block_size * width;
         const int64_t* table = plan.tables + plan.spans[group.span].table;
@@ -201,16 +209,20 @@ class Attention {
         for (long i = 0; i < rows.count; ++block, token = 0) {
             const Item* at = memory + table[block] * plan.block_stride + token * width;
             long some = std::min(rows.count - i, (long)plan.block_size - token);
-            fetch(at, some * width);
-            fetch(at + plan.value_offset, plan.value_offset ? some * width : 0);
+            want(at, some * width, soon);
+            if (plan.value_offset) want(at + plan.value_offset, some * width, soon);
             for (long end = i + some; i < end; ++i, at += width) rows.keys[i] = at;
         }
         for (long i = rows.count; i < round_up(rows.count); ++i) rows.keys[i] = rows.keys[0];
     }
 
-    static void fetch(const Item* from, long count) {
+    static void fetch_rest(Soon& soon) {
+        while (soon.next < soon.end) __builtin_prefetch(*soon.next++);
+    }
+
+    static void want(const Item* from, long count, Soon& soon) {
         constexpr long LINE = 64 / sizeof(Item);
-        for (long at = 0; at < count; at += LINE) __builtin_prefetch(from + at);
+        for (long at = 0; at < count; at += LINE) *soon.end++ = from + at;
     }
 
     // LANES words of a row of `size` items from `word` on, zeros behind its end.

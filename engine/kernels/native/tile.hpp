@@ -31,6 +31,14 @@ typedef Singles Pairs;
 
 constexpr long MOST_ROWS = 6, MOST_VECTORS = 4;
 
+// Lines of memory that will be wanted soon. Each step of a product fetches some, so that memory
+// is as busy as the processor; there may be nonsense from `end` on, and as much room as the
+// longest product may skip.
+struct Soon {
+    const void **next, **end;
+};
+constexpr long LINES_OF_A_STEP = 2;
+
 // [rows][..] words times [steps][columns] words: float sums [rows][..], set or added to.
 struct Product {
     const uint32_t* left;
@@ -42,9 +50,12 @@ struct Product {
     long steps;
     bool add;
     long ahead = 0;  // how many words on the right side is fetched ahead, if it comes from far
+    Soon* soon = nullptr;
 };
 
-template <class Kind, int ROWS, int VECTORS, bool FETCH = false>
+enum Fetch { NOTHING_MORE, AHEAD, LINES };
+
+template <class Kind, int ROWS, int VECTORS, Fetch FETCH = NOTHING_MORE>
 inline void tile(const Product& of, long row, long column) {
     Floats sums[ROWS][VECTORS];
     float* target = of.sums + row * of.sums_stride + column;
@@ -54,11 +65,14 @@ inline void tile(const Product& of, long row, long column) {
                 of.add ? load<Floats>(target + r * of.sums_stride + v * LANES) : Floats{};
     const uint32_t* left = of.left + row * of.left_stride;
     const uint32_t* right = of.right + column;
+    const void** lines = FETCH == LINES ? of.soon->next : nullptr;
     for (long step = 0; step < of.steps; ++step, right += of.right_stride) {
         Floats some[VECTORS];
+        if (FETCH == LINES)
+            for (long i = 0; i < LINES_OF_A_STEP; ++i) __builtin_prefetch(*lines++);
         for (int v = 0; v < VECTORS; ++v) {
             some[v] = load<Floats>(right + v * LANES);
-            if (FETCH) __builtin_prefetch(right + v * LANES + of.ahead);
+            if (FETCH == AHEAD) __builtin_prefetch(right + v * LANES + of.ahead);
         }
         for (int r = 0; r < ROWS; ++r) {
             uint32_t word = left[r * of.left_stride + step];
@@ -71,25 +85,27 @@ inline void tile(const Product& of, long row, long column) {
             store(target + r * of.sums_stride + v * LANES, sums[r][v]);
 }
 
-template <class Kind, int VECTORS>
+template <class Kind, int VECTORS, Fetch FETCH>
 inline void tile_rows(const Product& of, long rows, long row, long column) {
-    if (of.ahead && row == 0) {
-        switch (rows) {
-            case 1: return tile<Kind, 1, VECTORS, true>(of, row, column);
-            case 2: return tile<Kind, 2, VECTORS, true>(of, row, column);
-            case 3: return tile<Kind, 3, VECTORS, true>(of, row, column);
-            case 4: return tile<Kind, 4, VECTORS, true>(of, row, column);
-            case 5: return tile<Kind, 5, VECTORS, true>(of, row, column);
-            case 6: return tile<Kind, 6, VECTORS, true>(of, row, column);
-        }
-    }
     switch (rows) {
-        case 1: return tile<Kind, 1, VECTORS>(of, row, column);
-        case 2: return tile<Kind, 2, VECTORS>(of, row, column);
-        case 3: return tile<Kind, 3, VECTORS>(of, row, column);
-        case 4: return tile<Kind, 4, VECTORS>(of, row, column);
-        case 5: return tile<Kind, 5, VECTORS>(of, row, column);
-        case 6: return tile<Kind, 6, VECTORS>(of, row, column);
+        case 1: return tile<Kind, 1, VECTORS, FETCH>(of, row, column);
+        case 2: return tile<Kind, 2, VECTORS, FETCH>(of, row, column);
+        case 3: return tile<Kind, 3, VECTORS, FETCH>(of, row, column);
+        case 4: return tile<Kind, 4, VECTORS, FETCH>(of, row, column);
+        case 5: return tile<Kind, 5, VECTORS, FETCH>(of, row, column);
+        case 6: return tile<Kind, 6, VECTORS, FETCH>(of, row, column);
+    }
+}
+
+template <class Kind, int VECTORS>
+inline void tile_fetching(const Product& of, long rows, long row, long column) {
+    if (of.soon && of.soon->next < of.soon->end) {
+        tile_rows<Kind, VECTORS, LINES>(of, rows, row, column);
+        of.soon->next += of.steps * LINES_OF_A_STEP;
+    } else if (of.ahead && row == 0) {
+        tile_rows<Kind, VECTORS, AHEAD>(of, rows, row, column);
+    } else {
+        tile_rows<Kind, VECTORS, NOTHING_MORE>(of, rows, row, column);
     }
 }
 
@@ -103,10 +119,10 @@ inline void multiply(const Product& of, long rows, long columns) {
         for (long group = 0; group < groups; ++group) {
             long row = rows * group / groups, next = rows * (group + 1) / groups;
             switch (vectors) {
-                case 1: tile_rows<Kind, 1>(of, next - row, row, column); break;
-                case 2: tile_rows<Kind, 2>(of, next - row, row, column); break;
-                case 3: tile_rows<Kind, 3>(of, next - row, row, column); break;
-                case 4: tile_rows<Kind, 4>(of, next - row, row, column); break;
+                case 1: tile_fetching<Kind, 1>(of, next - row, row, column); break;
+                case 2: tile_fetching<Kind, 2>(of, next - row, row, column); break;
+                case 3: tile_fetching<Kind, 3>(of, next - row, row, column); break;
+                case 4: tile_fetching<Kind, 4>(of, next - row, row, column); break;
             }
         }
         column += vectors * LANES;
