@@ -72,14 +72,10 @@ def read_format(given: Mapping[str, object]) -> Grammar | None:
     return _grammar("json", asked.json_schema.schema, "response_format.json_schema.schema")
 
 
-def read_guided(given: Mapping[str, Any]) -> Grammar | None:
-    """vLLM's older fields, one for each kind; raises WireError."""
-    said = {name: value for name, value in given.items() if value is not None}
-    if not said:
+def read_guided(name: str, value: object) -> Grammar | None:
+    """One of vLLM's older fields, of which there is one for each kind; raises WireError."""
+    if value is None:
         return None
-    if len(said) > 1:
-        raise WireError(f"{', '.join(said)} exclude each other", min(said))
-    [(name, value)] = said.items()
     return _grammar(name.removeprefix("guided_"), value, name)
 
 

@@ -181,21 +181,23 @@ def _prompt_ranks(body: TextBody) -> int | None:
 
 def _grammar(body: TextBody) -> Grammar | None:
     """The one that was asked for, in whatever way."""
-    asked = body.structured_outputs
-    found = {
-        "response_format": None
-        if body.response_format is None
-        else read_format(body.response_format),
-        "structured_outputs": None if asked is None else read_structured(asked),
-        "guided_json": read_guided({name: getattr(body, name) for name in GUIDED}),
-    }
-    said = {name: grammar for name, grammar in found.items() if grammar}
+    said = _grammars(body)
     if len(said) > 1:
-        raise WireError(f"{' and '.join(said)} exclude each other", min(said))
+        raise WireError(f"{' and '.join(said)} exclude each other", list(said)[-1])
     return next(iter(said.values()), None)
 
 
-def grammar_field(body: TextBody) -> str:
+def grammar_field(body: TextBody) -> str | None:
     """Where the grammar was asked for."""
-    names = ("response_format", "structured_outputs", *GUIDED)
-    return next((name for name in names if getattr(body, name) is not None), names[0])
+    return next(iter(_grammars(body)), None)
+
+
+def _grammars(body: TextBody) -> dict[str, Grammar]:
+    """By the field that asks for each."""
+    format_, structured = body.response_format, body.structured_outputs
+    found = {
+        "response_format": None if format_ is None else read_format(format_),
+        "structured_outputs": None if structured is None else read_structured(structured),
+        **{name: read_guided(name, getattr(body, name)) for name in GUIDED},
+    }
+    return {name: grammar for name, grammar in found.items() if grammar}

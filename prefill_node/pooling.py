@@ -24,7 +24,8 @@ class PoolingWorker:
         try:
             self.engine.embed(request)
         except EngineError as error:
-            return [(request.request_id, FailedEvent(str(error), retryable=False))]
+            failed = FailedEvent(str(error), retryable=False, param=error.param)
+            return [(request.request_id, failed)]
         self._since[request.request_id] = since
         return []
 

@@ -13,9 +13,10 @@ def check_task(request: PoolingRequest, config: PoolingConfig, hidden_size: int)
     if request.dimensions is None:
         return
     if config.dimensions is None or not request.task.endswith("embed"):
-        raise WrongTask("dimensions: vectors of this model may not be cut")
+        raise WrongTask("dimensions: vectors of this model may not be cut", "dimensions")
     width = config.width(hidden_size)
     allowed = config.dimensions or range(1, width + 1)
     if request.dimensions not in allowed:
         said = ", ".join(map(str, config.dimensions)) or f"1 to {width}"
-        raise WrongTask(f"dimensions {request.dimensions} is not one of {said}")
+        reason = f"dimensions {request.dimensions} is not one of {said}"
+        raise WrongTask(reason, "dimensions")

@@ -154,7 +154,7 @@ class EncoderEngine:
             raise EmptyPrompt(f"{rid}: no tokens")
         if len(tokens) > self.info.max_model_len:
             most = self.info.max_model_len
-            raise RequestTooLong(f"{rid}: {len(tokens)} tokens, the model has {most}")
+            raise RequestTooLong(f"{rid}: {len(tokens)} tokens, the model has {most}", "input")
         known = self.model.vocab_size
         if odd := [one for one in (min(tokens), max(tokens)) if not 0 <= one < known]:
             raise UnknownToken(f"{rid}: {odd} not in 0..{known - 1}")

@@ -145,11 +145,14 @@ class Room:
         answer = 0 if seq.parks or seq.pooling else seq.request.sampling.max_tokens
         longest = max(len(seq.request.prompt) + answer, len(seq.tokens))
         most, room = self.limits.max_model_len, self.kv.num_blocks * self.kv.block_size
+        said, param = (
+            f"{seq.request_id}: {longest} tokens",
+            "input" if seq.pooling else "max_tokens",
+        )
         if most is not None and longest > most:
-            too_long = f"{seq.request_id}: {longest} tokens, the model has {most}"
-            raise RequestTooLong(too_long, "max_tokens")
+            raise RequestTooLong(f"{said}, the model has {most}", param)
         if longest > room:
-            raise RequestTooLong(f"{seq.request_id}: {longest} tokens never fit", "max_tokens")
+            raise RequestTooLong(f"{said} never fit", param)
         return max(longest - 1, len(seq.tokens))
 
     def _give_back(self, seq: Sequence) -> None:

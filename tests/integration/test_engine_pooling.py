@@ -119,8 +119,9 @@ def test_a_cut_embedding_is_normalised_anew(folders: Folders) -> None:
         )
         wanted = torch.nn.functional.normalize(whole[:, :8], dim=-1)
         torch.testing.assert_close(cut, wanted)
-        with pytest.raises(WrongTask, match="dimensions 9 is not one of 8, 16"):
+        with pytest.raises(WrongTask, match="dimensions 9 is not one of 8, 16") as refused:
             engine.embed(poolings([PROMPTS[4]], dimensions=9)[0])
+        assert refused.value.param == "dimensions"
     finally:
         edit_config(folders["cls"], {"matryoshka_dimensions": None})
 

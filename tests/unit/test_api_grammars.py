@@ -80,6 +80,8 @@ async def test_a_structural_tag_is_kept_as_it_is(door: Served, field: str) -> No
         ({"structured_outputs": {"regex": "(a"}}, "structured_outputs"),
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_grammar": "what?"}, "guided_grammar"),
+        ({"response_format": {"type": "text"}, "guided_regex": "(a"}, "guided_regex"),
+        ({"structured_outputs": {"regex": "a"}, "guided_regex": "b"}, "guided_regex"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": "x"}}},
             "response_format",

@@ -67,5 +67,5 @@ def test_an_abort_gives_its_blocks_back_in_any_state() -> None:
 def test_what_never_fits_is_refused_at_once() -> None:
     loop = a_loop(blocks=4)
     ((rid, event),) = loop.pool(LONG, since=0.0)
-    assert (rid, isinstance(event, FailedEvent)) == (RID, True)
+    assert (rid, isinstance(event, FailedEvent) and event.param) == (RID, "input")
     assert used_blocks(loop) == 0
