@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from api.bodies import ChatBody, CompletionBody, TextBody
 from api.calls import MOST_CALLS, Asked, Caller, Tokens
-from api.errors import BadRequest
+from api.errors import BadRequest, TooBusy
 from api.messages import for_template
 from api.sampling import grammar_field, stops_of
 from api.served import ReadLeg, Served
 from api.tokenizing import TextCodec
-from engine.errors import GrammarRefused
+from engine.errors import CheckersBusy, GrammarRefused
 
 SHORT = 2_000  # characters or bytes; encoded before a thread would have begun
 
@@ -112,6 +112,8 @@ class Asker:
                 await self.served.grammars.checked(grammar)
             except GrammarRefused as refusal:
                 raise BadRequest(str(refusal), grammar_field(body)) from refusal
+            except CheckersBusy as busy:
+                raise TooBusy(str(busy)) from busy
         codec = self.served.text
         return Asked(outer_id, model, calls, body.n or 1, codec, stops_of(body), body)
 

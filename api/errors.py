@@ -5,7 +5,8 @@ ApiError
 │   └── ContextTooLong   prompt and answer do not fit the model's context
 ├── UnknownModel    404  a name that is not served here
 ├── WrongType       415  a body of another type than JSON
-└── NoText          501  this door has no tokenizer
+├── NoText          501  this door has no tokenizer
+└── TooBusy         503  this door cannot look at the request just now
 """
 
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ class ApiError(Exception):
 
     status = BAD_REQUEST
     code: str | None = None
+    retry_after_s: int | None = None
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -60,6 +62,13 @@ class NoText(ApiError):
     """Text is asked of a door without a tokenizer."""
 
     status = 501
+
+
+class TooBusy(ApiError):
+    """It is worth trying again in a while."""
+
+    status = 503
+    retry_after_s = 1
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):

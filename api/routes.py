@@ -167,11 +167,8 @@ def _explain_errors(routes: Blueprint) -> None:
     """Whatever goes wrong, the client can read it where it reads all errors."""
 
     @routes.errorhandler(ApiError)
-    async def refused(error: ApiError) -> Response:
-        return _json(body_of(error), error.status)
-
     @routes.errorhandler(StreamFailed)
-    async def failed(failure: StreamFailed) -> Response:
+    async def failed(failure: ApiError | StreamFailed) -> Response:
         response = _json(body_of(failure), failure.status)
         if failure.retry_after_s is not None:
             response.headers["Retry-After"] = str(failure.retry_after_s)

@@ -24,7 +24,7 @@ from api.generator import (
 )
 from api.wire import WireError
 from discovery.registration import Registration, to_map
-from engine.errors import GrammarRefused
+from engine.errors import CheckersBusy, GrammarRefused
 from engine.grammars.checking import GrammarChecker
 from engine.request import Request, RequestId
 from kv_transfer.ticket import KvTicket
@@ -88,6 +88,8 @@ class Door:
                 await self.grammars.checked(grammar)
         except GrammarRefused as refusal:
             return _bad_call(WireError(str(refusal), "structured_outputs"))
+        except CheckersBusy as busy:
+            return _bad_call(WireError(str(busy)), UNAVAILABLE, "ServiceUnavailableError")
         except WireError as error:
             return _bad_call(error)
         leg = self.legs.by_id(outer_id) if call.leg == WHOLE else call.leg
@@ -151,7 +153,9 @@ def _refusal(request_id: RequestId, failed: FailedEvent) -> Response:
     return Response(frame, status=status, content_type=JSON)
 
 
-def _bad_call(error: WireError) -> Response:
-    said = {"message": str(error), "type": "BadRequestError", "param": error.param}
-    body = msgspec.json.encode({"error": {**said, "code": BAD_REQUEST}})
-    return Response(body, status=BAD_REQUEST, content_type=JSON)
+def _bad_call(
+    error: WireError, status: int = BAD_REQUEST, kind: str = "BadRequestError"
+) -> Response:
+    said = {"message": str(error), "type": kind, "param": error.param, "code": status}
+    body = msgspec.json.encode({"error": said})
+    return Response(body, status=status, content_type=JSON)

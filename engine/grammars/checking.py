@@ -8,10 +8,12 @@ client sends can hang or kill the door.
 import asyncio
 import os
 import select
+import signal
 import sys
 import threading
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from subprocess import PIPE, Popen
 from time import monotonic
@@ -19,17 +21,27 @@ from types import TracebackType
 
 import msgspec
 
-from engine.errors import GrammarRefused
+from engine.errors import CheckersBusy, GrammarRefused
 from engine.request import Grammar
 
+LONGEST_SOURCE = 262_144  # characters
 DEADLINE_S = 0.8
+CROWDED_S = 0.2  # what is enough for nearly all grammars, where others wait
 START_S = 10.0  # a new process on a busy machine
-REMEMBERED = 256
+REMEMBERED = 256  # of those that can be served, and of the others
 EXAMINER = "engine.grammars.examining"
 GOOD = ""  # what the examiner says of a grammar that can be served
 PART_BYTES = 65_536
 LONGEST_WAIT_S = 4.0
-WAITING = 16  # threads
+MOST_WAITING = 16  # threads
+BUSY = "too many grammars are being checked: try again later"
+
+
+def too_long(grammar: Grammar) -> str:
+    """Why the grammar need not be looked at; nothing where it is to be."""
+    if len(grammar.source) <= LONGEST_SOURCE:
+        return ""
+    return f"{grammar.kind} has more than {LONGEST_SOURCE} characters"
 
 
 def check_grammar(grammar: Grammar) -> None:
@@ -41,43 +53,77 @@ def check_grammar(grammar: Grammar) -> None:
         checker.check(grammar)
 
 
+@dataclass(slots=True)
+class _Answers:
+    """What was said of grammars; those that can be served are not forgotten for the others."""
+
+    good: OrderedDict[Grammar, str] = field(default_factory=OrderedDict)
+    bad: OrderedDict[Grammar, str] = field(default_factory=OrderedDict)
+
+    def get(self, grammar: Grammar) -> str | None:
+        return self.good.get(grammar, self.bad.get(grammar))
+
+    def put(self, grammar: Grammar, said: str) -> None:
+        answers = self.good if said == GOOD else self.bad
+        answers[grammar] = said
+        if len(answers) > REMEMBERED:
+            answers.popitem(last=False)
+
+
 @dataclass(slots=True, eq=False)
 class GrammarChecker:
     """Owns the process that examines, from the first check to `close`; any thread may call.
 
-    One grammar at a time is examined, and others wait their turn: not for ever, or a flood of
-    slow ones would hold up all. Answers are remembered by the grammar's text.
+    One grammar at a time is examined, and a few others wait their turn: while they do, each
+    has less time, and the slow ones are told to come again. Answers are remembered by the
+    grammar's text.
     """
 
     deadline_s: float = DEADLINE_S
     _examiner: "Popen[bytes] | None" = None
-    _answers: OrderedDict[Grammar, str] = field(default_factory=OrderedDict)
+    _answers: _Answers = field(default_factory=_Answers)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _waiting: list[Grammar] = field(default_factory=list)
     _threads: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(WAITING, "grammar")
+        default_factory=lambda: ThreadPoolExecutor(MOST_WAITING, "grammar")
+    )
+    _room: threading.BoundedSemaphore = field(
+        default_factory=lambda: threading.BoundedSemaphore(MOST_WAITING)
     )
 
     async def checked(self, grammar: Grammar) -> None:
-        """`check`, while other tasks go on."""
-        if self._answers.get(grammar) != GOOD:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads, self.check, grammar)
+        """`check`, while other tasks go on; what is known already waits for nobody."""
+        if self._known(grammar):
+            return
+        if not self._room.acquire(blocking=False):
+            raise CheckersBusy(BUSY)
+        turn = self._threads.submit(self.check, grammar)
+        turn.add_done_callback(lambda _: self._room.release())
+        await asyncio.wrap_future(turn)
 
     def check(self, grammar: Grammar) -> None:
-        """Raises GrammarRefused, within the deadline once it is its turn."""
-        said = self._answers.get(grammar)
-        if said is None:
-            said = self._asked(grammar)
-        if said != GOOD:
+        """Raises GrammarRefused, within the deadline once it is its turn, or CheckersBusy."""
+        if not self._known(grammar) and (said := self._asked(grammar)) != GOOD:
             raise GrammarRefused(said)
 
+    def _known(self, grammar: Grammar) -> bool:
+        """Raises GrammarRefused for what is known to be bad, or need not be looked at."""
+        said = too_long(grammar) or self._answers.get(grammar)
+        if said:
+            raise GrammarRefused(said)
+        return said == GOOD
+
     def _asked(self, grammar: Grammar) -> str:
-        if not self._lock.acquire(timeout=LONGEST_WAIT_S):
-            raise GrammarRefused(f"{grammar.kind}: too many grammars are being checked")
+        self._waiting.append(grammar)
         try:
-            said = self._answers[grammar] = self._ask(grammar)
-            if len(self._answers) > REMEMBERED:
-                self._answers.popitem(last=False)
+            if not self._lock.acquire(timeout=LONGEST_WAIT_S):
+                raise CheckersBusy(BUSY)
+        finally:
+            self._waiting.remove(grammar)
+        try:
+            if (said := self._answers.get(grammar)) is None:
+                said = self._ask(grammar)
+                self._answers.put(grammar, said)
         finally:
             self._lock.release()
         return said
@@ -104,27 +150,33 @@ class GrammarChecker:
         self.close()
 
     def _ask(self, grammar: Grammar) -> str:
-        """What is wrong with it; nothing: the empty string."""
+        """What is wrong with it; nothing: the empty string. Raises CheckersBusy."""
         examiner = self._start()
-        assert examiner.stdin is not None
-        try:
-            examiner.stdin.write(msgspec.json.encode(grammar) + b"\n")
-            examiner.stdin.flush()
-            line = _read_line(examiner, self.deadline_s)
-        except BrokenPipeError:
-            line = b""
-        if not line.endswith(b"\n"):
-            self._end()
-            return f"{grammar.kind} takes too long to compile, or too much memory"
-        return msgspec.json.decode(line, type=str)
+        _tell(examiner, grammar)
+        short_s = min(CROWDED_S, self.deadline_s)
+        line = _read_line(examiner, short_s)
+        if line is None:
+            if self._waiting:
+                self._end()
+                raise CheckersBusy(BUSY)
+            line = _read_line(examiner, self.deadline_s - short_s)
+        if line:
+            return msgspec.json.decode(line, type=str)
+        status = None if line is None else examiner.wait()
+        self._end()
+        if status == -signal.SIGKILL:  # that was somebody else, and not for this grammar
+            raise CheckersBusy("what checks grammars was killed")
+        return f"{grammar.kind} takes too long to compile, or too much memory"
 
     def _start(self) -> "Popen[bytes]":
+        if self._examiner is not None and self._examiner.poll() is not None:
+            self._end()  # somebody else has ended it
         if self._examiner is None:
             command = [sys.executable, "-m", EXAMINER]
             self._examiner = Popen(command, stdin=PIPE, stdout=PIPE)
             if not _read_line(self._examiner, START_S):
                 self._end()
-                raise RuntimeError(f"{EXAMINER} does not start")
+                raise CheckersBusy(f"{EXAMINER} does not start")
         return self._examiner
 
     def _end(self) -> None:
@@ -134,13 +186,21 @@ class GrammarChecker:
             self._examiner = None
 
 
-def _read_line(process: "Popen[bytes]", seconds: float) -> bytes:
-    """As much of a line as there is when the time is up, or the process has ended."""
+def _tell(process: "Popen[bytes]", grammar: Grammar) -> None:
+    """Who has ended meanwhile says nothing: that is heard by the reader."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(msgspec.json.encode(grammar) + b"\n")
+        process.stdin.flush()
+
+
+def _read_line(process: "Popen[bytes]", seconds: float) -> bytes | None:
+    """None when the time is up; nothing, or a part, of a process that has ended."""
     assert process.stdout is not None
     line, until = b"", monotonic() + seconds
     while not line.endswith(b"\n"):
         if not select.select([process.stdout], [], [], max(0.0, until - monotonic()))[0]:
-            break
+            return None
         part = os.read(process.stdout.fileno(), PART_BYTES)
         if not part:
             break

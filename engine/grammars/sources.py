@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from llguidance import LLMatcher, LLParserLimits
 
 from engine.errors import GrammarRefused
+from engine.grammars.checking import too_long
 from engine.grammars.gbnf import ebnf_to_lark
 from engine.grammars.lark import quoted, regex
 from engine.grammars.tag_writing import OPTIONS, WHITESPACE, structural_tag_to_grammar
@@ -27,7 +28,6 @@ from engine.request import Grammar
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
-LONGEST_SOURCE = 262_144  # characters
 LONGEST_REASON = 300
 MOST_CHOICES = 10_000
 ANY_OBJECT = '{"type": "object"}'
@@ -50,8 +50,8 @@ def limits() -> LLParserLimits:
 def to_llguidance(grammar: Grammar) -> str:
     """The grammar as LLMatcher takes it; raises GrammarRefused for what it is not by form."""
     source = grammar.source
-    if len(source) > LONGEST_SOURCE:
-        raise GrammarRefused(f"{grammar.kind} has more than {LONGEST_SOURCE} characters")
+    if reason := too_long(grammar):
+        raise GrammarRefused(reason)
     if "\0" in source:
         raise GrammarRefused(f"{grammar.kind} has a null character")
     if grammar.kind == "structural_tag":

@@ -6,7 +6,9 @@ import pytest
 
 from api.generator import WHOLE, Event, Leg, StreamFailed, TokenEvent
 from api.served import Served
-from engine.request import Request
+from engine.errors import CheckersBusy
+from engine.grammars.checking import GrammarChecker
+from engine.request import Grammar, Request
 from proxy.errors import NodeFailed, NoNodeAvailable
 from tests.fakes.http import Client, Headers, Json
 from tests.fakes.text import FakeDoor, byte_level, saying, says
@@ -222,3 +224,15 @@ async def test_the_same_id_gives_the_same_seed_and_another_id_another() -> None:
         await Client(door).complete({"X-Request-Id": outer})
         seeds.append(door.request.sampling.seed)
     assert seeds[0] == seeds[1] != seeds[2]
+
+
+async def test_a_grammar_that_nobody_can_look_at_now_may_come_again() -> None:
+    class Busy(GrammarChecker):
+        async def checked(self, grammar: Grammar) -> None:
+            raise CheckersBusy("too many")
+
+    door = Served(("tiny",), CODEC, lambda: 200, grammars=Busy())
+    said = await Client(FakeDoor(lambda request, leg: ()), door).complete(guided_regex="a")
+    assert said.status == 503
+    assert said.headers["retry-after"] == "1"
+    assert said.json["error"]["message"] == "too many"

@@ -1,18 +1,26 @@
 """The check at the door: quick, final, and never the end of anybody else."""
 
+import asyncio
 from collections.abc import Iterator
 from time import monotonic
 
 import pytest
 
-from engine.errors import GrammarRefused
-from engine.grammars.checking import DEADLINE_S, GrammarChecker, check_grammar
+from engine.errors import CheckersBusy, GrammarRefused
+from engine.grammars.checking import (
+    DEADLINE_S,
+    LONGEST_SOURCE,
+    MOST_WAITING,
+    REMEMBERED,
+    GrammarChecker,
+    check_grammar,
+)
 from engine.request import Grammar
 from tests.fakes.hostile_grammars import ENDURED, REFUSED
 
 SLACK_S = 2.0  # a busy machine
 SLOW = Grammar("json_schema", '{"type": "integer", "multipleOf": 99999989}')
-GOOD = Grammar("regex", "[a-z]+")
+GOOD, OTHER = Grammar("regex", "[a-z]+"), Grammar("regex", "[0-9]+")
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +70,57 @@ def test_one_grammar_is_checked_without_a_checker() -> None:
     check_grammar(GOOD)
     with pytest.raises(GrammarRefused, match="regex"):
         check_grammar(Grammar("regex", "("))
+
+
+def test_the_end_of_its_process_is_no_grammars_fault() -> None:
+    with GrammarChecker() as checker:
+        checker.check(GOOD)
+        assert checker._examiner is not None
+        checker._examiner.kill()
+        checker._examiner.wait()
+        checker.check(Grammar("regex", "[a-f]+"))
+
+
+def test_a_grammar_under_which_the_process_was_killed_may_come_again() -> None:
+    with GrammarChecker() as checker:
+        checker.check(GOOD)
+        assert checker._examiner is not None
+        checker._examiner.poll = lambda: None  # type: ignore[method-assign]
+        checker._examiner.kill()
+        with pytest.raises(CheckersBusy):
+            checker.check(OTHER)
+        checker.check(OTHER)
+
+
+def test_what_is_too_long_is_neither_looked_at_nor_kept() -> None:
+    with GrammarChecker() as checker:
+        with pytest.raises(GrammarRefused, match=str(LONGEST_SOURCE)):
+            checker.check(Grammar("regex", "a" * (LONGEST_SOURCE + 1)))
+        assert checker._examiner is None
+        assert not checker._answers.bad
+
+
+def test_the_bad_do_not_make_the_good_forgotten() -> None:
+    with GrammarChecker() as checker:
+        checker.check(GOOD)
+        for number in range(REMEMBERED + 1):
+            with pytest.raises(GrammarRefused):
+                checker.check(Grammar("regex", "(" * (number + 1)))
+        assert len(checker._answers.bad) == REMEMBERED
+        assert checker._answers.get(GOOD) == ""
+
+
+async def test_a_flood_is_told_to_come_again_and_the_known_go_on() -> None:
+    with GrammarChecker() as checker:
+        checker.check(GOOD)
+        slow = [Grammar("json_schema", SLOW.source + " " * n) for n in range(40)]
+        flood = [asyncio.create_task(checker.checked(one)) for one in slow]
+        await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED)
+        began = monotonic()
+        await checker.checked(GOOD)
+        assert monotonic() - began < 0.1
+        said = await asyncio.gather(*flood, return_exceptions=True)
+        busy = sum(isinstance(one, CheckersBusy) for one in said)
+        assert busy >= len(slow) - MOST_WAITING
+        assert all(isinstance(one, CheckersBusy | GrammarRefused) for one in said)
+        await checker.checked(OTHER)

@@ -8,7 +8,9 @@ import pytest
 from quart import Quart
 
 from discovery.registration import Registration, Role
+from engine.errors import CheckersBusy
 from engine.grammars.checking import GrammarChecker
+from engine.request import Grammar
 from kv_transfer.layout import KvLayout
 from node.door import Door
 from node.engine_client import QUIET_S, EngineClient
@@ -34,9 +36,10 @@ async def test_health_is_that_of_the_engine_process(
     assert (await app.test_client().get("/health")).status_code == status
 
 
-def app_of(engine: EngineClient) -> Quart:
+def app_of(engine: EngineClient, grammars: GrammarChecker | None = None) -> Quart:
     app, here = Quart("node"), Registration(Role.DECODE, "h:1", "h:2")
-    door = Door(engine, NodeMetrics(), lambda: here, LegFinder("h:2"), GrammarChecker())
+    checker = grammars or GrammarChecker()
+    door = Door(engine, NodeMetrics(), lambda: here, LegFinder("h:2"), checker)
     app.register_blueprint(door.blueprint())
     return app
 
@@ -51,3 +54,15 @@ async def test_a_grammar_that_cannot_be_served_never_reaches_the_engine() -> Non
     said = await app_of(nobody).test_client().post("/inference/v1/generate", json=body)
     assert said.status_code == 400
     assert b"regex" in await said.get_data(as_text=False)
+
+
+async def test_who_cannot_look_at_a_grammar_now_may_be_asked_again() -> None:
+    class Busy(GrammarChecker):
+        async def checked(self, grammar: Grammar) -> None:
+            raise CheckersBusy("too many")
+
+    nobody: Any = None
+    body = {"token_ids": [1], "sampling_params": {"structured_outputs": {"regex": "a"}}}
+    said = await app_of(nobody, Busy()).test_client().post("/inference/v1/generate", json=body)
+    assert said.status_code == 503
+    assert b"too many" in await said.get_data(as_text=False)
