@@ -38,7 +38,8 @@ def library() -> Path:
     """The compiled kernels, which are compiled now if they never were; raises NoKernels."""
     name = f"pdserve-{_digest()}.so"
     for folder in _folders():
-        if (folder / name).exists():
+        with suppress(OSError):
+            (folder / name).stat()
             return folder / name
     for folder in _folders():
         with suppress(OSError):
@@ -76,13 +77,18 @@ def _build(target: Path) -> Path:
     with target.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
-            compile_into(target, os.environ.get("CXX", "g++"))
+            compile_into(target, os.environ.get("CXX") or "g++")
     return target
 
 
 def _folders() -> Iterable[Path]:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(sys.prefix) / "cache", Path(cache) / "pdserve"
+    """Where kernels may lie, best first; a user whom the system does not know has no home."""
+    yield Path(sys.prefix) / "cache"
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        yield Path(cache) / "pdserve"
+        return
+    with suppress(RuntimeError):
+        yield Path.home() / ".cache" / "pdserve"
 
 
 def _digest() -> str:

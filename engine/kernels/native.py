@@ -39,7 +39,7 @@ _LIGHT = {  # over before another thread could have done anything
 
 
 class Kernels:
-    """The library; opened once and handed to what calculates.
+    """The library; opened once and handed to what calculates; raises NoKernels.
 
     With a `quantizer` products have weights of 8 bits.
     """
@@ -47,7 +47,10 @@ class Kernels:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.quantizer: Quantizer | None = None
-        self.library, self._light = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+        try:
+            self.library, self._light = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+        except OSError as error:  # spoiled, or for another system's libraries
+            raise NoKernels(f"cannot be opened: {error}") from error
         for opened, functions in ((self.library, _HEAVY), (self._light, _LIGHT)):
             for name, kinds in functions.items():
                 function = getattr(opened, name)

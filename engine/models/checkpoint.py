@@ -39,8 +39,11 @@ class Checkpoint:
         """The safetensors files, in a stable order."""
         index = self.folder / INDEX
         if index.exists():
-            names = set(_read_json(index).get("weight_map", {}).values())
-            files = [self.folder / str(name) for name in sorted(names)]
+            places = _read_json(index).get("weight_map")
+            if not isinstance(places, dict):
+                raise UnusableCheckpoint(f"{index}: weight_map says of no tensor where it is")
+            names = {str(name) for name in places.values()}
+            files = [self.folder / name for name in sorted(names)]
         elif (self.folder / WEIGHTS).exists():
             files = [self.folder / WEIGHTS]
         else:
@@ -57,7 +60,7 @@ class Checkpoint:
         """The tokens that end an answer: the generation config's, or else the model's."""
         generation = self.folder / "generation_config.json"
         given = _read_json(generation).get("eos_token_id") if generation.exists() else None
-        for config in (self.config, self.config.get("text_config", {})):
+        for config in (self.config, self.config.get("text_config") or {}):
             given = config.get("eos_token_id") if given is None else given
         if given is None:
             return ()

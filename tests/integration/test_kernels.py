@@ -113,6 +113,14 @@ def test_what_lies_behind_a_sequence_does_not_matter(kernels: Kernels) -> None:
     assert batch.attend(0, AttentionStyle(1.0), torch.ones(6, 2, 32)).isfinite().all()
 
 
+def test_a_window_may_be_wider_than_any_context(kernels: Kernels) -> None:
+    memory = KvMemory(KvShape(1, 1, 32), 2, 16, torch.float32, torch.device("cpu"), kernels)
+    memory.block_rows.normal_()
+    batch, queries = AttentionBatch(memory, [Span(20, 1, [0, 1])], []), torch.randn(1, 2, 32)
+    unlimited = batch.attend(0, AttentionStyle(1.0), queries)
+    assert torch.equal(batch.attend(0, AttentionStyle(1.0, window=1 << 33), queries), unlimited)
+
+
 @needs_bfloat16
 @pytest.mark.parametrize("rows", [1, 6, 7, 13, 32])
 @pytest.mark.parametrize(("outputs", "inputs"), [(1376, 256), (33, 18), (1, 2), (130, 4864)])
@@ -166,3 +174,31 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(NoKernels, match="no-such-option"):
         build.compile_into(tmp_path / "kernels.so", "g++", ("--no-such-option",))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_library_that_cannot_be_opened_is_one_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spoiled, say, or for another system's libraries."""
+    made = tmp_path / "cache" / build.library().name
+    made.parent.mkdir()
+    made.write_bytes(b"nothing that runs")
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    assert open_kernels("auto") is None
+    with pytest.raises(NoKernels, match=made.name):
+        open_kernels("native")
+
+
+def test_a_user_without_a_home_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(_uid: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "no folder"))
+    (tmp_path / "no folder").touch()
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(NoKernels, match="no folder to write to"):
+        build.library()

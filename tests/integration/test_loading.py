@@ -99,6 +99,14 @@ def test_a_missing_file(folder: Path) -> None:
     refused(folder / "parts", f"{file.name} is missing")
 
 
+@pytest.mark.parametrize(
+    "content", [{}, {"weight_map": None}, {"weight_map": ["a.safetensors"]}]
+)
+def test_an_index_without_a_map(folder: Path, content: dict[str, object]) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps(content))
+    refused(folder, "index.json: weight_map")
+
+
 def test_no_weights_at_all(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     refused(folder, "no safetensors files")

@@ -287,7 +287,7 @@ class Attention {
                Running& running) {
         const long vectors = (to - key + LANES - 1) / LANES;
         long position = plan.spans[group.span].start + group.token + row / sharing;
-        long low = call.window ? position - call.window + 1 - key : 0;
+        long low = call.window ? std::max(0L, (long)(position - call.window + 1 - key)) : 0;
         long high = std::min(position, to - 1) - key;
         const float* scores = scratch.scores + row * TILE;
         Floats some[TILE / LANES], most = splat(NOTHING);
