@@ -24,16 +24,20 @@ REMEMBERED = 64
 PATIENCE_S = 10.0  # the door has refused what takes a tenth of that
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Compiling:
+    """Nobody waits for it after `until`; `fetched`: somebody knows that it is done."""
+
     outcome: "Future[LLMatcher | GrammarRefused]"
     until: float
+    fetched: bool = False
 
 
 @dataclass(slots=True)
 class GrammarBook:
     """Every grammar that was asked for lately, compiled or on its way.
 
+    What somebody may still wait for is not forgotten, or it would be begun again and again.
     Without a vocabulary every grammar is refused with `missing`. The engine's thread alone
     calls; a failed compilation is an answer like any other.
     """
@@ -47,7 +51,8 @@ class GrammarBook:
         if self.vocabulary is None:
             return True
         one = self._compiling(grammar, self.vocabulary)
-        return one.outcome.done() or monotonic() > one.until
+        one.fetched = one.fetched or one.outcome.done() or monotonic() > one.until
+        return one.fetched
 
     def mask(self, grammar: Grammar, ends: frozenset[int]) -> GrammarMask:
         """At the start of an answer that `ends` end; raises GrammarRefused."""
@@ -66,6 +71,7 @@ class GrammarBook:
 
     def _matcher(self, grammar: Grammar, vocabulary: Vocabulary) -> LLMatcher:
         one = self._compiling(grammar, vocabulary)
+        one.fetched = True
         try:
             outcome = one.outcome.result(max(0.0, one.until - monotonic()))
         except TimeoutError as error:
@@ -77,11 +83,17 @@ class GrammarBook:
     def _compiling(self, grammar: Grammar, vocabulary: Vocabulary) -> _Compiling:
         if grammar not in self._known:
             outcome = _start(grammar, vocabulary)
+            self._forget_some()
             self._known[grammar] = _Compiling(outcome, monotonic() + PATIENCE_S)
-            if len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
         self._known.move_to_end(grammar)
         return self._known[grammar]
+
+    def _forget_some(self) -> None:
+        """The oldest, of those that nobody waits for."""
+        now, known = monotonic(), self._known.items()
+        idle = [name for name, one in known if one.fetched or now > one.until]
+        for grammar in idle[:-REMEMBERED]:
+            del self._known[grammar]
 
 
 def load_grammars(folder: Path, size: int, eos: tuple[int, ...]) -> GrammarBook:
@@ -116,6 +128,9 @@ def _start(grammar: Grammar, vocabulary: Vocabulary) -> "Future[LLMatcher | Gram
             outcome.set_result(compiled(grammar, vocabulary))
         except GrammarRefused as refusal:
             outcome.set_result(refusal)
+        finally:
+            if not outcome.done():  # an error of ours must not keep anybody waiting
+                outcome.set_result(GrammarRefused(f"{grammar.kind} cannot be compiled"))
 
     threading.Thread(target=work, name="grammar", daemon=True).start()
     return outcome

@@ -53,6 +53,9 @@ class WaitingLine:
     def remove(self, seq: Sequence) -> None:
         """It waits no longer; who does not wait is an error."""
         del self._present[seq.request_id]
+        if not self._present:  # what is stale must not keep sequences alive
+            self._by_rank.clear()
+            self._by_length.clear()
 
     def _top(self, heap: list[Entry]) -> Sequence | None:
         while heap:

@@ -1,10 +1,13 @@
 """Masks against the obvious: a token may come if a text of the language begins so."""
 
+import json
 import random
 import re
+import threading
 from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel
 
 from engine.errors import GrammarRefused
-from engine.grammars.compiling import GrammarBook, load_grammars
+from engine.grammars.compiling import PATIENCE_S, GrammarBook, load_grammars
 from engine.grammars.matching import GrammarMask
 from engine.grammars.vocabulary import Vocabulary, words_of
 from engine.request import Grammar
@@ -246,4 +249,39 @@ def test_a_grammar_is_compiled_once_and_beside(book: GrammarBook) -> None:
     masks: Iterable[GrammarMask] = [book.mask(grammar, ENDS) for grammar in grammars[-5:]]
     assert all(mask.failure is None for mask in masks)
     assert all(book.ready(grammar) for grammar in grammars[-5:])
-    assert len(book._known) <= 64
+
+
+def test_what_somebody_waits_for_is_not_forgotten(folder: Path) -> None:
+    book = load_grammars(folder, SIZE, (END,))
+    wide = {f"p{index}": {"type": "string"} for index in range(40)}
+    grammars = [
+        Grammar(
+            "json_schema", json.dumps({"type": "object", "title": f"{n}", "properties": wide})
+        )
+        for n in range(150)
+    ]
+    waited = [grammar for grammar in grammars if not book.ready(grammar)]
+    assert len(waited) > 64
+    begun = {grammar: book._known[grammar] for grammar in waited}
+    for grammar, one in begun.items():
+        one.outcome.result(10)
+        assert book.ready(grammar)
+        assert book._known[grammar] is one
+    book.ready(Grammar("regex", "b"))
+    assert len(book._known) <= 65
+
+
+def test_an_error_of_ours_refuses_a_grammar_and_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = list[threading.ExceptHookArgs]()
+    monkeypatch.setattr(threading, "excepthook", seen.append)
+    broken = GrammarBook(Vocabulary("none", SIZE, words_of([], SIZE), (END,)))  # type: ignore[arg-type]
+    began = monotonic()
+    with pytest.raises(GrammarRefused, match="regex cannot be compiled"):
+        broken.mask(Grammar("regex", "a"), ENDS)
+    assert monotonic() - began < PATIENCE_S / 2
+    for thread in threading.enumerate():
+        if thread.name == "grammar":
+            thread.join()
+    assert len(seen) == 1

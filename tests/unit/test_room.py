@@ -1,5 +1,7 @@
 """Who gets blocks when there are too few, and what looking for some costs."""
 
+from weakref import ref
+
 from engine.request import Request, RequestId, Sampling
 from engine.scheduling.kv_manager import KvManager
 from engine.scheduling.room import Limits, Room
@@ -77,3 +79,27 @@ def test_what_nobody_can_find_again_is_handed_out_first() -> None:
     again = sequence("known", 5)
     kv.match(again, 4)
     assert again.computed == 4
+
+
+def test_a_reservation_that_gives_way_is_not_announced_as_new() -> None:
+    engine = FakeEngine(blocks=12, block_size=1, chunk=12, growth=0)
+    fetched = Request(RequestId("fetched"), (0, 1, 2, 3), Sampling(8))
+    urgent = Request(RequestId("urgent"), tuple(range(8)), Sampling(2), priority=-1)
+    assert engine.reserve(fetched)
+    engine.fetch(fetched.request_id)
+    engine.resume(fetched.request_id, [0])
+    engine.generate(urgent)
+    told, ended = list[RequestId](), list[RequestId]()
+    while len(ended) < 2:
+        told += [one.request_id for one in engine.schedule()]
+        ended += [one.request_id for one in engine.step().sampled if one.finish]
+    assert engine.room.preemptions == 1
+    assert told == ["urgent"]
+
+
+def test_an_empty_line_keeps_nothing_alive() -> None:
+    scheduler = Scheduler(Room(KvManager(4, 4), Limits(64, 8)))
+    scheduler.add(sequence("gone", 9))
+    gone = ref(scheduler.find(RequestId("gone")))
+    scheduler.remove(RequestId("gone"))
+    assert gone() is None
