@@ -219,11 +219,11 @@ class Cluster:
 
 def _say_ready(config: UpConfig, url: str) -> None:
     kinds = f"{config.prefill} prefill, {config.decode} decode"
-    name, line = config.served_names[0], _example(config)
+    name, line = config.served_names[0], example(config)
     _say(f"\npdserve is ready at {url} ({kinds}, model {name})\n\n  curl {url}{line}\n")
 
 
-def _example(config: UpConfig) -> str:
+def example(config: UpConfig) -> str:
     """A line to copy: without decode nodes there is nobody to chat with, but vectors."""
     text, model = "What is a prefill node?", config.served_names[0]
     question = [{"role": "user", "content": text}]
@@ -231,7 +231,8 @@ def _example(config: UpConfig) -> str:
     if not config.decode:
         path, body = "/pooling", {"model": model, "input": text}
     said = msgspec.json.encode(body).decode()
-    return f"{path} -H 'Content-Type: application/json' -d '{said}'"
+    key = " -H 'Authorization: Bearer KEY'" if config.api_key else ""
+    return f"{path} -H 'Content-Type: application/json'{key} -d '{said}'"
 
 
 async def _counts(session: aiohttp.ClientSession, url: str) -> Counts | None:

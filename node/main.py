@@ -69,7 +69,8 @@ async def _serve(role: Role, config: NodeConfig) -> None:
         )
         identity = Identity.of(role, node_id, _names(config)[0], addresses, engine.ready)
         try:
-            await _Node(config, engine, identity, listening, codec).run()
+            with GrammarChecker() as grammars:
+                await _Node(config, engine, identity, listening, codec, grammars).run()
         finally:
             await engine.stop()
 
@@ -83,6 +84,7 @@ class _Node:
     identity: Identity
     listening: socket.socket
     codec: TextCodec
+    grammars: GrammarChecker
 
     async def run(self) -> None:
         """Until a signal comes and what was running is done; raises EngineDied."""
@@ -111,8 +113,7 @@ class _Node:
         metrics, names = NodeMetrics(), _names(self.config)
         self.engine.on_news = metrics.book
         legs = LegFinder(self.identity.registration.zmq_address)
-        grammars = GrammarChecker()
-        door = Door(self.engine, metrics, self._registration, legs, grammars)
+        door = Door(self.engine, metrics, self._registration, legs, self.grammars)
         longest = self.engine.ready.max_model_len
         served = Served(
             names,
@@ -122,7 +123,7 @@ class _Node:
             defaults=load_defaults(self.config.generation_config, self.config.model),
             max_logprobs=self.config.max_logprobs,
             pooling=self.engine.ready.pooling,
-            grammars=grammars,
+            grammars=self.grammars,
         )
         app = Quart("pdserve-node")
         app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY

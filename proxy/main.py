@@ -66,7 +66,9 @@ async def _serve(config: ProxyConfig) -> None:
         session = await stack.enter_async_context(open_session())
         instances = Instances(session, registry)
         client = HttpNodeClient(session, SILENCE_S, config.foreign_timeout_s)
-        app = build(config, registry, client, instances)
+        served = _served(config, registry)
+        stack.enter_context(served.grammars)
+        app = build(config, registry, client, instances, served)
         discovery = format_address(config.discovery_host, listener.port)
         server = _Server(_uvicorn(app, config), discovery, config.supervisor_fd)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
@@ -77,9 +79,13 @@ async def _serve(config: ProxyConfig) -> None:
 
 
 def build(
-    config: ProxyConfig, registry: Registry, client: HttpNodeClient, instances: Instances
+    config: ProxyConfig,
+    registry: Registry,
+    client: HttpNodeClient,
+    instances: Instances,
+    served: Served,
 ) -> Quart:
-    """The app of these settings; takes seconds where there is a tokenizer to load."""
+    """The app of these settings."""
     pipeline = Pipeline(
         registry,
         _policy(config),
@@ -90,7 +96,7 @@ def build(
     pooling = PoolingPipeline(pipeline, client)
     door = Observed(pipeline, ProxyMetrics(registry), config.names[0], pooling)
     guard = Guard(config.api_key, config.admin_api_key)
-    return create_app(door, _served(config, registry), instances, guard)
+    return create_app(door, served, instances, guard)
 
 
 class _Server(uvicorn.Server):
@@ -154,6 +160,7 @@ def _policy(config: ProxyConfig) -> Policy:
 
 
 def _served(config: ProxyConfig, registry: Registry) -> Served:
+    """Takes seconds where there is a tokenizer to load."""
     folder = config.text_folder
     if folder is None:
         logger.warning("no --model and no --tokenizer: requests with text will be refused")

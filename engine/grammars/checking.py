@@ -180,10 +180,10 @@ class GrammarChecker:
         return self._examiner
 
     def _end(self) -> None:
-        if self._examiner is not None:
-            self._examiner.kill()
-            self._examiner.communicate()
-            self._examiner = None
+        examiner, self._examiner = self._examiner, None
+        if examiner is not None:
+            with suppress(BrokenPipeError), examiner:
+                examiner.kill()
 
 
 def _tell(process: "Popen[bytes]", grammar: Grammar) -> None:

@@ -66,6 +66,24 @@ def test_answers_are_remembered() -> None:
         assert str(first.value) == str(second.value)
 
 
+def test_an_end_is_quiet_after_pipes_that_are_closed_or_hold_something() -> None:
+    """As the end of an interpreter leaves them, in any order."""
+    for data in (b"", b"never read"):
+        checker = GrammarChecker()
+        checker.check(GOOD)
+        examiner = checker._examiner
+        assert examiner
+        assert examiner.stdin
+        examiner.stdin.write(data)
+        if not data:
+            examiner.stdin.close()
+        else:
+            examiner.kill()
+            examiner.wait()
+        checker.close()
+        assert examiner.returncode
+
+
 def test_one_grammar_is_checked_without_a_checker() -> None:
     check_grammar(GOOD)
     with pytest.raises(GrammarRefused, match="regex"):

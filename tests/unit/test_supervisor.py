@@ -12,7 +12,7 @@ import pytest
 
 from deploy.config import UpConfig
 from deploy.supervisor import LONGEST_LINE, Child, ProcessFailed
-from deploy.up import Cluster
+from deploy.up import Cluster, example
 
 SAY_READY = 'import os,sys; os.write(int(sys.argv[-1]), b\'{"http_address": "h:1"}\\n\'); '
 FOREVER = "import signal; print('hello', flush=True); signal.pause()"
@@ -130,3 +130,9 @@ async def test_it_notices_that_we_are_gone() -> None:
     with suppress(asyncio.CancelledError):
         await running
     assert await asyncio.wait_for(ended, PATIENCE_S) == 0
+
+
+def test_the_line_to_copy_has_a_place_for_the_key_where_one_is_needed() -> None:
+    assert "Authorization" not in example(UpConfig())
+    assert "'Authorization: Bearer KEY'" in example(UpConfig(api_key=("secret",)))
+    assert "secret" not in example(UpConfig(api_key=("secret",)))
