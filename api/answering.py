@@ -1,9 +1,12 @@
 """All choices of one text request, from token events to pieces of text."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
-from api.calls import Asked, Call
+from api.asking import aside
+from api.calls import Asked
 from api.choices import Choice, Echo, Piece
 from api.generator import Generator
 from api.streams import Streams
@@ -17,23 +20,30 @@ class Answer:
         special, include = body.skip_special_tokens, bool(body.include_stop_str_in_output)
         self.asked = asked
         self._generator = generator
+        self._reading, self._echoes = asyncio.Lock(), dict[int, Echo]()
         self.choices = [
             Choice(
                 index,
                 call,
                 codec.detokenizer(skip_special_tokens=special is not False),
                 asked.stops.watch(include=include),
-                self._echo(call) if body.echoes else None,
-                body.only_echo,
+                only_echo=body.only_echo,
             )
             for index, call in enumerate(asked.calls)
         ]
 
-    def _echo(self, call: Call) -> Echo:
-        special = self.asked.body.skip_special_tokens is not False
-        detokenizer = self.asked.codec.detokenizer(skip_special_tokens=special)
-        tells = call.request.sampling.logprobs is not None
-        return Echo.of(call.request.prompt, detokenizer, tells=tells)
+    async def _echo(self, choice: Choice) -> Echo:
+        """Read once for all choices of a prompt, and where it holds up nobody."""
+        request, asked = choice.call.request, self.asked
+        number = choice.index // asked.n
+        async with self._reading:
+            if number not in self._echoes:
+                special = asked.body.skip_special_tokens is not False
+                detokenizer = asked.codec.detokenizer(skip_special_tokens=special)
+                tells = request.sampling.logprobs is not None
+                read = partial(Echo.of, request.prompt, detokenizer, tells=tells)
+                self._echoes[number] = await aside(len(request.prompt), read)
+        return self._echoes[number]
 
     async def pieces(self) -> AsyncGenerator[Piece]:
         """In order of arrival; closing it aborts every choice. Raises StreamFailed."""
@@ -50,6 +60,8 @@ class Answer:
 
     async def _of(self, choice: Choice) -> AsyncGenerator[Piece]:
         call, piece = choice.call, None
+        if self.asked.body.echoes:
+            choice.echo = await self._echo(choice)
         async with aclosing(self._generator.stream(call.request, call.leg)) as events:
             async for event in events:
                 piece = choice.take(event)

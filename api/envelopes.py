@@ -127,6 +127,13 @@ class Writer:
         )
 
     @property
+    def num_foretold(self) -> int:
+        """Tokens of prompts that the answer tells the log-probabilities of."""
+        if self.answer.asked.body.prompt_logprobs is None:
+            return 0
+        return sum(len(choice.prompt_logprobs) for choice in self.answer.choices)
+
+    @property
     def _ids(self) -> bool:
         return bool(self.answer.asked.body.return_token_ids)
 

@@ -17,7 +17,7 @@ from api.tokenizing import TextCodec
 from api.wire import WireError, convert
 from engine.request import Grammar, Sampling
 
-MOST_STOP_CHARACTERS = 16_384
+MOST_CHARACTERS = 16_384  # of stop strings, or of bad words
 MAX_TOKENS_UNKNOWN = 1_024  # where a client names none, while nobody knows the context
 Words = tuple[tuple[int, ...], ...]
 Number = TypeVar("Number", int, float)
@@ -113,8 +113,8 @@ def stops_of(body: TextBody) -> StopStrings:
     strings = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if not all(strings):
         raise BadRequest("stop must not contain an empty string", "stop")
-    if sum(map(len, strings)) > MOST_STOP_CHARACTERS:
-        raise BadRequest(f"stop has more than {MOST_STOP_CHARACTERS} characters", "stop")
+    if sum(map(len, strings)) > MOST_CHARACTERS:
+        raise BadRequest(f"stop has more than {MOST_CHARACTERS} characters", "stop")
     return StopStrings.of(strings)
 
 
@@ -136,6 +136,8 @@ def _biases(body: TextBody) -> tuple[tuple[int, float], ...]:
 
 def _words(words: Sequence[str], codec: TextCodec) -> Words:
     """Each word as it begins a text, and as it follows a space where that has other tokens."""
+    if sum(map(len, words)) > MOST_CHARACTERS:
+        raise WireError(f"bad_words have more than {MOST_CHARACTERS} characters", "bad_words")
     return tuple(sequence for word in words for sequence in _spellings(word.lstrip(), codec))
 
 

@@ -3,14 +3,17 @@
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 
+from api.asking import aside
 from api.envelopes import Writer
 from api.errors import SERVER_ERROR, body_of, error_body
 from api.generated import DONE
 from api.generator import StreamFailed
 
+PLACE = 20  # a token's log-probabilities are as much work as so many characters
 log = logging.getLogger(__name__)
 OUR_MISTAKE = error_body(SERVER_ERROR, "The server made a mistake.")
 
@@ -19,7 +22,8 @@ async def whole(writer: Writer) -> bytes:
     """The body of an answer that is not streamed; raises StreamFailed."""
     async with aclosing(writer.answer.pieces()) as pieces:
         said = [piece async for piece in pieces]
-    return msgspec.json.encode(writer.whole(said))
+    places = sum(len(piece.places) for piece in said) + writer.num_foretold
+    return await aside(places * PLACE, lambda: msgspec.json.encode(writer.whole(said)))
 
 
 async def frames(writer: Writer) -> AsyncGenerator[bytes]:
@@ -55,7 +59,8 @@ async def _chunks(writer: Writer) -> AsyncGenerator[msgspec.Struct]:
             for opening in () if begun else writer.openings():
                 yield opening
             begun = True
-            if chunk := writer.chunk(piece):
+            chunk = await aside(len(piece.places) * PLACE, partial(writer.chunk, piece))
+            if chunk:
                 yield chunk
     if closing := writer.closing():
         yield closing

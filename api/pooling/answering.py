@@ -1,7 +1,10 @@
 """Vectors as the bodies of answers say them: numbers, or base64 of little-endian float32."""
 
+import asyncio
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from api.pooling.bodies import Datum, Encoding
 from api.pooling.running import Vector
@@ -25,3 +28,12 @@ def label_of(vector: Vector, labels: Sequence[str]) -> str | None:
     """The likeliest class; of one that is all there is; None where nobody knows its name."""
     best = int(vector.rows.argmax())
     return labels[best] if best < len(labels) else None
+
+
+async def written(data: Iterable[Datum]) -> list[msgspec.Raw]:
+    """As JSON, one by one: thousands of vectors at once would hold up all streams."""
+    said = list[msgspec.Raw]()
+    for one in data:
+        said.append(msgspec.Raw(msgspec.json.encode(one)))
+        await asyncio.sleep(0)
+    return said

@@ -110,12 +110,12 @@ class Datum(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of all of them; reranked `results` are the best first."""
+    """The answer of all of them, each Datum as JSON; reranked `results` are the best first."""
 
     id: str
     object: str = "list"
     created: int
     model: str
-    data: list[Datum] | UnsetType = UNSET
-    results: list[Datum] | UnsetType = UNSET
+    data: list[msgspec.Raw] | UnsetType = UNSET
+    results: list[msgspec.Raw] | UnsetType = UNSET
     usage: Usage

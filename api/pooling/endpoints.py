@@ -1,6 +1,6 @@
 """What each endpoint that pools asks for, and the answer it makes of the vectors."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ from api.bodies import convert, read_object
 from api.errors import BadRequest
 from api.fields import POOLING
 from api.generator import Embedder
-from api.pooling.answering import as_data, datum, label_of
+from api.pooling.answering import as_data, datum, label_of, written
 from api.pooling.asking import PoolingAsker, Wanted
 from api.pooling.bodies import (
     ClassifyBody,
@@ -57,11 +57,11 @@ class PoolingDoor:
         wanted = Wanted("embed", body.dimensions)
         requests = await self.asker.inputs(body, body.input, wanted, outer_id)
         vectors = await Batches(self.embedder).run(requests)
-        data = [
+        data = (
             Datum(index, "embedding", embedding=as_data(one, body.encoding_format))
             for index, one in enumerate(vectors)
-        ]
-        return self._answer(f"embd-{outer_id}", model, data, requests)
+        )
+        return await self._answer(f"embd-{outer_id}", model, data, requests)
 
     async def pooling(self, body: VectorsBody, outer_id: str) -> Numbers:
         """POST /pooling."""
@@ -72,11 +72,11 @@ class PoolingDoor:
         requests = await self.asker.inputs(body, body.input, wanted, outer_id, body.segments)
         vectors = await Batches(self.embedder).run(requests)
         whole = task.startswith("token_")
-        data = [
+        data = (
             datum(index, one, body.encoding_format, whole=whole)
             for index, one in enumerate(vectors)
-        ]
-        return self._answer(f"pool-{outer_id}", model, data, requests)
+        )
+        return await self._answer(f"pool-{outer_id}", model, data, requests)
 
     async def classify(self, body: ClassifyBody, outer_id: str) -> Numbers:
         """POST /classify."""
@@ -85,7 +85,7 @@ class PoolingDoor:
         requests = await self.asker.inputs(body, body.input, Wanted("classify"), outer_id)
         vectors = await Batches(self.embedder).run(requests)
         labels = self.served.pooling.labels if self.served.pooling else ()
-        data = [
+        data = (
             Datum(
                 index,
                 label=label_of(one, labels),
@@ -93,8 +93,8 @@ class PoolingDoor:
                 num_classes=one.rows.shape[1],
             )
             for index, one in enumerate(vectors)
-        ]
-        return self._answer(f"classify-{outer_id}", model, data, requests)
+        )
+        return await self._answer(f"classify-{outer_id}", model, data, requests)
 
     async def score(self, body: ScoreBody, outer_id: str) -> Numbers:
         """POST /score."""
@@ -103,8 +103,8 @@ class PoolingDoor:
         second = _one_of(body.text_2, body.documents, "text_2", "documents")
         pairs = pairs_of(first, second)
         scores, requests = await self._scores(body, pairs, outer_id)
-        data = [Datum(index, "score", score=one) for index, one in enumerate(scores)]
-        return self._answer(f"score-{outer_id}", model, data, requests)
+        data = (Datum(index, "score", score=one) for index, one in enumerate(scores))
+        return await self._answer(f"score-{outer_id}", model, data, requests)
 
     async def rerank(self, body: RerankBody, outer_id: str) -> Numbers:
         """POST /rerank: the best documents first; those of one score in their own order."""
@@ -113,15 +113,15 @@ class PoolingDoor:
         scores, requests = await self._scores(body, pairs, outer_id)
         best = sorted(enumerate(scores), key=lambda one: -one[1])[: body.top_n or None]
         told = body.return_documents is not False
-        results = [
+        results = (
             Datum(
                 index,
                 document={"text": body.documents[index]} if told else UNSET,
                 relevance_score=score,
             )
             for index, score in best
-        ]
-        return self._answer(f"rerank-{outer_id}", model, results, requests, ranked=True)
+        )
+        return await self._answer(f"rerank-{outer_id}", model, results, requests, ranked=True)
 
     async def _scores(
         self, body: PoolingBody, pairs: Sequence[Pair], outer_id: str
@@ -139,20 +139,20 @@ class PoolingDoor:
         vectors: dict[str, Vector] = dict(zip(texts, await batches.run(requests), strict=True))
         return [cosine(vectors[one], vectors[two]) for one, two in pairs], requests
 
-    def _answer(
+    async def _answer(
         self,
         name: str,
         model: str,
-        data: list[Datum],
+        data: Iterable[Datum],
         requests: Sequence[PoolingRequest],
         *,
         ranked: bool = False,
     ) -> Numbers:
         tokens = sum(len(one.prompt) for one in requests)
-        created, usage = int(self.clock()), Usage(tokens, tokens)
+        created, usage, said = int(self.clock()), Usage(tokens, tokens), await written(data)
         if ranked:
-            return Numbers(id=name, created=created, model=model, results=data, usage=usage)
-        return Numbers(id=name, created=created, model=model, data=data, usage=usage)
+            return Numbers(id=name, created=created, model=model, results=said, usage=usage)
+        return Numbers(id=name, created=created, model=model, data=said, usage=usage)
 
 
 def _one_of(given: Texts | None, other: Texts | None, name: str, alias: str) -> Texts:

@@ -26,7 +26,7 @@ from engine.request import Grammar
 
 LONGEST_SOURCE = 262_144  # characters
 DEADLINE_S = 0.8
-CROWDED_S = 0.2  # what is enough for nearly all grammars, where others wait
+CROWDED_S = 0.4  # what is enough for nearly all grammars, where others wait
 START_S = 10.0  # a new process on a busy machine
 REMEMBERED = 256  # of those that can be served, and of the others
 EXAMINER = "engine.grammars.examining"

@@ -1,6 +1,7 @@
 """Log-probabilities over HTTP: OpenAI's own types read them, and nothing is lost on the way."""
 
 import math
+import threading
 
 import pytest
 from openai.types import Completion
@@ -9,9 +10,10 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from api.generator import Event, Leg, PromptEvent, TokenEvent
 from api.node_logprobs import LEAST
 from api.tokenizing import TextCodec
+from api.vocabulary import Vocabulary
 from engine.request import FinishReason, Logprob, Logprobs, Request
 from tests.fakes.http import Client, Json
-from tests.fakes.text import EOS, FakeDoor, byte_level, metaspace
+from tests.fakes.text import EOS, FakeDoor, byte_level, metaspace, served
 
 CODEC = byte_level()
 TEXT = "the cat sat 🚀 on"
@@ -223,3 +225,30 @@ def test_bytes_of_tokens_are_those_of_the_text(codec: TextCodec, text: str) -> N
     spelt = b"".join(codec.vocabulary.bytes_of(token) for token in tokens)
     assert spelt.decode().lstrip() == codec.decode(tokens, skip_special_tokens=False).lstrip()
     assert any(codec.vocabulary.text_of(token).startswith(" ") for token in tokens)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_much_to_tell_is_told_where_it_holds_up_nobody(*, stream: bool) -> None:
+    threads = set[str]()
+
+    def spell(token: int) -> bytes:
+        threads.add(threading.current_thread().name)
+        return bytes([token % 256])
+
+    class Noting(TextCodec):
+        @property
+        def vocabulary(self) -> Vocabulary:
+            return Vocabulary(spell)
+
+    def much(request: Request, leg: Leg) -> list[Event]:
+        del request, leg
+        told = tuple(place(token, 2) for token in TOKENS * 100)
+        return [TokenEvent(TOKENS * 100, FinishReason.LENGTH, logprobs=told)]
+
+    codec = Noting(CODEC.tokenizer, CODEC.fast)
+    said = await Client(FakeDoor(much), served(codec, context=None)).complete(
+        logprobs=2, stream=stream, max_tokens=5_000
+    )
+    assert said.status == 200
+    assert threads
+    assert threading.main_thread().name not in threads

@@ -1,6 +1,7 @@
 """Token events become text: where it ends and why, and that nothing stays open."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -8,8 +9,10 @@ from hypothesis import strategies as st
 
 from api.answering import Answer
 from api.choices import Piece, joined
+from api.detokenizing import Detokenizer
 from api.generator import Event, Leg, PromptEvent, StreamFailed, TicketEvent, TokenEvent
-from api.served import legs_of_params
+from api.served import Served, legs_of_params
+from api.tokenizing import TextCodec
 from engine.request import FinishReason, Request
 from kv_transfer.ticket import KvTicket
 from tests.fakes.asking import Fields, complete
@@ -183,3 +186,23 @@ async def test_a_prefill_leg_ends_with_its_stream(finish: FinishReason | None) -
     assert [piece.finish for piece in said] == [None, LENGTH]
     assert joined(said).text == "the"
     assert source.asked[0][1] == Leg(hold=True)
+
+
+async def test_an_echo_is_read_once_for_all_choices_of_a_prompt() -> None:
+    class Counting(TextCodec):
+        made: ClassVar[list[bool]] = []
+
+        def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
+            self.made.append(skip_special_tokens)
+            return super().detokenizer(skip_special_tokens=skip_special_tokens)
+
+    counting = Served(("tiny",), Counting(CODEC.tokenizer, CODEC.fast), lambda: 200)
+    fields = {"prompt": ["the", "cat"], "n": 3, "echo": True, "max_tokens": 1}
+    asked = await complete(fields, door=counting)
+    said = [piece async for piece in Answer(door(*says(CAT[:1], LENGTH)), asked).pieces()]
+    assert [one.text for one in sorted(said, key=lambda one: one.index)] == [
+        *["thethe"] * 3,
+        *["catthe"] * 3,
+    ]
+    choices, prompts = 6, 2
+    assert len(Counting.made) == choices + prompts

@@ -6,9 +6,12 @@ from base64 import b64decode
 from math import nan
 from typing import Any
 
+import msgspec
 import pytest
 
 from api.generator import RequestRefused
+from api.pooling.answering import written
+from api.pooling.bodies import Datum
 from api.pooling.running import (
     BATCHES_AT_ONCE,
     MOST_AT_ONCE,
@@ -251,3 +254,18 @@ async def test_segments_are_one_for_each_token() -> None:
     assert embedder.asked.pop().token_types == (0, 1)
     fields["pdserve"] = {"token_types": [[0]]}
     assert param(await client(embedder).post("/pooling", **fields)) == "pdserve.token_types"
+
+
+async def test_others_go_on_while_vectors_are_written() -> None:
+    turns = [0]
+
+    async def others() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    said = await written(Datum(index, embedding=[0.5]) for index in range(20))
+    task.cancel()
+    assert turns[0] >= 20
+    assert [msgspec.json.decode(one) for one in said][19] == {"index": 19, "embedding": [0.5]}

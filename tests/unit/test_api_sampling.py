@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from api.defaults import OPENAI, Defaults, load_defaults
+from api.errors import BadRequest
 from api.served import Served
 from engine.request import Sampling
 from tests.fakes.asking import Fields, chat, complete
@@ -166,3 +167,10 @@ def test_the_bundled_model_changes_nothing() -> None:
     bundled = Path(__file__).parents[2] / "deploy" / "demo" / "model"
     assert (bundled / FILE).exists()
     assert load_defaults("auto", str(bundled)) == OPENAI
+
+
+async def test_bad_words_have_so_many_characters() -> None:
+    assert (await sampling_of({"bad_words": ["a" * 8_192] * 2})).bad_words
+    with pytest.raises(BadRequest, match="16384") as refused:
+        await sampling_of({"bad_words": ["a" * 8_192] * 2 + ["b"]})
+    assert refused.value.param == "bad_words"
