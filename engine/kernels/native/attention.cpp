@@ -222,7 +222,10 @@ class Attention {
 
     static void want(const Item* from, long count, Soon& soon) {
         constexpr long LINE = 64 / sizeof(Item);
-        for (long at = 0; at < count; at += LINE) *soon.end++ = from + at;
+        const void** lines = soon.end;
+        const long some = (count + LINE - 1) / LINE;
+        for (long line = 0; line < some; ++line) lines[line] = from + line * LINE;
+        soon.end = lines + some;
     }
 
     // LANES words of a row of `size` items from `word` on, zeros behind its end.
