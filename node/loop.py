@@ -71,6 +71,9 @@ class NodeLoop:
 
     def abort(self, request_id: RequestId) -> None:
         """Stop a leg in any state; ids that are over are fine."""
+        for one in self._early:
+            if one.request.request_id == request_id and one.leg.ticket is not None:
+                self.decode.decline(one.leg.ticket)
         self._early = [one for one in self._early if one.request.request_id != request_id]
         self.prefill.abort(request_id)
         self.decode.abort(request_id)

@@ -19,7 +19,8 @@ def check_sampling(request: Request, vocabulary: int, ends: frozenset[int]) -> N
         never |= {one for one in ends if one < vocabulary}
     if sampling.allowed_token_ids is None:
         if len(never) == vocabulary:
-            raise UnusableSampling(f"{name}: bad_words: nothing is left to say", "bad_words")
+            field = "bad_words" if sampling.bad_words else "min_tokens"
+            raise UnusableSampling(f"{name}: {field}: nothing is left to say", field)
     elif never.issuperset(sampling.allowed_token_ids):
         nothing = f"{name}: allowed_token_ids: nothing of it may be said"
         raise UnusableSampling(nothing, "allowed_token_ids")

@@ -267,6 +267,17 @@ def test_a_grammar_that_nobody_can_make_is_refused() -> None:
         Sampler(VOCABULARY).check(seq)
 
 
+def test_who_is_left_nothing_to_say_is_told_by_which_field() -> None:
+    everything = tuple(range(VOCABULARY))
+    for field, sampling in {
+        "min_tokens": Sampling(min_tokens=1, stop_token_ids=everything),
+        "bad_words": Sampling(bad_words=tuple((token,) for token in everything)),
+    }.items():
+        with pytest.raises(UnusableSampling, match=field) as refusal:
+            Sampler(VOCABULARY).check(sequence(sampling))
+        assert refusal.value.param == field
+
+
 def test_a_grammar_and_a_list_are_both_obeyed() -> None:
     sampling = Sampling(grammar=Grammar("regex", "1"), allowed_token_ids=(2, 4, 13, 42))
     for number in range(10):
