@@ -8,6 +8,7 @@ import torch
 from engine.api import Engine, EngineInfo
 from engine.attention.kv_memory import KvMemory
 from engine.errors import NoKernels, UnusableCheckpoint
+from engine.free_memory import free_memory_bytes
 from engine.grammars.compiling import load_grammars
 from engine.kernels.native import Kernels, open_kernels
 from engine.models.checkpoint import open_checkpoint
@@ -145,4 +146,4 @@ def _free_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, _total = torch.cuda.mem_get_info(device)
         return free
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return free_memory_bytes()

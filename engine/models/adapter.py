@@ -38,6 +38,7 @@ BROKEN = (
 )
 """What transformers raises of checkpoints and models that do not work."""
 NOT_KNOWN = KvShape(0, 0, 0)  # before its layers have attended
+CONSTANT = (".masked_bias",)  # old checkpoints carry it; no code reads it any more
 MOVING_ROPES = {"dynamic", "longrope"}  # beyond the trained length cached keys would change
 
 
@@ -127,7 +128,8 @@ def load_whole(
         raise UnusableCheckpoint(f"{checkpoint.folder}: {error}") from error
     whole, told = loaded
     for what in ("missing", "unexpected", "mismatched"):
-        if names := sorted(map(str, told[f"{what}_keys"])):
+        names = sorted(map(str, told[f"{what}_keys"]))
+        if names := [name for name in names if not name.endswith(CONSTANT)]:
             raise UnusableCheckpoint(f"{len(names)} tensors {what}, such as {names[0]}")
     return AdaptedModel(config, NOT_KNOWN, whole.eval(), whole.get_decoder())
 

@@ -31,7 +31,10 @@ def longest_prompt(folder: Path, config: Mapping[str, Any]) -> int:
     """In tokens: as many as have positions, or as sentence-transformers would cut it to."""
     kind, positions = config.get("model_type"), config.get("max_position_embeddings", 512)
     if kind in FROM_PADDING:
-        positions -= config.get("pad_token_id", 1) + 1
+        padding = config.get("pad_token_id", 1)
+        if not isinstance(padding, int):
+            raise UnusableCheckpoint(f"config.json: pad_token_id {padding} is no token")
+        positions -= padding + 1
     file = folder / SENTENCES
     try:
         said = json.loads(file.read_bytes()) if file.exists() else {}

@@ -83,6 +83,18 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_constants_of_old_checkpoints_are_not_needed(tmp_path: Path) -> None:
+    """GPT-2's masks, and names without the prefix: as the hub has it."""
+    make_checkpoint(tmp_path, "gpt2")
+    before = run(load(tmp_path), requests([prompt(20)]))
+    file = tmp_path / "model.safetensors"
+    whole = {name.removeprefix("transformer."): one for name, one in load_file(file).items()}
+    whole["h.0.attn.bias"] = torch.ones(1, 1, 64, 64).tril()
+    whole["h.0.attn.masked_bias"] = torch.tensor(-1e4)
+    save_file(whole, file, {"format": "pt"})
+    assert run(load(tmp_path), requests([prompt(20)])) == before
+
+
 def test_a_context_that_would_turn_cached_keys_is_not_reached(tmp_path: Path) -> None:
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1000.0}
     make_checkpoint(tmp_path, "starcoder2")

@@ -181,6 +181,13 @@ def test_what_cannot_be_done_is_refused(
     assert (engine.load.waiting, engine.load.running) == (0, 0)
 
 
+def test_positions_behind_no_padding_are_refused(tmp_path: Path) -> None:
+    file = made(tmp_path, "roberta") / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "pad_token_id": None}))
+    with pytest.raises(UnusableCheckpoint, match="pad_token_id"):
+        opened(tmp_path)
+
+
 def test_a_checkpoint_that_lacks_tensors_is_refused(tmp_path: Path) -> None:
     made(tmp_path, "bert")
     edit_config(tmp_path, {"num_hidden_layers": 3})

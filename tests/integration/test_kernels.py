@@ -17,7 +17,6 @@ from engine.models.linear import PackedLinear, PlainLinear, linear
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import load, prompt, requests, run
 
-PORTABLE = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fopenmp")
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 0.02, torch.float16: 3e-3}
 SINGLES, CHUNKS = (1, 7, 100, 1025, 2300), ((3, 3), (40, 5), (600, 70), (1100, 8))
 SHAPES = {
@@ -38,18 +37,6 @@ STYLES = {
 needs_bfloat16 = pytest.mark.skipif(
     not torch.cpu._is_avx512_bf16_supported(), reason="this CPU has no bfloat16 instructions"
 )
-
-
-@pytest.fixture(scope="module", params=["this machine", "any machine"])
-def kernels(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Kernels:
-    """As they are installed, and compiled for no machine in particular."""
-    if request.param == "this machine":
-        return Kernels(build.library())
-    path = tmp_path_factory.mktemp("kernels") / "portable.so"
-    build.compile_into(path, "g++", PORTABLE)
-    return Kernels(path)
 
 
 def batch(memory: KvMemory) -> AttentionBatch:

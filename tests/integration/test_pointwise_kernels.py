@@ -6,7 +6,6 @@ import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory, KvShape
-from engine.kernels.build import library
 from engine.kernels.native import GATES, Kernels
 from engine.models.mlp import ACTIVATIONS
 from engine.models.norm import Norm
@@ -14,11 +13,6 @@ from engine.models.rope import rotate
 
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 0.01, torch.float16: 2e-3}
 TOKENS = (1, 300)  # the second is worth more than one thread
-
-
-@pytest.fixture(scope="module")
-def kernels() -> Kernels:
-    return Kernels(library())
 
 
 def close(ours: Tensor, exact: Tensor) -> bool:
@@ -54,6 +48,15 @@ def test_gates(kernels: Kernels, name: str, size: int, dtype: torch.dtype, token
     both[0, 0], both[-1, 1] = -200, 200
     gate, up = both.double().chunk(2, -1)
     assert close(kernels.gated(both, name), ACTIVATIONS[name](gate) * up)
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_gates_of_what_is_hardly_a_number(kernels: Kernels, name: str) -> None:
+    gate = torch.tensor(
+        [[3e38, -3e38, 1e9, -1e9, 95.0, -95.0, torch.nan, torch.inf, -torch.inf]]
+    )
+    ours = kernels.gated(torch.cat((gate, torch.ones_like(gate)), -1), name)
+    torch.testing.assert_close(ours, ACTIVATIONS[name](gate), equal_nan=True)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)

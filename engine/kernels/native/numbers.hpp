@@ -139,14 +139,14 @@ inline Floats exp(Floats x) {
     Floats rest = x - octave * 0.693359375f + octave * 2.12194440e-4f;
     return (Floats)_mm512_scalef_ps((__m512)exp_series(rest), (__m512)octave);
 #else
-    const Floats low = splat(-87.0f), high = splat(88.0f);
+    const Floats low = splat(-87.0f), high = splat(88.0f), endless = splat(__builtin_inff());
     Floats inside = x < low ? low : x > high ? high : x;
     Floats turns = inside * 1.44269504088896341f + 12582912.0f;  // rounds: 1.5 * 2^23
     Ints octave = (Ints)turns - 0x4b400000;
     turns = turns - 12582912.0f;
     Floats rest = inside - turns * 0.693359375f + turns * 2.12194440e-4f;
     Floats scaled = exp_series(rest) * (Floats)((octave + 127) << 23);
-    return x < low ? Floats{} : x != x ? x : scaled;
+    return x < low ? Floats{} : x > high ? endless : x != x ? x : scaled;
 #endif
 }
 

@@ -1,0 +1,20 @@
+"""What several tests of kernels are given."""
+
+import pytest
+
+from engine.kernels import build
+from engine.kernels.native import Kernels
+
+PORTABLE = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fopenmp")
+
+
+@pytest.fixture(scope="session", params=["this machine", "any machine"])
+def kernels(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Kernels:
+    """As they are installed, and compiled for no machine in particular."""
+    if request.param == "this machine":
+        return Kernels(build.library())
+    path = tmp_path_factory.mktemp("kernels") / "portable.so"
+    build.compile_into(path, "g++", PORTABLE)
+    return Kernels(path)
