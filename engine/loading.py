@@ -34,6 +34,8 @@ def open_engine(config: EngineConfig) -> Engine:
     checkpoint = open_checkpoint(config.model)
     if not is_encoder(checkpoint.config):
         return load_engine(config)
+    if config.quantization is not None:
+        raise UnusableCheckpoint("--quantization: encoders run with the weights that they have")
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     said = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "float32"
     batch_tokens = config.max_num_batched_tokens or _batch_tokens(torch.device(config.device))

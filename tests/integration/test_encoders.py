@@ -195,6 +195,11 @@ def test_a_checkpoint_that_lacks_tensors_is_refused(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
+def test_weights_of_8_bits_are_not_promised(tmp_path: Path) -> None:
+    with pytest.raises(UnusableCheckpoint, match="--quantization"):
+        opened(made(tmp_path, "bert"), quantization="int8")
+
+
 @pytest.mark.parametrize("head", ["TokenClassification", "QuestionAnswering"])
 def test_a_head_for_something_else_is_refused(tmp_path: Path, head: str) -> None:
     made(tmp_path, "bert", f"AutoModelFor{head}")
