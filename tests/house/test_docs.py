@@ -241,6 +241,25 @@ def test_commands_that_are_named_exist(page: str) -> None:
     assert set(re.findall(r"\bpdserve ([a-z]+)", code)) <= set(COMMANDS)
 
 
+def test_every_decision_is_in_the_index_under_its_title() -> None:
+    folder = ROOT / "docs" / "decisions"
+    row = re.compile(r"^\| \[(\d{4})\]\((.+)\) \| (.+) \|$", re.MULTILINE)
+    listed = row.findall((folder / "README.md").read_text())
+    pages = sorted(folder.glob("[0-9]*.md"))
+    titles = [re.findall(r"^# (\d{4}): (.+)", page.read_text())[0] for page in pages]
+    assert listed == [
+        (number, page.name, title) for page, (number, title) in zip(pages, titles, strict=True)
+    ]
+    assert [page.name[:5] for page in pages] == [f"{number}-" for number, _ in titles]
+    assert len({number for number, _ in titles}) == len(titles)
+
+
+@pytest.mark.parametrize("part", ["Context", "Decision", "Why", "Costs"])
+def test_every_decision_has_all_parts(part: str) -> None:
+    for page in (ROOT / "docs" / "decisions").glob("[0-9]*.md"):
+        assert f"\n**{part}.**" in page.read_text(), page.name
+
+
 def test_the_readme_is_short() -> None:
     assert len(read("README.md").splitlines()) <= LONGEST_README
 
