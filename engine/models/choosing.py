@@ -49,6 +49,10 @@ def load_model(
 
 
 def kv_variant(config: AnyConfig, max_len: int) -> str:
-    """What engines of one checkpoint must agree on beside it, to understand each other's KV."""
-    ropes = () if isinstance(config, AdaptedConfig) else config.ropes
-    return "".join("far" if reaches_far(rope, max_len) else "" for rope in ropes)
+    """What engines of one checkpoint must agree on beside it, to understand each other's KV.
+
+    Ours may order a head's dimensions in another way than transformers (rope.py:head_order).
+    """
+    if isinstance(config, AdaptedConfig):
+        return "transformers"
+    return "".join("far" if reaches_far(rope, max_len) else "" for rope in config.ropes)

@@ -48,6 +48,16 @@ def test_a_family_of_ours_can_be_run_by_either(tmp_path: Path) -> None:
     assert run(adapted, asked) == run(load(tmp_path), asked)
 
 
+def test_kv_of_transformers_code_is_not_taken_for_ours(tmp_path: Path) -> None:
+    """Both say the same, and keep a key's dimensions in another order."""
+    make_checkpoint(tmp_path, "helium")
+    ours, theirs = load(tmp_path), load(tmp_path, model_impl="transformers")
+    asked = requests([prompt(20)], GREEDY)
+    assert run(theirs, asked) == run(ours, asked)
+    assert theirs.memory.shape == ours.memory.shape
+    assert theirs.info.fingerprint != ours.info.fingerprint
+
+
 def test_a_part_that_ours_does_not_have_is_theirs_to_run(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, hidden_act="relu")
     engine, reference = load(tmp_path), Reference(tmp_path)
