@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from api.hub import fetched, local_folder
 from api.wire import UNREADABLE, explained
 from engine.request import LARGEST_TOKEN, Limit, Probability, Repetition, Temperature
 
@@ -63,13 +64,10 @@ def load_defaults(setting: str, model: str | None) -> Defaults:
 
 def _find(model: str) -> Path | None:
     """In a folder, or in what the hub gives under that name."""
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return folder / FILE if (folder / FILE).is_file() else None
-    from transformers.utils.hub import cached_file  # takes a second, and no torch
-
-    found = cached_file(model, FILE, _raise_exceptions_for_missing_entries=False)
-    return Path(found) if found else None
+    folder = local_folder(model)
+    if folder is None:
+        return fetched(model, FILE)
+    return folder / FILE if (folder / FILE).is_file() else None
 
 
 def _read(file: Path) -> Defaults:

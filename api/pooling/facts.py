@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from api.hub import fetched, local_folder
 from api.wire import UNREADABLE
 from engine.errors import UnusableCheckpoint
 from engine.pooling.config import PoolingConfig
@@ -32,21 +33,12 @@ def load_pooling(model: str | None) -> PoolingConfig | None:
 
 def _folder(model: str) -> Path | None:
     """Where the files are, or have been fetched to."""
-    folder = Path(model).expanduser()
-    if folder.is_dir() or model.startswith(("/", ".", "~")):
+    if (folder := local_folder(model)) is not None:
         return folder
-    from transformers.utils.hub import cached_file  # takes a second, and no torch
-
-    def fetch(name: str) -> str | None:
-        found: str | None = cached_file(
-            model, name, _raise_exceptions_for_missing_entries=False
-        )
-        return found
-
-    modules, config = fetch(MODULES), fetch(CONFIG)
-    for path in _paths(Path(modules)) if modules else ():
-        fetch(f"{path}/{CONFIG}")
-    return Path(config).parent if config else None
+    modules, config = fetched(model, MODULES), fetched(model, CONFIG)
+    for path in _paths(modules) if modules else ():
+        fetched(model, f"{path}/{CONFIG}")
+    return config.parent if config else None
 
 
 def _paths(modules: Path) -> list[str]:
