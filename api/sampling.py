@@ -80,7 +80,7 @@ def shape_of(body: TextBody, outer_id: str, served: Served) -> Sampling:
             presence_penalty=body.presence_penalty or 0.0,
             frequency_penalty=body.frequency_penalty or 0.0,
             repetition_penalty=_or(body.repetition_penalty, defaults.repetition_penalty),
-            logit_bias=_biases(body),
+            logit_bias=_biases(body, served),
             allowed_token_ids=body.allowed_token_ids,
             bad_words=_words(body.bad_words or (), served.text),
             logprobs=_ranks(body),
@@ -129,8 +129,10 @@ def _seed(given: int | None, outer_id: str) -> int:
         raise WireError(str(error), "seed") from error
 
 
-def _biases(body: TextBody) -> tuple[tuple[int, float], ...]:
+def _biases(body: TextBody, served: Served) -> tuple[tuple[int, float], ...]:
     """JSON's keys are strings."""
+    if body.logit_bias and len(body.logit_bias) > served.size:
+        raise WireError(f"logit_bias has more than {served.size} tokens", "logit_bias")
     return tuple(convert(body.logit_bias or {}, Biases, "logit_bias", strict=False).items())
 
 

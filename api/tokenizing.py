@@ -58,6 +58,11 @@ class TextCodec:
         """What single tokens say."""
         return vocabulary_of(self.fast, self._alone)
 
+    def read_through(self) -> "TextCodec":
+        """Itself, once all that takes a look at every token has been found out."""
+        _ = self.size, self.hidden, self.vocabulary
+        return self
+
     def encode(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
         """The text's tokens, with those that the tokenizer puts around a text if asked.
 
@@ -111,15 +116,19 @@ class TextCodec:
 
 
 def load_text_codec(folder: Path | str) -> TextCodec:
-    """A folder's tokenizer, or a hub name's; raises OSError, which names it, without one."""
+    """A folder's tokenizer, or a hub name's; raises OSError, which names it, without one.
+
+    What is read of all its tokens is read now: later it would hold up every stream.
+    """
     folder = Path(folder).expanduser() if str(folder).startswith("~") else folder
     if str(folder).startswith(PATH_STARTS) and not Path(folder).is_dir():
         raise OSError(f"{folder} is no folder")
     try:
-        return text_codec(_load(folder))
+        codec = text_codec(_load(folder))
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())
         raise OSError(f"no tokenizer is to be had from {folder}: {why}") from error
+    return codec.read_through()
 
 
 def _load(folder: Path | str) -> Tokenizer:

@@ -49,14 +49,14 @@ class PoolingAsker:
         encoded = await self._encode(body, prompts)
         if segments:
             encoded = _with_segments(encoded, segments)
-        return self.requests(body, encoded, wanted, outer_id)
+        return self._requests(body, encoded, wanted, outer_id, "input")
 
     async def texts(
         self, body: PoolingBody, texts: Sequence[str], outer_id: str
     ) -> list[PoolingRequest]:
         """To embed each of them."""
         encoded = await self._encode(body, texts)
-        return self.requests(body, encoded, Wanted("embed"), outer_id)
+        return self._requests(body, encoded, Wanted("embed"), outer_id)
 
     async def _encode(
         self, body: PoolingBody, prompts: Sequence[str | Tokens]
@@ -81,14 +81,22 @@ class PoolingAsker:
             return [encoder.pair(*pair) for pair in texts]
 
         encoded = await aside(sum(len(one) + len(two) for one, two in texts), encode)
-        return self.requests(body, encoded, Wanted("classify"), outer_id)
+        return self._requests(body, encoded, Wanted("classify"), outer_id)
 
-    def requests(
-        self, body: PoolingBody, encoded: Sequence[Encoded], wanted: Wanted, outer_id: str
+    def _requests(
+        self,
+        body: PoolingBody,
+        encoded: Sequence[Encoded],
+        wanted: Wanted,
+        outer_id: str,
+        param: str | None = None,
     ) -> list[PoolingRequest]:
-        """Raises ContextTooLong, and BadRequest for ids that no token has."""
+        """Raises ContextTooLong, and BadRequest for ids that no token has.
+
+        `param` is the field they are in, where it is one.
+        """
         for one in encoded:
-            self._check_tokens(one)
+            self._check_tokens(one, param)
         return [
             PoolingRequest(
                 RequestId(f"{outer_id}-{index}" if len(encoded) > 1 else outer_id),
@@ -118,20 +126,20 @@ class PoolingAsker:
             raise BadRequest(f"{param} {wanted} is more than the model's {context}", param)
         return wanted
 
-    def _check_tokens(self, one: Encoded) -> None:
+    def _check_tokens(self, one: Encoded, param: str | None) -> None:
         if not one.tokens:
-            raise BadRequest("input must not be empty", "input")
+            raise BadRequest(f"{param or 'a text'} must not be empty", param)
         context, length = self.served.max_model_len(), len(one.tokens)
         if context is not None and length > context:
             raise ContextTooLong(
                 f"This model's maximum context length is {context} tokens. However, you "
                 f"requested {length} tokens in the input. Please reduce its length, or ask "
                 "for truncate_prompt_tokens.",
-                "input",
+                param,
             )
         size = self.served.vocab_size or (self.served.codec.size if self.served.codec else None)
         if size is not None and max(one.tokens) >= size:
-            raise BadRequest(f"token id {max(one.tokens)} is out of vocabulary", "input")
+            raise BadRequest(f"token id {max(one.tokens)} is out of vocabulary", param)
 
 
 def _characters(prompts: Sequence[object]) -> int:

@@ -34,7 +34,7 @@ class Encoder:
             tokens = codec.encode(text, special_tokens=self.special_tokens)
             return Encoded(self.cut(tokens))
         (encoding,) = fast.encode_batch_fast([text], add_special_tokens=False)
-        self._shorten(encoding, self._room(fast, pair=False), "input")
+        self._shorten(encoding, self._room(fast, pair=False))
         return self._finished(fast, encoding, None)
 
     def pair(self, first: str, second: str) -> Encoded:
@@ -43,7 +43,7 @@ class Encoder:
             raise NoText("This model's tokenizer has no way to put two texts together")
         one, two = fast.encode_batch_fast([first, second], add_special_tokens=False)
         room = self._room(fast, pair=True)
-        self._shorten(two, None if room is None else room - len(one.ids), "text_1")
+        self._shorten(two, None if room is None else room - len(one.ids))
         return self._finished(fast, one, two)
 
     def cut(self, tokens: Sequence[int]) -> Tokens:
@@ -63,11 +63,12 @@ class Encoder:
         around = fast.num_special_tokens_to_add(pair) if self.special_tokens else 0
         return self.most - int(around)
 
-    def _shorten(self, encoding: Any, room: int | None, param: str) -> None:  # noqa: ANN401
+    def _shorten(self, encoding: Any, room: int | None) -> None:  # noqa: ANN401
         if room is None or len(encoding.ids) <= room:
             return
         if room < 1:
-            raise BadRequest(f"truncate_prompt_tokens leaves no room beside {param}", param)
+            param = "truncate_prompt_tokens"
+            raise BadRequest(f"{param} leaves no room for what is to be cut", param)
         encoding.truncate(room, direction=self.side)
 
     def _finished(self, fast: Any, one: Any, two: Any) -> Encoded:  # noqa: ANN401

@@ -109,7 +109,7 @@ class PoolingDoor:
     async def rerank(self, body: RerankBody, outer_id: str) -> Numbers:
         """POST /rerank: the best documents first; those of one score in their own order."""
         model = self.served.name(body.model)
-        pairs = pairs_of(body.query, body.documents)
+        pairs = pairs_of(body.query, body.documents, "documents")
         scores, requests = await self._scores(body, pairs, outer_id)
         best = sorted(enumerate(scores), key=lambda one: -one[1])[: body.top_n or None]
         told = body.return_documents is not False

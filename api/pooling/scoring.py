@@ -12,19 +12,22 @@ from api.pooling.running import Vector
 Pair = tuple[str, str]
 
 
-def pairs_of(first: Texts, second: Texts) -> Sequence[Pair]:
-    """One text with each of the others, or each with its own; raises BadRequest."""
+def pairs_of(first: Texts, second: Texts, param: str = "text_2") -> Sequence[Pair]:
+    """One text with each of the others, or each with its own; raises BadRequest.
+
+    `param` is the field of the second.
+    """
     ones = [first] if isinstance(first, str) else first
     twos = [second] if isinstance(second, str) else second
     if len(ones) == 1:
         ones = ones * len(twos)
     if not twos:
-        raise BadRequest("documents must not be empty", "documents")
+        raise BadRequest(f"{param} must not be empty", param)
     if len(twos) > MOST_INPUTS:
-        raise BadRequest(f"more than {MOST_INPUTS} pairs in one request", "text_2")
+        raise BadRequest(f"more than {MOST_INPUTS} pairs in one request", param)
     if len(ones) != len(twos):
         said = f"{len(ones)} and {len(twos)} texts cannot be paired: 1:1, 1:N or N:N"
-        raise BadRequest(said, "text_2")
+        raise BadRequest(said, param)
     return list(zip(ones, twos, strict=True))
 
 

@@ -174,3 +174,10 @@ async def test_bad_words_have_so_many_characters() -> None:
     with pytest.raises(BadRequest, match="16384") as refused:
         await sampling_of({"bad_words": ["a" * 8_192] * 2 + ["b"]})
     assert refused.value.param == "bad_words"
+
+
+async def test_no_more_tokens_are_biased_than_there_are() -> None:
+    too_many = {str(token): 1 for token in range(byte_level().size + 1)}
+    with pytest.raises(BadRequest, match="more than") as refused:
+        await sampling_of({"logit_bias": too_many})
+    assert refused.value.param == "logit_bias"

@@ -39,6 +39,11 @@ def test_a_folder_is_all_it_takes(tmp_path: Path) -> None:
     assert codec.size == CODEC.size
 
 
+def test_no_request_waits_for_a_look_at_all_tokens(tmp_path: Path) -> None:
+    codec = load_text_codec(folder(tmp_path))
+    assert {"size", "hidden", "vocabulary"} <= set(vars(codec))
+
+
 def test_no_text_is_cut_or_padded(tmp_path: Path) -> None:
     codec = load_text_codec(folder(tmp_path, truncate=True))
     for text in ("a", TEXT):
