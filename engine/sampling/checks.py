@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from engine.errors import UnknownToken, UnusableSampling
 from engine.request import Request, Sampling
 
+MOST_SCORES = 400_000  # log-probabilities of one prompt: what one event can carry
+
 
 def check_sampling(request: Request, vocabulary: int, ends: frozenset[int]) -> None:
     """Raises UnknownToken or UnusableSampling, naming the field; `ends` end the answer."""
@@ -14,6 +16,7 @@ def check_sampling(request: Request, vocabulary: int, ends: frozenset[int]) -> N
             raise UnknownToken(f"{name}: {field}: {odd} not in 0..{vocabulary - 1}", field)
     if not all(sampling.bad_words):
         raise UnusableSampling(f"{name}: bad_words: one has no tokens", "bad_words")
+    _check_scores(request, vocabulary)
     never = {word[0] for word in sampling.bad_words if len(word) == 1}
     if sampling.min_tokens > len(request.generated):
         never |= {one for one in ends if one < vocabulary}
@@ -24,6 +27,17 @@ def check_sampling(request: Request, vocabulary: int, ends: frozenset[int]) -> N
     elif never.issuperset(sampling.allowed_token_ids):
         nothing = f"{name}: allowed_token_ids: nothing of it may be said"
         raise UnusableSampling(nothing, "allowed_token_ids")
+
+
+def _check_scores(request: Request, vocabulary: int) -> None:
+    asked = request.sampling.prompt_logprobs
+    if asked is None:
+        return
+    each = 1 + (vocabulary if asked < 0 else min(asked, vocabulary))
+    if (scores := len(request.prompt) * each) > MOST_SCORES:
+        field = "prompt_logprobs"
+        told = f"{request.request_id}: {field}: {scores} for this prompt, over {MOST_SCORES}"
+        raise UnusableSampling(told, field)
 
 
 def _named(sampling: Sampling) -> Iterator[tuple[str, Iterable[int]]]:

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.request import Logprobs, Sampling
+from engine.errors import UnusableSampling
+from engine.request import Logprobs, Request, RequestId, Sampling
+from engine.sampling.checks import MOST_SCORES, check_sampling
 from engine.sampling.logprobs import LEAST_LOGPROB, logprobs_of, tell
 from engine.sampling.sampler import Draw, Sampler
 from tests.fakes.sampling import draw_at, sequence
@@ -94,3 +96,21 @@ def test_a_row_is_the_same_in_any_batch() -> None:
     for row, draw in enumerate(asked):
         alone = Sampler(VOCABULARY).sample(logits[row : row + 1].clone(), [draw])
         assert alone.logprobs[0] == together[row]
+
+
+@pytest.mark.parametrize(
+    ("asked", "each"), [(-1, VOCABULARY + 1), (4, 5), (10**6, VOCABULARY + 1)]
+)
+def test_a_prompt_has_no_more_log_probabilities_than_can_be_carried(
+    asked: int, each: int
+) -> None:
+    longest = MOST_SCORES // each
+    for length in (longest, longest + 1):
+        request = Request(
+            RequestId("one"), (1,) * length, Sampling(prompt_logprobs=asked), generated=(1,)
+        )
+        if length == longest:
+            check_sampling(request, VOCABULARY, frozenset())
+        else:
+            with pytest.raises(UnusableSampling, match="prompt_logprobs"):
+                check_sampling(request, VOCABULARY, frozenset())
