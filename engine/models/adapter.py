@@ -36,7 +36,7 @@ BROKEN = (
     TypeError,
     ValueError,
 )
-"""What transformers raises of checkpoints and models that do not work."""
+"""What transformers raises of models that do not work."""
 NOT_KNOWN = KvShape(0, 0, 0)  # before its layers have attended
 CONSTANT = (".masked_bias",)  # old checkpoints carry it; no code reads it any more
 MOVING_ROPES = {"dynamic", "longrope"}  # beyond the trained length cached keys would change
@@ -88,6 +88,14 @@ class AdaptedModel:
         return logits.float()
 
 
+def broken() -> tuple[type[Exception], ...]:
+    """What it raises of checkpoints, too; slow to load, like itself."""
+    from huggingface_hub.errors import StrictDataclassError
+    from safetensors import SafetensorError
+
+    return (*BROKEN, AssertionError, StrictDataclassError, SafetensorError)
+
+
 def read_adapted_config(checkpoint: Checkpoint) -> AdaptedConfig:
     """What a checkpoint says of a model without a family of ours; raises UnusableCheckpoint."""
     from transformers import AutoConfig  # slow to load, and most models do not need it
@@ -101,7 +109,7 @@ def read_adapted_config(checkpoint: Checkpoint) -> AdaptedConfig:
         dtype = raw.get("dtype") or raw.get("torch_dtype") or "float32"
         layers, most = text.num_hidden_layers, _max_positions(text)
         return AdaptedConfig(text.vocab_size, text.hidden_size, layers, most, dtype)
-    except BROKEN as error:
+    except broken() as error:
         raise UnusableCheckpoint(f"config.json: {error}") from error
 
 
@@ -109,7 +117,6 @@ def load_whole(
     checkpoint: Checkpoint, config: AdaptedConfig, dtype: torch.dtype
 ) -> AdaptedModel:
     """Read all weights; it attends by itself yet. Raises UnusableCheckpoint, by name."""
-    from safetensors import SafetensorError
     from transformers import AttentionInterface, AutoModelForCausalLM
 
     AttentionInterface.register(ATTENTION, _attend)
@@ -124,7 +131,7 @@ def load_whole(
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # told, and refused below
             )
-    except (*BROKEN, SafetensorError) as error:
+    except broken() as error:
         raise UnusableCheckpoint(f"{checkpoint.folder}: {error}") from error
     whole, told = loaded
     for what in ("missing", "unexpected", "mismatched"):

@@ -12,7 +12,11 @@ from msgspec import Meta
 
 TRAINED = "original_max_position_embeddings"
 EVERY = "every layer"
-FACTORED = ("linear", "dynamic", "llama3", "yarn", "longrope")
+NEEDED = {
+    **dict.fromkeys(("linear", "dynamic", "yarn", "longrope"), ("factor",)),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+}
+Positive = Annotated[float, Meta(gt=0)]
 Size = Annotated[int, Meta(ge=1)]
 Halves = Annotated[int, Meta(ge=2, multiple_of=2)]
 
@@ -29,8 +33,8 @@ class Rope(msgspec.Struct, frozen=True, kw_only=True):
     rotary_dim: Halves
     interleaved: bool = False
     rope_type: Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"] = "default"
-    rope_theta: float = 10_000.0
-    factor: float = 1.0
+    rope_theta: Positive = 10_000.0
+    factor: Positive = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     attention_factor: float | None = None
@@ -57,7 +61,11 @@ def read_ropes(raw: Mapping[str, Any], head_dim: int) -> dict[str, dict[str, Any
     kinds = {kind: rope for kind, rope in given.items() if isinstance(rope, Mapping)}
     if kinds:
         return {kind: _rope(raw, rope, head_dim) for kind, rope in kinds.items()}
-    return {EVERY: _rope(raw, {**(raw.get("rope_scaling") or {}), **given}, head_dim)}
+    before = dict(raw.get("rope_scaling") or {})
+    today = {**before, "rope_type": before.get("rope_type", before.get("type"))}
+    if given and before and any(given.get(key) != today[key] for key in today if key != "type"):
+        raise ValueError(f"rope_parameters and rope_scaling {before} do not say the same")
+    return {EVERY: _rope(raw, {**before, **given}, head_dim)}
 
 
 def max_positions(raw: Mapping[str, Any], ropes: Mapping[str, Mapping[str, Any]]) -> int:
@@ -92,8 +100,9 @@ def _rope(raw: Mapping[str, Any], given: Mapping[str, Any], head_dim: int) -> di
     rope["rotary_dim"] = head_dim if share is None else int(head_dim * share)
     if kind in ("yarn", "longrope"):
         rope.setdefault("factor", longest / rope[TRAINED])
-    if kind in FACTORED and "factor" not in rope:
-        raise KeyError(f"factor of rope type {kind}")
+    for needed in NEEDED.get(kind, ()):
+        if needed not in rope:
+            raise KeyError(f"{needed} of rope type {kind}")
     return rope
 
 

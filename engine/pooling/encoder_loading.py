@@ -1,5 +1,6 @@
 """From a checkpoint of an encoder to its engine; the model is transformers' own."""
 
+import re
 import sys
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 
 from engine.api import EngineInfo
 from engine.errors import UnusableCheckpoint
+from engine.models.adapter import broken
 from engine.models.checkpoint import Checkpoint
 from engine.models.family import classifies
 from engine.pooling.encoder_engine import EncoderEngine, EncoderModel
@@ -18,6 +20,7 @@ from engine.scheduling.room import Limits
 from engine.settings import EngineConfig
 
 UNUSED = "pooler."  # a head of BERT's that many checkpoints leave out, and that we never ask
+OF_LAYERS = re.compile(r"(^|\.)layers?\.\d+\.")  # heads may be left out, and not these
 HEADS = ("Model", "ForMaskedLM", "ForPreTraining", "ForCausalLM", "ForSequenceClassification")
 """Of architectures: none, those of pretraining, which are left out, and a classifier's."""
 
@@ -59,10 +62,12 @@ def _model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> 
         module, told = auto.from_pretrained(
             checkpoint.folder, dtype=dtype, output_loading_info=True, use_safetensors=True
         )
-    except (ValueError, OSError, KeyError, TypeError, ImportError, RuntimeError) as error:
+    except broken() as error:
         raise UnusableCheckpoint(f"{files[0].parent}: {error}") from error
     if missing := sorted(name for name in told["missing_keys"] if UNUSED not in name):
         raise UnusableCheckpoint(f"tensor {missing[0]} is missing")
+    if layers := sorted(filter(OF_LAYERS.search, told["unexpected_keys"])):
+        raise UnusableCheckpoint(f"{len(layers)} tensors too many, such as {layers[0]}")
     known = module.config.get_text_config()
     segments = getattr(known, "type_vocab_size", 0) or 0
     sizes = known.vocab_size, known.hidden_size, segments, known.pad_token_id or 0

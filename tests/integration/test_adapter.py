@@ -93,6 +93,13 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_a_setting_of_another_type_is_refused(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "gpt_neox")
+    edit_config(tmp_path, {"hidden_act": 5})
+    with pytest.raises(UnusableCheckpoint, match=r"config.json: .*hidden_act"):
+        load(tmp_path)
+
+
 def test_constants_of_old_checkpoints_are_not_needed(tmp_path: Path) -> None:
     """GPT-2's masks, and names without the prefix: as the hub has it."""
     make_checkpoint(tmp_path, "gpt2")

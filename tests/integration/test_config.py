@@ -158,6 +158,13 @@ def test_yarn_without_a_factor_reaches_the_last_position() -> None:
         ({"rope_scaling": "linear"}, "config.json"),
         ({"rope_scaling": {"type": "linear", "factor": "two"}}, "factor"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor of rope type linear is missing"),
+        (
+            {"rope_parameters": {"rope_type": "llama3", "factor": 8.0}},
+            "low_freq_factor of rope type llama3 is missing",
+        ),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 0}}, "rope.factor"),
+        ({"rope_parameters": {"rope_theta": -5.0}}, "rope.rope_theta"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "do not say the same"),
         ({"rope_parameters": {"sliding_attention": {"rope_theta": 1}}}, "every layer"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "longrope has 0 factors for 4 pairs"),
         ({"rope_parameters": {"rope_type": "proportional"}}, "proportional"),

@@ -200,6 +200,27 @@ def test_weights_of_8_bits_are_not_promised(tmp_path: Path) -> None:
         opened(made(tmp_path, "bert"), quantization="int8")
 
 
+def test_a_checkpoint_of_more_layers_is_refused(tmp_path: Path) -> None:
+    made(tmp_path, "bert")
+    edit_config(tmp_path, {"num_hidden_layers": 1})
+    with pytest.raises(UnusableCheckpoint, match=r"16 tensors too many, such as encoder.layer"):
+        opened(tmp_path)
+
+
+def test_half_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    file = made(tmp_path, "bert") / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(UnusableCheckpoint, match="incomplete"):
+        opened(tmp_path)
+
+
+def test_a_setting_of_another_type_is_refused(tmp_path: Path) -> None:
+    made(tmp_path, "bert")
+    edit_config(tmp_path, {"hidden_act": 5})
+    with pytest.raises(UnusableCheckpoint, match="hidden_act"):
+        opened(tmp_path)
+
+
 @pytest.mark.parametrize("head", ["TokenClassification", "QuestionAnswering"])
 def test_a_head_for_something_else_is_refused(tmp_path: Path, head: str) -> None:
     made(tmp_path, "bert", f"AutoModelFor{head}")
