@@ -144,8 +144,11 @@ class TorchEngine:
         tokens, vocabulary = request.tokens, self.decoder.config.vocab_size
         if not tokens:
             raise EmptyPrompt(f"{request.request_id}: no tokens")
-        if odd := [one for one in (min(tokens), max(tokens)) if not 0 <= one < vocabulary]:
-            raise UnknownToken(f"{request.request_id}: {odd} not in 0..{vocabulary - 1}")
+        if odd := sorted(
+            one for one in {min(tokens), max(tokens)} if not 0 <= one < vocabulary
+        ):
+            told = f"{request.request_id}: {odd} not in 0..{vocabulary - 1}"
+            raise UnknownToken(told, "token_ids")
         seq = Sequence(request, self.eos, parks)
         self.sampler.check(seq)
         return seq

@@ -97,10 +97,11 @@ def test_nothing_ends_it_before_min_tokens(engine: TorchEngine, usual: list[int]
 def test_what_is_no_token_is_refused(
     engine: TorchEngine, hand_in: Callable[..., object], odd: int
 ) -> None:
-    with pytest.raises(UnknownToken, match=str(odd)):
+    with pytest.raises(UnknownToken, match=rf"\[{odd}\] not in") as refusal:
         hand_in(engine, replace(ASKED, prompt=(1, odd, 2)))
-    with pytest.raises(UnknownToken, match=str(odd)):
-        hand_in(engine, replace(ASKED, generated=(odd,)))
+    assert refusal.value.param == "token_ids"
+    with pytest.raises(UnknownToken, match=rf"\[{odd}\] not in"):
+        hand_in(engine, replace(ASKED, generated=(odd, odd)))
     assert_idle(engine)
 
 
