@@ -82,8 +82,9 @@ def _gpt_oss(raw: Raw) -> dict[str, Any]:
 
 def _gpt_oss_today(raw: Raw) -> Raw:
     """MXFP4 is read; whatever else a checkpoint may be packed in is refused."""
-    given = {**raw, "rope_parameters": raw.get("rope_parameters") or raw.get("rope_scaling")}
-    given["rope_parameters"] = given["rope_parameters"] or GPT_OSS_ROPE
+    given = dict(raw)
+    if not (raw.get("rope_parameters") or raw.get("rope_scaling")):
+        given["rope_parameters"] = GPT_OSS_ROPE
     packed = raw.get("quantization_config")
     if isinstance(packed, Mapping) and packed.get("quant_method") == MXFP4:
         given["quantization_config"] = None

@@ -19,7 +19,7 @@ from engine.loading import open_engine
 from engine.pooling.encoder_engine import EncoderEngine
 from engine.request import PoolingRequest, Request, RequestId
 from engine.settings import EngineConfig
-from tests.fakes.checkpoints import FAMILY_SHAPE, edit_config, make_checkpoint
+from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import prompt
 from tests.fakes.pooling import embed, pooled_by_hand, poolings, write_modules
 
@@ -45,7 +45,6 @@ PROMPTS = [tuple(1 + token % 380 for token in prompt(length)) for length in (1, 
 
 
 def made(folder: Path, family: str, auto: str = HEADLESS, **more: Any) -> Path:  # noqa: ANN401
-    FAMILY_SHAPE.setdefault(family, {})
     settings = {**SMALL[family], "pad_token_id": 1, **more}
     return make_checkpoint(folder, family, auto=auto, **settings)
 

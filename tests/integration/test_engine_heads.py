@@ -12,7 +12,7 @@ from engine.errors import UnusableCheckpoint, WrongTask
 from engine.loading import open_engine
 from engine.request import Request, RequestId
 from engine.settings import EngineConfig
-from tests.fakes.checkpoints import FAMILY_SHAPE, edit_config, make_checkpoint
+from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import assert_idle, load, prompt
 from tests.fakes.pooling import (
     embed,
@@ -125,7 +125,6 @@ def _tensors(folder: Path) -> list[str]:
 @pytest.mark.parametrize("family", ["qwen3", "bert"])
 def test_layers_behind_the_pooling_count(tmp_path: Path, family: str) -> None:
     """A wide one through a tanh, and a narrow one without a bias, as EmbeddingGemma has two."""
-    FAMILY_SHAPE.setdefault(family, {})
     make_checkpoint(tmp_path, family, auto=HEADLESS)
     write_modules(tmp_path, "mean")
     shapes = {"2_Dense": (32, 48, True, "Tanh"), "3_Dense": (48, 8, False, "Identity")}
@@ -140,7 +139,6 @@ def test_layers_behind_the_pooling_count(tmp_path: Path, family: str) -> None:
 
 
 def test_what_transformers_runs_for_us_makes_embeddings_too(tmp_path: Path) -> None:
-    FAMILY_SHAPE.setdefault("opt", {})
     make_checkpoint(tmp_path, "opt", ffn_dim=48, word_embed_proj_dim=32, pad_token_id=1)
     engine = load(tmp_path, max_num_batched_tokens=24, block_size=4)
     for tokens, found in zip(PROMPTS, embed(engine, poolings(PROMPTS)), strict=True):
