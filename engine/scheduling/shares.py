@@ -28,7 +28,7 @@ class Shares:
         """Fill `granted` with tokens for each prompt, `admitted` with whoever is new."""
         if self.left:
             self._serve_first()
-        under_way = sorted(self.prompts, key=_by_length, reverse=True)
+        under_way = sorted(self.prompts, key=self._by_need, reverse=True)
         while self.left and (seq := self._next(under_way)):
             self._grant(seq, self.left)
 
@@ -44,10 +44,15 @@ class Shares:
     def _next(self, under_way: list[Sequence]) -> Sequence | None:
         """The shortest of all, if there is room for it, or else of those under way."""
         new = self._shortest_new()
-        is_next = new and (not under_way or new.by_length < under_way[-1].by_length)
+        is_next = new and (not under_way or new.by_length < self._by_need(under_way[-1]))
         if new and is_next and self._admit(new):
             return new
         return under_way.pop() if under_way else None
+
+    def _by_need(self, seq: Sequence) -> tuple[int, int, int]:
+        """Its place by length once this batch has run: who can be done in it comes first."""
+        priority, pending, place = seq.by_length
+        return priority, pending - self.granted.get(seq, 0), place
 
     def _shortest_new(self) -> Sequence | None:
         line, claim = self.room.waiting, self.claim
@@ -83,7 +88,3 @@ class Shares:
 
 def _rank(seq: Sequence) -> tuple[int, int]:
     return seq.rank
-
-
-def _by_length(seq: Sequence) -> tuple[int, int, int]:
-    return seq.by_length

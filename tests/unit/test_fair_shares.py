@@ -58,6 +58,13 @@ def test_prompts_of_one_length_go_one_after_the_other() -> None:
     assert steps_until(engine, "long 1") == 8
 
 
+def test_who_can_be_done_in_this_batch_is_done_before_one_that_is_a_bit_shorter() -> None:
+    engine = FakeEngine(blocks=1024, chunk=CHUNK)
+    for number, length in enumerate((CHUNK, CHUNK - 1, CHUNK - 2)):
+        engine.generate(ask(str(number), length))
+    assert [steps_until(engine, "0"), steps_until(engine, "1")] == [1, 1]
+
+
 def test_a_flood_of_short_prompts_takes_half_from_a_long_one() -> None:
     engine = busy(20 * CHUNK)
     for number in range(300):
