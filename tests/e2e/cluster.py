@@ -65,7 +65,7 @@ class Running:
         found = dict[str, float]()
         for node in await self.nodes():
             address = node["http_address"]
-            with suppress(aiohttp.ClientConnectorError):
+            with suppress(aiohttp.ClientConnectionError):
                 async with self.session.get(f"http://{address}/metrics") as answer:
                     found[address] = read_metric(await answer.text(), name)
         return found
