@@ -11,7 +11,7 @@ from engine.errors import NoKernels, UnusableCheckpoint
 from engine.free_memory import free_memory_bytes
 from engine.grammars.compiling import load_grammars
 from engine.kernels.native import Kernels, open_kernels
-from engine.models.checkpoint import open_checkpoint
+from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.choosing import kv_variant, load_model, read_config
 from engine.models.model import Shape
 from engine.pooling.encoder_loading import load_encoder
@@ -33,10 +33,10 @@ def open_engine(config: EngineConfig) -> Engine:
     """Whatever kind of engine the checkpoint wants; raises UnusableCheckpoint."""
     checkpoint = open_checkpoint(config.model)
     if not is_encoder(checkpoint.config):
-        return load_engine(config)
+        return _decoder_engine(checkpoint, config)
     if config.quantization is not None:
         raise UnusableCheckpoint("--quantization: encoders run with the weights that they have")
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    _set_threads(config)
     said = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "float32"
     batch_tokens = config.max_num_batched_tokens or _batch_tokens(torch.device(config.device))
     limits = Limits(batch_tokens, config.max_num_seqs)
@@ -44,9 +44,12 @@ def open_engine(config: EngineConfig) -> Engine:
 
 
 def load_engine(config: EngineConfig) -> TorchEngine:
-    """Read the checkpoint and take the memory; raises UnusableCheckpoint."""
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
-    checkpoint = open_checkpoint(config.model)
+    """Of a decoder: read the checkpoint and take the memory; raises UnusableCheckpoint."""
+    return _decoder_engine(open_checkpoint(config.model), config)
+
+
+def _decoder_engine(checkpoint: Checkpoint, config: EngineConfig) -> TorchEngine:
+    _set_threads(config)
     shape, device = read_config(checkpoint, config.model_impl), torch.device(config.device)
     dtype, max_len = _dtype(config.dtype, shape.dtype), _max_len(config, shape)
     pooling = read_pooling(checkpoint.folder, checkpoint.config)
@@ -80,6 +83,10 @@ def load_engine(config: EngineConfig) -> TorchEngine:
             checkpoint.folder, engine.sampler.vocabulary, info.eos_token_ids
         )
     return engine
+
+
+def _set_threads(config: EngineConfig) -> None:
+    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
 
 
 def _kernels(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Kernels | None:

@@ -2,7 +2,8 @@
 
 The ceiling of a prompt is its operations over the rate of a large product; that of a decode
 step is also its bytes, weights and KV, over the rate of a long read. Both rates are measured
-in the same run, on as many threads. Whatever fits into a cache can be faster than that.
+just before and after each line, on as many threads, and the better counts. Whatever fits into
+a cache can be faster than that.
 """
 
 import os
@@ -21,18 +22,19 @@ import torch
 from bench.books import books_us
 from bench.checkpoint import write_checkpoint
 from bench.engine.ours import Ours
-from bench.engine.rates import Rates, measure_rates
+from bench.engine.rates import Meter, Rates
 from bench.engine.theirs import Theirs
 from bench.engine.work import BYTES, SHAPES, Work
 from engine.settings import EngineConfig
 
 ROOM = 64  # tokens behind the context, for what is decoded
+MOST_OF_THEIRS = 1 << 16  # tokens of KV; its masks grow with their square
 FEWEST, MOST, ABOUT_S = 3, 30, 2.0  # runs of each measurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to measure; all of it takes about ten minutes on two cores."""
+    """What to measure; all of it takes some minutes on two cores."""
 
     shapes: tuple[Literal["tiny", "0.5b"], ...] = ("tiny", "0.5b")
     """The models."""
@@ -45,7 +47,7 @@ class Options:
     threads: int = len(os.sched_getaffinity(0))
     """Cores."""
     transformers: bool = True
-    """Whether it is measured, too."""
+    """Whether it is measured, too; not with more than MOST_OF_THEIRS tokens of KV."""
     cpu_kernels: Literal["auto", "native", "torch"] = "auto"
     """Of our engine."""
     quantization: Literal["int8"] | None = None
@@ -65,6 +67,11 @@ class Line:
         if self.context is None:
             return f"prefill {self.batch:5}        "
         return f"decode {self.batch:3} at {self.context:6}"
+
+    @property
+    def kv_tokens(self) -> int:
+        """Of all its sequences."""
+        return self.batch * (self.context or 1)
 
     def ours(self, ours: Ours, runs: int) -> float:
         """Our seconds."""
@@ -95,7 +102,7 @@ class Bench:
 
     name: str
     options: Options
-    rates: Rates
+    meter: Meter
     folder: str
     work: Work = field(init=False)
 
@@ -115,7 +122,10 @@ class Bench:
             return
         with Theirs.load(self.folder, sequences, tokens) as theirs:
             for line, took, runs in ours:
-                self._compare(line, took, line.theirs(theirs, runs))
+                if line.kv_tokens > MOST_OF_THEIRS:
+                    _say(f"{self.name:5} {line}: transformers left out, it takes minutes")
+                else:
+                    self._compare(line, took, line.theirs(theirs, runs))
 
     def _ours(self, sequences: int, tokens: int) -> Iterator[tuple[Line, float, int]]:
         """Each line with our seconds for it, and how often it was run."""
@@ -129,8 +139,9 @@ class Bench:
         ours = Ours.load(settings, self.work.shape, sequences, tokens)
         for line in self._lines():
             runs = _runs(partial(line.ours, ours))
+            before = self.meter.measure()
             took = line.ours(ours, runs)
-            self._say(line, took)
+            self._say(line, took, before.better(self.meter.measure()))
             if options.profile and line.context is not None:
                 _say(ours.profile(line.batch, line.context, runs))
             yield line, took, runs
@@ -142,8 +153,8 @@ class Bench:
             for batch in self.options.batches:
                 yield Line(batch, context)
 
-    def _say(self, line: Line, took: float) -> None:
-        floor = self.rates.seconds(line.operations(self.work), line.bytes(self.work))
+    def _say(self, line: Line, took: float, rates: Rates) -> None:
+        floor = rates.seconds(line.operations(self.work), line.bytes(self.work))
         beside = f"ceiling {line.batch / floor:8.1f}, {floor / took:4.0%} of it reached"
         _say(f"{self.name:5} {line}: {line.batch / took:8.1f} tokens/s, {beside}")
 
@@ -156,14 +167,14 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
     """Measure an engine alone, beside its ceilings and beside transformers."""
     options = options or Options()
     torch.set_num_threads(options.threads)
-    rates = measure_rates()
-    _say(f"{rates}; bfloat16, random weights")
+    meter = Meter()
+    _say(f"{meter.measure()}; bfloat16, random weights")
     for name in options.shapes:
         with tempfile.TemporaryDirectory() as folder:
-            Bench(name, options, rates, folder).run()
+            Bench(name, options, meter, folder).run()
     for batch in options.batches:
         _say(f"books of {batch:3} that decode: {books_us(batch):.1f} us a sequence and step")
-    _say(f"rates at the end: {measure_rates()}")
+    _say(f"rates at the end: {meter.measure()}")
 
 
 def _runs(once: Callable[[int], float]) -> int:

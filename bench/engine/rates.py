@@ -1,6 +1,7 @@
 """What this machine does at most: measured in the same run, on as many threads.
 
 The best of some runs counts: a ceiling that is too low would flatter what is held against it.
+On a shared host it moves by half within minutes, so it is measured before and after each line.
 """
 
 import time
@@ -29,17 +30,28 @@ class Rates:
             f"{self.read_bytes / GIGA:.1f} GB/s read"
         )
 
+    def better(self, other: "Rates") -> "Rates":
+        """The higher of each."""
+        operations = max(self.operations, other.operations)
+        return Rates(self.threads, operations, max(self.read_bytes, other.read_bytes))
+
     def seconds(self, operations: float, read_bytes: float) -> float:
         """The shortest time for so much work: whichever of the two takes longer."""
         return max(operations / self.operations, read_bytes / self.read_bytes)
 
 
-def measure_rates() -> Rates:
-    """On torch's threads; takes 2 GiB and some seconds."""
-    one = torch.randn(SIDE, SIDE).bfloat16()
-    much = torch.ones(READ_BYTES // 4)
-    multiplied, summed = _best(lambda: torch.mm(one, one)), _best(lambda: much.sum())
-    return Rates(torch.get_num_threads(), 2 * SIDE**3 / multiplied, READ_BYTES / summed)
+class Meter:
+    """Keeps what is multiplied and read, 2 GiB, so that measuring takes half a second."""
+
+    def __init__(self) -> None:
+        self._one = torch.randn(SIDE, SIDE).bfloat16()
+        self._much = torch.ones(READ_BYTES // 4)
+
+    def measure(self) -> Rates:
+        """On torch's threads."""
+        multiplied = _best(lambda: torch.mm(self._one, self._one))
+        summed = _best(lambda: self._much.sum())
+        return Rates(torch.get_num_threads(), 2 * SIDE**3 / multiplied, READ_BYTES / summed)
 
 
 def _best(call: Callable[[], object]) -> float:

@@ -69,3 +69,8 @@ def test_steps_are_measured_on_kv_that_was_never_computed(tmp_path: Path) -> Non
     assert "attend" in ours.profile(batch=2, context=50, steps=4)
     ours.engine.step()  # checks that no block is lost
     assert ours.engine.load.free_blocks == ours.engine.load.total_blocks
+
+
+def test_a_ceiling_is_the_better_of_two_measurements() -> None:
+    once, again = Rates(1, 10.0, 2.0), Rates(1, 8.0, 3.0)
+    assert once.better(again) == again.better(once) == Rates(1, 10.0, 3.0)
