@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from kv_transfer.errors import TransferError
-from kv_transfer.pulls import ReadOrder
-from kv_transfer.sources import Address
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
 from kv_transfer.wire import Welcome
 
 ReadEnd = tuple[int, TransferError | None]

@@ -13,10 +13,10 @@ import numpy as np
 from nixl_cu12._api import nixl_agent, nixl_agent_config, nixl_xfer_handle
 
 from kv_transfer.errors import PeerUnreachable, TransferError
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
-from kv_transfer.pulls import ReadOrder
 from kv_transfer.regions import Region, RemoteRegion, Run
-from kv_transfer.sources import Address
 from kv_transfer.wire import Welcome
 
 CPU_TRANSPORTS = "tcp,sm"

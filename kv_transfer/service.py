@@ -21,11 +21,11 @@ from kv_transfer.api import Arrived, Settled
 from kv_transfer.errors import PeerUnreachable, TransferError
 from kv_transfer.junk import JunkCount
 from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.offers import OfferBook
+from kv_transfer.ledger.pulls import PullBook
+from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import Mover
-from kv_transfer.offers import OfferBook
-from kv_transfer.pulls import PullBook
 from kv_transfer.regions import Region, describe
-from kv_transfer.sources import Address
 from kv_transfer.wire import Hello, Welcome, decode_from_sink, decode_from_source, encode
 
 IDLE_TURN_S = 5.0

@@ -19,10 +19,10 @@ import msgspec
 import zmq
 
 from kv_transfer.errors import PeerUnreachable, TransferCancelled, TransferError
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
-from kv_transfer.pulls import ReadOrder
 from kv_transfer.regions import Region
-from kv_transfer.sources import Address
 from kv_transfer.wire import Welcome
 
 LENGTH_BYTES = 4

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TypeVar
 
 from kv_transfer.api import Arrived, Sealed, Settled
-from kv_transfer.claims import Claims
 from kv_transfer.errors import LayoutMismatch
+from kv_transfer.ledger.claims import Claims
 from kv_transfer.service import TransferService
 from kv_transfer.ticket import KvTicket
 

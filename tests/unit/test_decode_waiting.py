@@ -3,8 +3,8 @@
 from api.generator import FailedEvent, Leg, TicketEvent, TokenEvent
 from decode_node.worker import STANDSTILL_S
 from engine.request import Request, RequestId, Sampling
+from kv_transfer.ledger.sources import Address
 from kv_transfer.local import LocalSink, LocalSource
-from kv_transfer.sources import Address
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import BEAT_S
 from node.loop import News, NodeLoop

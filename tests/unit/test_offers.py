@@ -4,7 +4,7 @@ import pytest
 
 from kv_transfer.api import Outcome, Sealed, Settled
 from kv_transfer.layout import KvLayout
-from kv_transfer.offers import OfferBook
+from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ticket import LEASE_S
 from kv_transfer.wire import (
     SILENCE_S,
@@ -269,7 +269,7 @@ def test_a_settlement_counts_once(book: OfferBook) -> None:
 
 def test_a_sink_that_asks_is_not_forgotten_for_those_that_do_not(book: OfferBook) -> None:
     """Whoever has not asked for longest goes first, and need not say Hello again until then."""
-    book.most_guests = 2
+    book.guests.most = 2
     enter(book, A)
     for stranger in (b"x", b"y", b"z"):
         enter(book, stranger)
@@ -278,7 +278,7 @@ def test_a_sink_that_asks_is_not_forgotten_for_those_that_do_not(book: OfferBook
 
 
 def test_sinks_that_never_say_farewell_are_forgotten_and_may_come_back(book: OfferBook) -> None:
-    book.most_guests = 2
+    book.guests.most = 2
     for peer in (A, B, b"sink c"):
         enter(book, peer)
     book.offer("t", None)

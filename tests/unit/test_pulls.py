@@ -12,7 +12,8 @@ from kv_transfer.errors import (
     TransferError,
 )
 from kv_transfer.layout import KvLayout
-from kv_transfer.pulls import PullBook, ReadOrder
+from kv_transfer.ledger.pulls import PullBook
+from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.regions import Run
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import (

@@ -7,10 +7,10 @@ import pytest
 import zmq
 
 from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
-from kv_transfer.pulls import ReadOrder
 from kv_transfer.service import READING_PAUSE_S, Identity, TransferService, bind_router
-from kv_transfer.sources import Address
 from kv_transfer.wire import Welcome
 
 HERE = "127.0.0.1"

@@ -7,9 +7,9 @@ import pytest
 from kv_transfer.api import Sealed
 from kv_transfer.errors import LeaseExpired
 from kv_transfer.layout import KvLayout
-from kv_transfer.offers import OfferBook
-from kv_transfer.pulls import PullBook
-from kv_transfer.sources import IDLE_S, Address
+from kv_transfer.ledger.offers import OfferBook
+from kv_transfer.ledger.pulls import PullBook
+from kv_transfer.ledger.sources import IDLE_S, Address
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import (
     SILENCE_S,
@@ -87,14 +87,13 @@ def test_what_is_known_of_a_source_that_has_forgotten_us_is_void(sink: Sink) -> 
     sink.book.heard(AT, welcome(), now=0)
     sink.book.heard(AT, News("half", 0, (5,)), now=0)
     sink.said()
-    sink.book.orders.clear()
+    ((order,), sink.book.orders) = sink.book.orders, []
     for name in ("new", "half", "unknown"):
         sink.book.heard(AT, Stranger(name), now=0)
     assert sink.said() == [HELLO, Look("new", "engine", 0)]  # one Hello is enough
     sink.book.heard(AT, welcome(), now=0)
     sink.book.heard(AT, Stranger("half"), now=0)
-    (read,) = sink.book._reads
-    sink.book.read_done(read, None, now=0)
+    sink.book.read_done(order.read_id, None, now=0)
     ((name, error),) = [(one.ticket_id, one.error) for one in sink.book.arrived]
     assert (name, type(error)) == ("half", LeaseExpired)
 

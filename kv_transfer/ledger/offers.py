@@ -9,11 +9,13 @@ counts only if its Settle meets an open lease, so it cannot keep a stale byte.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from kv_transfer.api import Outcome, Sealed, Settled
-from kv_transfer.layout import KvLayout, can_pull
-from kv_transfer.leases import LeaseTable
+from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.guests import Guests, Peer
+from kv_transfer.ledger.leases import LeaseTable
+from kv_transfer.ledger.offer import Offer
 from kv_transfer.ticket import LEASE_S
 from kv_transfer.wire import (
     SILENCE_S,
@@ -24,26 +26,11 @@ from kv_transfer.wire import (
     Gone,
     Hello,
     Look,
-    News,
     Refused,
     Settle,
     Stranger,
     Welcome,
 )
-
-Peer = bytes
-MOST_GUESTS = 4096
-
-
-@dataclass(slots=True)
-class _Offer:
-    outer_id: str | None
-    blocks: list[int] = field(default_factory=list)
-    sealed: Sealed | None = None
-    sink: Peer | None = None
-    key: str = ""  # the name by which its sink knows it
-    told: int = 0  # blocks
-    fresh: bool = False  # there is something to tell
 
 
 @dataclass(slots=True)
@@ -54,35 +41,35 @@ class OfferBook:
     """
 
     welcome: Callable[[], Welcome]
-    fingerprint: str
-    layout: KvLayout
+    fingerprint: InitVar[str]
+    layout: InitVar[KvLayout]
     engine_id: str
-    most_guests: int = MOST_GUESTS
+    guests: Guests = field(init=False)
     outbox: list[tuple[Peer, FromSource]] = field(default_factory=list)
     settled: list[Settled] = field(default_factory=list)
-    _offers: dict[str, _Offer] = field(default_factory=dict)
+    _offers: dict[str, Offer] = field(default_factory=dict)
     _by_outer: dict[str, str] = field(default_factory=dict)
     _leases: LeaseTable = field(default_factory=LeaseTable)
-    _guests: dict[Peer, str] = field(default_factory=dict)
-    _proven: set[Peer] = field(default_factory=set)  # who has read something before
+
+    def __post_init__(self, fingerprint: str, layout: KvLayout) -> None:
+        self.guests = Guests(fingerprint, layout)
 
     def offer(self, ticket_id: str, outer_id: str | None) -> None:
         """Open a lease without a deadline."""
         self._leases.open(ticket_id)
-        self._offers[ticket_id] = _Offer(outer_id)
+        self._offers[ticket_id] = Offer(outer_id)
         if outer_id is not None:
             self._rename(outer_id, ticket_id)
 
     def extend(self, ticket_id: str, blocks: Sequence[int]) -> None:
         """More to tell the sink at the next `flush`."""
         if offer := self._offers.get(ticket_id):
-            offer.blocks += blocks
-            offer.fresh = True
+            offer.extend(blocks)
 
     def seal(self, ticket_id: str, sealed: Sealed, *, now: float) -> None:
         """The end is there; a sink that never came has LEASE_S from now."""
         if offer := self._offers.get(ticket_id):
-            offer.sealed, offer.fresh = sealed, True
+            offer.seal(sealed)
             if offer.sink is None:
                 self._leases.renew(ticket_id, until=now + LEASE_S)
 
@@ -104,7 +91,7 @@ class OfferBook:
         """Tell every sink what came up since it was last told."""
         for offer in self._offers.values():
             if offer.fresh and offer.sink is not None:
-                self._tell(offer)
+                self.outbox.append((offer.sink, offer.news()))
 
     def heard(self, peer: Peer, message: FromSink, *, now: float) -> None:
         """Answer one message of a sink."""
@@ -124,32 +111,13 @@ class OfferBook:
         return len(self._offers)
 
     def needs_driving(self, machine: str) -> bool:
-        """Whether somebody may be reading right now who needs our agent to be polled.
-
-        That is a sink on another machine, and any sink whose connection is being made.
-        """
+        """Whether somebody may be reading right now who needs our agent to be polled."""
         sinks = {offer.sink for offer in self._offers.values() if offer.sink is not None}
-        return any(
-            self._guests.get(sink) != machine or sink not in self._proven for sink in sinks
-        )
+        return self.guests.need_driving(sinks, machine)
 
     def _greet(self, peer: Peer, hello: Hello) -> None:
-        self._forget(peer)
-        reason = can_pull(self.layout, hello.layout)
-        if hello.fingerprint != self.fingerprint:
-            reason = f"fingerprint is {self.fingerprint} here and {hello.fingerprint} there"
-        if reason:
-            self.outbox.append((peer, Refused(reason)))
-        else:
-            self._guests[peer] = hello.machine
-            if len(self._guests) > self.most_guests:  # sinks that are long gone never say so
-                self._forget(next(iter(self._guests)))
-            self.outbox.append((peer, self.welcome()))
-
-    def _forget(self, peer: Peer) -> None:
-        """If it does come back it is a Stranger, and says Hello."""
-        self._guests.pop(peer, None)
-        self._proven.discard(peer)
+        reason = self.guests.greet(peer, hello)
+        self.outbox.append((peer, Refused(reason) if reason else self.welcome()))
 
     def _look(
         self, peer: Peer, key: str, engine_id: str | None, known: int, now: float
@@ -157,25 +125,18 @@ class OfferBook:
         ticket_id = self._find(key)
         if engine_id not in (None, self.engine_id):
             self.outbox.append((peer, Gone(key, "the source was started anew")))
-        elif peer not in self._guests:
+        elif not self.guests.asks(peer):
             self.outbox.append((peer, Stranger(key)))
         elif not self._leases.renew(ticket_id, until=now + SILENCE_S):
             self.outbox.append((peer, Gone(key, "the lease is over")))
         else:
-            self._guests[peer] = self._guests.pop(peer)  # who asked last is forgotten last
             offer = self._offers[ticket_id]
-            offer.sink, offer.key, offer.told = peer, key, min(known, len(offer.blocks))
-            self._tell(offer)
-
-    def _tell(self, offer: _Offer) -> None:
-        assert offer.sink is not None
-        news = News(offer.key, offer.told, tuple(offer.blocks[offer.told :]), offer.sealed)
-        self.outbox.append((offer.sink, news))
-        offer.told, offer.fresh = len(offer.blocks), False
+            offer.asked(peer, key, known)
+            self.outbox.append((peer, offer.news()))
 
     def _settle(self, peer: Peer, key: str) -> None:
         if self._end(self._find(key), Outcome.DELIVERED, tell=False):
-            self._proven.add(peer)
+            self.guests.has_read(peer)
             self.outbox.append((peer, Confirmed(key)))
         else:
             self.outbox.append((peer, Gone(key, "the lease is over")))

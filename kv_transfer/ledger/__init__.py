@@ -1,0 +1,1 @@
+"""What two nodes owe each other, as pure books: time and messages are arguments."""

@@ -1,0 +1,129 @@
+"""One pull: what its source has told, what was read of it, and where it stands. Pure.
+
+hold ──▶ HELD ── pull ──▶ PULLING ── all read, sealed ──▶ SETTLING ── Confirmed ──▶ Arrived
+                             │                                │
+                             └── error, or abandoned ─────────┴──▶ ENDING ── no read in
+                                                                   flight ──▶ Arrived(error)
+
+Until Arrived the blocks are the sink's: a read that was started may write to them, so a
+pull that failed waits in ENDING for the last of its reads. A HELD ticket that fails keeps
+its error until it is pulled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from kv_transfer.api import Arrived, Moved, Sealed
+from kv_transfer.errors import LayoutMismatch, TransferError
+from kv_transfer.ledger.sources import Address
+from kv_transfer.regions import Run, coalesce
+from kv_transfer.ticket import KvTicket
+from kv_transfer.wire import Look, News
+
+
+class Stage(Enum):
+    """Where a pull is; see the module's picture."""
+
+    HELD = auto()
+    PULLING = auto()
+    SETTLING = auto()
+    ENDING = auto()
+
+
+@dataclass(slots=True)
+class Pull:
+    """A ticket between `hold` or `pull` and its Arrived."""
+
+    ticket: KvTicket
+    heard_at: float
+    stage: Stage = Stage.HELD
+    into: Sequence[int] = ()
+    theirs: list[int] = field(default_factory=list)
+    ordered: int = 0  # blocks whose read was started, or that need none
+    in_flight: int = 0  # reads
+    sealed: Sealed | None = None
+    error: TransferError | None = None
+    looked_at: float | None = None
+    moving_since: float = 0.0
+    num_blocks: int = 0  # read, or being read
+    seconds: float = 0.0
+
+    @property
+    def address(self) -> Address:
+        """Where its source is."""
+        return self.ticket.host, self.ticket.port
+
+    def begin(self, into: Sequence[int], skip: int) -> None:
+        """From now on its blocks may be written to."""
+        self.into, self.ordered, self.stage = into, skip, Stage.PULLING
+
+    def is_due(self, beat_s: float, *, now: float) -> bool:
+        """Whether its source has to hear from us."""
+        if self.stage not in (Stage.HELD, Stage.PULLING):
+            return False
+        return self.looked_at is None or now - self.looked_at >= beat_s
+
+    def look(self, *, now: float) -> Look:
+        """What to ask of its source; who asks keeps the lease."""
+        self.looked_at = now
+        return Look(self.ticket.ticket_id, self.ticket.engine_id, len(self.theirs))
+
+    def learn(self, news: News, *, now: float) -> None:
+        """Take in what is new; where something before it was lost, the next Look asks again."""
+        if news.start > len(self.theirs):
+            return
+        self.heard_at = now
+        self.theirs += news.blocks[len(self.theirs) - news.start :]
+        self.sealed = news.sealed or self.sealed
+
+    def mismatch(self) -> LayoutMismatch | None:
+        """Why what is on offer cannot be what was reserved for it."""
+        offered, reserved = len(self.theirs), len(self.into)
+        if offered > reserved or (self.sealed and offered < reserved):
+            return LayoutMismatch(f"{offered} blocks on offer, {reserved} reserved")
+        return None
+
+    def take_runs(self) -> list[Run]:
+        """What can be read and was not ordered yet; it counts as ordered now."""
+        pairs = zip(self.theirs[self.ordered :], self.into[self.ordered :], strict=False)
+        runs = list(coalesce(pairs))
+        if runs:
+            self.ordered = len(self.theirs)
+            self.num_blocks += sum(run.count for run in runs)
+        return runs
+
+    def read_begins(self, *, now: float) -> None:
+        """One more read is under way."""
+        if self.in_flight == 0:
+            self.moving_since = now
+        self.in_flight += 1
+
+    def read_ends(self, *, now: float) -> None:
+        """One read less is under way."""
+        self.in_flight -= 1
+        if self.in_flight == 0:
+            self.seconds += now - self.moving_since
+
+    @property
+    def is_all_here(self) -> bool:
+        """Whether there is nothing left to read, now or later."""
+        return self.sealed is not None and self.in_flight == 0
+
+    def fail(self, error: TransferError, *, now: float) -> None:
+        """Its first error is the one that is told, once no read is under way any more."""
+        self.error, self.heard_at = self.error or error, now
+        if self.stage is not Stage.HELD:  # its owner hears of it when it pulls
+            self.stage = Stage.ENDING
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has failed, and nothing writes to its blocks any more."""
+        return self.stage is Stage.ENDING and self.in_flight == 0
+
+    def arrived(self, block_bytes: int) -> Arrived:
+        """The last word; a block has `block_bytes` in all regions together."""
+        if self.error is not None:
+            return Arrived(self.ticket.ticket_id, error=self.error)
+        moved = Moved(self.num_blocks * block_bytes, self.seconds)
+        return Arrived(self.ticket.ticket_id, self.sealed, moved=moved)

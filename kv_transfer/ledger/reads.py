@@ -1,0 +1,39 @@
+"""Reads from a source's memory: what to read, and what became of it. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kv_transfer.ledger.pull import Pull
+from kv_transfer.ledger.sources import Address
+from kv_transfer.regions import Run
+from kv_transfer.wire import Welcome
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOrder:
+    """Blocks to be read from one source; `read_id` comes back when they are here."""
+
+    read_id: int
+    address: Address
+    runs: Sequence[Run]
+
+
+@dataclass(slots=True)
+class ReadBook:
+    """Every read from its order to its end: for which pull, and over which meeting."""
+
+    _open: dict[int, tuple[Pull, Welcome]] = field(default_factory=dict)
+    _num_reads: int = 0
+
+    def order(self, pull: Pull, host: Welcome, runs: Sequence[Run], *, now: float) -> ReadOrder:
+        """One read of all these runs, of the memory that `host` told of."""
+        pull.read_begins(now=now)
+        self._num_reads += 1
+        self._open[self._num_reads] = pull, host
+        return ReadOrder(self._num_reads, pull.address, runs)
+
+    def end(self, read_id: int, *, now: float) -> tuple[Pull, Welcome]:
+        """It will write no more; whose it was, and who was met at its start."""
+        pull, host = self._open.pop(read_id)
+        pull.read_ends(now=now)
+        return pull, host
