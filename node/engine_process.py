@@ -87,7 +87,8 @@ class EngineServer:
 
     def _send(self, events: list[LoopNews]) -> None:
         self.last_word = time.monotonic()
-        self.door.send(encode(News(events, self.loop.load)))
+        news = News(events, self.loop.load, self.loop.load_failures)
+        self.door.send(encode(news))
 
 
 def main() -> None:
@@ -122,7 +123,9 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]") -> EngineServer:
     )
     connector.start()
     prefill = PrefillWorker(engine, connector.source, time.monotonic)
-    loop = NodeLoop(engine, prefill, DecodeWorker(engine, connector.sink, time.monotonic))
+    recompute = job.kv_load_failure == "recompute"
+    decode = DecodeWorker(engine, connector.sink, time.monotonic, recompute)
+    loop = NodeLoop(engine, prefill, decode)
     info, port = engine.info, connector.service.identity.port
     facts = info.fingerprint, layout, info.max_model_len, port, loop.load, info.pooling
     door.send(encode(Ready(*facts)))

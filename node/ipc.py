@@ -1,6 +1,6 @@
 """What a node's two processes say to each other: typed messages over one ZMQ pair."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -30,6 +30,7 @@ class EngineJob:
     kv_port: int
     advertise_host: str
     log_level: str
+    kv_load_failure: str
     niceness: int = 0
 
 
@@ -83,10 +84,14 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class News(msgspec.Struct, frozen=True, tag="news"):
-    """What a step brought; without events it is a sign of life."""
+    """What a step brought; without events it is a sign of life.
+
+    `load_failures` counts KV that could not be used, by kind, since the engine's start.
+    """
 
     events: Sequence[tuple[RequestId, Event | PooledEvent]]
     load: EngineLoad
+    load_failures: Mapping[str, int] = {}
 
 
 ToEngine = Submit | Pool | Abort

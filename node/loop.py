@@ -1,6 +1,6 @@
 """One turn of a node's engine process: all kinds of leg over one engine. No sockets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from api.generator import Event, Leg, PooledEvent
@@ -50,6 +50,11 @@ class NodeLoop:
             waiting=load.waiting + waiting + len(self._early),
             running=load.running + self.decode.num_pulling,
         )
+
+    @property
+    def load_failures(self) -> Mapping[str, int]:
+        """How often KV could not be used, by kind, since the start."""
+        return self.decode.load_failures
 
     @property
     def is_early(self) -> bool:

@@ -1,6 +1,6 @@
 """What a node counts, in Prometheus' words; docs/reference/metrics.md explains each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter
@@ -17,6 +17,7 @@ class LoadCollector(Collector):
     """The engine's last word on how full it is, read when somebody asks."""
 
     load: EngineLoad = NO_LOAD
+    load_failures: Mapping[str, int] = field(default_factory=dict)
 
     def collect(self) -> Iterator[Metric]:
         """One gauge for each number."""
@@ -36,6 +37,11 @@ class LoadCollector(Collector):
             ("spec_decode_num_accepted_tokens", "Those that came.", load.accepted_tokens),
         ):
             yield CounterMetricFamily(f"pdserve_{name}", meaning, value)
+        meaning = "KV that did not come, or was wrong: computed anew, or the leg failed."
+        failures = CounterMetricFamily("pdserve_kv_load_failures", meaning, labels=["reason"])
+        for reason, count in self.load_failures.items():
+            failures.add_metric([reason], count)
+        yield failures
 
 
 @dataclass(slots=True)
@@ -63,7 +69,7 @@ class NodeMetrics:
 
     def book(self, news: News) -> None:
         """Take in what the engine said."""
-        self.load.load = news.load
+        self.load.load, self.load.load_failures = news.load, news.load_failures
         for _, event in news.events:
             self._count(event)
 

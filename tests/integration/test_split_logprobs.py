@@ -8,11 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.generator import EndEvent, Event, Leg, PromptEvent, TicketEvent, TokenEvent
+from api.generator import (
+    EndEvent,
+    Event,
+    FailedEvent,
+    Leg,
+    PromptEvent,
+    TicketEvent,
+    TokenEvent,
+)
 from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import FinishReason, Logprob, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket
+from proxy.errors import NodeFailed
 from proxy.pipeline import Relay
 from proxy.routing import Plan
 from tests.fakes.cluster import Cluster
@@ -104,6 +113,26 @@ def test_what_a_leg_repeats_is_left_out_with_all_that_is_told_of_it() -> None:
     relay, first = Relay(Plan(P, D)), TokenEvent((7,), logprobs=(SOME,))
     rest = TokenEvent((8,), logprobs=(SOME,))
     assert said(relay, (P, first), (D, WORD)) == [[first], [rest]]
+
+
+def test_a_leg_that_goes_on_from_another_token_than_was_given_is_left() -> None:
+    """It had to compute the prompt itself, and rounding brought it another first token."""
+    relay = Relay(Plan(P, D))
+    assert said(relay, (P, TokenEvent((6,)))) == [[TokenEvent((6,))]]
+    with pytest.raises(NodeFailed, match="goes on from"):
+        said(relay, (D, WORD))
+
+
+def test_a_first_token_that_comes_late_is_not_compared() -> None:
+    relay = Relay(Plan(P, D))
+    assert said(relay, (D, WORD), (P, TokenEvent((6,)))) == [[WORD], []]
+
+
+def test_what_only_prefill_could_tell_is_not_left_out_where_its_kv_was_not_taken() -> None:
+    failed = FailedEvent("withdrawn", retryable=True, by_peer=True)
+    assert said(Relay(Plan(P, D)), (P, failed)) == [[]]
+    with pytest.raises(NodeFailed):
+        said(Relay(Plan(P, D), awaits=True), (P, failed))
 
 
 class SlowToTell:

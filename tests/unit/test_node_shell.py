@@ -166,7 +166,8 @@ def test_metrics_count_what_was_said() -> None:
         (rid, TokenEvent((8,), FinishReason.LENGTH)),
         (rid, FailedEvent("x", retryable=True)),
     ]
-    metrics.book(News(events, EngineLoad(1, 2, 3, 10, 4, 5, 6, 7)))
+    load = EngineLoad(1, 2, 3, 10, 4, 5, 6, 7)
+    metrics.book(News(events, load, {"corrupt": 2, "expired": 1}))
     read = metrics.registry.get_sample_value
     assert read("pdserve_kv_blocks_used") == 7
     assert read("pdserve_kv_blocks_total") == 10
@@ -182,6 +183,8 @@ def test_metrics_count_what_was_said() -> None:
     assert read("pdserve_stage_seconds_total", {"stage": "transfer"}) == 0.5
     assert read("pdserve_answers_finished_total", {"reason": "length"}) == 1
     assert read("pdserve_legs_failed_total") == 1
+    assert read("pdserve_kv_load_failures_total", {"reason": "corrupt"}) == 2
+    assert read("pdserve_kv_load_failures_total", {"reason": "expired"}) == 1
 
 
 def test_signs_of_life_do_not_pile_up_before_who_does_not_read() -> None:
