@@ -1,9 +1,6 @@
 """The source's books: what is on offer, to whom, and until when. Pure: time is an argument.
 
-offer ── extend ── seal ──▶ a sink Looks (the lease renews) ── Settle ──▶ DELIVERED
-                            silence, or nobody came ───────────────────▶ EXPIRED
-        withdrawn here, or abandoned by its sink ──────────────────────▶ WITHDRAWN
-
+What one offer goes through is drawn in state.py; this is who asks for it, and until when.
 Whoever looks last has the ticket: the one before it may have died. What a sink copies
 counts only if its Settle meets an open lease, so it cannot keep a stale byte.
 """
@@ -16,6 +13,7 @@ from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.guests import Guests, Peer
 from kv_transfer.ledger.leases import LeaseTable
 from kv_transfer.ledger.offer import Offer
+from kv_transfer.ledger.state import State
 from kv_transfer.ticket import LEASE_S
 from kv_transfer.wire import (
     SILENCE_S,
@@ -135,7 +133,12 @@ class OfferBook:
             self.outbox.append((peer, offer.news()))
 
     def _settle(self, peer: Peer, key: str) -> None:
-        if self._end(self._find(key), Outcome.DELIVERED, tell=False):
+        ticket_id = self._find(key)
+        offer = self._offers.get(ticket_id)
+        if offer and offer.state is not State.PULLING:
+            reason = "it is not sealed, or was never asked for"
+            self.outbox.append((peer, Gone(key, reason)))
+        elif self._end(ticket_id, Outcome.DELIVERED, tell=False):
             self.guests.has_read(peer)
             self.outbox.append((peer, Confirmed(key)))
         else:
@@ -164,6 +167,7 @@ class OfferBook:
 
     def _close(self, ticket_id: str, outcome: Outcome, *, tell: bool = True) -> None:
         offer = self._offers.pop(ticket_id)
+        offer.end(outcome)
         if offer.outer_id is not None and self._by_outer.get(offer.outer_id) == ticket_id:
             del self._by_outer[offer.outer_id]
         if tell and offer.sink is not None:

@@ -1,34 +1,25 @@
 """One pull: what its source has told, what was read of it, and where it stands. Pure.
 
-hold ──▶ HELD ── pull ──▶ PULLING ── all read, sealed ──▶ SETTLING ── Confirmed ──▶ Arrived
-                             │                                │
-                             └── error, or abandoned ─────────┴──▶ ENDING ── no read in
-                                                                   flight ──▶ Arrived(error)
-
-Until Arrived the blocks are the sink's: a read that was started may write to them, so a
-pull that failed waits in ENDING for the last of its reads. A HELD ticket that fails keeps
-its error until it is pulled.
+What it goes through is drawn in state.py. Until Arrived the blocks are the sink's: a
+read that was started may write to them, so a pull that failed waits in ENDING for the last of
+its reads. A ticket that is held has no blocks yet; if it fails it waits for who pulls it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
 from kv_transfer.api import Arrived, Moved, Sealed
-from kv_transfer.errors import LayoutMismatch, TransferError
+from kv_transfer.errors import (
+    LayoutMismatch,
+    LeaseExpired,
+    TransferCancelled,
+    TransferError,
+)
 from kv_transfer.ledger.sources import Address
+from kv_transfer.ledger.state import State
 from kv_transfer.regions import Run, coalesce
 from kv_transfer.ticket import KvTicket
-from kv_transfer.wire import Look, News
-
-
-class Stage(Enum):
-    """Where a pull is; see the module's picture."""
-
-    HELD = auto()
-    PULLING = auto()
-    SETTLING = auto()
-    ENDING = auto()
+from kv_transfer.wire import Look, News, Settle
 
 
 @dataclass(slots=True)
@@ -37,8 +28,8 @@ class Pull:
 
     ticket: KvTicket
     heard_at: float
-    stage: Stage = Stage.HELD
-    into: Sequence[int] = ()
+    state: State = State.QUEUED
+    into: Sequence[int] | None = None  # None while it is only held
     theirs: list[int] = field(default_factory=list)
     ordered: int = 0  # blocks whose read was started, or that need none
     in_flight: int = 0  # reads
@@ -56,11 +47,22 @@ class Pull:
 
     def begin(self, into: Sequence[int], skip: int) -> None:
         """From now on its blocks may be written to."""
-        self.into, self.ordered, self.stage = into, skip, Stage.PULLING
+        self.into, self.ordered = into, skip
+        self._follow()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it has no blocks to read into."""
+        return self.into is None
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether reads may be ordered."""
+        return self.into is not None and self.state in (State.FILLING, State.PULLING)
 
     def is_due(self, beat_s: float, *, now: float) -> bool:
         """Whether its source has to hear from us."""
-        if self.stage not in (Stage.HELD, Stage.PULLING):
+        if self.state in (State.SETTLING, State.ENDING):
             return False
         return self.looked_at is None or now - self.looked_at >= beat_s
 
@@ -76,9 +78,11 @@ class Pull:
         self.heard_at = now
         self.theirs += news.blocks[len(self.theirs) - news.start :]
         self.sealed = news.sealed or self.sealed
+        self._follow()
 
     def mismatch(self) -> LayoutMismatch | None:
         """Why what is on offer cannot be what was reserved for it."""
+        assert self.into is not None
         offered, reserved = len(self.theirs), len(self.into)
         if offered > reserved or (self.sealed and offered < reserved):
             return LayoutMismatch(f"{offered} blocks on offer, {reserved} reserved")
@@ -86,6 +90,7 @@ class Pull:
 
     def take_runs(self) -> list[Run]:
         """What can be read and was not ordered yet; it counts as ordered now."""
+        assert self.into is not None
         pairs = zip(self.theirs[self.ordered :], self.into[self.ordered :], strict=False)
         runs = list(coalesce(pairs))
         if runs:
@@ -108,22 +113,48 @@ class Pull:
     @property
     def is_all_here(self) -> bool:
         """Whether there is nothing left to read, now or later."""
-        return self.sealed is not None and self.in_flight == 0
+        return self.state is State.PULLING and self.in_flight == 0
+
+    def settle(self, *, now: float) -> Settle:
+        """What to say to its source once all is here; the answer has to come in time."""
+        self.state, self.heard_at = self.state.to(State.SETTLING), now
+        return Settle(self.ticket.ticket_id)
 
     def fail(self, error: TransferError, *, now: float) -> None:
         """Its first error is the one that is told, once no read is under way any more."""
-        self.error, self.heard_at = self.error or error, now
-        if self.stage is not Stage.HELD:  # its owner hears of it when it pulls
-            self.stage = Stage.ENDING
+        self.heard_at = now
+        if self.error is None:
+            self.error, self.state = error, self.state.to(State.ENDING)
 
     @property
-    def is_over(self) -> bool:
-        """Whether it has failed, and nothing writes to its blocks any more."""
-        return self.stage is Stage.ENDING and self.in_flight == 0
+    def can_end(self) -> bool:
+        """Whether it has failed, nothing writes to its blocks any more, and somebody asks."""
+        return self.state is State.ENDING and self.in_flight == 0 and not self.is_held
 
-    def arrived(self, block_bytes: int) -> Arrived:
+    def end(self, block_bytes: int) -> Arrived:
         """The last word; a block has `block_bytes` in all regions together."""
         if self.error is not None:
+            self.state = self.state.to(_last(self.error))
             return Arrived(self.ticket.ticket_id, error=self.error)
+        self.state = self.state.to(State.SETTLED)
         moved = Moved(self.num_blocks * block_bytes, self.seconds)
         return Arrived(self.ticket.ticket_id, self.sealed, moved=moved)
+
+    def _follow(self) -> None:
+        """As far as what it was told takes it."""
+        if self.state is State.QUEUED and self.theirs:
+            self.state = self.state.to(State.FILLING)
+        if self.state in (State.QUEUED, State.FILLING) and self.sealed:
+            self.state = self.state.to(State.SEALED)
+        if self.state is State.SEALED and not self.is_held:
+            self.state = self.state.to(State.PULLING)
+
+
+def _last(error: TransferError) -> State:
+    match error:
+        case TransferCancelled():
+            return State.WITHDRAWN
+        case LeaseExpired():
+            return State.EXPIRED
+        case _:
+            return State.FAILED

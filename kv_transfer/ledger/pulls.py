@@ -1,6 +1,6 @@
 """The sink's books: every pull from its ticket to its one Arrived. Pure: time is an argument.
 
-What one pull goes through is in pull.py; this is who is told, and what it is told by.
+What one pull goes through is in pull.py; this is what it is told, and by whom.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,10 @@ from kv_transfer.errors import (
     TransferError,
 )
 from kv_transfer.layout import can_pull
-from kv_transfer.ledger.pull import Pull, Stage
+from kv_transfer.ledger.pull import Pull
 from kv_transfer.ledger.reads import ReadBook, ReadOrder
 from kv_transfer.ledger.sources import Address, Sources
+from kv_transfer.ledger.state import State
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import (
     BEAT_S,
@@ -30,7 +31,6 @@ from kv_transfer.wire import (
     Hello,
     News,
     Refused,
-    Settle,
     Stranger,
     Welcome,
 )
@@ -68,8 +68,8 @@ class PullBook:
         """Read it, from where holding it has come."""
         pull = self._pulls.get(ticket.ticket_id) or self._start(ticket, now)
         pull.begin(into, skip)
-        if pull.error is not None:
-            self._fail(pull, pull.error, now)
+        if pull.can_end:  # while it was held
+            self._close(pull)
         else:
             self._advance(pull, now)
 
@@ -77,7 +77,7 @@ class PullBook:
         """Tell the source; a pull under way fails with TransferCancelled."""
         pull = self._pulls.get(ticket.ticket_id)
         self._say((ticket.host, ticket.port), Abandon(ticket.ticket_id), now)
-        if pull and pull.stage is Stage.HELD:
+        if pull and pull.is_held:
             del self._pulls[ticket.ticket_id]
         elif pull:
             self._fail(pull, TransferCancelled(), now)
@@ -85,7 +85,7 @@ class PullBook:
     def abandon_all(self, *, now: float) -> None:
         """Give up everything."""
         for pull in list(self._pulls.values()):
-            if pull.stage is not Stage.ENDING:
+            if pull.state is not State.ENDING:
                 self.abandon(pull.ticket, now=now)
 
     def heard(self, address: Address, message: FromSource, *, now: float) -> None:
@@ -120,7 +120,7 @@ class PullBook:
             # a host that was met again since has another link
             if isinstance(error, PeerUnreachable) and self._sources.host(pull.address) is host:
                 self.lost(pull.address, error, now=now)
-        elif pull.is_over:
+        elif pull.can_end:
             self._close(pull)
         else:
             self._advance(pull, now)
@@ -145,7 +145,7 @@ class PullBook:
                 self._advance(pull, now)
             case Gone(reason=reason):
                 self._fail(pull, LeaseExpired(reason), now)
-            case Confirmed() if pull.stage is Stage.SETTLING:
+            case Confirmed() if pull.state is State.SETTLING:
                 self._close(pull)
 
     def _start(self, ticket: KvTicket, now: float) -> Pull:
@@ -193,7 +193,7 @@ class PullBook:
     def _advance(self, pull: Pull, now: float) -> None:
         """Order the reads that have become possible; settle when all are done."""
         host = self._sources.host(pull.address)
-        if pull.stage is not Stage.PULLING or host is None:
+        if not pull.is_reading or host is None:
             return
         if mismatch := pull.mismatch():
             self._say(pull.address, Abandon(pull.ticket.ticket_id), now)
@@ -202,14 +202,13 @@ class PullBook:
         if runs := pull.take_runs():
             self.orders.append(self._reads.order(pull, host, runs, now=now))
         if pull.is_all_here:
-            pull.stage, pull.heard_at = Stage.SETTLING, now
-            self._say(pull.address, Settle(pull.ticket.ticket_id), now)
+            self._say(pull.address, pull.settle(now=now), now)
 
     def _fail(self, pull: Pull, error: TransferError, now: float) -> None:
         pull.fail(error, now=now)
-        if pull.is_over:
+        if pull.can_end:
             self._close(pull)
 
     def _close(self, pull: Pull) -> None:
         del self._pulls[pull.ticket.ticket_id]
-        self.arrived.append(pull.arrived(sum(self.hello.layout.block_bytes)))
+        self.arrived.append(pull.end(sum(self.hello.layout.block_bytes)))

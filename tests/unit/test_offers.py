@@ -52,6 +52,7 @@ def look(
 
 def deliver(book: OfferBook, key: str, peer: bytes = A) -> None:
     book.offer(key, None)
+    book.seal(key, SEALED, now=0)
     look(book, peer, key)
     book.heard(peer, Settle(key), now=0)
     assert said(book) == [(peer, Confirmed(key))]

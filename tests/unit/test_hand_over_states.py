@@ -1,0 +1,83 @@
+"""The picture of a hand-over's states, and nothing beside it."""
+
+import itertools
+
+import pytest
+
+from kv_transfer.ledger.offers import OfferBook
+from kv_transfer.ledger.state import NEXT, IllegalStep, State
+from kv_transfer.wire import Gone, Settle
+from tests.unit.test_offers import LAYOUT, SEALED, WELCOME, A, enter, look, said
+
+
+@pytest.fixture
+def book() -> OfferBook:
+    return OfferBook(lambda: WELCOME, "same", LAYOUT, "engine")
+
+
+WAY = [State.QUEUED, State.FILLING, State.SEALED, State.PULLING, State.SETTLING, State.SETTLED]
+ENDS = {State.SETTLED, State.WITHDRAWN, State.EXPIRED, State.FAILED}
+
+
+def test_the_way_through_is_one_line_with_two_short_cuts() -> None:
+    ahead = {
+        (state, later)
+        for number, state in enumerate(WAY)
+        for later in WAY[number + 1 :]
+        if later in NEXT[state]
+    }
+    straight = set(itertools.pairwise(WAY))
+    no_block, at_the_source = (
+        (State.QUEUED, State.SEALED),
+        (State.PULLING, State.SETTLED),
+    )
+    assert ahead == straight | {no_block, at_the_source}
+
+
+@pytest.mark.parametrize("number", range(len(WAY)))
+def test_nothing_goes_back(number: int) -> None:
+    assert not NEXT[WAY[number]].intersection(WAY[: number + 1])
+
+
+@pytest.mark.parametrize("state", set(State) - ENDS - {State.ENDING})
+def test_it_can_end_badly_at_any_time(state: State) -> None:
+    bad = {State.WITHDRAWN, State.EXPIRED, State.FAILED}
+    assert NEXT[state] > bad | {State.ENDING}
+
+
+def test_what_ends_badly_does_not_end_well() -> None:
+    assert NEXT[State.ENDING] == ENDS - {State.SETTLED}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_end_is_the_end(end: State) -> None:
+    assert end.is_over
+    for state in State:
+        with pytest.raises(IllegalStep):
+            end.to(state)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_what_is_not_all_there_or_was_never_asked_for_cannot_be_settled(
+    book: OfferBook, sealed: bool
+) -> None:
+    enter(book)
+    book.offer("t", None)
+    if sealed:
+        book.seal("t", SEALED, now=0)
+    else:
+        look(book)
+    book.heard(A, Settle("t"), now=0)
+    assert said(book) == [(A, Gone("t", "it is not sealed, or was never asked for"))]
+    assert book.num_open == 1
+
+
+def test_a_sealed_offer_is_as_it_is(book: OfferBook) -> None:
+    book.offer("t", None)
+    book.extend("t", [1])
+    book.seal("t", SEALED, now=0)
+    book.extend("t", [])
+    with pytest.raises(IllegalStep):
+        book.extend("t", [2])
+    with pytest.raises(IllegalStep):
+        book.seal("t", SEALED, now=0)
