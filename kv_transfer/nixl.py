@@ -5,21 +5,24 @@ agent must be polled, which `poll` does too. NIXL's own progress thread stays of
 """
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import nixl_cu12._bindings as bindings
-import numpy as np
 from nixl_cu12._api import nixl_agent, nixl_agent_config, nixl_xfer_handle
 
-from kv_transfer.errors import PeerUnreachable, TransferError
+from kv_transfer.descriptors import Rows, device_of, pieces, rows_of
+from kv_transfer.errors import PeerUnreachable, TransferCancelled, TransferError
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
-from kv_transfer.regions import Region, RemoteRegion, Run
+from kv_transfer.regions import Region, RemoteRegion
 from kv_transfer.wire import Welcome
 
 CPU_TRANSPORTS = "tcp,sm"
+POSTING_S = 0.01  # where the processor copies, beginning a transfer takes as long as its bytes
 FAILURES = (
     bindings.nixlBackendError,
     bindings.nixlCancelledError,
@@ -42,14 +45,33 @@ class _Peer:
 
 
 @dataclass(slots=True)
+class _Read:
+    """One order: pieces that wait, and transfers that were begun."""
+
+    order: ReadOrder
+    waiting: deque[tuple[Rows, Rows]] = field(default_factory=deque)
+    handles: list[nixl_xfer_handle] = field(default_factory=list)
+    error: TransferError | None = None
+
+    def fail(self, error: TransferError) -> None:
+        """Nothing more is begun; it ends with what was."""
+        self.error = self.error or error
+        self.waiting.clear()
+
+
+@dataclass(slots=True)
 class NixlMover:
-    """One agent with our regions registered."""
+    """One agent with our regions registered.
+
+    Pieces of several reads are begun in turn, for POSTING_S at a time: a short read does not
+    wait for a long one, nor a heartbeat.
+    """
 
     agent: nixl_agent
     regions: Sequence[Region]
+    clock: Callable[[], float] = time.monotonic
     _peers: dict[Address, _Peer] = field(default_factory=dict)
-    _reads: dict[int, nixl_xfer_handle] = field(default_factory=dict)
-    _ended: list[ReadEnd] = field(default_factory=list)
+    _reads: deque[_Read] = field(default_factory=deque)
 
     @classmethod
     def start(cls, engine_id: str, regions: Sequence[Region]) -> "NixlMover":
@@ -60,7 +82,7 @@ class NixlMover:
         agent = nixl_agent(engine_id, config)
         for region in regions:
             size = region.block_bytes * region.num_blocks
-            kind, index = _memory(region.device)
+            kind, index = device_of(region)
             agent.register_memory([(region.address, size, index, "")], kind)
         return cls(agent, regions)
 
@@ -77,7 +99,7 @@ class NixlMover:
     @property
     def pending(self) -> bool:
         """Nobody else drives our reads."""
-        return bool(self._reads or self._ended)
+        return bool(self._reads)
 
     @property
     def interests(self) -> Mapping[int, int]:
@@ -97,6 +119,9 @@ class NixlMover:
 
     def part(self, address: Address) -> None:
         """Drop the peer's metadata; what is under way ends by itself."""
+        for read in self._reads:
+            if read.order.address == address and read.waiting:
+                read.fail(TransferCancelled())
         if peer := self._peers.pop(address, None):
             try:
                 self.agent.remove_remote_agent(peer.agent)
@@ -104,81 +129,78 @@ class NixlMover:
                 return  # it is gone already, which is all we want
 
     def read(self, order: ReadOrder) -> None:
-        """Post one transfer for all runs and regions."""
+        """All runs and regions, in pieces."""
+        read = _Read(order)
         try:
-            handle = self._post(order)
-        except (*FAILURES, IndexError) as error:
-            self._ended.append((order.read_id, PeerUnreachable(repr(error))))
-        else:
-            self._reads[order.read_id] = handle
+            read.waiting.extend(self._pieces(order))
+        except IndexError as error:
+            read.fail(PeerUnreachable(repr(error)))
+        self._reads.append(read)
+        self._begin()
 
     def poll(self) -> Sequence[ReadEnd]:
         """Drive our reads; without any, the agent makes progress for its peers."""
         if not self._reads:
             self.agent.get_new_notifs()
-        for read_id, handle in list(self._reads.items()):
-            self._check(read_id, handle)
-        ended, self._ended = self._ended, []
-        return ended
+        self._begin()
+        for read in self._reads:
+            read.handles = [one for one in read.handles if not self._is_over(read, one)]
+        over = [read for read in self._reads if not (read.handles or read.waiting)]
+        if over:
+            self._reads = deque(read for read in self._reads if read.handles or read.waiting)
+        return [(read.order.read_id, read.error) for read in over]
 
     def close(self) -> None:
         """Forget the peers; the memory is let go with the agent."""
         for address in list(self._peers):
             self.part(address)
 
-    def _post(self, order: ReadOrder) -> nixl_xfer_handle:
+    def _pieces(self, order: ReadOrder) -> Iterator[tuple[Rows, Rows]]:
         peer = self._peers.get(order.address)
         if peer is None:
             raise IndexError(f"{order.address} was never met")
-        ours = _descriptors(self.regions, [(run.ours, run) for run in order.runs])
-        theirs = _descriptors(peer.regions, [(run.theirs, run) for run in order.runs])
-        local = self.agent.get_xfer_descs(ours, _memory(self.regions[0].device)[0])
-        remote = self.agent.get_xfer_descs(theirs, _memory(peer.regions[0].device)[0])
-        handle = self.agent.initialize_xfer("READ", local, remote, peer.agent)
-        self.agent.transfer(handle)
-        return handle
+        counts = [run.count for run in order.runs]
+        ours = rows_of(self.regions, [run.ours for run in order.runs], counts)
+        theirs = rows_of(peer.regions, [run.theirs for run in order.runs], counts)
+        return pieces(ours, theirs)
 
-    def _check(self, read_id: int, handle: nixl_xfer_handle) -> None:
-        error: TransferError | None = None
+    def _begin(self) -> None:
+        """Begin what waits, a piece of each read in turn, until it has taken long."""
+        late = self.clock() + POSTING_S
+        while waiting := [read for read in self._reads if read.waiting]:
+            for read in waiting:
+                self._post(read)
+                if self.clock() >= late:
+                    self._reads.rotate(-1 - self._reads.index(read))
+                    return
+
+    def _post(self, read: _Read) -> None:
+        """Begin one piece, which may be over when this returns."""
+        peer = self._peers[read.order.address]
+        ours, theirs = read.waiting.popleft()
+        try:
+            local = self.agent.get_xfer_descs(ours, device_of(self.regions[0])[0])
+            remote = self.agent.get_xfer_descs(theirs, device_of(peer.regions[0])[0])
+            handle = self.agent.initialize_xfer("READ", local, remote, peer.agent)
+            read.handles.append(handle)
+            self.agent.transfer(handle)
+        except FAILURES as error:
+            read.fail(PeerUnreachable(repr(error)))
+
+    def _is_over(self, read: _Read, handle: nixl_xfer_handle) -> bool:
+        """Whether this transfer moves nothing more."""
         try:
             state = self.agent.check_xfer_state(handle)
-        except FAILURES as failure:
-            state, error = "ERR", PeerUnreachable(repr(failure))
+        except FAILURES as error:
+            state = "ERR"
+            read.fail(PeerUnreachable(repr(error)))
         if state == "PROC":
-            return
-        if state == "ERR" and error is None:
-            error = PeerUnreachable("the transfer failed")
-        del self._reads[read_id]
+            return False
+        if state == "ERR":
+            read.fail(PeerUnreachable("the transfer failed"))
         handle.release()
-        self._ended.append((read_id, error))
-
-
-def _descriptors(
-    regions: Sequence[Region] | Sequence[RemoteRegion], runs: Sequence[tuple[int, Run]]
-) -> np.ndarray:
-    """[regions * runs, 3]: address, bytes, device index."""
-    rows = [
-        (
-            _span(region, first, run.count),
-            run.count * region.block_bytes,
-            _memory(region.device)[1],
-        )
-        for region in regions
-        for first, run in runs
-    ]
-    return np.array(rows, dtype=np.uint64)
-
-
-def _span(region: Region | RemoteRegion, first: int, count: int) -> int:
-    region.at(first + count - 1)  # raises for what does not lie inside
-    return region.at(first)
+        return True
 
 
 def _text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
-
-
-def _memory(device: str) -> tuple[str, int]:
-    """NIXL's name of the memory kind, and the device's index."""
-    kind, _, index = device.partition(":")
-    return ("DRAM", 0) if kind == "cpu" else ("VRAM", int(index or 0))

@@ -105,17 +105,16 @@ class TransferService:
         """Wait for something to happen, at most `longest_s`; do all that follows from it."""
         self._wait(min(longest_s, self._turn_s()))
         self._run_commands()
-        now = self.clock()
+        now = self.clock()  # whatever was said until now is heard before anybody is late
         self._read_router(now)
         self._read_dealers(now)
         self._read_mover(now)
-        self.offers.expire(now)
         self.offers.flush()
+        self._answer(now)
+        self.offers.expire(now)
         self.pulls.tick(now)
         self._part(now)
-        self._send(now)
-        self._start_reads()
-        self._report()
+        self._answer(now)
 
     def end(self) -> None:
         """End every offer and pull, and tell the peers."""
@@ -228,6 +227,15 @@ class TransferService:
             dealer.connect(f"tcp://{name}:{port}")
             self._dealers[address] = dealer
         return self._dealers[address]
+
+    def _answer(self, now: float) -> None:
+        """Say what there is to say, begin reads; what is over by then is said, too."""
+        self._send(now)
+        if self.pulls.orders:
+            self._start_reads()
+            self._read_mover(self.clock())
+            self._send(now)
+        self._report()
 
     def _start_reads(self) -> None:
         orders, self.pulls.orders = self.pulls.orders, []

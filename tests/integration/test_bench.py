@@ -52,3 +52,18 @@ async def test_an_endpoint_that_refuses_ends_it_with_its_words() -> None:
         ran = await bench(f"http://{server.address}")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == 'pdserve bench: {"error":"no such model"}\n'
+
+
+def test_hand_overs_are_measured_beside_floors() -> None:
+    sizes = ["--sizes", "4096", "--sizes", "131072", "--turns", "2", "--fixed-runs", "2"]
+    command = [sys.executable, "-m", "bench.transfer", *sizes]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    for size in ("4 KiB", "128 KiB"):
+        of_size = [line for line in lines if line.startswith(f"{size:>8} ")]
+        assert len(of_size) == 2 * 5  # contiguous and scattered
+        assert all(" GB/s, p50 " in line for line in of_size)
+    assert sum("of raw nixl" in line for line in lines) == 4
+    assert sum("of plain socket" in line for line in lines) == 4
+    assert sum("offer to Arrived less bytes" in line for line in lines) == 4

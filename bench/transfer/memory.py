@@ -1,0 +1,52 @@
+"""KV memory without an engine: one region, and which of its blocks a hand-over moves."""
+
+import ctypes
+import mmap
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engine.api import KvRegion
+from kv_transfer.factory import KvMemory
+from kv_transfer.layout import KvLayout
+
+Placing = Literal["contiguous", "scattered"]
+FINGERPRINT = "bench"
+
+
+@dataclass(slots=True)
+class Memory:
+    """Touched, so that no page is missing when it counts; in large pages, as the engine's."""
+
+    num_bytes: int
+    block_bytes: int
+    _map: mmap.mmap = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._map = mmap.mmap(-1, self.num_bytes)
+        self._map.madvise(mmap.MADV_HUGEPAGE)
+        ctypes.memset(self.address, 1, self.num_bytes)
+
+    @property
+    def address(self) -> int:
+        """Of the first byte."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    @property
+    def bytes(self) -> memoryview:
+        """All of it."""
+        return memoryview(self._map)
+
+    @property
+    def kv(self) -> KvMemory:
+        """As a connector wants it."""
+        blocks = self.num_bytes // self.block_bytes
+        region = KvRegion(self.address, self.block_bytes, blocks, "cpu")
+        return KvMemory(FINGERPRINT, KvLayout("bytes", 1, 1, (self.block_bytes,)), [region])
+
+    def blocks(self, num_bytes: int, placing: Placing, seed: int) -> list[int]:
+        """The blocks of one hand-over: neighbours, or from all over the memory."""
+        count, everything = num_bytes // self.block_bytes, self.num_bytes // self.block_bytes
+        if placing == "contiguous":
+            return list(range(count))
+        return random.Random(seed).sample(range(everything), count)

@@ -1,0 +1,159 @@
+"""Two processes and all that goes between them; this one is the sink."""
+
+import multiprocessing
+import select
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from multiprocessing.connection import Connection
+
+from bench.transfer.figures import Stages
+from bench.transfer.memory import Memory
+from bench.transfer.raw import PlainSocket, RawNixl
+from bench.transfer.source import (
+    HERE,
+    KINDS,
+    Drive,
+    End,
+    Kind,
+    Offer,
+    Offered,
+    Ready,
+    Send,
+    connect,
+    serve,
+)
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
+from kv_transfer.mover import Interest, Mover, ReadEnd
+from kv_transfer.threaded import Connector
+from kv_transfer.wire import Welcome
+
+
+@dataclass(slots=True)
+class Watched:
+    """A mover, and when it was first asked and last done; the stages' clock."""
+
+    mover: Mover
+    ordered: float = 0.0
+    read_at: float = 0.0
+
+    @property
+    def card(self) -> bytes:
+        """The mover's."""
+        return self.mover.card
+
+    @property
+    def driven(self) -> bool:
+        """The mover's."""
+        return self.mover.driven
+
+    @property
+    def pending(self) -> bool:
+        """The mover's."""
+        return self.mover.pending
+
+    @property
+    def interests(self) -> Mapping[int, Interest]:
+        """The mover's."""
+        return self.mover.interests
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        """The mover's."""
+        self.mover.meet(address, welcome)
+
+    def part(self, address: Address) -> None:
+        """The mover's."""
+        self.mover.part(address)
+
+    def read(self, order: ReadOrder) -> None:
+        """The mover's, with the time of it."""
+        self.ordered = self.ordered or time.perf_counter()
+        self.mover.read(order)
+
+    def poll(self) -> Sequence[ReadEnd]:
+        """The mover's, with the time at which something had ended."""
+        ended = self.mover.poll()
+        if ended:
+            self.read_at = time.perf_counter()
+        return ended
+
+    def close(self) -> None:
+        """The mover's."""
+        self.mover.close()
+
+
+@dataclass(slots=True)
+class Pair:
+    """The sink's half, and a pipe to the source's."""
+
+    memory: Memory
+    pipe: Connection
+    raw: RawNixl
+    plain: PlainSocket
+    connectors: Mapping[Kind, Connector]
+    watched: Mapping[Kind, Watched]
+    _numbers: "count[int]"
+
+    def hand_over(self, kind: Kind, theirs: Sequence[int], ours: Sequence[int]) -> Stages:
+        """One whole hand-over, offered there and arrived here."""
+        watch, sink = self.watched[kind], self.connectors[kind].sink
+        watch.ordered = 0.0
+        self.pipe.send(Offer(kind, str(next(self._numbers)), tuple(theirs)))
+        offered = self.pipe.recv()
+        assert isinstance(offered, Offered)
+        asked = time.perf_counter()
+        sink.pull(offered.ticket, ours)
+        service = self.connectors[kind].service
+        while not (arrived := sink.poll()):
+            select.select([service.news_fd], [], [])
+            service.clear_news()
+        now = time.perf_counter()
+        if (error := arrived[0].error) is not None:
+            raise error
+        return Stages(offered.at, asked, watch.ordered, watch.read_at, now)
+
+    def read_raw(self, theirs: Sequence[int], ours: Sequence[int]) -> float:
+        """Seconds for the same bytes by NIXL alone."""
+        self.pipe.send(Drive())
+        return self.raw.read(theirs, ours)
+
+    def receive(self, num_bytes: int) -> float:
+        """Seconds for as many bytes by a plain socket."""
+        since = time.perf_counter()
+        self.pipe.send(Send(num_bytes))
+        self.plain.receive(num_bytes)
+        return time.perf_counter() - since
+
+
+@contextmanager
+def open_pair(num_bytes: int, block_bytes: int) -> Iterator[Pair]:
+    """Start the other process; at the end every hand-over must have been delivered there."""
+    spawned, (ours, theirs) = multiprocessing.get_context("spawn"), multiprocessing.Pipe()
+    with socket.create_server((HERE, 0)) as listener:
+        settings = theirs, num_bytes, block_bytes, listener.getsockname()[1]
+        process = spawned.Process(target=serve, args=settings, daemon=True)
+        process.start()
+        plain, _ = listener.accept()
+    memory, numbers = Memory(num_bytes, block_bytes), count()
+    ready = ours.recv()
+    assert isinstance(ready, Ready)
+    raw = RawNixl.open("raw-sink", memory)
+    connectors = {kind: connect(kind, f"sink-{kind}", memory) for kind in KINDS}
+    watched = {kind: Watched(one.service.mover) for kind, one in connectors.items()}
+    for kind, connector in connectors.items():
+        connector.service.mover = watched[kind]
+        connector.start()
+    ours.send(Drive())
+    raw.meet(ready.card, ready.address)
+    yield Pair(memory, ours, raw, PlainSocket(plain, memory), connectors, watched, numbers)
+    ours.send(End())
+    delivered, asked = ours.recv(), next(numbers)
+    assert delivered == asked, f"{delivered} of {asked} hand-overs were delivered"
+    raw.close()
+    for connector in connectors.values():
+        connector.stop()
+    process.join()

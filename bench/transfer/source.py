@@ -1,0 +1,117 @@
+"""The other process: offers blocks, lends its memory to raw NIXL, answers a plain socket."""
+
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Literal
+
+import msgspec
+
+from bench.transfer.memory import Memory
+from bench.transfer.raw import RawNixl
+from kv_transfer.api import Outcome, Sealed
+from kv_transfer.factory import build_connector
+from kv_transfer.threaded import Connector
+from kv_transfer.ticket import KvTicket
+
+HERE = "127.0.0.1"
+Kind = Literal["nixl", "tcp"]
+KINDS: tuple[Kind, ...] = ("nixl", "tcp")
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """Offer these blocks, and seal; answered by Offered."""
+
+    kind: Kind
+    name: str
+    blocks: tuple[int, ...]
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Write the first so many bytes into the plain socket; not answered."""
+
+    num_bytes: int
+
+
+class Drive(msgspec.Struct, frozen=True):
+    """Poll the raw agent until the next message; not answered."""
+
+
+class End(msgspec.Struct, frozen=True):
+    """Stop; answered by the number of offers that were delivered."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The raw agent's metadata, and where the memory is."""
+
+    card: bytes
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The ticket, and when it was about to be written."""
+
+    ticket: KvTicket
+    at: float
+
+
+def connect(kind: Kind, engine_id: str, memory: Memory) -> Connector:
+    """A connector over this memory, to be started."""
+    return build_connector(kind, engine_id, memory.kv, bind=(HERE, 0), advertise_host=HERE)
+
+
+def serve(pipe: Connection, num_bytes: int, block_bytes: int, port: int) -> None:
+    """Do as the pipe says, until it says End."""
+    memory = Memory(num_bytes, block_bytes)
+    connectors = {kind: connect(kind, f"source-{kind}", memory) for kind in KINDS}
+    for connector in connectors.values():
+        connector.start()
+    raw = RawNixl.open("raw-source", memory)
+    source = Source(pipe, memory, socket.create_connection((HERE, port)), connectors, raw)
+    pipe.send(Ready(raw.card, memory.address))
+    while not isinstance(message := pipe.recv(), End):
+        source.hear(message)
+    for connector in connectors.values():
+        connector.stop()
+    source.settle()
+    pipe.send(source.delivered)
+
+
+@dataclass(slots=True)
+class Source:
+    """Owns everything on its side for as long as the process lives."""
+
+    pipe: Connection
+    memory: Memory
+    plain: socket.socket
+    connectors: Mapping[Kind, Connector]
+    raw: RawNixl
+    delivered: int = 0
+
+    def hear(self, message: Offer | Send | Drive) -> None:
+        """Do as one message says."""
+        if isinstance(message, Offer):
+            self._offer(message)
+        elif isinstance(message, Send):
+            self.plain.sendall(self.memory.bytes[: message.num_bytes])
+        else:
+            while not self.pipe.poll():
+                self.raw.drive()
+
+    def settle(self) -> None:
+        """Count what was delivered since the last call."""
+        for connector in self.connectors.values():
+            outcomes = [settled.outcome for settled in connector.source.poll()]
+            self.delivered += outcomes.count(Outcome.DELIVERED)
+
+    def _offer(self, offer: Offer) -> None:
+        source, num_tokens = self.connectors[offer.kind].source, len(offer.blocks)
+        since = time.perf_counter()
+        ticket = source.offer(offer.name)
+        source.extend(ticket.ticket_id, offer.blocks)
+        source.seal(ticket.ticket_id, Sealed(num_tokens, 0))
+        self.pipe.send(Offered(ticket, since))
+        self.settle()

@@ -1,0 +1,188 @@
+"""The NIXL mover over an agent of the test's: what is begun when, and what becomes of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import nixl_cu12._bindings as bindings
+import pytest
+
+from engine.api import KvRegion
+from kv_transfer.descriptors import PIECE_BYTES, Rows
+from kv_transfer.errors import PeerUnreachable, TransferCancelled
+from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.nixl import POSTING_S, NixlMover
+from kv_transfer.regions import RemoteRegion, Run
+from kv_transfer.wire import Welcome
+
+AT, OURS, THEIRS = ("source", 1), 1 << 40, 1 << 41
+BLOCKS = 64
+
+
+@dataclass(eq=False)
+class Handle:
+    """One transfer, in the state that the test gives it."""
+
+    address: int
+    peer: str
+    state: str = "PROC"
+    released: bool = False
+
+    def release(self) -> None:
+        assert not self.released
+        self.released = True
+
+
+@dataclass
+class Agent:
+    """Keeps what it is asked to begin."""
+
+    begun: list[Handle] = field(default_factory=list)
+    when_begun: Callable[[], None] = lambda: None
+    peers: int = 0
+
+    def add_remote_agent(self, card: bytes) -> str:
+        self.peers += 1
+        return f"{card.decode()}-{self.peers}"
+
+    def remove_remote_agent(self, name: str) -> None:
+        """It was there."""
+
+    def get_new_notifs(self) -> None:
+        """There are none."""
+
+    def get_xfer_descs(self, rows: Rows, kind: str) -> Rows:
+        assert kind == "DRAM"
+        return rows
+
+    def initialize_xfer(self, operation: str, ours: Rows, theirs: Rows, peer: str) -> Handle:
+        assert operation == "READ"
+        assert (theirs[:, 0] - ours[:, 0] == THEIRS - OURS).all()
+        return Handle(int(ours[0, 0]), peer)
+
+    def transfer(self, handle: Handle) -> str:
+        self.begun.append(handle)
+        self.when_begun()
+        return handle.state
+
+    def check_xfer_state(self, handle: Handle) -> str:
+        assert not handle.released
+        if handle.state == "LOST":
+            raise bindings.nixlRemoteDisconnectError("gone")
+        return handle.state
+
+    def end(self, state: str = "DONE") -> None:
+        """All that was begun and is still on its way."""
+        for handle in self.begun:
+            if handle.state == "PROC":
+                handle.state = state
+
+
+@dataclass
+class Rig:
+    agent: Agent
+    mover: NixlMover
+    now: list[float]
+
+    def read(self, number: int, first: int, count: int) -> None:
+        self.mover.read(ReadOrder(number, AT, [Run(first, first, count)]))
+
+    def meet(self) -> None:
+        theirs = RemoteRegion(THEIRS, PIECE_BYTES, BLOCKS, "cpu")
+        layout = KvLayout("bytes", 1, 1, (PIECE_BYTES,))
+        self.mover.meet(AT, Welcome("engine", "same", layout, (theirs,), (b"peer",), "here"))
+
+    @property
+    def begun(self) -> list[int]:
+        """The first block of each transfer."""
+        return [(handle.address - OURS) // PIECE_BYTES for handle in self.agent.begun]
+
+
+@pytest.fixture
+def rig() -> Rig:
+    agent, now = Agent(), [0.0]
+    regions = [KvRegion(OURS, PIECE_BYTES, BLOCKS, "cpu")]
+    mover = NixlMover(agent, regions, clock=lambda: now[0])  # type: ignore[arg-type]
+    one = Rig(agent, mover, now)
+    one.meet()
+    return one
+
+
+def slow(rig: Rig) -> None:
+    """Each transfer takes its thread with it, as where the processor copies."""
+    rig.agent.when_begun = lambda: rig.now.__setitem__(0, rig.now[0] + POSTING_S)
+
+
+def test_a_read_is_over_with_the_last_of_its_pieces(rig: Rig) -> None:
+    rig.read(1, 0, 3)
+    assert rig.begun == [0, 1, 2]
+    assert rig.mover.poll() == []
+    assert rig.mover.pending
+    rig.agent.begun[0].state = rig.agent.begun[2].state = "DONE"
+    assert rig.mover.poll() == []
+    rig.agent.end()
+    assert rig.mover.poll() == [(1, None)]
+    assert all(handle.released for handle in rig.agent.begun)
+    assert not rig.mover.pending
+
+
+def test_a_long_read_leaves_time_for_heartbeats(rig: Rig) -> None:
+    slow(rig)
+    rig.read(1, 0, 4)
+    assert rig.begun == [0]
+    rig.mover.poll()
+    assert rig.begun == [0, 1]
+
+
+def test_a_short_read_does_not_wait_for_a_long_one(rig: Rig) -> None:
+    slow(rig)
+    rig.read(1, 0, 5)
+    rig.read(2, 20, 1)
+    for _ in range(5):
+        rig.mover.poll()
+    assert rig.begun[:3] in ([0, 1, 20], [0, 20, 1])
+    assert sorted(rig.begun) == [0, 1, 2, 3, 4, 20]
+
+
+def test_what_waits_is_not_read_from_whom_is_met_next(rig: Rig) -> None:
+    """A peer that restarted has other memory at the same address."""
+    slow(rig)
+    rig.read(1, 0, 4)
+    rig.meet()
+    assert rig.mover.poll() == []  # the first piece may still be written
+    rig.agent.end()
+    ((number, error),) = rig.mover.poll()
+    assert number == 1
+    assert isinstance(error, TransferCancelled)
+    assert rig.begun == [0]
+    rig.read(2, 7, 1)
+    assert [handle.peer for handle in rig.agent.begun] == ["peer-1", "peer-2"]
+
+
+@pytest.mark.parametrize("state", ["ERR", "LOST"])
+def test_a_piece_that_fails_ends_the_read_when_the_others_write_no_more(
+    rig: Rig, state: str
+) -> None:
+    rig.read(1, 0, 2)
+    rig.agent.begun[0].state = state
+    assert rig.mover.poll() == []
+    rig.agent.end()
+    ((_, error),) = rig.mover.poll()
+    assert isinstance(error, PeerUnreachable)
+
+
+def test_a_piece_that_fails_is_the_last_that_is_begun(rig: Rig) -> None:
+    slow(rig)
+    rig.read(1, 0, 4)
+    rig.agent.end("ERR")
+    rig.mover.poll()
+    rig.mover.poll()
+    assert len(rig.begun) <= 2
+
+
+def test_blocks_outside_are_told_by_poll(rig: Rig) -> None:
+    rig.read(1, BLOCKS - 1, 2)
+    ((number, error),) = rig.mover.poll()
+    assert number == 1
+    assert isinstance(error, PeerUnreachable)
+    assert rig.begun == []
