@@ -1,0 +1,55 @@
+"""Copies blocks within one process, as far and as well as a broken link would."""
+
+import ctypes
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from kv_transfer.errors import PeerUnreachable
+from kv_transfer.regions import Region, Run
+
+
+@dataclass(slots=True)
+class Copier:
+    """From their regions into `ours`; `left` is how many more bytes the link lets through."""
+
+    ours: Sequence[Region]
+    blocks_copied: int = 0
+    left: int | None = None
+
+    def copy(
+        self, theirs: Sequence[Region], runs: Iterable[Run], *, spoil: bool
+    ) -> PeerUnreachable | None:
+        """All runs in order; `spoil` makes the first byte of each block wrong.
+
+        The error, if there is one, comes after what was copied before it.
+        """
+        try:
+            for source, target, length in self._blocks(theirs, runs):
+                self._one(source, target, length, spoil=spoil)
+        except IndexError as error:
+            return PeerUnreachable(str(error))
+        except PeerUnreachable as error:
+            return error
+        return None
+
+    def _blocks(
+        self, theirs: Sequence[Region], runs: Iterable[Run]
+    ) -> Iterator[tuple[int, int, int]]:
+        """Where each block is, where it goes, and its bytes."""
+        for run in runs:
+            self.blocks_copied += run.count
+            for index in range(run.count):
+                for there, here in zip(theirs, self.ours, strict=True):
+                    source, target = there.at(run.theirs + index), here.at(run.ours + index)
+                    yield source, target, here.block_bytes
+
+    def _one(self, source: int, target: int, length: int, *, spoil: bool) -> None:
+        passes = length if self.left is None else min(length, self.left)
+        ctypes.memmove(target, source, passes)
+        if spoil and passes:
+            ctypes.memset(target, ctypes.string_at(target, 1)[0] ^ 1, 1)
+        if self.left is not None:
+            self.left -= passes
+        if passes < length:
+            self.left = None
+            raise PeerUnreachable("the link was cut")
