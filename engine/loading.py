@@ -69,12 +69,11 @@ def _decoder_engine(checkpoint: Checkpoint, config: EngineConfig) -> TorchEngine
         kv.heads,
         checkpoint.eos_token_ids,
         pooling,
+        config.enable_prefix_caching,
     )
     batch_tokens = config.max_num_batched_tokens or _batch_tokens(device)
     limits = Limits(batch_tokens, config.max_num_seqs, max_len)
-    engine = TorchEngine.build(
-        info, model, memory, limits, pooler=pooler, prefix_cache=config.enable_prefix_caching
-    )
+    engine = TorchEngine.build(info, model, memory, limits, pooler=pooler)
     if config.speculative_config is not None:
         foretell = read_speculative_config(config.speculative_config)
         engine.scheduler.drafter = NgramDrafter(foretell)

@@ -54,11 +54,13 @@ class TorchEngine:
         limits: Limits,
         *,
         pooler: Pooler | None = None,
-        prefix_cache: bool = True,
     ) -> "TorchEngine":
         """Put the parts together; `memory` says how many blocks there are."""
         blocks = KvManager(
-            memory.num_blocks, info.block_size, seed=info.fingerprint, prefix_cache=prefix_cache
+            memory.num_blocks,
+            info.block_size,
+            seed=info.fingerprint,
+            prefix_cache=info.prefix_cache,
         )
         scheduler = Scheduler(Room(blocks, limits))
         sampler = Sampler(decoder.config.vocab_size)

@@ -31,6 +31,7 @@ from proxy.observed import Observed
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing import LeastLoaded, Policy, RoundRobin
+from proxy.siblings import TogetherPolicy
 from proxy.status import shortest_context
 
 BACKLOG = 2048
@@ -156,7 +157,7 @@ def _listener(config: ProxyConfig, registry: Registry) -> Listener:
 
 
 def _policy(config: ProxyConfig) -> Policy:
-    return LeastLoaded() if config.policy == "least_loaded" else RoundRobin()
+    return TogetherPolicy(LeastLoaded() if config.policy == "least_loaded" else RoundRobin())
 
 
 def _served(config: ProxyConfig, registry: Registry) -> Served:

@@ -121,6 +121,7 @@ class Room:
     def leave(self, seq: Sequence) -> None:
         """Forget it wherever it is."""
         del self.known[seq.request_id]
+        self.waiting.led(seq)
         if seq.state is State.WAITING:
             self.waiting.remove(seq)
         elif seq.state is State.PARKED:

@@ -1,5 +1,8 @@
 """Who waits for a seat: the first in line, and the shortest, without looking at the others.
 
+Whoever has the same prompt as one that is on its way stands aside until the blocks of that one
+are known, and then is served by them: `n` choices of one request compute their prompt once.
+
 Two heaps over the same sequences. Whoever is taken out leaves an entry behind in one of them
 or both; its number says that it is stale. When most entries are, both are made anew, so a call
 costs the logarithm of the length of the line, shared out over all calls.
@@ -24,6 +27,8 @@ class WaitingLine:
         self._present: dict[RequestId, tuple[int, Sequence]] = {}
         self._by_rank: list[Entry] = []
         self._by_length: list[Entry] = []
+        self._leaders: dict[bytes, Sequence] = {}
+        self._aside: dict[bytes, list[Sequence]] = {}
 
     def __len__(self) -> int:
         return len(self._present)
@@ -41,8 +46,33 @@ class WaitingLine:
         """The shortest of the most urgent."""
         return self._top(self._by_length)
 
-    def push(self, seq: Sequence) -> None:
-        """Let it wait; its rank and length stay as they are while it does."""
+    def push(self, seq: Sequence, prefix: bytes | None = None) -> None:
+        """Let it wait; its rank and length stay as they are while it does.
+
+        `prefix` names the blocks that it could share with others of the same prompt. The first
+        of them leads; those behind it in rank stand aside until it is told to be `led`.
+        """
+        leader = self._leaders.setdefault(prefix, seq) if prefix else seq
+        if prefix and leader is not seq and leader.rank < seq.rank:
+            self._present[seq.request_id] = next(self._numbers), seq
+            self._aside.setdefault(prefix, []).append(seq)
+            seq.follows = prefix
+            return
+        if leader is seq:
+            seq.leads = prefix or seq.leads
+        self._line_up(seq)
+
+    def led(self, seq: Sequence) -> None:
+        """Its blocks are known, or it is gone: whoever stood aside for it lines up."""
+        prefix, seq.leads = seq.leads, None
+        if prefix is None:
+            return
+        del self._leaders[prefix]
+        for follower in self._aside.pop(prefix, ()):
+            follower.follows = None
+            self._line_up(follower)
+
+    def _line_up(self, seq: Sequence) -> None:
         if len(self._by_rank) + len(self._by_length) > 4 * len(self._present) + SPARE:
             self._compact()
         number = next(self._numbers)
@@ -53,6 +83,9 @@ class WaitingLine:
     def remove(self, seq: Sequence) -> None:
         """It waits no longer; who does not wait is an error."""
         del self._present[seq.request_id]
+        if seq.follows is not None:
+            self._aside[seq.follows].remove(seq)
+            seq.follows = None
         if not self._present:  # what is stale must not keep sequences alive
             self._by_rank.clear()
             self._by_length.clear()

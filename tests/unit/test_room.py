@@ -84,7 +84,7 @@ def test_what_nobody_can_find_again_is_handed_out_first() -> None:
 def test_a_reservation_that_gives_way_is_not_announced_as_new() -> None:
     engine = FakeEngine(blocks=12, block_size=1, chunk=12, growth=0)
     fetched = Request(RequestId("fetched"), (0, 1, 2, 3), Sampling(8))
-    urgent = Request(RequestId("urgent"), tuple(range(8)), Sampling(2), priority=-1)
+    urgent = Request(RequestId("urgent"), tuple(range(9, 17)), Sampling(2), priority=-1)
     assert engine.reserve(fetched)
     engine.fetch(fetched.request_id)
     engine.resume(fetched.request_id, [0])

@@ -1,0 +1,76 @@
+"""Whoever has the same prompt as one on its way waits for it, and for nothing else."""
+
+from engine.request import Request, RequestId, Sampling
+from tests.fakes.engine import FakeEngine
+from tests.fakes.model import alone
+
+PROMPT = tuple(range(24))
+
+
+def ask(name: str, prompt: tuple[int, ...] = PROMPT, priority: int = 0) -> Request:
+    return Request(RequestId(name), prompt, Sampling(2, seed=len(name)), priority=priority)
+
+
+def run(engine: FakeEngine, turns: int = 20) -> dict[str, list[int]]:
+    said: dict[str, list[int]] = {}
+    for _ in range(turns):
+        for one in engine.turn().sampled:
+            said.setdefault(one.request_id, []).extend(one.tokens)
+    return said
+
+
+def computed(engine: FakeEngine) -> int:
+    return engine.turn().num_tokens
+
+
+def test_the_same_prompt_is_computed_once() -> None:
+    engine = FakeEngine(chunk=64)
+    asked = [ask("first"), ask("second"), ask("the third")]
+    for one in asked:
+        engine.prefill(one)
+    assert computed(engine) == 24
+    assert computed(engine) == 2 * 4  # each its last block: the last token is never shared
+    assert engine.load.waiting == 0
+
+
+def test_others_do_not_wait_for_it() -> None:
+    engine = FakeEngine(chunk=64)
+    for one in (ask("first"), ask("second"), ask("other", tuple(range(50, 60)))):
+        engine.generate(one)
+    assert [one.request_id for one in engine.schedule()] == ["first", "other"]
+
+
+def test_another_salt_is_another_prompt() -> None:
+    engine = FakeEngine(chunk=64)
+    engine.generate(ask("first"))
+    engine.generate(Request(RequestId("salted"), PROMPT, Sampling(1), cache_salt="s"))
+    assert len(engine.schedule()) == 2
+
+
+def test_the_more_urgent_does_not_wait() -> None:
+    engine = FakeEngine(chunk=8)
+    engine.generate(ask("first"))
+    engine.turn()
+    engine.generate(ask("urgent", priority=-1))
+    assert [one.request_id for one in engine.schedule()] == ["urgent"]
+
+
+def test_if_the_first_leaves_the_next_goes_on() -> None:
+    engine = FakeEngine(chunk=8)
+    for name in ("first", "second", "third"):
+        engine.generate(ask(name))
+    engine.turn()
+    engine.release(RequestId("first"))
+    said = run(engine)
+    assert said == {name: alone(ask(name)) for name in ("second", "third")}
+    engine.room.check_idle()
+
+
+def test_one_that_waits_for_another_can_leave() -> None:
+    engine = FakeEngine(chunk=8)
+    for name in ("first", "second", "third"):
+        engine.generate(ask(name))
+    engine.turn()
+    engine.release(RequestId("second"))
+    assert set(run(engine)) == {"first", "third"}
+    assert len(engine.room.waiting) == 0
