@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import zmq
 
+from kv_transfer.checking import Level
 from kv_transfer.layout import KvLayout
 from kv_transfer.mover import Mover
 from kv_transfer.regions import Region
@@ -16,11 +17,15 @@ CONNECTORS = ("nixl", "tcp")
 
 @dataclass(frozen=True, slots=True)
 class KvMemory:
-    """What is to be moved: whose KV it is, how it lies, and where."""
+    """What is to be moved: whose KV it is, how it lies, and where.
+
+    `level`: how carefully bytes are looked at on their way.
+    """
 
     fingerprint: str
     layout: KvLayout
     regions: Sequence[Region]
+    level: Level = Level.OFF
 
 
 def build_connector(
@@ -34,7 +39,8 @@ def build_connector(
     context = zmq.Context[zmq.Socket[bytes]]()
     router, port = bind_router(context, *bind)
     identity = Identity(engine_id, advertise_host, port, memory.fingerprint, memory.layout)
-    return Connector.over(TransferService(identity, memory.regions, mover, context, router))
+    service = TransferService(identity, memory.regions, mover, context, router, memory.level)
+    return Connector.over(service)
 
 
 def _mover(

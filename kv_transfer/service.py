@@ -18,6 +18,9 @@ import msgspec
 import zmq
 
 from kv_transfer.api import Arrived, Settled
+from kv_transfer.checked import BYTES_AT_ONCE, CheckedMover
+from kv_transfer.checking import Level
+from kv_transfer.checksums import BlockSums
 from kv_transfer.errors import PeerUnreachable, TransferError
 from kv_transfer.junk import JunkCount
 from kv_transfer.layout import KvLayout
@@ -67,6 +70,7 @@ class TransferService:
     mover: Mover
     context: zmq.Context[zmq.Socket[bytes]]
     router: zmq.Socket[bytes]
+    level: Level = Level.OFF
     clock: Clock = time.monotonic
     pause: Callable[[float], None] = time.sleep
     commands: deque[Command] = field(default_factory=deque)
@@ -76,8 +80,11 @@ class TransferService:
     def __post_init__(self) -> None:
         me, machine = self.identity, this_machine()
         self._machine = machine
-        self.offers = OfferBook(self._welcome, me.fingerprint, me.layout, me.engine_id)
-        self.pulls = PullBook(Hello(me.fingerprint, me.layout, machine))
+        facts = me.fingerprint, me.layout, me.engine_id, self.level
+        self.offers = OfferBook(self._welcome, *facts)
+        self.pulls = PullBook(Hello(me.fingerprint, me.layout, machine, self.level))
+        self._sums = BlockSums(self.regions)
+        self.mover: Mover = CheckedMover(self.mover, self._sums)
         self._dealers: dict[Address, zmq.Socket[bytes]] = {}
         self._wake_in, self._wake_out = _pair()
         self._news_in, self._news_out = _pair()
@@ -109,6 +116,7 @@ class TransferService:
         self._read_router(now)
         self._read_dealers(now)
         self._read_mover(now)
+        self._make_sums()
         self.offers.flush()
         self._answer(now)
         self.offers.expire(now)
@@ -136,7 +144,7 @@ class TransferService:
             end.close()
 
     def _turn_s(self) -> float:
-        if self.mover.pending:
+        if self.mover.pending or self.offers.missing_sums(1):
             return 0.0
         if self.mover.driven and self.offers.needs_driving(self._machine):
             return DRIVEN_TURN_S
@@ -158,6 +166,12 @@ class TransferService:
         self._awake = False
         while self.commands:
             self.commands.popleft()()
+
+    def _make_sums(self) -> None:
+        """Checksums of what is on offer, some in each turn."""
+        most = max(1, BYTES_AT_ONCE // max(1, self._sums.block_bytes))
+        for order in self.offers.missing_sums(most):
+            self.offers.summed(order, self._sums.of(order.blocks, order.level))
 
     def _read_router(self, now: float) -> None:
         while self.router.poll(0):

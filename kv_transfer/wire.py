@@ -19,6 +19,7 @@ from contextlib import contextmanager
 import msgspec
 
 from kv_transfer.api import Sealed
+from kv_transfer.checking import Level
 from kv_transfer.layout import KvLayout
 from kv_transfer.regions import RemoteRegion
 
@@ -27,11 +28,15 @@ SILENCE_S = 1.2
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """A sink introduces itself, once per connection; `machine` says if it is on ours."""
+    """A sink introduces itself, once per connection; `machine` says if it is on ours.
+
+    `level`: how carefully it wants to look at what it reads. The source may want more.
+    """
 
     fingerprint: str
     layout: KvLayout
     machine: str
+    level: Level = Level.OFF
 
 
 class Look(msgspec.Struct, frozen=True, tag=True):
@@ -81,12 +86,17 @@ class Stranger(msgspec.Struct, frozen=True, tag=True):
 
 
 class News(msgspec.Struct, frozen=True, tag=True):
-    """From block number `start` on, these are final; `sealed` with the last of them."""
+    """From block number `start` on, these are final; `sealed` with the last of them.
+
+    `sums` has the checksum of each, unless `level` is OFF.
+    """
 
     key: str
     start: int
     blocks: tuple[int, ...]
     sealed: Sealed | None = None
+    sums: tuple[int, ...] = ()
+    level: Level = Level.OFF
 
 
 class Gone(msgspec.Struct, frozen=True, tag=True):

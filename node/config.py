@@ -57,6 +57,8 @@ class ServingOptions:
     """JSON as vLLM's: how tokens are foretold, such as {"method": "ngram"}. Default: not."""
     kv_connector: Literal["nixl", "tcp"] = "nixl"
     """How KV travels."""
+    kv_checksum: Literal["off", "sampled", "full"] = "sampled"
+    """Which bytes of KV are compared with what was sent; the more careful node decides."""
     kv_load_failure: Literal["recompute", "fail"] = "recompute"
     """Where KV is lost, late or wrong: who decodes runs the prompt, or fails, for a retry."""
     host: str = "127.0.0.1"

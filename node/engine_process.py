@@ -18,6 +18,7 @@ from discovery.lifeline import end_with
 from engine.api import Engine
 from engine.errors import EngineError
 from engine.loading import open_engine
+from kv_transfer.checking import Level
 from kv_transfer.factory import KvMemory, build_connector
 from kv_transfer.layout import KvLayout
 from kv_transfer.threaded import Connector
@@ -113,7 +114,8 @@ def main() -> None:
 def _load(job: EngineJob, door: "zmq.Socket[bytes]") -> EngineServer:
     engine = open_engine(job.engine)
     layout = _layout(engine)
-    memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions)
+    level = Level.named(job.kv_checksum)
+    memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions, level)
     connector = build_connector(
         job.connector,
         job.engine_id,

@@ -30,6 +30,7 @@ class EngineJob:
     kv_port: int
     advertise_host: str
     log_level: str
+    kv_checksum: str
     kv_load_failure: str
     niceness: int = 0
 

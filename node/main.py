@@ -217,6 +217,7 @@ def _job(role: Role, config: NodeConfig, node_id: str, host: str) -> EngineJob:
         kv_port=KV_PORTS[role] if config.kv_port is None else config.kv_port,
         advertise_host=host,
         log_level=config.log_level,
+        kv_checksum=config.kv_checksum,
         kv_load_failure=config.kv_load_failure,
         niceness=DECODE_NICENESS if role is Role.DECODE and config.device == "cpu" else 0,
     )

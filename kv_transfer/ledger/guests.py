@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from kv_transfer.checking import Level
 from kv_transfer.layout import KvLayout, can_pull
 from kv_transfer.wire import Hello
 
@@ -21,6 +22,7 @@ class Guests:
     layout: KvLayout
     most: int = MOST_GUESTS
     _machines: dict[Peer, str] = field(default_factory=dict)
+    _levels: dict[Peer, Level] = field(default_factory=dict)
     _proven: set[Peer] = field(default_factory=set)  # who has read something before
 
     def greet(self, peer: Peer, hello: Hello) -> str | None:
@@ -30,7 +32,7 @@ class Guests:
             return f"fingerprint is {self.fingerprint} here and {hello.fingerprint} there"
         if reason := can_pull(self.layout, hello.layout):
             return reason
-        self._machines[peer] = hello.machine
+        self._machines[peer], self._levels[peer] = hello.machine, hello.level
         if len(self._machines) > self.most:  # sinks that are long gone never say so
             self._forget(next(iter(self._machines)))
         return None
@@ -41,6 +43,10 @@ class Guests:
             return False
         self._machines[peer] = self._machines.pop(peer)
         return True
+
+    def level(self, peer: Peer) -> Level:
+        """How carefully it wants to look at what it reads."""
+        return self._levels.get(peer, Level.OFF)
 
     def has_read(self, peer: Peer) -> None:
         """Its connection to our memory stands."""
@@ -58,4 +64,5 @@ class Guests:
 
     def _forget(self, peer: Peer) -> None:
         self._machines.pop(peer, None)
+        self._levels.pop(peer, None)
         self._proven.discard(peer)

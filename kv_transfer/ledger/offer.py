@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.api import Outcome, Sealed
+from kv_transfer.checking import Level
 from kv_transfer.ledger.guests import Peer
 from kv_transfer.ledger.state import State
 from kv_transfer.wire import News
@@ -24,7 +25,9 @@ class Offer:
 
     outer_id: str | None
     state: State = State.QUEUED
+    level: Level = Level.OFF
     blocks: list[int] = field(default_factory=list)
+    sums: list[int] = field(default_factory=list)  # of the first of them, unless it is OFF
     sealed: Sealed | None = None
     sink: Peer | None = None
     key: str = ""
@@ -46,9 +49,25 @@ class Offer:
         self.sealed, self.fresh = sealed, True
         self._follow()
 
+    @property
+    def num_ready(self) -> int:
+        """How many blocks can be told of: with their checksums, if they are to have any."""
+        return len(self.sums if self.level else self.blocks)
+
+    def look_closer(self, level: Level) -> None:
+        """Its blocks need checksums of this level at least."""
+        if level > self.level:
+            self.level, self.sums = level, []
+
+    def summed(self, level: Level, start: int, sums: Sequence[int]) -> None:
+        """Blocks from `start` on have these checksums, unless others are needed by now."""
+        if (level, start) == (self.level, len(self.sums)):
+            self.sums += sums
+            self.fresh = True
+
     def asked(self, sink: Peer, key: str, known: int) -> None:
         """This sink has the ticket now, and the first `known` blocks of it."""
-        self.sink, self.key, self.told = sink, key, min(known, len(self.blocks))
+        self.sink, self.key, self.told = sink, key, min(known, self.num_ready)
         self._follow()
 
     def end(self, outcome: Outcome) -> None:
@@ -61,5 +80,7 @@ class Offer:
 
     def news(self) -> News:
         """What the sink was not told of yet; it counts as told now."""
-        start, self.told, self.fresh = self.told, len(self.blocks), False
-        return News(self.key, start, tuple(self.blocks[start:]), self.sealed)
+        start, self.told, self.fresh = self.told, self.num_ready, False
+        blocks, sums = (tuple(some[start : self.told]) for some in (self.blocks, self.sums))
+        sealed = self.sealed if self.told == len(self.blocks) else None
+        return News(self.key, start, blocks, sealed, sums, self.level)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 
 from kv_transfer.api import Outcome, Sealed, Settled
+from kv_transfer.checking import Level
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.guests import Guests, Peer
 from kv_transfer.ledger.leases import LeaseTable
@@ -31,17 +32,29 @@ from kv_transfer.wire import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class SumOrder:
+    """Blocks of an offer, from the `start`-th on, that need checksums before they are told."""
+
+    ticket_id: str
+    level: Level
+    start: int
+    blocks: Sequence[int]
+
+
 @dataclass(slots=True)
 class OfferBook:
     """Every offer from `offer` to its one Settled; what to send is left in `outbox`.
 
-    `welcome` is what a sink that fits is told of our memory.
+    `welcome` is what a sink that fits is told of our memory. Blocks have checksums of `level`
+    at least, made as soon as they are final (`missing_sums`, `summed`).
     """
 
     welcome: Callable[[], Welcome]
     fingerprint: InitVar[str]
     layout: InitVar[KvLayout]
     engine_id: str
+    level: Level = Level.OFF
     guests: Guests = field(init=False)
     outbox: list[tuple[Peer, FromSource]] = field(default_factory=list)
     settled: list[Settled] = field(default_factory=list)
@@ -55,7 +68,7 @@ class OfferBook:
     def offer(self, ticket_id: str, outer_id: str | None) -> None:
         """Open a lease without a deadline."""
         self._leases.open(ticket_id)
-        self._offers[ticket_id] = Offer(outer_id)
+        self._offers[ticket_id] = Offer(outer_id, level=self.level)
         if outer_id is not None:
             self._rename(outer_id, ticket_id)
 
@@ -84,6 +97,24 @@ class OfferBook:
         """End what is late; call it often, it has no timer of its own."""
         for ticket_id in self._leases.expire(now):
             self._close(ticket_id, Outcome.EXPIRED)
+
+    def missing_sums(self, most: int) -> list[SumOrder]:
+        """Blocks that need checksums: of each offer some, and `most` of all, or one of each."""
+        wanting = [
+            (name, offer)
+            for name, offer in self._offers.items()
+            if offer.num_ready < len(offer.blocks)
+        ]
+        each = max(1, most // max(1, len(wanting)))
+        return [
+            SumOrder(name, one.level, len(one.sums), one.blocks[len(one.sums) :][:each])
+            for name, one in wanting
+        ]
+
+    def summed(self, order: SumOrder, sums: Sequence[int]) -> None:
+        """The checksums that were missing."""
+        if offer := self._offers.get(order.ticket_id):
+            offer.summed(order.level, order.start, sums)
 
     def flush(self) -> None:
         """Tell every sink what came up since it was last told."""
@@ -129,6 +160,7 @@ class OfferBook:
             self.outbox.append((peer, Gone(key, "the lease is over")))
         else:
             offer = self._offers[ticket_id]
+            offer.look_closer(self.guests.level(peer))
             offer.asked(peer, key, known)
             self.outbox.append((peer, offer.news()))
 

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.api import Arrived, Moved, Sealed
+from kv_transfer.checking import Check, Level
 from kv_transfer.errors import (
+    CorruptKv,
     LayoutMismatch,
     LeaseExpired,
     TransferCancelled,
@@ -31,6 +33,8 @@ class Pull:
     state: State = State.QUEUED
     into: Sequence[int] | None = None  # None while it is only held
     theirs: list[int] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)  # of these, or of none
+    level: Level = Level.FULL  # of the least careful of them
     ordered: int = 0  # blocks whose read was started, or that need none
     in_flight: int = 0  # reads
     sealed: Sealed | None = None
@@ -76,7 +80,11 @@ class Pull:
         if news.start > len(self.theirs):
             return
         self.heard_at = now
-        self.theirs += news.blocks[len(self.theirs) - news.start :]
+        new = slice(len(self.theirs) - news.start, None)
+        self.theirs += news.blocks[new]
+        self.checks += [(news.level, told) for told in news.sums[new]]
+        if news.blocks:
+            self.level = min(self.level, news.level)
         self.sealed = news.sealed or self.sealed
         self._follow()
 
@@ -88,15 +96,23 @@ class Pull:
             return LayoutMismatch(f"{offered} blocks on offer, {reserved} reserved")
         return None
 
-    def take_runs(self) -> list[Run]:
-        """What can be read and was not ordered yet; it counts as ordered now."""
+    def unchecked(self, level: Level) -> CorruptKv | None:
+        """Why its bytes could not be looked at as carefully as they should be."""
+        wanted = bool(self.checks) or level is not Level.OFF
+        if wanted and (self.level < level or len(self.checks) != len(self.theirs)):
+            return CorruptKv(f"{len(self.theirs)} blocks came without the checksums they need")
+        return None
+
+    def take_runs(self) -> tuple[list[Run], Sequence[Check]]:
+        """What can be read and was not ordered yet, and its checksums; it counts as ordered."""
         assert self.into is not None
+        checks = self.checks[self.ordered :]
         pairs = zip(self.theirs[self.ordered :], self.into[self.ordered :], strict=False)
         runs = list(coalesce(pairs))
         if runs:
             self.ordered = len(self.theirs)
             self.num_blocks += sum(run.count for run in runs)
-        return runs
+        return runs, checks
 
     def read_begins(self, *, now: float) -> None:
         """One more read is under way."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from kv_transfer.api import Arrived
 from kv_transfer.errors import (
+    CorruptKv,
     LayoutMismatch,
     LeaseExpired,
     PeerUnreachable,
@@ -115,7 +116,9 @@ class PullBook:
         A link that fails one read fails them all; the next pull introduces itself anew.
         """
         pull, host = self._reads.end(read_id, now=now)
-        if error is not None:
+        if isinstance(error, CorruptKv):
+            self._give_up(pull, error, now)
+        elif error is not None:
             self._fail(pull, error, now)
             # a host that was met again since has another link
             if isinstance(error, PeerUnreachable) and self._sources.host(pull.address) is host:
@@ -195,14 +198,18 @@ class PullBook:
         host = self._sources.host(pull.address)
         if not pull.is_reading or host is None:
             return
-        if mismatch := pull.mismatch():
-            self._say(pull.address, Abandon(pull.ticket.ticket_id), now)
-            self._fail(pull, mismatch, now)
+        if useless := pull.mismatch() or pull.unchecked(self.hello.level):
+            self._give_up(pull, useless, now)
             return
-        if runs := pull.take_runs():
-            self.orders.append(self._reads.order(pull, host, runs, now=now))
+        if order := self._reads.order(pull, host, now=now):
+            self.orders.append(order)
         if pull.is_all_here:
             self._say(pull.address, pull.settle(now=now), now)
+
+    def _give_up(self, pull: Pull, error: TransferError, now: float) -> None:
+        """Nobody wants this KV any more: its source may free it at once."""
+        self._say(pull.address, Abandon(pull.ticket.ticket_id), now)
+        self._fail(pull, error, now)
 
     def _fail(self, pull: Pull, error: TransferError, now: float) -> None:
         pull.fail(error, now=now)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kv_transfer.checking import Check
 from kv_transfer.ledger.pull import Pull
 from kv_transfer.ledger.sources import Address
 from kv_transfer.regions import Run
@@ -11,11 +12,15 @@ from kv_transfer.wire import Welcome
 
 @dataclass(frozen=True, slots=True)
 class ReadOrder:
-    """Blocks to be read from one source; `read_id` comes back when they are here."""
+    """Blocks to be read from one source; `read_id` comes back when they are here.
+
+    `checks` has what the checksum of each has to be, or nothing.
+    """
 
     read_id: int
     address: Address
     runs: Sequence[Run]
+    checks: Sequence[Check] = ()
 
 
 @dataclass(slots=True)
@@ -25,12 +30,15 @@ class ReadBook:
     _open: dict[int, tuple[Pull, Welcome]] = field(default_factory=dict)
     _num_reads: int = 0
 
-    def order(self, pull: Pull, host: Welcome, runs: Sequence[Run], *, now: float) -> ReadOrder:
-        """One read of all these runs, of the memory that `host` told of."""
+    def order(self, pull: Pull, host: Welcome, *, now: float) -> ReadOrder | None:
+        """One read of all that can be read by now, of the memory that `host` told of."""
+        runs, checks = pull.take_runs()
+        if not runs:
+            return None
         pull.read_begins(now=now)
         self._num_reads += 1
         self._open[self._num_reads] = pull, host
-        return ReadOrder(self._num_reads, pull.address, runs)
+        return ReadOrder(self._num_reads, pull.address, runs, checks)
 
     def end(self, read_id: int, *, now: float) -> tuple[Pull, Welcome]:
         """It will write no more; whose it was, and who was met at its start."""

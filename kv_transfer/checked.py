@@ -1,0 +1,115 @@
+"""A mover whose reads are over only once their bytes are seen to be the right ones.
+
+A block's checksum was made by its source when the block was final, and came with the news of
+it. Here it is made again, of the bytes that came: a few at a time, for the thread that does it
+keeps leases alive as well.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+
+from kv_transfer.checking import Check
+from kv_transfer.checksums import BlockSums
+from kv_transfer.errors import CorruptKv
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
+from kv_transfer.mover import Mover, ReadEnd
+from kv_transfer.wire import Welcome
+
+BYTES_AT_ONCE = 16 << 20
+
+
+@dataclass(slots=True)
+class _Checking:
+    """Blocks of one read that were not looked at yet, and what they have to be."""
+
+    order: ReadOrder
+    left: Iterator[tuple[int, Check]]
+
+
+@dataclass(slots=True)
+class CheckedMover:
+    """Another mover, and checksums of our memory."""
+
+    mover: Mover
+    sums: BlockSums
+    _orders: dict[int, ReadOrder] = field(default_factory=dict)
+    _checking: deque[_Checking] = field(default_factory=deque)
+
+    @property
+    def card(self) -> bytes:
+        """The mover's."""
+        return self.mover.card
+
+    @property
+    def driven(self) -> bool:
+        """As the mover."""
+        return self.mover.driven
+
+    @property
+    def pending(self) -> bool:
+        """Also while there are bytes to be looked at."""
+        return bool(self._checking) or self.mover.pending
+
+    @property
+    def interests(self) -> Mapping[int, int]:
+        """The mover's."""
+        return self.mover.interests
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        """As the mover does."""
+        self.mover.meet(address, welcome)
+
+    def part(self, address: Address) -> None:
+        """As the mover does; what has come already is looked at all the same."""
+        self.mover.part(address)
+
+    def read(self, order: ReadOrder) -> None:
+        """Begin; what comes without checksums is not looked at."""
+        if order.checks:
+            self._orders[order.read_id] = order
+        self.mover.read(order)
+
+    def poll(self) -> Sequence[ReadEnd]:
+        """Reads that ended, and were seen to be right or wrong."""
+        ended = list[ReadEnd]()
+        for read_id, error in self.mover.poll():
+            order = self._orders.pop(read_id, None)
+            if order is None or error is not None:
+                ended.append((read_id, error))
+            else:
+                self._checking.append(_Checking(order, _expected(order)))
+        return [*ended, *self._check()]
+
+    def close(self) -> None:
+        """As the mover does."""
+        self.mover.close()
+
+    def _check(self) -> Iterator[ReadEnd]:
+        left = max(1, BYTES_AT_ONCE // max(1, self.sums.block_bytes))
+        while self._checking and left > 0:
+            one = self._checking[0]
+            some = list(islice(one.left, left))
+            left -= len(some)
+            wrong = first_wrong(self.sums, some)
+            if wrong is not None or left > 0:  # it has ended, or was the last of it
+                self._checking.popleft()
+                yield one.order.read_id, wrong
+
+
+def first_wrong(sums: BlockSums, expected: Sequence[tuple[int, Check]]) -> CorruptKv | None:
+    """Compare blocks of ours with what their source saw there."""
+    for level, some in groupby(expected, key=lambda one: one[1][0]):
+        blocks, told = zip(*((block, sum_) for block, (_, sum_) in some), strict=True)
+        found = sums.of(blocks, level)
+        for block, here, there in zip(blocks, found, told, strict=True):
+            if here != there:
+                return CorruptKv(f"block {block} is {here:x} here, and {there:x} at its source")
+    return None
+
+
+def _expected(order: ReadOrder) -> Iterator[tuple[int, Check]]:
+    ours = (run.ours + index for run in order.runs for index in range(run.count))
+    return zip(ours, order.checks, strict=True)

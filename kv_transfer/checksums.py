@@ -1,0 +1,107 @@
+"""Checksums of blocks: XXH3 with 64 bits (Yann Collet's xxHash), over all regions in turn.
+
+It reads memory faster than memory can be copied, and lets go of the interpreter meanwhile. What
+is sampled is gathered for many blocks at once: a call for each would cost more than its bytes.
+"""
+
+import ctypes
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
+
+from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES, Level
+from kv_transfer.regions import Region
+
+if TYPE_CHECKING:
+    import torch
+
+Bytes: TypeAlias = NDArray[np.uint8]
+Blocks: TypeAlias = "Bytes | torch.Tensor"
+"""[blocks, bytes]"""
+
+
+@dataclass(slots=True)
+class BlockSums:
+    """Of blocks in this process's memory; what is on a device is copied from there."""
+
+    regions: Sequence[Region]
+    _memory: list[Blocks] = field(default_factory=list)  # of each region, once it is needed
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block, in all regions together."""
+        return sum(region.block_bytes for region in self.regions)
+
+    def of(self, blocks: Sequence[int], level: Level) -> list[int]:
+        """One checksum for each; IndexError for a block that there is not."""
+        if not blocks:
+            return []
+        for region in self.regions:
+            region.at(min(blocks))
+            region.at(max(blocks))
+        if not self._memory:
+            self._memory += map(_blocks, self.regions)
+        return [xxh3_64_intdigest(row) for row in self._rows(blocks, level)]
+
+    def _rows(self, blocks: Sequence[int], level: Level) -> Iterator[memoryview]:
+        """What is looked at of each block."""
+        only = self._memory[0]
+        if level is Level.FULL and len(self._memory) == 1 and isinstance(only, np.ndarray):
+            yield from _cut(only, blocks)  # where it is
+            return
+        seen = np.concatenate([gather(one, blocks, level) for one in self._memory], axis=1)
+        yield from _cut(seen, range(len(blocks)))
+
+
+def gather(memory: Blocks, blocks: Sequence[int], level: Level) -> Bytes:
+    """A copy of what is looked at of these blocks: [blocks, bytes], in main memory."""
+    if level is Level.FULL:
+        return _here(memory[list(blocks)])
+    count, size = memory.shape
+    whole = size // STRIDE_BYTES * STRIDE_BYTES
+    strides = memory[:, :whole].reshape(count, -1, STRIDE_BYTES)[:, :, :LINE_BYTES]
+    last = memory[:, whole : whole + LINE_BYTES]
+    both = _here(strides[list(blocks)]).reshape(len(blocks), -1), _here(last[list(blocks)])
+    return np.concatenate(both, axis=1)
+
+
+def _cut(rows: Bytes, which: Sequence[int]) -> Iterator[memoryview]:
+    """Some of the rows of an array, without a call to numpy for each."""
+    flat, size = rows.data.cast("B"), rows.shape[1]
+    return (flat[row * size : (row + 1) * size] for row in which)
+
+
+def _here(part: Blocks) -> Bytes:
+    """In main memory."""
+    if isinstance(part, np.ndarray):
+        return part
+    copied: Bytes = part.cpu().numpy()
+    return copied
+
+
+def _blocks(region: Region) -> Blocks:
+    shape = region.num_blocks, region.block_bytes
+    if region.device != "cpu":
+        return _on_device(region, shape)
+    memory = (ctypes.c_ubyte * math.prod(shape)).from_address(region.address)
+    return np.frombuffer(memoryview(memory), dtype=np.uint8).reshape(shape)
+
+
+def _on_device(region: Region, shape: tuple[int, int]) -> "torch.Tensor":
+    import torch  # only where there is a device
+
+    described = {
+        "shape": shape,
+        "typestr": "|u1",
+        "data": (region.address, False),
+        "version": 3,
+    }
+    return torch.as_tensor(
+        SimpleNamespace(__cuda_array_interface__=described), device=region.device
+    )

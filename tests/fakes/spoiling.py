@@ -1,0 +1,75 @@
+"""A mover whose link turns bits: what arrives is not what was sent, and nobody says so."""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
+from kv_transfer.mover import Mover, ReadEnd
+from kv_transfer.regions import Region
+from kv_transfer.wire import Welcome
+
+
+@dataclass
+class SpoilingMover:
+    """Another mover; `turns` are the bits that it turns in what is read next, each once.
+
+    A bit is a place in all bytes of one read, in the order of its runs, region after region,
+    and a number from 0 to 7.
+    """
+
+    mover: Mover
+    regions: Sequence[Region]
+    turns: list[tuple[int, int]] = field(default_factory=list)
+    _orders: dict[int, ReadOrder] = field(default_factory=dict)
+
+    @property
+    def card(self) -> bytes:
+        return self.mover.card
+
+    @property
+    def driven(self) -> bool:
+        return self.mover.driven
+
+    @property
+    def pending(self) -> bool:
+        return self.mover.pending
+
+    @property
+    def interests(self) -> Mapping[int, int]:
+        return self.mover.interests
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        self.mover.meet(address, welcome)
+
+    def part(self, address: Address) -> None:
+        self.mover.part(address)
+
+    def read(self, order: ReadOrder) -> None:
+        self._orders[order.read_id] = order
+        self.mover.read(order)
+
+    def poll(self) -> Sequence[ReadEnd]:
+        ended = self.mover.poll()
+        for read_id, error in ended:
+            order = self._orders.pop(read_id)
+            if error is None and self.turns:
+                turns, self.turns = self.turns, []
+                for place, bit in turns:
+                    self._turn(order, place, bit)
+        return ended
+
+    def close(self) -> None:
+        self.mover.close()
+
+    def _turn(self, order: ReadOrder, place: int, bit: int) -> None:
+        for region in self.regions:
+            for run in order.runs:
+                size = run.count * region.block_bytes
+                if place < size:
+                    at = region.at(run.ours) + place
+                    ctypes.memset(at, ctypes.string_at(at, 1)[0] ^ 1 << bit, 1)
+                    return
+                place -= size
+        raise AssertionError(f"nothing is read {place} bytes behind the end")

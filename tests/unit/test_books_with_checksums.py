@@ -1,0 +1,120 @@
+"""Checksums in both books: whose they are, and when a block may be told of."""
+
+import pytest
+from msgspec.structs import replace
+
+from kv_transfer.api import Sealed
+from kv_transfer.checking import Level
+from kv_transfer.errors import CorruptKv
+from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.offers import OfferBook
+from kv_transfer.ledger.pulls import PullBook
+from kv_transfer.regions import Run
+from kv_transfer.ticket import KvTicket
+from kv_transfer.wire import Abandon, FromSource, Hello, Look, News, Welcome
+
+LAYOUT = KvLayout("bytes", 1, 1, (4,))
+HELLO = Hello("same", LAYOUT, "machine")
+WELCOME = Welcome("engine", "same", LAYOUT, (), (b"card",), "machine")
+SEALED, AT, A, B = Sealed(2, 42), ("host", 1), b"a", b"b"
+TICKET = KvTicket("t", "engine", "host", 1, "same")
+OFF, SAMPLED, FULL = Level.OFF, Level.SAMPLED, Level.FULL
+
+
+def offered(level: Level, *blocks: int) -> OfferBook:
+    book = OfferBook(lambda: WELCOME, "same", LAYOUT, "engine", level)
+    book.offer("t", None)
+    book.extend("t", blocks)
+    book.seal("t", SEALED, now=0)
+    return book
+
+
+def look(book: OfferBook, peer: bytes, level: Level = OFF, known: int = 0) -> FromSource:
+    book.heard(peer, replace(HELLO, level=level), now=0)
+    book.heard(peer, Look("t", "engine", known), now=0)
+    told, book.outbox = book.outbox[-1][1], []
+    return told
+
+
+def make_sums(book: OfferBook, most: int = 100) -> None:
+    for order in book.missing_sums(most):
+        book.summed(order, [10 * block + order.level for block in order.blocks])
+
+
+def test_a_block_is_told_of_once_it_has_its_checksum() -> None:
+    book = offered(FULL, 5, 6)
+    assert look(book, A) == News("t", 0, (), None, (), FULL)
+    make_sums(book, most=1)
+    book.flush()
+    assert book.outbox.pop() == (A, News("t", 0, (5,), None, (52,), FULL))
+    make_sums(book)
+    book.flush()
+    assert book.outbox.pop() == (A, News("t", 1, (6,), SEALED, (62,), FULL))
+    assert book.missing_sums(1) == []
+
+
+def test_without_checksums_nothing_waits() -> None:
+    assert look(offered(OFF, 5), A) == News("t", 0, (5,), SEALED)
+
+
+@pytest.mark.parametrize("ours", [OFF, SAMPLED])
+def test_a_sink_that_wants_to_look_closer_gets_other_checksums(ours: Level) -> None:
+    book = offered(ours, 5)
+    make_sums(book)
+    assert look(book, A) == News("t", 0, (5,), SEALED, (50 + ours,) if ours else (), ours)
+    assert look(book, B, FULL) == News("t", 0, (), None, (), FULL)
+    make_sums(book)
+    assert look(book, B, FULL, known=0) == News("t", 0, (5,), SEALED, (52,), FULL)
+
+
+def test_a_checksum_that_comes_too_late_is_not_told() -> None:
+    """Others were asked for meanwhile."""
+    book = offered(SAMPLED, 5)
+    (order,) = book.missing_sums(1)
+    look(book, A, FULL)
+    book.summed(order, [51])
+    assert look(book, A, FULL) == News("t", 0, (), None, (), FULL)
+    book.withdraw("t")
+    book.summed(order, [51])  # nor for an offer that is over
+    assert book.missing_sums(1) == []
+
+
+def test_no_offer_waits_for_the_checksums_of_a_long_one() -> None:
+    book = offered(FULL, *range(1000))
+    book.offer("short", None)
+    book.extend("short", (7, 8))
+    assert [(order.ticket_id, len(order.blocks)) for order in book.missing_sums(10)] == [
+        ("t", 5),
+        ("short", 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        News("t", 0, (5,), SEALED),
+        News("t", 0, (5,), SEALED, (7,), SAMPLED),
+        News("t", 0, (5,), SEALED, (), FULL),
+    ],
+)
+def test_kv_without_the_checksums_that_are_wanted_is_not_read(told: News) -> None:
+    """Its source does not know of them, or makes worse ones."""
+    book = PullBook(replace(HELLO, level=FULL))
+    book.pull(TICKET, [0], 0, now=0)
+    book.heard(AT, WELCOME, now=0)
+    book.heard(AT, told, now=0)
+    (arrived,) = book.arrived
+    assert isinstance(arrived.error, CorruptKv)
+    assert not book.orders
+    assert book.outbox[-1] == (AT, Abandon("t"))
+
+
+def test_each_block_is_compared_with_its_own_checksum() -> None:
+    book = PullBook(HELLO)
+    book.pull(TICKET, [4, 3, 2], 1, now=0)
+    book.heard(AT, WELCOME, now=0)
+    book.heard(AT, News("t", 0, (5, 6), None, (50, 60), SAMPLED), now=0)
+    book.heard(AT, News("t", 1, (6, 7), None, (61, 70), FULL), now=0)
+    first, second = book.orders
+    assert (first.runs, first.checks) == ([Run(6, 3, 1)], [(SAMPLED, 60)])
+    assert (second.runs, second.checks) == ([Run(7, 2, 1)], [(FULL, 70)])
