@@ -30,6 +30,7 @@ from engine.scheduling.kv_manager import KvManager
 from engine.scheduling.room import Limits, Room
 from engine.scheduling.scheduler import Chunk, Drawn, Scheduler
 from engine.scheduling.sequence import Sequence
+from engine.tiers.tiers import Tiers
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class TorchEngine:
     sampler: Sampler
     eos: frozenset[int]
     pooler: Pooler
+    tiers: Tiers | None = None
     _refused: Sequence | None = None
 
     @classmethod
@@ -66,6 +68,11 @@ class TorchEngine:
         sampler = Sampler(decoder.config.vocab_size)
         eos, pooler = frozenset(info.eos_token_ids), pooler or Pooler(info.pooling)
         return cls(info, decoder, memory, scheduler, sampler, eos, pooler)
+
+    def put_below(self, tiers: Tiers) -> None:
+        """What the KV memory forgets is kept there; before anything is handed in."""
+        self.tiers = tiers
+        self.scheduler.room.kv.below = tiers.book
 
     @property
     def kv_regions(self) -> Seq[KvRegion]:
@@ -96,6 +103,8 @@ class TorchEngine:
         if seq is None or seq.request is not request:
             seq = self._answered(request)
         reservation = self.scheduler.reserve(seq)
+        if self.tiers is not None:
+            self.tiers.carry_out(wait=True)  # others will write to these blocks
         self._refused = seq if reservation is None else None
         return reservation
 
@@ -126,8 +135,13 @@ class TorchEngine:
         self.pooler.forget(request_id)
 
     def schedule(self) -> Seq[Admitted]:
-        """Choose the next batch."""
-        return self.scheduler.schedule()
+        """Choose the next batch, and fill what it finds in lower tiers."""
+        if self.tiers is None:
+            return self.scheduler.schedule()
+        self.tiers.take_news()
+        admitted = self.scheduler.schedule()
+        self.tiers.carry_out()
+        return admitted
 
     def step(self) -> StepResult:
         """Run it. An engine without work checks its books instead."""

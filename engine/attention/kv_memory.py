@@ -85,6 +85,11 @@ class KvMemory:
             self.num_blocks, shape.layers, shape.parts, shape.heads, size, shape.width
         )
 
+    @property
+    def bytes_of_blocks(self) -> Tensor:
+        """All of it as bytes, [block, bytes]."""
+        return self.block_rows.view(self.num_blocks, -1).view(torch.uint8)
+
     def clear(self, blocks: Sequence[int]) -> None:
         """Forget what is in some blocks."""
         if blocks:

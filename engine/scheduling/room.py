@@ -22,7 +22,8 @@ class Limits:
 
 @dataclass(slots=True)
 class Room:
-    """Every sequence that is known is in one of `waiting`, `running`, `reserved`, `parked`.
+    """Every sequence that is known is in one of `waiting`, `fetching`, `running`, `reserved`,
+    `parked`.
 
     Who runs or is reserved has a seat, and blocks for all its tokens; who is parked has only
     the blocks. Answers grow, so some blocks stay free for those with a seat (`growth`). Should
@@ -34,6 +35,7 @@ class Room:
     limits: Limits
     growth: Growth = field(default_factory=Growth)
     waiting: WaitingLine = field(default_factory=WaitingLine)
+    fetching: dict[RequestId, Sequence] = field(default_factory=dict)
     running: dict[RequestId, Sequence] = field(default_factory=dict)
     reserved: dict[RequestId, Sequence] = field(default_factory=dict)
     parked: dict[RequestId, Sequence] = field(default_factory=dict)
@@ -73,8 +75,35 @@ class Room:
             seq.refused_at = self._returns
             return False
         self.kv.grow(seq, len(seq.tokens))
+        self.kv.restore(seq, upto=seq.reusable)
+        seq.fetched = False
         self._growing += self._growth_of(seq)
         return True
+
+    def fetch(self, seq: Sequence) -> bool:
+        """Whether it leaves the line, for its KV to be read from disk; it has room, so far.
+
+        It holds neither a seat nor blocks meanwhile, and nobody waits for it. Once is enough:
+        what is lost again before it is taken in is computed.
+        """
+        if not self.kv.has_disk or seq.fetched or seq.refused_at == self._returns:
+            return False
+        self.kv.match(seq, upto=seq.reusable)
+        begun = self._fits(seq) and self.kv.fetch(seq, upto=seq.reusable)
+        self.kv.free(seq)
+        if begun:
+            self.waiting.remove(seq)
+            seq.state = State.FETCHING
+            self.fetching[seq.request_id] = seq
+        return begun
+
+    def line_up(self) -> None:
+        """Back to the line, each at its old place, whose KV has come, or took too long."""
+        for request_id in self.kv.fetched():
+            seq = self.fetching.pop(request_id, None)
+            if seq is not None:
+                seq.state, seq.fetched = State.WAITING, True
+                self.waiting.push(seq)
 
     def run(self, seq: Sequence) -> None:
         """Seat it among those that run; it was taken in, or reserved."""
@@ -122,8 +151,11 @@ class Room:
         """Forget it wherever it is."""
         del self.known[seq.request_id]
         self.waiting.led(seq)
+        self.kv.let_go(seq)
         if seq.state is State.WAITING:
             self.waiting.remove(seq)
+        elif seq.state is State.FETCHING:
+            del self.fetching[seq.request_id]
         elif seq.state is State.PARKED:
             del self.parked[seq.request_id]
             self._returns += 1

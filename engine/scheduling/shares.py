@@ -1,5 +1,6 @@
 """How the prompts share what a batch has left: one gets on, and the short ones get in."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from engine.scheduling.room import Room
@@ -34,7 +35,7 @@ class Shares:
 
     def _serve_first(self) -> None:
         first = min(self.prompts, key=_rank, default=None)
-        head = self.room.waiting.first
+        head = self._ready(lambda: self.room.waiting.first)
         if head and (first is None or head.rank < first.rank) and self._admit(head):
             self.prompts.append(head)
             first = head
@@ -56,11 +57,17 @@ class Shares:
 
     def _shortest_new(self) -> Sequence | None:
         line, claim = self.room.waiting, self.claim
+        if claim is None or line.shortest is None or line.shortest.rank < claim:
+            return self._ready(lambda: line.shortest)
+        return self._ready(lambda: line.first)
+
+    def _ready(self, pick: Callable[[], Sequence | None]) -> Sequence | None:
+        """Whoever goes first of those that have not to wait for their KV from disk."""
         if not self.admitting:
             return None
-        if claim is None or line.shortest is None or line.shortest.rank < claim:
-            return line.shortest
-        return line.first
+        while (seq := pick()) and self.room.fetch(seq):
+            pass
+        return seq
 
     def _admit(self, seq: Sequence) -> bool:
         """Take it in, unless somebody had to give way already, or found no room."""

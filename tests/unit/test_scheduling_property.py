@@ -90,6 +90,7 @@ class Watcher:
             self.told[filled.request_id] = list(self.engine.blocks(filled.request_id)[:final])
         for name, blocks in self.told.items():
             assert list(self.engine.blocks(name))[: len(blocks)] == blocks
+            assert self.engine.holds_prompt(name, len(blocks))
         for sampled in result.sampled:
             self.answers[sampled.request_id] += sampled.tokens
         return result.num_tokens

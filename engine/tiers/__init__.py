@@ -1,0 +1,1 @@
+"""What lies below the KV memory: blocks that it forgets are kept, and come back by copy."""

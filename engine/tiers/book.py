@@ -1,0 +1,232 @@
+"""What is kept below the KV memory, and how it comes back. Pure: no bytes, no disk, no clock.
+
+    KV memory ── keep ──▶ slot of host memory ── Job(WRITE) ──▶ place on disk
+        ▲                     │        ▲                            │
+        └───── restore ───────┘        └──────── Job(READ) ─────────┘
+
+A block is known by its key, which names its content. When KV memory forgets one, its bytes are
+kept in a slot, and from there on disk, if there is one. Back they come by a copy from a slot,
+which whoever runs the batch carries out before it; from disk to a slot takes a while, so a
+request that wants it (`fetch`) waits beside the line, and is told in `ended`.
+
+`copies` are carried out in their order, `jobs` behind them. A job's end is told to `moved`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from engine.api import TierLoad
+from engine.request import RequestId
+from engine.tiers.disk_book import DiskBook
+from engine.tiers.host_book import HostBook
+from engine.tiers.moves import Copy, Job, Way
+
+
+@dataclass(slots=True)
+class _Counts:
+    stored: int = 0
+    loaded: int = 0
+    misses: int = 0
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """`pinned` stay in their slots for one request; `awaited` of them are on their way."""
+
+    pinned: set[bytes] = field(default_factory=set)
+    awaited: set[bytes] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class TierBook:
+    """Host memory, and a disk below it if there is one; `disk` is None once it is lost.
+
+    At most half of the slots are kept for requests that fetch, and half for what is written:
+    beyond that nothing is fetched, and what is kept is kept in memory only.
+    """
+
+    host: HostBook
+    block_bytes: int
+    disk: DiskBook | None = None
+    copies: list[Copy] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
+    _fetches: dict[RequestId, _Fetch] = field(default_factory=dict)
+    _arriving: set[bytes] = field(default_factory=set)
+    _writing: set[bytes] = field(default_factory=set)
+    _late: set[bytes] = field(default_factory=set)
+    _ended: list[RequestId] = field(default_factory=list)
+    _in_host: _Counts = field(default_factory=_Counts)
+    _on_disk: _Counts = field(default_factory=_Counts)
+    _had_disk: bool = field(init=False)
+    _pinned: int = 0  # by fetches; a key that several want counts as often
+
+    def __post_init__(self) -> None:
+        """Whether there ever was a disk is told even when it is gone."""
+        self._had_disk = self.disk is not None
+
+    def keep(self, key: bytes, block: int) -> None:
+        """KV memory is about to forget a block: keep its bytes, if there is a slot."""
+        if self.host.find(key) is not None:
+            return
+        slot = self.host.place(key)
+        if slot is None:
+            return
+        self.copies.append(Copy(block, slot, out=True))
+        self._in_host.stored += 1
+        if self.disk is not None and len(self._writing) < self.host.slots // 2:
+            place = self.disk.begin(key)
+            if place is not None:
+                self.host.pin(key)
+                self._writing.add(key)
+                self.jobs.append(Job(Way.WRITE, key, slot, place))
+
+    def touch(self, keys: Sequence[bytes]) -> None:
+        """These will be wanted soon, the first of them above all."""
+        for key in reversed(keys):
+            self.host.find(key)
+
+    def restore(self, key: bytes, block: int) -> bool:
+        """Copy it into a block before the next batch; False: it is not in host memory."""
+        slot = self.host.find(key)
+        if slot is None or key in self._arriving:
+            return False
+        self.copies.append(Copy(block, slot, out=False))
+        self._in_host.loaded += 1
+        return True
+
+    def missed(self, blocks: int) -> None:
+        """So many were wanted and have to be computed."""
+        self._in_host.misses += blocks
+        self._on_disk.misses += blocks
+
+    def fetch(self, owner: RequestId, keys: Iterable[bytes]) -> bool:
+        """Read what there is of `keys`, which follow one another, into host memory.
+
+        What is read stays there until `release`, and so does what is there already. False, and
+        no change: nothing is on disk of which KV memory and host memory do not know.
+        """
+        if self.disk is None or self._late:
+            return False
+        fetch = self._fetches[owner] = _Fetch()
+        for key in keys:
+            if self._pinned >= self.host.slots // 2 or not self._hold(key):
+                break
+            self.host.pin(key)
+            self._pinned += 1
+            fetch.pinned.add(key)
+        fetch.awaited = fetch.pinned & self._arriving
+        if not fetch.awaited:
+            self.release(owner)
+        return bool(fetch.awaited)
+
+    def release(self, owner: RequestId) -> None:
+        """What was fetched for it may go; whoever fetched nothing is fine."""
+        fetch = self._fetches.pop(owner, None)
+        if fetch is not None:
+            self._pinned -= len(fetch.pinned)
+            for key in fetch.pinned:
+                self.host.unpin(key)
+
+    def give_up(self, owner: RequestId) -> None:
+        """Its time is over: it goes on with what has come. Nothing new is read until the rest
+        of it came: the disk is slow, or hangs.
+        """
+        fetch = self._fetches.get(owner)
+        if fetch is not None and fetch.awaited:
+            self._late |= fetch.awaited
+            fetch.awaited = set()
+            self._ended.append(owner)
+
+    def moved(self, job: Job, *, ok: bool) -> None:
+        """A job is over; not `ok`: the bytes are not where they should be."""
+        if job.way is Way.WRITE:
+            self._written(job.key, ok=ok)
+        else:
+            self._read(job.key, ok=ok)
+
+    def lose_disk(self) -> None:
+        """It is broken or full: nothing is read or written from now on."""
+        self.disk = None
+        for owner in list(self._fetches):
+            self.give_up(owner)
+
+    def ended(self) -> Sequence[RequestId]:
+        """Whose fetch is over since the last call: all that came is in host memory."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    @property
+    def waiting(self) -> Sequence[RequestId]:
+        """Whose fetch is under way."""
+        return [owner for owner, fetch in self._fetches.items() if fetch.awaited]
+
+    @property
+    def load(self) -> tuple[TierLoad, ...]:
+        """What each tier holds and has moved."""
+        host, disk, block_bytes = self._in_host, self._on_disk, self.block_bytes
+        counts = host.stored, host.loaded, host.misses
+        tiers = [TierLoad("cpu", block_bytes, len(self.host), *counts)]
+        if self._had_disk:
+            held = 0 if self.disk is None else len(self.disk)
+            counts, on = (disk.stored, disk.loaded, disk.misses), self.disk is not None
+            tiers.append(TierLoad("disk", block_bytes, held, *counts, on))
+        return tuple(tiers)
+
+    def check(self) -> None:
+        """Raise if the books do not add up. For tests: it is slow."""
+        assert self._pinned == sum(len(fetch.pinned) for fetch in self._fetches.values())
+        self.host.check(self._pinned + len(self._writing) + len(self._arriving))
+        if self.disk is not None:
+            self.disk.check()
+
+    def check_idle(self) -> None:
+        """Raise if something is kept for a request although nobody is here."""
+        assert not self._fetches, f"kept for nobody: {sorted(self._fetches)}"
+
+    def _hold(self, key: bytes) -> bool:
+        """It is in host memory, or on its way there."""
+        if self.host.find(key) is not None:
+            return True
+        place = self.disk.find(key) if self.disk is not None else None
+        slot = self.host.place(key) if place is not None else None
+        if place is None or slot is None:
+            return False
+        self._arriving.add(key)
+        self.host.pin(key)
+        self.jobs.append(Job(Way.READ, key, slot, place))
+        return True
+
+    def _written(self, key: bytes, *, ok: bool) -> None:
+        self._writing.remove(key)
+        self.host.unpin(key)
+        if self.disk is None:
+            return
+        if ok:
+            self.disk.written(key)
+            self._on_disk.stored += 1
+        else:
+            self.disk.failed(key)
+
+    def _read(self, key: bytes, *, ok: bool) -> None:
+        self._arriving.remove(key)
+        self._late.discard(key)
+        if ok:
+            self._on_disk.loaded += 1
+            self.host.unpin(key)
+        else:
+            self._forget(key)
+        for owner, fetch in self._fetches.items():
+            if key in fetch.awaited:
+                fetch.awaited.remove(key)
+                if not fetch.awaited:
+                    self._ended.append(owner)
+
+    def _forget(self, key: bytes) -> None:
+        """It could not be read: whoever waits for it goes on without."""
+        self.host.drop(key)
+        if self.disk is not None:
+            self.disk.forget(key)
+        for fetch in self._fetches.values():
+            if key in fetch.pinned:
+                fetch.pinned.remove(key)
+                self._pinned -= 1

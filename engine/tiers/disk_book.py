@@ -1,0 +1,68 @@
+"""Which place on disk holds whose bytes. Least recently used goes first."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+
+class DiskBook:
+    """Keys and places. A key is found once it is written; until then its place is nobody's.
+
+    `known` are the keys and places of an earlier run, the least recently used first. Whoever
+    carries the jobs out reads before it writes: so a place may be given to another key while
+    a read of the former is still to be done.
+    """
+
+    def __init__(self, places: int, known: Iterable[tuple[bytes, int]] = ()) -> None:
+        self.places = places
+        self._place_of = OrderedDict(known)
+        taken = set(self._place_of.values())
+        self._freed = [place for place in range(max(taken, default=-1)) if place not in taken]
+        self._next = max(taken, default=-1) + 1
+        self._writing: dict[bytes, int] = {}
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._place_of
+
+    def __len__(self) -> int:
+        return len(self._place_of)
+
+    def find(self, key: bytes) -> int | None:
+        """Where it is, if it is; it was used just now."""
+        if key in self._place_of:
+            self._place_of.move_to_end(key)
+        return self._place_of.get(key)
+
+    def begin(self, key: bytes) -> int | None:
+        """A place to write to; None: it is there already, or all places are being written."""
+        if key in self._place_of or key in self._writing:
+            return None
+        if self._freed:
+            place = self._freed.pop()
+        elif self._next < self.places:
+            place = self._next
+            self._next += 1
+        elif self._place_of:
+            _, place = self._place_of.popitem(last=False)
+        else:
+            return None
+        self._writing[key] = place
+        return place
+
+    def written(self, key: bytes) -> None:
+        """It can be found from now on."""
+        self._place_of[key] = self._writing.pop(key)
+
+    def failed(self, key: bytes) -> None:
+        """It was not written."""
+        self._freed.append(self._writing.pop(key))
+
+    def forget(self, key: bytes) -> None:
+        """What is there cannot be read."""
+        if key in self._place_of:
+            self._freed.append(self._place_of.pop(key))
+
+    def check(self) -> None:
+        """Raise if the books do not add up. For tests: it is slow."""
+        places = [*self._freed, *self._place_of.values(), *self._writing.values()]
+        assert sorted(places) == list(range(self._next)), "a place is lost, or has two keys"
+        assert self._next <= self.places, "more is kept than may be"

@@ -1,0 +1,64 @@
+"""Which slot of host memory holds whose bytes. Least recently used goes first."""
+
+from collections import OrderedDict
+
+
+class HostBook:
+    """Keys and slots. A key that is pinned keeps its slot; the others lose it, oldest first."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._unused = list(range(slots - 1, -1, -1))
+        self._slot_of: dict[bytes, int] = {}
+        self._pins: dict[bytes, int] = {}
+        self._idle: OrderedDict[bytes, None] = OrderedDict()
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._slot_of
+
+    def __len__(self) -> int:
+        return len(self._slot_of)
+
+    def find(self, key: bytes) -> int | None:
+        """Its slot, if it has one; it was used just now."""
+        if key in self._idle:
+            self._idle.move_to_end(key)
+        return self._slot_of.get(key)
+
+    def place(self, key: bytes) -> int | None:
+        """A slot for a key that has none; None: all are pinned."""
+        if self._unused:
+            slot = self._unused.pop()
+        elif self._idle:
+            oldest, _ = self._idle.popitem(last=False)
+            slot = self._slot_of.pop(oldest)
+        else:
+            return None
+        self._slot_of[key] = slot
+        self._idle[key] = None
+        return slot
+
+    def pin(self, key: bytes) -> None:
+        """It keeps its slot until it was unpinned as often."""
+        self._pins[key] = self._pins.get(key, 0) + 1
+        self._idle.pop(key, None)
+
+    def unpin(self, key: bytes) -> None:
+        """Once for each `pin`."""
+        self._pins[key] -= 1
+        if not self._pins[key]:
+            del self._pins[key]
+            self._idle[key] = None
+
+    def drop(self, key: bytes) -> None:
+        """Its bytes are of no use; its pins are gone with it."""
+        self._unused.append(self._slot_of.pop(key))
+        self._pins.pop(key, None)
+        self._idle.pop(key, None)
+
+    def check(self, pinned: int) -> None:
+        """Raise if the books do not add up. For tests: it is slow."""
+        slots = sorted([*self._unused, *self._slot_of.values()])
+        assert slots == list(range(self.slots)), "a slot is lost, or has two keys"
+        assert sum(self._pins.values()) == pinned, "somebody pins without knowing"
+        assert {*self._idle} == {*self._slot_of} - {*self._pins}, "idle is what nobody pins"

@@ -1,0 +1,73 @@
+"""The tiers below KV memory: the book decides, memory and disk carry it out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.request import RequestId
+from engine.tiers.book import TierBook
+from engine.tiers.host_memory import DONE, Copied, HostMemory
+from engine.tiers.moves import Job
+
+FETCH_S = 1.0  # longer than this a request does not wait for the disk, but computes
+
+
+class Disk(Protocol):
+    """Carries jobs out beside the engine: those that read before those that write."""
+
+    def submit(self, jobs: Sequence[Job], after: Copied) -> None:
+        """Begin with them as soon as the copies before them are done; never waits."""
+
+    def finished(self) -> Sequence[tuple[Job, bool]]:
+        """What is over since the last call, and whether it worked: each job once."""
+
+    @property
+    def broken(self) -> bool:
+        """It failed for good: all that comes fails."""
+
+
+@dataclass(slots=True)
+class Tiers:
+    """To be called between batches: `take_news` before one is chosen, `carry_out` behind it.
+
+    `carry_out` must come before anybody, on this machine or another, writes to blocks that
+    the book's owner has handed out, and before anybody reads those that it has filled.
+    """
+
+    book: TierBook
+    host: HostMemory
+    disk: Disk | None
+    clock: Callable[[], float]
+    fetch_s: float = FETCH_S
+    _copied: Copied = DONE  # the end of the last copies: they may still use slots
+    _since: dict[RequestId, float] = field(default_factory=dict)
+
+    def take_news(self) -> None:
+        """What the disk has done, and who has waited for it too long."""
+        if self.disk is None:
+            return
+        for job, ok in self.disk.finished():
+            self.book.moved(job, ok=ok)
+        if self.disk.broken and self.book.disk is not None:
+            self.book.lose_disk()
+        self._end_waits()
+
+    def carry_out(self, *, wait: bool = False) -> None:
+        """Move what the book has decided; `wait`: until all copies are done."""
+        if self.book.copies:
+            self._copied = self.host.carry_out(self.book.copies)
+            self.book.copies = []
+        if self.book.jobs and self.disk is not None:
+            self.disk.submit(self.book.jobs, self._copied)
+            self.book.jobs = []
+        if self.book.waiting or self._since:
+            now = self.clock()
+            self._since = {one: self._since.get(one, now) for one in self.book.waiting}
+        if wait:
+            self._copied.wait()
+
+    def _end_waits(self) -> None:
+        now = self.clock()
+        for owner, since in self._since.items():
+            if now - since >= self.fetch_s:
+                self.book.give_up(owner)

@@ -1,0 +1,61 @@
+"""A real model over tiers: the same tokens, with KV memory as small as can be."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.request import Sampling
+from engine.tiers.book import TierBook
+from engine.tiers.host_book import HostBook
+from engine.tiers.host_memory import HostMemory
+from engine.tiers.tiers import Tiers
+from engine.torch_engine import TorchEngine
+from tests.fakes.checkpoints import make_checkpoint
+from tests.fakes.driver import assert_idle, load, prompt, requests, run
+
+PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
+SAMPLINGS = {
+    "greedy": Sampling(max_tokens=20, temperature=0, ignore_eos=True),
+    "seeded": Sampling(max_tokens=20, temperature=0.9, top_p=0.95, seed=11, logprobs=2),
+}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("llama"))
+
+
+def tight(llama: Path, slots: int) -> TorchEngine:
+    """Blocks for one sequence and a bit, and a tier of host memory that is as on a GPU."""
+    token_bytes = load(llama, block_size=1).kv_regions[0].block_bytes
+    engine = load(
+        llama, max_model_len=110, block_size=4, kv_cache_memory_bytes=112 * token_bytes
+    )
+    blocks = engine.memory.bytes_of_blocks
+    book = TierBook(HostBook(slots), blocks.shape[1])
+    engine.put_below(Tiers(book, HostMemory(blocks, slots), None, clock=lambda: 0.0))
+    return engine
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("slots", [20, 200])
+def test_preempted_blocks_come_back_by_copy_and_nothing_changes(
+    llama: Path, sampling: Sampling, slots: int
+) -> None:
+    asked = requests(PROMPTS, sampling)
+    alone = load(llama, enable_prefix_caching=False)
+    engine = tight(llama, slots)
+    assert run(engine, asked) == [run(alone, [request])[0] for request in asked]
+    assert engine.load.preemptions > 0
+    assert engine.load.tiers[0].loaded > 0
+    assert_idle(engine)
+
+
+def test_an_evicted_prompt_is_known_again(llama: Path) -> None:
+    engine = tight(llama, slots=200)
+    longest, other = requests([PROMPTS[-1], prompt(90, seed=7)])
+    run(engine, [longest])
+    run(engine, [other])
+    engine.generate(longest)
+    (admitted,) = engine.schedule()
+    assert admitted.cached_tokens == 88

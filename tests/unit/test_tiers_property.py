@@ -1,0 +1,95 @@
+"""With tiers below KV memory, whatever comes: the same tokens, no block and no slot lost."""
+
+from collections.abc import Iterator
+from itertools import count
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.tiers.tiers import Tiers
+from tests.fakes.tiers import ScriptedDisk, put_tiers_under
+from tests.unit.test_scheduling_property import Arrival, engine_for, events, limits, play
+
+slots = st.integers(1, 12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(happens=events, limits=limits, spare=st.integers(0, 8), slots=slots)
+def test_blocks_that_come_back_by_copy_change_no_token(
+    happens: list[Arrival | str], limits: dict[str, int], spare: int, slots: int
+) -> None:
+    engine = engine_for(limits, spare)
+    put_tiers_under(engine, slots=slots)
+    play(engine, happens)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    happens=events,
+    limits=limits,
+    spare=st.integers(0, 8),
+    slots=slots,
+    places=st.integers(1, 30),
+    chance=st.fixed_dictionaries(
+        {
+            "late": st.sampled_from([0.0, 0.5, 0.9]),
+            "fails": st.sampled_from([0.0, 0.1]),
+            "breaks": st.sampled_from([0.0, 0.0, 0.05]),
+        }
+    ),
+    seed=st.integers(0, 1000),
+)
+def test_whatever_a_disk_does_the_tokens_are_the_same(
+    happens: list[Arrival | str],
+    limits: dict[str, int],
+    spare: int,
+    slots: int,
+    places: int,
+    chance: dict[str, float],
+    seed: int,
+) -> None:
+    engine, ticks = engine_for(limits, spare), count()
+    tiers = put_tiers_under(
+        engine,
+        slots=slots,
+        places=places,
+        disk=lambda host: ScriptedDisk(host, Random(seed), **chance),
+        clock=lambda: float(next(ticks)),
+    )
+    tiers.fetch_s = 5.0
+    play(engine, happens)
+    settle(tiers)
+
+
+def settle(tiers: Tiers) -> None:
+    """Whatever was under way has ended, and nothing is kept for anybody."""
+    for _ in range(200):
+        tiers.take_news()
+    tiers.book.check_idle()
+    tiers.book.check()
+
+
+def test_these_plays_do_move_blocks_both_ways() -> None:
+    """Else the properties above would say nothing."""
+    moved = [sum(numbers) for numbers in zip(*_moved(), strict=True)]
+    assert min(moved) > 100, moved
+
+
+def _moved() -> Iterator[tuple[int, ...]]:
+    for seed in range(60):
+        random = Random(seed)
+        engine = engine_for(
+            {"chunk": 8, "seats": 4, "block_size": 2}, spare=random.randint(0, 4)
+        )
+        tiers = put_tiers_under(
+            engine,
+            slots=8,
+            places=30,
+            disk=lambda host: ScriptedDisk(host, Random(0), late=0.3),
+        )
+        happens = [
+            Arrival((0, 1) * random.randint(1, 9), 8, None, 0, "generate") for _ in range(20)
+        ]
+        play(engine, [one for arrival in happens for one in (arrival, "turn")])
+        yield tuple(n for tier in tiers.book.load for n in (tier.stored, tier.loaded))
