@@ -64,6 +64,8 @@ class _Error(msgspec.Struct):
     retryable: bool | None = None
     by_peer: bool = False
     param: str | None = None
+    parked: bool = False
+    no_room: bool = False
 
 
 class _Extra(msgspec.Struct, omit_defaults=True):
@@ -114,8 +116,13 @@ def decode_event(frame: bytes) -> Sequence[Event]:
         events += _tokens(choice, chunk.pdserve.logprobs if chunk.pdserve else ())
     if failed := chunk.error:
         retryable = failed.code >= 500 if failed.retryable is None else failed.retryable
-        said = FailedEvent(failed.message, retryable, failed.by_peer, failed.param)
-        events.append(said)
+        events.append(
+            FailedEvent(
+                *(failed.message, retryable, failed.by_peer, failed.param),
+                parked=failed.parked,
+                no_room=failed.no_room,
+            )
+        )
     return events
 
 
@@ -171,9 +178,10 @@ def _chunk(
             chunk = _token_chunk(event, compact=compact)
             chunk.kv_transfer_params = to_params(ticket) if ticket else None
             return chunk
-        case FailedEvent(reason, retryable, by_peer, param):
-            code = BAD_GATEWAY if retryable else BAD_REQUEST
-            return _Chunk(error=_Error(reason, code, retryable, by_peer, param))
+        case FailedEvent():
+            code = BAD_GATEWAY if event.retryable else BAD_REQUEST
+            said = event.reason, code, event.retryable, event.by_peer, event.param
+            return _Chunk(error=_Error(*said, event.parked, event.no_room))
 
 
 def _prompt_chunk(event: PromptEvent, *, compact: bool) -> _Chunk:

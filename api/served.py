@@ -81,7 +81,7 @@ def legs_of_params(outer_id: str, params: Mapping[str, object] | None, index: in
     """
     del outer_id
     try:
-        leg = msgspec.structs.replace(read_leg(params), keep_open=False)
+        leg = msgspec.structs.replace(read_leg(params), keep_open=False, elsewhere=False)
     except MalformedTicket as error:
         raise BadRequest(str(error), "kv_transfer_params") from error
     if index and leg != WHOLE:

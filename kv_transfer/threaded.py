@@ -88,6 +88,10 @@ class ThreadedSink:
         """Tell the source."""
         self.service.post(partial(self._abandon, ticket))
 
+    def leave(self, ticket: KvTicket) -> None:
+        """Tell the source to keep it for another."""
+        self.service.post(partial(self._leave, ticket))
+
     def poll(self) -> Sequence[Arrived]:
         """What ended since the last call."""
         news = _drain(self.service.arrived)
@@ -106,6 +110,9 @@ class ThreadedSink:
 
     def _abandon(self, ticket: KvTicket) -> None:
         self.service.pulls.abandon(ticket, now=self.service.clock())
+
+    def _leave(self, ticket: KvTicket) -> None:
+        self.service.pulls.leave(ticket, now=self.service.clock())
 
     def _abandon_all(self) -> None:
         self.service.pulls.abandon_all(now=self.service.clock())

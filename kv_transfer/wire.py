@@ -8,6 +8,7 @@
     … a Look every BEAT_S is the heartbeat; its News is the source's …
     Settle ──────────────────────────────▶
           ◀─────────────────────────────── Confirmed: the lease was open; or Gone
+    Leave ───────────────────────────────▶ (instead of Settle) for another sink to look
 
 Every message but Settle may be lost or repeated without harm: a Look says what it knows.
 Nothing that comes in is ever unpickled.
@@ -62,6 +63,12 @@ class Abandon(msgspec.Struct, frozen=True, tag=True):
     key: str
 
 
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """This sink will not have the KV, another may: it is as if nobody had asked yet."""
+
+    key: str
+
+
 class Welcome(msgspec.Struct, frozen=True, tag=True):
     """Where the memory is; `cards` has what the data path needs, one for each rank."""
 
@@ -112,7 +119,7 @@ class Confirmed(msgspec.Struct, frozen=True, tag=True):
     key: str
 
 
-FromSink = Hello | Look | Settle | Abandon
+FromSink = Hello | Look | Settle | Abandon | Leave
 FromSource = Welcome | Refused | Stranger | News | Gone | Confirmed
 
 _encoder = msgspec.msgpack.Encoder()

@@ -82,7 +82,7 @@ class Door:
         try:
             body = await request.get_data(as_text=False)
             call = decode_call(cast("bytes", body), request_id=RequestId(outer_id))
-            if call.leg.keep_open and not call.stream:
+            if call.leg.hold and call.leg.keep_open and not call.stream:
                 raise WireError("keep_open wants a stream to keep open", "kv_transfer_params")
             if (grammar := call.request.sampling.grammar) is not None:
                 await self.grammars.checked(grammar)

@@ -124,7 +124,7 @@ class EngineClient:
         except BaseExceptionGroup as failures:
             raise first_of(failures, EngineDied) or failures from None
         finally:
-            self._tell_all(FailedEvent("the engine process died", retryable=True))
+            self._tell_all(FailedEvent("the engine process died", retryable=True, parked=True))
 
     async def stop(self) -> None:
         """End the process; what it holds for others is given up."""

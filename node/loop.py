@@ -68,7 +68,7 @@ class NodeLoop:
             return []
         if leg.hold:
             return self.prefill.submit(request, leg.outer_id, since)
-        return self.decode.submit(request, leg.ticket, since)
+        return self.decode.submit(request, leg, since)
 
     def pool(self, request: PoolingRequest, since: float) -> Sequence[News]:
         """Queue one prompt to be pooled; as `submit`."""
@@ -77,8 +77,8 @@ class NodeLoop:
     def abort(self, request_id: RequestId) -> None:
         """Stop a leg in any state; ids that are over are fine."""
         for one in self._early:
-            if one.request.request_id == request_id and one.leg.ticket is not None:
-                self.decode.decline(one.leg.ticket)
+            if one.request.request_id == request_id:
+                self.decode.decline(one.leg)
         self._early = [one for one in self._early if one.request.request_id != request_id]
         self.prefill.abort(request_id)
         self.decode.abort(request_id)

@@ -35,6 +35,7 @@ class ProxyMetrics:
         self._tokens = self._counter("tokens", "Tokens of requests", "kind")
         self._tries = self._counter("tries", "Attempts to carry out a request")
         self._retries = self._counter("retries", "Attempts after the first")
+        self._moves = self._counter("moves", "Hand-overs that went on at another decode node")
         self._first = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_S)
         self._duration = self._histogram("request_duration_seconds", DURATION_S)
         self._stages = self._histogram("stage_seconds", STAGE_S, "stage")
@@ -51,6 +52,7 @@ class ProxyMetrics:
         self._tokens.labels("output").inc(story.output_tokens)
         self._tries.inc(story.tries)
         self._retries.inc(max(0, story.tries - 1))
+        self._moves.inc(story.moves)
         self._duration.observe(story.duration_s)
         if story.first_token_s is not None:
             self._first.observe(story.first_token_s)

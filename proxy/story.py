@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from api.generator import Event, PromptEvent, StageEvent, TokenEvent
+from discovery.registration import Role
 from discovery.registry import Node
 from engine.request import FinishReason, Request
 from proxy.routing import Policy
@@ -24,6 +25,7 @@ class Story:
     cached_tokens: int = 0
     output_tokens: int = 0
     tries: int = 0
+    moves: int = 0
     prefill: Node | None = None
     decode: Node | None = None
     first_token_s: float | None = None
@@ -67,6 +69,8 @@ class Story:
             "total_s": _rounded(self.duration_s),
             **{f"{stage}_s": _rounded(seconds) for stage, seconds in self.stages.items()},
         }
+        if self.moves:
+            fields["moves"] = self.moves
         if self.failure is not None:
             fields["reason"] = repr(self.failure)
         return " ".join(f"{name}={value}" for name, value in fields.items())
@@ -85,11 +89,16 @@ class NotedPolicy:
     story: Story
 
     def choose(self, nodes: Sequence[Node], request: Request, partner: Node | None) -> Node:
-        """Decode is chosen first, without a partner: that begins a try."""
+        """Decode is chosen first, without a partner: that begins a try.
+
+        With one, it takes another's place in a hand-over.
+        """
         chosen = self.policy.choose(nodes, request, partner)
         if partner is None:
             self.story.tries += 1
             self.story.prefill, self.story.decode = None, chosen
+        elif chosen.role is Role.DECODE:
+            self.story.moves, self.story.decode = self.story.moves + 1, chosen
         else:
             self.story.prefill = chosen
         return chosen

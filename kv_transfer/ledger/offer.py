@@ -21,7 +21,10 @@ LAST = {
 
 @dataclass(slots=True)
 class Offer:
-    """A ticket between `offer` and its Settled; `sink` asked for it last, by the name `key`."""
+    """A ticket between `offer` and its Settled; `sink` asked for it last, by the name `key`.
+
+    Those before it are `former` ones, and have lost it for good.
+    """
 
     outer_id: str | None
     state: State = State.QUEUED
@@ -30,6 +33,7 @@ class Offer:
     sums: list[int] = field(default_factory=list)  # of the first of them, unless it is OFF
     sealed: Sealed | None = None
     sink: Peer | None = None
+    former: set[Peer] = field(default_factory=set)
     key: str = ""
     told: int = 0  # blocks
     fresh: bool = False  # there is something to tell
@@ -67,8 +71,14 @@ class Offer:
 
     def asked(self, sink: Peer, key: str, known: int) -> None:
         """This sink has the ticket now, and the first `known` blocks of it."""
+        if self.sink not in (None, sink):
+            self.former.add(self.sink)
         self.sink, self.key, self.told = sink, key, min(known, self.num_ready)
         self._follow()
+
+    def left(self) -> None:
+        """As if its sink had never asked, but for the state: nothing goes back."""
+        self.sink = None
 
     def end(self, outcome: Outcome) -> None:
         """The blocks are not lent any more."""

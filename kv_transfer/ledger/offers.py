@@ -1,8 +1,9 @@
 """The source's books: what is on offer, to whom, and until when. Pure: time is an argument.
 
 What one offer goes through is drawn in state.py; this is who asks for it, and until when.
-Whoever looks last has the ticket: the one before it may have died. What a sink copies
-counts only if its Settle meets an open lease, so it cannot keep a stale byte.
+Who looks first at a ticket that another sink has takes it away: that one may have died, and
+cannot come back to it. A sink may also Leave it, as if it had never looked. What a sink copies
+counts only if its Settle meets an open lease of its own, so it cannot keep a stale byte.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,12 +25,15 @@ from kv_transfer.wire import (
     FromSource,
     Gone,
     Hello,
+    Leave,
     Look,
     Refused,
     Settle,
     Stranger,
     Welcome,
 )
+
+ANOTHER = "another sink has asked for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,8 @@ class OfferBook:
                 self._settle(peer, key)
             case Abandon(key=key):
                 self._abandoned(peer, key)
+            case Leave(key=key):
+                self._left(peer, key, now)
 
     @property
     def num_open(self) -> int:
@@ -156,10 +162,14 @@ class OfferBook:
             self.outbox.append((peer, Gone(key, "the source was started anew")))
         elif not self.guests.asks(peer):
             self.outbox.append((peer, Stranger(key)))
-        elif not self._leases.renew(ticket_id, until=now + SILENCE_S):
+        elif (offer := self._offers.get(ticket_id)) is None:
             self.outbox.append((peer, Gone(key, "the lease is over")))
+        elif peer in offer.former:
+            self.outbox.append((peer, Gone(key, ANOTHER)))
         else:
-            offer = self._offers[ticket_id]
+            self._leases.renew(ticket_id, until=now + SILENCE_S)
+            if offer.sink not in (None, peer):
+                self.outbox.append((offer.sink, Gone(offer.key, ANOTHER)))
             offer.look_closer(self.guests.level(peer))
             offer.asked(peer, key, known)
             self.outbox.append((peer, offer.news()))
@@ -167,9 +177,11 @@ class OfferBook:
     def _settle(self, peer: Peer, key: str) -> None:
         ticket_id = self._find(key)
         offer = self._offers.get(ticket_id)
-        if offer and offer.state is not State.PULLING:
+        if offer and (offer.state is not State.PULLING or offer.sink is None):
             reason = "it is not sealed, or was never asked for"
             self.outbox.append((peer, Gone(key, reason)))
+        elif offer and offer.sink != peer:
+            self.outbox.append((peer, Gone(key, ANOTHER)))
         elif self._end(ticket_id, Outcome.DELIVERED, tell=False):
             self.guests.has_read(peer)
             self.outbox.append((peer, Confirmed(key)))
@@ -180,6 +192,13 @@ class OfferBook:
         offer = self._offers.get(self._find(key))
         if offer and offer.sink in (None, peer):
             self._end(self._find(key), Outcome.WITHDRAWN, tell=False)
+
+    def _left(self, peer: Peer, key: str, now: float) -> None:
+        ticket_id = self._find(key)
+        offer = self._offers.get(ticket_id)
+        if offer and offer.sink == peer:
+            offer.left()
+            self._leases.renew(ticket_id, until=now + LEASE_S if offer.sealed else None)
 
     def _rename(self, outer_id: str, ticket_id: str) -> None:
         """A newer offer takes the name: who reads the older one by it must not go on here."""

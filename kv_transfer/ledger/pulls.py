@@ -30,6 +30,7 @@ from kv_transfer.wire import (
     FromSource,
     Gone,
     Hello,
+    Leave,
     News,
     Refused,
     Stranger,
@@ -76,12 +77,14 @@ class PullBook:
 
     def abandon(self, ticket: KvTicket, *, now: float) -> None:
         """Tell the source; a pull under way fails with TransferCancelled."""
-        pull = self._pulls.get(ticket.ticket_id)
         self._say((ticket.host, ticket.port), Abandon(ticket.ticket_id), now)
-        if pull and pull.is_held:
-            del self._pulls[ticket.ticket_id]
-        elif pull:
-            self._fail(pull, TransferCancelled(), now)
+        self._cancel(self._pulls.get(ticket.ticket_id), now)
+
+    def leave(self, ticket: KvTicket, *, now: float) -> None:
+        """As `abandon`, but the source keeps the KV for another sink."""
+        if pull := self._pulls.get(ticket.ticket_id):
+            self._say(pull.address, Leave(ticket.ticket_id), now)
+            self._cancel(pull, now)
 
     def abandon_all(self, *, now: float) -> None:
         """Give up everything."""
@@ -140,6 +143,12 @@ class PullBook:
                 self._look(pull, now)
         busy = {pull.address for pull in self._pulls.values()}
         self.parted += self._sources.leave_idle(busy, now=now)
+
+    def _cancel(self, pull: Pull | None, now: float) -> None:
+        if pull and pull.is_held:
+            del self._pulls[pull.ticket.ticket_id]
+        elif pull:
+            self._fail(pull, TransferCancelled(), now)
 
     def _hear_of(self, pull: Pull, message: News | Gone | Confirmed, now: float) -> None:
         match message:

@@ -14,6 +14,9 @@
       │        Settle                        Confirmed
     SETTLED    the blocks are free           the blocks are filled
 
+    A sink that leaves a ticket to another ends as if that had been withdrawn; the source stays
+    where it is, as it does where another sink takes the ticket.
+
     … or, from any of these:
     ENDING       │                         a read may still write, or no job asked for it yet
       │          │                           the last read ends

@@ -22,7 +22,7 @@ from discovery.registry import Node
 from engine.request import FinishReason, Logprob, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket
 from proxy.errors import NodeFailed
-from proxy.pipeline import Relay
+from proxy.relay import Relay
 from proxy.routing import Plan
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine

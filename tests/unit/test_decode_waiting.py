@@ -1,7 +1,7 @@
 """How jobs wait for room on a decode node: the urgent first, and not for ever."""
 
-from api.generator import FailedEvent, Leg, TicketEvent, TokenEvent
-from decode_node.worker import STANDSTILL_S
+from api.generator import FailedEvent, Leg, StageEvent, TicketEvent, TokenEvent
+from decode_node.worker import NO_ROOM, NO_ROOM_S, STANDSTILL_S
 from engine.request import Request, RequestId, Sampling
 from kv_transfer.ledger.sources import Address
 from kv_transfer.local import LocalSink, LocalSource
@@ -128,3 +128,50 @@ def test_a_job_has_not_waited_for_as_long_as_another_did() -> None:
     nodes.loops[1].submit(ask("second", 3), Leg(ticket=tickets[1]), nodes.now)
     nodes.tick()
     assert "second" not in dict(nodes.failures())
+
+
+def elsewhere(ticket: KvTicket, waited_s: float = 0.0) -> Leg:
+    return Leg(ticket=ticket, keep_open=True, elsewhere=True, waited_s=waited_s)
+
+
+def test_a_job_that_has_elsewhere_to_go_is_told_and_its_kv_stays_on_offer() -> None:
+    nodes = Nodes(3)
+    ticket = nodes.park(0, ask("prompt", 6))
+    nodes.park(1, ask("full", 6))
+    nodes.loops[1].submit(ask("p decoded", 6), elsewhere(ticket), nodes.now)
+    nodes.wait(NO_ROOM_S - BEAT_S)
+    assert not nodes.failures()
+    nodes.wait(2 * BEAT_S)
+    assert nodes.failures() == [("p decoded", NO_ROOM)]
+    (waited,) = [e for _, e in nodes.news if isinstance(e, StageEvent) and e.stage == "no_room"]
+    assert waited.seconds == NO_ROOM_S
+    nodes.wait(STANDSTILL_S)  # nobody asks meanwhile
+    nodes.loops[2].submit(ask("p again", 6), elsewhere(ticket), nodes.now)
+    nodes.tick(10)
+    assert nodes.said("p again") == alone(ask("prompt", 6))
+
+
+def test_what_a_job_has_waited_elsewhere_counts_here() -> None:
+    nodes = Nodes(2, seats=1, blocks=32)
+    names = ["first", "moved"]
+    tickets = {name: nodes.park(0, ask(f"{name} prompt", 3)) for name in names}
+    nodes.loops[1].submit(Request(RequestId("busy"), (1,), Sampling(4)), Leg(), nodes.now)
+    nodes.tick()
+    nodes.loops[1].submit(ask("first", 3), elsewhere(tickets["first"]), nodes.now)
+    nodes.loops[1].submit(ask("moved", 3), elsewhere(tickets["moved"], 2.0), nodes.now)
+    nodes.tick(40)
+    ended = [rid for rid, event in nodes.news if isinstance(event, TokenEvent) and event.finish]
+    assert [rid for rid in ended if rid in names] == ["moved", "first"]
+
+
+def test_who_keeps_its_prefill_leg_open_takes_nothing_with_it() -> None:
+    """Its other leg ends the offer; should it be asked for elsewhere, it is there."""
+    nodes = Nodes(3)
+    ticket = nodes.park(0, ask("prompt", 6))
+    nodes.park(1, ask("full", 6))
+    nodes.loops[1].submit(ask("p decoded", 6), elsewhere(ticket), nodes.now)
+    nodes.tick()
+    nodes.loops[1].abort(RequestId("p decoded"))
+    nodes.loops[2].submit(ask("p again", 6), elsewhere(ticket), nodes.now)
+    nodes.tick(10)
+    assert nodes.said("p again") == alone(ask("prompt", 6))

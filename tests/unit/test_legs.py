@@ -9,7 +9,7 @@ import pytest
 from api.generator import EndEvent, Event, TokenEvent
 from discovery.registration import Registration, Role
 from discovery.registry import Node
-from proxy.legs import Legs
+from proxy.legs import Legs, News
 
 PATIENCE_S = 10
 A = Node(Registration(Role.PREFILL, "a:1", ""), heard_at=0)
@@ -45,7 +45,7 @@ class Leg:
                 await self.parting.wait()
 
 
-async def read(legs: Legs, count: int) -> list[tuple[Node, Event] | None]:
+async def read(legs: Legs, count: int) -> list[tuple[Node, News] | None]:
     async with asyncio.timeout(PATIENCE_S):
         return [await legs.next() for _ in range(count)]
 

@@ -180,7 +180,10 @@ def test_who_looks_last_has_the_ticket(book: OfferBook) -> None:
     enter(book, B)
     book.offer("t", None)
     look(book)
-    look(book, B)
+    book.heard(B, Look("t", "engine", 0), now=0)
+    taken = "another sink has asked for it"
+    assert said(book) == [(A, Gone("t", taken)), (B, News("t", 0, ()))]
+    assert look(book) == [(A, Gone("t", taken))]  # and does not get it back
     book.heard(A, Abandon("t"), now=0)  # too late: it is no longer his
     book.extend("t", [1])
     book.flush()

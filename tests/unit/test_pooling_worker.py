@@ -2,7 +2,7 @@
 
 from array import array
 
-from api.generator import Event, FailedEvent, PooledEvent, PromptEvent, StageEvent
+from api.generator import Event, FailedEvent, Leg, PooledEvent, PromptEvent, StageEvent
 from engine.request import PoolingRequest, Request, RequestId, Sampling
 from kv_transfer.local import LocalSink, LocalSource
 from node.loop import NodeLoop
@@ -44,7 +44,7 @@ def test_a_prompt_is_admitted_run_in_chunks_pooled_and_gone() -> None:
 
 def test_it_runs_in_the_batches_of_answers() -> None:
     loop = a_loop(chunk=16)
-    loop.decode.submit(Request(RequestId("a"), PROMPT, Sampling(30)), None, 0.0)
+    loop.decode.submit(Request(RequestId("a"), PROMPT, Sampling(30)), Leg(), 0.0)
     loop.pool(LONG, since=0.0)
     names = [rid for rid, event in until_idle(loop) if not isinstance(event, StageEvent)]
     assert names.index(RID) < names.index(RequestId("a"), 2) < len(names) - 1

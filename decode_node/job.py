@@ -1,0 +1,46 @@
+"""One job of a decode node, before it runs: what it waits for, and what its KV is to be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from api.generator import Leg
+from api.node_logprobs import unpack
+from engine.request import Logprobs, Request, first_token_digest, tokens_digest
+from kv_transfer.api import Sealed
+from kv_transfer.ticket import KvTicket
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """From `submit` to its KV's arrival."""
+
+    request: Request
+    ticket: KvTicket
+    leg: Leg
+    since: float
+    held: bool = False
+    aborted: bool = False
+
+
+def fits(sealed: Sealed, request: Request) -> bool:
+    """Whether the KV is of these very tokens."""
+    return sealed.num_tokens == len(request.tokens) and sealed.tokens_digest == tokens_digest(
+        request
+    )
+
+
+def first(sealed: Sealed, request: Request) -> tuple[Sequence[int], tuple[Logprobs, ...]]:
+    """Prefill's token, if what shaped it is what we were asked for; else none.
+
+    None either where log-probabilities are wanted that did not come with it.
+    """
+    if sealed.first_token_digest != first_token_digest(request):
+        return [], ()
+    asked = request.sampling.logprobs
+    told = () if asked is None else unpack(sealed.first_logprobs, asked)
+    return ([sealed.first_token] if told or asked is None else []), told
+
+
+def rank(job: Job) -> tuple[int, float]:
+    """Lower goes first."""
+    return job.request.priority, job.since - job.leg.waited_s

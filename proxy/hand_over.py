@@ -1,0 +1,122 @@
+"""One attempt's decode leg: opened with the prefill leg's ticket, elsewhere with the same one.
+
+A decode node that has another beside it is asked to say when it has had no room for a while.
+Each is asked so once; the last one is asked to wait, in the place that the request's age
+gives it.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from api.generator import WHOLE, Event, Leg
+from discovery.registry import Node, Registry
+from engine.request import Request
+from kv_transfer.ticket import KvTicket
+from proxy.errors import NodeFailed
+from proxy.legs import Legs, News
+from proxy.progress import unscored
+from proxy.relay import Relay
+from proxy.routing import Policy
+
+
+class NodeClient(Protocol):
+    """The one call a proxy makes, for both legs."""
+
+    def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
+        """Raises NodeFailed while iterating, also for silence; closing it aborts the leg.
+
+        A leg that holds answers with a ticket, one token, and the end when its KV was taken.
+        Any other answers with every token that is missing: from the ticket's KV, or from
+        scratch when there is no ticket.
+        """
+
+
+@dataclass(slots=True)
+class HandOver:
+    """Opens decode legs among `legs`, as `relay` has need of them."""
+
+    client: NodeClient
+    registry: Registry
+    policy: Policy
+    clock: Callable[[], float]
+    request: Request
+    relay: Relay
+    legs: Legs
+    orphan_s: float
+    _tried: set[str] = field(default_factory=set)  # they had no room
+    _failed: set[str] = field(default_factory=set)
+    _since: float | None = None  # when decode was asked first
+
+    async def next(self) -> tuple[Node, News] | None:
+        """The legs' next word; raises NodeFailed where decode's comes too late to matter."""
+        orphaned = self.relay.orphaned
+        try:
+            return await self.legs.next(self.orphan_s if orphaned else None)
+        except TimeoutError:
+            assert orphaned
+            raise orphaned from None
+
+    def begin(self, ticket: KvTicket) -> None:
+        """There is a ticket: ask decode to fetch its KV."""
+        self._since = self.clock()
+        self._open(self.relay.plan.decode, ticket)
+
+    def run_whole(self) -> None:
+        """There will be no ticket: ask decode to run the prompt."""
+        decode = self.relay.plan.decode
+        self.relay.begin(decode, WHOLE)
+        self.legs.open(decode, self.client.generate(decode, self.request, WHOLE))
+
+    async def mend(self) -> NodeFailed | None:
+        """Replace a decode leg that was missed; raises its failure where nobody is left.
+
+        Answers with the failure of a node that was replaced because it broke off.
+        """
+        relay = self.relay
+        if relay.ignored:
+            self.registry.suspect(relay.ignored.node_id)
+            relay.ignored = None
+        if (failure := relay.missed) is None:
+            return None
+        assert relay.leg is not None
+        assert relay.leg.ticket is not None
+        (self._tried if failure.no_room else self._failed).add(failure.node_id)
+        await self.legs.close(relay.plan.decode)
+        if (decode := self._another()) is None:
+            raise failure
+        self._open(decode, relay.leg.ticket)
+        return None if failure.no_room else failure
+
+    def _open(self, decode: Node, ticket: KvTicket) -> None:
+        leg = Leg(ticket=ticket)
+        if self._kept(decode):
+            elsewhere = any(one.node_id != decode.node_id for one in self._untried())
+            elsewhere = elsewhere and decode.node_id not in self._tried
+            waited_s = self.clock() - (self._since or self.clock())
+            leg = Leg(ticket=ticket, keep_open=True, elsewhere=elsewhere, waited_s=waited_s)
+        self.relay.begin(decode, leg)
+        self.legs.open(decode, self.client.generate(decode, unscored(self.request), leg))
+
+    def _kept(self, decode: Node) -> bool:
+        """Whether the prefill leg keeps the KV for us, whatever becomes of decode's."""
+        prefill = self.relay.plan.prefill
+        return prefill is not None and prefill.ours and decode.ours
+
+    def _another(self) -> Node | None:
+        """One that was not asked yet and has nobody waiting, or as near to that as there is."""
+        untried = self._untried()
+        roomy = [node for node in untried if not node.load.waiting]
+        nodes = roomy or untried or self._partners()
+        if not nodes:
+            return None
+        return self.policy.choose(nodes, self.request, partner=self.relay.plan.prefill)
+
+    def _untried(self) -> Sequence[Node]:
+        return [node for node in self._partners() if node.node_id not in self._tried]
+
+    def _partners(self) -> Sequence[Node]:
+        """The decode nodes that may fetch this KV."""
+        assert self.relay.plan.prefill
+        partners = self.registry.partners(self.relay.plan.prefill, now=self.clock())
+        return [one for one in partners if one.ours and one.node_id not in self._failed]

@@ -1,0 +1,49 @@
+"""What one request has come to, over all its tries."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from api.generator import Event, PromptEvent, TokenEvent
+from engine.request import Request
+from proxy.errors import NodeFailed
+
+
+def unscored(request: Request) -> Request:
+    """Without the prompt's log-probabilities: who fetches its KV does not run it."""
+    if request.sampling.prompt_logprobs is None:
+        return request
+    sampling = msgspec.structs.replace(request.sampling, prompt_logprobs=None)
+    return msgspec.structs.replace(request, sampling=sampling)
+
+
+@dataclass(slots=True)
+class Progress:
+    """Grows with each try; `tries` are those since the last token."""
+
+    request: Request
+    tokens: list[int] = field(default_factory=list)
+    prompted: bool = False
+    scored: bool = False  # the prompt's log-probabilities were said
+    tries: int = 0  # since the last token
+    failure: NodeFailed | None = None
+    failed: set[str] = field(default_factory=set)  # nodes that did not even answer
+
+    def rest(self) -> Request:
+        """The request as the next try has to continue it."""
+        if not self.tokens and not self.scored:
+            return self.request
+        generated = (*self.request.generated, *self.tokens)
+        return msgspec.structs.replace(unscored(self.request), generated=generated)
+
+    def note(self, event: Event) -> bool:
+        """Book an event; False if the client has seen its like in an earlier try."""
+        if isinstance(event, TokenEvent):
+            self.tokens += event.tokens
+            self.tries = 0
+        if isinstance(event, PromptEvent):
+            scores = bool(event.logprobs) and not self.scored
+            new, self.prompted = scores or not self.prompted, True
+            self.scored = self.scored or scores
+            return new
+        return True

@@ -1,0 +1,162 @@
+"""What of one attempt's events goes on to the client, and what a leg that fails means. Pure.
+
+A leg's failure does not always end the attempt. While the prefill leg is open its KV is on
+offer, so a decode node that has no room, or dies before its first token, is `missed`: another
+can take its place with the same ticket. And once the KV has arrived nobody needs the prefill
+leg any more; when that breaks off just before, decode is given a moment to say that it has.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from api.generator import (
+    EndEvent,
+    Event,
+    FailedEvent,
+    Leg,
+    PromptEvent,
+    StageEvent,
+    TicketEvent,
+    TokenEvent,
+)
+from discovery.registry import Node
+from kv_transfer.ticket import KvTicket
+from proxy.errors import NodeFailed
+from proxy.legs import News
+from proxy.routing import Plan
+
+
+@dataclass(slots=True)
+class Relay:
+    """Every token goes on once.
+
+    The decode leg repeats the first token, which is left out. Where it had to compute the
+    prompt itself, rounding may have brought it another one, which nothing may follow: the
+    client has the first. It may be quicker than the prefill leg, which alone has the prompt's
+    log-probabilities: `awaits` them, and what decode has to say is held until they are there.
+    `orphaned` is why the prefill leg ended without its KV taken, as far as we know: decode's
+    word may be on its way.
+    """
+
+    plan: Plan
+    awaits: bool = False
+    finished: bool = False
+    forwarded: int = 0
+    given: tuple[int, ...] = ()  # by the prefill leg, and forwarded
+    said: Counter[Node] = field(default_factory=Counter)
+    held: list[TokenEvent] = field(default_factory=list)
+    leg: Leg | None = None  # the decode leg, once it is open
+    sealed: bool = False  # the prefill leg has said its token
+    parted: bool = False  # the prefill leg is over
+    arrived: bool = False
+    missed: NodeFailed | None = None
+    ignored: NodeFailed | None = None  # the prefill leg's, which does not matter any more
+    orphaned: NodeFailed | None = None
+
+    def ticket(self, news: tuple[Node, News] | None) -> KvTicket | None:
+        """What the decode leg has to be opened with, if it is time."""
+        if self.leg or self.plan.prefill is None or news is None:
+            return None
+        return news[1].ticket if isinstance(news[1], TicketEvent) else None
+
+    def ends_without_ticket(self, news: tuple[Node, News] | None) -> bool:
+        """Whether decode has to run the prompt: its prefill leg is over, and gave no ticket."""
+        return news is None and self.leg is None and self.plan.prefill is not None
+
+    def begin(self, decode: Node, leg: Leg) -> None:
+        """This decode leg is open now; `missed` is made good by it."""
+        self.plan, self.leg, self.missed = replace(self.plan, decode=decode), leg, None
+
+    def forward(self, node: Node, event: News) -> Iterator[Event]:
+        """What of it is new, and what it sets free; NodeFailed where the attempt is over."""
+        if isinstance(event, FailedEvent | NodeFailed):
+            self._fail(node, event)
+            return
+        if node is self.plan.prefill:
+            self._prefill_said(event)
+        elif self.leg and isinstance(event, PromptEvent | TokenEvent):
+            self._decode_goes_on()
+        match event:
+            case TokenEvent() if self.awaits and node is not self.plan.first:
+                self.held.append(event)
+            case TokenEvent():
+                yield from self._fresh(node, event)
+            case PromptEvent() | StageEvent():
+                yield event
+        if isinstance(event, EndEvent) or (isinstance(event, PromptEvent) and event.logprobs):
+            yield from self.let_go()
+
+    def let_go(self) -> Iterator[Event]:
+        """There is nothing to wait for: the prompt's log-probabilities came, or never will."""
+        self.awaits, held, self.held = False, self.held, []
+        for event in held:
+            yield from self._fresh(self.plan.decode, event)
+
+    def _prefill_said(self, event: Event) -> None:
+        self.sealed = self.sealed or isinstance(event, TokenEvent)
+        self.parted = self.parted or isinstance(event, EndEvent)
+
+    def _decode_goes_on(self) -> None:
+        """Its KV has arrived, or it computes the prompt: prefill is not needed any more."""
+        self.arrived, orphaned, self.orphaned = True, self.orphaned, None
+        if orphaned and orphaned.node_id != self.plan.decode.node_id:
+            self.ignored = orphaned
+
+    def _fail(self, node: Node, event: FailedEvent | NodeFailed) -> None:
+        failure = self._failure(node, event)
+        if node is self.plan.prefill:
+            self._prefill_failed(failure)
+        elif self._can_move(event, failure):
+            self.missed = failure
+        elif self.orphaned and self.orphaned.node_id != node.node_id:
+            raise self.orphaned  # the cause, and this is its effect
+        else:
+            raise failure
+
+    def _failure(self, node: Node, event: FailedEvent | NodeFailed) -> NodeFailed:
+        if isinstance(event, NodeFailed):
+            return event
+        blamed = self.plan.peer_of(node) if event.by_peer else node
+        return NodeFailed(
+            blamed.node_id,
+            event.reason,
+            retryable=event.retryable,
+            answered=True,
+            no_room=event.no_room,
+            param=event.param,
+        )
+
+    def _prefill_failed(self, failure: NodeFailed) -> None:
+        """No matter if its KV is over there, or may be; else the prompt has to run anew."""
+        blames_decode = failure.node_id == self.plan.decode.node_id
+        safe = self.arrived and not self.awaits
+        if self.awaits or not (safe or blames_decode or (self.sealed and self.leg)):
+            raise failure
+        self.parted = True
+        self.ignored, self.orphaned = (failure, None) if safe else (None, failure)
+
+    def _can_move(self, event: FailedEvent | NodeFailed, failure: NodeFailed) -> bool:
+        """Its KV is on offer as before: it said so, or it died without a word."""
+        if self.leg is None or self.leg.ticket is None or not self.leg.keep_open:
+            return False
+        if failure.no_room and not self.leg.elsewhere:
+            return False  # it was not asked
+        parked = isinstance(event, NodeFailed) or event.parked
+        return parked and not self.parted and not self.arrived and failure.retryable
+
+    def _fresh(self, node: Node, event: TokenEvent) -> Iterator[TokenEvent]:
+        before = self.said[node]
+        self.said[node] += len(event.tokens)
+        fresh = max(0, self.said[node] - self.forwarded)
+        self.forwarded += fresh
+        self.finished = event.finish is not None
+        known = len(event.tokens) - fresh
+        if node is not self.plan.decode:
+            self.given += event.tokens[known:]
+        elif event.tokens[:known] != self.given[before : before + known]:
+            other = f"goes on from {event.tokens[:known]}, given was {self.given[before:]}"
+            raise NodeFailed(node.node_id, other, retryable=True, answered=True)
+        if fresh or self.finished:
+            tokens, logprobs = event.tokens[known:], event.logprobs[known:]
+            yield TokenEvent(tokens, event.finish, event.stop_reason, logprobs)

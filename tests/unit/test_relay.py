@@ -1,0 +1,130 @@
+"""What a leg that fails means for its attempt: nothing, another decode node, or the end."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from api.generator import (
+    EndEvent,
+    Event,
+    FailedEvent,
+    Leg,
+    PromptEvent,
+    TicketEvent,
+    TokenEvent,
+)
+from discovery.registration import Registration, Role
+from discovery.registry import Node
+from kv_transfer.ticket import KvTicket
+from proxy.errors import NodeFailed
+from proxy.legs import News
+from proxy.relay import Relay
+from proxy.routing import Plan
+
+P = Node(Registration(Role.PREFILL, "p:1", "", "p"), heard_at=0)
+D = Node(Registration(Role.DECODE, "d:1", "", "d"), heard_at=0)
+OTHER = Node(Registration(Role.DECODE, "o:1", "", "o"), heard_at=0)
+TICKET = KvTicket("t", "e", "host", 1, "same")
+LEG = Leg(ticket=TICKET, keep_open=True, elsewhere=True)
+ONE, TWO, LAST = TokenEvent((1,)), TokenEvent((2,)), PromptEvent(0)
+P_DIED = NodeFailed("p", "connection lost", retryable=True)
+D_DIED = NodeFailed("d", "connection lost", retryable=True)
+FULL = FailedEvent("no room", retryable=True, parked=True, no_room=True)
+EXPIRED = FailedEvent("expired", retryable=True, by_peer=True)
+
+
+def begun(leg: Leg = LEG) -> Relay:
+    relay = Relay(Plan(P, D))
+    assert relay.ticket((P, TicketEvent(TICKET))) == TICKET
+    relay.begin(D, leg)
+    return relay
+
+
+def said(relay: Relay, *news: tuple[Node, News]) -> Sequence[Event]:
+    return [event for node, one in news for event in relay.forward(node, one)]
+
+
+def test_a_prefill_leg_that_breaks_off_late_is_waited_for_by_decodes_word() -> None:
+    relay = begun()
+    assert said(relay, (P, ONE), (P, P_DIED)) == [ONE]
+    assert relay.orphaned is P_DIED
+    assert said(relay, (D, LAST), (D, ONE), (D, TWO)) == [LAST, TWO]
+    assert relay.orphaned is None
+    assert relay.ignored is P_DIED
+
+
+def test_who_dies_of_it_is_not_to_blame() -> None:
+    relay = begun()
+    gone = FailedEvent("silent", retryable=True, by_peer=True)
+    with pytest.raises(NodeFailed) as failure:
+        said(relay, (P, ONE), (P, P_DIED), (D, D_DIED))
+    assert failure.value is P_DIED
+    with pytest.raises(NodeFailed) as failure:
+        said(begun(), (P, ONE), (D, gone))
+    assert failure.value.node_id == "p"
+
+
+def test_before_its_token_a_prefill_leg_is_needed() -> None:
+    with pytest.raises(NodeFailed) as failure:
+        said(begun(), (P, P_DIED))
+    assert failure.value is P_DIED
+
+
+def test_afterwards_it_is_not() -> None:
+    relay = begun()
+    assert said(relay, (P, ONE), (D, LAST), (P, P_DIED)) == [ONE, LAST]
+    assert relay.orphaned is None
+    assert relay.ignored is P_DIED
+
+
+def test_a_lease_that_ran_out_gives_decode_a_moment_to_say_why() -> None:
+    relay = begun()
+    said(relay, (P, ONE), (P, EXPIRED))
+    assert relay.orphaned
+    assert relay.orphaned.node_id == "d"
+    assert relay.orphaned.retryable
+    with pytest.raises(NodeFailed) as failure:
+        said(relay, (D, D_DIED))
+    assert failure.value is D_DIED
+
+
+@pytest.mark.parametrize("failure", [D_DIED, FULL])
+@pytest.mark.parametrize("before", [[], [(P, ONE)]])
+def test_while_its_kv_is_on_offer_another_takes_decodes_place(
+    before: list[tuple[Node, News]], failure: News
+) -> None:
+    relay = begun()
+    said(relay, *before, (D, failure))
+    assert relay.missed
+    relay.begin(OTHER, LEG)
+    assert relay.missed is None
+    rest = said(relay, (OTHER, LAST), (OTHER, ONE), (OTHER, TWO))
+    assert rest == [LAST, *([] if before else [ONE]), TWO]
+    assert relay.plan == Plan(P, OTHER)
+
+
+@pytest.mark.parametrize(
+    "before", [[(P, EndEvent())], [(P, EXPIRED)], [(D, LAST)], [(P, ONE), (D, ONE)]]
+)
+def test_once_it_is_not_the_attempt_is_over(before: list[tuple[Node, News]]) -> None:
+    relay = begun()
+    said(relay, *before)
+    with pytest.raises(NodeFailed):
+        said(relay, (D, D_DIED))
+
+
+@pytest.mark.parametrize(
+    ("leg", "failure"),
+    [
+        (Leg(ticket=TICKET), D_DIED),  # of a foreign node
+        (Leg(), D_DIED),
+        (Leg(ticket=TICKET, keep_open=True), FULL),  # it was not asked
+        (LEG, FailedEvent("nothing has moved", retryable=True)),  # it has let go of the KV
+        (LEG, FailedEvent("too long", retryable=False)),
+        (LEG, NodeFailed("d", "refused", retryable=False)),
+    ],
+)
+def test_what_is_not_on_offer_cannot_be_fetched_elsewhere(leg: Leg, failure: News) -> None:
+    relay = begun(leg)
+    with pytest.raises(NodeFailed):
+        said(relay, (D, failure))

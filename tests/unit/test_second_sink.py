@@ -1,0 +1,70 @@
+"""A ticket that changes hands: another sink takes it, or the first one leaves it."""
+
+import pytest
+
+from kv_transfer.api import Outcome, Settled
+from kv_transfer.ledger.offers import OfferBook
+from kv_transfer.ticket import LEASE_S
+from kv_transfer.wire import SILENCE_S, Confirmed, Gone, Leave, News, Settle
+from tests.unit.test_offers import SEALED, A, B, enter, look, said
+from tests.unit.test_offers import book as book
+
+
+def test_a_sink_whose_ticket_was_taken_is_never_confirmed(book: OfferBook) -> None:
+    """It may have been stopped in the middle of its copy, and go on long after."""
+    enter(book)
+    enter(book, B)
+    book.offer("t", None)
+    book.extend("t", [1])
+    look(book)
+    book.seal("t", SEALED, now=0)
+    look(book, B)
+    said(book)
+    book.heard(A, Settle("t"), now=0)
+    assert said(book) == [(A, Gone("t", "another sink has asked for it"))]
+    assert book.settled == []
+    book.heard(B, Settle("t"), now=0)
+    assert said(book) == [(B, Confirmed("t"))]
+    assert book.settled == [Settled("t", Outcome.DELIVERED)]
+
+
+@pytest.mark.parametrize("again", [A, B])
+def test_a_ticket_that_was_left_is_as_if_nobody_had_asked(
+    book: OfferBook, again: bytes
+) -> None:
+    enter(book)
+    enter(book, B)
+    book.offer("t", None)
+    look(book)
+    book.heard(A, Leave("t"), now=1)
+    book.expire(100)  # nothing is sealed: there is no hurry
+    book.extend("t", [1])
+    book.seal("t", SEALED, now=100)
+    book.flush()
+    assert said(book) == []
+    assert look(book, again, now=100 + LEASE_S - 1) == [(again, News("t", 0, (1,), SEALED))]
+
+
+def test_a_sealed_ticket_that_was_left_waits_once_more_for_a_whole_lease(
+    book: OfferBook,
+) -> None:
+    enter(book)
+    book.offer("t", None)
+    look(book)
+    book.seal("t", SEALED, now=0)
+    book.heard(A, Leave("t"), now=1)
+    book.heard(A, Leave("t"), now=2)  # said twice, it counts once
+    book.expire(LEASE_S)
+    assert book.settled == []
+    book.expire(1 + LEASE_S)
+    assert book.settled == [Settled("t", Outcome.EXPIRED)]
+
+
+def test_only_who_has_a_ticket_can_leave_it(book: OfferBook) -> None:
+    enter(book)
+    enter(book, B)
+    book.offer("t", None)
+    look(book, B)
+    book.heard(A, Leave("t"), now=0)
+    book.expire(SILENCE_S)
+    assert book.settled == [Settled("t", Outcome.EXPIRED)]
