@@ -17,7 +17,7 @@ from engine.api import (
     StepResult,
 )
 from engine.attention.kv_memory import KvMemory
-from engine.attention.paged import AttentionBatch, Span
+from engine.attention.paged import AttentionBatch, Span, long_row
 from engine.errors import EmptyPrompt, UnknownToken, WrongTask
 from engine.models.model import Model
 from engine.pooling.checks import check_task
@@ -178,7 +178,7 @@ class TorchEngine:
         attention = AttentionBatch(self.memory, spans[:singles], spans[singles:])
         self.memory.clear(attention.entered)
         device = self.memory.block_rows.device
-        tokens = torch.tensor([token for chunk in ordered for token in chunk.tokens])
+        tokens = long_row([token for chunk in ordered for token in chunk.tokens])
         hidden = self.decoder.forward(tokens.to(device), attention)
         scored = list(score(ordered, hidden, self.decoder.logits))
         drawn, pooled = self._sample(ordered, hidden), self._pool(ordered, hidden)

@@ -114,7 +114,7 @@ class AttentionBatch:
         self.memory = memory
         spans, size = [*singles, *chunks], memory.block_size
         at = [(span, range(span.start, span.start + span.length)) for span in spans]
-        self.positions = self._ids([position for _, ours in at for position in ours])
+        self.positions = self._row([position for _, ours in at for position in ours])
         self.slots = self._slots([span.blocks[i // size] for span, ours in at for i in ours])
         self.entered = [block for span in spans for block in span.entered(size)]
         self._compiled, self._groups = self._compile(spans), list[_Group]()
@@ -172,13 +172,21 @@ class AttentionBatch:
     def _slots(self, blocks: list[int]) -> Tensor:
         """Where each token's KV goes: [parts, tokens * kv_heads] rows of `token_rows`."""
         size = self.memory.block_size
-        rows = self.memory.rows(self._ids(blocks)[:, None]).squeeze(
+        rows = self.memory.rows(self._row(blocks)[:, None]).squeeze(
             -1
         )  # [parts, tokens, heads]
         return (rows * size + (self.positions % size)[:, None]).flatten(1)
 
+    def _row(self, numbers: Sequence[int]) -> Tensor:
+        return long_row(numbers).to(self.memory.block_rows.device)
+
     def _ids(self, numbers: Sequence[object]) -> Tensor:
         return torch.tensor(numbers, device=self.memory.block_rows.device)
+
+
+def long_row(numbers: Sequence[int]) -> Tensor:
+    """int64 on the CPU. `torch.tensor` looks at each number several times."""
+    return torch.frombuffer(array("q", numbers), dtype=torch.int64)
 
 
 def _scores(queries: Tensor, keys: Tensor, mask: Tensor, style: AttentionStyle) -> Tensor:

@@ -34,7 +34,7 @@ _LIGHT = {  # over before another thread could have done anything
     "pd_norm": (*[_POINTER] * 3, *[_NUMBER] * 7, c_float),
     "pd_gate": (_POINTER, _POINTER, *[_NUMBER] * 5),
     "pd_turn": (*[_POINTER] * 3, *[_NUMBER] * 7),
-    "pd_write": (*[_POINTER] * 3, *[_NUMBER] * 4),
+    "pd_write": (*[_POINTER] * 3, *[_NUMBER] * 5),
 }
 
 
@@ -156,6 +156,7 @@ class Kernels:
             heads,
             rows.stride(0) * size,
             width * size,
+            torch.get_num_threads(),
         )
 
 

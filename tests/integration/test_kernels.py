@@ -25,11 +25,16 @@ SHAPES = {
     "odd": (KvShape(2, 1, 24), 5, 5),
     "wide": (KvShape(1, 2, 128), 8, 16),
     "many": (KvShape(1, 1, 32), 71, 1),
+    "single": (KvShape(2, 3, 64), 3, 16),
+    "twins": (KvShape(1, 3, 32), 6, 32),
+    "triplets": (KvShape(1, 2, 96), 6, 16),
+    "eight": (KvShape(1, 1, 64), 8, 48),
     "latent": (KvShape(2, 1, 96, parts=1, value_width=80), 6, 16),
 }
 STYLES = {
     "plain": AttentionStyle(0.125),
     "window": AttentionStyle(0.125, window=37),
+    "endless": AttentionStyle(0.125, window=1 << 32),
     "softcap": AttentionStyle(0.3, softcap=2.0),
     "sinks": AttentionStyle(0.125, window=1500, sinks=torch.linspace(-3, 6, 14)),
 }

@@ -50,6 +50,18 @@ inline Floats larger(Floats a, Floats b) {
 #endif
 }
 
+// Whether any of the first is larger than its neighbour in the second.
+inline bool any_larger(Floats a, Floats b) {
+#ifdef PD_PAIRS
+    return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ);
+#else
+    Ints larger = a > b;
+    bool any = false;
+    for (long i = 0; i < LANES; ++i) any |= larger[i] != 0;
+    return any;
+#endif
+}
+
 // Half of the lanes onto the other half, four times.
 template <class Fold>
 inline float fold(Floats of, Fold both) {
@@ -95,6 +107,19 @@ inline Halves round_to_bfloat16(Floats value) {
     Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     Words quiet = (bits >> 16) | 0x40u;
     return __builtin_convertvector(value == value ? rounded : quiet, Halves);
+#endif
+}
+
+// Words of two bfloat16 each, the first below the second.
+inline Words pair_up(Floats first, Floats second) {
+#ifdef PD_PAIRS
+    constexpr Shorts order = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                              8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    Shorts both = (Shorts)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+    return (Words)__builtin_shuffle(both, order);
+#else
+    return __builtin_convertvector(round_to_bfloat16(first), Words) |
+           __builtin_convertvector(round_to_bfloat16(second), Words) << 16;
 #endif
 }
 
@@ -149,6 +174,22 @@ inline Floats exp(Floats x) {
     return x < low ? Floats{} : x > high ? endless : x != x ? x : scaled;
 #endif
 }
+
+constexpr float LOG2_E = 1.44269504088896341f;
+
+#ifdef PD_PAIRS
+// 2^x within 4e-6 of itself, for what becomes bfloat16: a polynomial through the values at the
+// Chebyshev nodes of half an octave to either side.
+inline Floats exp2_short(Floats x) {
+    Floats octave = (Floats)_mm512_roundscale_ps((__m512)x, 8), rest = x - octave;
+    Floats series = splat(9.66636852e-3f);
+    series = series * rest + 5.59219758e-2f;
+    series = series * rest + 2.40223490e-1f;
+    series = series * rest + 6.93121045e-1f;
+    series = series * rest + 1.0f;
+    return (Floats)_mm512_scalef_ps((__m512)series, (__m512)octave);
+}
+#endif
 
 inline Floats tanh(Floats x) { return 1.0f - 2.0f / (exp(x + x) + 1.0f); }
 

@@ -2,6 +2,7 @@
 // over its numbers; in torch each is several operations, and for a decode step that is what
 // counts.
 #include <cmath>
+#include <type_traits>
 
 #include "numbers.hpp"
 
@@ -64,7 +65,16 @@ void norm_of(const Norm& of) {
     of.wide_weight ? norm<Format, Float32>(of) : norm<Format, Format>(of);
 }
 
-Floats silu(Floats x) { return x / (1.0f + exp(-x)); }
+template <class Format>
+Floats silu(Floats x) {
+#ifdef PD_PAIRS
+    if constexpr (std::is_same_v<Format, BFloat16>) {  // to 2^-14, of which 2^-9 are kept
+        Floats below = 1.0f + exp2_short(x * -LOG2_E);
+        return x * (Floats)_mm512_rcp14_ps((__m512)below);
+    }
+#endif
+    return x / (1.0f + exp(-x));
+}
 
 Floats gelu_tanh(Floats x) {
     Floats inner = (x + x * x * x * 0.044715f) * 0.7978845608028654f;
@@ -89,7 +99,7 @@ void gate(const Gate& of) {
         for (long at = 0; at < of.size; at += LANES) {
             long left = of.size - at;
             Floats one = read_up_to<Format>(gates + at, left);
-            one = of.activation == 0 ? silu(one) : gelu_tanh(one);
+            one = of.activation == 0 ? silu<Format>(one) : gelu_tanh(one);
             write_up_to<Format>(to + at, one * read_up_to<Format>(ups + at, left), left);
         }
     }
@@ -140,7 +150,8 @@ void turn(const Turn& of) {
 extern "C" void pd_norm(const void* inputs, const void* weight, void* outputs, int64_t outer,
                         int64_t inner, int64_t size, int64_t outer_stride, int64_t format,
                         int64_t wide_weight, int64_t threads, float eps) {
-    pd::Norm of{inputs, weight, outputs, outer, inner, size, outer_stride, wide_weight, threads, eps};
+    pd::Norm of{inputs,       weight,      outputs, outer, inner, size,
+                outer_stride, wide_weight, threads, eps};
     PD_BY_FORMAT(format, norm_of)
 }
 
@@ -157,10 +168,25 @@ extern "C" void pd_turn(void* heads, const void* cosines, const void* sines, int
     PD_BY_FORMAT(format, turn)
 }
 
+namespace pd {
+namespace {
+
+// A call of memcpy for each row would take longer than the row.
+void copy(char* to, const char* from, long bytes) {
+    for (; bytes >= 64; bytes -= 64, to += 64, from += 64) store(to, load<Words>(from));
+    if (bytes) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+}  // namespace pd
+
 // Rows of `bytes` [tokens, heads], `stride` bytes between tokens, to rows `slots` of `memory`.
 extern "C" void pd_write(char* memory, const int64_t* slots, const char* rows, int64_t tokens,
-                         int64_t heads, int64_t stride, int64_t bytes) {
+                         int64_t heads, int64_t stride, int64_t bytes, int64_t threads) {
+    threads = pd::useful(tokens * heads * bytes, threads);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (long token = 0; token < tokens; ++token)
         for (long head = 0; head < heads; ++head)
-            std::memcpy(memory + *slots++ * bytes, rows + token * stride + head * bytes, bytes);
+            pd::copy(memory + slots[token * heads + head] * bytes,
+                     rows + token * stride + head * bytes, bytes);
 }

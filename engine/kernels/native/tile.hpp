@@ -9,9 +9,12 @@
 
 namespace pd {
 
-// How words are multiplied: one float at a time, or two bfloat16 with one rounding.
+// How words are multiplied: one float at a time, or two bfloat16 with one rounding. `power` is
+// e^(x / OCTAVE), as exact as what is multiplied.
 struct Singles {
     static constexpr long UNIT = 1;
+    static constexpr float OCTAVE = 1.0f;
+    static Floats power(Floats x) { return exp(x); }
     static Floats multiply_add(Floats sum, uint32_t left, Floats right) {
         return sum + (Floats)(Words{} + left) * right;
     }
@@ -20,6 +23,8 @@ struct Singles {
 #ifdef PD_PAIRS
 struct Pairs {
     static constexpr long UNIT = 2;
+    static constexpr float OCTAVE = LOG2_E;
+    static Floats power(Floats x) { return exp2_short(x); }
     static Floats multiply_add(Floats sum, uint32_t left, Floats right) {
         return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)left),
                                         (__m512bh)right);
@@ -39,7 +44,8 @@ struct Soon {
 };
 constexpr long LINES_OF_A_STEP = 2;
 
-// [rows][..] words times [steps][columns] words: float sums [rows][..], set or added to.
+// [rows][..] words times [steps][columns] words: float sums [rows][..], set or added to. On the
+// left a row is `left_stride` words behind the one before, and a step `left_step`.
 struct Product {
     const uint32_t* left;
     long left_stride;
@@ -51,6 +57,7 @@ struct Product {
     bool add;
     long ahead = 0;  // how many words on the right side is fetched ahead, if it comes from far
     Soon* soon = nullptr;
+    long left_step = 1;
 };
 
 enum Fetch { NOTHING_MORE, AHEAD, LINES };
@@ -66,7 +73,8 @@ inline void tile(const Product& of, long row, long column) {
     const uint32_t* left = of.left + row * of.left_stride;
     const uint32_t* right = of.right + column;
     const void** lines = FETCH == LINES ? of.soon->next : nullptr;
-    for (long step = 0; step < of.steps; ++step, right += of.right_stride) {
+    for (long step = 0; step < of.steps;
+         ++step, left += of.left_step, right += of.right_stride) {
         Floats some[VECTORS];
         if (FETCH == LINES)
             for (long i = 0; i < LINES_OF_A_STEP; ++i) __builtin_prefetch(*lines++);
@@ -75,7 +83,7 @@ inline void tile(const Product& of, long row, long column) {
             if (FETCH == AHEAD) __builtin_prefetch(right + v * LANES + of.ahead);
         }
         for (int r = 0; r < ROWS; ++r) {
-            uint32_t word = left[r * of.left_stride + step];
+            uint32_t word = left[r * of.left_stride];
             for (int v = 0; v < VECTORS; ++v)
                 sums[r][v] = Kind::multiply_add(sums[r][v], word, some[v]);
         }
