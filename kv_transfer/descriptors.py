@@ -6,6 +6,7 @@ that begins one is away until its bytes are here, and it keeps leases alive, too
 """
 
 from collections.abc import Iterator, Sequence
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,16 @@ Side = Sequence[Region] | Sequence[RemoteRegion]
 
 def rows_of(regions: Side, firsts: Sequence[int], counts: Sequence[int]) -> Rows:
     """[regions * runs, 3], region by region; IndexError for a block that is in none."""
-    first, count = np.array(firsts, dtype=np.int64), np.array(counts, dtype=np.int64)
-    return np.concatenate([_rows_in(region, first, count) for region in regions])
+    low, high = min(firsts), max(map(add, firsts, counts)) - 1
+    first, count = np.array(firsts), np.array(counts)
+    rows = np.empty((len(regions), len(firsts), 3), dtype=np.int64)
+    for number, region in enumerate(regions):
+        region.at(low)  # raises for what does not lie inside
+        region.at(high)
+        rows[number, :, 0] = first * region.block_bytes + region.address
+        rows[number, :, 1] = count * region.block_bytes
+        rows[number, :, 2] = device_of(region)[1]
+    return rows.reshape(-1, 3).view(np.uint64)
 
 
 def device_of(region: Region | RemoteRegion) -> tuple[str, int]:
@@ -34,23 +43,14 @@ def pieces(ours: Rows, theirs: Rows, most: int = PIECE_BYTES) -> Iterator[tuple[
 
     Rows of the two sides have equal sizes, pair by pair.
     """
+    if ours[:, 1].sum() <= most:
+        yield ours, theirs  # nearly always, and quicker so
+        return
     ours, theirs = _split(ours, most), _split(theirs, most)
     ends = np.cumsum(ours[:, 1], dtype=np.int64)
     numbers = (ends - 1) // most
     cuts = np.flatnonzero(np.diff(numbers)) + 1
     yield from zip(np.split(ours, cuts), np.split(theirs, cuts), strict=True)
-
-
-def _rows_in(
-    region: Region | RemoteRegion, first: NDArray[np.int64], count: NDArray[np.int64]
-) -> Rows:
-    region.at(int(first.min()))  # raises for what does not lie inside
-    region.at(int((first + count).max()) - 1)
-    rows = np.empty((len(first), 3), dtype=np.uint64)
-    rows[:, 0] = np.uint64(region.address) + (first * region.block_bytes).astype(np.uint64)
-    rows[:, 1] = count * region.block_bytes
-    rows[:, 2] = device_of(region)[1]
-    return rows
 
 
 def _split(rows: Rows, most: int) -> Rows:

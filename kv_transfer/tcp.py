@@ -3,6 +3,7 @@
 For machines where NIXL is not to be had. A sink keeps one connection to each source. It
 asks with the source's secret, which was in the card, and a list of runs; the source answers
 with the bytes of all regions, in the order asked. Requests are answered one after another.
+A stream has no blocks: neighbours on one side are one run there, whatever they are here.
 
     request   length (4 bytes), msgpack of (secret, [(first block, count), …])
     answer    the bytes; a request that makes no sense ends the connection
@@ -23,12 +24,11 @@ from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
 from kv_transfer.regions import Region
+from kv_transfer.streams import fill, joined, send_bytes, send_views
 from kv_transfer.wire import Welcome
 
 LENGTH_BYTES = 4
 LONGEST_REQUEST = 1 << 20
-CHUNK_BYTES = 4 << 20
-BYTES_AT_ONCE = 32 << 20  # then others have their turn: this thread keeps leases alive too
 SECRET_BYTES = 16
 SENSELESS = (OSError, IndexError, OverflowError, RecursionError, msgspec.DecodeError)
 
@@ -71,9 +71,14 @@ class TcpMover:
     card: bytes
     secret: bytes
     regions: Sequence[Region]
+    _memory: Sequence[memoryview] = field(init=False)
     _links: dict[Address, _Link] = field(default_factory=dict)
     _guests: dict[int, _Guest] = field(default_factory=dict)
     _ended: list[ReadEnd] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """All memory as bytes, of which a run is a slice."""
+        self._memory = [_whole(region) for region in self.regions]
 
     @classmethod
     def start(
@@ -138,11 +143,11 @@ class TcpMover:
             unknown = PeerUnreachable(f"{order.address} was never met")
             self._ended.append((order.read_id, unknown))
             return
-        runs = tuple((run.theirs, run.count) for run in order.runs)
+        runs = tuple(joined((run.theirs, run.count) for run in order.runs))
         frame = msgspec.msgpack.encode(_Request(link.secret, runs))
         link.requests += len(frame).to_bytes(LENGTH_BYTES, "big") + frame
-        ours = [(run.ours, run.count) for run in order.runs]
-        link.targets.append((order.read_id, deque(_views(self.regions, ours))))
+        ours = joined((run.ours, run.count) for run in order.runs)
+        link.targets.append((order.read_id, deque(self._views(ours))))
         self._drive(order.address, link)
 
     def poll(self) -> Sequence[ReadEnd]:
@@ -182,8 +187,8 @@ class TcpMover:
             for request in _requests(guest.received):
                 if not secrets.compare_digest(request.secret, self.secret):
                     raise ConnectionError("wrong secret")
-                guest.answers.extend(_views(self.regions, request.runs))
-            _send_views(guest.connection, guest.answers)
+                guest.answers.extend(self._views(request.runs))
+            send_views(guest.connection, guest.answers)
         except SENSELESS:
             alive = False
         if not alive:
@@ -192,10 +197,10 @@ class TcpMover:
 
     def _drive(self, address: Address, link: _Link) -> None:
         try:
-            _send_bytes(link.connection, link.requests)
+            send_bytes(link.connection, link.requests)
             while link.targets:
                 read_id, views = link.targets[0]
-                if not _fill(link.connection, views):
+                if not fill(link.connection, views):
                     return
                 link.targets.popleft()
                 self._ended.append((read_id, None))
@@ -204,21 +209,25 @@ class TcpMover:
             self._links.pop(address, None)
             self._end_all(link, PeerUnreachable(f"{address}: {error!r}"))
 
+    def _views(self, runs: Sequence[tuple[int, int]]) -> Iterator[memoryview]:
+        """The memory of these runs, region by region; IndexError for what lies outside."""
+        for region, memory in zip(self.regions, self._memory, strict=True):
+            size = region.block_bytes
+            for first, count in runs:
+                if count < 1:
+                    raise IndexError(f"a run of {count} blocks")
+                region.at(first)
+                region.at(first + count - 1)
+                yield memory[first * size : (first + count) * size]
+
     def _end_all(self, link: _Link, error: TransferError) -> None:
         link.connection.close()
         self._ended += [(read_id, error) for read_id, _ in link.targets]
 
 
-def _views(regions: Sequence[Region], runs: Sequence[tuple[int, int]]) -> Iterator[memoryview]:
-    """The memory of these runs, region by region; IndexError for what lies outside."""
-    for region in regions:
-        for first, count in runs:
-            if count < 1:
-                raise IndexError(f"a run of {count} blocks")
-            region.at(first + count - 1)
-            size = count * region.block_bytes
-            memory = (ctypes.c_char * size).from_address(region.at(first))
-            yield memoryview(memory).cast("B")
+def _whole(region: Region) -> memoryview:
+    size = region.num_blocks * region.block_bytes
+    return memoryview((ctypes.c_char * size).from_address(region.address)).cast("B")
 
 
 def _requests(received: bytearray) -> Iterator[_Request]:
@@ -242,47 +251,6 @@ def _receive(connection: socket.socket, received: bytearray) -> bool:
         return True
     received += data
     return bool(data)
-
-
-def _send_bytes(connection: socket.socket, data: bytearray) -> None:
-    while data:
-        try:
-            del data[: connection.send(data)]
-        except BlockingIOError:
-            return
-
-
-def _send_views(connection: socket.socket, views: deque[memoryview]) -> None:
-    left = BYTES_AT_ONCE
-    while views and left > 0:
-        try:
-            sent = connection.send(views[0][:CHUNK_BYTES])
-        except BlockingIOError:
-            return
-        left -= sent
-        _advance(views, sent)
-
-
-def _fill(connection: socket.socket, views: deque[memoryview]) -> bool:
-    """Receive into the views in order; True when all are full."""
-    left = BYTES_AT_ONCE
-    while views and left > 0:
-        try:
-            count = connection.recv_into(views[0][:CHUNK_BYTES])
-        except BlockingIOError:
-            return False
-        if count == 0:
-            raise ConnectionResetError("the source closed the connection")
-        left -= count
-        _advance(views, count)
-    return not views
-
-
-def _advance(views: deque[memoryview], count: int) -> None:
-    """The first `count` bytes of the first view are done with."""
-    views[0] = views[0][count:]
-    if not views[0]:
-        views.popleft()
 
 
 def _expect_nothing(connection: socket.socket) -> None:

@@ -2,8 +2,10 @@
 
 Each line moves the same bytes between two processes by memcpy (within one process), a plain
 loopback socket, raw NIXL from prepared lists, and by both connectors from offer to Arrived,
-in turn, several times; medians are compared. Scattered blocks are random on both sides, and
-no hand-over's floor: a plain socket has no blocks, so it and memcpy stay contiguous.
+in turn, several times; medians are compared. A connector's rate is that of several hand-overs
+under way at once, but for the largest sizes: that they overlap is what they are made for. The
+latency is of one alone. Scattered blocks are random on both sides; a plain socket and memcpy
+know no blocks and stay contiguous.
 """
 
 import sys
@@ -13,11 +15,21 @@ from typing import Annotated
 
 import cyclopts
 
-from bench.transfer.figures import KIB, MICRO, MOST, Figures, Stages, repeats, size_name
+from bench.transfer.figures import (
+    KIB,
+    MICRO,
+    MOST,
+    Figures,
+    Stages,
+    at_once,
+    repeats,
+    size_name,
+)
 from bench.transfer.memory import Placing
-from bench.transfer.pair import Pair, open_pair
+from bench.transfer.pair import Blocks, Pair, open_pair
 from bench.transfer.raw import Copy
 from bench.transfer.source import KINDS, Kind
+from bench.transfer.steps import MOVED, measure
 
 SIZES = tuple(size * KIB for size in (4, 64, 1024, 16 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB))
 PLACINGS: tuple[Placing, ...] = ("contiguous", "scattered")
@@ -40,6 +52,8 @@ class Options:
     """How often a line is measured at most; large sizes are less often."""
     fixed_runs: int = FIXED_RUNS
     """Hand-overs of one block for the fixed cost."""
+    steps: bool = True
+    """Whether to measure what transfers cost an engine in the same process."""
 
 
 @dataclass(slots=True)
@@ -53,28 +67,45 @@ class Line:
 
     def run(self, times: int) -> dict[str, Figures]:
         """By name; the first turn warms up and is not counted."""
-        turns = [self._turn(number) for number in range(times + 1)][1:]
+        alone, together = dict[str, list[float]](), dict[str, list[float]]()
+        for number in range(times + 1):
+            for name, seconds in self._alone(number).items():
+                alone.setdefault(name, []).append(seconds)
+            for name, seconds in self._together(number).items():
+                together.setdefault(name, []).append(seconds)
         return {
-            name: Figures(self.num_bytes, [turn[name] for turn in turns]) for name in turns[0]
+            name: Figures(self.num_bytes, seconds[1:], together.get(name, [])[1:])
+            for name, seconds in alone.items()
         }
 
-    def _turn(self, number: int) -> dict[str, float]:
-        pair, memory = self.pair, self.pair.memory
-        theirs = memory.blocks(self.num_bytes, self.placing, 2 * number)
-        ours = memory.blocks(self.num_bytes, self.placing, 2 * number + 1)
+    def _alone(self, number: int) -> dict[str, float]:
+        (theirs,), (ours,) = self._blocks(number, 1)
         return {
             "memcpy": self.copy.copy(self.num_bytes),
-            "plain socket": pair.receive(self.num_bytes),
-            "raw nixl": pair.read_raw(theirs, ours),
-            **{kind: pair.hand_over(kind, theirs, ours).seconds for kind in KINDS},
+            "plain socket": self.pair.receive(self.num_bytes),
+            "raw nixl": self.pair.read_raw(theirs, ours),
+            **{kind: self.pair.hand_over(kind, theirs, ours).seconds for kind in KINDS},
         }
+
+    def _together(self, number: int) -> dict[str, float]:
+        if (times := at_once(self.num_bytes)) == 1:
+            return {}
+        theirs, ours = self._blocks(number, times)
+        return {kind: self.pair.stream(kind, theirs, ours) for kind in KINDS}
+
+    def _blocks(self, number: int, times: int) -> tuple[Blocks, Blocks]:
+        blocks = self.pair.memory.blocks
+        return (
+            blocks(self.num_bytes, self.placing, 2 * number, times),
+            blocks(self.num_bytes, self.placing, 2 * number + 1, times),
+        )
 
 
 def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None) -> None:
     """Measure hand-overs beside floors."""
     options = options or Options()
     for block, sizes in _by_block(options):
-        room = max(sizes) if block == options.block_bytes else max(sizes) * 16
+        room = max(size * at_once(size) for size in sizes)
         with open_pair(room, block) as pair:
             copy = Copy(pair.memory)
             for placing in options.placings:
@@ -83,6 +114,10 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
                     _say_line(size, placing, Line(pair, copy, size, placing).run(turns))
             for kind in KINDS:
                 _say_fixed(kind, block, _fixed(pair, kind, options.fixed_runs))
+    if options.steps:
+        with open_pair(MOVED, options.block_bytes) as pair:
+            for beside, seconds in measure(pair):
+                _say(f"decode step of 8, beside {beside:25}: {seconds * MICRO:7.1f} us")
 
 
 def _by_block(options: Options) -> Iterator[tuple[int, list[int]]]:

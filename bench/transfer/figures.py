@@ -9,28 +9,34 @@ from bench.load import percentile
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 GIGA, MICRO = 1e9, 1e6
 UNITS = ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
-MOST, FEWEST, ABOUT_BYTES = 200, 5, 1536 * MIB
+MOST, FEWEST, ABOUT_BYTES = 200, 5, 640 * MIB
+MOST_AT_ONCE, BYTES_AT_ONCE = 8, 128 * MIB
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`num_bytes` moved several times, each in so many seconds."""
+    """`num_bytes` moved several times: `alone`, in so many seconds each.
+
+    Where several were under way at once, `together` has the seconds of all, divided by their
+    number: what one costs while there are others.
+    """
 
     num_bytes: int
-    seconds: Sequence[float]
+    alone: Sequence[float]
+    together: Sequence[float] = ()
 
     @property
     def rate(self) -> float:
-        """Bytes per second at the median."""
-        return self.num_bytes / median(self.seconds)
+        """Bytes per second at the median, of several at once if there were."""
+        return self.num_bytes / median(self.together or self.alone)
 
     def share_of(self, floor: "Figures") -> float:
         """How much of the floor's rate is reached."""
         return self.rate / floor.rate
 
     def __str__(self) -> str:
-        p50, p99 = (percentile(self.seconds, share) * MICRO for share in (0.5, 0.99))
-        return f"{self.rate / GIGA:7.2f} GB/s, p50 {p50:9.1f} p99 {p99:9.1f} us"
+        p50, p99 = (percentile(self.alone, share) * MICRO for share in (0.5, 0.99))
+        return f"{self.rate / GIGA:7.2f} GB/s; alone p50 {p50:9.1f} p99 {p99:9.1f} us"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +85,8 @@ def size_name(num_bytes: int) -> str:
 def repeats(num_bytes: int) -> int:
     """How often a size is moved, so that all sizes take about as long."""
     return max(FEWEST, min(MOST, ABOUT_BYTES // num_bytes))
+
+
+def at_once(num_bytes: int) -> int:
+    """How many hand-overs of a size are under way together; of the largest, one."""
+    return max(1, min(MOST_AT_ONCE, BYTES_AT_ONCE // num_bytes))

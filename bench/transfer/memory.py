@@ -44,9 +44,15 @@ class Memory:
         region = KvRegion(self.address, self.block_bytes, blocks, "cpu")
         return KvMemory(FINGERPRINT, KvLayout("bytes", 1, 1, (self.block_bytes,)), [region])
 
-    def blocks(self, num_bytes: int, placing: Placing, seed: int) -> list[int]:
-        """The blocks of one hand-over: neighbours, or from all over the memory."""
-        count, everything = num_bytes // self.block_bytes, self.num_bytes // self.block_bytes
-        if placing == "contiguous":
-            return list(range(count))
-        return random.Random(seed).sample(range(everything), count)
+    def blocks(
+        self, num_bytes: int, placing: Placing, seed: int, times: int = 1
+    ) -> list[list[int]]:
+        """The blocks of some hand-overs: neighbours each, or from all over the memory."""
+        count, everything = (
+            num_bytes // self.block_bytes,
+            range(self.num_bytes // self.block_bytes),
+        )
+        chosen = list(everything[: count * times])
+        if placing == "scattered":
+            chosen = random.Random(seed).sample(everything, count * times)
+        return [chosen[i * count : (i + 1) * count] for i in range(times)]

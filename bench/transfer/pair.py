@@ -16,6 +16,7 @@ from bench.transfer.raw import PlainSocket, RawNixl
 from bench.transfer.source import (
     HERE,
     KINDS,
+    CopyOn,
     Drive,
     End,
     Kind,
@@ -31,6 +32,8 @@ from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import Interest, Mover, ReadEnd
 from kv_transfer.threaded import Connector
 from kv_transfer.wire import Welcome
+
+Blocks = Sequence[Sequence[int]]
 
 
 @dataclass(slots=True)
@@ -97,28 +100,60 @@ class Pair:
     connectors: Mapping[Kind, Connector]
     watched: Mapping[Kind, Watched]
     _numbers: "count[int]"
+    _pulled_at: float = 0.0
 
     def hand_over(self, kind: Kind, theirs: Sequence[int], ours: Sequence[int]) -> Stages:
         """One whole hand-over, offered there and arrived here."""
-        watch, sink = self.watched[kind], self.connectors[kind].sink
+        watch = self.watched[kind]
         watch.ordered = 0.0
-        self.pipe.send(Offer(kind, str(next(self._numbers)), tuple(theirs)))
+        self._ask(kind, theirs)
+        offered = self._pull(kind, ours)
+        self._arrive(kind, 1)
+        now = time.perf_counter()
+        return Stages(offered, self._pulled_at, watch.ordered, watch.read_at, now)
+
+    def stream(self, kind: Kind, theirs: Blocks, ours: Blocks) -> float:
+        """Seconds for each of several hand-overs that are under way at once."""
+        since = time.perf_counter()
+        for some in theirs:
+            self._ask(kind, some)
+        for some in ours:
+            self._pull(kind, some)
+        self._arrive(kind, len(ours))
+        return (time.perf_counter() - since) / len(ours)
+
+    @contextmanager
+    def copying(self) -> Iterator[None]:
+        """The other process copies memory, and nothing is moved."""
+        self.pipe.send(CopyOn())
+        yield
+        self.pipe.send(Send(0))
+
+    def _ask(self, kind: Kind, blocks: Sequence[int]) -> None:
+        self.pipe.send(Offer(kind, str(next(self._numbers)), tuple(blocks)))
+
+    def _pull(self, kind: Kind, into: Sequence[int]) -> float:
+        """Pull what was offered next; when that was."""
         offered = self.pipe.recv()
         assert isinstance(offered, Offered)
-        asked = time.perf_counter()
-        sink.pull(offered.ticket, ours)
-        service = self.connectors[kind].service
-        while not (arrived := sink.poll()):
+        self._pulled_at = time.perf_counter()
+        self.connectors[kind].sink.pull(offered.ticket, into)
+        return offered.at
+
+    def _arrive(self, kind: Kind, number: int) -> None:
+        sink, service = self.connectors[kind].sink, self.connectors[kind].service
+        while number:
             select.select([service.news_fd], [], [])
             service.clear_news()
-        now = time.perf_counter()
-        if (error := arrived[0].error) is not None:
-            raise error
-        return Stages(offered.at, asked, watch.ordered, watch.read_at, now)
+            for arrived in sink.poll():
+                number -= 1
+                if arrived.error is not None:
+                    raise arrived.error
 
     def read_raw(self, theirs: Sequence[int], ours: Sequence[int]) -> float:
         """Seconds for the same bytes by NIXL alone."""
-        self.pipe.send(Drive())
+        if self.raw.driven:
+            self.pipe.send(Drive())
         return self.raw.read(theirs, ours)
 
     def receive(self, num_bytes: int) -> float:
@@ -149,6 +184,7 @@ def open_pair(num_bytes: int, block_bytes: int) -> Iterator[Pair]:
         connector.start()
     ours.send(Drive())
     raw.meet(ready.card, ready.address)
+    raw.read([0], [0])  # while the other side is driven: the connection is made
     yield Pair(memory, ours, raw, PlainSocket(plain, memory), connectors, watched, numbers)
     ours.send(End())
     delivered, asked = ours.recv(), next(numbers)

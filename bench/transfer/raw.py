@@ -1,6 +1,7 @@
 """Floors: NIXL called by hand, a plain socket, and memcpy. Nobody could be much faster."""
 
 import ctypes
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -10,6 +11,8 @@ import numpy as np
 from nixl_cu12._api import nixl_agent, nixl_agent_config, nixl_prepped_dlist_handle
 
 from bench.transfer.memory import Memory
+
+CPU_TRANSPORTS = "tcp,sm"  # as the connector has it
 
 
 @dataclass(slots=True)
@@ -24,6 +27,7 @@ class RawNixl:
     @classmethod
     def open(cls, name: str, memory: Memory) -> "RawNixl":
         """UCX_TLS decides about the transports, as it does for the connector."""
+        os.environ.setdefault("UCX_TLS", CPU_TRANSPORTS)
         agent = nixl_agent(name, nixl_agent_config(enable_prog_thread=False, backends=["UCX"]))
         agent.register_memory([(memory.address, memory.num_bytes, 0, "")], "DRAM")
         return cls(agent, memory)
@@ -32,6 +36,11 @@ class RawNixl:
     def card(self) -> bytes:
         """What the other side needs."""
         return bytes(self.agent.get_agent_metadata())
+
+    @property
+    def driven(self) -> bool:
+        """Whether a read needs the other side to poll: not where memory is shared."""
+        return "sm" not in os.environ.get("UCX_TLS", CPU_TRANSPORTS).split(",")
 
     def drive(self) -> None:
         """Make progress for the other side."""

@@ -1,5 +1,6 @@
 """The other process: offers blocks, lends its memory to raw NIXL, answers a plain socket."""
 
+import ctypes
 import socket
 import time
 from collections.abc import Mapping
@@ -37,6 +38,10 @@ class Send(msgspec.Struct, frozen=True):
 
 class Drive(msgspec.Struct, frozen=True):
     """Poll the raw agent until the next message; not answered."""
+
+
+class CopyOn(msgspec.Struct, frozen=True):
+    """Copy the memory's first half onto its second until the next message; not answered."""
 
 
 class End(msgspec.Struct, frozen=True):
@@ -91,15 +96,19 @@ class Source:
     raw: RawNixl
     delivered: int = 0
 
-    def hear(self, message: Offer | Send | Drive) -> None:
+    def hear(self, message: Offer | Send | Drive | CopyOn) -> None:
         """Do as one message says."""
         if isinstance(message, Offer):
             self._offer(message)
         elif isinstance(message, Send):
             self.plain.sendall(self.memory.bytes[: message.num_bytes])
-        else:
+        elif isinstance(message, Drive):
             while not self.pipe.poll():
                 self.raw.drive()
+        else:
+            half = self.memory.num_bytes // 2
+            while not self.pipe.poll():
+                ctypes.memmove(self.memory.address + half, self.memory.address, half)
 
     def settle(self) -> None:
         """Count what was delivered since the last call."""

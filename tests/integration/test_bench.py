@@ -56,6 +56,7 @@ async def test_an_endpoint_that_refuses_ends_it_with_its_words() -> None:
 
 def test_hand_overs_are_measured_beside_floors() -> None:
     sizes = ["--sizes", "4096", "--sizes", "131072", "--turns", "2", "--fixed-runs", "2"]
+    sizes += ["--no-steps"]
     command = [sys.executable, "-m", "bench.transfer", *sizes]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
@@ -63,7 +64,17 @@ def test_hand_overs_are_measured_beside_floors() -> None:
     for size in ("4 KiB", "128 KiB"):
         of_size = [line for line in lines if line.startswith(f"{size:>8} ")]
         assert len(of_size) == 2 * 5  # contiguous and scattered
-        assert all(" GB/s, p50 " in line for line in of_size)
+        assert all(" GB/s; alone p50 " in line for line in of_size)
     assert sum("of raw nixl" in line for line in lines) == 4
     assert sum("of plain socket" in line for line in lines) == 4
     assert sum("offer to Arrived less bytes" in line for line in lines) == 4
+
+
+def test_a_split_prompt_is_timed_beside_an_unsplit_one() -> None:
+    sizes = ["--prompt-tokens", "40", "--output-tokens", "4", "--runs", "2"]
+    command = [sys.executable, "-m", "bench.handover", "--shape", "tiny", *sizes]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert ran.returncode == 0, ran.stderr
+    said = [line.partition(": ")[0].strip() for line in ran.stdout.splitlines()]
+    assert said[1] == "split"
+    assert {"alone", "one HTTP hop", "first token", "second after it"} < set(said)

@@ -94,13 +94,18 @@ class Endless:
         instead_of.close()
         self.sent = self.received = 0
 
-    def send(self, data: memoryview) -> int:
-        self.sent += len(data)
+    def send(self, data: bytearray) -> int:
         return len(data)
 
-    def recv_into(self, data: memoryview) -> int:
-        self.received += len(data)
-        return len(data)
+    def sendmsg(self, views: Sequence[memoryview]) -> int:
+        count = sum(map(len, views))
+        self.sent += count
+        return count
+
+    def recvmsg_into(self, views: Sequence[memoryview]) -> tuple[int]:
+        count = sum(map(len, views))
+        self.received += count
+        return (count,)
 
     def recv(self, _: int) -> bytes:
         raise BlockingIOError

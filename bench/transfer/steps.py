@@ -1,0 +1,59 @@
+"""What transfers cost the engine in whose process they run: a step's time beside them."""
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.transfer.figures import MIB
+from bench.transfer.pair import Pair
+from bench.transfer.source import KINDS, Kind
+
+MOVED = 64 * MIB
+BATCH, CONTEXT, STEPS = 8, 128, 200
+
+
+def measure(pair: Pair) -> Iterator[tuple[str, float]]:
+    """Median seconds of a step of 8 sequences on one thread: what runs beside it, and how long.
+
+    The model is small, so that a step is many calls, each of which wants the interpreter.
+    """
+    import torch  # seconds that other measurements do without
+
+    from bench.checkpoint import write_checkpoint
+    from bench.engine.ours import Ours
+    from bench.engine.work import SHAPES
+    from engine.settings import EngineConfig
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        write_checkpoint(Path(folder), SHAPES["tiny"], dtype=torch.bfloat16)
+        settings = EngineConfig(model=folder, threads=1)
+        ours = Ours.load(settings, SHAPES["tiny"], BATCH, CONTEXT + STEPS + 1)
+        ours.step_s(BATCH, CONTEXT, STEPS)
+        yield "nothing", ours.step_s(BATCH, CONTEXT, STEPS)
+        with pair.copying():
+            yield "memcpy in another process", ours.step_s(BATCH, CONTEXT, STEPS)
+        for kind in KINDS:
+            with _moving(pair, kind):
+                yield f"hand-overs by {kind}", ours.step_s(BATCH, CONTEXT, STEPS)
+
+
+@contextmanager
+def _moving(pair: Pair, kind: Kind) -> Iterator[None]:
+    """One hand-over after the other, by a thread that only waits for them."""
+    over = threading.Event()
+    blocks = list(range(min(MOVED, pair.memory.num_bytes) // pair.memory.block_bytes))
+
+    def move() -> None:
+        while not over.is_set():
+            pair.hand_over(kind, blocks, blocks)
+
+    thread = threading.Thread(target=move, name="mover")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
