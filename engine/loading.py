@@ -21,6 +21,7 @@ from engine.pooling.reading import read_pooling
 from engine.scheduling.drafting import NgramDrafter
 from engine.scheduling.room import Limits
 from engine.settings import EngineConfig, read_speculative_config
+from engine.tiers.opening import check_tiers, open_tiers
 from engine.torch_engine import TorchEngine
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ def load_engine(config: EngineConfig) -> TorchEngine:
 
 
 def _decoder_engine(checkpoint: Checkpoint, config: EngineConfig) -> TorchEngine:
+    check_tiers(config)
     _set_threads(config)
     shape, device = read_config(checkpoint, config.model_impl), torch.device(config.device)
     dtype, max_len = _dtype(config.dtype, shape.dtype), _max_len(config, shape)
@@ -74,6 +76,9 @@ def _decoder_engine(checkpoint: Checkpoint, config: EngineConfig) -> TorchEngine
     batch_tokens = config.max_num_batched_tokens or _batch_tokens(device)
     limits = Limits(batch_tokens, config.max_num_seqs, max_len)
     engine = TorchEngine.build(info, model, memory, limits, pooler=pooler)
+    tiers = open_tiers(config, info, memory)
+    if tiers is not None:
+        engine.put_below(tiers)
     if config.speculative_config is not None:
         foretell = read_speculative_config(config.speculative_config)
         engine.scheduler.drafter = NgramDrafter(foretell)

@@ -44,6 +44,8 @@ class EngineConfig:
     `kv_cache_memory_bytes` bounds the KV blocks, `threads` the cores of the CPU. `cpu_kernels`
     are `native`, `torch`, or `auto`: native if they can be had. `quantization` is `int8` or
     nothing. `speculative_config` is JSON of a SpeculativeConfig; None foretells nothing.
+    `kv_offloading_size` is GiB of host memory below a GPU's KV memory, `kv_disk_size` GiB of
+    disk below that, at `kv_disk_path`; None: no such tier.
     """
 
     model: str
@@ -60,3 +62,6 @@ class EngineConfig:
     cpu_kernels: str = "auto"
     quantization: str | None = None
     speculative_config: str | None = None
+    kv_offloading_size: float | None = None
+    kv_disk_path: str | None = None
+    kv_disk_size: float = 16.0

@@ -1,5 +1,6 @@
 """The settings of one node; its command line, variables and file are made from this."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,6 +50,12 @@ class ServingOptions:
     """Memory for KV blocks. Default: what all seats need, at most a quarter of what is free."""
     enable_prefix_caching: bool = True
     """Whether KV of earlier prompts is used again."""
+    kv_offloading_size: float | None = None
+    """GiB of host memory for KV blocks that a GPU's memory forgets. Default: none."""
+    kv_disk_path: str | None = None
+    """Folder for KV blocks that the memory above it forgets. Default: none."""
+    kv_disk_size: float = 16.0
+    """GiB that each node keeps at --kv-disk-path."""
     generation_config: str = "auto"
     """Defaults of sampling: auto takes the model's file, vllm none, a folder another file."""
     max_logprobs: int = 20
@@ -80,8 +87,20 @@ class ServingOptions:
         at_least(0, "drain_timeout_s", self.drain_timeout_s)
         at_least(-1, "max_logprobs", self.max_logprobs)
         not_empty(self)
+        self._check_tiers()
         if self.speculative_config is not None:
             read_speculative_config(self.speculative_config)
+
+    def _check_tiers(self) -> None:
+        for name in ("kv_offloading_size", "kv_disk_size"):
+            size = getattr(self, name)
+            if size is not None and not 0 < size < math.inf:
+                flag = "--" + name.replace("_", "-")
+                raise ValueError(f"{flag} {size} has to be more than 0, and finite")
+        tiered = self.kv_offloading_size is not None or self.kv_disk_path is not None
+        if tiered and not self.enable_prefix_caching:
+            flag = "--kv-disk-path" if self.kv_disk_path else "--kv-offloading-size"
+            raise ValueError(f"{flag} goes with --enable-prefix-caching only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

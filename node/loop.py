@@ -58,8 +58,8 @@ class NodeLoop:
 
     @property
     def is_early(self) -> bool:
-        """Whether a leg waits for its grammar, and so for another `prepare`."""
-        return bool(self._early)
+        """Whether a leg waits for its grammar, or for KV from disk: for another `prepare`."""
+        return bool(self._early) or self.engine.load.fetching > 0
 
     def submit(self, request: Request, leg: Leg, since: float) -> Sequence[News]:
         """Queue one leg that came at `since`; request ids are unique on this node for good."""

@@ -1,6 +1,6 @@
 """What a node counts, in Prometheus' words; docs/reference/metrics.md explains each."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter
@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from api.generator import Event, FailedEvent, PooledEvent, PromptEvent, StageEvent, TokenEvent
-from engine.api import EngineLoad
+from engine.api import EngineLoad, TierLoad
 from node.ipc import NO_LOAD, News
 
 
@@ -42,6 +42,34 @@ class LoadCollector(Collector):
         for reason, count in self.load_failures.items():
             failures.add_metric([reason], count)
         yield failures
+        yield from _of_tiers(load.tiers)
+
+
+def _of_tiers(tiers: Sequence[TierLoad]) -> Iterator[Metric]:
+    """One sample for each tier below KV memory; none where there are none."""
+    for kind, name, meaning, values in (
+        (GaugeMetricFamily, "on", "1 until it fails.", [one.on for one in tiers]),
+        (GaugeMetricFamily, "blocks", "KV blocks in it.", [one.blocks for one in tiers]),
+        (CounterMetricFamily, "stored", "Blocks it took in.", [one.stored for one in tiers]),
+        (CounterMetricFamily, "loaded", "Blocks it gave back.", [one.loaded for one in tiers]),
+        (CounterMetricFamily, "missed", "Blocks not in it.", [one.misses for one in tiers]),
+        (
+            CounterMetricFamily,
+            "stored_bytes",
+            "Bytes it took in.",
+            [one.stored * one.block_bytes for one in tiers],
+        ),
+        (
+            CounterMetricFamily,
+            "loaded_bytes",
+            "Bytes it gave back.",
+            [one.loaded * one.block_bytes for one in tiers],
+        ),
+    ):
+        family = kind(f"pdserve_kv_tier_{name}", meaning, labels=["tier"])
+        for tier, value in zip(tiers, values, strict=True):
+            family.add_metric([tier.tier], value)
+        yield family
 
 
 @dataclass(slots=True)

@@ -57,12 +57,12 @@ class TierBook:
     _ended: list[RequestId] = field(default_factory=list)
     _in_host: _Counts = field(default_factory=_Counts)
     _on_disk: _Counts = field(default_factory=_Counts)
-    _had_disk: bool = field(init=False)
+    _had_disk: bool = False
     _pinned: int = 0  # by fetches; a key that several want counts as often
 
-    def __post_init__(self) -> None:
-        """Whether there ever was a disk is told even when it is gone."""
-        self._had_disk = self.disk is not None
+    def add_disk(self, disk: DiskBook) -> None:
+        """From the beginning on; that there was one is told even when it is gone."""
+        self.disk, self._had_disk = disk, True
 
     def keep(self, key: bytes, block: int) -> None:
         """KV memory is about to forget a block: keep its bytes, if there is a slot."""

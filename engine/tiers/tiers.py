@@ -25,6 +25,9 @@ class Disk(Protocol):
     def broken(self) -> bool:
         """It failed for good: all that comes fails."""
 
+    def close(self) -> None:
+        """End what is submitted, then all of it."""
+
 
 @dataclass(slots=True)
 class Tiers:
@@ -65,6 +68,11 @@ class Tiers:
             self._since = {one: self._since.get(one, now) for one in self.book.waiting}
         if wait:
             self._copied.wait()
+
+    def close(self) -> None:
+        """For whoever goes on without the engine; a process may just end."""
+        if self.disk is not None:
+            self.disk.close()
 
     def _end_waits(self) -> None:
         now = self.clock()

@@ -42,6 +42,9 @@ class ScriptedDisk:
             news.append((job, self._carry_out(job)))
         return news
 
+    def close(self) -> None:
+        """Nothing to do."""
+
     def _carry_out(self, job: Job) -> bool:
         slot = self._host.slots[job.slot]
         self.broken = self.broken or self._happens("breaks")
@@ -73,7 +76,9 @@ def put_tiers_under(
     """Real books, real copies, over the fake engine's bytes."""
     memory = torch.frombuffer(engine.memory, dtype=torch.uint8).view(engine.kv.num_blocks, -1)
     host = HostMemory(memory, slots)
-    book = TierBook(HostBook(slots), memory.shape[1], DiskBook(places) if disk else None)
+    book = TierBook(HostBook(slots), memory.shape[1])
+    if disk:
+        book.add_disk(DiskBook(places))
     engine.kv.below = book
     engine.tiers = tiers = Tiers(book, host, disk(host) if disk else None, clock)
     return tiers

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import UnusableTier
 from engine.request import Sampling
 from engine.tiers.book import TierBook
 from engine.tiers.host_book import HostBook
@@ -59,3 +60,55 @@ def test_an_evicted_prompt_is_known_again(llama: Path) -> None:
     engine.generate(longest)
     (admitted,) = engine.schedule()
     assert admitted.cached_tokens == 88
+
+
+def disked(llama: Path, path: Path, **settings: object) -> TorchEngine:
+    """Blocks for one sequence and a bit, over a disk."""
+    token_bytes = load(llama, block_size=1).kv_regions[0].block_bytes
+    small = {
+        "max_model_len": 110,
+        "block_size": 4,
+        "kv_cache_memory_bytes": 112 * token_bytes,
+        "kv_disk_path": str(path),
+        "kv_disk_size": 0.001,
+    }
+    return load(llama, **{**small, **settings})
+
+
+def close(engine: TorchEngine) -> None:
+    assert engine.tiers is not None
+    engine.tiers.close()
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_a_restart_finds_what_was_evicted_and_says_the_same(
+    llama: Path, sampling: Sampling, tmp_path: Path
+) -> None:
+    asked = requests(PROMPTS, sampling)
+    alone = load(llama, enable_prefix_caching=False)
+    golden = [run(alone, [request])[0] for request in asked]
+    for restarts in range(3):
+        engine = disked(llama, tmp_path)
+        assert run(engine, asked) == golden
+        close(engine)
+        assert engine.load.tiers[1].loaded > 0 or restarts == 0
+        assert_idle(engine)
+
+
+def test_blocks_of_another_size_or_type_are_never_read(llama: Path, tmp_path: Path) -> None:
+    asked = requests(PROMPTS)
+    first = disked(llama, tmp_path)
+    run(first, asked)
+    close(first)
+    for other in ({"block_size": 8}, {"dtype": "bfloat16"}):
+        engine = disked(llama, tmp_path, **other)
+        assert engine.load.tiers[1].blocks == 0
+        close(engine)
+    again = disked(llama, tmp_path)
+    assert again.load.tiers[1].blocks > 0
+    close(again)
+
+
+def test_memory_below_memory_is_refused(llama: Path) -> None:
+    with pytest.raises(UnusableTier, match="--kv-offloading-size"):
+        load(llama, kv_offloading_size=1.0)

@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from random import Random
 
+from api.generator import Leg
 from engine.request import Request, RequestId, Sampling
 from engine.tiers.tiers import Tiers
+from kv_transfer.local import LocalSink, LocalSource
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone
+from tests.fakes.node import node_loop
 from tests.fakes.tiers import ScriptedDisk, put_tiers_under
 
 LONG = tuple(range(16))
@@ -222,3 +225,17 @@ def test_a_slot_is_not_given_away_while_the_disk_fills_it() -> None:
     engine.turn()
     tiers.book.check()
     assert run(engine, ask("again"))[1] == alone(ask("again"))
+
+
+def test_a_node_looks_again_soon_while_kv_comes_from_disk() -> None:
+    engine, _, disk, _ = on_disk()
+    regions = engine.kv_regions
+    source = LocalSource("e", ("h", 1), regions, "fake", float)
+    loop = node_loop(engine, source, LocalSink({}, regions, "fake", float), float)
+    disk.stopped = True
+    loop.submit(ask("waits"), Leg(), 0.0)
+    loop.prepare()
+    assert loop.is_early
+    disk.stopped = False
+    loop.prepare()
+    assert not loop.is_early

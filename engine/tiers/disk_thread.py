@@ -1,0 +1,91 @@
+"""The thread that reads and writes blocks on disk, so that the engine never waits for it."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from engine.tiers.host_memory import Copied, HostMemory
+from engine.tiers.moves import Job, Way
+from engine.tiers.slab import Slab
+
+log = logging.getLogger(__name__)
+
+
+class DiskThread:
+    """Owns a slab. Reads go before writes, either in their order, one at a time.
+
+    After the first error nothing is read or written any more, and every job fails.
+    """
+
+    def __init__(self, slab: Slab, host: HostMemory) -> None:
+        self._slab, self._slots = slab, host.slots.numpy()
+        self._reads: deque[tuple[Job, Copied]] = deque()
+        self._writes: deque[tuple[Job, Copied]] = deque()
+        self._finished: deque[tuple[Job, bool]] = deque()
+        self._work = threading.Condition()
+        self._ends = False
+        self._broken = False
+        self._thread = threading.Thread(target=self._run, name="kv-disk", daemon=True)
+        self._thread.start()
+
+    @property
+    def broken(self) -> bool:
+        """It failed for good."""
+        return self._broken
+
+    def submit(self, jobs: Sequence[Job], after: Copied) -> None:
+        """Begin with them once those copies are done."""
+        with self._work:
+            for job in jobs:
+                queue = self._reads if job.way is Way.READ else self._writes
+                queue.append((job, after))
+            self._work.notify()
+
+    def finished(self) -> Sequence[tuple[Job, bool]]:
+        """What is over since the last call."""
+        if self._broken:  # there is no thread any more to say so
+            with self._work:
+                self._finished += [(job, False) for job, _ in (*self._reads, *self._writes)]
+                self._reads.clear()
+                self._writes.clear()
+        return [self._finished.popleft() for _ in range(len(self._finished))]
+
+    def close(self) -> None:
+        """Write what is to be written, and end."""
+        with self._work:
+            self._ends = True
+            self._work.notify()
+        self._thread.join()
+        self._slab.close()
+
+    def _run(self) -> None:
+        try:
+            for job, after in self._queued():
+                ok = False
+                try:
+                    after.wait()
+                    ok = self._carry_out(job)
+                finally:
+                    self._finished.append((job, ok))
+        except OSError as error:
+            log.error("the KV tier on disk is off: %s: %s", self._slab.folder, error)
+        finally:
+            self._broken = True
+
+    def _carry_out(self, job: Job) -> bool:
+        slot = self._slots[job.slot].data
+        if job.way is Way.READ:
+            return self._slab.read(job.key, job.place, slot)
+        self._slab.write(job.key, job.place, slot)
+        return True
+
+    def _queued(self) -> Iterator[tuple[Job, Copied]]:
+        while True:
+            with self._work:
+                while not (self._reads or self._writes):
+                    if self._ends:
+                        return
+                    self._work.wait()
+                one = (self._reads or self._writes).popleft()
+            yield one

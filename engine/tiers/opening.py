@@ -1,0 +1,66 @@
+"""From settings to tiers below one engine's KV memory."""
+
+import logging
+import time
+from hashlib import blake2b
+from pathlib import Path
+
+from engine.api import EngineInfo
+from engine.attention.kv_memory import KvMemory
+from engine.errors import UnusableTier
+from engine.settings import EngineConfig
+from engine.tiers.book import TierBook
+from engine.tiers.disk_book import DiskBook
+from engine.tiers.disk_thread import DiskThread
+from engine.tiers.host_book import HostBook
+from engine.tiers.host_memory import HostMemory
+from engine.tiers.slab import Slab
+from engine.tiers.tiers import Tiers
+
+GIB = 1 << 30
+STAGING_SHARE = 1 / 8  # of the blocks of KV memory, on their way to and from the disk
+LEAST_SLOTS = 16
+log = logging.getLogger(__name__)
+
+
+def check_tiers(config: EngineConfig) -> None:
+    """Before anything is loaded; raises UnusableTier for what is of no use."""
+    if config.kv_offloading_size is not None and config.device.startswith("cpu"):
+        raise UnusableTier(
+            "--kv-offloading-size: with --device cpu KV is in host memory already; "
+            "--kv-cache-memory-bytes makes it larger, --kv-disk-path puts a disk below it"
+        )
+
+
+def open_tiers(config: EngineConfig, info: EngineInfo, memory: KvMemory) -> Tiers | None:
+    """None where no tier is asked for; raises UnusableTier."""
+    if config.kv_offloading_size is None and config.kv_disk_path is None:
+        return None
+    blocks = memory.bytes_of_blocks
+    slots = _slots(config, *blocks.shape)
+    host = HostMemory(blocks, slots)
+    book = TierBook(HostBook(slots), blocks.shape[1])
+    if config.kv_disk_path is None:
+        return Tiers(book, host, None, time.monotonic)
+    size = int(config.kv_disk_size * GIB)
+    slab = Slab.open(Path(config.kv_disk_path), _name(info, memory), blocks.shape[1], size)
+    known = slab.known()
+    log.info("%d of %d blocks of KV are on disk: %s", len(known), slab.places, slab.folder)
+    book.add_disk(DiskBook(slab.places, known))
+    return Tiers(book, host, DiskThread(slab, host), time.monotonic)
+
+
+def _slots(config: EngineConfig, num_blocks: int, block_bytes: int) -> int:
+    if config.kv_offloading_size is None:
+        return max(LEAST_SLOTS, int(num_blocks * STAGING_SHARE))
+    slots = int(config.kv_offloading_size * GIB) // block_bytes
+    if slots < LEAST_SLOTS:
+        least = LEAST_SLOTS * block_bytes / GIB
+        raise UnusableTier(f"--kv-offloading-size: blocks of this model need {least:.3g} GiB")
+    return slots
+
+
+def _name(info: EngineInfo, memory: KvMemory) -> str:
+    """Of the folder for such blocks: other weights, types or shapes have another."""
+    layout = info.fingerprint, info.kv_dtype, info.block_size, memory.shape
+    return blake2b(repr(layout).encode(), digest_size=16).hexdigest()

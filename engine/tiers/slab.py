@@ -1,0 +1,154 @@
+"""Blocks in one file of equal places, and a small file that says what is in them.
+
+    blocks   place 0 │ place 1 │ …    a place: a head, the bytes of one KV block, a gap
+    index    entry 0 │ entry 1 │ …    an entry: key, when it was last used, checksum
+    lock     held by the process that uses them
+
+The index is a hint, for a quick start. A place says itself what it is, with checksums over head
+and bytes, and both are looked at whenever it is read. So nothing has to be written in any order
+or flushed: whatever a crash leaves torn does not fit together, and is as good as not there.
+"""
+
+import fcntl
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from errno import ENOSPC
+from pathlib import Path
+from typing import Self
+from zlib import crc32
+
+from engine.errors import UnusableTier
+
+MAGIC = b"pdskv\x00\x00\x01"  # with the version of this format
+HEAD = struct.Struct("<8s16sQII")  # magic, key, bytes, their checksum, the head's
+HEAD_BYTES = 64
+ENTRY = struct.Struct("<16sQI4x")  # key, last use, checksum
+PAGE = 4096
+MOST_AT_ONE_PATH = 64
+OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+NOTHING = bytes(ENTRY.size)
+
+
+class Slab:
+    """`places` of `block_bytes` each. Not for two threads at once.
+
+    What fails raises OSError, a full disk too; what is not as it should be is a miss.
+    """
+
+    def __init__(self, folder: Path, block_bytes: int, places: int, lock: int) -> None:
+        self.folder, self.block_bytes, self.places = folder, block_bytes, places
+        self._stride = -(-(HEAD_BYTES + block_bytes) // PAGE) * PAGE
+        self._lock = lock
+        self._blocks = os.open(folder / "blocks", OPEN, 0o600)
+        self._index = os.open(folder / "index", OPEN, 0o600)
+        self._uses = 0
+
+    @classmethod
+    def open(cls, path: Path, name: str, block_bytes: int, size: int) -> Self:
+        """Of all slabs under `name` at `path`, the first that no process uses.
+
+        It takes at most `size` bytes, and 32 for each block. Raises UnusableTier.
+        """
+        places = size // (-(-(HEAD_BYTES + block_bytes) // PAGE) * PAGE)
+        if places < 1:
+            raise UnusableTier(f"--kv-disk-size: {size} bytes hold no block of {block_bytes}")
+        try:
+            folder, lock = _free_folder(path, name)
+            return cls(folder, block_bytes, places, lock)
+        except OSError as error:
+            raise UnusableTier(f"--kv-disk-path {path}: {error}") from error
+
+    def close(self) -> None:
+        """Others may use it."""
+        for file in (self._blocks, self._index, self._lock):
+            os.close(file)
+
+    def known(self) -> list[tuple[bytes, int]]:
+        """What an earlier run left: keys and places, the least recently used first.
+
+        What is beyond the size of this run is cut off.
+        """
+        os.ftruncate(self._blocks, min(_size(self._blocks), self.places * self._stride))
+        os.ftruncate(self._index, min(_size(self._index), self.places * ENTRY.size))
+        found = sorted(self._entries())
+        self._uses = found[-1][0] + 1 if found else 0
+        latest = {key: place for _, key, place in found}
+        return [(key, place) for _, key, place in found if latest[key] == place]
+
+    def read(self, key: bytes, place: int, into: memoryview) -> bool:
+        """Fill `into` [block_bytes]; False: the block is not there, and `into` is garbage."""
+        head = bytearray(HEAD_BYTES)
+        count = os.preadv(self._blocks, [head, into], place * self._stride)
+        if count != HEAD_BYTES + self.block_bytes or bytes(head) != _head(key, into):
+            os.pwrite(self._index, NOTHING, place * ENTRY.size)
+            return False
+        self._enter(key, place)
+        return True
+
+    def write(self, key: bytes, place: int, block: memoryview) -> None:
+        """Whatever was there is gone."""
+        head = _head(key, block)
+        count = os.pwritev(self._blocks, [head, block], place * self._stride)
+        if count != len(head) + self.block_bytes:
+            raise OSError(ENOSPC, "only part of a block was written")
+        self._enter(key, place)
+
+    def _enter(self, key: bytes, place: int) -> None:
+        self._uses += 1
+        os.pwrite(self._index, _entry(key, self._uses, place), place * ENTRY.size)
+
+    def _entries(self) -> Iterator[tuple[int, bytes, int]]:
+        """Last use, key and place, of those that are whole and whose place is in the file."""
+        written = os.pread(self._index, self.places * ENTRY.size, 0)
+        there = _size(self._blocks) // self._stride + 1
+        for place in range(min(there, len(written) // ENTRY.size)):
+            at = place * ENTRY.size
+            entry = written[at : at + ENTRY.size]
+            key, used, _ = ENTRY.unpack(entry)
+            if entry == _entry(key, used, place):
+                yield used, key, place
+
+
+def _head(key: bytes, block: memoryview) -> bytes:
+    said = HEAD.pack(MAGIC, key, len(block), crc32(block), 0)
+    said = HEAD.pack(MAGIC, key, len(block), crc32(block), crc32(said))
+    return said.ljust(HEAD_BYTES, b"\0")
+
+
+def _entry(key: bytes, used: int, place: int) -> bytes:
+    return ENTRY.pack(key, used, crc32(ENTRY.pack(key, used, place & 0xFFFFFFFF)))
+
+
+def _size(file: int) -> int:
+    return os.fstat(file).st_size
+
+
+def _free_folder(path: Path, name: str) -> tuple[Path, int]:
+    """A folder and its lock, which is held until it is closed or the process ends."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_ours(path / name)
+    for number in range(MOST_AT_ONE_PATH):
+        folder = path / name / str(number)
+        _make_ours(folder)
+        lock = os.open(folder / "lock", OPEN, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+        else:
+            return folder, lock
+    raise UnusableTier(f"--kv-disk-path {path}: {MOST_AT_ONE_PATH} other processes use it")
+
+
+def _make_ours(folder: Path) -> None:
+    """Nobody else may look into it, or put anything there: KV is made of what people say."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise UnusableTier(f"--kv-disk-path: {folder} is not a folder of our own")
+    if found.st_mode & 0o077:
+        raise UnusableTier(f"--kv-disk-path: {folder} is open to others; wanted: mode 0700")
