@@ -72,6 +72,9 @@ def _decoder_engine(checkpoint: Checkpoint, config: EngineConfig) -> TorchEngine
         checkpoint.eos_token_ids,
         pooling,
         config.enable_prefix_caching,
+        kv.layers,
+        kv.parts,
+        kv.width,
     )
     batch_tokens = config.max_num_batched_tokens or _batch_tokens(device)
     limits = Limits(batch_tokens, config.max_num_seqs, max_len)

@@ -1,11 +1,13 @@
 """Copies blocks within one process, as far and as well as a broken link would."""
 
 import ctypes
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kv_transfer.errors import PeerUnreachable
-from kv_transfer.regions import Region, Run
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.regions import Region
+from kv_transfer.spans import both_sides
 
 
 @dataclass(slots=True)
@@ -17,14 +19,16 @@ class Copier:
     left: int | None = None
 
     def copy(
-        self, theirs: Sequence[Region], runs: Iterable[Run], *, spoil: bool
+        self, theirs: Sequence[Region], order: ReadOrder, *, spoil: bool
     ) -> PeerUnreachable | None:
-        """All runs in order; `spoil` makes the first byte of each block wrong.
+        """All runs in order; `spoil` makes the first byte of each block or piece wrong.
 
         The error, if there is one, comes after what was copied before it.
         """
         try:
-            for source, target, length in self._blocks(theirs, runs):
+            self.blocks_copied += sum(run.count for run in order.runs)
+            stretches = self._pieces if order.cut.pieces else self._blocks
+            for source, target, length in stretches(theirs, order):
                 self._one(source, target, length, spoil=spoil)
         except IndexError as error:
             return PeerUnreachable(str(error))
@@ -33,15 +37,22 @@ class Copier:
         return None
 
     def _blocks(
-        self, theirs: Sequence[Region], runs: Iterable[Run]
+        self, theirs: Sequence[Region], order: ReadOrder
     ) -> Iterator[tuple[int, int, int]]:
         """Where each block is, where it goes, and its bytes."""
-        for run in runs:
-            self.blocks_copied += run.count
+        for run in order.runs:
             for index in range(run.count):
                 for there, here in zip(theirs, self.ours, strict=True):
                     source, target = there.at(run.theirs + index), here.at(run.ours + index)
                     yield source, target, here.block_bytes
+
+    def _pieces(
+        self, theirs: Sequence[Region], order: ReadOrder
+    ) -> Iterator[tuple[int, int, int]]:
+        """The same for sides that are not alike."""
+        there, here = both_sides(order, theirs, self.ours)
+        columns = there.address, here.address, here.size
+        yield from zip(*(column.tolist() for column in columns), strict=True)
 
     def _one(self, source: int, target: int, length: int, *, spoil: bool) -> None:
         passes = length if self.left is None else min(length, self.left)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv_transfer.regions import Region, RemoteRegion
+from kv_transfer.spans import Spans
 
 PIECE_BYTES = 32 << 20
 Rows = NDArray[np.uint64]
@@ -30,6 +31,13 @@ def rows_of(regions: Side, firsts: Sequence[int], counts: Sequence[int]) -> Rows
         rows[number, :, 1] = count * region.block_bytes
         rows[number, :, 2] = device_of(region)[1]
     return rows.reshape(-1, 3).view(np.uint64)
+
+
+def rows_in(found: Spans, regions: Side) -> Rows:
+    """[spans, 3], each on the device of its region."""
+    devices = np.array([device_of(region)[1] for region in regions])
+    columns = found.address, found.size, devices[found.region]
+    return np.stack(columns, axis=1).astype(np.uint64)
 
 
 def device_of(region: Region | RemoteRegion) -> tuple[str, int]:

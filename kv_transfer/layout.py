@@ -1,22 +1,95 @@
 """How a node's KV bytes lie, and whose one node can read. Torch-free; travels on the wire."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+VERSION = 1
+MOST_RANKS = 1024
+
+Count = Annotated[int, Meta(ge=1)]
+Ranks = Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+Difference = tuple[str, object, object]
+"""A field, what it is there, and what it is here."""
+EQUAL = ("version", "dtype", "layers", "parts", "kv_heads", "head_dim")
 
 
 class KvLayout(msgspec.Struct, frozen=True):
-    """`block_bytes` has the size of one block in each region."""
+    """A block is [layer, part, head, token, head_dim], in one region for each rank.
+
+    `kv_heads` are the model's, shared out among the ranks (`heads_of`); `parts` are keys and
+    values, or 1 for latents, which every rank has. `block_bytes` has the size of a block in
+    each rank's region. What is not told is 1: a block is then a run of tokens.
+    """
 
     dtype: str
-    block_size: int
-    kv_heads: int
-    block_bytes: tuple[int, ...]
-    tensor_parallel_size: int = 1
+    block_size: Count
+    kv_heads: Count
+    block_bytes: tuple[Count, ...]
+    tensor_parallel_size: Ranks = 1
+    layers: Count = 1
+    parts: Count = 1
+    head_dim: Count = 1
+    version: int = VERSION
+
+    def heads_of(self, rank: int) -> range:
+        """The heads that a rank has; with more ranks than heads, several have the same."""
+        heads, ranks = self.kv_heads, self.tensor_parallel_size
+        if ranks > heads:
+            first = rank // (ranks // heads)
+            return range(first, first + 1)
+        each = heads // ranks
+        return range(rank * each, (rank + 1) * each)
+
+    @property
+    def row_bytes(self) -> int:
+        """What one token has of one head, in one part of one layer."""
+        rows = self.layers * self.parts * len(self.heads_of(0)) * self.block_size
+        return self.block_bytes[0] // rows if self.block_bytes else 0
 
 
 def can_pull(theirs: KvLayout, ours: KvLayout) -> str | None:
-    """None if a node of our layout can read theirs as it is, or else why not."""
-    for name in KvLayout.__struct_fields__:
-        their, our = getattr(theirs, name), getattr(ours, name)
-        if their != our:
-            return f"{name} is {their} there and {our} here"
+    """None if a node of our layout can read theirs, or else why not."""
+    if (found := difference(theirs, ours)) is None:
+        return None
+    name, there, here = found
+    return f"{name} is {there} there and {here} here"
+
+
+def difference(theirs: KvLayout, ours: KvLayout) -> Difference | None:
+    """The first field for whose sake the one cannot read the other; None: they fit.
+
+    Blocks fit where one size divides the other; ranks where they share out heads evenly.
+    """
+    if theirs == ours:
+        return None
+    for name in EQUAL:
+        if getattr(theirs, name) != getattr(ours, name):
+            return _told(name, theirs, ours)
+    small, large = sorted((theirs.block_size, ours.block_size))
+    if large % small:
+        return _told("block_size", theirs, ours)
+    if not (_shares_out(theirs) and _shares_out(ours)):
+        return _told("tensor_parallel_size", theirs, ours)
+    row = ours.row_bytes
+    if not (row and _is_made_of(row, theirs) and _is_made_of(row, ours)):
+        return _told("block_bytes", theirs, ours)
     return None
+
+
+def _told(name: str, theirs: KvLayout, ours: KvLayout) -> Difference:
+    return name, getattr(theirs, name), getattr(ours, name)
+
+
+def _shares_out(layout: KvLayout) -> bool:
+    small, large = sorted((layout.kv_heads, layout.tensor_parallel_size))
+    return large % small == 0
+
+
+def _is_made_of(row_bytes: int, layout: KvLayout) -> bool:
+    """Whether all blocks have the size that follows from the other fields."""
+    ranks = layout.tensor_parallel_size
+    rows = layout.layers * layout.parts * layout.block_size * row_bytes
+    wanted = tuple(rows * len(layout.heads_of(rank)) for rank in range(ranks))
+    return layout.block_bytes == wanted

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 import nixl_cu12._bindings as bindings
 from nixl_cu12._api import nixl_agent, nixl_agent_config, nixl_xfer_handle
 
-from kv_transfer.descriptors import Rows, device_of, pieces, rows_of
+from kv_transfer.descriptors import Rows, device_of, pieces, rows_in, rows_of
 from kv_transfer.errors import PeerUnreachable, TransferCancelled, TransferError
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
 from kv_transfer.regions import Region, RemoteRegion
+from kv_transfer.spans import both_sides
 from kv_transfer.wire import Welcome
 
 CPU_TRANSPORTS = "tcp,sm"
@@ -159,6 +160,9 @@ class NixlMover:
         peer = self._peers.get(order.address)
         if peer is None:
             raise IndexError(f"{order.address} was never met")
+        if order.cut.pieces:
+            there, here = both_sides(order, peer.regions, self.regions)
+            return pieces(rows_in(here, self.regions), rows_in(there, peer.regions))
         counts = [run.count for run in order.runs]
         ours = rows_of(self.regions, [run.ours for run in order.runs], counts)
         theirs = rows_of(peer.regions, [run.theirs for run in order.runs], counts)

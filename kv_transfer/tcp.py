@@ -4,8 +4,10 @@ For machines where NIXL is not to be had. A sink keeps one connection to each so
 asks with the source's secret, which was in the card, and a list of runs; the source answers
 with the bytes of all regions, in the order asked. Requests are answered one after another.
 A stream has no blocks: neighbours on one side are one run there, whatever they are here.
+Where the sides' blocks are not alike, a request says which parts of a block it wants.
 
-    request   length (4 bytes), msgpack of (secret, [(first block, count), …])
+    request   length (4 bytes), msgpack of (secret, [(first block, count), …], None)
+              or of (secret, [(first slot, count), …], what a slot is: spans.py)
     answer    the bytes; a request that makes no sense ends the connection
 """
 
@@ -24,6 +26,7 @@ from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
 from kv_transfer.regions import Region
+from kv_transfer.spans import Ids, Slots, sides, stretches
 from kv_transfer.streams import fill, joined, send_bytes, send_views
 from kv_transfer.wire import Welcome
 
@@ -42,6 +45,7 @@ class _Card(msgspec.Struct, frozen=True):
 class _Request(msgspec.Struct, frozen=True, array_like=True):
     secret: bytes
     runs: tuple[tuple[int, int], ...]
+    slots: Slots | None = None
 
 
 @dataclass(slots=True)
@@ -144,10 +148,11 @@ class TcpMover:
             self._ended.append((order.read_id, unknown))
             return
         runs = tuple(joined((run.theirs, run.count) for run in order.runs))
-        frame = msgspec.msgpack.encode(_Request(link.secret, runs))
+        wanted, into = sides(order.cut)
+        frame = msgspec.msgpack.encode(_Request(link.secret, runs, wanted))
         link.requests += len(frame).to_bytes(LENGTH_BYTES, "big") + frame
         ours = joined((run.ours, run.count) for run in order.runs)
-        link.targets.append((order.read_id, deque(self._views(ours))))
+        link.targets.append((order.read_id, deque(self._views(ours, into))))
         self._drive(order.address, link)
 
     def poll(self) -> Sequence[ReadEnd]:
@@ -187,7 +192,7 @@ class TcpMover:
             for request in _requests(guest.received):
                 if not secrets.compare_digest(request.secret, self.secret):
                     raise ConnectionError("wrong secret")
-                guest.answers.extend(self._views(request.runs))
+                guest.answers.extend(self._views(request.runs, request.slots))
             send_views(guest.connection, guest.answers)
         except SENSELESS:
             alive = False
@@ -209,8 +214,12 @@ class TcpMover:
             self._links.pop(address, None)
             self._end_all(link, PeerUnreachable(f"{address}: {error!r}"))
 
-    def _views(self, runs: Sequence[tuple[int, int]]) -> Iterator[memoryview]:
+    def _views(self, runs: Ids, slots: Slots | None) -> Iterator[memoryview]:
         """The memory of these runs, region by region; IndexError for what lies outside."""
+        if slots is not None:
+            for number, start, size in stretches(slots, runs, self.regions):
+                yield self._memory[number][start : start + size]
+            return
         for region, memory in zip(self.regions, self._memory, strict=True):
             size = region.block_bytes
             for first, count in runs:

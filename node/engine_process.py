@@ -15,13 +15,12 @@ import zmq
 
 from decode_node.worker import DecodeWorker
 from discovery.lifeline import end_with
-from engine.api import Engine
 from engine.errors import EngineError
 from engine.loading import open_engine
 from kv_transfer.checking import Level
 from kv_transfer.factory import KvMemory, build_connector
-from kv_transfer.layout import KvLayout
 from kv_transfer.threaded import Connector
+from node.identity import layout_of
 from node.ipc import (
     BEAT_S,
     EngineJob,
@@ -113,8 +112,7 @@ def main() -> None:
 
 def _load(job: EngineJob, door: "zmq.Socket[bytes]") -> EngineServer:
     engine = open_engine(job.engine)
-    layout = _layout(engine)
-    level = Level.named(job.kv_checksum)
+    layout, level = layout_of(engine), Level.named(job.kv_checksum)
     memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions, level)
     connector = build_connector(
         job.connector,
@@ -132,12 +130,6 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]") -> EngineServer:
     facts = info.fingerprint, layout, info.max_model_len, port, loop.load, info.pooling
     door.send(encode(Ready(*facts)))
     return EngineServer(loop, connector, door)
-
-
-def _layout(engine: Engine) -> KvLayout:
-    info, regions = engine.info, engine.kv_regions
-    block_bytes = tuple(region.block_bytes for region in regions)
-    return KvLayout(info.kv_dtype, info.block_size, info.kv_heads, block_bytes)
 
 
 def _first_line() -> bytes:

@@ -5,8 +5,24 @@ from dataclasses import dataclass
 import msgspec
 
 from discovery.registration import Load, Registration, Role, State
-from engine.api import EngineLoad
+from engine.api import Engine, EngineLoad
+from kv_transfer.layout import KvLayout
 from node.ipc import Ready
+
+
+def layout_of(engine: Engine) -> KvLayout:
+    """How an engine's KV lies: one region for each rank."""
+    info, regions = engine.info, engine.kv_regions
+    return KvLayout(
+        info.kv_dtype,
+        info.block_size,
+        info.kv_heads,
+        tuple(region.block_bytes for region in regions),
+        max(1, len(regions)),
+        layers=info.kv_layers,
+        parts=info.kv_parts,
+        head_dim=info.head_dim,
+    )
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ from proxy.guard import Guard
 from proxy.instances import Instances
 from proxy.metrics import ProxyMetrics
 from proxy.observed import Observed
+from proxy.pairing import differ
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing import LeastLoaded, Policy, RoundRobin
@@ -59,7 +60,7 @@ def run(config: ProxyConfig) -> None:
 
 
 async def _serve(config: ProxyConfig) -> None:
-    registry = Registry(models=config.models)
+    registry = Registry(models=config.models, differ=differ)
     served_by = _bind(config.host, config.port)
     async with AsyncExitStack() as stack:
         door = stack.enter_context(closing(served_by))

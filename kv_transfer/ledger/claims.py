@@ -18,7 +18,8 @@ class Claims:
     def take(self, ticket: KvTicket) -> None:
         """Raises LayoutMismatch, or TicketInUse."""
         if ticket.fingerprint not in (None, self.fingerprint):
-            raise LayoutMismatch(f"{ticket.fingerprint} is not {self.fingerprint}")
+            theirs = ticket.fingerprint
+            raise LayoutMismatch(f"fingerprint is {theirs} there and {self.fingerprint} here")
         if ticket.ticket_id in self._taken:
             raise TicketInUse(ticket.ticket_id)
         self._taken.add(ticket.ticket_id)

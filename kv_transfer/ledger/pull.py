@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from kv_transfer.api import Arrived, Moved, Sealed
 from kv_transfer.checking import Check, Level
+from kv_transfer.cutting import Cut
 from kv_transfer.errors import (
     CorruptKv,
     LayoutMismatch,
@@ -19,7 +20,7 @@ from kv_transfer.errors import (
 )
 from kv_transfer.ledger.sources import Address
 from kv_transfer.ledger.state import State
-from kv_transfer.regions import Run, coalesce
+from kv_transfer.regions import Run
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import Look, News, Settle
 
@@ -35,13 +36,14 @@ class Pull:
     theirs: list[int] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)  # of these, or of none
     level: Level = Level.FULL  # of the least careful of them
-    ordered: int = 0  # blocks whose read was started, or that need none
+    skip: int = 0  # blocks of ours that need no read
+    ordered: int = 0  # slots (cutting.py) whose read was started, or that need none
     in_flight: int = 0  # reads
     sealed: Sealed | None = None
     error: TransferError | None = None
     looked_at: float | None = None
     moving_since: float = 0.0
-    num_blocks: int = 0  # read, or being read
+    num_bytes: int = 0  # read, or being read
     seconds: float = 0.0
 
     @property
@@ -51,7 +53,7 @@ class Pull:
 
     def begin(self, into: Sequence[int], skip: int) -> None:
         """From now on its blocks may be written to."""
-        self.into, self.ordered = into, skip
+        self.into, self.skip = into, skip
         self._follow()
 
     @property
@@ -88,13 +90,13 @@ class Pull:
         self.sealed = news.sealed or self.sealed
         self._follow()
 
-    def mismatch(self) -> LayoutMismatch | None:
+    def mismatch(self, cut: Cut) -> LayoutMismatch | None:
         """Why what is on offer cannot be what was reserved for it."""
         assert self.into is not None
         offered, reserved = len(self.theirs), len(self.into)
-        if offered > reserved or (self.sealed and offered < reserved):
-            return LayoutMismatch(f"{offered} blocks on offer, {reserved} reserved")
-        return None
+        if cut.agree(offered, reserved, complete=self.sealed is not None):
+            return None
+        return LayoutMismatch(f"{offered} blocks on offer, {reserved} reserved")
 
     def unchecked(self, level: Level) -> CorruptKv | None:
         """Why its bytes could not be looked at as carefully as they should be."""
@@ -103,16 +105,20 @@ class Pull:
             return CorruptKv(f"{len(self.theirs)} blocks came without the checksums they need")
         return None
 
-    def take_runs(self) -> tuple[list[Run], Sequence[Check]]:
-        """What can be read and was not ordered yet, and its checksums; it counts as ordered."""
+    def take_runs(self, cut: Cut) -> tuple[list[Run], Sequence[Check]]:
+        """What can be read and was not ordered yet, and its checksums; it counts as ordered.
+
+        In pieces not more than a connector names at a time, and the next when that is here.
+        """
         assert self.into is not None
-        checks = self.checks[self.ordered :]
-        pairs = zip(self.theirs[self.ordered :], self.into[self.ordered :], strict=False)
-        runs = list(coalesce(pairs))
-        if runs:
-            self.ordered = len(self.theirs)
-            self.num_blocks += sum(run.count for run in runs)
-        return runs, checks
+        if cut.pieces and self.in_flight:
+            return [], ()
+        start = max(self.ordered, self.skip * cut.our_slots)
+        runs = cut.runs(self.theirs, self.into, start)
+        count = sum(run.count for run in runs)
+        self.ordered = start + count
+        self.num_bytes += count * cut.slot_bytes
+        return runs, () if cut.pieces else self.checks[start : self.ordered]
 
     def read_begins(self, *, now: float) -> None:
         """One more read is under way."""
@@ -147,13 +153,13 @@ class Pull:
         """Whether it has failed, nothing writes to its blocks any more, and somebody asks."""
         return self.state is State.ENDING and self.in_flight == 0 and not self.is_held
 
-    def end(self, block_bytes: int) -> Arrived:
-        """The last word; a block has `block_bytes` in all regions together."""
+    def end(self) -> Arrived:
+        """The last word."""
         if self.error is not None:
             self.state = self.state.to(_last(self.error))
             return Arrived(self.ticket.ticket_id, error=self.error)
         self.state = self.state.to(State.SETTLED)
-        moved = Moved(self.num_blocks * block_bytes, self.seconds)
+        moved = Moved(self.num_bytes, self.seconds)
         return Arrived(self.ticket.ticket_id, self.sealed, moved=moved)
 
     def _follow(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.api import Arrived
+from kv_transfer.cutting import cut
 from kv_transfer.errors import (
     CorruptKv,
     LayoutMismatch,
@@ -193,7 +194,8 @@ class PullBook:
     def _welcome(self, address: Address, welcome: Welcome, now: float) -> None:
         reason = can_pull(welcome.layout, self.hello.layout)
         if welcome.fingerprint != self.hello.fingerprint:
-            reason = f"fingerprint is {welcome.fingerprint} there"
+            ours = self.hello.fingerprint
+            reason = f"fingerprint is {welcome.fingerprint} there and {ours} here"
         if reason:
             self.lost(address, LayoutMismatch(reason), now=now)
             return
@@ -207,10 +209,11 @@ class PullBook:
         host = self._sources.host(pull.address)
         if not pull.is_reading or host is None:
             return
-        if useless := pull.mismatch() or pull.unchecked(self.hello.level):
+        way = cut(host.layout, self.hello.layout)
+        if useless := pull.mismatch(way) or pull.unchecked(self.hello.level):
             self._give_up(pull, useless, now)
             return
-        if order := self._reads.order(pull, host, now=now):
+        if order := self._reads.order(pull, host, way, now=now):
             self.orders.append(order)
         if pull.is_all_here:
             self._say(pull.address, pull.settle(now=now), now)
@@ -227,4 +230,4 @@ class PullBook:
 
     def _close(self, pull: Pull) -> None:
         del self._pulls[pull.ticket.ticket_id]
-        self.arrived.append(pull.end(sum(self.hello.layout.block_bytes)))
+        self.arrived.append(pull.end())

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.checking import Check
+from kv_transfer.cutting import WHOLE, Cut
 from kv_transfer.ledger.pull import Pull
 from kv_transfer.ledger.sources import Address
 from kv_transfer.regions import Run
@@ -12,15 +13,17 @@ from kv_transfer.wire import Welcome
 
 @dataclass(frozen=True, slots=True)
 class ReadOrder:
-    """Blocks to be read from one source; `read_id` comes back when they are here.
+    """Slots to be read from one source; `read_id` comes back when they are here.
 
-    `checks` has what the checksum of each has to be, or nothing.
+    `cut` says what a slot is: a block, where both sides' blocks are alike. `checks` has what
+    the checksum of each has to be, or nothing.
     """
 
     read_id: int
     address: Address
     runs: Sequence[Run]
     checks: Sequence[Check] = ()
+    cut: Cut = WHOLE
 
 
 @dataclass(slots=True)
@@ -30,15 +33,15 @@ class ReadBook:
     _open: dict[int, tuple[Pull, Welcome]] = field(default_factory=dict)
     _num_reads: int = 0
 
-    def order(self, pull: Pull, host: Welcome, *, now: float) -> ReadOrder | None:
+    def order(self, pull: Pull, host: Welcome, cut: Cut, *, now: float) -> ReadOrder | None:
         """One read of all that can be read by now, of the memory that `host` told of."""
-        runs, checks = pull.take_runs()
+        runs, checks = pull.take_runs(cut)
         if not runs:
             return None
         pull.read_begins(now=now)
         self._num_reads += 1
         self._open[self._num_reads] = pull, host
-        return ReadOrder(self._num_reads, pull.address, runs, checks)
+        return ReadOrder(self._num_reads, pull.address, runs, checks, cut)
 
     def end(self, read_id: int, *, now: float) -> tuple[Pull, Welcome]:
         """It will write no more; whose it was, and who was met at its start."""

@@ -154,6 +154,10 @@ def test_a_registration_has_the_load_of_the_moment() -> None:
         "kv_heads": 2,
         "block_bytes": [4096],
         "tensor_parallel_size": 1,
+        "layers": 1,
+        "parts": 1,
+        "head_dim": 1,
+        "version": 1,
     }
 
 

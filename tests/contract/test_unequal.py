@@ -1,0 +1,208 @@
+"""Whatever two sides' blocks and ranks are like, every connector puts bytes in their place."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+import pytest
+import zmq
+
+from kv_transfer.api import Arrived, KvSink, KvSource, Sealed
+from kv_transfer.errors import LayoutMismatch
+from kv_transfer.layout import KvLayout
+from kv_transfer.local import LocalSink, LocalSource
+from kv_transfer.mover import Mover
+from kv_transfer.nixl import NixlMover
+from kv_transfer.service import Identity, TransferService, bind_router
+from kv_transfer.tcp import TcpMover
+from kv_transfer.threaded import Connector
+from tests.contract.rigs import HERE, TURN_S
+from tests.fakes.sharded import Memory, layout
+
+BLOCKS = 16
+AT = ("source", 1)
+MOST_TURNS = 2000
+
+
+@dataclass
+class Pair:
+    """A source and a sink; `step` lets both do one round."""
+
+    source: KvSource
+    sink: KvSink
+    living: Sequence[TransferService] = ()
+    asked: int = 0
+
+    def step(self) -> list[Arrived]:
+        for one in self.living:
+            one.turn(TURN_S)
+        return list(self.sink.poll())
+
+
+@contextmanager
+def local(theirs: Memory, ours: Memory) -> Iterator[Pair]:
+    source = LocalSource("engine", AT, theirs.regions, "same", float, theirs.layout)
+    sink = LocalSink({AT: source}, ours.regions, "same", float, layout=ours.layout)
+    yield Pair(source, sink)
+
+
+@contextmanager
+def _network(movers: Sequence[Mover], theirs: Memory, ours: Memory) -> Iterator[Pair]:
+    context = zmq.Context[zmq.Socket[bytes]]()
+    living = list[TransferService]()
+    for mover, memory in zip(movers, (theirs, ours), strict=True):
+        router, port = bind_router(context, HERE, 0)
+        name = f"engine-{id(memory)}"
+        identity = Identity(name, HERE, port, "same", memory.layout)
+        living.append(TransferService(identity, memory.regions, mover, context, router))
+    halves = [Connector.over(one) for one in living]
+    yield Pair(halves[0].source, halves[1].sink, living)
+    for one in living:
+        one.end()
+        one.close()
+    context.term()
+
+
+@contextmanager
+def nixl(theirs: Memory, ours: Memory) -> Iterator[Pair]:
+    movers = [NixlMover.start(f"agent-{id(one)}", one.regions) for one in (theirs, ours)]
+    with _network(movers, theirs, ours) as pair:
+        yield pair
+
+
+@contextmanager
+def tcp(theirs: Memory, ours: Memory) -> Iterator[Pair]:
+    movers = [TcpMover.start(HERE, HERE, one.regions) for one in (theirs, ours)]
+    with _network(movers, theirs, ours) as pair:
+        yield pair
+
+
+LATENT = {"heads": 1, "parts": 1, "layers": 3, "row_bytes": 12}
+CASES = {
+    "alike": (layout(4), layout(4)),
+    "blocks twice as large": (layout(4), layout(8)),
+    "blocks half as large": (layout(8), layout(4)),
+    "blocks of one token": (layout(1), layout(8)),
+    "latents, larger": (layout(4, **LATENT), layout(8, **LATENT)),
+    "latents, smaller": (layout(8, **LATENT), layout(4, **LATENT)),
+    "latents on every rank": (layout(4, **LATENT), layout(8, **LATENT, ranks=2)),
+    "TP1 to TP4": (layout(4, heads=4), layout(4, heads=4, ranks=4)),
+    "TP4 to TP1": (layout(4, heads=4, ranks=4), layout(4, heads=4)),
+    "TP2 to TP4": (layout(4, heads=4, ranks=2), layout(4, heads=4, ranks=4)),
+    "TP4 to TP2": (layout(4, heads=8, ranks=4), layout(4, heads=8, ranks=2)),
+    "TP2 with both": (layout(4, ranks=2), layout(4, ranks=2)),
+    "more ranks than heads": (layout(4), layout(4, ranks=4)),
+    "copies on both sides": (layout(4, ranks=4), layout(4, ranks=8)),
+    "from copies": (layout(4, ranks=4), layout(4)),
+    "ranks and blocks": (layout(8, heads=4, ranks=2), layout(4, heads=4, ranks=4)),
+}
+
+
+Maker = Callable[[Memory, Memory], AbstractContextManager[Pair]]
+
+
+@pytest.fixture(params=[local, nixl, tcp], ids=lambda make: make.__name__)
+def make(request: pytest.FixtureRequest) -> Maker:
+    maker: Maker = request.param
+    return maker
+
+
+def blocks_for(kv: KvLayout, tokens: int) -> int:
+    return -(-tokens // kv.block_size)
+
+
+def hand_over(pair: Pair, blocks: list[int], into: list[int], skip: int = 0) -> list[Arrived]:
+    """Block by block, and some rounds in between."""
+    pair.asked += 1
+    ticket, arrived = pair.source.offer(f"r{pair.asked}"), list[Arrived]()
+    pair.sink.pull(ticket, into, skip)
+    for block in blocks:
+        pair.source.extend(ticket.ticket_id, [block])
+        arrived += pair.step()
+    pair.source.seal(ticket.ticket_id, Sealed(1, 7))
+    for _ in range(MOST_TURNS):
+        if arrived:
+            break
+        arrived += pair.step()
+    return arrived
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bytes_land_where_they_belong(make: Maker, case: str) -> None:
+    """Pain 31: of prompts of some lengths, one after another."""
+    theirs, ours = CASES[case]
+    source, sink = Memory(theirs, 2 * BLOCKS), Memory(ours, 2 * BLOCKS)
+    per_token = sum(ours.block_bytes) // ours.block_size
+    slot = min(theirs.block_size, ours.block_size)
+    with make(source, sink) as pair:
+        for tokens in (31, 16, 9, 1):
+            blocks = [(7 * index + tokens) % 32 for index in range(blocks_for(theirs, tokens))]
+            into = [(5 * index + tokens) % 32 for index in range(blocks_for(ours, tokens))]
+            source.write(blocks, range(tokens))
+            sink.clear()
+            (arrived,) = hand_over(pair, blocks, into)
+            assert arrived.error is None
+            assert sink.wrong(into, range(tokens)) == []
+            assert arrived.moved.num_bytes == -(-tokens // slot) * slot * per_token
+
+
+@pytest.mark.parametrize("case", ["blocks twice as large", "blocks half as large"])
+def test_a_prefix_is_skipped_in_blocks_of_the_sink(make: Maker, case: str) -> None:
+    theirs, ours = CASES[case]
+    source, sink = Memory(theirs, BLOCKS), Memory(ours, BLOCKS)
+    blocks = list(range(blocks_for(theirs, 27)))
+    into = list(reversed(range(blocks_for(ours, 27))))
+    source.write(blocks, range(27))
+    with make(source, sink) as pair:
+        (arrived,) = hand_over(pair, blocks, into, skip=1)
+    assert arrived.error is None
+    assert sink.wrong(into, range(ours.block_size, 27)) == []
+    size = sum(ours.block_bytes)
+    assert not any(sink.ranks[0][into[0] * size : (into[0] + 1) * size])
+
+
+def test_a_small_final_block_moves_before_the_large_one_is_full(make: Maker) -> None:
+    source, sink = Memory(layout(4), BLOCKS), Memory(layout(8), BLOCKS)
+    source.write([5, 6], range(8))
+    with make(source, sink) as pair:
+        ticket = pair.source.offer("r")
+        pair.sink.pull(ticket, [2])
+        pair.source.extend(ticket.ticket_id, [5])
+        for _ in range(MOST_TURNS):
+            assert pair.step() == []
+            if not sink.wrong([2], range(4)):
+                break
+        assert sink.wrong([2], range(4)) == []
+        assert len(sink.wrong([2], range(8))) == 4 * 8  # layers, parts, heads
+
+
+@pytest.mark.parametrize(("offered", "reserved"), [(3, 1), (1, 2), (4, 1), (2, 2)])
+def test_counts_that_cannot_be_of_one_prompt_are_a_mismatch(
+    make: Maker,
+    offered: int,
+    reserved: int,
+) -> None:
+    source, sink = Memory(layout(4), BLOCKS), Memory(layout(8), BLOCKS)
+    with make(source, sink) as pair:
+        (arrived,) = hand_over(pair, list(range(offered)), list(range(reserved)))
+    assert isinstance(arrived.error, LayoutMismatch)
+
+
+REFUSED = {
+    "block_size": layout(12),
+    "dtype": KvLayout("float16", 4, 2, (96,), 1, 2, 2, 3),
+    "head_dim": layout(8, row_bytes=4),
+    "layers": layout(8, layers=3),
+    "parts": layout(8, parts=1),
+    "kv_heads": layout(8, heads=4),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_another_layout_is_refused_by_name(make: Maker, name: str) -> None:
+    theirs, ours = layout(8), REFUSED[name]
+    with make(Memory(theirs, BLOCKS), Memory(ours, BLOCKS)) as pair:
+        (arrived,) = hand_over(pair, [0], [0])
+    there, here = getattr(theirs, name), getattr(ours, name)
+    assert isinstance(arrived.error, LayoutMismatch)
+    assert str(arrived.error) == f"{name} is {there} there and {here} here"

@@ -1,0 +1,138 @@
+"""Whatever `can_pull` says yes to arrives byte for byte; what it says no to is named."""
+
+import msgspec
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from kv_transfer.api import Arrived, Sealed
+from kv_transfer.cutting import cut
+from kv_transfer.layout import VERSION, KvLayout, can_pull
+from kv_transfer.local import LocalSink, LocalSource
+from tests.fakes.sharded import Memory, layout
+
+AT = ("source", 1)
+BLOCKS = 12
+sizes = st.sampled_from([1, 2, 3, 4, 6, 8, 16])
+layouts = st.builds(
+    layout,
+    sizes,
+    ranks=st.integers(1, 6),
+    heads=st.sampled_from([1, 2, 4]),
+    layers=st.integers(1, 2),
+    parts=st.integers(1, 2),
+    row_bytes=st.sampled_from([1, 3]),
+)
+
+
+def blocks_for(kv: KvLayout, tokens: int) -> int:
+    return -(-tokens // kv.block_size)
+
+
+def pull(
+    source: Memory, sink: Memory, blocks: list[int], into: list[int], skip: int
+) -> Arrived:
+    """All of it, published block by block."""
+    here = LocalSource("engine", AT, source.regions, "same", float, source.layout)
+    there = LocalSink({AT: here}, sink.regions, "same", float, layout=sink.layout)
+    ticket = here.offer("r")
+    there.pull(ticket, into, skip)
+    arrived = list[Arrived]()
+    for block in blocks:
+        here.extend(ticket.ticket_id, [block])
+        arrived += there.poll()
+    here.seal(ticket.ticket_id, Sealed(1, 7))
+    for _ in range(10):
+        arrived += there.poll()
+    (ended,) = arrived
+    return ended
+
+
+@given(theirs=layouts, ours=layouts, data=st.data())
+def test_what_can_be_pulled_arrives_and_nothing_else_is_touched(
+    theirs: KvLayout, ours: KvLayout, data: st.DataObject
+) -> None:
+    reason = can_pull(theirs, ours)
+    if reason is not None:
+        assert reason.split(" is ")[0] in KvLayout.__struct_fields__
+        return
+    most = BLOCKS * min(theirs.block_size, ours.block_size)
+    tokens = data.draw(st.integers(1, min(most, 40)))
+    source, sink = Memory(theirs, BLOCKS), Memory(ours, BLOCKS)
+    order = st.permutations(range(BLOCKS))
+    blocks = data.draw(order)[: blocks_for(theirs, tokens)]
+    into = data.draw(order)[: blocks_for(ours, tokens)]
+    skip = data.draw(st.integers(0, tokens // ours.block_size))
+    source.write(blocks, range(tokens))
+    arrived = pull(source, sink, blocks, into, skip)
+    assert arrived.error is None
+    kept = skip * ours.block_size
+    assert sink.wrong(into, range(kept, tokens)) == []
+    for memory, size in zip(sink.ranks, ours.block_bytes, strict=True):
+        for block in set(range(BLOCKS)) - set(into[skip:]):
+            assert not any(memory[block * size : (block + 1) * size])
+
+
+@given(theirs=layouts, ours=layouts)
+def test_what_fits_one_way_fits_the_other(theirs: KvLayout, ours: KvLayout) -> None:
+    assert (can_pull(theirs, ours) is None) == (can_pull(ours, theirs) is None)
+    assert can_pull(ours, ours) is None
+
+
+@given(theirs=layouts, ours=layouts)
+def test_pieces_are_as_few_as_both_sides_allow(theirs: KvLayout, ours: KvLayout) -> None:
+    """And they make up all that we have, once."""
+    assume(can_pull(theirs, ours) is None)
+    way = cut(theirs, ours)
+    assert way.slot_bytes == sum(ours.block_bytes) // way.our_slots
+    for one, two in zip(way.pieces, way.pieces[1:], strict=False):
+        assert not one.precedes(two)
+
+
+CHANGES = {
+    "dtype": "float16",
+    "layers": 3,
+    "parts": 1,
+    "kv_heads": 4,
+    "head_dim": 5,
+    "version": VERSION + 1,
+    "block_size": 24,
+    "tensor_parallel_size": 3,
+    "block_bytes": (7,),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_mismatch_names_the_field_and_the_two_values(name: str) -> None:
+    ours = layout(16)
+    theirs = msgspec.structs.replace(ours, **{name: CHANGES[name]})
+    here = getattr(ours, name)
+    assert can_pull(theirs, ours) == f"{name} is {CHANGES[name]} there and {here} here"
+
+
+def test_ranks_that_do_not_share_out_the_heads_evenly_fit_nobody_else() -> None:
+    uneven = msgspec.structs.replace(layout(16, heads=6), tensor_parallel_size=4)
+    assert can_pull(uneven, layout(16, heads=6)) == "tensor_parallel_size is 4 there and 1 here"
+
+
+def test_alike_sides_read_whole_blocks() -> None:
+    way = cut(layout(16), layout(16))
+    assert (way.pieces, way.our_slots) == ((), 1)
+
+
+def test_latents_of_two_block_sizes_are_one_piece_for_each_layer() -> None:
+    """Three layers of one head."""
+    shape = {"heads": 1, "parts": 1, "layers": 3}
+    assert len(cut(layout(16, **shape), layout(32, **shape)).pieces) == 3
+
+
+def test_a_slice_of_heads_is_one_piece_for_each_layer_and_part() -> None:
+    way = cut(layout(16, heads=8), layout(16, heads=8, ranks=4))
+    assert [piece.our_rank for piece in way.pieces] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    assert {piece.size for piece in way.pieces} == {2 * 16 * 3}
+
+
+def test_copies_of_a_head_are_read_in_turns() -> None:
+    """Four ranks have two heads: each of ours reads the copy of another."""
+    way = cut(layout(16, ranks=4), layout(16, ranks=8))
+    assert sorted({piece.their_rank for piece in way.pieces}) == [0, 1, 2, 3]
