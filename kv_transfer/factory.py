@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import zmq
 
 from kv_transfer.checking import Level
+from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
 from kv_transfer.mover import Mover
 from kv_transfer.regions import Region
-from kv_transfer.service import Identity, TransferService, bind_router
+from kv_transfer.service import TransferService
+from kv_transfer.sockets import bind_router
 from kv_transfer.threaded import Connector
 
 CONNECTORS = ("nixl", "tcp")

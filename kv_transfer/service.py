@@ -2,17 +2,19 @@
 
 A ZMQ ROUTER serves the sinks that come to us, a DEALER goes to each source we pull from.
 Everything happens in `turn`, in one thread; the engine's thread talks to it by two queues.
+Only `sweep` is another thread's: where a turn does not end, because the mover does not answer,
+it goes on with aborts and leases, so that no block waits for a turn. It has the books whenever
+the mover is asked.
 """
 
 import contextlib
 import logging
-import socket
+import math
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from uuid import getnode
 
 import msgspec
 import zmq
@@ -22,43 +24,31 @@ from kv_transfer.checked import BYTES_AT_ONCE, CheckedMover
 from kv_transfer.checking import Level
 from kv_transfer.checksums import BlockSums
 from kv_transfer.errors import PeerUnreachable, TransferError
+from kv_transfer.identity import Identity, this_machine
 from kv_transfer.junk import JunkCount
-from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import Mover
 from kv_transfer.regions import Region, describe
-from kv_transfer.wire import Hello, Welcome, decode_from_sink, decode_from_source, encode
+from kv_transfer.sockets import Wakeup, open_dealer
+from kv_transfer.wire import (
+    SILENCE_S,
+    Hello,
+    Welcome,
+    decode_from_sink,
+    decode_from_source,
+    encode,
+)
 
 IDLE_TURN_S = 5.0
 OPEN_TURN_S = 0.05
 DRIVEN_TURN_S = 0.001  # while a sink may need our agent to be polled
-READING_PAUSE_S = (
-    0.0001  # between two looks at our own reads: the engine's thread needs the GIL
-)
-LARGEST_MESSAGE = 16 << 20
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+READING_PAUSE_S = 0.0001  # between two looks at our reads: the engine needs the GIL
 
 log = logging.getLogger(__name__)
 Command = Callable[[], None]
 Clock = Callable[[], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who this node is, to other nodes; `host` and `port` are where its side channel is."""
-
-    engine_id: str
-    host: str
-    port: int
-    fingerprint: str
-    layout: KvLayout
-
-
-def this_machine() -> str:
-    """A name that two processes share when they run on the same kernel."""
-    return BOOT_ID.read_text().strip() if BOOT_ID.exists() else f"{getnode():x}"
 
 
 @dataclass
@@ -86,62 +76,88 @@ class TransferService:
         self._sums = BlockSums(self.regions)
         self.mover: Mover = CheckedMover(self.mover, self._sums)
         self._dealers: dict[Address, zmq.Socket[bytes]] = {}
-        self._wake_in, self._wake_out = _pair()
-        self._news_in, self._news_out = _pair()
+        self._wake, self._news = Wakeup(), Wakeup()
         self._awake = False
         self._junk = JunkCount()
+        self._books = threading.Lock()
+        self._due_at = self.clock()
+
+    @property
+    def late_s(self) -> float:
+        """How long ago the turn that is being made should have looked through the books."""
+        return max(0.0, self.clock() - self._due_at)
 
     def post(self, command: Command) -> None:
         """Called by the engine's thread: run this at the next turn, which is now."""
         self.commands.append(command)
         if not self._awake:
             self._awake = True
-            self._wake_in.send(b"w")
+            self._wake.ring()
 
     @property
     def news_fd(self) -> int:
         """Readable while there is something in `settled` or `arrived`."""
-        return self._news_out.fileno()
+        return self._news.fileno()
 
     def clear_news(self) -> None:
         """Called by the engine's thread before it reads `settled` and `arrived`."""
-        with contextlib.suppress(BlockingIOError):
-            self._news_out.recv(64)
+        self._news.clear()
 
     def turn(self, longest_s: float = IDLE_TURN_S) -> None:
         """Wait for something to happen, at most `longest_s`; do all that follows from it."""
         self._wait(min(longest_s, self._turn_s()))
-        self._run_commands()
-        now = self.clock()  # whatever was said until now is heard before anybody is late
-        self._read_router(now)
-        self._read_dealers(now)
-        self._read_mover(now)
-        self._make_sums()
-        self.offers.flush()
-        self._answer(now)
-        self.offers.expire(now)
-        self.pulls.tick(now)
-        self._part(now)
-        self._answer(now)
+        with self._books:
+            self._run_commands()
+            now = self.clock()  # whatever was said until now is heard before anybody is late
+            self._read_router(now)
+            self._read_dealers(now)
+            self._read_mover(now)
+            self._make_sums()
+            self.offers.flush()
+            self._answer(now)
+            self.offers.expire(now)
+            self.pulls.tick(now)
+            self._part(now)
+            self._answer(now)
+
+    def sweep(self) -> None:
+        """Where a turn takes too long: run commands, end what is late, and say so.
+
+        Peers that wait for a word of ours have given us up by then, so no lease is ended that
+        somebody still counts on. To be called often, by a thread of its own.
+        """
+        if self.late_s < SILENCE_S:
+            return
+        with self._books:
+            if self.late_s < SILENCE_S:
+                return  # the turn has ended meanwhile
+            self._run_commands()
+            now = self.clock()
+            self.offers.expire(now)
+            self.pulls.give_up(now)
+            self._report()
 
     def end(self) -> None:
         """End every offer and pull, and tell the peers."""
-        self._run_commands()
-        now = self.clock()
-        self.offers.withdraw_all()
-        self.pulls.abandon_all(now=now)
-        self._send(now)
-        self._report()
+        with self._books:
+            self._run_commands()
+            now = self.clock()
+            self.offers.withdraw_all()
+            self.pulls.abandon_all(now=now)
+            self._send(now)
+            self._report()
 
     def close(self) -> None:
-        """Let go of everything, with no word to anybody."""
+        """Let go of everything, with no word to anybody; the books are not looked at again."""
+        with self._books:
+            self._due_at = math.inf
         self.mover.close()
         for dealer in self._dealers.values():
             dealer.close(linger=0)
         self.router.close(linger=0)
         self._awake = True  # nobody is there to be woken
-        for end in (self._wake_in, self._wake_out, self._news_in, self._news_out):
-            end.close()
+        self._wake.close()
+        self._news.close()
 
     def _turn_s(self) -> float:
         if self.mover.pending or self.offers.missing_sums(1):
@@ -154,15 +170,16 @@ class TransferService:
         if self.mover.pending:
             self.pause(READING_PAUSE_S)
         poller = zmq.Poller()
-        for readable in (self.router, *self._dealers.values(), self._wake_out):
+        for readable in (self.router, *self._dealers.values(), self._wake):
             poller.register(readable, zmq.POLLIN)
         for number, interest in self.mover.interests.items():
             poller.register(number, interest)
+        self._due_at = self.clock() + timeout_s
         poller.poll(round(timeout_s * 1000))
+        self._due_at = self.clock()
 
     def _run_commands(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._wake_out.recv(64)
+        self._wake.clear()
         self._awake = False
         while self.commands:
             self.commands.popleft()()
@@ -193,7 +210,8 @@ class TransferService:
         try:
             message = decode_from_source(frame)
             if isinstance(message, Welcome):
-                self.mover.meet(address, message)
+                with self._asking_the_mover():
+                    self.mover.meet(address, message)
         except msgspec.DecodeError as error:
             if count := self._junk.another(now):
                 log.warning("dropped %s messages, of %s: %s", count, address, error)
@@ -203,7 +221,9 @@ class TransferService:
             self.pulls.heard(address, message, now=now)
 
     def _read_mover(self, now: float) -> None:
-        for read_id, error in self.mover.poll():
+        with self._asking_the_mover():
+            ended = self.mover.poll()
+        for read_id, error in ended:
             if isinstance(error, PeerUnreachable):
                 log.warning("a read failed: %s", error)
             self.pulls.read_done(read_id, error, now=now)
@@ -212,7 +232,8 @@ class TransferService:
         """Let go of sources that were given up; what was read from them ends."""
         while self.pulls.parted:
             address = self.pulls.parted.pop()
-            self.mover.part(address)
+            with self._asking_the_mover():
+                self.mover.part(address)
             if dealer := self._dealers.pop(address, None):
                 dealer.close(linger=0)
             self._read_mover(now)
@@ -231,14 +252,7 @@ class TransferService:
 
     def _dealer(self, address: Address) -> zmq.Socket[bytes]:
         if address not in self._dealers:
-            host, port = address
-            name = f"[{host}]" if ":" in host else host
-            dealer = self.context.socket(zmq.DEALER)
-            dealer.setsockopt(zmq.IDENTITY, self.identity.engine_id.encode())
-            dealer.setsockopt(zmq.IPV6, 1)
-            dealer.setsockopt(zmq.LINGER, 0)
-            dealer.setsockopt(zmq.MAXMSGSIZE, LARGEST_MESSAGE)
-            dealer.connect(f"tcp://{name}:{port}")
+            dealer = open_dealer(self.context, self.identity.engine_id.encode(), address)
             self._dealers[address] = dealer
         return self._dealers[address]
 
@@ -253,8 +267,18 @@ class TransferService:
 
     def _start_reads(self) -> None:
         orders, self.pulls.orders = self.pulls.orders, []
-        for order in orders:
-            self.mover.read(order)
+        with self._asking_the_mover():
+            for order in orders:
+                self.mover.read(order)
+
+    @contextlib.contextmanager
+    def _asking_the_mover(self) -> Iterator[None]:
+        """It may take long to answer: `sweep` can have the books meanwhile."""
+        self._books.release()
+        try:
+            yield
+        finally:
+            self._books.acquire()
 
     def _report(self) -> None:
         if not (self.offers.settled or self.pulls.arrived):
@@ -266,35 +290,10 @@ class TransferService:
 
     def wake_engine(self) -> None:
         """Make `news_fd` readable."""
-        with contextlib.suppress(BlockingIOError):
-            self._news_in.send(b"n")
+        self._news.ring()
 
     def _welcome(self) -> Welcome:
         me, regions = self.identity, tuple(describe(region) for region in self.regions)
         return Welcome(
             me.engine_id, me.fingerprint, me.layout, regions, (self.mover.card,), self._machine
         )
-
-
-def bind_router(
-    context: zmq.Context[zmq.Socket[bytes]], host: str, port: int
-) -> tuple[zmq.Socket[bytes], int]:
-    """The side channel's socket, and the port it got; 0 lets the system pick."""
-    router = context.socket(zmq.ROUTER)
-    router.setsockopt(zmq.IPV6, 1)
-    router.setsockopt(zmq.LINGER, 0)
-    router.setsockopt(zmq.ROUTER_HANDOVER, 1)
-    router.setsockopt(zmq.MAXMSGSIZE, LARGEST_MESSAGE)
-    name = f"[{host}]" if ":" in host else host
-    router.bind(f"tcp://{name}:{port or '*'}")
-    endpoint = router.getsockopt(zmq.LAST_ENDPOINT)
-    assert isinstance(endpoint, bytes)
-    return router, int(endpoint.rstrip(b"\0").rpartition(b":")[2])
-
-
-def _pair() -> tuple[socket.socket, socket.socket]:
-    """A byte written into the first makes the second readable; neither ever waits."""
-    write, read = socket.socketpair()
-    write.setblocking(False)
-    read.setblocking(False)
-    return write, read

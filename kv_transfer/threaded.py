@@ -1,13 +1,14 @@
 """A connector as the engine's thread sees it: two halves, and queues to the transfer thread.
 
 One transfer thread in the engine process owns the mover, the sockets, the leases and the
-books; the engine's loop never waits for it, and a long step delays no peer.
+books; the engine's loop never waits for it, and a long step delays no peer. A second one only
+looks whether the first is late, and sees to the leases then.
 """
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -17,6 +18,8 @@ from kv_transfer.errors import LayoutMismatch
 from kv_transfer.ledger.claims import Claims
 from kv_transfer.service import TransferService
 from kv_transfer.ticket import KvTicket
+
+SWEEP_S = 0.25
 
 log = logging.getLogger(__name__)
 News = TypeVar("News")
@@ -120,12 +123,12 @@ class ThreadedSink:
 
 @dataclass(slots=True)
 class Connector:
-    """Both halves, and the thread that does their work from `start` to `stop`."""
+    """Both halves, and the threads that do their work from `start` to `stop`."""
 
     service: TransferService
     source: ThreadedSource
     sink: ThreadedSink
-    _thread: threading.Thread | None = None
+    _threads: list[threading.Thread] = field(default_factory=list)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _failure: BaseException | None = None
 
@@ -136,30 +139,40 @@ class Connector:
         return cls(service, ThreadedSource(service), ThreadedSink(service, claims))
 
     def start(self) -> None:
-        """Run turns in a thread of its own."""
-        self._thread = threading.Thread(target=self._run, name="transfer", daemon=True)
-        self._thread.start()
+        """Run turns in a thread of its own, and the sweep in another."""
+        for name, work in (("transfer", self._turn), ("sweep", self._sweep)):
+            thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self) -> None:
-        """End every offer and pull, and the thread; idempotent."""
-        if self._thread is not None and not self._stopping.is_set():
-            self._stopping.set()
-            self.service.post(lambda: None)
-            self._thread.join()
+        """End every offer and pull, and the threads; idempotent."""
+        if not self._stopping.is_set():
+            self.service.post(self._stopping.set)
+            self._stopping.set()  # should nobody be there to run that
+            for thread in self._threads:
+                thread.join()
 
     def check(self) -> None:
-        """Raise what ended the thread, if something did."""
+        """Raise what ended a thread, if something did."""
         if self._failure is not None:
             raise TransferThreadDied(repr(self._failure)) from self._failure
 
-    def _run(self) -> None:
+    def _turn(self) -> None:
+        while not self._stopping.is_set():
+            self.service.turn()
+        self.service.end()
+        self.service.close()
+
+    def _sweep(self) -> None:
+        while not self._stopping.wait(SWEEP_S):
+            self.service.sweep()
+
+    def _run(self, work: Callable[[], None]) -> None:
         try:
-            while not self._stopping.is_set():
-                self.service.turn()
-            self.service.end()
-            self.service.close()
+            work()
         except Exception as error:  # the engine's loop raises it again, in `check`
-            log.exception("the transfer thread died")
+            log.exception("the %s thread died", threading.current_thread().name)
             self._failure = error
             self.service.wake_engine()
 

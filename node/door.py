@@ -61,10 +61,9 @@ class Door:
         return routes
 
     async def health(self) -> tuple[Response, int]:
-        """Whether the engine process is there and answers."""
-        alive = self.engine.alive
-        said = jsonify(status="ok" if alive else "the engine process does not answer")
-        return said, 200 if alive else UNAVAILABLE
+        """Whether the engine process is there and answers, and looks after its hand-overs."""
+        trouble = self.engine.trouble
+        return jsonify(status=trouble or "ok"), UNAVAILABLE if trouble else 200
 
     async def show_metrics(self) -> Response:
         """For Prometheus."""

@@ -44,6 +44,7 @@ from node.ipc import (
 ENGINE_PROCESS = "node.engine_process"
 QUIET_S = 5.0  # an engine that says nothing for so long is not healthy
 LIFE_SIGN_S = 2.0
+LATE_S = 2.0  # nor is one whose hand-overs nobody has looked after for so long
 
 
 class EngineDied(RuntimeError):
@@ -90,6 +91,7 @@ class EngineClient:
     on_news: Callable[[News], None] = lambda news: None
     load: EngineLoad = NO_LOAD
     heard_at: float = field(default_factory=time.monotonic)
+    sweep_late_s: float = 0.0
     calm: asyncio.Event = field(default_factory=asyncio.Event)
     _inboxes: dict[RequestId, _Inbox] = field(default_factory=dict)
     _legs: int = 0
@@ -111,8 +113,20 @@ class EngineClient:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there and has said something lately."""
-        return self.process.returncode is None and time.monotonic() - self.heard_at < QUIET_S
+        """Whether new work is in good hands here."""
+        return self.trouble is None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it is not: the process is gone or silent, or its hand-overs are stuck."""
+        silent_s = time.monotonic() - self.heard_at
+        if self.process.returncode is not None or silent_s >= QUIET_S:
+            return "the engine process does not answer"
+        if self.sweep_late_s >= LATE_S:
+            return (
+                f"hand-overs are stuck: the sweep of leases is {self.sweep_late_s:.1f} s late"
+            )
+        return None
 
     async def run(self) -> None:
         """Hand out news until the process ends; raises EngineDied then."""
@@ -200,6 +214,7 @@ class EngineClient:
 
     def _book(self, news: News) -> None:
         self.load, self.heard_at = news.load, time.monotonic()
+        self.sweep_late_s = news.sweep_late_s
         self.on_news(news)
         for rid, event in news.events:
             if inbox := self._inboxes.get(rid):

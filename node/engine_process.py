@@ -87,7 +87,8 @@ class EngineServer:
 
     def _send(self, events: list[LoopNews]) -> None:
         self.last_word = time.monotonic()
-        news = News(events, self.loop.load, self.loop.load_failures)
+        late_s = self.connector.service.late_s
+        news = News(events, self.loop.load, self.loop.load_failures, late_s)
         self.door.send(encode(news))
 
 

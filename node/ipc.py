@@ -88,11 +88,13 @@ class News(msgspec.Struct, frozen=True, tag="news"):
     """What a step brought; without events it is a sign of life.
 
     `load_failures` counts KV that could not be used, by kind, since the engine's start.
+    `sweep_late_s`: for how long nobody has looked whether a lease of a hand-over is over.
     """
 
     events: Sequence[tuple[RequestId, Event | PooledEvent]]
     load: EngineLoad
     load_failures: Mapping[str, int] = {}
+    sweep_late_s: float = 0.0
 
 
 ToEngine = Submit | Pool | Abort

@@ -18,6 +18,7 @@ class LoadCollector(Collector):
 
     load: EngineLoad = NO_LOAD
     load_failures: Mapping[str, int] = field(default_factory=dict)
+    sweep_late_s: float = 0.0
 
     def collect(self) -> Iterator[Metric]:
         """One gauge for each number."""
@@ -28,6 +29,11 @@ class LoadCollector(Collector):
             ("pdserve_requests_running", "Requests that have both.", load.running),
             ("pdserve_kv_blocks_used", "KV blocks held by requests.", used),
             ("pdserve_kv_blocks_total", "KV blocks there are.", load.total_blocks),
+            (
+                "pdserve_kv_sweep_late_seconds",
+                "How late leases are seen to.",
+                self.sweep_late_s,
+            ),
         ):
             yield GaugeMetricFamily(name, meaning, value)
         for name, meaning, value in (
@@ -98,6 +104,7 @@ class NodeMetrics:
     def book(self, news: News) -> None:
         """Take in what the engine said."""
         self.load.load, self.load.load_failures = news.load, news.load_failures
+        self.load.sweep_late_s = news.sweep_late_s
         for _, event in news.events:
             self._count(event)
 

@@ -132,15 +132,18 @@ class PullBook:
         else:
             self._advance(pull, now)
 
-    def tick(self, now: float) -> None:
-        """Give up on who is silent, and let the others know that we are still here."""
+    def give_up(self, now: float) -> None:
+        """End the pulls whose source is silent, as far as no read of theirs is under way."""
         for pull in list(self._pulls.values()):
-            if pull.error is not None:
-                continue
-            if now - pull.heard_at >= SILENCE_S:
+            if pull.error is None and now - pull.heard_at >= SILENCE_S:
                 silent = PeerUnreachable(f"{pull.address} was silent for {SILENCE_S} s")
                 self.lost(pull.address, silent, now=now)
-            elif pull.is_due(self.beat_s, now=now):
+
+    def tick(self, now: float) -> None:
+        """Give up on who is silent, and let the others know that we are still here."""
+        self.give_up(now)
+        for pull in list(self._pulls.values()):
+            if pull.error is None and pull.is_due(self.beat_s, now=now):
                 self._look(pull, now)
         busy = {pull.address for pull in self._pulls.values()}
         self.parted += self._sources.leave_idle(busy, now=now)

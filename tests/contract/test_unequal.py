@@ -9,11 +9,13 @@ import zmq
 
 from kv_transfer.api import Arrived, KvSink, KvSource, Sealed
 from kv_transfer.errors import LayoutMismatch
+from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
 from kv_transfer.local import LocalSink, LocalSource
 from kv_transfer.mover import Mover
 from kv_transfer.nixl import NixlMover
-from kv_transfer.service import Identity, TransferService, bind_router
+from kv_transfer.service import TransferService
+from kv_transfer.sockets import bind_router
 from kv_transfer.tcp import TcpMover
 from kv_transfer.threaded import Connector
 from tests.contract.rigs import HERE, TURN_S

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 import pytest
 import zmq
 
+from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
-from kv_transfer.service import READING_PAUSE_S, Identity, TransferService, bind_router
+from kv_transfer.service import READING_PAUSE_S, TransferService
+from kv_transfer.sockets import bind_router
 from kv_transfer.wire import Welcome
 
 HERE = "127.0.0.1"

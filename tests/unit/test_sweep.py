@@ -1,0 +1,234 @@
+"""Where the transfer thread hangs, leases end and aborts are done, and health tells of it."""
+
+import select
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import zmq
+from quart import Quart
+
+from discovery.registration import Registration, Role
+from engine.grammars.checking import GrammarChecker
+from kv_transfer.api import Outcome, Sealed, Settled
+from kv_transfer.errors import PeerUnreachable
+from kv_transfer.identity import Identity
+from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
+from kv_transfer.mover import ReadEnd
+from kv_transfer.service import OPEN_TURN_S, TransferService
+from kv_transfer.sockets import bind_router
+from kv_transfer.threaded import Connector, TransferThreadDied
+from kv_transfer.ticket import LEASE_S, KvTicket
+from kv_transfer.wire import SILENCE_S, Welcome
+from node.door import Door
+from node.engine_client import LATE_S, EngineClient
+from node.engine_process import EngineServer
+from node.ipc import NO_LOAD, News, Ready, decode_to_door
+from node.legs import LegFinder
+from node.metrics import NodeMetrics
+from tests.fakes.engine import FakeEngine
+from tests.fakes.node import node_loop
+
+HERE, PATIENCE_S = "127.0.0.1", 10.0
+LAYOUT = KvLayout("bytes", 1, 1, ())
+
+
+@dataclass
+class HangingMover:
+    """Its `poll` comes back when the test lets it; `hangs` is set while it does not."""
+
+    driven: bool = False
+    pending: bool = False
+    card: bytes = b"card"
+    interests: Mapping[int, int] = field(default_factory=dict)
+    failure: Exception | None = None
+    free: threading.Event = field(default_factory=threading.Event)
+    hangs: threading.Event = field(default_factory=threading.Event)
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        """Nobody is met."""
+
+    def part(self, address: Address) -> None:
+        """Nobody was met."""
+
+    def read(self, order: ReadOrder) -> None:
+        """Nothing is read."""
+
+    def poll(self) -> Sequence[ReadEnd]:
+        self.hangs.set()
+        assert self.free.wait(PATIENCE_S)
+        if self.failure is not None:
+            raise self.failure
+        return []
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+@dataclass
+class Rig:
+    """A connector with its threads, on a clock that the test moves."""
+
+    mover: HangingMover
+    connector: Connector
+    now: list[float]
+
+    def hang(self) -> None:
+        """Until `mover.free` is set."""
+        self.connector.service.post(lambda: None)
+        assert self.mover.hangs.wait(PATIENCE_S)
+
+    def news(self) -> Sequence[Settled]:
+        """What settles next."""
+        readable, _, _ = select.select([self.connector.service.news_fd], [], [], PATIENCE_S)
+        assert readable
+        self.connector.service.clear_news()
+        return self.connector.source.poll()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    context, mover, now = zmq.Context[zmq.Socket[bytes]](), HangingMover(), [0.0]
+    router, port = bind_router(context, HERE, 0)
+    identity = Identity("engine", HERE, port, "fake", LAYOUT)
+    service = TransferService(identity, [], mover, context, router, clock=lambda: now[0])
+    connector = Connector.over(service)
+    connector.start()
+    yield Rig(mover, connector, now)
+    mover.free.set()
+    connector.stop()
+    service.close()  # if its thread has not lived to do it
+    context.term()
+
+
+class TestWhileTheTransferThreadHangs:
+    def test_what_is_taken_back_settles(self, rig: Rig) -> None:
+        """TensorRT-LLM#12313: cleanup waits for no new work."""
+        rig.hang()
+        ticket = rig.connector.source.offer("r")
+        rig.connector.source.withdraw(ticket.ticket_id)
+        rig.now[0] += SILENCE_S
+        assert rig.news() == [Settled(ticket.ticket_id, Outcome.WITHDRAWN)]
+
+    def test_a_lease_that_nobody_came_for_ends(self, rig: Rig) -> None:
+        ticket = rig.connector.source.offer("r")
+        rig.hang()
+        rig.connector.source.seal(ticket.ticket_id, Sealed(1, 2))
+        other = rig.connector.source.offer("other")
+        rig.connector.source.withdraw(other.ticket_id)
+        rig.now[0] += SILENCE_S
+        rig.news()  # the sweep has come by: it is sealed
+        rig.now[0] += LEASE_S
+        assert rig.news() == [Settled(ticket.ticket_id, Outcome.EXPIRED)]
+
+    def test_a_pull_that_reads_nothing_fails(self, rig: Rig) -> None:
+        rig.hang()
+        rig.connector.sink.pull(KvTicket("e/r", "e", HERE, 9, "fake"), [0])
+        rig.now[0] += SILENCE_S
+        while not rig.connector.service.pulls.num_open:  # the sweep takes it in
+            assert not rig.connector.service.arrived
+        rig.now[0] += SILENCE_S
+        rig.news()
+        (arrived,) = rig.connector.sink.poll()
+        assert isinstance(arrived.error, PeerUnreachable)
+
+    def test_a_turn_in_time_is_left_alone(self, rig: Rig) -> None:
+        rig.hang()
+        ticket = rig.connector.source.offer("r")
+        rig.connector.source.withdraw(ticket.ticket_id)
+        rig.now[0] += SILENCE_S - 0.01
+        rig.connector.service.sweep()
+        assert not rig.connector.source.poll()
+
+
+def test_a_thread_that_waits_is_not_late(rig: Rig) -> None:
+    rig.mover.free.set()
+    rig.hang()
+    rig.mover.hangs.clear()
+    assert rig.connector.service.late_s == 0.0
+    ticket = rig.connector.source.offer("r")
+    assert rig.mover.hangs.wait(PATIENCE_S)
+    rig.now[0] += OPEN_TURN_S
+    assert rig.connector.service.late_s <= OPEN_TURN_S
+    rig.connector.source.withdraw(ticket.ticket_id)
+    rig.news()
+
+
+def test_a_dead_thread_ends_the_engine_loop(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.mover.failure = RuntimeError("broken")
+    rig.mover.free.set()
+    rig.hang()
+    select.select([rig.connector.service.news_fd], [], [], PATIENCE_S)
+    with pytest.raises(TransferThreadDied, match="broken"):
+        rig.connector.check()
+    assert "the transfer thread died" in caplog.text
+
+
+async def test_health_is_503_while_the_transfer_thread_hangs(rig: Rig) -> None:
+    """TensorRT-LLM#13713: a wedged node does not say that it is well."""
+    with closing(Node.around(rig.connector)) as node:
+        assert await node.health() == (200, 0.0)
+        rig.hang()
+        assert await node.health() == (200, 0.0)
+        rig.now[0] += LATE_S
+        assert await node.health() == (503, LATE_S)
+        assert not node.client.alive  # so it is announced no more
+        rig.mover.hangs.clear()
+        rig.mover.free.set()
+        rig.hang()
+        while rig.connector.service.late_s:
+            rig.connector.service.post(lambda: None)
+        assert await node.health() == (200, 0.0)
+
+
+@dataclass
+class Node:
+    """The engine's loop over a fake engine, and the door that hears its news."""
+
+    server: EngineServer
+    heard: "zmq.Socket[bytes]"
+    client: EngineClient
+    metrics: NodeMetrics
+
+    @classmethod
+    def around(cls, connector: Connector) -> "Node":
+        engine, context = FakeEngine(), connector.service.context
+        clock: Any = connector.service.clock
+        source: Any = connector.source
+        sink: Any = connector.sink
+        ours, theirs = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+        ours.setsockopt(zmq.LINGER, 0)
+        ours.bind("inproc://door")
+        theirs.connect("inproc://door")
+        server = EngineServer(node_loop(engine, source, sink, clock), connector, theirs)
+        process: Any = SimpleNamespace(returncode=None)
+        nobody: Any = None
+        ready = Ready("f", LAYOUT, 512, 21001, NO_LOAD)
+        metrics = NodeMetrics()
+        client = EngineClient(process, nobody, ready, metrics.book)
+        return cls(server, ours, client, metrics)
+
+    def close(self) -> None:
+        self.heard.close(linger=0)
+        self.server.door.close(linger=0)
+
+    async def health(self) -> tuple[int, float]:
+        """One turn of the loop; what the door says then, and the metric."""
+        self.server.last_word = 0.0
+        self.server.turn()
+        news = decode_to_door(self.heard.recv())
+        assert isinstance(news, News)
+        self.client._book(news)
+        app, here = Quart("node"), Registration(Role.DECODE, "h:1", "h:2")
+        door = Door(self.client, self.metrics, lambda: here, LegFinder("h:2"), GrammarChecker())
+        app.register_blueprint(door.blueprint())
+        said = await app.test_client().get("/health")
+        late = self.metrics.registry.get_sample_value("pdserve_kv_sweep_late_seconds")
+        assert late is not None
+        return said.status_code, late
