@@ -6,7 +6,7 @@ keeps leases alive as well.
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 
@@ -80,7 +80,7 @@ class CheckedMover:
             if order is None or error is not None:
                 ended.append((read_id, error))
             else:
-                self._checking.append(_Checking(order, _expected(order)))
+                self._checking.append(_Checking(order, expected(order)))
         return [*ended, *self._check()]
 
     def close(self) -> None:
@@ -99,17 +99,18 @@ class CheckedMover:
                 yield one.order.read_id, wrong
 
 
-def first_wrong(sums: BlockSums, expected: Sequence[tuple[int, Check]]) -> CorruptKv | None:
+def first_wrong(sums: BlockSums, told: Iterable[tuple[int, Check]]) -> CorruptKv | None:
     """Compare blocks of ours with what their source saw there."""
-    for level, some in groupby(expected, key=lambda one: one[1][0]):
-        blocks, told = zip(*((block, sum_) for block, (_, sum_) in some), strict=True)
+    for level, some in groupby(told, key=lambda one: one[1][0]):
+        blocks, right = zip(*((block, sum_) for block, (_, sum_) in some), strict=True)
         found = sums.of(blocks, level)
-        for block, here, there in zip(blocks, found, told, strict=True):
+        for block, here, there in zip(blocks, found, right, strict=True):
             if here != there:
                 return CorruptKv(f"block {block} is {here:x} here, and {there:x} at its source")
     return None
 
 
-def _expected(order: ReadOrder) -> Iterator[tuple[int, Check]]:
+def expected(order: ReadOrder) -> Iterator[tuple[int, Check]]:
+    """Our blocks that it fills, each with what its checksum has to be."""
     ours = (run.ours + index for run in order.runs for index in range(run.count))
     return zip(ours, order.checks, strict=True)

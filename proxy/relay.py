@@ -134,7 +134,10 @@ class Relay:
         if self.awaits or not (safe or blames_decode or (self.sealed and self.leg)):
             raise failure
         self.parted = True
-        self.ignored, self.orphaned = (failure, None) if safe else (None, failure)
+        if not safe:
+            self.orphaned = failure
+        elif not blames_decode:  # which may have let go of KV that was bad, and runs the prompt
+            self.ignored = failure
 
     def _can_move(self, event: FailedEvent | NodeFailed, failure: NodeFailed) -> bool:
         """Its KV is on offer as before: it said so, or it died without a word."""
