@@ -209,7 +209,7 @@ class TransferService:
     def _hear(self, address: Address, frame: bytes, now: float) -> None:
         try:
             message = decode_from_source(frame)
-            if isinstance(message, Welcome):
+            if isinstance(message, Welcome) and not self.pulls.knows(address, message):
                 with self._asking_the_mover():
                     self.mover.meet(address, message)
         except msgspec.DecodeError as error:

@@ -10,7 +10,9 @@
           ◀─────────────────────────────── Confirmed: the lease was open; or Gone
     Leave ───────────────────────────────▶ (instead of Settle) for another sink to look
 
-Every message but Settle may be lost or repeated without harm: a Look says what it knows.
+Every message but Settle may be lost or repeated without harm: a Look says what it knows. A
+sink that was not told its ticket's name asks by another `key`, the request's; that name may
+pass on to a newer offer, so `ticket_id` says which one is meant where it is not the key.
 Nothing that comes in is ever unpickled.
 """
 
@@ -55,18 +57,21 @@ class Settle(msgspec.Struct, frozen=True, tag=True):
     """The copy is done: did it count?"""
 
     key: str
+    ticket_id: str | None = None
 
 
 class Abandon(msgspec.Struct, frozen=True, tag=True):
     """The KV is not wanted any more."""
 
     key: str
+    ticket_id: str | None = None
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
     """This sink will not have the KV, another may: it is as if nobody had asked yet."""
 
     key: str
+    ticket_id: str | None = None
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
@@ -104,6 +109,7 @@ class News(msgspec.Struct, frozen=True, tag=True):
     sealed: Sealed | None = None
     sums: tuple[int, ...] = ()
     level: Level = Level.OFF
+    ticket_id: str | None = None
 
 
 class Gone(msgspec.Struct, frozen=True, tag=True):
@@ -117,6 +123,7 @@ class Confirmed(msgspec.Struct, frozen=True, tag=True):
     """The lease was open until now, and is settled."""
 
     key: str
+    ticket_id: str | None = None
 
 
 FromSink = Hello | Look | Settle | Abandon | Leave

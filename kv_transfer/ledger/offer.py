@@ -26,6 +26,7 @@ class Offer:
     Those before it are `former` ones, and have lost it for good.
     """
 
+    ticket_id: str
     outer_id: str | None
     state: State = State.QUEUED
     level: Level = Level.OFF
@@ -88,9 +89,13 @@ class Offer:
         if self.state is State.SEALED and self.sink is not None:
             self.state = self.state.to(State.PULLING)
 
+    def name_for(self, key: str) -> str | None:
+        """What to tell who knows it by this key."""
+        return None if key == self.ticket_id else self.ticket_id
+
     def news(self) -> News:
         """What the sink was not told of yet; it counts as told now."""
         start, self.told, self.fresh = self.told, self.num_ready, False
         blocks, sums = (tuple(some[start : self.told]) for some in (self.blocks, self.sums))
         sealed = self.sealed if self.told == len(self.blocks) else None
-        return News(self.key, start, blocks, sealed, sums, self.level)
+        return News(self.key, start, blocks, sealed, sums, self.level, self.name_for(self.key))

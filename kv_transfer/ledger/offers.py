@@ -72,7 +72,7 @@ class OfferBook:
     def offer(self, ticket_id: str, outer_id: str | None) -> None:
         """Open a lease without a deadline."""
         self._leases.open(ticket_id)
-        self._offers[ticket_id] = Offer(outer_id, level=self.level)
+        self._offers[ticket_id] = Offer(ticket_id, outer_id, level=self.level)
         if outer_id is not None:
             self._rename(outer_id, ticket_id)
 
@@ -133,12 +133,12 @@ class OfferBook:
                 self._greet(peer, message)
             case Look(key=key, engine_id=engine_id, known=known):
                 self._look(peer, key, engine_id, known, now)
-            case Settle(key=key):
-                self._settle(peer, key)
-            case Abandon(key=key):
-                self._abandoned(peer, key)
-            case Leave(key=key):
-                self._left(peer, key, now)
+            case Settle():
+                self._settle(peer, message)
+            case Abandon():
+                self._abandoned(peer, self._meant(message))
+            case Leave():
+                self._left(peer, self._meant(message), now)
 
     @property
     def num_open(self) -> int:
@@ -174,27 +174,26 @@ class OfferBook:
             offer.asked(peer, key, known)
             self.outbox.append((peer, offer.news()))
 
-    def _settle(self, peer: Peer, key: str) -> None:
-        ticket_id = self._find(key)
+    def _settle(self, peer: Peer, settle: Settle) -> None:
+        ticket_id, key = self._meant(settle), settle.key
         offer = self._offers.get(ticket_id)
         if offer and (offer.state is not State.PULLING or offer.sink is None):
             reason = "it is not sealed, or was never asked for"
             self.outbox.append((peer, Gone(key, reason)))
         elif offer and offer.sink != peer:
             self.outbox.append((peer, Gone(key, ANOTHER)))
-        elif self._end(ticket_id, Outcome.DELIVERED, tell=False):
+        elif offer and self._end(ticket_id, Outcome.DELIVERED, tell=False):
             self.guests.has_read(peer)
-            self.outbox.append((peer, Confirmed(key)))
+            self.outbox.append((peer, Confirmed(key, offer.name_for(key))))
         else:
             self.outbox.append((peer, Gone(key, "the lease is over")))
 
-    def _abandoned(self, peer: Peer, key: str) -> None:
-        offer = self._offers.get(self._find(key))
+    def _abandoned(self, peer: Peer, ticket_id: str) -> None:
+        offer = self._offers.get(ticket_id)
         if offer and offer.sink in (None, peer):
-            self._end(self._find(key), Outcome.WITHDRAWN, tell=False)
+            self._end(ticket_id, Outcome.WITHDRAWN, tell=False)
 
-    def _left(self, peer: Peer, key: str, now: float) -> None:
-        ticket_id = self._find(key)
+    def _left(self, peer: Peer, ticket_id: str, now: float) -> None:
         offer = self._offers.get(ticket_id)
         if offer and offer.sink == peer:
             offer.left()
@@ -207,6 +206,9 @@ class OfferBook:
             self.outbox.append((older.sink, Gone(outer_id, "a newer offer has its name")))
             older.sink = None
         self._by_outer[outer_id] = ticket_id
+
+    def _meant(self, message: Settle | Abandon | Leave) -> str:
+        return message.ticket_id or self._find(message.key)
 
     def _find(self, key: str) -> str:
         return self._by_outer.get(key, key)

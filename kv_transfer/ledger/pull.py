@@ -22,7 +22,7 @@ from kv_transfer.ledger.sources import Address
 from kv_transfer.ledger.state import State
 from kv_transfer.regions import Run
 from kv_transfer.ticket import KvTicket
-from kv_transfer.wire import Look, News, Settle
+from kv_transfer.wire import Confirmed, Look, News, Settle
 
 
 @dataclass(slots=True)
@@ -32,6 +32,7 @@ class Pull:
     ticket: KvTicket
     heard_at: float
     state: State = State.QUEUED
+    offer_id: str | None = None  # which it is of all that go by the ticket's name, once known
     into: Sequence[int] | None = None  # None while it is only held
     theirs: list[int] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)  # of these, or of none
@@ -77,11 +78,21 @@ class Pull:
         self.looked_at = now
         return Look(self.ticket.ticket_id, self.ticket.engine_id, len(self.theirs))
 
+    @property
+    def names(self) -> tuple[str, str | None]:
+        """How its source knows what is meant: the key, and the offer behind it."""
+        key = self.ticket.ticket_id
+        return key, None if self.offer_id == key else self.offer_id
+
+    def is_of(self, message: News | Confirmed) -> bool:
+        """Whether this is about the offer that it began with, not one before or after it."""
+        return self.offer_id in (None, message.ticket_id or message.key)
+
     def learn(self, news: News, *, now: float) -> None:
         """Take in what is new; where something before it was lost, the next Look asks again."""
         if news.start > len(self.theirs):
             return
-        self.heard_at = now
+        self.heard_at, self.offer_id = now, news.ticket_id or news.key
         new = slice(len(self.theirs) - news.start, None)
         self.theirs += news.blocks[new]
         self.checks += [(news.level, told) for told in news.sums[new]]
@@ -140,7 +151,7 @@ class Pull:
     def settle(self, *, now: float) -> Settle:
         """What to say to its source once all is here; the answer has to come in time."""
         self.state, self.heard_at = self.state.to(State.SETTLING), now
-        return Settle(self.ticket.ticket_id)
+        return Settle(*self.names)
 
     def fail(self, error: TransferError, *, now: float) -> None:
         """Its first error is the one that is told, once no read is under way any more."""

@@ -78,13 +78,15 @@ class PullBook:
 
     def abandon(self, ticket: KvTicket, *, now: float) -> None:
         """Tell the source; a pull under way fails with TransferCancelled."""
-        self._say((ticket.host, ticket.port), Abandon(ticket.ticket_id), now)
-        self._cancel(self._pulls.get(ticket.ticket_id), now)
+        pull = self._pulls.get(ticket.ticket_id)
+        abandon = Abandon(*pull.names) if pull else Abandon(ticket.ticket_id)
+        self._say((ticket.host, ticket.port), abandon, now)
+        self._cancel(pull, now)
 
     def leave(self, ticket: KvTicket, *, now: float) -> None:
         """As `abandon`, but the source keeps the KV for another sink."""
         if pull := self._pulls.get(ticket.ticket_id):
-            self._say(pull.address, Leave(ticket.ticket_id), now)
+            self._say(pull.address, Leave(*pull.names), now)
             self._cancel(pull, now)
 
     def abandon_all(self, *, now: float) -> None:
@@ -105,6 +107,10 @@ class PullBook:
             case News() | Gone() | Confirmed():
                 if pull := self._pulls.get(message.key):
                     self._hear_of(pull, message, now)
+
+    def knows(self, address: Address, welcome: Welcome) -> bool:
+        """Whether this Welcome only repeats what we were told: reads may be under way."""
+        return self._sources.knows(address, welcome)
 
     def lost(self, address: Address, error: TransferError, *, now: float) -> None:
         """Nothing more will come from there; reads under way are to be stopped."""
@@ -144,6 +150,7 @@ class PullBook:
         self.give_up(now)
         for pull in list(self._pulls.values()):
             if pull.error is None and pull.is_due(self.beat_s, now=now):
+                self._greet(pull, now)
                 self._look(pull, now)
         busy = {pull.address for pull in self._pulls.values()}
         self.parted += self._sources.leave_idle(busy, now=now)
@@ -156,12 +163,14 @@ class PullBook:
 
     def _hear_of(self, pull: Pull, message: News | Gone | Confirmed, now: float) -> None:
         match message:
+            case News() if not pull.is_of(message):
+                self._fail(pull, LeaseExpired("a newer offer has its name"), now)
             case News():
                 pull.learn(message, now=now)
                 self._advance(pull, now)
             case Gone(reason=reason):
                 self._fail(pull, LeaseExpired(reason), now)
-            case Confirmed() if pull.state is State.SETTLING:
+            case Confirmed() if pull.state is State.SETTLING and pull.is_of(message):
                 self._close(pull)
 
     def _start(self, ticket: KvTicket, now: float) -> Pull:
@@ -179,7 +188,7 @@ class PullBook:
 
     def _greet(self, pull: Pull, now: float) -> None:
         self._sources.use(pull.address, now=now)
-        if self._sources.greet(pull.address, pull.ticket.engine_id):
+        if self._sources.greet(pull.address, pull.ticket.engine_id, now=now):
             self._say(pull.address, self.hello, now)
 
     def _introduce(self, address: Address, key: str, now: float) -> None:
@@ -209,7 +218,7 @@ class PullBook:
 
     def _advance(self, pull: Pull, now: float) -> None:
         """Order the reads that have become possible; settle when all are done."""
-        host = self._sources.host(pull.address)
+        host = self._sources.host(pull.address, pull.ticket.engine_id)
         if not pull.is_reading or host is None:
             return
         way = cut(host.layout, self.hello.layout)
@@ -223,7 +232,7 @@ class PullBook:
 
     def _give_up(self, pull: Pull, error: TransferError, now: float) -> None:
         """Nobody wants this KV any more: its source may free it at once."""
-        self._say(pull.address, Abandon(pull.ticket.ticket_id), now)
+        self._say(pull.address, Abandon(*pull.names), now)
         self._fail(pull, error, now)
 
     def _fail(self, pull: Pull, error: TransferError, now: float) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from kv_transfer.wire import Welcome
+from kv_transfer.wire import BEAT_S, Welcome
 
 Address = tuple[str, int]
 IDLE_S = 60.0
@@ -12,7 +12,7 @@ IDLE_S = 60.0
 @dataclass(slots=True)
 class _Source:
     used_at: float
-    greeted: bool = False
+    greeted_at: float | None = None
     welcome: Welcome | None = None
 
 
@@ -34,26 +34,35 @@ class Sources:
             del self._met[address]
         return idle
 
-    def greet(self, address: Address, engine_id: str | None) -> bool:
-        """Whether to say Hello: once, and again when another engine took the address."""
+    def greet(self, address: Address, engine_id: str | None, *, now: float) -> bool:
+        """Whether to say Hello: once, and again when another engine took the address, or when
+        there was no Welcome for a while: one of the two may have been lost.
+        """
         source = self._met[address]
-        known = source.welcome and source.welcome.engine_id
-        if source.greeted and (known is None or engine_id in (None, known)):
+        waits = source.greeted_at is not None and now - source.greeted_at < BEAT_S
+        if waits or self.host(address, engine_id) is not None:
             return False
-        source.greeted, source.welcome = True, None
+        source.greeted_at = now
         return True
 
     def welcome(self, address: Address, welcome: Welcome) -> None:
         """It has told where its memory is."""
         if source := self._met.get(address):
-            source.welcome = welcome
+            source.greeted_at, source.welcome = None, welcome
 
-    def host(self, address: Address) -> Welcome | None:
-        """Where its memory is, once it has told."""
+    def knows(self, address: Address, welcome: Welcome) -> bool:
+        """Whether this one has told us before, and nothing is new."""
+        host = self.host(address)
+        return host is not None and host.engine_id == welcome.engine_id
+
+    def host(self, address: Address, engine_id: str | None = None) -> Welcome | None:
+        """Where its memory is, once it has told; of no other engine, if one is named."""
         source = self._met.get(address)
-        return source.welcome if source else None
+        if source is None or source.welcome is None:
+            return None
+        return source.welcome if engine_id in (None, source.welcome.engine_id) else None
 
     def forget(self, address: Address) -> None:
         """What it told is void: say Hello anew. A socket may still be there."""
         if source := self._met.get(address):
-            source.greeted, source.welcome = False, None
+            source.greeted_at, source.welcome = None, None

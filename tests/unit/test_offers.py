@@ -238,9 +238,9 @@ def test_the_newest_offer_of_a_request_is_meant_and_then_none(book: OfferBook) -
     for key in ("old", "new"):
         book.offer(key, "outer")
     book.extend("new", [3])
-    assert look(book, key="outer") == [(A, News("outer", 0, (3,)))]
+    assert look(book, key="outer") == [(A, News("outer", 0, (3,), ticket_id="new"))]
     book.withdraw("old")  # leaves the newer one's name alone
-    assert look(book, key="outer", known=1) == [(A, News("outer", 1, ()))]
+    assert look(book, key="outer", known=1) == [(A, News("outer", 1, (), ticket_id="new"))]
     book.withdraw("new")
     assert said(book) == [(A, Gone("outer", Outcome.WITHDRAWN))]
     book.offer("new", None)  # has no other name
@@ -252,7 +252,7 @@ def test_a_name_that_changes_hands_ends_what_was_read_by_it(book: OfferBook) -> 
     enter(book)
     book.offer("old", "outer")
     book.extend("old", [1, 2])
-    assert look(book, key="outer") == [(A, News("outer", 0, (1, 2)))]
+    assert look(book, key="outer") == [(A, News("outer", 0, (1, 2), ticket_id="old"))]
     book.offer("new", "outer")
     assert said(book) == [(A, Gone("outer", "a newer offer has its name"))]
     book.extend("old", [3])

@@ -220,12 +220,12 @@ def test_hello_is_said_once_and_again_to_a_successor(book: PullBook) -> None:
 def test_a_look_is_a_heartbeat_until_it_is_settled(book: PullBook) -> None:
     book.hold(ticket(), now=0)
     assert Look("t", "engine", 0) in said(book)
+    book.heard(AT, WELCOME, now=0)
     book.tick(BEAT_S - 0.01)
     assert said(book) == []
     book.tick(BEAT_S)
     assert said(book) == [Look("t", "engine", 0)]
     book.pull(ticket(), [], 0, now=BEAT_S)
-    book.heard(AT, WELCOME, now=BEAT_S)
     book.heard(AT, News("t", 0, (), SEALED), now=BEAT_S)
     assert said(book) == [Settle("t")]
     book.tick(2 * BEAT_S)

@@ -1,0 +1,120 @@
+"""Whatever a proxy, a network and time do to two nodes, a hand-over keeps its promises.
+
+Each history ends in one of two ways, and then the next hand-over has to work at once. Set
+PDSERVE_MODEL_HISTORIES to look at more of them than `make test` does, anew each time.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.ledger_model.play import Play
+
+HISTORIES = int(os.environ.get("PDSERVE_MODEL_HISTORIES", "0"))
+FEW_HISTORIES, STEPS, MOST_CALLS = 150, 40, 8
+number = st.integers(0, 71)
+few = st.integers(0, 3)
+moments = st.sampled_from([0.05, 0.25, 0.7, 1.3, 31.0])
+
+
+class HandOver(RuleBasedStateMachine):
+    """Rules are what may happen; invariants and `teardown` are what was promised."""
+
+    @initialize(cuts=st.booleans(), aborts=st.booleans())
+    def begin(self, cuts: bool, aborts: bool) -> None:
+        self.play, self.aborts = Play(cuts), aborts
+
+    @precondition(lambda self: len(self.play.calls) < MOST_CALLS)
+    @rule(number=number)
+    def prefill(self, number: int) -> None:
+        self.play.prefill(number)
+
+    @precondition(lambda self: self.play.tickets)
+    @rule(number=few, by_outer_id=st.booleans())
+    def decode(self, number: int, by_outer_id: bool) -> None:
+        self.play.decode(number, by_outer_id=by_outer_id)
+
+    @precondition(lambda self: self.play.tickets)
+    @rule(number=few)
+    def misfit(self, number: int) -> None:
+        self.play.misfit(number)
+
+    @precondition(lambda self: self.play.calls)
+    @rule(number=few)
+    def abort(self, number: int) -> None:
+        self.play.abort(number)
+
+    @rule(number=few)
+    def compute(self, number: int) -> None:
+        self.play.compute(number)
+
+    @rule(number=few)
+    def turn(self, number: int) -> None:
+        self.play.turn(number)
+
+    @precondition(lambda self: self.play.calls)
+    @rule(number=few)
+    def sweep(self, number: int) -> None:
+        self.play.sweep(number)
+
+    @precondition(lambda self: self.play.calls)
+    @rule(number=few)
+    def restart(self, number: int) -> None:
+        self.play.restart(number)
+
+    @precondition(lambda self: self.play.messages)
+    @rule(number=few)
+    def carry(self, number: int) -> None:
+        self.play.carry(number)
+
+    @precondition(lambda self: self.play.messages)
+    @rule(number=few)
+    def drop(self, number: int) -> None:
+        self.play.drop(number)
+
+    @precondition(lambda self: self.play.messages)
+    @rule(number=few)
+    def repeat(self, number: int) -> None:
+        self.play.repeat(number)
+
+    @precondition(lambda self: self.play.readings)
+    @rule(number=few)
+    def copy(self, number: int) -> None:
+        self.play.copy(number)
+
+    @precondition(lambda self: self.play.calls)
+    @rule(seconds=moments)
+    def wait(self, seconds: float) -> None:
+        self.play.wait(seconds)
+
+    @precondition(lambda self: self.play.calls)
+    @rule()
+    def flow(self) -> None:
+        self.play.flow()
+
+    @invariant()
+    def holds(self) -> None:
+        if hasattr(self, "play"):
+            self.play.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "play"):
+            return
+        if self.aborts:
+            self.play.abort_all()
+        else:
+            self.play.see_it_through()
+        self.play.is_as_new()
+
+
+TestHandOver = HandOver.TestCase
+TestHandOver.settings = settings(
+    max_examples=HISTORIES or FEW_HISTORIES,
+    stateful_step_count=STEPS,
+    derandomize=not HISTORIES,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)

@@ -1,0 +1,129 @@
+"""A node of the model: the real loop, workers, scheduler and books over slow memory."""
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from api.generator import Event, Leg, TokenEvent
+from engine.request import Request, RequestId
+from kv_transfer.api import Arrived, Outcome, Settled
+from kv_transfer.identity import Identity
+from kv_transfer.ledger.claims import Claims
+from kv_transfer.ledger.sources import Address
+from kv_transfer.local import layout_of
+from kv_transfer.service import TransferService
+from kv_transfer.threaded import ThreadedSink, ThreadedSource
+from kv_transfer.ticket import KvTicket
+from tests.fakes.engine import FakeEngine
+from tests.fakes.model import TOKEN_BYTES, alone
+from tests.fakes.node import node_loop
+from tests.ledger_model.memory import Host, SlowMover
+from tests.ledger_model.network import Network
+from tests.ledger_model.shell import Shell
+from tests.ledger_model.witness import WatchedSink, WatchedSource
+
+BLOCKS, BLOCK_SIZE, CHUNK, SEATS = 12, 4, 4, 4
+FINGERPRINT = "fake"
+EventNews = tuple[RequestId, Event]
+
+
+@dataclass(eq=False)
+class Call:
+    """One leg, as the proxy sees it."""
+
+    request: Request
+    leg: Leg
+    node: "Node"
+    tokens: list[int] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def hear(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, TokenEvent):
+            self.tokens += event.tokens
+            wanted = alone(self.request)[: len(self.tokens)]
+            assert self.tokens == wanted, f"{self.request.request_id}: wrong tokens"
+
+
+@dataclass(eq=False)
+class World:
+    """What nodes share: a clock, a network, and each other's memory."""
+
+    now: float = 0.0
+    network: Network = field(default_factory=Network)
+    hosts: dict[bytes, Host] = field(default_factory=dict)
+    delivered: set[str] = field(default_factory=set)
+    starts: int = 0
+    cuts: bool = True
+
+
+class Node:
+    """One process, from its start to its end."""
+
+    def __init__(self, address: Address, world: World) -> None:
+        self.address, self.world = address, world
+        world.starts += 1
+        self.name = f"{address[0]}#{world.starts}"
+        self.engine = FakeEngine(blocks=BLOCKS, block_size=BLOCK_SIZE, chunk=CHUNK, seats=SEATS)
+        regions = self.engine.kv_regions
+        self.host = Host(self.engine.memory, BLOCK_SIZE * TOKEN_BYTES)
+        world.hosts[self.name.encode()] = self.host
+        identity = Identity(self.name, *address, FINGERPRINT, layout_of(regions))
+        mover = SlowMover(self.host, world.hosts, self._may_write, world.cuts)
+        self.shell = Shell(
+            identity, regions, mover, world.network, self.clock, ended=self._ended
+        )
+        service = cast("TransferService", self.shell)
+        claims = Claims(FINGERPRINT)
+        self.source = WatchedSource(ThreadedSource(service), self.engine)
+        self.sink = WatchedSink(ThreadedSink(service, claims), self.engine, self._was_delivered)
+        self.loop = node_loop(self.engine, self.source, self.sink, self.clock, recompute=False)
+        self.calls: dict[RequestId, Call] = {}
+
+    def clock(self) -> float:
+        return self.world.now
+
+    def begin(self, request: Request, leg: Leg) -> Call:
+        """A new leg; its request's id is unique on this node."""
+        call = self.calls[request.request_id] = Call(request, leg, self)
+        self._deliver(self.loop.submit(request, leg, self.world.now))
+        return call
+
+    def abort(self, call: Call) -> None:
+        """The proxy has closed it."""
+        if self.calls.pop(call.request.request_id, None):
+            self.loop.abort(call.request.request_id)
+
+    def compute(self) -> None:
+        """One turn of the engine's loop."""
+        self._deliver(self.loop.prepare())
+        self._deliver(self.loop.run())
+
+    def check(self) -> None:
+        """What holds between any two events."""
+        self.engine.kv.check()
+        self.source.check()
+        self.sink.check()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left of anything."""
+        books = self.shell.offers.num_open + self.shell.pulls.num_open
+        load, mover = self.engine.load, self.shell.mover
+        return not books and not mover.readings and load.free_blocks == load.total_blocks
+
+    def _deliver(self, news: object) -> None:
+        for rid, event in cast("list[EventNews]", news):
+            if call := self.calls.get(rid):
+                call.hear(event)
+
+    def _may_write(self, block: int) -> None:
+        self.sink.may_write(block)
+
+    def _ended(self, news: Arrived | Settled) -> None:
+        if isinstance(news, Arrived):
+            self.sink.ended(news)
+        elif news.outcome is Outcome.DELIVERED:
+            self.world.delivered.add(news.ticket_id)
+
+    def _was_delivered(self, ticket: KvTicket) -> bool:
+        return ticket.engine_id is None or ticket.ticket_id in self.world.delivered

@@ -1,0 +1,268 @@
+"""What a proxy, a network and time can do to two nodes; and how it has to end."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from api.generator import EndEvent, FailedEvent, Leg, TicketEvent, TokenEvent
+from engine.request import Request, RequestId, Sampling
+from kv_transfer.ticket import LEASE_S, KvTicket
+from kv_transfer.wire import BEAT_S
+from tests.ledger_model.memory import Reading
+from tests.ledger_model.network import Pipe
+from tests.ledger_model.node import Call, Node, World
+
+ADDRESSES = (("a", 1), ("b", 2))
+PROMISED_S = 2.0  # blocks are back
+STEP_S = 0.1
+LONGEST_S = LEASE_S + 10.0  # for each leg that nobody aborts: blocks for one at a time
+MOST_TURNS = 400
+SAMPLING = Sampling(max_tokens=3, seed=7)
+
+
+def prompt(number: int) -> tuple[int, ...]:
+    """Of two families with the same beginnings; 1 to 18 tokens."""
+    family, length = number % 2, 1 + number // 2 % 18
+    return tuple(range(family, family + length))
+
+
+@dataclass
+class Play:
+    """Each act takes any number, and does what is possible of that number."""
+
+    cuts: bool = True
+    calls: list[Call] = field(default_factory=list)
+    requests: int = 0
+
+    def __post_init__(self) -> None:
+        self.world = World(cuts=self.cuts)
+        self.nodes = [Node(address, self.world) for address in ADDRESSES]
+
+    # the proxy
+
+    def prefill(self, number: int) -> Call:
+        """A prompt, on one of the nodes, under one of few outer ids."""
+        node = self.nodes[number % len(self.nodes)]
+        leg = Leg(hold=True, keep_open=True, outer_id=f"outer{number % 3}")
+        call = node.begin(self._request(prompt(number // len(self.nodes))), leg)
+        self.calls.append(call)
+        return call
+
+    @property
+    def tickets(self) -> list[Call]:
+        """Prefill legs that were given theirs."""
+        return [call for call in self.calls if ticket_of(call)]
+
+    def decode(self, number: int, *, by_outer_id: bool = False) -> Call | None:
+        """The other leg of a prompt that has its ticket, on the other node; again, too."""
+        ready = self.tickets
+        if not ready:
+            return None
+        first = ready[number % len(ready)]
+        ticket = ticket_of(first)
+        assert ticket is not None
+        if by_outer_id and first.leg.outer_id:
+            ticket = KvTicket(first.leg.outer_id, None, ticket.host, ticket.port, None)
+        return self._decode(first, ticket, first.request.prompt)
+
+    def misfit(self, number: int) -> Call | None:
+        """A decode leg for another prompt than its ticket's, or for one that never fits."""
+        ready = self.tickets
+        if not ready:
+            return None
+        first = ready[number % len(ready)]
+        ticket = ticket_of(first)
+        assert ticket is not None
+        longer = first.request.prompt + tuple(range(4 if number % 2 else 400))
+        return self._decode(first, ticket, longer)
+
+    def abort(self, number: int) -> None:
+        """Close a leg."""
+        if self.calls:
+            call = self.calls.pop(number % len(self.calls))
+            call.node.abort(call)
+
+    # nodes, memory, messages, time
+
+    def compute(self, number: int) -> None:
+        """A node's engine goes on."""
+        self.nodes[number % len(self.nodes)].compute()
+
+    def turn(self, number: int) -> None:
+        """A node's transfer thread goes on."""
+        self.nodes[number % len(self.nodes)].shell.turn()
+
+    def sweep(self, number: int) -> None:
+        """A node's transfer thread hangs, and another one sees to what is late."""
+        self.nodes[number % len(self.nodes)].shell.sweep()
+
+    def restart(self, number: int) -> None:
+        """A node is killed, and another one starts in its place."""
+        index = number % len(self.nodes)
+        old = self.nodes[index]
+        old.host.alive = False
+        self.world.network.vanish(old.shell.name, old.address)
+        self.calls = [call for call in self.calls if call.node is not old]
+        self.nodes[index] = Node(old.address, self.world)
+
+    def carry(self, number: int) -> None:
+        """A message arrives."""
+        if pipe := self._pipe(number):
+            self._carry(pipe)
+
+    def drop(self, number: int) -> None:
+        """A message is lost."""
+        if pipe := self._pipe(number):
+            pipe.frames.popleft()
+
+    def repeat(self, number: int) -> None:
+        """A message arrives, and will arrive again."""
+        if pipe := self._pipe(number):
+            pipe.frames.appendleft(pipe.frames[0])
+            self._carry(pipe)
+
+    def copy(self, number: int) -> None:
+        """A piece of a read is copied."""
+        if readings := self.readings:
+            node, reading = readings[number % len(readings)]
+            node.shell.mover.go_on(reading)
+
+    def wait(self, seconds: float) -> None:
+        """Time passes, and nobody does anything."""
+        self.world.now += seconds
+
+    def flow(self) -> bool:
+        """All that can go on does, for one round; False when there was nothing."""
+        before = [len(call.events) for call in self.calls]
+        pipes, readings = self.world.network.pipes, self.readings
+        for pipe in pipes:
+            while pipe.frames:
+                self._carry(pipe)
+        for node, reading in readings:
+            while reading in node.shell.mover.readings:
+                node.shell.mover.go_on(reading)
+        for node in self.nodes:
+            node.compute()
+            node.shell.turn()
+        told = before != [len(call.events) for call in self.calls]
+        busy = not all(node.loop.idle for node in self.nodes)
+        return bool(pipes or readings or told or busy)
+
+    def check(self) -> None:
+        """What holds at any time."""
+        for node in self.nodes:
+            node.check()
+
+    # how it ends
+
+    def calm(self) -> None:
+        """No message is lost any more, and no time passes."""
+        for _ in range(MOST_TURNS):
+            if not self.flow():
+                self.check()
+                return
+        raise AssertionError("it goes on for ever")
+
+    def abort_all(self) -> None:
+        """Every leg is closed: in no more than was promised, nothing is left of them."""
+        self.calm()
+        while self.calls:
+            self.abort(0)
+        self._run_out(PROMISED_S)
+
+    def see_it_through(self) -> None:
+        """Nobody closes anything: everything ends all the same."""
+        self.calm()
+        self._run_out(LONGEST_S * (1 + len(self.calls)))
+        for call in self.calls:
+            assert is_over(call), f"{call.request.request_id} has no end: {call.events}"
+
+    def is_as_new(self) -> None:
+        """Whatever has been, the next hand-over works at once; and so does a refusal."""
+        self.calls.clear()
+        self.wait(BEAT_S)
+        for source, sink in ((0, 1), (1, 0)):
+            self._hand_over_at_once(source, sink)
+            self._refuse_at_once(source, self.misfit, 0)
+            self._refuse_at_once(source, self.misfit, 1)
+
+    def _hand_over_at_once(self, source: int, sink: int) -> None:
+        first = self.prefill(source + 2 * 34)  # 18 tokens
+        self.flow()
+        call = self.decode(0)
+        assert call is not None
+        before = len(self.nodes[sink].sink.news)
+        self.calm()
+        news = self.nodes[sink].sink.news[before:]
+        assert [one.error for one in news] == [None], f"a fresh pull failed: {news}"
+        assert len(call.tokens) == SAMPLING.max_tokens, call.events
+        assert isinstance(first.events[-1], EndEvent), first.events
+        self.calls.clear()
+        assert all(node.is_idle for node in self.nodes), "blocks are left"
+
+    def _refuse_at_once(
+        self, source: int, refuse: Callable[[int], Call | None], number: int
+    ) -> None:
+        self.prefill(source + 2 * 34)
+        while not any(ticket_of(call) for call in self.calls):
+            self.flow()
+        call = refuse(number)
+        self.calm()
+        assert call is not None
+        assert isinstance(call.events[-1], FailedEvent), call.events
+        assert all(node.is_idle for node in self.nodes), "refused, and the source not told"
+        self.calls.clear()
+
+    def _run_out(self, longest_s: float) -> None:
+        until = self.world.now + longest_s
+        while self.world.now < until and not all(node.is_idle for node in self.nodes):
+            self.world.now += STEP_S
+            self.flow()
+            self.flow()
+        self.calm()
+        left = {node.name: node.engine.load for node in self.nodes if not node.is_idle}
+        assert not left, f"not back after {longest_s} s: {left}"
+
+    def _request(self, tokens: Sequence[int]) -> Request:
+        self.requests += 1
+        return Request(RequestId(f"r{self.requests}"), tuple(tokens), SAMPLING)
+
+    def _decode(self, first: Call, ticket: KvTicket, tokens: Sequence[int]) -> Call:
+        (node,) = [one for one in self.nodes if one.address != first.node.address]
+        call = node.begin(self._request(tokens), Leg(ticket=ticket))
+        self.calls.append(call)
+        return call
+
+    def _carry(self, pipe: Pipe) -> None:
+        frame = self.world.network.carry(pipe)
+        for node in self.nodes:
+            if pipe.goes_up and node.address == pipe.address:
+                node.shell.asked(pipe.peer, frame)
+            elif not pipe.goes_up and node.shell.name == pipe.peer:
+                node.shell.answered(pipe.address, frame)
+
+    @property
+    def messages(self) -> list[Pipe]:
+        """What is on its way."""
+        return self.world.network.pipes
+
+    def _pipe(self, number: int) -> Pipe | None:
+        pipes = self.messages
+        return pipes[number % len(pipes)] if pipes else None
+
+    @property
+    def readings(self) -> list[tuple[Node, Reading]]:
+        return [(node, one) for node in self.nodes for one in node.shell.mover.readings]
+
+
+def ticket_of(call: Call) -> KvTicket | None:
+    """What a prefill leg was given."""
+    given = [event.ticket for event in call.events if isinstance(event, TicketEvent)]
+    return given[0] if given else None
+
+
+def is_over(call: Call) -> bool:
+    """Whether the leg was told its end."""
+    last = call.events[-1] if call.events else None
+    if isinstance(last, TokenEvent):
+        return last.finish is not None and not call.leg.hold
+    return isinstance(last, EndEvent | FailedEvent)

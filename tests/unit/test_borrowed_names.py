@@ -1,0 +1,99 @@
+"""A request's id may name one offer after another: what is said of one is not of the next."""
+
+import pytest
+
+from kv_transfer.api import Arrived, Moved, Sealed
+from kv_transfer.errors import LeaseExpired
+from kv_transfer.ledger.offers import OfferBook
+from kv_transfer.ledger.pulls import PullBook
+from kv_transfer.ticket import KvTicket
+from kv_transfer.wire import Abandon, Confirmed, Gone, Hello, Leave, Look, News, Settle
+from tests.unit.test_offers import LAYOUT, SEALED, WELCOME, A, enter, look, said
+
+AT = ("host", 1)
+OUTER = KvTicket("outer", None, *AT, None)
+HELLO = Hello("same", LAYOUT, "machine")
+
+
+@pytest.fixture
+def source() -> OfferBook:
+    book = OfferBook(lambda: WELCOME, "same", LAYOUT, "engine")
+    enter(book)
+    for name in ("old", "new"):
+        book.offer(name, "outer")
+        book.seal(name, SEALED, now=0)
+        look(book, key="outer")
+    return book
+
+
+@pytest.fixture
+def sink() -> PullBook:
+    """It has the first of two blocks of the older offer."""
+    book = PullBook(HELLO)
+    book.pull(OUTER, [0, 1], 0, now=0)
+    book.heard(AT, WELCOME, now=0)
+    book.heard(AT, News("outer", 0, (5,), ticket_id="old"), now=0)
+    (order,) = book.orders
+    book.read_done(order.read_id, None, now=0)
+    book.outbox.clear()
+    return book
+
+
+@pytest.mark.parametrize("farewell", [Settle, Abandon, Leave])
+def test_a_late_word_on_the_older_offer_leaves_the_newer_alone(
+    source: OfferBook, farewell: type[Settle | Abandon | Leave]
+) -> None:
+    source.heard(A, farewell("outer", "old"), now=0)
+    assert not any(isinstance(answer, Confirmed) for _, answer in said(source))
+    assert "new" not in [settled.ticket_id for settled in source.settled]
+    assert look(source, key="outer") == [
+        (A, News("outer", 0, (), SEALED, ticket_id="new")),
+    ]
+
+
+def test_blocks_of_two_offers_are_not_mixed(sink: PullBook) -> None:
+    sink.heard(AT, News("outer", 1, (6,), SEALED, ticket_id="new"), now=0)
+    assert [type(one.error) for one in sink.arrived] == [LeaseExpired]
+
+
+def test_what_is_settled_is_what_was_read(sink: PullBook) -> None:
+    sealed = Sealed(2, 42)
+    sink.heard(AT, News("outer", 1, (6,), sealed, ticket_id="old"), now=0)
+    order = sink.orders[-1]
+    sink.read_done(order.read_id, None, now=0)
+    assert sink.outbox == [(AT, Settle("outer", "old"))]
+    sink.heard(AT, Confirmed("outer", "new"), now=0)
+    assert sink.arrived == []
+    sink.heard(AT, Confirmed("outer", "old"), now=0)
+    assert [one.sealed for one in sink.arrived] == [sealed]
+
+
+def test_a_lost_welcome_is_asked_for_again_with_the_next_beat() -> None:
+    book = PullBook(HELLO)
+    book.pull(OUTER, [0], 0, now=0)
+    book.outbox.clear()
+    book.heard(AT, News("outer", 0, (5,), ticket_id="old"), now=0.2)
+    book.tick(0.25)
+    assert book.outbox == [(AT, HELLO), (AT, Look("outer", None, 1))]
+    book.heard(AT, WELCOME, now=0.3)
+    assert len(book.orders) == 1
+
+
+def test_a_welcome_that_comes_twice_is_known() -> None:
+    book = PullBook(HELLO)
+    book.pull(OUTER, [0], 0, now=0)
+    assert not book.knows(AT, WELCOME)
+    book.heard(AT, WELCOME, now=0)
+    assert book.knows(AT, WELCOME)
+
+
+def test_blocks_are_not_looked_for_in_another_engines_memory() -> None:
+    """Which has taken the address, and was met by another pull."""
+    book = PullBook(HELLO)
+    book.pull(KvTicket("t", "before", *AT, "same"), [0], 0, now=0)
+    book.heard(AT, WELCOME, now=0)
+    book.heard(AT, News("t", 0, (5,)), now=0)
+    assert book.orders == []
+    book.heard(AT, Gone("t", "the source was started anew"), now=0)
+    ((one),) = book.arrived
+    assert one == Arrived("t", error=one.error, moved=Moved())
