@@ -60,16 +60,24 @@ WILD = st.recursive(
     ),
     max_leaves=4,
 )
+NO_TOKEN = st.sampled_from([-1, VOCABULARY, 2**31 - 1])
+BEYOND = (
+    st.lists(NO_TOKEN, min_size=1, max_size=2)
+    | st.lists(st.lists(NO_TOKEN, min_size=1, max_size=2), min_size=1, max_size=2)
+    | st.dictionaries(NO_TOKEN.map(str), st.floats(-100, 100), min_size=1, max_size=2)
+)
+TOKENS = ("logit_bias", "allowed_token_ids", "stop_token_ids", "bad_words")
 Given = dict[str, Any]
 
 
 def wishes(
     good: Mapping[str, st.SearchStrategy[Any]], others: Mapping[str, object]
 ) -> st.SearchStrategy[Given]:
-    """Some fields as they may be, and up to two that are anything."""
+    """Some fields as they may be, up to two that are anything, at most one of no token."""
     usual = st.fixed_dictionaries({}, optional=dict(good))
     odd = st.dictionaries(st.sampled_from(sorted({*good, *others})), WILD, max_size=2)
-    return st.builds(lambda one, two: {**one, **two}, usual, odd)
+    far = st.dictionaries(st.sampled_from(TOKENS), BEYOND, max_size=1)
+    return st.builds(lambda one, two, three: {**one, **two, **three}, usual, odd, far)
 
 
 def check_refusal(status: int, body: Any, wish: Given) -> None:  # noqa: ANN401
