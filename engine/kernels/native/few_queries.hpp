@@ -26,7 +26,7 @@ inline bool is_few(const Plan& plan, long rows) {
 // Keys and values of a tile: where its runs lie for the first of `heads` heads. They are fetched in
 // the order in which they lie in memory, so that it is read in long stretches, whoever is computed.
 struct FewTile {
-    static constexpr long KEYS = 64, RUNS = KEYS / RUN;
+    static constexpr long KEYS = 32, RUNS = KEYS / RUN;
 
     const uint16_t* runs[RUNS];
     long heads, fetched = 0;  // items that are on their way

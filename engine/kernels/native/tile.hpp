@@ -60,10 +60,20 @@ struct Product {
     long left_step = 1;
 };
 
-enum Fetch { NOTHING_MORE, AHEAD, LINES };
+// Groups of rows go over the same right side one after the other. The first of two fetches all of
+// what comes next; of more, each fetches its part, so that memory is busy with all of them.
+enum Fetch { NOTHING_MORE, AHEAD, PART_AHEAD, LINES };
+
+struct Part {
+    long group, groups;
+
+    bool all() const { return groups <= 2; }
+    int first(int vectors) const { return vectors * group / groups; }
+    int last(int vectors) const { return vectors * (group + 1) / groups; }
+};
 
 template <class Kind, int ROWS, int VECTORS, Fetch FETCH = NOTHING_MORE>
-inline void tile(const Product& of, long row, long column) {
+inline void tile(const Product& of, long row, long column, Part part) {
     Floats sums[ROWS][VECTORS];
     float* target = of.sums + row * of.sums_stride + column;
     for (int r = 0; r < ROWS; ++r)
@@ -72,16 +82,18 @@ inline void tile(const Product& of, long row, long column) {
                 of.add ? load<Floats>(target + r * of.sums_stride + v * LANES) : Floats{};
     const uint32_t* left = of.left + row * of.left_stride;
     const uint32_t* right = of.right + column;
+    const int first = FETCH == PART_AHEAD ? part.first(VECTORS) : 0;
+    const int last = FETCH == PART_AHEAD ? part.last(VECTORS) : VECTORS;
     const void** lines = FETCH == LINES ? of.soon->next : nullptr;
     for (long step = 0; step < of.steps;
          ++step, left += of.left_step, right += of.right_stride) {
         Floats some[VECTORS];
         if (FETCH == LINES)
             for (long i = 0; i < LINES_OF_A_STEP; ++i) __builtin_prefetch(*lines++);
-        for (int v = 0; v < VECTORS; ++v) {
-            some[v] = load<Floats>(right + v * LANES);
-            if (FETCH == AHEAD) __builtin_prefetch(right + v * LANES + of.ahead);
-        }
+        for (int v = 0; v < VECTORS; ++v) some[v] = load<Floats>(right + v * LANES);
+        if (FETCH == AHEAD || FETCH == PART_AHEAD)
+            for (int v = first; v < last; ++v)
+                __builtin_prefetch(right + v * LANES + of.ahead);
         for (int r = 0; r < ROWS; ++r) {
             uint32_t word = left[r * of.left_stride];
             for (int v = 0; v < VECTORS; ++v)
@@ -94,26 +106,28 @@ inline void tile(const Product& of, long row, long column) {
 }
 
 template <class Kind, int VECTORS, Fetch FETCH>
-inline void tile_rows(const Product& of, long rows, long row, long column) {
+inline void tile_rows(const Product& of, long rows, long row, long column, Part part) {
     switch (rows) {
-        case 1: return tile<Kind, 1, VECTORS, FETCH>(of, row, column);
-        case 2: return tile<Kind, 2, VECTORS, FETCH>(of, row, column);
-        case 3: return tile<Kind, 3, VECTORS, FETCH>(of, row, column);
-        case 4: return tile<Kind, 4, VECTORS, FETCH>(of, row, column);
-        case 5: return tile<Kind, 5, VECTORS, FETCH>(of, row, column);
-        case 6: return tile<Kind, 6, VECTORS, FETCH>(of, row, column);
+        case 1: return tile<Kind, 1, VECTORS, FETCH>(of, row, column, part);
+        case 2: return tile<Kind, 2, VECTORS, FETCH>(of, row, column, part);
+        case 3: return tile<Kind, 3, VECTORS, FETCH>(of, row, column, part);
+        case 4: return tile<Kind, 4, VECTORS, FETCH>(of, row, column, part);
+        case 5: return tile<Kind, 5, VECTORS, FETCH>(of, row, column, part);
+        case 6: return tile<Kind, 6, VECTORS, FETCH>(of, row, column, part);
     }
 }
 
 template <class Kind, int VECTORS>
-inline void tile_fetching(const Product& of, long rows, long row, long column) {
+inline void tile_fetching(const Product& of, long rows, long row, long column, Part part) {
     if (of.soon && of.soon->next < of.soon->end) {
-        tile_rows<Kind, VECTORS, LINES>(of, rows, row, column);
+        tile_rows<Kind, VECTORS, LINES>(of, rows, row, column, part);
         of.soon->next += of.steps * LINES_OF_A_STEP;
+    } else if (of.ahead && !part.all()) {
+        tile_rows<Kind, VECTORS, PART_AHEAD>(of, rows, row, column, part);
     } else if (of.ahead && row == 0) {
-        tile_rows<Kind, VECTORS, AHEAD>(of, rows, row, column);
+        tile_rows<Kind, VECTORS, AHEAD>(of, rows, row, column, part);
     } else {
-        tile_rows<Kind, VECTORS, NOTHING_MORE>(of, rows, row, column);
+        tile_rows<Kind, VECTORS, NOTHING_MORE>(of, rows, row, column, part);
     }
 }
 
@@ -125,12 +139,13 @@ inline void multiply(const Product& of, long rows, long columns) {
         long vectors = (columns - column) / LANES;
         vectors = vectors < MOST_VECTORS ? vectors : MOST_VECTORS;
         for (long group = 0; group < groups; ++group) {
-            long row = rows * group / groups, next = rows * (group + 1) / groups;
+            const long row = rows * group / groups, next = rows * (group + 1) / groups;
+            const Part part{group, groups};
             switch (vectors) {
-                case 1: tile_fetching<Kind, 1>(of, next - row, row, column); break;
-                case 2: tile_fetching<Kind, 2>(of, next - row, row, column); break;
-                case 3: tile_fetching<Kind, 3>(of, next - row, row, column); break;
-                case 4: tile_fetching<Kind, 4>(of, next - row, row, column); break;
+                case 1: tile_fetching<Kind, 1>(of, next - row, row, column, part); break;
+                case 2: tile_fetching<Kind, 2>(of, next - row, row, column, part); break;
+                case 3: tile_fetching<Kind, 3>(of, next - row, row, column, part); break;
+                case 4: tile_fetching<Kind, 4>(of, next - row, row, column, part); break;
             }
         }
         column += vectors * LANES;
