@@ -2,13 +2,15 @@
 
 On a GPU the slots are pinned and copies run on a stream of their own: behind the batch that was
 launched last, and before the one that is launched next. On a CPU they are done when the call
-returns. A KV block is one contiguous stretch for all layers, so a copy needs no gathering; of
+returns, by one thread: torch's would cost more than they bring, where others want the cores. A
+KV block is one contiguous stretch for all layers, so a copy needs no gathering; of
 blocks that lie behind one another in both places, one call moves all.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,7 +62,10 @@ class HostMemory:
             block = self._blocks[first.block : first.block + count]
             slot = self.slots[first.slot : first.slot + count]
             into, source = (slot, block) if first.out else (block, slot)
-            into.copy_(source, non_blocking=True)
+            if self._stream is None:
+                np.copyto(into.numpy(), source.numpy())
+            else:
+                into.copy_(source, non_blocking=True)
 
 
 def _runs(copies: Sequence[Copy]) -> Iterator[tuple[Copy, int]]:

@@ -18,14 +18,15 @@ from contextlib import suppress
 from errno import ENOSPC
 from pathlib import Path
 from typing import Self
-from zlib import crc32
+
+from xxhash import xxh3_64_intdigest as checksum
 
 from engine.errors import UnusableTier
 
 MAGIC = b"pdskv\x00\x00\x01"  # with the version of this format
-HEAD = struct.Struct("<8s16sQII")  # magic, key, bytes, their checksum, the head's
+HEAD = struct.Struct("<8s16sQQQ")  # magic, key, bytes, their checksum, the head's
 HEAD_BYTES = 64
-ENTRY = struct.Struct("<16sQI4x")  # key, last use, checksum
+ENTRY = struct.Struct("<16sQQ")  # key, last use, checksum
 PAGE = 4096
 MOST_AT_ONE_PATH = 64
 OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -113,13 +114,13 @@ class Slab:
 
 
 def _head(key: bytes, block: memoryview) -> bytes:
-    said = HEAD.pack(MAGIC, key, len(block), crc32(block), 0)
-    said = HEAD.pack(MAGIC, key, len(block), crc32(block), crc32(said))
+    fields = MAGIC, key, len(block), checksum(block)
+    said = HEAD.pack(*fields, checksum(HEAD.pack(*fields, 0)))
     return said.ljust(HEAD_BYTES, b"\0")
 
 
 def _entry(key: bytes, used: int, place: int) -> bytes:
-    return ENTRY.pack(key, used, crc32(ENTRY.pack(key, used, place & 0xFFFFFFFF)))
+    return ENTRY.pack(key, used, checksum(ENTRY.pack(key, used, place)))
 
 
 def _size(file: int) -> int:

@@ -79,7 +79,7 @@ IN_PLACE = {
     "key": 8,
     "length": 24,
     "checksum of the bytes": 32,
-    "checksum of the head": 36,
+    "checksum of the head": 40,
     "rest of the head": HEAD_BYTES - 1,
     "first byte": HEAD_BYTES,
     "middle": HEAD_BYTES + SIZE // 2,
@@ -132,7 +132,7 @@ def test_a_damaged_block_is_a_miss_and_removed(
     assert key(1) not in dict(opened(tmp_path).known())
 
 
-@pytest.mark.parametrize("at", range(ENTRY.size - 4))
+@pytest.mark.parametrize("at", range(ENTRY.size))
 def test_a_damaged_entry_hides_its_block_only(tmp_path: Path, at: int) -> None:
     file = filled(tmp_path) / "index"
     content = bytearray(file.read_bytes())
