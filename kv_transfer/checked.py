@@ -12,6 +12,7 @@ from itertools import groupby, islice
 
 from kv_transfer.checking import Check
 from kv_transfer.checksums import BlockSums
+from kv_transfer.cutting import WHOLE, Cut
 from kv_transfer.errors import CorruptKv
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
@@ -19,6 +20,8 @@ from kv_transfer.mover import Mover, ReadEnd
 from kv_transfer.wire import Welcome
 
 BYTES_AT_ONCE = 16 << 20
+Place = int | tuple[int, ...]
+"""A block of ours, or the slots (cutting.py) that a block of theirs has here."""
 
 
 @dataclass(slots=True)
@@ -26,7 +29,7 @@ class _Checking:
     """Blocks of one read that were not looked at yet, and what they have to be."""
 
     order: ReadOrder
-    left: Iterator[tuple[int, Check]]
+    left: Iterator[tuple[Place, Check]]
 
 
 @dataclass(slots=True)
@@ -93,24 +96,45 @@ class CheckedMover:
             one = self._checking[0]
             some = list(islice(one.left, left))
             left -= len(some)
-            wrong = first_wrong(self.sums, some)
+            wrong = first_wrong(self.sums, some, one.order.cut)
             if wrong is not None or left > 0:  # it has ended, or was the last of it
                 self._checking.popleft()
                 yield one.order.read_id, wrong
 
 
-def first_wrong(sums: BlockSums, told: Iterable[tuple[int, Check]]) -> CorruptKv | None:
-    """Compare blocks of ours with what their source saw there."""
+def first_wrong(
+    sums: BlockSums, told: Iterable[tuple[Place, Check]], cut: Cut = WHOLE
+) -> CorruptKv | None:
+    """Compare what came with what its source saw there."""
     for level, some in groupby(told, key=lambda one: one[1][0]):
         blocks, right = zip(*((block, sum_) for block, (_, sum_) in some), strict=True)
-        found = sums.of(blocks, level)
+        found = sums.of_pieces(cut, blocks, level) if cut.pieces else sums.of(blocks, level)
         for block, here, there in zip(blocks, found, right, strict=True):
             if here != there:
-                return CorruptKv(f"block {block} is {here:x} here, and {there:x} at its source")
+                place = f"slots {block}" if cut.pieces else f"block {block}"
+                return CorruptKv(f"{place} is {here:x} here, and {there:x} at its source")
     return None
 
 
-def expected(order: ReadOrder) -> Iterator[tuple[int, Check]]:
-    """Our blocks that it fills, each with what its checksum has to be."""
+def expected(order: ReadOrder) -> Iterator[tuple[Place, Check]]:
+    """Our blocks that it fills, or our slots of a block of theirs, each with its checksum."""
+    if not order.checks:
+        return iter(())
+    if order.cut.pieces:
+        return zip(_wholes(order), order.checks, strict=True)
     ours = (run.ours + index for run in order.runs for index in range(run.count))
     return zip(ours, order.checks, strict=True)
+
+
+def _wholes(order: ReadOrder) -> Iterator[tuple[int, ...]]:
+    """Our slots of each of their blocks of which all was read."""
+    each, ours, block = order.cut.their_slots, list[int](), -1
+    for run in order.runs:
+        for index in range(run.count):
+            place, within = divmod(run.theirs + index, each)
+            if place != block or within != len(ours):
+                ours, block = [], place
+            if within == len(ours):
+                ours.append(run.ours + index)
+            if len(ours) == each:
+                yield tuple(ours)

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES, Level
+from kv_transfer.cutting import Cut
+from kv_transfer.images import images
 from kv_transfer.regions import Region
 
 if TYPE_CHECKING:
@@ -45,9 +47,24 @@ class BlockSums:
         for region in self.regions:
             region.at(min(blocks))
             region.at(max(blocks))
+        self._look()
+        return [xxh3_64_intdigest(row) for row in self._rows(blocks, level)]
+
+    def of_pieces(self, cut: Cut, slots: Sequence[Sequence[int]], level: Level) -> list[int]:
+        """One for each block of another layout, whose pieces are in these slots of ours."""
+        self._look()
+        each = cut.our_slots
+        blocks = sorted({slot // each for one in slots for slot in one})
+        number = {block: at * each for at, block in enumerate(blocks)}
+        here = [[number[slot // each] + slot % each for slot in one] for one in slots]
+        theirs = images(cut, here, [gather(one, blocks, Level.FULL) for one in self._memory])
+        rows = range(len(slots))
+        seen = np.concatenate([gather(one, rows, level) for one in theirs], axis=1)
+        return [xxh3_64_intdigest(row) for row in _cut(seen, rows)]
+
+    def _look(self) -> None:
         if not self._memory:
             self._memory += map(_blocks, self.regions)
-        return [xxh3_64_intdigest(row) for row in self._rows(blocks, level)]
 
     def _rows(self, blocks: Sequence[int], level: Level) -> Iterator[memoryview]:
         """What is looked at of each block."""

@@ -42,7 +42,8 @@ class Cut:
     """What all reads from one layout into another have in common.
 
     Slots of a block lie `step_bytes` apart on both sides, and `slot_bytes` are read of each.
-    Without `pieces` a slot is a whole block of every region.
+    Without `pieces` a slot is a whole block of every region. `covers`: all bytes of their
+    blocks are read, each once.
     """
 
     their_slots: int = 1
@@ -50,6 +51,7 @@ class Cut:
     step_bytes: int = 0
     slot_bytes: int = 0
     pieces: tuple[Piece, ...] = ()
+    covers: bool = True
 
     @property
     def by_slot(self) -> bool:
@@ -58,8 +60,10 @@ class Cut:
 
     @property
     def most_slots(self) -> int | None:
-        """How many to read at a time; None: any number."""
-        return max(1, MOST_PIECES // len(self.pieces)) if self.pieces else None
+        """How many to read at a time, whole blocks of theirs; None: any number."""
+        if not self.pieces:
+            return None
+        return max(1, MOST_PIECES // len(self.pieces) // self.their_slots) * self.their_slots
 
     def agree(self, offered: int, reserved: int, *, complete: bool) -> bool:
         """Whether so many blocks of theirs go into ours; `complete`: and fill them.
@@ -76,12 +80,18 @@ class Cut:
         together."""
         end = self.slots(len(theirs), len(into))
         if (most := self.most_slots) is not None:
-            end = min(end, start + most)
+            end = min(end, start - start % self.their_slots + most)
         pairs = (
             (_slot(theirs, index, self.their_slots), _slot(into, index, self.our_slots))
             for index in range(start, end)
         )
         return list(coalesce(pairs))
+
+    def whole(self, start: int, end: int) -> slice:
+        """Which of their blocks lie between two slots with all of their bytes."""
+        if not self.covers:
+            return slice(0)
+        return slice(-(-start // self.their_slots), end // self.their_slots)
 
     def slots(self, offered: int, reserved: int) -> int:
         """How many slots there are in so many blocks of theirs and of ours."""
@@ -108,7 +118,9 @@ def cut(theirs: KvLayout, ours: KvLayout) -> Cut:
     step = tokens * ours.row_bytes
     pieces = tuple(_joined(_pieces(theirs, ours, step)))
     size = sum(piece.size for piece in pieces)
-    return Cut(theirs.block_size // tokens, ours.block_size // tokens, step, size, pieces)
+    slots = theirs.block_size // tokens
+    covers = size * slots == sum(theirs.block_bytes) and _are_apart(pieces)
+    return Cut(slots, ours.block_size // tokens, step, size, pieces, covers)
 
 
 def _pieces(theirs: KvLayout, ours: KvLayout, size: int) -> Iterator[Piece]:
@@ -120,6 +132,11 @@ def _pieces(theirs: KvLayout, ours: KvLayout, size: int) -> Iterator[Piece]:
                 owner = _owner(theirs, head, rank)
                 there = _offset(theirs, plane, theirs.heads_of(owner), head)
                 yield Piece(owner, rank, there, _offset(ours, plane, heads, head), size)
+
+
+def _are_apart(pieces: Sequence[Piece]) -> bool:
+    """Whether nothing of theirs is read twice."""
+    return len({(piece.their_rank, piece.their_offset) for piece in pieces}) == len(pieces)
 
 
 def _owner(theirs: KvLayout, head: int, reader: int) -> int:

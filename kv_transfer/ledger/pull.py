@@ -117,7 +117,8 @@ class Pull:
         return None
 
     def take_runs(self, cut: Cut) -> tuple[list[Run], Sequence[Check]]:
-        """What can be read and was not ordered yet, and its checksums; it counts as ordered.
+        """What can be read and was not ordered yet; it counts as ordered. And its checksums:
+        those of their blocks of which all is read.
 
         In pieces not more than a connector names at a time, and the next when that is here.
         """
@@ -129,7 +130,7 @@ class Pull:
         count = sum(run.count for run in runs)
         self.ordered = start + count
         self.num_bytes += count * cut.slot_bytes
-        return runs, () if cut.pieces else self.checks[start : self.ordered]
+        return runs, self.checks[cut.whole(start, self.ordered)]
 
     def read_begins(self, *, now: float) -> None:
         """One more read is under way."""

@@ -1,5 +1,6 @@
 """Whatever two sides' blocks and ranks are like, every connector puts bytes in their place."""
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -8,9 +9,11 @@ import pytest
 import zmq
 
 from kv_transfer.api import Arrived, KvSink, KvSource, Sealed
-from kv_transfer.errors import LayoutMismatch
+from kv_transfer.checking import Level
+from kv_transfer.errors import CorruptKv, LayoutMismatch
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.local import LocalSink, LocalSource
 from kv_transfer.mover import Mover
 from kv_transfer.nixl import NixlMover
@@ -20,6 +23,7 @@ from kv_transfer.tcp import TcpMover
 from kv_transfer.threaded import Connector
 from tests.contract.rigs import HERE, TURN_S
 from tests.fakes.sharded import Memory, layout
+from tests.fakes.spoiling import SpoilingMover
 
 BLOCKS = 16
 AT = ("source", 1)
@@ -49,14 +53,17 @@ def local(theirs: Memory, ours: Memory) -> Iterator[Pair]:
 
 
 @contextmanager
-def _network(movers: Sequence[Mover], theirs: Memory, ours: Memory) -> Iterator[Pair]:
+def _network(
+    movers: Sequence[Mover], theirs: Memory, ours: Memory, level: Level = Level.OFF
+) -> Iterator[Pair]:
     context = zmq.Context[zmq.Socket[bytes]]()
     living = list[TransferService]()
     for mover, memory in zip(movers, (theirs, ours), strict=True):
         router, port = bind_router(context, HERE, 0)
         name = f"engine-{id(memory)}"
         identity = Identity(name, HERE, port, "same", memory.layout)
-        living.append(TransferService(identity, memory.regions, mover, context, router))
+        service = TransferService(identity, memory.regions, mover, context, router, level)
+        living.append(service)
     halves = [Connector.over(one) for one in living]
     yield Pair(halves[0].source, halves[1].sink, living)
     for one in living:
@@ -208,3 +215,57 @@ def test_another_layout_is_refused_by_name(make: Maker, name: str) -> None:
     there, here = getattr(theirs, name), getattr(ours, name)
     assert isinstance(arrived.error, LayoutMismatch)
     assert str(arrived.error) == f"{name} is {there} there and {here} here"
+
+
+class Turning(SpoilingMover):
+    """A place is one in our first region."""
+
+    def _turn(self, order: ReadOrder, place: int, bit: int) -> None:
+        address = self.regions[0].address + place
+        ctypes.memset(address, ctypes.string_at(address, 1)[0] ^ 1 << bit, 1)
+
+
+@contextmanager
+def checked(theirs: Memory, ours: Memory, level: Level) -> Iterator[tuple[Pair, Turning]]:
+    """Over a link that can be told to turn bits."""
+    mover = TcpMover.start(HERE, HERE, theirs.regions)
+    link = Turning(TcpMover.start(HERE, HERE, ours.regions), ours.regions)
+    with _network([mover, link], theirs, ours, level) as pair:
+        yield pair, link
+
+
+CHECKED = ["blocks twice as large", "blocks half as large", "TP4 to TP2", "ranks and blocks"]
+
+
+@pytest.mark.parametrize("level", [Level.SAMPLED, Level.FULL])
+@pytest.mark.parametrize("case", CASES)
+def test_right_bytes_have_right_checksums(case: str, level: Level) -> None:
+    theirs, ours = (Memory(one, 2 * BLOCKS) for one in CASES[case])
+    with checked(theirs, ours, level) as (pair, _):
+        for skip, tokens in ((0, 31), (1, 29), (1, 9)):
+            blocks = [(7 * i + tokens) % 32 for i in range(blocks_for(theirs.layout, tokens))]
+            into = [(5 * i + tokens) % 32 for i in range(blocks_for(ours.layout, tokens))]
+            theirs.write(blocks, range(tokens))
+            (arrived,) = hand_over(pair, blocks, into, skip)
+            assert arrived.error is None
+
+
+@pytest.mark.parametrize("case", CHECKED)
+def test_a_turned_bit_is_caught_in_every_piece(case: str) -> None:
+    """Of prompts that fill the blocks of both sides, all in one read."""
+    theirs, ours = (Memory(one, BLOCKS) for one in CASES[case])
+    blocks = [5, 3, 9, 4][: blocks_for(theirs.layout, 16)]
+    into = [2, 0, 1, 6][: blocks_for(ours.layout, 16)]
+    theirs.write(blocks, range(16))
+    size = ours.layout.block_bytes[0]
+    with checked(theirs, ours, Level.FULL) as (pair, link):
+        for place in range(0, size, 5):
+            link.turns = [(into[-1] * size + place, place % 8)]
+            ticket = pair.source.offer(f"t{place}")
+            pair.source.extend(ticket.ticket_id, blocks)
+            pair.source.seal(ticket.ticket_id, Sealed(16, 7))
+            pair.sink.pull(ticket, into)
+            arrived = list[Arrived]()
+            while not arrived:
+                arrived += pair.step()
+            assert isinstance(arrived[0].error, CorruptKv)
