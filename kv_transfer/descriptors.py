@@ -6,7 +6,6 @@ that begins one is away until its bytes are here, and it keeps leases alive, too
 """
 
 from collections.abc import Iterator, Sequence
-from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +15,30 @@ from kv_transfer.spans import Spans
 
 PIECE_BYTES = 32 << 20
 Rows = NDArray[np.uint64]
+Numbers = NDArray[np.int32]
 Side = Sequence[Region] | Sequence[RemoteRegion]
 
 
-def rows_of(regions: Side, firsts: Sequence[int], counts: Sequence[int]) -> Rows:
-    """[regions * runs, 3], region by region; IndexError for a block that is in none."""
-    low, high = min(firsts), max(map(add, firsts, counts)) - 1
-    first, count = np.array(firsts), np.array(counts)
-    rows = np.empty((len(regions), len(firsts), 3), dtype=np.int64)
-    for number, region in enumerate(regions):
+def blocks_of(region: Region | RemoteRegion) -> Rows:
+    """[1, 5]: all of its blocks, as NIXL has equal and equally distant ones: address, bytes,
+    device index, bytes to the next, how many."""
+    size = region.block_bytes
+    row = [region.address, size, device_of(region)[1], size, region.num_blocks]
+    return np.array([row], dtype=np.uint64)
+
+
+def numbers_of(regions: Side, runs: Sequence[tuple[int, int]]) -> Numbers:
+    """Which of the blocks of all regions, counted through, some (first, count) are: region by
+    region. IndexError for a block that is in none."""
+    low, high = min(first for first, _ in runs), max(map(sum, runs)) - 1
+    numbers, before = list[int](), 0
+    for region in regions:
         region.at(low)  # raises for what does not lie inside
         region.at(high)
-        rows[number, :, 0] = first * region.block_bytes + region.address
-        rows[number, :, 1] = count * region.block_bytes
-        rows[number, :, 2] = device_of(region)[1]
-    return rows.reshape(-1, 3).view(np.uint64)
+        for first, count in runs:
+            numbers += range(before + first, before + first + count)
+        before += region.num_blocks
+    return np.array(numbers, dtype=np.int32)
 
 
 def rows_in(found: Spans, regions: Side) -> Rows:

@@ -9,11 +9,27 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import nixl_cu12._bindings as bindings
-from nixl_cu12._api import nixl_agent, nixl_agent_config, nixl_xfer_handle
+import numpy as np
+from nixl_cu12._api import (
+    nixl_agent,
+    nixl_agent_config,
+    nixl_prepped_dlist_handle,
+    nixl_xfer_handle,
+)
 
-from kv_transfer.descriptors import Rows, device_of, pieces, rows_in, rows_of
+from kv_transfer.descriptors import (
+    PIECE_BYTES,
+    Numbers,
+    Rows,
+    blocks_of,
+    device_of,
+    numbers_of,
+    pieces,
+    rows_in,
+)
 from kv_transfer.errors import PeerUnreachable, TransferCancelled, TransferError
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
@@ -23,6 +39,7 @@ from kv_transfer.spans import both_sides
 from kv_transfer.wire import Welcome
 
 CPU_TRANSPORTS = "tcp,sm"
+OURS = "NIXL_INIT_AGENT"  # NIXL's name for the side that asks
 POSTING_S = 0.01  # where the processor copies, beginning a transfer takes as long as its bytes
 FAILURES = (
     bindings.nixlBackendError,
@@ -38,11 +55,16 @@ FAILURES = (
     bindings.nixlUnknownError,
 )
 
+Piece = Callable[[], nixl_xfer_handle]
+
 
 @dataclass(frozen=True, slots=True)
 class _Peer:
+    """A source, and the list of its blocks as NIXL has prepared it."""
+
     agent: str
     regions: Sequence[RemoteRegion]
+    blocks: nixl_prepped_dlist_handle
 
 
 @dataclass(slots=True)
@@ -50,7 +72,7 @@ class _Read:
     """One order: pieces that wait, and transfers that were begun."""
 
     order: ReadOrder
-    waiting: deque[tuple[Rows, Rows]] = field(default_factory=deque)
+    waiting: deque[Piece] = field(default_factory=deque)
     handles: list[nixl_xfer_handle] = field(default_factory=list)
     error: TransferError | None = None
 
@@ -70,6 +92,7 @@ class NixlMover:
 
     agent: nixl_agent
     regions: Sequence[Region]
+    blocks: nixl_prepped_dlist_handle
     clock: Callable[[], float] = time.monotonic
     _peers: dict[Address, _Peer] = field(default_factory=dict)
     _reads: deque[_Read] = field(default_factory=deque)
@@ -85,7 +108,7 @@ class NixlMover:
             size = region.block_bytes * region.num_blocks
             kind, index = device_of(region)
             agent.register_memory([(region.address, size, index, "")], kind)
-        return cls(agent, regions)
+        return cls(agent, regions, _prepare(agent, OURS, regions))
 
     @property
     def card(self) -> bytes:
@@ -113,10 +136,11 @@ class NixlMover:
         if len(welcome.cards) != 1:
             raise PeerUnreachable(f"{address}: one rank expected, {len(welcome.cards)} offered")
         try:
-            name = self.agent.add_remote_agent(welcome.cards[0])
+            name = _text(self.agent.add_remote_agent(welcome.cards[0]))
+            blocks = _prepare(self.agent, name, welcome.regions)
         except FAILURES as error:
             raise PeerUnreachable(f"{address}: {error!r}") from error
-        self._peers[address] = _Peer(_text(name), welcome.regions)
+        self._peers[address] = _Peer(name, welcome.regions, blocks)
 
     def part(self, address: Address) -> None:
         """Drop the peer's metadata; what is under way ends by itself."""
@@ -125,19 +149,19 @@ class NixlMover:
                 read.fail(TransferCancelled())
         if peer := self._peers.pop(address, None):
             try:
+                peer.blocks.release()
                 self.agent.remove_remote_agent(peer.agent)
             except FAILURES:
                 return  # it is gone already, which is all we want
 
     def read(self, order: ReadOrder) -> None:
-        """All runs and regions, in pieces."""
+        """All runs and regions, in pieces, which `poll` begins."""
         read = _Read(order)
         try:
             read.waiting.extend(self._pieces(order))
         except IndexError as error:
             read.fail(PeerUnreachable(repr(error)))
         self._reads.append(read)
-        self._begin()
 
     def poll(self) -> Sequence[ReadEnd]:
         """Drive our reads; without any, the agent makes progress for its peers."""
@@ -155,18 +179,33 @@ class NixlMover:
         """Forget the peers; the memory is let go with the agent."""
         for address in list(self._peers):
             self.part(address)
+        self.blocks.release()
 
-    def _pieces(self, order: ReadOrder) -> Iterator[tuple[Rows, Rows]]:
+    def _pieces(self, order: ReadOrder) -> Iterator[Piece]:
         peer = self._peers.get(order.address)
         if peer is None:
             raise IndexError(f"{order.address} was never met")
         if order.cut.pieces:
             there, here = both_sides(order, peer.regions, self.regions)
-            return pieces(rows_in(here, self.regions), rows_in(there, peer.regions))
-        counts = [run.count for run in order.runs]
-        ours = rows_of(self.regions, [run.ours for run in order.runs], counts)
-        theirs = rows_of(peer.regions, [run.theirs for run in order.runs], counts)
-        return pieces(ours, theirs)
+            rows = pieces(rows_in(here, self.regions), rows_in(there, peer.regions))
+            yield from (partial(self._by_address, peer, *some) for some in rows)
+            return
+        ours = numbers_of(self.regions, [(run.ours, run.count) for run in order.runs])
+        theirs = numbers_of(peer.regions, [(run.theirs, run.count) for run in order.runs])
+        step = max(1, PIECE_BYTES // max(region.block_bytes for region in self.regions))
+        for first in range(0, len(ours), step):
+            some = slice(first, first + step)
+            yield partial(self._by_number, peer, ours[some], theirs[some])
+
+    def _by_number(self, peer: _Peer, ours: Numbers, theirs: Numbers) -> nixl_xfer_handle:
+        """Whole blocks, which were prepared."""
+        return self.agent.make_prepped_xfer("READ", self.blocks, ours, peer.blocks, theirs)
+
+    def _by_address(self, peer: _Peer, ours: Rows, theirs: Rows) -> nixl_xfer_handle:
+        """Parts of blocks."""
+        local = self.agent.get_xfer_descs(ours, device_of(self.regions[0])[0])
+        remote = self.agent.get_xfer_descs(theirs, device_of(peer.regions[0])[0])
+        return self.agent.initialize_xfer("READ", local, remote, peer.agent)
 
     def _begin(self) -> None:
         """Begin what waits, a piece of each read in turn, until it has taken long."""
@@ -180,12 +219,9 @@ class NixlMover:
 
     def _post(self, read: _Read) -> None:
         """Begin one piece, which may be over when this returns."""
-        peer = self._peers[read.order.address]
-        ours, theirs = read.waiting.popleft()
+        begin = read.waiting.popleft()
         try:
-            local = self.agent.get_xfer_descs(ours, device_of(self.regions[0])[0])
-            remote = self.agent.get_xfer_descs(theirs, device_of(peer.regions[0])[0])
-            handle = self.agent.initialize_xfer("READ", local, remote, peer.agent)
+            handle = begin()
             read.handles.append(handle)
             self.agent.transfer(handle)
         except FAILURES as error:
@@ -204,6 +240,14 @@ class NixlMover:
             read.fail(PeerUnreachable("the transfer failed"))
         handle.release()
         return True
+
+
+def _prepare(
+    agent: nixl_agent, name: str, regions: Sequence[Region] | Sequence[RemoteRegion]
+) -> nixl_prepped_dlist_handle:
+    """All blocks, once: to name some of them by number costs next to nothing."""
+    rows = np.concatenate([blocks_of(region) for region in regions])
+    return agent.prep_xfer_dlist(name, rows, device_of(regions[0])[0])
 
 
 def _text(name: str | bytes) -> str:

@@ -32,6 +32,7 @@ from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import Mover
 from kv_transfer.regions import Region, describe
 from kv_transfer.sockets import Wakeup, open_dealer
+from kv_transfer.waiting import Waiting, has_message
 from kv_transfer.wire import (
     SILENCE_S,
     Hello,
@@ -76,7 +77,9 @@ class TransferService:
         self._sums = BlockSums(self.regions)
         self.mover: Mover = CheckedMover(self.mover, self._sums)
         self._dealers: dict[Address, zmq.Socket[bytes]] = {}
-        self._wake, self._news = Wakeup(), Wakeup()
+        self._wake, self._news, self._waiting = Wakeup(), Wakeup(), Waiting()
+        for readable in (self.router, self._wake):
+            self._waiting.add(readable)
         self._awake = False
         self._junk = JunkCount()
         self._books = threading.Lock()
@@ -111,13 +114,14 @@ class TransferService:
             now = self.clock()  # whatever was said until now is heard before anybody is late
             self._read_router(now)
             self._read_dealers(now)
-            self._read_mover(now)
-            self._make_sums()
             self.offers.flush()
-            self._answer(now)
+            self._answer(now)  # peers wait for it; what follows can
+            self._read_mover(self.clock())
+            self._make_sums()
             self.offers.expire(now)
             self.pulls.tick(now)
             self._part(now)
+            self.offers.flush()
             self._answer(now)
 
     def sweep(self) -> None:
@@ -169,13 +173,8 @@ class TransferService:
     def _wait(self, timeout_s: float) -> None:
         if self.mover.pending:
             self.pause(READING_PAUSE_S)
-        poller = zmq.Poller()
-        for readable in (self.router, *self._dealers.values(), self._wake):
-            poller.register(readable, zmq.POLLIN)
-        for number, interest in self.mover.interests.items():
-            poller.register(number, interest)
         self._due_at = self.clock() + timeout_s
-        poller.poll(round(timeout_s * 1000))
+        self._waiting.wait(self.mover.interests, timeout_s)
         self._due_at = self.clock()
 
     def _run_commands(self) -> None:
@@ -191,7 +190,7 @@ class TransferService:
             self.offers.summed(order, self._sums.of(order.blocks, order.level))
 
     def _read_router(self, now: float) -> None:
-        while self.router.poll(0):
+        while has_message(self.router):
             peer, *frames = self.router.recv_multipart()
             try:
                 message = decode_from_sink(frames[-1] if frames else b"")
@@ -203,7 +202,7 @@ class TransferService:
 
     def _read_dealers(self, now: float) -> None:
         for address, dealer in list(self._dealers.items()):
-            while not dealer.closed and dealer.poll(0):
+            while not dealer.closed and has_message(dealer):
                 self._hear(address, dealer.recv(), now)
 
     def _hear(self, address: Address, frame: bytes, now: float) -> None:
@@ -235,6 +234,7 @@ class TransferService:
             with self._asking_the_mover():
                 self.mover.part(address)
             if dealer := self._dealers.pop(address, None):
+                self._waiting.drop(dealer)
                 dealer.close(linger=0)
             self._read_mover(now)
 
@@ -253,6 +253,7 @@ class TransferService:
     def _dealer(self, address: Address) -> zmq.Socket[bytes]:
         if address not in self._dealers:
             dealer = open_dealer(self.context, self.identity.engine_id.encode(), address)
+            self._waiting.add(dealer)
             self._dealers[address] = dealer
         return self._dealers[address]
 

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import KvRegion
-from kv_transfer.descriptors import Rows, device_of, pieces, rows_of
+from kv_transfer.descriptors import (
+    Rows,
+    blocks_of,
+    device_of,
+    numbers_of,
+    pieces,
+)
 
 BLOCKS = 50
 REGIONS = [KvRegion(1000, 4, BLOCKS, "cpu"), KvRegion(5000, 6, BLOCKS, "cuda:3")]
@@ -17,23 +23,25 @@ runs = st.integers(0, BLOCKS - 1).flatmap(
 )
 
 
-def test_rows_go_region_by_region_with_each_ones_device() -> None:
-    rows = rows_of(REGIONS, [2, 7], [3, 1])
-    assert rows.tolist() == [[1008, 12, 0], [1028, 4, 0], [5012, 18, 3], [5042, 6, 3]]
+def rows_of(asked: list[tuple[int, int]]) -> Rows:
+    """A row for each run, region by region."""
+    spelled = [
+        (region.at(first), count * region.block_bytes, device_of(region)[1])
+        for region in REGIONS
+        for first, count in asked
+    ]
+    return np.array(spelled, dtype=np.uint64)
+
+
+def test_memory_has_nixls_name_and_its_devices_index() -> None:
     assert [device_of(region) for region in REGIONS] == [("DRAM", 0), ("VRAM", 3)]
-
-
-@pytest.mark.parametrize(("first", "count"), [(-1, 2), (BLOCKS - 1, 2), (BLOCKS, 1)])
-def test_a_run_that_leaves_the_memory_is_refused(first: int, count: int) -> None:
-    with pytest.raises(IndexError):
-        rows_of(REGIONS, [0, first], [1, count])
 
 
 @given(st.lists(runs, min_size=1), st.integers(1, 300))
 def test_pieces_move_each_byte_once_and_in_order(
     asked: list[tuple[int, int]], most: int
 ) -> None:
-    theirs = rows_of(REGIONS, [first for first, _ in asked], [count for _, count in asked])
+    theirs = rows_of(asked)
     ours = theirs + np.array([[10_000, 0, 0]], dtype=np.uint64)
     cut = list(pieces(ours, theirs, most))
     moved = [
@@ -49,3 +57,23 @@ def test_pieces_move_each_byte_once_and_in_order(
 def _bytes(rows: Rows) -> Iterator[tuple[int, int]]:
     for address, size, device in rows.tolist():
         yield from ((byte, device) for byte in range(address, address + size))
+
+
+@given(st.lists(runs, min_size=1))
+def test_numbers_name_the_same_blocks_as_rows(asked: list[tuple[int, int]]) -> None:
+    prepared = [block for region in REGIONS for block in _blocks(region)]
+    rows = rows_of(asked)
+    named = [prepared[number] for number in numbers_of(REGIONS, asked)]
+    assert [byte for block in named for byte in block] == list(_bytes(rows))
+
+
+def _blocks(region: KvRegion) -> Iterator[list[tuple[int, int]]]:
+    ((address, size, device, stride, count),) = blocks_of(region).tolist()
+    for start in range(address, address + count * stride, stride):
+        yield [(byte, device) for byte in range(start, start + size)]
+
+
+@pytest.mark.parametrize(("first", "count"), [(-1, 2), (BLOCKS - 1, 2), (BLOCKS, 1)])
+def test_a_run_that_leaves_the_memory_has_no_numbers(first: int, count: int) -> None:
+    with pytest.raises(IndexError):
+        numbers_of(REGIONS, [(0, 1), (first, count)])

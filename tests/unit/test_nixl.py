@@ -7,10 +7,11 @@ import nixl_cu12._bindings as bindings
 import pytest
 
 from engine.api import KvRegion
-from kv_transfer.descriptors import PIECE_BYTES, Rows
+from kv_transfer.descriptors import PIECE_BYTES, Numbers, Rows
 from kv_transfer.errors import PeerUnreachable, TransferCancelled
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.mover import ReadEnd
 from kv_transfer.nixl import POSTING_S, NixlMover
 from kv_transfer.regions import RemoteRegion, Run
 from kv_transfer.wire import Welcome
@@ -23,9 +24,21 @@ BLOCKS = 64
 class Handle:
     """One transfer, in the state that the test gives it."""
 
-    address: int
+    first: int
     peer: str
     state: str = "PROC"
+    released: bool = False
+
+    def release(self) -> None:
+        assert not self.released
+        self.released = True
+
+
+@dataclass
+class Blocks:
+    """A prepared list."""
+
+    name: str
     released: bool = False
 
     def release(self) -> None:
@@ -51,14 +64,19 @@ class Agent:
     def get_new_notifs(self) -> None:
         """There are none."""
 
-    def get_xfer_descs(self, rows: Rows, kind: str) -> Rows:
-        assert kind == "DRAM"
-        return rows
-
-    def initialize_xfer(self, operation: str, ours: Rows, theirs: Rows, peer: str) -> Handle:
+    def make_prepped_xfer(
+        self, operation: str, ours: Blocks, here: Numbers, theirs: Blocks, there: Numbers
+    ) -> Handle:
         assert operation == "READ"
-        assert (theirs[:, 0] - ours[:, 0] == THEIRS - OURS).all()
-        return Handle(int(ours[0, 0]), peer)
+        assert not ours.released
+        assert not theirs.released
+        assert (here == there).all()
+        return Handle(int(here[0]), theirs.name)
+
+    def prep_xfer_dlist(self, name: str, rows: Rows, kind: str) -> Blocks:
+        assert kind == "DRAM"
+        assert rows.tolist() == [[THEIRS, PIECE_BYTES, 0, PIECE_BYTES, BLOCKS]]
+        return Blocks(name)
 
     def transfer(self, handle: Handle) -> str:
         self.begun.append(handle)
@@ -83,9 +101,12 @@ class Rig:
     agent: Agent
     mover: NixlMover
     now: list[float]
+    news: list[ReadEnd] = field(default_factory=list)
 
     def read(self, number: int, first: int, count: int) -> None:
+        """Ask for it, and look for the first time."""
         self.mover.read(ReadOrder(number, AT, [Run(first, first, count)]))
+        self.news += self.mover.poll()
 
     def meet(self) -> None:
         theirs = RemoteRegion(THEIRS, PIECE_BYTES, BLOCKS, "cpu")
@@ -95,14 +116,15 @@ class Rig:
     @property
     def begun(self) -> list[int]:
         """The first block of each transfer."""
-        return [(handle.address - OURS) // PIECE_BYTES for handle in self.agent.begun]
+        return [handle.first for handle in self.agent.begun]
 
 
 @pytest.fixture
 def rig() -> Rig:
     agent, now = Agent(), [0.0]
     regions = [KvRegion(OURS, PIECE_BYTES, BLOCKS, "cpu")]
-    mover = NixlMover(agent, regions, clock=lambda: now[0])  # type: ignore[arg-type]
+    blocks, clock = Blocks("ours"), lambda: now[0]
+    mover = NixlMover(agent, regions, blocks, clock)  # type: ignore[arg-type]
     one = Rig(agent, mover, now)
     one.meet()
     return one
@@ -132,6 +154,15 @@ def test_a_long_read_leaves_time_for_heartbeats(rig: Rig) -> None:
     assert rig.begun == [0]
     rig.mover.poll()
     assert rig.begun == [0, 1]
+
+
+def test_many_reads_at_once_leave_time_for_heartbeats_too(rig: Rig) -> None:
+    slow(rig)
+    for number in range(3):
+        rig.mover.read(ReadOrder(number, AT, [Run(number, number, 1)]))
+    assert rig.begun == []
+    rig.mover.poll()
+    assert rig.begun == [0]
 
 
 def test_a_short_read_does_not_wait_for_a_long_one(rig: Rig) -> None:
@@ -182,7 +213,18 @@ def test_a_piece_that_fails_is_the_last_that_is_begun(rig: Rig) -> None:
 
 def test_blocks_outside_are_told_by_poll(rig: Rig) -> None:
     rig.read(1, BLOCKS - 1, 2)
-    ((number, error),) = rig.mover.poll()
+    ((number, error),) = rig.news
     assert number == 1
     assert isinstance(error, PeerUnreachable)
     assert rig.begun == []
+
+
+def test_what_was_prepared_for_a_peer_is_let_go_with_it(rig: Rig) -> None:
+    (peer,) = rig.mover._peers.values()
+    ours = rig.mover.blocks
+    rig.meet()
+    assert isinstance(peer.blocks, Blocks)
+    assert peer.blocks.released
+    rig.mover.close()
+    assert isinstance(ours, Blocks)
+    assert ours.released
