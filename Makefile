@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 TESTS := tests/house tests/unit tests/contract
 
-.PHONY: serve demo check test fmt bench clean
+.PHONY: serve demo check test soak fmt bench clean
 
 serve: $(INSTALLED)  ## a cluster with the bundled model on this machine, until Ctrl-C
 	$(BIN)/pdserve up $(ARGS)
@@ -22,6 +22,9 @@ check: $(INSTALLED)  ## linters, types, layers, and the fast tests
 
 test: check  ## check, then whole clusters: in one process, and of real processes
 	$(BIN)/pytest tests/integration tests/e2e
+
+soak: $(INSTALLED)  ## a thousand requests in five minutes, while nodes and links are hurt
+	$(BIN)/python -m tests.soak $(ARGS)
 
 fmt: $(INSTALLED)
 	$(BIN)/ruff check --fix .

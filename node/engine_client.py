@@ -140,6 +140,10 @@ class EngineClient:
         finally:
             self._tell_all(FailedEvent("the engine process died", retryable=True, parked=True))
 
+    def dismiss(self) -> None:
+        """Whoever still listens goes elsewhere; KV that was to come is still on offer."""
+        self._tell_all(FailedEvent("the node is stopping", retryable=True, parked=True))
+
     async def stop(self) -> None:
         """End the process; what it holds for others is given up."""
         if self.process.returncode is None:

@@ -15,6 +15,7 @@ import uvloop
 from quart import Quart
 
 from api.defaults import load_defaults
+from api.ending import EndsQuietly
 from api.routes import LARGEST_BODY, openai_routes
 from api.served import Served
 from api.tokenizing import TextCodec, load_text_codec
@@ -104,6 +105,7 @@ class _Node:
             self.identity.state = State.DRAINING
             announcer.announce_now()
             await self._drained()
+            self.engine.dismiss()
             server.should_exit = True
             await serving
             for part in parts:
@@ -187,7 +189,7 @@ async def _stop_signal() -> None:
 
 def _http(app: Quart) -> uvicorn.Config:
     return uvicorn.Config(
-        app,
+        EndsQuietly(app),
         http="httptools",
         ws="none",
         lifespan="off",

@@ -14,6 +14,7 @@ import zmq
 from quart import Quart
 
 from api.defaults import load_defaults
+from api.ending import EndsQuietly
 from api.pooling.facts import load_pooling
 from api.served import Served
 from api.tokenizing import load_text_codec
@@ -132,7 +133,7 @@ class _Server(uvicorn.Server):
 
 def _uvicorn(app: Quart, config: ProxyConfig) -> uvicorn.Config:
     return uvicorn.Config(
-        app,
+        EndsQuietly(app),
         http="httptools",
         ws="none",
         lifespan="on",

@@ -34,6 +34,17 @@ async def test_streams_survive_the_death_of_a_decode_and_of_a_prefill_node(tiny:
     assert all(len(answer) == ANSWER for answer in undisturbed)
 
 
+async def test_a_node_that_is_told_to_end_sends_its_streams_elsewhere(tiny: Path) -> None:
+    """At once, as it is given no time; and it has nothing to complain of."""
+    async with running(tiny, prefill=2, decode=2, drain_timeout_s=0.0) as cluster:
+        undisturbed = await _answers(cluster, halfway=None)
+        for ending in ("decode-0", "prefill-0"):
+            pids = [cluster.door(ending)]
+            assert await _answers(cluster, pids, signal.SIGTERM) == undisturbed
+            await cluster.blocks_come_back()
+    assert not [line for line in cluster.lines if "Traceback" in line]
+
+
 async def test_a_node_whose_engine_dies_is_gone_and_comes_back(tiny: Path) -> None:
     async with running(tiny) as cluster:
         for name in ("prefill-0", "decode-0"):
@@ -80,13 +91,15 @@ async def test_clients_that_leave_leave_nothing_behind(tiny: Path) -> None:
     assert not loud
 
 
-async def _answers(cluster: Running, halfway: Sequence[int] | None) -> list[list[int]]:
-    """All streams at once; half of the way, these processes are killed."""
+async def _answers(
+    cluster: Running, halfway: Sequence[int] | None, how: signal.Signals = signal.SIGKILL
+) -> list[list[int]]:
+    """All streams at once; half of the way, these processes get a signal."""
     reached = asyncio.Barrier(STREAMS + 1)
     reading = [asyncio.create_task(_stream(cluster, asked, reached)) for asked in PROMPTS]
     await reached.wait()
     for pid in halfway or ():
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, how)
     return await asyncio.gather(*reading)
 
 

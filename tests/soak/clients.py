@@ -1,0 +1,87 @@
+"""Clients that read their answers to the end, and some that do not."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from tests.e2e.cluster import MODEL
+from tests.soak.questions import Question
+
+PATIENCE_S = 120.0
+LEAVING = 0.08  # of all clients
+LONGEST_STAY, LONGEST_STAY_S = 30, 0.8
+
+
+class Refused(Exception):
+    """The answer is an error, or ends too early."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What one client has heard: tokens of each choice."""
+
+    choices: list[list[int]]
+    left: bool = False
+    failure: str | None = None
+
+
+@dataclass(slots=True)
+class Clients:
+    """As many at once as there are `seats`."""
+
+    session: aiohttp.ClientSession
+    url: str
+    chance: random.Random
+    seats: asyncio.Semaphore
+    told: dict[int, Told] = field(default_factory=dict)
+
+    async def ask(self, question: Question, *, leaves: bool | None = None) -> None:
+        """One call; what came of it is in `told`."""
+        if leaves is None:
+            leaves = self.chance.random() < LEAVING
+        chunks = self.chance.randrange(1, LONGEST_STAY) if leaves else None
+        stay_s = self.chance.uniform(0, LONGEST_STAY_S) if leaves else PATIENCE_S
+        told = self.told[question.number] = Told([[] for _ in range(question.n)], leaves)
+        async with self.seats:
+            try:
+                async with asyncio.timeout(stay_s):
+                    await self._read(question, told, chunks)
+            except (Refused, aiohttp.ClientError) as failure:
+                told.failure = repr(failure)
+            except TimeoutError:
+                told.failure = None if leaves else f"no answer in {PATIENCE_S:g} s"
+
+    async def _read(self, question: Question, told: Told, chunks: int | None) -> None:
+        finished = 0
+        async with aclosing(self._chunks(question)) as stream:
+            number = 0
+            async for chunk in stream:
+                number += 1
+                if number == chunks:
+                    return
+                for choice in chunk["choices"]:
+                    told.choices[choice["index"]] += choice.get("token_ids") or []
+                    finished += choice["finish_reason"] is not None
+        if finished != question.n:
+            raise Refused(f"{finished} of {question.n} choices have an end")
+
+    async def _chunks(self, question: Question) -> AsyncGenerator[dict[str, Any]]:
+        body = question.body(MODEL)
+        timeout = aiohttp.ClientTimeout(total=None)
+        url, headers = f"{self.url}/v1/completions", {"Connection": "close"}
+        post = self.session.post(url, json=body, headers=headers, timeout=timeout)
+        async with post as answer:
+            if answer.status != 200:
+                raise Refused(f"status {answer.status}: {(await answer.text())[:300]}")
+            async for line in answer.content:
+                if line.startswith(b"data: {"):
+                    chunk: dict[str, Any] = json.loads(line[6:])
+                    if "error" in chunk:
+                        raise Refused(str(chunk["error"]))
+                    yield chunk

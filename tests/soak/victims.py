@@ -1,0 +1,107 @@
+"""A node that is there to be hurt: killed, stopped, started anew."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.cpu import children
+from deploy.supervisor import Child, ProcessFailed
+from tests.e2e.cluster import MODEL
+from tests.soak.wires import FRONT
+
+STOP_S = 5.0
+PAUSE_S = 0.5
+READY_S = 60.0
+
+
+@dataclass(slots=True)
+class Victim:
+    """One node behind the wires; `run` starts it again whenever it has ended."""
+
+    name: str
+    role: str
+    folder: Path
+    discovery: str
+    show: Callable[[str, str], None]
+    options: Sequence[str]
+    starts: int = 0
+    stopped: set[int] = field(default_factory=set)
+    child: Child | None = None
+
+    async def run(self) -> None:
+        """Until cancelled, which ends it."""
+        try:
+            while True:
+                self.child = self._child()
+                self.starts += 1
+                with suppress(ProcessFailed):  # it was killed before it was ready
+                    await _once(self.child)
+                await asyncio.sleep(PAUSE_S)
+        finally:
+            self.go_on()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something to hurt."""
+        return self.child is not None and self.child.ready.done() and len(self.pids()) > 1
+
+    def pids(self) -> list[int]:
+        """The door, then its engine; none if it does not run."""
+        process = self.child.process if self.child else None
+        if process is None or process.returncode is not None:
+            return []
+        with suppress(OSError):
+            return [process.pid, *children(process.pid)]
+        return []
+
+    def kill(self, number: int) -> None:
+        """kill -9 of the door (0) or the engine (1)."""
+        for pid in self.pids()[number : number + 1]:
+            os.kill(pid, signal.SIGKILL)
+
+    def restart(self) -> None:
+        """As an operator does: it drains, and comes again."""
+        for pid in self.pids()[:1]:
+            os.kill(pid, signal.SIGTERM)
+
+    def stop(self, number: int) -> None:
+        """SIGSTOP: it is there and does nothing."""
+        for pid in self.pids()[number : number + 1]:
+            os.kill(pid, signal.SIGSTOP)
+            self.stopped.add(pid)
+
+    def go_on(self) -> None:
+        """Whatever was stopped goes on."""
+        while self.stopped:
+            with suppress(ProcessLookupError):
+                os.kill(self.stopped.pop(), signal.SIGCONT)
+
+    def _child(self) -> Child:
+        def arguments() -> list[str]:
+            return [
+                *(sys.executable, "-m", f"{self.role}_node", "--model", str(self.folder)),
+                *("--served-model-name", MODEL, "--proxy", self.discovery),
+                *("--port", "0", "--kv-port", "0", "--advertise-host", FRONT),
+                *self.options,
+            ]
+
+        return Child(self.name, arguments, os.environ, self.show, STOP_S)
+
+
+async def _once(child: Child) -> None:
+    """Run it to its end, and no second time."""
+    running = asyncio.create_task(child.run())
+    try:
+        either: list[asyncio.Future[Any]] = [running, child.ready]
+        await asyncio.wait(either, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+        child.stopping.set()
+        await running
+    finally:
+        child.kill()
+        await asyncio.gather(running, return_exceptions=True)
