@@ -18,8 +18,8 @@ from engine.tiers.slab import Slab
 from engine.tiers.tiers import Tiers
 
 GIB = 1 << 30
-STAGING_SHARE = 1 / 8  # of the blocks of KV memory, on their way to and from the disk
 LEAST_SLOTS = 16
+LAYOUT = 1  # of what is on disk: goes up with the order of numbers in a block, or other keys
 log = logging.getLogger(__name__)
 
 
@@ -37,7 +37,7 @@ def open_tiers(config: EngineConfig, info: EngineInfo, memory: KvMemory) -> Tier
     if config.kv_offloading_size is None and config.kv_disk_path is None:
         return None
     blocks = memory.bytes_of_blocks
-    slots = _slots(config, *blocks.shape)
+    slots = _slots(config, info, *blocks.shape)
     host = HostMemory(blocks, slots)
     book = TierBook(HostBook(slots), blocks.shape[1])
     if config.kv_disk_path is None:
@@ -50,9 +50,18 @@ def open_tiers(config: EngineConfig, info: EngineInfo, memory: KvMemory) -> Tier
     return Tiers(book, host, DiskThread(slab, host), time.monotonic)
 
 
-def _slots(config: EngineConfig, num_blocks: int, block_bytes: int) -> int:
+def staging_slots(num_blocks: int, longest: int) -> int:
+    """How many blocks may be on their way to and from the disk, where host memory is no tier.
+
+    An eighth of KV memory's; more where two of the `longest` sequences, in blocks, need more,
+    so that one can be read while another is written, but then no more than half.
+    """
+    return max(LEAST_SLOTS, num_blocks // 8, min(2 * longest, num_blocks // 2))
+
+
+def _slots(config: EngineConfig, info: EngineInfo, num_blocks: int, block_bytes: int) -> int:
     if config.kv_offloading_size is None:
-        return max(LEAST_SLOTS, int(num_blocks * STAGING_SHARE))
+        return staging_slots(num_blocks, -(-info.max_model_len // info.block_size))
     slots = int(config.kv_offloading_size * GIB) // block_bytes
     if slots < LEAST_SLOTS:
         least = LEAST_SLOTS * block_bytes / GIB
@@ -62,5 +71,5 @@ def _slots(config: EngineConfig, num_blocks: int, block_bytes: int) -> int:
 
 def _name(info: EngineInfo, memory: KvMemory) -> str:
     """Of the folder for such blocks: other weights, types or shapes have another."""
-    layout = info.fingerprint, info.kv_dtype, info.block_size, memory.shape
+    layout = LAYOUT, info.fingerprint, info.kv_dtype, info.block_size, memory.shape
     return blake2b(repr(layout).encode(), digest_size=16).hexdigest()

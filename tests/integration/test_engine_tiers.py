@@ -9,6 +9,7 @@ from engine.request import Sampling
 from engine.tiers.book import TierBook
 from engine.tiers.host_book import HostBook
 from engine.tiers.host_memory import HostMemory
+from engine.tiers.opening import staging_slots
 from engine.tiers.tiers import Tiers
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
@@ -112,3 +113,13 @@ def test_blocks_of_another_size_or_type_are_never_read(llama: Path, tmp_path: Pa
 def test_memory_below_memory_is_refused(llama: Path) -> None:
     with pytest.raises(UnusableTier, match="--kv-offloading-size"):
         load(llama, kv_offloading_size=1.0)
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "longest", "slots"),
+    [(20, 10, 16), (100, 30, 50), (100, 10, 20), (800, 10, 100)],
+)
+def test_what_goes_to_disk_and_back_has_room_for_two_of_the_longest(
+    num_blocks: int, longest: int, slots: int
+) -> None:
+    assert staging_slots(num_blocks, longest) == slots
