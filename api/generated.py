@@ -186,9 +186,10 @@ def _chunk(
 
 def _prompt_chunk(event: PromptEvent, *, compact: bool) -> _Chunk:
     if compact:
-        said = PromptEvent(event.cached_tokens, finite(event.logprobs))
+        said = msgspec.structs.replace(event, logprobs=finite(event.logprobs))
         return _Chunk(choices=(), pdserve=_Extra(prompt=said))
-    chunk = _Chunk(choices=(), pdserve=_Extra(prompt=PromptEvent(event.cached_tokens)))
+    said = msgspec.structs.replace(event, logprobs=())
+    chunk = _Chunk(choices=(), pdserve=_Extra(prompt=said))
     chunk.prompt_logprobs = prompt_of(event.logprobs) if event.logprobs else None
     return chunk
 

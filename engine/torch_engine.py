@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -27,6 +27,7 @@ from engine.sampling.sampler import Draw, Sampler
 from engine.sampling.sampler import Drawn as DrawnRows
 from engine.sampling.scoring import score
 from engine.scheduling.kv_manager import KvManager
+from engine.scheduling.lending import Lending
 from engine.scheduling.room import Limits, Room
 from engine.scheduling.scheduler import Chunk, Drawn, Scheduler
 from engine.scheduling.sequence import Sequence
@@ -45,7 +46,12 @@ class TorchEngine:
     eos: frozenset[int]
     pooler: Pooler
     tiers: Tiers | None = None
+    lending: Lending = field(init=False)
     _refused: Sequence | None = None
+
+    def __post_init__(self) -> None:
+        """What is lent and borrowed is of the same blocks."""
+        self.lending = Lending(self.scheduler.room)
 
     @classmethod
     def build(
@@ -103,8 +109,7 @@ class TorchEngine:
         if seq is None or seq.request is not request:
             seq = self._answered(request)
         reservation = self.scheduler.reserve(seq)
-        if self.tiers is not None:
-            self.tiers.carry_out(wait=True)  # others will write to these blocks
+        self._settle_below()
         self._refused = seq if reservation is None else None
         return reservation
 
@@ -124,6 +129,34 @@ class TorchEngine:
         seq = self._sequence(prompt)
         seq.pooling, seq.whole = request, self.pooler.wants_whole(request)
         self.scheduler.add(seq)
+
+    def keys(self, request: Request) -> Seq[bytes]:
+        """Named as the prefix cache does."""
+        return self.scheduler.room.kv.keys(Sequence(request))
+
+    def known(self, keys: Seq[bytes]) -> int:
+        """A look into the books."""
+        return self.scheduler.room.kv.known(keys)
+
+    def lend(self, name: str, keys: Seq[bytes]) -> Seq[int]:
+        """Others read them, as soon as they are told."""
+        blocks = self.lending.lend(name, keys)
+        self._settle_below()
+        return blocks
+
+    def borrow(self, name: str, keys: Seq[bytes], have: int) -> Seq[int] | None:
+        """Others write to them, as soon as they are told."""
+        blocks = self.lending.borrow(name, keys, have)
+        self._settle_below()
+        return blocks
+
+    def keep(self, name: str) -> None:
+        """See Lending."""
+        self.lending.keep(name)
+
+    def give_back(self, name: str) -> None:
+        """See Lending."""
+        self.lending.give_back(name)
 
     def blocks(self, request_id: RequestId) -> Seq[int]:
         """In the order of the prompt."""
@@ -150,6 +183,11 @@ class TorchEngine:
             self.scheduler.room.check_idle()
             return StepResult((), (), 0)
         return self._run(batch)
+
+    def _settle_below(self) -> None:
+        """Move what was to be moved, before others read blocks, or write to them."""
+        if self.tiers is not None:
+            self.tiers.carry_out(wait=True)
 
     def _answered(self, request: Request, *, parks: bool = False) -> Sequence:
         if not self.info.pooling.generates:

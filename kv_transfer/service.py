@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 import msgspec
 import zmq
 
-from kv_transfer.api import Arrived, Settled
 from kv_transfer.checked import BYTES_AT_ONCE, CheckedMover
 from kv_transfer.checking import Level
 from kv_transfer.checksums import BlockSums
@@ -30,6 +29,7 @@ from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import Mover
+from kv_transfer.news import NewsQueues
 from kv_transfer.regions import Region, describe
 from kv_transfer.sockets import Wakeup, open_dealer
 from kv_transfer.waiting import Waiting, has_message
@@ -65,8 +65,7 @@ class TransferService:
     clock: Clock = time.monotonic
     pause: Callable[[float], None] = time.sleep
     commands: deque[Command] = field(default_factory=deque)
-    settled: deque[Settled] = field(default_factory=deque)
-    arrived: deque[Arrived] = field(default_factory=deque)
+    queues: NewsQueues = field(default_factory=NewsQueues)
 
     def __post_init__(self) -> None:
         me, machine = self.identity, this_machine()
@@ -99,11 +98,11 @@ class TransferService:
 
     @property
     def news_fd(self) -> int:
-        """Readable while there is something in `settled` or `arrived`."""
+        """Readable while there is something in `queues`."""
         return self._news.fileno()
 
     def clear_news(self) -> None:
-        """Called by the engine's thread before it reads `settled` and `arrived`."""
+        """Called by the engine's thread before it reads `queues`."""
         self._news.clear()
 
     def turn(self, longest_s: float = IDLE_TURN_S) -> None:
@@ -282,12 +281,8 @@ class TransferService:
             self._books.acquire()
 
     def _report(self) -> None:
-        if not (self.offers.settled or self.pulls.arrived):
-            return
-        self.settled.extend(self.offers.settled)
-        self.arrived.extend(self.pulls.arrived)
-        self.offers.settled, self.pulls.arrived = [], []
-        self.wake_engine()
+        if self.queues.take(self.offers, self.pulls):
+            self.wake_engine()
 
     def wake_engine(self) -> None:
         """Make `news_fd` readable."""

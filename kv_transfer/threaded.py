@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from kv_transfer.api import Arrived, Sealed, Settled
+from kv_transfer.api import Arrived, Asked, Loan, Sealed, Settled
 from kv_transfer.errors import LayoutMismatch
 from kv_transfer.ledger.claims import Claims
 from kv_transfer.service import TransferService
-from kv_transfer.ticket import KvTicket
+from kv_transfer.ticket import CacheHint, KvTicket
 
 SWEEP_S = 0.25
 
@@ -55,9 +55,23 @@ class ThreadedSource:
         """Take the blocks back; final at its Settled."""
         self.service.post(partial(self.service.offers.withdraw, ticket_id))
 
+    def asked(self) -> Sequence[Asked]:
+        """What was asked for since the last call."""
+        return _drain(self.service.queues.asked)
+
+    def lend(self, asked: Asked, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
+        """One command: offered, sealed and told."""
+        ticket_id = f"{self.service.identity.engine_id}/{name}"
+        self.service.post(partial(self._lend, asked, ticket_id, tuple(blocks), sealed))
+        return ticket_id
+
+    def decline(self, asked: Asked) -> None:
+        """Say so."""
+        self.service.post(partial(self.service.offers.decline, asked))
+
     def poll(self) -> Sequence[Settled]:
         """What settled since the last call."""
-        return _drain(self.service.settled)
+        return _drain(self.service.queues.settled)
 
     def close(self) -> None:
         """Withdraw everything."""
@@ -65,6 +79,12 @@ class ThreadedSource:
 
     def _seal(self, ticket_id: str, sealed: Sealed) -> None:
         self.service.offers.seal(ticket_id, sealed, now=self.service.clock())
+
+    def _lend(
+        self, asked: Asked, ticket_id: str, blocks: Sequence[int], sealed: Sealed
+    ) -> None:
+        now = self.service.clock()
+        self.service.offers.lend(asked, ticket_id, blocks, sealed, now=now)
 
 
 @dataclass(slots=True)
@@ -95,15 +115,26 @@ class ThreadedSink:
         """Tell the source to keep it for another."""
         self.service.post(partial(self._leave, ticket))
 
+    def ask(self, name: str, cache: CacheHint, keys: Sequence[bytes]) -> None:
+        """The answer is told by `lent`."""
+        self.service.post(partial(self._ask, name, cache, tuple(keys)))
+
+    def lent(self) -> Sequence[Loan]:
+        """What was answered since the last call."""
+        return _drain(self.service.queues.lent)
+
     def poll(self) -> Sequence[Arrived]:
         """What ended since the last call."""
-        news = _drain(self.service.arrived)
+        news = _drain(self.service.queues.arrived)
         self.claims.drop(news)
         return news
 
     def close(self) -> None:
         """Cancel every pull."""
         self.service.post(self._abandon_all)
+
+    def _ask(self, name: str, cache: CacheHint, keys: Sequence[bytes]) -> None:
+        self.service.pulls.ask(name, cache, keys, now=self.service.clock())
 
     def _hold(self, ticket: KvTicket) -> None:
         self.service.pulls.hold(ticket, now=self.service.clock())

@@ -10,6 +10,9 @@
           ◀─────────────────────────────── Confirmed: the lease was open; or Gone
     Leave ───────────────────────────────▶ (instead of Settle) for another sink to look
 
+    Ask(keys of blocks) ─────────────────▶ (a sink without a ticket: ledger/asks.py)
+          ◀─────────────────────────────── Lent: a ticket for those that are here
+
 Every message but Settle may be lost or repeated without harm: a Look says what it knows. A
 sink that was not told its ticket's name asks by another `key`, the request's; that name may
 pass on to a newer offer, so `ticket_id` says which one is meant where it is not the key.
@@ -74,6 +77,14 @@ class Leave(msgspec.Struct, frozen=True, tag=True):
     ticket_id: str | None = None
 
 
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """Does your prefix cache have these blocks? `name` comes back with the answer."""
+
+    name: str
+    engine_id: str
+    keys: tuple[bytes, ...]
+
+
 class Welcome(msgspec.Struct, frozen=True, tag=True):
     """Where the memory is; `cards` has what the data path needs, one for each rank."""
 
@@ -119,6 +130,14 @@ class Gone(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class Lent(msgspec.Struct, frozen=True, tag=True):
+    """The first `num_blocks` of what was asked for are on offer; None: nothing is."""
+
+    name: str
+    ticket_id: str | None = None
+    num_blocks: int = 0
+
+
 class Confirmed(msgspec.Struct, frozen=True, tag=True):
     """The lease was open until now, and is settled."""
 
@@ -126,8 +145,8 @@ class Confirmed(msgspec.Struct, frozen=True, tag=True):
     ticket_id: str | None = None
 
 
-FromSink = Hello | Look | Settle | Abandon | Leave
-FromSource = Welcome | Refused | Stranger | News | Gone | Confirmed
+FromSink = Hello | Look | Settle | Abandon | Leave | Ask
+FromSource = Welcome | Refused | Stranger | News | Gone | Confirmed | Lent
 
 _encoder = msgspec.msgpack.Encoder()
 _from_sink: msgspec.msgpack.Decoder[FromSink] = msgspec.msgpack.Decoder(FromSink)

@@ -85,6 +85,7 @@ class NodeMetrics:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     load: LoadCollector = field(default_factory=LoadCollector)
     cached: Counter = field(init=False)
+    fetched: Counter = field(init=False)
     generated: Counter = field(init=False)
     finished: Counter = field(init=False)
     failed: Counter = field(init=False)
@@ -95,6 +96,9 @@ class NodeMetrics:
         """Register everything once."""
         self.registry.register(self.load)
         self.cached = self._counter("prompt_tokens_cached", "Prompt tokens not computed.")
+        self.fetched = self._counter(
+            "prompt_tokens_fetched", "Prompt tokens that another node's cache had."
+        )
         self.generated = self._counter("generation_tokens", "Tokens sampled or booked here.")
         self.finished = self._counter("answers_finished", "Answers that ended here.", "reason")
         self.failed = self._counter("legs_failed", "Legs that ended before their answer.")
@@ -116,8 +120,9 @@ class NodeMetrics:
                     self.finished.labels(finish).inc()
             case PooledEvent():
                 self.finished.labels("pooled").inc()
-            case PromptEvent(cached_tokens=cached):
+            case PromptEvent(cached_tokens=cached, fetched_tokens=fetched):
                 self.cached.inc(cached)
+                self.fetched.inc(fetched)
             case StageEvent(stage=stage, seconds=seconds, num_bytes=num_bytes):
                 self.seconds.labels(stage).inc(seconds)
                 self.moved.inc(num_bytes)

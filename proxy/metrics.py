@@ -49,6 +49,7 @@ class ProxyMetrics:
         self._answers.labels(story.ending).inc()
         self._tokens.labels("prompt").inc(len(story.request.prompt))
         self._tokens.labels("cached").inc(story.cached_tokens)
+        self._tokens.labels("fetched").inc(story.fetched_tokens)
         self._tokens.labels("output").inc(story.output_tokens)
         self._tries.inc(story.tries)
         self._retries.inc(max(0, story.tries - 1))

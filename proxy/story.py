@@ -23,6 +23,7 @@ class Story:
     request: Request
     endpoint: str
     cached_tokens: int = 0
+    fetched_tokens: int = 0
     output_tokens: int = 0
     tries: int = 0
     moves: int = 0
@@ -43,6 +44,7 @@ class Story:
             self.finish = event.finish
         elif isinstance(event, PromptEvent):
             self.cached_tokens = event.cached_tokens
+            self.fetched_tokens = event.fetched_tokens
         elif isinstance(event, StageEvent):
             self.stages[event.stage] = self.stages.get(event.stage, 0.0) + event.seconds
 
@@ -61,6 +63,7 @@ class Story:
             "model": model,
             "prompt_tokens": len(self.request.prompt),
             "cached_tokens": self.cached_tokens,
+            "fetched_tokens": self.fetched_tokens,
             "output_tokens": self.output_tokens,
             "finish": self.ending,
             "nodes": self._nodes(),

@@ -97,6 +97,28 @@ class EncoderEngine:
         """Nothing is ever reserved."""
         raise KeyError(request_id)
 
+    def keys(self, request: Request) -> Seq[bytes]:
+        """There is no KV."""
+        return ()
+
+    def known(self, keys: Seq[bytes]) -> int:
+        """None ever is."""
+        return 0
+
+    def lend(self, name: str, keys: Seq[bytes]) -> Seq[int]:
+        """There is nothing to lend."""
+        return ()
+
+    def borrow(self, name: str, keys: Seq[bytes], have: int) -> Seq[int] | None:
+        """There is no room for any."""
+        return None
+
+    def give_back(self, name: str) -> None:
+        """Nothing is ever lent or borrowed."""
+        raise KeyError(name)
+
+    keep = give_back
+
     def blocks(self, request_id: RequestId) -> Seq[int]:
         """Nothing has any."""
         raise KeyError(request_id)

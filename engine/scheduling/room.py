@@ -41,6 +41,7 @@ class Room:
     parked: dict[RequestId, Sequence] = field(default_factory=dict)
     known: dict[RequestId, Sequence] = field(default_factory=dict)
     preemptions: int = 0
+    loans: int = 0  # blocks that are held for other nodes, see lending.py
     _arrivals: int = 0
     _growing: int = 0  # blocks that those with a seat may still come to need
     _returns: int = 0  # how often a seat or blocks were given back
@@ -167,9 +168,18 @@ class Room:
                 self.growth.ended(seq.produced / seq.request.sampling.max_tokens)
             self._give_back(seq)
 
+    def returned(self) -> None:
+        """Blocks were given back that nobody here held: who found no room may look again."""
+        self._returns += 1
+
+    @property
+    def kept_free(self) -> int:
+        """Blocks that are not to be spent on anything but the growth of answers."""
+        return self.growth.margin(self._growing)
+
     def check_idle(self) -> None:
         """Raise if nobody is known and something is held all the same; costs nothing."""
-        if not self.known:
+        if not self.known and not self.loans:
             self.kv.check_idle()
             assert self._growing == 0, f"{self._growing} blocks are wanted by nobody"
 

@@ -9,7 +9,7 @@ counts only if its Settle meets an open lease of its own, so it cannot keep a st
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 
-from kv_transfer.api import Outcome, Sealed, Settled
+from kv_transfer.api import Asked, Outcome, Sealed, Settled
 from kv_transfer.checking import Level
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.guests import Guests, Peer
@@ -20,12 +20,14 @@ from kv_transfer.ticket import LEASE_S
 from kv_transfer.wire import (
     SILENCE_S,
     Abandon,
+    Ask,
     Confirmed,
     FromSink,
     FromSource,
     Gone,
     Hello,
     Leave,
+    Lent,
     Look,
     Refused,
     Settle,
@@ -62,6 +64,7 @@ class OfferBook:
     guests: Guests = field(init=False)
     outbox: list[tuple[Peer, FromSource]] = field(default_factory=list)
     settled: list[Settled] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
     _offers: dict[str, Offer] = field(default_factory=dict)
     _by_outer: dict[str, str] = field(default_factory=dict)
     _leases: LeaseTable = field(default_factory=LeaseTable)
@@ -87,6 +90,20 @@ class OfferBook:
             offer.seal(sealed)
             if offer.sink is None:
                 self._leases.renew(ticket_id, until=now + LEASE_S)
+
+    def lend(
+        self, asked: Asked, ticket_id: str, blocks: Sequence[int], sealed: Sealed, *, now: float
+    ) -> None:
+        """A sealed offer to one that is waiting for it, and so has to come soon."""
+        self.offer(ticket_id, None)
+        self.extend(ticket_id, blocks)
+        self.seal(ticket_id, sealed, now=now)
+        self._leases.renew(ticket_id, until=now + SILENCE_S)
+        self.outbox.append((asked.peer, Lent(asked.name, ticket_id, len(blocks))))
+
+    def decline(self, asked: Asked) -> None:
+        """Nothing is lent."""
+        self.outbox.append((asked.peer, Lent(asked.name)))
 
     def withdraw(self, ticket_id: str) -> None:
         """Settle at once: what a sink copies from now on is void."""
@@ -139,6 +156,12 @@ class OfferBook:
                 self._abandoned(peer, self._meant(message))
             case Leave():
                 self._left(peer, self._meant(message), now)
+            case Ask(name=name, engine_id=engine_id, keys=keys):
+                asked = Asked(peer, name, keys)
+                if engine_id == self.engine_id:
+                    self.asked.append(asked)
+                else:  # it was started anew, and has nothing
+                    self.decline(asked)
 
     @property
     def num_open(self) -> int:

@@ -17,11 +17,12 @@ from kv_transfer.errors import (
     TransferError,
 )
 from kv_transfer.layout import can_pull
+from kv_transfer.ledger.asks import Asks
 from kv_transfer.ledger.pull import Pull
 from kv_transfer.ledger.reads import ReadBook, ReadOrder
 from kv_transfer.ledger.sources import Address, Sources
 from kv_transfer.ledger.state import State
-from kv_transfer.ticket import KvTicket
+from kv_transfer.ticket import CacheHint, KvTicket
 from kv_transfer.wire import (
     BEAT_S,
     SILENCE_S,
@@ -32,6 +33,7 @@ from kv_transfer.wire import (
     Gone,
     Hello,
     Leave,
+    Lent,
     News,
     Refused,
     Stranger,
@@ -53,14 +55,22 @@ class PullBook:
     orders: list[ReadOrder] = field(default_factory=list)
     parted: list[Address] = field(default_factory=list)
     arrived: list[Arrived] = field(default_factory=list)
+    asks: Asks = field(default_factory=Asks)
     _pulls: dict[str, Pull] = field(default_factory=dict)
     _sources: Sources = field(default_factory=Sources)
     _reads: ReadBook = field(default_factory=ReadBook)
 
     @property
     def num_open(self) -> int:
-        """Tickets held or pulled."""
-        return len(self._pulls)
+        """Tickets held, pulled, or asked for."""
+        return len(self._pulls) + len(self.asks)
+
+    def ask(self, name: str, cache: CacheHint, keys: Sequence[bytes], *, now: float) -> None:
+        """Ask for a ticket; and introduce us, for what comes then."""
+        self._sources.use(cache.address, now=now)
+        if self._sources.greet(cache.address, cache.engine_id, now=now):
+            self._say(cache.address, self.hello, now)
+        self._say(cache.address, self.asks.ask(name, cache, keys, now=now), now)
 
     def hold(self, ticket: KvTicket, *, now: float) -> None:
         """Look at it from now on; a job that pulls it already does."""
@@ -91,6 +101,7 @@ class PullBook:
 
     def abandon_all(self, *, now: float) -> None:
         """Give up everything."""
+        self.asks.end()
         for pull in list(self._pulls.values()):
             if pull.state is not State.ENDING:
                 self.abandon(pull.ticket, now=now)
@@ -104,6 +115,9 @@ class PullBook:
                 self.lost(address, LayoutMismatch(reason), now=now)
             case Stranger(key=key):
                 self._introduce(address, key, now)
+            case Lent(ticket_id=ticket_id):
+                if not self.asks.heard(message) and ticket_id is not None:
+                    self._say(address, Abandon(ticket_id), now)
             case News() | Gone() | Confirmed():
                 if pull := self._pulls.get(message.key):
                     self._hear_of(pull, message, now)
@@ -116,6 +130,7 @@ class PullBook:
         """Nothing more will come from there; reads under way are to be stopped."""
         self._sources.forget(address)
         self.parted.append(address)
+        self.asks.lost(address)
         for pull in list(self._pulls.values()):
             if pull.address == address:
                 self._fail(pull, error, now)
@@ -140,6 +155,7 @@ class PullBook:
 
     def give_up(self, now: float) -> None:
         """End the pulls whose source is silent, as far as no read of theirs is under way."""
+        self.asks.expire(now)
         for pull in list(self._pulls.values()):
             if pull.error is None and now - pull.heard_at >= SILENCE_S:
                 silent = PeerUnreachable(f"{pull.address} was silent for {SILENCE_S} s")

@@ -55,7 +55,7 @@ STRUCTS: dict[str, list[type[msgspec.Struct]]] = {
         *(generate._Body, generate._Asks, generated._Chunk, generated._Choice),
         *(generated._Error, generated._Extra, generated._Usage, generated._Details),
         *(generator.PromptEvent, generator.StageEvent),
-        *(ticket._Params, ticket._Ours, Sampling),
+        *(ticket._Params, ticket._Ours, ticket.CacheHint, Sampling),
     ],
     "registration.md": [Registration, Load, KvLayout],
     "api.md": [

@@ -142,6 +142,7 @@ async def test_each_request_ends_with_one_line(caplog: pytest.LogCaptureFixture)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(
         f"request_id=r1 endpoint={COMPLETIONS} model=tiny prompt_tokens=6 cached_tokens=0 "
+        "fetched_tokens=0 "
         f"output_tokens=12 finish=length nodes={p0}->{d0} tries=1 first_token_s=0."
     )
 

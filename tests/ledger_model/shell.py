@@ -9,6 +9,7 @@ from kv_transfer.identity import Identity
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.ledger.sources import Address
+from kv_transfer.news import NewsQueues
 from kv_transfer.regions import Region, describe
 from kv_transfer.service import Command
 from kv_transfer.wire import Hello, Welcome, decode_from_sink, decode_from_source, encode
@@ -28,8 +29,7 @@ class Shell:
     network: Network
     clock: Callable[[], float]
     commands: deque[Command] = field(default_factory=deque)
-    settled: deque[Settled] = field(default_factory=deque)
-    arrived: deque[Arrived] = field(default_factory=deque)
+    queues: NewsQueues = field(default_factory=NewsQueues)
     ended: Callable[[Arrived | Settled], None] = lambda _: None
 
     def __post_init__(self) -> None:
@@ -113,10 +113,7 @@ class Shell:
             self.ended(settled)
         for arrived in self.pulls.arrived:
             self.ended(arrived)
-        self.settled.extend(self.offers.settled)
-        self.arrived.extend(self.pulls.arrived)
-        self.offers.settled.clear()
-        self.pulls.arrived.clear()
+        self.queues.take(self.offers, self.pulls)
 
     def _welcome(self) -> Welcome:
         me, regions = self.identity, tuple(describe(region) for region in self.regions)

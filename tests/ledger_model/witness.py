@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from engine.request import Request, RequestId, tokens_digest
-from kv_transfer.api import Arrived, KvSink, KvSource, Outcome, Sealed, Settled
-from kv_transfer.ticket import KvTicket
+from kv_transfer.api import Arrived, Asked, KvSink, KvSource, Loan, Outcome, Sealed, Settled
+from kv_transfer.ticket import CacheHint, KvTicket
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import TOKEN_BYTES, extend
 
@@ -73,6 +73,15 @@ class WatchedSource:
     def withdraw(self, ticket_id: str) -> None:
         self.inner.withdraw(ticket_id)
 
+    def asked(self) -> Sequence[Asked]:
+        return self.inner.asked()
+
+    def lend(self, asked: Asked, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
+        raise AssertionError("nobody in the model asks")
+
+    def decline(self, asked: Asked) -> None:
+        raise AssertionError("nobody in the model asks")
+
     def poll(self) -> Sequence[Settled]:
         news = self.inner.poll()
         for settled in news:
@@ -117,6 +126,12 @@ class WatchedSink:
 
     def leave(self, ticket: KvTicket) -> None:
         self.inner.leave(ticket)
+
+    def ask(self, name: str, cache: CacheHint, keys: Sequence[bytes]) -> None:
+        raise AssertionError("no leg in the model knows of a cache")
+
+    def lent(self) -> Sequence[Loan]:
+        return self.inner.lent()
 
     def poll(self) -> Sequence[Arrived]:
         news = self.inner.poll()

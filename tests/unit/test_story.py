@@ -39,6 +39,7 @@ def test_the_whole_line() -> None:
     story.duration_s = 1.0
     assert story.line("m") == (
         "request_id=r endpoint=/v1/completions model=m prompt_tokens=3 cached_tokens=2 "
+        "fetched_tokens=0 "
         "output_tokens=3 finish=stop nodes=p:1->d:1 tries=1 first_token_s=0.5000 "
         "total_s=1.0000 prefill_s=0.5000"
     )

@@ -132,7 +132,7 @@ class TestWhileTheTransferThreadHangs:
         rig.connector.sink.pull(KvTicket("e/r", "e", HERE, 9, "fake"), [0])
         rig.now[0] += SILENCE_S
         while not rig.connector.service.pulls.num_open:  # the sweep takes it in
-            assert not rig.connector.service.arrived
+            assert not rig.connector.service.queues.arrived
         rig.now[0] += SILENCE_S
         rig.news()
         (arrived,) = rig.connector.sink.poll()

@@ -1,0 +1,178 @@
+"""Fetches into this node's prefix cache what another node's has of a prompt that waits here.
+
+begin ── asked ── a Loan ── borrow, pull ── Arrived, confirmed ── keep ──▶ Fetched
+           │         │                          └── an error ── give back ──▶ Fetched nothing
+           └─────────┴── too late, or nothing there ──────────────────────▶ Fetched nothing
+
+To compute is always possible, so no step may take longer than half of what it saves, and a node
+that did not answer is left alone for a while. Blocks are taken only once it is known how many
+are to come. A prompt that stops waiting, or is aborted, leaves a pull behind that still owns
+its blocks until `Arrived`: what comes all the same is kept.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from engine.api import Engine
+from engine.request import Request, RequestId
+from kv_transfer.api import Arrived, Fetched, KvSink, Loan, Moved
+from kv_transfer.errors import TransferError
+from kv_transfer.ticket import CacheHint, KvTicket
+
+LEAST_TOKENS = 64  # to ask and to pull costs about as much as to compute these
+LEAST_WAIT_S, MOST_WAIT_S = 0.02, 1.0
+SHARE = 0.5  # of the time that computing would take
+LEFT_ALONE_S = 5.0
+MOST_LEFT_ALONE = 1024
+WEIGHT = 0.1  # of the latest batch in the mean
+
+
+@dataclass(slots=True, eq=False)
+class _Fetch:
+    name: str  # of the question and of the loan; never used twice, as a request's id is not
+    waiting: list[RequestId]
+    cache: CacheHint
+    keys: Sequence[bytes]
+    have: int  # of these blocks are here
+    begun: float
+    until: float
+    upto: int = 0  # blocks, with those that are pulled
+    ticket: KvTicket | None = None
+
+
+@dataclass(slots=True)
+class CacheFetcher:
+    """Owns every prompt from `begin` until `collect` tells of it, or it is aborted."""
+
+    engine: Engine
+    sink: KvSink
+    clock: Callable[[], float]
+    least_tokens: int = LEAST_TOKENS
+    _pace_s: float | None = None  # for one token
+    _waiting: dict[RequestId, _Fetch] = field(default_factory=dict)
+    _asked: dict[str, _Fetch] = field(default_factory=dict)
+    _pulling: dict[str, _Fetch] = field(default_factory=dict)
+    _left_alone: dict[str, float] = field(default_factory=dict)
+    _done: list[Fetched] = field(default_factory=list)
+
+    def paced(self, num_tokens: int, seconds: float) -> None:
+        """A batch of so many tokens took so long: what it would take to compute others."""
+        if num_tokens >= self.engine.info.block_size:
+            pace = seconds / num_tokens
+            before = pace if self._pace_s is None else self._pace_s
+            self._pace_s = before + WEIGHT * (pace - before)
+
+    def begin(self, request: Request, cache: CacheHint) -> bool:
+        """Ask for what is missing here; False: compute it now, it is not worth it."""
+        now, info = self.clock(), self.engine.info
+        if cache.fingerprint != info.fingerprint or self._is_left_alone(cache, now):
+            return False
+        keys = self.engine.keys(request)
+        have = self.engine.known(keys)
+        missing = len(keys) - have
+        if missing * info.block_size < max(1, self.least_tokens):
+            return False
+        if fetch := self._same(keys):
+            fetch.waiting.append(request.request_id)
+        else:
+            name, until = f"fetch-{request.request_id}", now + self._patience(missing)
+            fetch = _Fetch(name, [request.request_id], cache, keys, have, now, until)
+            self._asked[name] = fetch
+            self.sink.ask(name, cache, keys[have:])
+        self._waiting[request.request_id] = fetch
+        return True
+
+    def abort(self, request_id: RequestId) -> None:
+        """This one waits no more; ids that are not known are fine."""
+        if fetch := self._waiting.pop(request_id, None):
+            fetch.waiting.remove(request_id)
+            if not fetch.waiting:
+                self._stop(fetch)
+        self._done = [done for done in self._done if done.request_id != request_id]
+
+    def arrive(self, arrived: Arrived) -> None:
+        """A pull of ours has ended."""
+        fetch, sealed = self._pulling.pop(arrived.ticket_id), arrived.sealed
+        size, count = self.engine.info.block_size, fetch.upto - fetch.have
+        wanted = count * size, fetch.keys[fetch.upto - 1]
+        if sealed is None or (sealed.num_tokens, sealed.tokens_digest) != wanted:
+            self.engine.give_back(fetch.name)
+            self._leave_alone(fetch.cache)
+            self._end(fetch, 0, arrived.moved)
+        else:
+            self.engine.keep(fetch.name)
+            self._end(fetch, count * size, arrived.moved)
+
+    def collect(self) -> Sequence[Fetched]:
+        """Pull what is lent; tell who waits no longer, each once."""
+        for loan in self.sink.lent():
+            self._take(loan)
+        now = self.clock()
+        for fetch in {one.name: one for one in self._waiting.values()}.values():
+            if fetch.until <= now:
+                self._leave_alone(fetch.cache)
+                self._stop(fetch)
+                self._end(fetch, 0, Moved())
+        done, self._done = self._done, []
+        return done
+
+    def _take(self, loan: Loan) -> None:
+        fetch = self._asked.pop(loan.name, None)
+        if fetch is None or loan.ticket is None or not self._pull(fetch, loan, loan.ticket):
+            if loan.ticket is not None:
+                self.sink.abandon(loan.ticket)
+            if fetch is not None:
+                self._end(fetch, 0, Moved())
+
+    def _pull(self, fetch: _Fetch, loan: Loan, ticket: KvTicket) -> bool:
+        """False, and nothing is held, where there is no room, or the answer makes no sense."""
+        fetch.upto = fetch.have + loan.num_blocks
+        if not fetch.have < fetch.upto <= len(fetch.keys):
+            return False
+        blocks = self.engine.borrow(fetch.name, fetch.keys[: fetch.upto], fetch.have)
+        if blocks is None:
+            return False
+        try:
+            self.sink.pull(ticket, into=blocks)
+        except TransferError:
+            self.engine.give_back(fetch.name)
+            return False
+        fetch.ticket, fetch.until = ticket, self.clock() + self._patience(loan.num_blocks)
+        self._pulling[ticket.ticket_id] = fetch
+        return True
+
+    def _stop(self, fetch: _Fetch) -> None:
+        """Its pull goes on until it has ended; an answer to come is abandoned."""
+        self._asked.pop(fetch.name, None)
+        if fetch.ticket is not None:
+            self.sink.abandon(fetch.ticket)
+
+    def _end(self, fetch: _Fetch, num_tokens: int, moved: Moved) -> None:
+        """Tell all who wait; it was for the first of them, the others find it as well."""
+        start, seconds = fetch.have * self.engine.info.block_size, self.clock() - fetch.begun
+        for request_id in fetch.waiting:
+            del self._waiting[request_id]
+            told = Fetched(request_id, start, num_tokens, seconds, moved.num_bytes)
+            self._done.append(told)
+            num_tokens, moved = 0, Moved()
+        fetch.waiting.clear()
+
+    def _same(self, keys: Sequence[bytes]) -> _Fetch | None:
+        """A fetch that somebody waits for already, of the same blocks."""
+        waiting = self._waiting.values()
+        return next((one for one in waiting if one.keys[-1] == keys[-1]), None)
+
+    def _patience(self, blocks: int) -> float:
+        if self._pace_s is None:
+            return MOST_WAIT_S
+        computing_s = self._pace_s * blocks * self.engine.info.block_size
+        return min(MOST_WAIT_S, max(LEAST_WAIT_S, SHARE * computing_s))
+
+    def _is_left_alone(self, cache: CacheHint, now: float) -> bool:
+        return self._left_alone.get(cache.engine_id, now) > now
+
+    def _leave_alone(self, cache: CacheHint) -> None:
+        self._left_alone.pop(cache.engine_id, None)
+        self._left_alone[cache.engine_id] = self.clock() + LEFT_ALONE_S
+        while len(self._left_alone) > MOST_LEFT_ALONE:
+            del self._left_alone[next(iter(self._left_alone))]

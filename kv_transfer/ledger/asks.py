@@ -1,0 +1,65 @@
+"""What a sink has asked other nodes' caches for, until each has answered. Pure.
+
+    sink                                      source
+    Ask(name, keys of blocks, in order) ────▶ its engine holds those that it has
+          ◀────────────────────────────────── Lent(ticket, how many); or of none
+    … and from here on it is an offer as any other, sealed, with SILENCE_S for its first Look …
+
+Either message may be lost: then whoever asked does without. An answer that nobody waits for
+any more is abandoned, so its blocks are not held for longer than they have to be.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kv_transfer.api import Loan
+from kv_transfer.ledger.sources import Address
+from kv_transfer.ticket import CacheHint, KvTicket
+from kv_transfer.wire import SILENCE_S, Ask, Lent
+
+
+@dataclass(slots=True)
+class Asks:
+    """Every question ends with one entry in `answered`."""
+
+    answered: list[Loan] = field(default_factory=list)
+    _open: dict[str, tuple[CacheHint, float]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def ask(self, name: str, cache: CacheHint, keys: Sequence[bytes], *, now: float) -> Ask:
+        """The message to send; a name that is in use is an error."""
+        if name in self._open:
+            raise ValueError(f"{name} is asked for already")
+        self._open[name] = cache, now + SILENCE_S
+        return Ask(name, cache.engine_id, tuple(keys))
+
+    def heard(self, lent: Lent) -> bool:
+        """Book an answer; False if nobody waits for it."""
+        if lent.name not in self._open:
+            return False
+        cache, _ = self._open.pop(lent.name)
+        ticket = None
+        if lent.ticket_id is not None:
+            address = cache.host, cache.port
+            ticket = KvTicket(lent.ticket_id, cache.engine_id, *address, cache.fingerprint)
+        self.answered.append(Loan(lent.name, ticket, lent.num_blocks))
+        return True
+
+    def lost(self, address: Address) -> None:
+        """Nothing more will come from there."""
+        self._end([name for name, (at, _) in self._open.items() if at.address == address])
+
+    def expire(self, now: float) -> None:
+        """Whoever has not answered by now will not."""
+        self._end([name for name, (_, until) in self._open.items() if until <= now])
+
+    def end(self) -> None:
+        """Wait for nobody."""
+        self._end(list(self._open))
+
+    def _end(self, names: Sequence[str]) -> None:
+        for name in names:
+            del self._open[name]
+            self.answered.append(Loan(name))

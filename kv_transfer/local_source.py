@@ -1,0 +1,111 @@
+"""The source of the connector inside one process: its books, and nothing in between."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kv_transfer.api import Asked, Sealed, Settled
+from kv_transfer.checking import Level
+from kv_transfer.checksums import BlockSums
+from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.offers import OfferBook
+from kv_transfer.ledger.sources import Address
+from kv_transfer.regions import Region, describe
+from kv_transfer.ticket import KvTicket
+from kv_transfer.wire import FromSink, FromSource, Welcome
+
+MACHINE = "local"
+Clock = Callable[[], float]
+
+
+def layout_of(regions: Sequence[Region]) -> KvLayout:
+    """Blocks of bytes, where nothing is known of what they mean."""
+    sizes = tuple(region.block_bytes for region in regions)
+    return KvLayout("bytes", 1, len(sizes), sizes, len(sizes))
+
+
+@dataclass
+class LocalSource:
+    """Serves its own regions to any LocalSink that holds a ticket."""
+
+    engine_id: str
+    address: Address
+    regions: Sequence[Region]
+    fingerprint: str
+    clock: Clock
+    layout: KvLayout | None = None
+    level: Level = Level.OFF
+
+    def __post_init__(self) -> None:
+        self._layout = self.layout or layout_of(self.regions)
+        facts = self.fingerprint, self._layout, self.engine_id, self.level
+        self.book = OfferBook(self._welcome, *facts)
+        self._sums = BlockSums(self.regions)
+
+    def offer(self, request_id: str, outer_id: str | None = None) -> KvTicket:
+        """Open a lease; the engine id makes the ticket's name new with every start."""
+        ticket_id = f"{self.engine_id}/{request_id}"
+        self.book.offer(ticket_id, outer_id)
+        return KvTicket(ticket_id, self.engine_id, *self.address, self.fingerprint)
+
+    def extend(self, ticket_id: str, blocks: Sequence[int]) -> None:
+        """The sink sees them at its next look."""
+        self.book.extend(ticket_id, blocks)
+        self._make_sums()
+
+    def seal(self, ticket_id: str, sealed: Sealed) -> None:
+        """The sink sees it at its next look."""
+        self.book.seal(ticket_id, sealed, now=self.clock())
+
+    def withdraw(self, ticket_id: str) -> None:
+        """Settle at once."""
+        self.book.withdraw(ticket_id)
+
+    def asked(self) -> Sequence[Asked]:
+        """What sinks have asked for since the last call."""
+        news, self.book.asked = self.book.asked, []
+        return news
+
+    def lend(self, asked: Asked, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
+        """The sink hears of it at its next poll."""
+        ticket_id = f"{self.engine_id}/{name}"
+        self.book.lend(asked, ticket_id, blocks, sealed, now=self.clock())
+        self._make_sums()
+        return ticket_id
+
+    def decline(self, asked: Asked) -> None:
+        """The sink hears of it at its next poll."""
+        self.book.decline(asked)
+
+    def poll(self) -> Sequence[Settled]:
+        """Expire what is late, then hand over the news."""
+        self.book.expire(self.clock())
+        news, self.book.settled = self.book.settled, []
+        return news
+
+    def close(self) -> None:
+        """Withdraw every open offer."""
+        self.book.withdraw_all()
+
+    def ask(self, peer: bytes, message: FromSink) -> list[FromSource]:
+        """Called by a sink: its message, and what this source has to say to it."""
+        self.book.heard(peer, message, now=self.clock())
+        if self._make_sums():
+            self.book.flush()
+        return self.mail(peer)
+
+    def mail(self, peer: bytes) -> list[FromSource]:
+        """What there is to say to a sink that has said nothing."""
+        sent = self.book.outbox
+        self.book.outbox = [one for one in sent if one[0] != peer]
+        return [answer for to, answer in sent if to == peer]
+
+    def _make_sums(self) -> bool:
+        """Whether there were any to make."""
+        orders = self.book.missing_sums(sum(region.num_blocks for region in self.regions))
+        for order in orders:
+            self.book.summed(order, self._sums.of(order.blocks, order.level))
+        return bool(orders)
+
+    def _welcome(self) -> Welcome:
+        regions = tuple(describe(region) for region in self.regions)
+        return Welcome(self.engine_id, self.fingerprint, self._layout, regions, (), MACHINE)

@@ -1,0 +1,39 @@
+"""What the transfer thread has to tell the engine's: queues, each read by one call."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from kv_transfer.api import Arrived, Asked, Loan, Settled
+from kv_transfer.ledger.offers import OfferBook
+from kv_transfer.ledger.pulls import PullBook
+
+MOST_ASKED = 1024  # questions that wait for the engine; the latest are kept
+News = TypeVar("News")
+
+
+@dataclass(frozen=True, slots=True)
+class NewsQueues:
+    """Filled by `take` in one thread, emptied in another."""
+
+    settled: deque[Settled] = field(default_factory=deque)
+    arrived: deque[Arrived] = field(default_factory=deque)
+    asked: deque[Asked] = field(default_factory=lambda: deque(maxlen=MOST_ASKED))
+    lent: deque[Loan] = field(default_factory=deque)
+
+    def take(self, offers: OfferBook, pulls: PullBook) -> bool:
+        """Hand on what the books have told; whether there was anything."""
+        news = [
+            _hand_on(offers.settled, self.settled),
+            _hand_on(offers.asked, self.asked),
+            _hand_on(pulls.arrived, self.arrived),
+            _hand_on(pulls.asks.answered, self.lent),
+        ]
+        return any(news)
+
+
+def _hand_on(told: list[News], queue: deque[News]) -> bool:
+    fresh = bool(told)
+    queue.extend(told)
+    told.clear()
+    return fresh

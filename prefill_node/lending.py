@@ -1,0 +1,36 @@
+"""What a node lends to other nodes' prefix caches: prompts it has run, answers it has given."""
+
+from dataclasses import dataclass, field
+
+from engine.api import Engine
+from kv_transfer.api import KvSource, Sealed, Settled
+
+
+@dataclass(slots=True)
+class CacheLender:
+    """Holds what it lends from `answer` until its offer has settled."""
+
+    engine: Engine
+    source: KvSource
+    _names: dict[str, str] = field(default_factory=dict)
+    _count: int = 0
+
+    def answer(self) -> None:
+        """To each that has asked: the first of the blocks it named, as many as are here."""
+        size = self.engine.info.block_size
+        for asked in self.source.asked():
+            self._count += 1
+            name = f"loan-{self._count}"
+            if not (blocks := self.engine.lend(name, asked.keys)):
+                self.source.decline(asked)
+                continue
+            last = asked.keys[len(blocks) - 1]  # names these tokens, and all before them
+            sealed = Sealed(len(blocks) * size, 0, tokens_digest=last)
+            self._names[self.source.lend(asked, name, blocks, sealed)] = name
+
+    def settle(self, settled: Settled) -> bool:
+        """Take the blocks back; False if this ticket is none of ours."""
+        name = self._names.pop(settled.ticket_id, None)
+        if name is not None:
+            self.engine.give_back(name)
+        return name is not None
