@@ -31,6 +31,11 @@ class HandOver(RuleBasedStateMachine):
     def prefill(self, number: int) -> None:
         self.play.prefill(number)
 
+    @precondition(lambda self: len(self.play.calls) < MOST_CALLS)
+    @rule(number=number, messages=st.integers(0, 9), pieces=few)
+    def hand_over(self, number: int, messages: int, pieces: int) -> None:
+        self.play.hand_over(number, messages, pieces)
+
     @precondition(lambda self: self.play.tickets)
     @rule(number=few, by_outer_id=st.booleans())
     def decode(self, number: int, by_outer_id: bool) -> None:

@@ -21,7 +21,7 @@ from tests.ledger_model.network import Network
 from tests.ledger_model.shell import Shell
 from tests.ledger_model.witness import WatchedSink, WatchedSource
 
-BLOCKS, BLOCK_SIZE, CHUNK, SEATS = 12, 4, 4, 4
+BLOCKS, BLOCK_SIZE, CHUNK, SEATS = 12, 4, 6, 4
 FINGERPRINT = "fake"
 EventNews = tuple[RequestId, Event]
 

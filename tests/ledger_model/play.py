@@ -64,6 +64,21 @@ class Play:
             ticket = KvTicket(first.leg.outer_id, None, ticket.host, ticket.port, None)
         return self._decode(first, ticket, first.request.prompt)
 
+    def hand_over(self, number: int, messages: int, pieces: int) -> None:
+        """Both legs of a prompt, as far as so many messages and pieces take them."""
+        first = self.prefill(number)
+        first.node.compute()
+        if (ticket := ticket_of(first)) is None:
+            return
+        second = self._decode(first, ticket, first.request.prompt)
+        for _ in range(messages):
+            for node in (first.node, second.node):
+                node.compute()
+                node.shell.turn()
+            self.carry(-1)
+        for _ in range(pieces):
+            self.copy(-1)
+
     def misfit(self, number: int) -> Call | None:
         """A decode leg for another prompt than its ticket's, or for one that never fits."""
         ready = self.tickets
