@@ -109,6 +109,7 @@ class TransferService:
         """Wait for something to happen, at most `longest_s`; do all that follows from it."""
         self._wait(min(longest_s, self._turn_s()))
         with self._books:
+            self._part(self.clock())  # from whom a sweep gave up: no more is heard
             self._run_commands()
             now = self.clock()  # whatever was said until now is heard before anybody is late
             self._read_router(now)
@@ -290,6 +291,5 @@ class TransferService:
 
     def _welcome(self) -> Welcome:
         me, regions = self.identity, tuple(describe(region) for region in self.regions)
-        return Welcome(
-            me.engine_id, me.fingerprint, me.layout, regions, (self.mover.card,), self._machine
-        )
+        facts = me.engine_id, me.fingerprint, me.layout
+        return Welcome(*facts, regions, (self.mover.card,), self._machine)

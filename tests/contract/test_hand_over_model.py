@@ -123,3 +123,28 @@ TestHandOver.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def test_a_lost_welcome_is_no_reason_to_fail() -> None:
+    play = Play()
+    play.prefill(0)
+    play.flow()
+    play.decode(0)
+    play.flow()
+    play.drop(0)
+    play.abort_all()
+    play.is_as_new()
+
+
+def test_a_source_that_the_sweep_gave_up_is_met_anew() -> None:
+    """Its Welcome was on the way, and came over a connection that was to be closed."""
+    play = Play()
+    play.prefill(70)
+    play.flow()
+    play.decode(0, by_outer_id=True)
+    play.flow()
+    play.wait(1.3)
+    play.sweep(1)
+    play.carry(0)
+    play.abort_all()
+    play.is_as_new()

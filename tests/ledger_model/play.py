@@ -248,12 +248,22 @@ class Play:
         return call
 
     def _carry(self, pipe: Pipe) -> None:
+        to = [node for node in self.nodes if self._ends_at(pipe, node)]
+        for node in to:
+            node.shell.begin_turn()
+        if not pipe.frames:
+            return  # its connection was closed
         frame = self.world.network.carry(pipe)
-        for node in self.nodes:
-            if pipe.goes_up and node.address == pipe.address:
+        for node in to:
+            if pipe.goes_up:
                 node.shell.asked(pipe.peer, frame)
-            elif not pipe.goes_up and node.shell.name == pipe.peer:
+            else:
                 node.shell.answered(pipe.address, frame)
+
+    def _ends_at(self, pipe: Pipe, node: Node) -> bool:
+        if pipe.goes_up:
+            return node.address == pipe.address
+        return node.shell.name == pipe.peer
 
     @property
     def messages(self) -> list[Pipe]:

@@ -42,25 +42,28 @@ class Shell:
     def post(self, command: Command) -> None:
         self.commands.append(command)
 
+    def begin_turn(self) -> None:
+        """What comes before any message."""
+        self._part(self.clock())
+        self._run_commands()
+
     def asked(self, peer: bytes, frame: bytes) -> None:
         """A sink's message has come."""
-        self._run_commands()
         self.offers.heard(peer, decode_from_sink(frame), now=self.clock())
-        self._go_on()
+        self.end_turn()
 
     def answered(self, address: Address, frame: bytes) -> None:
         """A source's message has come."""
-        self._run_commands()
         message = decode_from_source(frame)
         if isinstance(message, Welcome) and not self.pulls.knows(address, message):
             self.mover.meet(address, message)
         self.pulls.heard(address, message, now=self.clock())
-        self._go_on()
+        self.end_turn()
 
     def turn(self) -> None:
         """Nothing has come."""
-        self._run_commands()
-        self._go_on()
+        self.begin_turn()
+        self.end_turn()
 
     def _run_commands(self) -> None:
         while self.commands:
@@ -73,19 +76,24 @@ class Shell:
         self.pulls.give_up(self.clock())
         self._report()
 
-    def _go_on(self) -> None:
+    def end_turn(self) -> None:
+        """What follows from what has come."""
         now = self.clock()
-        self._read_mover(now)
         self.offers.flush()
         self._answer(now)
+        self._read_mover(now)
         self.offers.expire(now)
         self.pulls.tick(now)
+        self._part(now)
+        self.offers.flush()
+        self._answer(now)
+
+    def _part(self, now: float) -> None:
         while self.pulls.parted:
             address = self.pulls.parted.pop()
             self.mover.part(address)
             self.network.part(self.name, address)
             self._read_mover(now)
-        self._answer(now)
 
     def _answer(self, now: float) -> None:
         self._send()

@@ -26,12 +26,13 @@ class FakeMover:
     driven: bool = False
     card: bytes = b"card"
     interests: Mapping[int, int] = field(default_factory=dict)
+    parted: list[Address] = field(default_factory=list)
 
     def meet(self, address: Address, welcome: Welcome) -> None:
         """Nobody is met."""
 
     def part(self, address: Address) -> None:
-        """Nobody was met."""
+        self.parted.append(address)
 
     def read(self, order: ReadOrder) -> None:
         """Nothing is read."""
@@ -72,3 +73,15 @@ def test_reads_under_way_do_not_keep_the_interpreter(rig: Rig) -> None:
 def test_without_reads_there_is_no_pause(rig: Rig) -> None:
     rig.service.turn(0)
     assert rig.pauses == []
+
+
+def test_who_was_given_up_between_two_turns_is_parted_from_before_anything_else(
+    rig: Rig,
+) -> None:
+    """Or what is begun with the same source in this turn would be parted from, too."""
+    at, seen = ("host", 1), list[Address]()
+    rig.service.pulls.parted.append(at)  # as the sweep leaves it
+    rig.service.post(lambda: seen.extend(rig.mover.parted))
+    rig.service.turn(0)
+    assert seen == [at]
+    assert rig.mover.parted == [at]
