@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from bench.cpu import children
 from deploy.config import UpConfig
 from deploy.supervisor import Child
 from deploy.up import Cluster
+from discovery.registration import Role
 
 PATIENCE_S = 60.0
 MODEL = "tiny"
@@ -95,9 +96,26 @@ class Running:
         return next(child for child in every if child.name == name)
 
 
+@dataclass
+class Unlike(Cluster):
+    """A cluster whose decode nodes have other values for some options."""
+
+    decode_options: Mapping[str, str] = field(default_factory=dict)
+
+    def _node(self, role: Role, index: int) -> Sequence[str]:
+        words = list(super()._node(role, index))
+        for name, value in self.decode_options.items() if role is Role.DECODE else ():
+            words[words.index(name) + 1] = value
+        return words
+
+
 @asynccontextmanager
 async def running(folder: Path, **settings: Any) -> AsyncGenerator[Running]:  # noqa: ANN401
-    """Up when entered, gone when left; every port is one that the system picked."""
+    """Up when entered, gone when left; every port is one that the system picked.
+
+    `decode_options` are of decode nodes alone.
+    """
+    decode_options: Mapping[str, str] = settings.pop("decode_options", {})
     config = UpConfig(
         model=str(folder),
         served_model_name=(MODEL,),
@@ -105,7 +123,7 @@ async def running(folder: Path, **settings: Any) -> AsyncGenerator[Running]:  # 
         **{"dtype": "float32", "threads": 1, "drain_timeout_s": 5.0, **settings},
     )
     lines = list[str]()
-    cluster = Cluster(config, show=lines.append)
+    cluster = Unlike(config, show=lines.append, decode_options=decode_options)
     task = asyncio.create_task(cluster.run())
     try:
         either: list[asyncio.Future[Any]] = [task, cluster.ready]

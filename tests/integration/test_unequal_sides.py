@@ -1,12 +1,17 @@
 """A prefill and a decode node whose blocks have different sizes answer as one engine would."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.generator import FailedEvent, Leg
 from engine.request import Request, RequestId, Sampling
+from kv_transfer.local import LocalSink, LocalSource
+from node.identity import layout_of
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone
+from tests.fakes.node import node_loop
 
 rid = RequestId("r")
 prompts = st.lists(st.integers(0, 999), min_size=1, max_size=60).map(tuple)
@@ -60,3 +65,20 @@ async def test_sizes_that_do_not_divide_are_never_paired() -> None:
     assert not cluster.suspects
     assert cluster.sinks[0].blocks_copied == 0
     assert cluster.leaked_blocks == 0
+
+
+async def test_kv_of_another_dtype_is_answered_with_both_names() -> None:
+    """By a decode node that is asked all the same, as foreign drivers would."""
+    theirs, ours = FakeEngine(), FakeEngine()
+    other = msgspec.structs.replace(layout_of(theirs), dtype="float16")
+    source = LocalSource("e", ("h", 1), theirs.kv_regions, "fake", float, other)
+    sinks = {("h", 1): source}, ours.kv_regions, "fake", float
+    sink = LocalSink(*sinks, layout=layout_of(ours))
+    idle = LocalSource("d", ("d", 1), ours.kv_regions, "fake", float)
+    node = node_loop(ours, idle, sink, float, recompute=False)
+    ticket = source.offer("r")
+    node.submit(Request(rid, (1, 2, 3), Sampling(4)), Leg(ticket=ticket), 0.0)
+    news = [event for _ in range(4) for _, event in [*node.prepare(), *node.run()]]
+    (failed,) = [event for event in news if isinstance(event, FailedEvent)]
+    assert failed.reason == "LayoutMismatch('dtype is float16 there and bytes here')"
+    assert failed.by_peer

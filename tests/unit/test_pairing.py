@@ -1,0 +1,59 @@
+"""Who can read whose KV is known when nodes register, and who cannot is told why."""
+
+import msgspec
+import pytest
+
+from discovery.registration import Layout, Registration, Role
+from discovery.registry import Node, Registry
+from kv_transfer.layout import KvLayout
+from proxy.pairing import differ
+from tests.fakes.sharded import layout
+
+
+def plain(one: KvLayout) -> Layout:
+    said: Layout = msgspec.json.decode(msgspec.json.encode(one))
+    return said
+
+
+def pair(prefill: Layout, decode: Layout) -> tuple[tuple[Node, ...], str | None]:
+    """Decode's partners, and why it has none."""
+    registry = Registry(differ=differ)
+    for role, name, one in ((Role.PREFILL, "p", prefill), (Role.DECODE, "d", decode)):
+        registry.apply(Registration(role, f"{name}:1", f"{name}:2", name, "m", "f", one), now=0)
+    (node,) = registry.nodes(Role.DECODE, now=0)
+    return registry.partners(node, now=0), registry.misfit(node)
+
+
+@pytest.mark.parametrize(("prefill", "decode"), [(1, 4), (4, 1), (2, 4)])
+def test_tensor_parallel_sizes_that_share_out_the_heads_are_paired(
+    prefill: int, decode: int
+) -> None:
+    """Pain 29: it is known here, and not at the transfer."""
+    partners, misfit = pair(
+        plain(layout(16, heads=4, ranks=prefill)), plain(layout(16, heads=4, ranks=decode))
+    )
+    assert len(partners) == 1
+    assert misfit is None
+
+
+@pytest.mark.parametrize(("prefill", "decode", "fit"), [(16, 32, 1), (32, 16, 1), (24, 16, 0)])
+def test_block_sizes_are_paired_where_one_divides_the_other(
+    prefill: int, decode: int, fit: int
+) -> None:
+    """Pain 30: else no request is ever sent that way."""
+    partners, misfit = pair(plain(layout(prefill)), plain(layout(decode)))
+    assert len(partners) == fit
+    assert misfit == (None if fit else "block_size is 16 here and 24 on p:1")
+
+
+def test_kv_of_another_dtype_is_listed_by_name() -> None:
+    ours = plain(layout(16))
+    partners, misfit = pair({**ours, "dtype": "bfloat16"}, ours)
+    assert partners == ()
+    assert misfit == "dtype is uint8 here and bfloat16 on p:1"
+
+
+def test_a_layout_that_cannot_be_read_fits_its_like_only() -> None:
+    strange: Layout = {**plain(layout(16)), "block_size": "16"}
+    assert pair(strange, dict(strange))[1] is None
+    assert pair({"name": "x"}, plain(layout(16)))[0] == ()
