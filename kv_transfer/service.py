@@ -77,8 +77,7 @@ class TransferService:
         self.mover: Mover = CheckedMover(self.mover, self._sums)
         self._dealers: dict[Address, zmq.Socket[bytes]] = {}
         self._wake, self._news, self._waiting = Wakeup(), Wakeup(), Waiting()
-        for readable in (self.router, self._wake):
-            self._waiting.add(readable)
+        self._waiting.add(self.router, self._wake)
         self._awake = False
         self._junk = JunkCount()
         self._books = threading.Lock()
@@ -192,6 +191,8 @@ class TransferService:
     def _read_router(self, now: float) -> None:
         while has_message(self.router):
             peer, *frames = self.router.recv_multipart()
+            if self.commands:  # an offer was posted before anybody could ask for it
+                self._run_commands()
             try:
                 message = decode_from_sink(frames[-1] if frames else b"")
             except msgspec.DecodeError as error:
@@ -234,8 +235,7 @@ class TransferService:
             with self._asking_the_mover():
                 self.mover.part(address)
             if dealer := self._dealers.pop(address, None):
-                self._waiting.drop(dealer)
-                dealer.close(linger=0)
+                self._waiting.close(dealer)
             self._read_mover(now)
 
     def _send(self, now: float) -> None:

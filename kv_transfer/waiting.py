@@ -15,13 +15,15 @@ class Waiting:
     _poller: zmq.Poller = field(default_factory=zmq.Poller)
     _interests: dict[int, int] = field(default_factory=dict)
 
-    def add(self, readable: "zmq.Socket[bytes] | Wakeup") -> None:
-        """Wait for this one, too."""
-        self._poller.register(readable, zmq.POLLIN)
+    def add(self, *readable: "zmq.Socket[bytes] | Wakeup") -> None:
+        """Wait for these, too."""
+        for one in readable:
+            self._poller.register(one, zmq.POLLIN)
 
-    def drop(self, readable: "zmq.Socket[bytes]") -> None:
-        """To be called before it is closed."""
-        self._poller.unregister(readable)
+    def close(self, socket: "zmq.Socket[bytes]") -> None:
+        """Close one of them: it must not be waited for any more."""
+        self._poller.unregister(socket)
+        socket.close(linger=0)
 
     def wait(self, interests: Mapping[int, int], timeout_s: float) -> None:
         """Until one of them is ready; `interests` are file descriptors with their events."""

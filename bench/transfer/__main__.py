@@ -11,7 +11,7 @@ know no blocks and stay contiguous.
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import cyclopts
 
@@ -30,6 +30,7 @@ from bench.transfer.pair import Blocks, Pair, open_pair
 from bench.transfer.raw import Copy
 from bench.transfer.source import KINDS, Kind
 from bench.transfer.steps import MOVED, measure
+from kv_transfer.checking import Level
 
 SIZES = tuple(size * KIB for size in (4, 64, 1024, 16 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB))
 PLACINGS: tuple[Placing, ...] = ("contiguous", "scattered")
@@ -48,6 +49,8 @@ class Options:
     """How blocks lie in both memories."""
     block_bytes: int = LARGEST_BLOCK
     """Of blocks; a hand-over of less is one block."""
+    kv_checksum: Literal["off", "sampled", "full"] = "off"
+    """How carefully connectors look at what they moved; no floor does."""
     turns: int = MOST
     """How often a line is measured at most; large sizes are less often."""
     fixed_runs: int = FIXED_RUNS
@@ -106,7 +109,7 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
     options = options or Options()
     for block, sizes in _by_block(options):
         room = max(size * at_once(size) for size in sizes)
-        with open_pair(room, block) as pair:
+        with open_pair(room, block, Level.named(options.kv_checksum)) as pair:
             copy = Copy(pair.memory)
             for placing in options.placings:
                 for size in sizes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.api import KvRegion
+from kv_transfer.checking import Level
 from kv_transfer.factory import KvMemory
 from kv_transfer.layout import KvLayout
 
@@ -20,6 +21,7 @@ class Memory:
 
     num_bytes: int
     block_bytes: int
+    level: Level = Level.OFF
     _map: mmap.mmap = field(init=False)
 
     def __post_init__(self) -> None:
@@ -42,7 +44,8 @@ class Memory:
         """As a connector wants it."""
         blocks = self.num_bytes // self.block_bytes
         region = KvRegion(self.address, self.block_bytes, blocks, "cpu")
-        return KvMemory(FINGERPRINT, KvLayout("bytes", 1, 1, (self.block_bytes,)), [region])
+        layout = KvLayout("bytes", 1, 1, (self.block_bytes,))
+        return KvMemory(FINGERPRINT, layout, [region], self.level)
 
     def blocks(
         self, num_bytes: int, placing: Placing, seed: int, times: int = 1

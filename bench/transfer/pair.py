@@ -27,6 +27,7 @@ from bench.transfer.source import (
     connect,
     serve,
 )
+from kv_transfer.checking import Level
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import Interest, Mover, ReadEnd
@@ -153,8 +154,12 @@ class Pair:
     def read_raw(self, theirs: Sequence[int], ours: Sequence[int]) -> float:
         """Seconds for the same bytes by NIXL alone."""
         if self.raw.driven:
-            self.pipe.send(Drive())
-        return self.raw.read(theirs, ours)
+            self.drive()
+        return self.raw.read(theirs, ours, self.drive)
+
+    def drive(self) -> None:
+        """Let the other side poll its raw agent until it is asked for something else."""
+        self.pipe.send(Drive())
 
     def receive(self, num_bytes: int) -> float:
         """Seconds for as many bytes by a plain socket."""
@@ -165,15 +170,15 @@ class Pair:
 
 
 @contextmanager
-def open_pair(num_bytes: int, block_bytes: int) -> Iterator[Pair]:
+def open_pair(num_bytes: int, block_bytes: int, level: Level = Level.OFF) -> Iterator[Pair]:
     """Start the other process; at the end every hand-over must have been delivered there."""
     spawned, (ours, theirs) = multiprocessing.get_context("spawn"), multiprocessing.Pipe()
     with socket.create_server((HERE, 0)) as listener:
-        settings = theirs, num_bytes, block_bytes, listener.getsockname()[1]
+        settings = theirs, (num_bytes, block_bytes, level), listener.getsockname()[1]
         process = spawned.Process(target=serve, args=settings, daemon=True)
         process.start()
         plain, _ = listener.accept()
-    memory, numbers = Memory(num_bytes, block_bytes), count()
+    memory, numbers = Memory(num_bytes, block_bytes, level), count()
     ready = ours.recv()
     assert isinstance(ready, Ready)
     raw = RawNixl.open("raw-sink", memory)
@@ -184,7 +189,7 @@ def open_pair(num_bytes: int, block_bytes: int) -> Iterator[Pair]:
         connector.start()
     ours.send(Drive())
     raw.meet(ready.card, ready.address)
-    raw.read([0], [0])  # while the other side is driven: the connection is made
+    raw.read([0], [0], lambda: ours.send(Drive()))
     yield Pair(memory, ours, raw, PlainSocket(plain, memory), connectors, watched, numbers)
     ours.send(End())
     delivered, asked = ours.recv(), next(numbers)

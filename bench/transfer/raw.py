@@ -1,10 +1,11 @@
 """Floors: NIXL called by hand, a plain socket, and memcpy. Nobody could be much faster."""
 
 import ctypes
+import math
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +14,7 @@ from nixl_cu12._api import nixl_agent, nixl_agent_config, nixl_prepped_dlist_han
 from bench.transfer.memory import Memory
 
 CPU_TRANSPORTS = "tcp,sm"  # as the connector has it
+PATIENCE_S = 0.005
 
 
 @dataclass(slots=True)
@@ -55,15 +57,25 @@ class RawNixl:
             self.agent.prep_xfer_dlist(self.peer, there, "DRAM"),
         )
 
-    def read(self, theirs: Sequence[int], ours: Sequence[int]) -> float:
-        """Seconds to read these blocks, from prepared lists, spinning."""
+    def read(
+        self, theirs: Sequence[int], ours: Sequence[int], drive: Callable[[], None]
+    ) -> float:
+        """Seconds to read these blocks, from prepared lists, spinning.
+
+        `drive` is called, once, if it does not get on: a connection that is still being made
+        needs the other side, wherever the bytes come from.
+        """
         here, there = self._lists
         at, of = np.array(ours, dtype=np.int32), np.array(theirs, dtype=np.int32)
         since = time.perf_counter()
+        patience = since + PATIENCE_S
         handle = self.agent.make_prepped_xfer("READ", here, at, there, of)
         state = self.agent.transfer(handle)
         while state == "PROC":
             state = self.agent.check_xfer_state(handle)
+            if time.perf_counter() > patience:
+                patience = math.inf
+                drive()
         took = time.perf_counter() - since
         assert state == "DONE"
         handle.release()

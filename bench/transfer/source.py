@@ -13,6 +13,7 @@ import msgspec
 from bench.transfer.memory import Memory
 from bench.transfer.raw import RawNixl
 from kv_transfer.api import Outcome, Sealed
+from kv_transfer.checking import Level
 from kv_transfer.factory import build_connector
 from kv_transfer.threaded import Connector
 from kv_transfer.ticket import KvTicket
@@ -68,9 +69,9 @@ def connect(kind: Kind, engine_id: str, memory: Memory) -> Connector:
     return build_connector(kind, engine_id, memory.kv, bind=(HERE, 0), advertise_host=HERE)
 
 
-def serve(pipe: Connection, num_bytes: int, block_bytes: int, port: int) -> None:
-    """Do as the pipe says, until it says End."""
-    memory = Memory(num_bytes, block_bytes)
+def serve(pipe: Connection, size: tuple[int, int, Level], port: int) -> None:
+    """Do as the pipe says, until it says End; `size` is that of Memory."""
+    memory = Memory(*size)
     connectors = {kind: connect(kind, f"source-{kind}", memory) for kind in KINDS}
     for connector in connectors.values():
         connector.start()

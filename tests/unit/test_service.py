@@ -1,5 +1,6 @@
 """The transfer thread beside the engine's: what it leaves to it."""
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,10 +13,11 @@ from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
 from kv_transfer.service import READING_PAUSE_S, TransferService
-from kv_transfer.sockets import bind_router
-from kv_transfer.wire import Welcome
+from kv_transfer.sockets import bind_router, open_dealer
+from kv_transfer.threaded import ThreadedSource
+from kv_transfer.wire import FromSource, Hello, Look, News, Welcome, decode_from_source, encode
 
-HERE = "127.0.0.1"
+HERE, SOON_MS = "127.0.0.1", 5000
 
 
 @dataclass
@@ -85,3 +87,31 @@ def test_who_was_given_up_between_two_turns_is_parted_from_before_anything_else(
     rig.service.turn(0)
     assert seen == [at]
     assert rig.mover.parted == [at]
+
+
+def test_an_offer_is_known_before_anybody_can_ask_for_it(rig: Rig) -> None:
+    """Its ticket may come back as a question while a turn is under way."""
+    service = rig.service
+    me, hello = service.identity, Hello("same", KvLayout("bytes", 1, 1, ()), "here")
+    with contextlib.closing(open_dealer(service.context, b"sink", (HERE, me.port))) as sink:
+        sink.send(encode(hello))
+        assert service.router.poll(SOON_MS)
+        service.turn(0)
+        assert isinstance(answer(sink), Welcome)
+
+        def offer_and_ask() -> float:
+            """When the turn has run its commands, and looks at the clock."""
+            service.clock = lambda: 0.0
+            ticket = ThreadedSource(service).offer("r")
+            sink.send(encode(Look(ticket.ticket_id, me.engine_id, 0)))
+            assert service.router.poll(SOON_MS)
+            return 0.0
+
+        service.commands.append(lambda: setattr(service, "clock", offer_and_ask))
+        service.turn(0)
+        assert isinstance(answer(sink), News)
+
+
+def answer(sink: "zmq.Socket[bytes]") -> FromSource:
+    assert sink.poll(SOON_MS)
+    return decode_from_source(sink.recv())

@@ -36,7 +36,7 @@ def test_descriptors_that_are_not_named_any_more_wake_nobody() -> None:
         os.close(write)
 
 
-def test_a_socket_that_is_dropped_can_be_closed() -> None:
+def test_a_socket_that_is_closed_is_not_waited_for() -> None:
     context, waiting = zmq.Context[zmq.Socket[bytes]](), Waiting()
     one, other = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
     one.bind("inproc://pair")
@@ -47,8 +47,8 @@ def test_a_socket_that_is_dropped_can_be_closed() -> None:
     waiting.wait({}, LONG_S)
     assert has_message(one)
     assert one.recv() == b"x"
-    waiting.drop(one)
-    one.close()
+    waiting.close(one)
+    assert one.closed
     waiting.wait({}, AT_ONCE)
     other.close()
     context.term()
