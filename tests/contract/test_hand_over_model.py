@@ -37,7 +37,7 @@ class HandOver(RuleBasedStateMachine):
         self.play.hand_over(number, messages, pieces)
 
     @precondition(lambda self: self.play.tickets)
-    @rule(number=few, by_outer_id=st.booleans())
+    @rule(number=number, by_outer_id=st.booleans())
     def decode(self, number: int, by_outer_id: bool) -> None:
         self.play.decode(number, by_outer_id=by_outer_id)
 

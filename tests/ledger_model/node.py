@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import cast
 
-from api.generator import Event, Leg, TokenEvent
+from api.generator import EndEvent, Event, FailedEvent, Leg, TicketEvent, TokenEvent
 from engine.request import Request, RequestId
 from kv_transfer.api import Arrived, Outcome, Settled
 from kv_transfer.identity import Identity
@@ -127,3 +127,17 @@ class Node:
 
     def _was_delivered(self, ticket: KvTicket) -> bool:
         return ticket.engine_id is None or ticket.ticket_id in self.world.delivered
+
+
+def ticket_of(call: Call) -> KvTicket | None:
+    """What a prefill leg was given."""
+    given = [event.ticket for event in call.events if isinstance(event, TicketEvent)]
+    return given[0] if given else None
+
+
+def is_over(call: Call) -> bool:
+    """Whether the leg was told its end."""
+    last = call.events[-1] if call.events else None
+    if isinstance(last, TokenEvent):
+        return last.finish is not None and not call.leg.hold
+    return isinstance(last, EndEvent | FailedEvent)

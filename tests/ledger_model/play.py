@@ -1,17 +1,17 @@
-"""What a proxy, a network and time can do to two nodes; and how it has to end."""
+"""What a proxy, a network and time can do to three nodes; and how it has to end."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from api.generator import EndEvent, FailedEvent, Leg, TicketEvent, TokenEvent
+from api.generator import EndEvent, FailedEvent, Leg
 from engine.request import Request, RequestId, Sampling
 from kv_transfer.ticket import LEASE_S, KvTicket
 from kv_transfer.wire import BEAT_S
 from tests.ledger_model.memory import Reading
 from tests.ledger_model.network import Pipe
-from tests.ledger_model.node import Call, Node, World
+from tests.ledger_model.node import Call, Node, World, is_over, ticket_of
 
-ADDRESSES = (("a", 1), ("b", 2))
+ADDRESSES = (("a", 1), ("b", 2), ("c", 3))
 PROMISED_S = 2.0  # blocks are back
 STEP_S = 0.1
 LONGEST_S = LEASE_S + 10.0  # for each leg that nobody aborts: blocks for one at a time
@@ -53,7 +53,10 @@ class Play:
         return [call for call in self.calls if ticket_of(call)]
 
     def decode(self, number: int, *, by_outer_id: bool = False) -> Call | None:
-        """The other leg of a prompt that has its ticket, on the other node; again, too."""
+        """The other leg of a prompt that has its ticket, on another node; again, too.
+
+        Its driver keeps the prefill leg open or not: who lets go then leaves it to others.
+        """
         ready = self.tickets
         if not ready:
             return None
@@ -62,7 +65,7 @@ class Play:
         assert ticket is not None
         if by_outer_id and first.leg.outer_id:
             ticket = KvTicket(first.leg.outer_id, None, ticket.host, ticket.port, None)
-        return self._decode(first, ticket, first.request.prompt)
+        return self._decode(first, ticket, first.request.prompt, number // len(ready))
 
     def hand_over(self, number: int, messages: int, pieces: int) -> None:
         """Both legs of a prompt, as far as so many messages and pieces take them."""
@@ -195,13 +198,13 @@ class Play:
         """Whatever has been, the next hand-over works at once; and so does a refusal."""
         self.calls.clear()
         self.wait(BEAT_S)
-        for source, sink in ((0, 1), (1, 0)):
+        for source, sink in ((0, 1), (1, 0), (2, 0)):
             self._hand_over_at_once(source, sink)
             self._refuse_at_once(source, self.misfit, 0)
             self._refuse_at_once(source, self.misfit, 1)
 
     def _hand_over_at_once(self, source: int, sink: int) -> None:
-        first = self.prefill(source + 2 * 34)  # 18 tokens
+        first = self.prefill(source + len(self.nodes) * 34)  # 18 tokens
         self.flow()
         call = self.decode(0)
         assert call is not None
@@ -217,7 +220,7 @@ class Play:
     def _refuse_at_once(
         self, source: int, refuse: Callable[[int], Call | None], number: int
     ) -> None:
-        self.prefill(source + 2 * 34)
+        self.prefill(source + len(self.nodes) * 34)
         while not any(ticket_of(call) for call in self.calls):
             self.flow()
         call = refuse(number)
@@ -241,9 +244,13 @@ class Play:
         self.requests += 1
         return Request(RequestId(f"r{self.requests}"), tuple(tokens), SAMPLING)
 
-    def _decode(self, first: Call, ticket: KvTicket, tokens: Sequence[int]) -> Call:
-        (node,) = [one for one in self.nodes if one.address != first.node.address]
-        call = node.begin(self._request(tokens), Leg(ticket=ticket))
+    def _decode(
+        self, first: Call, ticket: KvTicket, tokens: Sequence[int], number: int = 0
+    ) -> Call:
+        nodes = [one for one in self.nodes if one.address != first.node.address]
+        node, keep = nodes[number % len(nodes)], bool(number // len(nodes) % 2)
+        leg = Leg(ticket=ticket, keep_open=keep, elsewhere=keep)
+        call = node.begin(self._request(tokens), leg)
         self.calls.append(call)
         return call
 
@@ -277,17 +284,3 @@ class Play:
     @property
     def readings(self) -> list[tuple[Node, Reading]]:
         return [(node, one) for node in self.nodes for one in node.shell.mover.readings]
-
-
-def ticket_of(call: Call) -> KvTicket | None:
-    """What a prefill leg was given."""
-    given = [event.ticket for event in call.events if isinstance(event, TicketEvent)]
-    return given[0] if given else None
-
-
-def is_over(call: Call) -> bool:
-    """Whether the leg was told its end."""
-    last = call.events[-1] if call.events else None
-    if isinstance(last, TokenEvent):
-        return last.finish is not None and not call.leg.hold
-    return isinstance(last, EndEvent | FailedEvent)
