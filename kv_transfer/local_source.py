@@ -25,7 +25,10 @@ def layout_of(regions: Sequence[Region]) -> KvLayout:
 
 @dataclass
 class LocalSource:
-    """Serves its own regions to any LocalSink that holds a ticket."""
+    """Serves its own regions to any LocalSink that holds a ticket.
+
+    While it is `asleep` it answers nobody; what it was told meanwhile it hears afterwards.
+    """
 
     engine_id: str
     address: Address
@@ -36,6 +39,8 @@ class LocalSource:
     level: Level = Level.OFF
 
     def __post_init__(self) -> None:
+        self.asleep = False
+        self._unheard: list[tuple[bytes, FromSink]] = []
         self._layout = self.layout or layout_of(self.regions)
         facts = self.fingerprint, self._layout, self.engine_id, self.level
         self.book = OfferBook(self._welcome, *facts)
@@ -77,7 +82,8 @@ class LocalSource:
         self.book.decline(asked)
 
     def poll(self) -> Sequence[Settled]:
-        """Expire what is late, then hand over the news."""
+        """Hear what came in its sleep, expire what is late, then hand over the news."""
+        self._wake_up()
         self.book.expire(self.clock())
         news, self.book.settled = self.book.settled, []
         return news
@@ -88,6 +94,10 @@ class LocalSource:
 
     def ask(self, peer: bytes, message: FromSink) -> list[FromSource]:
         """Called by a sink: its message, and what this source has to say to it."""
+        if self.asleep:
+            self._unheard.append((peer, message))
+            return []
+        self._wake_up()
         self.book.heard(peer, message, now=self.clock())
         if self._make_sums():
             self.book.flush()
@@ -95,6 +105,8 @@ class LocalSource:
 
     def mail(self, peer: bytes) -> list[FromSource]:
         """What there is to say to a sink that has said nothing."""
+        if self.asleep:
+            return []
         sent = self.book.outbox
         self.book.outbox = [one for one in sent if one[0] != peer]
         return [answer for to, answer in sent if to == peer]
@@ -105,6 +117,11 @@ class LocalSource:
         for order in orders:
             self.book.summed(order, self._sums.of(order.blocks, order.level))
         return bool(orders)
+
+    def _wake_up(self) -> None:
+        unheard, self._unheard = self._unheard, []
+        for peer, message in unheard:
+            self.book.heard(peer, message, now=self.clock())
 
     def _welcome(self) -> Welcome:
         regions = tuple(describe(region) for region in self.regions)

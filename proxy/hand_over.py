@@ -70,6 +70,7 @@ class HandOver:
 
     async def mend(self) -> NodeFailed | None:
         """Replace a decode leg that was missed; raises its failure where nobody is left.
+        Close a prefill leg that has nothing to wait for.
 
         Answers with the failure of a node that was replaced because it broke off.
         """
@@ -77,6 +78,9 @@ class HandOver:
         if relay.ignored:
             self.registry.suspect(relay.ignored.node_id)
             relay.ignored = None
+        if relay.lingers and relay.plan.prefill:
+            relay.parted = True
+            await self.legs.close(relay.plan.prefill)
         if (failure := relay.missed) is None:
             return None
         assert relay.leg is not None

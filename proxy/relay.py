@@ -26,6 +26,8 @@ from proxy.errors import NodeFailed
 from proxy.legs import News
 from proxy.routing import Plan
 
+LINGERING_TOKENS = 8  # of decode: by then prefill has long heard that its KV was fetched
+
 
 @dataclass(slots=True)
 class Relay:
@@ -92,6 +94,14 @@ class Relay:
         self.awaits, held, self.held = False, self.held, []
         for event in held:
             yield from self._fresh(self.plan.decode, event)
+
+    @property
+    def lingers(self) -> bool:
+        """Whether the prefill leg stays open although decode goes on without it: nobody has
+        fetched its KV, nor will, and only the end of the lease would free it.
+        """
+        parted = self.parted or self.awaits or self.plan.prefill is None
+        return self.arrived and not parted and self.said[self.plan.decode] >= LINGERING_TOKENS
 
     def _prefill_said(self, event: Event) -> None:
         self.sealed = self.sealed or isinstance(event, TokenEvent)

@@ -154,10 +154,17 @@ class PullBook:
             self._advance(pull, now)
 
     def give_up(self, now: float) -> None:
-        """End the pulls whose source is silent, as far as no read of theirs is under way."""
+        """End the pulls whose source is silent, or does not let itself be read any more.
+
+        A pull that is read for ends once its reads have: whoever was lost is parted from.
+        """
         self.asks.expire(now)
         for pull in list(self._pulls.values()):
-            if pull.error is None and now - pull.heard_at >= SILENCE_S:
+            host = self._sources.host(pull.address)
+            if host is not None and self._reads.is_stuck(host, now=now):
+                stuck = PeerUnreachable(f"no read from {pull.address} has ended for too long")
+                self.lost(pull.address, stuck, now=now)
+            elif pull.error is None and now - pull.heard_at >= SILENCE_S:
                 silent = PeerUnreachable(f"{pull.address} was silent for {SILENCE_S} s")
                 self.lost(pull.address, silent, now=now)
 

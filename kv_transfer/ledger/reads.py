@@ -1,4 +1,8 @@
-"""Reads from a source's memory: what to read, and what became of it. Pure."""
+"""Reads from a source's memory: what to read, and what became of it. Pure.
+
+A source may answer and its memory not: a read that never ends would hold its blocks for ever.
+So reads have a time, within which one of those over the same link has to end.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +12,9 @@ from kv_transfer.cutting import WHOLE, Cut
 from kv_transfer.ledger.pull import Pull
 from kv_transfer.ledger.sources import Address
 from kv_transfer.regions import Run
-from kv_transfer.wire import Welcome
+from kv_transfer.wire import SILENCE_S, Welcome
+
+SLOT_S = 0.01  # what a block may take besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +33,20 @@ class ReadOrder:
 
 
 @dataclass(slots=True)
+class _Read:
+    """One read under way; nothing has moved over its link since `moved_at`."""
+
+    pull: Pull
+    host: Welcome
+    slots: int
+    moved_at: float
+
+
+@dataclass(slots=True)
 class ReadBook:
     """Every read from its order to its end: for which pull, and over which meeting."""
 
-    _open: dict[int, tuple[Pull, Welcome]] = field(default_factory=dict)
+    _open: dict[int, _Read] = field(default_factory=dict)
     _num_reads: int = 0
 
     def order(self, pull: Pull, host: Welcome, cut: Cut, *, now: float) -> ReadOrder | None:
@@ -40,11 +56,22 @@ class ReadBook:
             return None
         pull.read_begins(now=now)
         self._num_reads += 1
-        self._open[self._num_reads] = pull, host
+        self._open[self._num_reads] = _Read(pull, host, sum(run.count for run in runs), now)
         return ReadOrder(self._num_reads, pull.address, runs, checks, cut)
 
     def end(self, read_id: int, *, now: float) -> tuple[Pull, Welcome]:
         """It will write no more; whose it was, and who was met at its start."""
-        pull, host = self._open.pop(read_id)
-        pull.read_ends(now=now)
-        return pull, host
+        ended = self._open.pop(read_id)
+        for read in self._open.values():
+            if read.host is ended.host:
+                read.moved_at = now
+        ended.pull.read_ends(now=now)
+        return ended.pull, ended.host
+
+    def is_stuck(self, host: Welcome, *, now: float) -> bool:
+        """Whether none of the reads over this meeting has ended in the time for them."""
+        reads = [read for read in self._open.values() if read.host is host]
+        if not reads:
+            return False
+        time_s = SILENCE_S + SLOT_S * sum(read.slots for read in reads)
+        return now - min(read.moved_at for read in reads) >= time_s

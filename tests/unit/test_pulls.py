@@ -233,7 +233,8 @@ def test_a_look_is_a_heartbeat_until_it_is_settled(book: PullBook) -> None:
 
 
 def test_silence_is_counted_from_the_last_word(book: PullBook) -> None:
-    begin(book)
+    book.pull(ticket(), [0], 0, now=0)
+    book.heard(AT, WELCOME, now=0)
     book.heard(AT, News("t", 0, ()), now=1)
     book.tick(1 + SILENCE_S - 0.01)
     assert book.parted == []
