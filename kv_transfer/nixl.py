@@ -2,12 +2,17 @@
 
 The passive side does nothing where UCX has a shared-memory or RDMA path; over plain TCP its
 agent must be polled, which `poll` does too. NIXL's own progress thread stays off: it spins.
+
+A transfer that was begun cannot be stopped. NIXL forgets it with its remote agent, or with its
+handle, and then says that it is over, while UCX goes on writing what comes. So a peer that was
+parted from is only forgotten once its last transfer has ended.
 """
 
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -58,7 +63,7 @@ FAILURES = (
 Piece = Callable[[], nixl_xfer_handle]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Peer:
     """A source, and the list of its blocks as NIXL has prepared it."""
 
@@ -72,6 +77,7 @@ class _Read:
     """One order: pieces that wait, and transfers that were begun."""
 
     order: ReadOrder
+    peer: _Peer | None
     waiting: deque[Piece] = field(default_factory=deque)
     handles: list[nixl_xfer_handle] = field(default_factory=list)
     error: TransferError | None = None
@@ -96,6 +102,7 @@ class NixlMover:
     clock: Callable[[], float] = time.monotonic
     _peers: dict[Address, _Peer] = field(default_factory=dict)
     _reads: deque[_Read] = field(default_factory=deque)
+    _leaving: list[_Peer] = field(default_factory=list)  # parted from, to be forgotten
 
     @classmethod
     def start(cls, engine_id: str, regions: Sequence[Region]) -> "NixlMover":
@@ -135,28 +142,40 @@ class NixlMover:
         self.part(address)
         if len(welcome.cards) != 1:
             raise PeerUnreachable(f"{address}: one rank expected, {len(welcome.cards)} offered")
+        left = [peer for peer in self._leaving if peer.agent == welcome.engine_id]
+        # to load it again would make NIXL blind to what it still does
+        self._peers[address] = left[0] if left else self._load(address, welcome)
+        self._leaving = [peer for peer in self._leaving if peer not in left]
+
+    def part(self, address: Address) -> None:
+        """Drop the peer's metadata, once what is under way has ended by itself."""
+        for read in self._reads:
+            if read.order.address == address and read.waiting:
+                read.fail(TransferCancelled())
+        if peer := self._peers.pop(address, None):
+            self._leaving.append(peer)
+            self._forget()
+
+    def _load(self, address: Address, welcome: Welcome) -> _Peer:
         try:
             name = _text(self.agent.add_remote_agent(welcome.cards[0]))
             blocks = _prepare(self.agent, name, welcome.regions)
         except FAILURES as error:
             raise PeerUnreachable(f"{address}: {error!r}") from error
-        self._peers[address] = _Peer(name, welcome.regions, blocks)
+        return _Peer(name, welcome.regions, blocks)
 
-    def part(self, address: Address) -> None:
-        """Drop the peer's metadata; what is under way ends by itself."""
-        for read in self._reads:
-            if read.order.address == address and read.waiting:
-                read.fail(TransferCancelled())
-        if peer := self._peers.pop(address, None):
-            try:
+    def _forget(self) -> None:
+        """Let go of those who left and have nothing under way."""
+        busy = [read.peer for read in self._reads if read.handles]
+        for peer in [one for one in self._leaving if one not in busy]:
+            self._leaving.remove(peer)
+            with suppress(*FAILURES):  # it is gone already, which is all we want
                 peer.blocks.release()
                 self.agent.remove_remote_agent(peer.agent)
-            except FAILURES:
-                return  # it is gone already, which is all we want
 
     def read(self, order: ReadOrder) -> None:
         """All runs and regions, in pieces, which `poll` begins."""
-        read = _Read(order)
+        read = _Read(order, self._peers.get(order.address))
         try:
             read.waiting.extend(self._pieces(order))
         except IndexError as error:
@@ -173,6 +192,7 @@ class NixlMover:
         over = [read for read in self._reads if not (read.handles or read.waiting)]
         if over:
             self._reads = deque(read for read in self._reads if read.handles or read.waiting)
+        self._forget()
         return [(read.order.read_id, read.error) for read in over]
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ def test_so_are_those_that_were_only_told_no(book: PullBook) -> None:
 
 
 def test_what_is_pulled_over_is_not_idle(book: PullBook) -> None:
-    read_id = begin(book)
+    read_id = begin(book, blocks=tuple(range(6000)))  # which may take as long
     book.abandon(ticket(), now=0)
     book.tick(now=IDLE_S)
     assert book.parted == []
