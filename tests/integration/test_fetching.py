@@ -133,3 +133,22 @@ async def test_a_node_that_does_not_answer_holds_nobody_up_for_long(ill: Ill) ->
     assert cluster.now - begun < 1.5
     assert prompted(events).fetched_tokens == 0
     nothing_leaked(cluster)
+
+
+@pytest.mark.parametrize("x", [1, 2])
+@pytest.mark.parametrize("remembered", [False, True])
+async def test_each_turn_of_a_chat_computes_its_own_tokens_only(
+    x: int, remembered: bool
+) -> None:
+    """Six turns: 50 new tokens and an answer of 150; with two nodes, prefill takes turns."""
+    cluster = Cluster(x=x, engine=lambda: FakeEngine(blocks=2048))
+    if not remembered:
+        cluster.pipeline.conversations.most = 0
+    tokens, computed = tuple(range(200)), list[int]()
+    for number in range(6):
+        asked = turn(tokens, 150)
+        computed.append((await computed_for(cluster, asked))[0])
+        tokens = (*tokens, *alone(asked), *range(900 + number, 950 + number))
+    without = 200 if x == 1 else 400
+    assert computed == [200, *[52 if remembered else without] * 5]
+    nothing_leaked(cluster)

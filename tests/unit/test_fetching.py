@@ -133,6 +133,17 @@ def test_an_abort_in_any_state_lets_go_of_both_sides(turns: int) -> None:
     assert not two.node.is_early
 
 
+def test_an_abort_under_a_read_that_hangs_lets_go_of_what_was_lent_at_once() -> None:
+    two = Two()
+    two.sink.faults = deque([On("read", Fault.DROP)])
+    two.submit()
+    two.turn(6)
+    assert two.used() == (22, 22)
+    two.node.abort(RequestId("r"))
+    two.turn(2)
+    assert two.used() == (0, 22)  # the read may still write to ours
+
+
 @pytest.mark.parametrize("turns", range(14))
 def test_a_reader_that_dies_in_any_state_keeps_nothing(turns: int) -> None:
     two = Two()
@@ -249,15 +260,10 @@ def test_if_the_first_choice_leaves_the_others_get_what_it_fetched() -> None:
     assert admitted(two.turn(14)) == [PromptEvent(88, fetched_tokens=88)]
 
 
-def test_another_fingerprint_is_not_asked() -> None:
-    two = Two()
-    two.submit(leg=Leg(hold=True, cache=CacheHint("d", "d", 1, "other")))
-    assert admitted(two.turn()) == [PromptEvent(0)]
-
-
-def test_a_node_that_was_started_anew_has_nothing() -> None:
-    two = Two()
-    two.submit(leg=Leg(hold=True, cache=CacheHint("d of yesterday", "d", 1, "fake")))
+@pytest.mark.parametrize("names", [("d", "other"), ("d of yesterday", "fake")])
+def test_another_model_or_another_start_has_nothing(names: tuple[str, str]) -> None:
+    two, (engine_id, fingerprint) = Two(), names
+    two.submit(leg=Leg(hold=True, cache=CacheHint(engine_id, "d", 1, fingerprint)))
     assert admitted(two.turn(4)) == [PromptEvent(0)]
 
 
