@@ -14,15 +14,29 @@ from tests.fakes.sharded import Memory, layout
 AT = ("source", 1)
 BLOCKS = 12
 sizes = st.sampled_from([1, 2, 3, 4, 6, 8, 16])
-layouts = st.builds(
-    layout,
-    sizes,
-    ranks=st.integers(1, 6),
-    heads=st.sampled_from([1, 2, 4]),
-    layers=st.integers(1, 2),
-    parts=st.integers(1, 2),
-    row_bytes=st.sampled_from([1, 3]),
+shapes = st.fixed_dictionaries(
+    {
+        "heads": st.sampled_from([1, 2, 4]),
+        "layers": st.integers(1, 2),
+        "parts": st.integers(1, 2),
+        "row_bytes": st.sampled_from([1, 3]),
+    }
 )
+layouts = st.builds(
+    lambda size, ranks, shape: layout(size, ranks=ranks, **shape),
+    sizes,
+    st.integers(1, 6),
+    shapes,
+)
+alike_pairs = shapes.flatmap(
+    lambda shape: st.tuples(
+        *[
+            st.builds(lambda size, ranks: layout(size, ranks=ranks, **shape), sizes, ranks_of)
+            for ranks_of in [st.sampled_from([1, 2, 4])] * 2
+        ]
+    )
+)
+pairs = st.one_of(alike_pairs, st.tuples(layouts, layouts))
 
 
 def blocks_for(kv: KvLayout, tokens: int) -> int:
@@ -48,10 +62,11 @@ def pull(
     return ended
 
 
-@given(theirs=layouts, ours=layouts, data=st.data())
+@given(pair=pairs, data=st.data())
 def test_what_can_be_pulled_arrives_and_nothing_else_is_touched(
-    theirs: KvLayout, ours: KvLayout, data: st.DataObject
+    pair: tuple[KvLayout, KvLayout], data: st.DataObject
 ) -> None:
+    theirs, ours = pair
     reason = can_pull(theirs, ours)
     if reason is not None:
         assert reason.split(" is ")[0] in KvLayout.__struct_fields__
@@ -79,9 +94,10 @@ def test_what_fits_one_way_fits_the_other(theirs: KvLayout, ours: KvLayout) -> N
     assert can_pull(ours, ours) is None
 
 
-@given(theirs=layouts, ours=layouts)
-def test_pieces_are_as_few_as_both_sides_allow(theirs: KvLayout, ours: KvLayout) -> None:
+@given(pair=pairs)
+def test_pieces_are_as_few_as_both_sides_allow(pair: tuple[KvLayout, KvLayout]) -> None:
     """And they make up all that we have, once."""
+    theirs, ours = pair
     assume(can_pull(theirs, ours) is None)
     way = cut(theirs, ours)
     assert way.slot_bytes == sum(ours.block_bytes) // way.our_slots
@@ -136,3 +152,11 @@ def test_copies_of_a_head_are_read_in_turns() -> None:
     """Four ranks have two heads: each of ours reads the copy of another."""
     way = cut(layout(16, ranks=4), layout(16, ranks=8))
     assert sorted({piece.their_rank for piece in way.pieces}) == [0, 1, 2, 3]
+
+
+def test_not_more_pieces_are_read_at_once_than_can_be_named_in_time() -> None:
+    shape = {"heads": 64, "layers": 64, "parts": 2}
+    way = cut(layout(4, **shape), layout(8, **shape))
+    assert len(way.pieces) == 8192
+    runs = way.runs(range(10), range(5), 0)
+    assert sum(run.count for run in runs) == 2
