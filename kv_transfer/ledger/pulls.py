@@ -236,7 +236,11 @@ class PullBook:
             return
         self._sources.welcome(address, welcome)
         for pull in list(self._pulls.values()):
-            if pull.address == address:
+            if pull.address != address:
+                continue
+            if pull.ticket.engine_id not in (None, welcome.engine_id):
+                self._fail(pull, LeaseExpired("another engine has its address"), now)
+            else:
                 self._advance(pull, now)
 
     def _advance(self, pull: Pull, now: float) -> None:

@@ -129,3 +129,34 @@ def test_sources_that_nobody_needs_are_let_go(sink: Sink) -> None:
     sink.book.abandon(ticket("over", port=2), now=IDLE_S)
     sink.book.hold(ticket("held as well", port=1), now=IDLE_S)
     assert sink.said() == [Abandon("over"), Look("held as well", "engine", 0)]
+
+
+def test_a_new_engine_at_an_address_ends_what_is_read_of_the_old_one(sink: Sink) -> None:
+    """At its first word, not once the old one was silent for long (vllm#49238)."""
+    sink.book.pull(ticket("old"), [0, 1], 0, now=0)
+    sink.book.heard(AT, welcome(), now=0)
+    sink.book.heard(AT, News("old", 0, (5,)), now=0)
+    ((order,), sink.book.orders) = sink.book.orders, []
+    sink.book.pull(ticket("new", "another"), [2], 0, now=0)
+    assert HELLO in sink.said()
+    assert not sink.book.knows(AT, welcome("another"))
+    sink.book.heard(AT, welcome("another"), now=0)
+    assert sink.book.arrived == []  # the read may still write
+    sink.book.read_done(order.read_id, None, now=0)
+    ((name, error),) = [(one.ticket_id, one.error) for one in sink.book.arrived]
+    assert (name, type(error)) == ("old", LeaseExpired)
+    sink.book.heard(AT, News("new", 0, (6,)), now=0)
+    assert [one.runs[0].theirs for one in sink.book.orders] == [6]
+
+
+def test_a_ticket_of_an_old_engine_leaves_the_link_to_the_new_one_alone(sink: Sink) -> None:
+    sink.book.pull(ticket("new"), [0], 0, now=0)
+    sink.book.heard(AT, welcome(), now=0)
+    sink.said()
+    sink.book.pull(ticket("old", "gone"), [1], 0, now=0)
+    assert HELLO in sink.said()
+    assert sink.book.knows(AT, welcome())
+    sink.book.heard(AT, welcome(), now=0)
+    assert [type(one.error) for one in sink.book.arrived] == [LeaseExpired]
+    sink.book.heard(AT, News("new", 0, (5,), Sealed(1, 7)), now=0)
+    assert len(sink.book.orders) == 1
