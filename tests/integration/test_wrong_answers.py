@@ -1,0 +1,85 @@
+"""What others answered wrongly, with status 200, when prompt and answer were on two nodes."""
+
+import pytest
+
+from api.generator import FailedEvent, Leg, TicketEvent, TokenEvent
+from engine.request import Request, RequestId, Sampling
+from tests.fakes.cluster import Cluster, next_tokens, tokens_of
+from tests.fakes.engine import FakeEngine
+from tests.fakes.model import alone
+from tests.fakes.node import Ill
+
+BLOCK = 4
+LENGTHS = [BLOCK * 3 - 1, BLOCK * 3, BLOCK * 3 + 1]
+
+
+def request(length: int, name: str = "r", first: int = 0) -> Request:
+    sampling = Sampling(6, temperature=1.0, seed=5)
+    return Request(RequestId(name), tuple(range(first, first + length)), sampling)
+
+
+def small() -> FakeEngine:
+    return FakeEngine(chunk=BLOCK)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+async def test_a_prompt_that_both_nodes_have_cached_is_answered_as_at_first(
+    length: int,
+) -> None:
+    """Diverged from token 0 (vllm#52617), or on the second time (vllm#22965)."""
+    cluster, asked = Cluster(engine=small), request(length)
+    for _ in range(3):
+        assert await cluster.ask(asked) == alone(asked)
+    cluster.settle()
+    assert cluster.leaked_blocks == 0
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+async def test_a_retry_behind_the_first_token_may_need_a_block_more(length: int) -> None:
+    """Prompt and first token are a block longer than the prompt was (vllm#50558)."""
+    cluster, asked = Cluster(2, 2, engine=small), request(length)
+    stream = cluster.door.stream(asked)
+    said = await next_tokens(stream)
+    for node in cluster.decodes:
+        if node.legs:
+            node.suffer(Ill.KILL)
+    assert said + await tokens_of(stream) == alone(asked)
+
+
+@pytest.mark.parametrize("known", range(BLOCK, 5 * BLOCK, BLOCK))
+async def test_blocks_that_decode_has_are_skipped_at_the_right_end(known: int) -> None:
+    """Not the wrong end (vllm#48758), and in no race with the rest (sglang#31239)."""
+    cluster = Cluster(engine=small)
+    prefix = Request(RequestId("prefix"), tuple(range(known)), Sampling(1, seed=5))
+    await cluster.ask(prefix)
+    asked = request(6 * BLOCK + 1)
+    assert await cluster.ask(asked) == alone(asked)
+
+
+async def test_nodes_that_do_not_fit_answer_all_the_same_if_somebody_pairs_them() -> None:
+    """Hangs (llm-d#2433, llm-d#355), or garbage with status 200 (vllm#42895)."""
+    cluster = Cluster(engine=small, decode_engine=lambda: FakeEngine(block_size=6))
+    asked = request(20)
+    prefill, decode = cluster.prefills[0], cluster.decodes[0]
+    held, said = prefill.generate(asked, Leg(hold=True)), list[int]()
+    async for event in held:
+        if isinstance(event, TicketEvent):
+            leg = Leg(ticket=event.ticket)
+            said = await tokens_of(decode.generate(asked, leg))
+            break
+    await held.aclose()
+    assert said == alone(asked)
+    assert decode.loop.load_failures == {"mismatch": 1}
+    cluster.settle()
+    assert cluster.leaked_blocks == 0
+
+
+async def test_a_prompt_that_is_too_long_is_refused_by_both_kinds_of_leg() -> None:
+    """Refused by prefill, answered with garbage by decode (sglang#30233)."""
+    cluster, asked = Cluster(engine=small), request(5000)
+    for node in (cluster.prefills[0], cluster.decodes[0]):
+        for leg in (Leg(hold=True), Leg()):
+            said = [event async for event in node.generate(asked, leg)]
+            assert not any(isinstance(event, TokenEvent | TicketEvent) for event in said)
+            assert isinstance(said[-1], FailedEvent)
+            assert not said[-1].retryable

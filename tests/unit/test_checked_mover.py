@@ -1,0 +1,75 @@
+"""Looking at what was read takes turns with everything else that the transfer thread does."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from engine.api import KvRegion
+from kv_transfer.checked import BYTES_AT_ONCE, CheckedMover
+from kv_transfer.checking import Level
+from kv_transfer.checksums import BlockSums
+from kv_transfer.errors import CorruptKv, PeerUnreachable
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.mover import ReadEnd
+from kv_transfer.regions import Run
+from tests.unit.test_service import FakeMover
+
+BLOCK, BLOCKS = 1 << 20, 40
+TURNS = -(-BLOCK * BLOCKS // BYTES_AT_ONCE)
+
+
+@dataclass
+class Ended(FakeMover):
+    """Reads end when the test says so."""
+
+    ended: list[ReadEnd] = field(default_factory=list)
+
+    def poll(self) -> list[ReadEnd]:
+        ended, self.ended = self.ended, []
+        return ended
+
+
+class Rig:
+    """Blocks of ours, and an order for all of them; `wrong` ones have another checksum."""
+
+    def __init__(self, *wrong: int) -> None:
+        self.memory = np.zeros((BLOCKS, BLOCK), dtype=np.uint8)
+        region = KvRegion(self.memory.ctypes.data, BLOCK, BLOCKS, "cpu")
+        sums, self.inner = BlockSums([region]), Ended()
+        self.mover = CheckedMover(self.inner, sums)
+        told = sums.of(range(BLOCKS), Level.FULL)
+        checks = [(Level.FULL, one + (block in wrong)) for block, one in enumerate(told)]
+        self.mover.read(ReadOrder(7, ("host", 1), [Run(0, 0, BLOCKS)], checks))
+
+    def polls(self) -> tuple[int, ReadEnd]:
+        """How many it took, and what came of it."""
+        for count in range(1, 2 * BLOCKS):
+            if ended := list(self.mover.poll()):
+                return count, ended[0]
+        raise AssertionError("it never ends")
+
+
+def test_a_long_read_is_looked_at_in_slices() -> None:
+    rig = Rig()
+    rig.inner.ended = [(7, None)]
+    assert list(rig.mover.poll()) == []
+    assert rig.mover.pending  # call again, and soon
+    assert rig.polls() == (TURNS - 1, (7, None))
+    assert not rig.mover.pending
+
+
+@pytest.mark.parametrize("block", [0, 20, BLOCKS - 1])
+def test_what_is_wrong_is_told_as_soon_as_it_is_seen(block: int) -> None:
+    rig = Rig(block)
+    rig.inner.ended = [(7, None)]
+    count, (_, error) = rig.polls()
+    assert isinstance(error, CorruptKv)
+    assert str(error).startswith(f"block {block} ")
+    assert count == 1 + block * BLOCK // BYTES_AT_ONCE
+
+
+def test_a_read_that_failed_is_not_looked_at() -> None:
+    rig, error = Rig(0), PeerUnreachable("gone")
+    rig.inner.ended = [(7, error)]
+    assert rig.polls() == (1, (7, error))
