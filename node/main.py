@@ -15,7 +15,7 @@ import uvloop
 from quart import Quart
 
 from api.defaults import load_defaults
-from api.ending import EndsQuietly
+from api.ending import expect_cuts
 from api.routes import LARGEST_BODY, openai_routes
 from api.served import Served
 from api.tokenizing import TextCodec, load_text_codec
@@ -188,8 +188,9 @@ async def _stop_signal() -> None:
 
 
 def _http(app: Quart) -> uvicorn.Config:
+    expect_cuts()
     return uvicorn.Config(
-        EndsQuietly(app),
+        app,
         http="httptools",
         ws="none",
         lifespan="off",

@@ -14,7 +14,7 @@ import zmq
 from quart import Quart
 
 from api.defaults import load_defaults
-from api.ending import EndsQuietly
+from api.ending import expect_cuts
 from api.pooling.facts import load_pooling
 from api.served import Served
 from api.tokenizing import load_text_codec
@@ -132,8 +132,9 @@ class _Server(uvicorn.Server):
 
 
 def _uvicorn(app: Quart, config: ProxyConfig) -> uvicorn.Config:
+    expect_cuts()
     return uvicorn.Config(
-        EndsQuietly(app),
+        app,
         http="httptools",
         ws="none",
         lifespan="on",

@@ -28,6 +28,7 @@ class Mischief:
     chance: random.Random
     done: Counter[str] = field(default_factory=Counter)
     allowed: asyncio.Event = field(default_factory=asyncio.Event)
+    _truce: asyncio.Event = field(default_factory=asyncio.Event)
     _busy: int = 0
     _idle: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -35,9 +36,15 @@ class Mischief:
         """So many at once, each until cancelled."""
         return [self._run() for _ in range(count)]
 
+    def war(self) -> None:
+        """From now on all is allowed."""
+        self._truce.clear()
+        self.allowed.set()
+
     async def truce(self) -> None:
-        """Nothing is done any more, and nobody is stopped, until `allowed` is set."""
+        """Nothing is done any more, and nobody is stopped, until `war`."""
         self.allowed.clear()
+        self._truce.set()
         async with self._idle:
             await self._idle.wait_for(lambda: self._busy == 0)
 
@@ -84,7 +91,9 @@ class Mischief:
             self.done[f"stop {victim.role} {'engine' if number else 'door'}"] += 1
             victim.stop(number)
             try:
-                await asyncio.sleep(seconds)
+                await asyncio.wait_for(self._truce.wait(), seconds)
+            except TimeoutError:
+                pass
             finally:
                 victim.go_on()
 

@@ -141,21 +141,23 @@ class Soak:
                 rest = len(asked) - start
                 self.verdict.failed.append(f"{rest} were not asked: the time was over")
                 return
-            mischief.allowed.set()
+            mischief.war()
             some = asked[start : start + part]
             some, leavers = some[:-LEAVERS], some[-LEAVERS:]
-            await self._at_their_time(clients, some)
-            await mischief.truce()
+            await self._at_their_time(clients, some, mischief)
             await asyncio.gather(*(clients.ask(one, leaves=True) for one in leavers))
             await self._come_back(cluster, start + part)
 
-    async def _at_their_time(self, clients: Clients, some: Sequence[Question]) -> None:
-        """Evenly over the time there is, as far as there are seats."""
+    async def _at_their_time(
+        self, clients: Clients, some: Sequence[Question], mischief: Mischief
+    ) -> None:
+        """Evenly over the time there is, as far as there are seats; the last end in peace."""
         gap_s = ASKING * self.longest_s / self.count
         async with asyncio.TaskGroup() as group:
             for one in some:
                 group.create_task(clients.ask(one))
                 await asyncio.sleep(gap_s)
+            await mischief.truce()
 
     async def _come_back(self, cluster: Running, number: int) -> None:
         """Who does not answer at all is no living node."""
