@@ -27,6 +27,9 @@ from engine.torch_engine import TorchEngine
 log = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CPU_BATCH_TOKENS, BATCH_TOKENS = 256, 2048
+LARGE_PAGES = (
+    "THP_MEM_ALLOC_ENABLE"  # torch's name for them: from 2 MiB on, where Linux has them
+)
 KV_SHARE_OF_FREE_MEMORY = 0.25
 
 
@@ -37,7 +40,7 @@ def open_engine(config: EngineConfig) -> Engine:
         return _decoder_engine(checkpoint, config)
     if config.quantization is not None:
         raise UnusableCheckpoint("--quantization: encoders run with the weights that they have")
-    _set_threads(config)
+    prepare_torch(config.threads)
     said = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "float32"
     batch_tokens = config.max_num_batched_tokens or _batch_tokens(torch.device(config.device))
     limits = Limits(batch_tokens, config.max_num_seqs)
@@ -51,7 +54,7 @@ def load_engine(config: EngineConfig) -> TorchEngine:
 
 def _decoder_engine(checkpoint: Checkpoint, config: EngineConfig) -> TorchEngine:
     check_tiers(config)
-    _set_threads(config)
+    prepare_torch(config.threads)
     shape, device = read_config(checkpoint, config.model_impl), torch.device(config.device)
     dtype, max_len = _dtype(config.dtype, shape.dtype), _max_len(config, shape)
     pooling = read_pooling(checkpoint.folder, checkpoint.config)
@@ -92,8 +95,14 @@ def _decoder_engine(checkpoint: Checkpoint, config: EngineConfig) -> TorchEngine
     return engine
 
 
-def _set_threads(config: EngineConfig) -> None:
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+def prepare_torch(threads: int | None) -> None:
+    """Its threads, None: one for each core; and large pages for all that is large.
+
+    Weights and KV are read from end to end by every step, and in small pages finding each page
+    takes a quarter of the time. Too late for a process that has made a tensor before.
+    """
+    os.environ.setdefault(LARGE_PAGES, "1")
+    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
 
 
 def _kernels(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Kernels | None:

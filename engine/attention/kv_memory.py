@@ -65,8 +65,6 @@ class KvMemory:
         self.block_rows = torch.empty(
             (rows, block_size * shape.width), dtype=dtype, device=device
         )
-        if self.kernels is not None:
-            self.kernels.large_pages(self.block_rows)
         self.block_rows.zero_()
         self.token_rows = self.block_rows.view(rows * block_size, shape.width)
 

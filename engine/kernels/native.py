@@ -30,7 +30,6 @@ _HEAVY = {  # Python goes on meanwhile
     "pd_multiply_int8": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
 }
 _LIGHT = {  # over before another thread could have done anything
-    "pd_large_pages": (_POINTER, _NUMBER),
     "pd_norm": (*[_POINTER] * 3, *[_NUMBER] * 7, c_float),
     "pd_gate": (_POINTER, _POINTER, *[_NUMBER] * 5),
     "pd_turn": (*[_POINTER] * 3, *[_NUMBER] * 7),
@@ -135,10 +134,6 @@ class Kernels:
             FORMATS[heads.dtype],
             torch.get_num_threads(),
         )
-
-    def large_pages(self, memory: Tensor) -> None:
-        """Wish for them, before `memory` is first written."""
-        self._light.pd_large_pages(memory.data_ptr(), memory.nbytes)
 
     def write(self, memory: Tensor, slots: Tensor, rows: Tensor) -> None:
         """[tokens, heads, width] to the rows `slots` [tokens * heads] of `memory`."""

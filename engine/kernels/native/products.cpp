@@ -8,7 +8,7 @@
 namespace pd {
 namespace {
 
-constexpr long BLOCK = 64, STEPS = 64, WORTH_A_THREAD = 1 << 17;
+constexpr long BLOCK = 64, STEPS = 32, WORTH_A_THREAD = 1 << 17;
 
 struct Weight {
     const uint32_t* packed;

@@ -115,6 +115,10 @@ inline void tile_rows(const Product& of, long rows, long row, long column, Part 
         case 5: return tile<Kind, 5, VECTORS, FETCH>(of, row, column, part);
         case 6: return tile<Kind, 6, VECTORS, FETCH>(of, row, column, part);
     }
+    if constexpr (VECTORS == 2) {
+        if (rows == 7) return tile<Kind, 7, VECTORS, FETCH>(of, row, column, part);
+        if (rows == 8) return tile<Kind, 8, VECTORS, FETCH>(of, row, column, part);
+    }
 }
 
 template <class Kind, int VECTORS>
@@ -134,10 +138,13 @@ inline void tile_fetching(const Product& of, long rows, long row, long column, P
 // All of it; `columns` is a multiple of LANES. Rows are shared out evenly over the tiles.
 template <class Kind>
 inline void multiply(const Product& of, long rows, long columns) {
-    long groups = (rows + MOST_ROWS - 1) / MOST_ROWS;
+    // Seven or eight fit into registers at once beside half as many columns, and are read once.
+    const bool slim = (rows == 7 || rows == 8) && columns % (2 * LANES) == 0;
+    const long groups = slim ? 1 : (rows + MOST_ROWS - 1) / MOST_ROWS;
+    const long most = slim ? 2 : MOST_VECTORS;
     for (long column = 0; column < columns;) {
         long vectors = (columns - column) / LANES;
-        vectors = vectors < MOST_VECTORS ? vectors : MOST_VECTORS;
+        vectors = vectors < most ? vectors : most;
         for (long group = 0; group < groups; ++group) {
             const long row = rows * group / groups, next = rows * (group + 1) / groups;
             const Part part{group, groups};
