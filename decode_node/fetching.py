@@ -30,11 +30,10 @@ WEIGHT = 0.1  # of the latest batch in the mean
 @dataclass(slots=True, eq=False)
 class _Fetch:
     name: str  # of the question and of the loan; never used twice, as a request's id is not
-    waiting: list[RequestId]
+    waiting: dict[RequestId, float]  # each from when on
     cache: CacheHint
     keys: Sequence[bytes]
     have: int  # of these blocks are here
-    begun: float
     until: float
     upto: int = 0  # blocks, with those that are pulled
     ticket: KvTicket | None = None
@@ -72,20 +71,19 @@ class CacheFetcher:
         missing = len(keys) - have
         if missing * info.block_size < max(1, self.least_tokens):
             return False
-        if fetch := self._same(keys):
-            fetch.waiting.append(request.request_id)
-        else:
+        fetch = self._same(keys)
+        if fetch is None:
             name, until = f"fetch-{request.request_id}", now + self._patience(missing)
-            fetch = _Fetch(name, [request.request_id], cache, keys, have, now, until)
-            self._asked[name] = fetch
+            fetch = self._asked[name] = _Fetch(name, {}, cache, keys, have, until)
             self.sink.ask(name, cache, keys[have:])
+        fetch.waiting[request.request_id] = now
         self._waiting[request.request_id] = fetch
         return True
 
     def abort(self, request_id: RequestId) -> None:
         """This one waits no more; ids that are not known are fine."""
         if fetch := self._waiting.pop(request_id, None):
-            fetch.waiting.remove(request_id)
+            del fetch.waiting[request_id]
             if not fetch.waiting:
                 self._stop(fetch)
         self._done = [done for done in self._done if done.request_id != request_id]
@@ -149,10 +147,10 @@ class CacheFetcher:
 
     def _end(self, fetch: _Fetch, num_tokens: int, moved: Moved) -> None:
         """Tell all who wait; it was for the first of them, the others find it as well."""
-        start, seconds = fetch.have * self.engine.info.block_size, self.clock() - fetch.begun
-        for request_id in fetch.waiting:
+        start, now = fetch.have * self.engine.info.block_size, self.clock()
+        for request_id, since in fetch.waiting.items():
             del self._waiting[request_id]
-            told = Fetched(request_id, start, num_tokens, seconds, moved.num_bytes)
+            told = Fetched(request_id, start, num_tokens, now - since, moved.num_bytes)
             self._done.append(told)
             num_tokens, moved = 0, Moved()
         fetch.waiting.clear()

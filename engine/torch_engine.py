@@ -114,7 +114,11 @@ class TorchEngine:
         return reservation
 
     def resume(self, request_id: RequestId, tokens: Seq[int]) -> Seq[Sampled]:
-        """Go on from KV that came from elsewhere."""
+        """Go on from KV that came from elsewhere; behind it may be anything."""
+        seq = self.scheduler.find(request_id)
+        index, rest = divmod(len(seq.tokens), self.info.block_size)
+        if rest:
+            self.memory.clear_behind(seq.blocks[index], rest)
         return list(self.scheduler.resume(request_id, tokens))
 
     def embed(self, request: PoolingRequest) -> None:

@@ -36,7 +36,11 @@ def open_dealer(
     dealer.setsockopt(zmq.IPV6, 1)
     dealer.setsockopt(zmq.LINGER, 0)
     dealer.setsockopt(zmq.MAXMSGSIZE, LARGEST_MESSAGE)
-    dealer.connect(f"tcp://{f'[{host}]' if ':' in host else host}:{port}")
+    try:
+        dealer.connect(f"tcp://{f'[{host}]' if ':' in host else host}:{port}")
+    except zmq.ZMQError:
+        dealer.close()
+        raise
     return dealer
 
 

@@ -45,7 +45,7 @@ class ServingOptions:
     max_num_batched_tokens: int | None = None
     """Most tokens in one batch; longer prompts run in chunks. Default: 256, off a CPU 2048."""
     block_size: int = 16
-    """Tokens of one KV block; the same on nodes that are to work together."""
+    """Tokens of one KV block; of nodes that work together one's divides the other's."""
     kv_cache_memory_bytes: int | None = None
     """Memory for KV blocks. Default: what all seats need, at most a quarter of what is free."""
     enable_prefix_caching: bool = True

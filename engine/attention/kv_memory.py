@@ -94,6 +94,10 @@ class KvMemory:
             ids = torch.tensor(blocks, device=self.block_rows.device)
             self.block_rows.view(self.num_blocks, -1).index_fill_(0, ids, 0)
 
+    def clear_behind(self, block: int, tokens: int) -> None:
+        """Forget what is in a block behind its first `tokens`."""
+        self.blocks[block, ..., tokens:, :].zero_()
+
     def rows(self, blocks: Tensor) -> Tensor:
         """Rows of `block_rows` that are layer 0's: [parts, .., heads, n] for blocks [.., n]."""
         parts, heads = self.shape.parts, self.shape.heads

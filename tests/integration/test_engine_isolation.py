@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from engine.request import Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
-from tests.fakes.driver import assert_idle, drain, load, prompt, requests, run
+from tests.fakes.driver import assert_idle, drain, load, park, prompt, requests, run
 
 GREEDY = Sampling(max_tokens=20, temperature=0, ignore_eos=True)
 NOT_A_NUMBER = 0xFF
@@ -61,3 +61,22 @@ def test_whoever_gets_the_blocks_does_not_notice(folder: Path, chunk: int) -> No
         engine.release(poison(engine, length))
         for request, answer in zip(asked, expected, strict=True):
             assert run(engine, [replace(request)]) == [answer]
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_whoever_fetches_into_half_a_block_does_not_notice(folder: Path, kernels: str) -> None:
+    """From a node of smaller blocks comes no more than the prompt's tokens."""
+    asked = Request(RequestId("asked"), prompt(20), GREEDY)
+    (expected,) = run(load(folder), [asked])
+    source, sink = load(folder), load(folder, cpu_kernels=kernels, enable_prefix_caching=False)
+    sink.release(poison(sink, 490))
+    first = park(source, [asked])[asked.request_id]
+    reserved = sink.reserve(asked)
+    assert reserved is not None
+    pairs = zip(source.blocks(asked.request_id), reserved.blocks, strict=True)
+    for (theirs, ours), tokens in zip(pairs, (16, 4), strict=True):
+        here, there = source.memory.blocks[theirs], sink.memory.blocks[ours]
+        there[..., :tokens, :] = here[..., :tokens, :]
+    sink.resume(asked.request_id, [first])
+    sink.schedule()
+    assert [first, *drain(sink)[asked.request_id]] == expected

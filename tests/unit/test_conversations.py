@@ -13,8 +13,11 @@ PROMPT = tuple(range(3 * STRIDE + 5))
 SAID = tuple(range(1000, 1000 + 2 * STRIDE))
 
 
-def node(name: str, fingerprint: str | None = "f", at: str = "10.0.0.7:22001") -> Node:
-    kind = Registration(Role.DECODE, f"{name}:80", at, name, fingerprint=fingerprint)
+def node(
+    name: str, fingerprint: str | None = "f", at: str = "10.0.0.7:22001", size: int = 16
+) -> Node:
+    layout = {"block_size": size}
+    kind = Registration(Role.DECODE, f"{name}:80", at, name, None, fingerprint, layout)
     return Node(kind, 0.0)
 
 
@@ -92,3 +95,4 @@ def test_only_a_node_of_the_same_model_is_asked() -> None:
     assert cache_at(node("d", "other"), node("p")) is None
     assert cache_at(node("d", None), node("p", None)) is None
     assert cache_at(node("d", at="nowhere"), node("p")) is None
+    assert cache_at(node("d", size=32), node("p")) is None

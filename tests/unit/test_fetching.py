@@ -4,7 +4,13 @@ from collections import deque
 
 import pytest
 
-from api.generator import Event, FailedEvent, Leg, PooledEvent, PromptEvent, TicketEvent
+from api.generator import (
+    Event,
+    FailedEvent,
+    Leg,
+    PooledEvent,
+    PromptEvent,
+)
 from decode_node.fetching import LEFT_ALONE_S, MOST_WAIT_S
 from engine.request import Request, RequestId, Sampling
 from kv_transfer.api import Arrived, Fetched, Loan, Moved, Sealed
@@ -238,26 +244,6 @@ def test_without_room_the_prompt_is_not_held_up() -> None:
     two.node.abort(RequestId("r"))
     two.ours.release(RequestId("long"))
     two.all_back()
-
-
-def test_the_choices_of_a_request_fetch_once() -> None:
-    two = Two()
-    for name in ("one", "two", "three"):
-        two.submit(name)
-    news = two.turn(16)
-    assert sorted(event.fetched_tokens for event in admitted(news)) == [0, 0, 88]
-    assert {event.cached_tokens for event in admitted(news)} == {88}
-    assert two.sink.blocks_copied == 22
-    assert len([event for _, event in news if isinstance(event, TicketEvent)]) == 3
-
-
-def test_if_the_first_choice_leaves_the_others_get_what_it_fetched() -> None:
-    two = Two()
-    for name in ("one", "two"):
-        two.submit(name)
-    two.turn(2)
-    two.node.abort(RequestId("one"))
-    assert admitted(two.turn(14)) == [PromptEvent(88, fetched_tokens=88)]
 
 
 @pytest.mark.parametrize("names", [("d", "other"), ("d of yesterday", "fake")])

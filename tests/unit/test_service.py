@@ -115,3 +115,12 @@ def test_an_offer_is_known_before_anybody_can_ask_for_it(rig: Rig) -> None:
 def answer(sink: "zmq.Socket[bytes]") -> FromSource:
     assert sink.poll(SOON_MS)
     return decode_from_source(sink.recv())
+
+
+def test_a_way_to_an_address_that_is_none_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are only so many sockets in a process."""
+    with zmq.Context[zmq.Socket[bytes]]() as context, context.socket(zmq.DEALER) as dealer:
+        monkeypatch.setattr(context, "socket", lambda kind: dealer)
+        with pytest.raises(zmq.ZMQError, match="Invalid argument"):
+            open_dealer(context, b"sink", ("no address", 1))
+        assert dealer.closed
