@@ -147,7 +147,7 @@ def _noisiest(logits: Tensor, keys: Tensor, ids: Tensor | None = None) -> list[i
     if ids is None:
         add_gumbel(logits, keys)
         return _largest(logits)
-    best = (logits + gumbel(keys, ids)).argmax(1, keepdim=True)
+    best = _argmax(logits + gumbel(keys, ids)).unsqueeze(1)
     tokens: list[int] = ids.gather(1, best)[:, 0].tolist()
     return tokens
 
@@ -158,8 +158,18 @@ def _put(tokens: list[int], rows: Seq[int], some: Seq[int]) -> None:
 
 
 def _largest(logits: Tensor) -> list[int]:
-    tokens: list[int] = logits.argmax(1).tolist()
+    tokens: list[int] = _argmax(logits).tolist()
     return tokens
+
+
+def _argmax(scores: Tensor) -> Tensor:
+    """[rows]: the place of each row's largest, the first of several.
+
+    On a CPU by numpy, which is ten times as fast as torch here.
+    """
+    if scores.device.type == "cpu":
+        return torch.from_numpy(scores.numpy().argmax(1))
+    return scores.argmax(1)
 
 
 def _replace_dead_ends(logits: Tensor, tokens: list[int], shaped: Seq[ShapedRow]) -> None:
