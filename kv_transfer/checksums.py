@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Bytes: TypeAlias = NDArray[np.uint8]
 Blocks: TypeAlias = "Bytes | torch.Tensor"
 """[blocks, bytes]"""
+LINE = f"V{LINE_BYTES}"
 
 
 @dataclass(slots=True)
@@ -83,9 +84,13 @@ def gather(memory: Blocks, blocks: Sequence[int], level: Level) -> Bytes:
     count, size = memory.shape
     whole = size // STRIDE_BYTES * STRIDE_BYTES
     strides = memory[:, :whole].reshape(count, -1, STRIDE_BYTES)[:, :, :LINE_BYTES]
-    last = memory[:, whole : whole + LINE_BYTES]
-    both = _here(strides[list(blocks)]).reshape(len(blocks), -1), _here(last[list(blocks)])
-    return np.concatenate(both, axis=1)
+    if isinstance(strides, np.ndarray):
+        strides = strides.view(LINE)  # a copy for each line, and not for each byte
+    seen = _here(strides[list(blocks)]).view(np.uint8).reshape(len(blocks), -1)
+    if whole == size:
+        return seen
+    last = _here(memory[:, whole : whole + LINE_BYTES][list(blocks)])
+    return np.concatenate((seen, last), axis=1)
 
 
 def _cut(rows: Bytes, which: Sequence[int]) -> Iterator[memoryview]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kv_transfer.layout import KvLayout
-from kv_transfer.regions import Run, coalesce
+from kv_transfer.regions import Run
+from kv_transfer.runs import joined
 
 MOST_PIECES = 16_384  # at a time: to name them takes the transfer thread a while
 
@@ -81,11 +82,8 @@ class Cut:
         end = self.slots(len(theirs), len(into))
         if (most := self.most_slots) is not None:
             end = min(end, start - start % self.their_slots + most)
-        pairs = (
-            (_slot(theirs, index, self.their_slots), _slot(into, index, self.our_slots))
-            for index in range(start, end)
-        )
-        return list(coalesce(pairs))
+        there = _slots(theirs, start, end, self.their_slots)
+        return joined(there, _slots(into, start, end, self.our_slots))
 
     def whole(self, start: int, end: int) -> slice:
         """Which of their blocks lie between two slots with all of their bytes."""
@@ -101,8 +99,11 @@ class Cut:
 WHOLE = Cut()
 
 
-def _slot(blocks: Sequence[int], index: int, per_block: int) -> int:
-    return blocks[index // per_block] * per_block + index % per_block
+def _slots(blocks: Sequence[int], start: int, end: int, per_block: int) -> Sequence[int]:
+    if per_block == 1:
+        return blocks[start : max(start, end)]
+    places = (divmod(index, per_block) for index in range(start, end))
+    return [blocks[block] * per_block + within for block, within in places]
 
 
 @lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ that begins one is away until its bytes are here, and it keeps leases alive, too
 """
 
 from collections.abc import Iterator, Sequence
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,18 +28,34 @@ def blocks_of(region: Region | RemoteRegion) -> Rows:
     return np.array([row], dtype=np.uint64)
 
 
-def numbers_of(regions: Side, runs: Sequence[tuple[int, int]]) -> Numbers:
-    """Which of the blocks of all regions, counted through, some (first, count) are: region by
-    region. IndexError for a block that is in none."""
-    low, high = min(first for first, _ in runs), max(map(sum, runs)) - 1
-    numbers, before = list[int](), 0
+def numbers_of(regions: Side, firsts: Sequence[int], counts: Sequence[int]) -> Numbers:
+    """Which of the blocks of all regions, counted through, some runs are: region by region.
+
+    IndexError for a block that is in none.
+    """
+    low, high = min(firsts), max(map(add, firsts, counts)) - 1
     for region in regions:
         region.at(low)  # raises for what does not lie inside
         region.at(high)
-        for first, count in runs:
-            numbers += range(before + first, before + first + count)
+    blocks = _spelled(firsts, counts)
+    numbers, before = list[Numbers](), 0
+    for region in regions:
+        numbers.append(blocks + np.int32(before))
         before += region.num_blocks
-    return np.array(numbers, dtype=np.int32)
+    return numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
+
+
+def _spelled(firsts: Sequence[int], counts: Sequence[int]) -> Numbers:
+    """Every block of these runs."""
+    if len(firsts) == 1:
+        return np.arange(firsts[0], firsts[0] + counts[0], dtype=np.int32)
+    first, count = np.array(firsts, dtype=np.int32), np.array(counts, dtype=np.int32)
+    if len(first) == count.sum():
+        return first  # each is one block
+    before = np.cumsum(count) - count
+    return np.repeat(first - before, count).astype(np.int32) + np.arange(
+        count.sum(), dtype=np.int32
+    )
 
 
 def rows_in(found: Spans, regions: Side) -> Rows:

@@ -1,6 +1,6 @@
 """How bytes get from another node's memory into ours: the part that connectors differ in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from kv_transfer.errors import TransferError
@@ -45,6 +45,9 @@ class Mover(Protocol):
 
     def poll(self) -> Sequence[ReadEnd]:
         """Make progress, for peers too, and tell which reads ended since the last call."""
+
+    def stalled(self) -> Collection[Address]:
+        """Peers whose `poll` may help a read that stands still; told once in a while."""
 
     def close(self) -> None:
         """Let go of memory and sockets."""

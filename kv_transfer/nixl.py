@@ -11,7 +11,7 @@ parted from is only forgotten once its last transfer has ended.
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -45,6 +45,7 @@ from kv_transfer.wire import Welcome
 
 CPU_TRANSPORTS = "tcp,sm"
 OURS = "NIXL_INIT_AGENT"  # NIXL's name for the side that asks
+STALLED_S, AGAIN_S = 0.01, 0.25  # without a piece that ends; until that is said again
 POSTING_S = 0.01  # where the processor copies, beginning a transfer takes as long as its bytes
 FAILURES = (
     bindings.nixlBackendError,
@@ -81,6 +82,7 @@ class _Read:
     waiting: deque[Piece] = field(default_factory=deque)
     handles: list[nixl_xfer_handle] = field(default_factory=list)
     error: TransferError | None = None
+    patience: float = 0.0  # when it stands still, if nothing has ended by then
 
     def fail(self, error: TransferError) -> None:
         """Nothing more is begun; it ends with what was."""
@@ -195,6 +197,14 @@ class NixlMover:
         self._forget()
         return [(read.order.read_id, read.error) for read in over]
 
+    def stalled(self) -> Collection[Address]:
+        """Where the processor copies, or an adapter, a piece ends in milliseconds."""
+        now = self.clock()
+        late = [read for read in self._reads if read.handles and read.patience <= now]
+        for read in late:
+            read.patience = now + AGAIN_S
+        return {read.order.address for read in late}
+
     def close(self) -> None:
         """Forget the peers; the memory is let go with the agent."""
         for address in list(self._peers):
@@ -210,8 +220,9 @@ class NixlMover:
             rows = pieces(rows_in(here, self.regions), rows_in(there, peer.regions))
             yield from (partial(self._by_address, peer, *some) for some in rows)
             return
-        ours = numbers_of(self.regions, [(run.ours, run.count) for run in order.runs])
-        theirs = numbers_of(peer.regions, [(run.theirs, run.count) for run in order.runs])
+        counts = [run.count for run in order.runs]
+        ours = numbers_of(self.regions, [run.ours for run in order.runs], counts)
+        theirs = numbers_of(peer.regions, [run.theirs for run in order.runs], counts)
         step = max(1, PIECE_BYTES // max(region.block_bytes for region in self.regions))
         for first in range(0, len(ours), step):
             some = slice(first, first + step)
@@ -244,6 +255,7 @@ class NixlMover:
             handle = begin()
             read.handles.append(handle)
             self.agent.transfer(handle)
+            read.patience = self.clock() + STALLED_S
         except FAILURES as error:
             read.fail(PeerUnreachable(repr(error)))
 
@@ -259,6 +271,7 @@ class NixlMover:
         if state == "ERR":
             read.fail(PeerUnreachable("the transfer failed"))
         handle.release()
+        read.patience = self.clock() + STALLED_S
         return True
 
 

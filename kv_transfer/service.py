@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import msgspec
 import zmq
 
+from kv_transfer.attendance import Attendance
 from kv_transfer.checked import BYTES_AT_ONCE, CheckedMover
 from kv_transfer.checking import Level
 from kv_transfer.checksums import BlockSums
@@ -81,12 +82,12 @@ class TransferService:
         self._awake = False
         self._junk = JunkCount()
         self._books = threading.Lock()
-        self._due_at = self.clock()
+        self._attendance = Attendance(lambda: self.clock(), self.clock())
 
     @property
     def late_s(self) -> float:
         """How long ago the turn that is being made should have looked through the books."""
-        return max(0.0, self.clock() - self._due_at)
+        return self._attendance.late_s
 
     def post(self, command: Command) -> None:
         """Called by the engine's thread: run this at the next turn, which is now."""
@@ -111,6 +112,9 @@ class TransferService:
             self._part(self.clock())  # from whom a sweep gave up: no more is heard
             self._run_commands()
             now = self.clock()  # whatever was said until now is heard before anybody is late
+            if self._attendance.was_away():
+                self.offers.returned(now)
+                self.pulls.returned(now)
             self._read_router(now)
             self._read_dealers(now)
             self.offers.flush()
@@ -122,6 +126,7 @@ class TransferService:
             self._part(now)
             self.offers.flush()
             self._answer(now)
+            self._attendance.rests()
 
     def sweep(self) -> None:
         """Where a turn takes too long: run commands, end what is late, and say so.
@@ -129,7 +134,7 @@ class TransferService:
         Peers that wait for a word of ours have given us up by then, so no lease is ended that
         somebody still counts on. To be called often, by a thread of its own.
         """
-        if self.late_s < SILENCE_S:
+        if not self._attendance.is_stuck(SILENCE_S):
             return
         with self._books:
             if self.late_s < SILENCE_S:
@@ -153,7 +158,7 @@ class TransferService:
     def close(self) -> None:
         """Let go of everything, with no word to anybody; the books are not looked at again."""
         with self._books:
-            self._due_at = math.inf
+            self._attendance.waits(math.inf)
         self.mover.close()
         for dealer in self._dealers.values():
             dealer.close(linger=0)
@@ -172,9 +177,9 @@ class TransferService:
     def _wait(self, timeout_s: float) -> None:
         if self.mover.pending:
             self.pause(READING_PAUSE_S)
-        self._due_at = self.clock() + timeout_s
+        self._attendance.waits(timeout_s)
         self._waiting.wait(self.mover.interests, timeout_s)
-        self._due_at = self.clock()
+        self._attendance.works()
 
     def _run_commands(self) -> None:
         self._wake.clear()
@@ -227,6 +232,8 @@ class TransferService:
             if isinstance(error, PeerUnreachable):
                 log.warning("a read failed: %s", error)
             self.pulls.read_done(read_id, error, now=now)
+        for address in self.mover.stalled():
+            self.pulls.stalled(address, now=now)
 
     def _part(self, now: float) -> None:
         """Let go of sources that were given up; what was read from them ends."""
@@ -261,16 +268,13 @@ class TransferService:
         """Say what there is to say, begin reads; what is over by then is said, too."""
         self._send(now)
         if self.pulls.orders:
-            self._start_reads()
+            orders, self.pulls.orders = self.pulls.orders, []
+            with self._asking_the_mover():
+                for order in orders:
+                    self.mover.read(order)
             self._read_mover(self.clock())
             self._send(now)
         self._report()
-
-    def _start_reads(self) -> None:
-        orders, self.pulls.orders = self.pulls.orders, []
-        with self._asking_the_mover():
-            for order in orders:
-                self.mover.read(order)
 
     @contextlib.contextmanager
     def _asking_the_mover(self) -> Iterator[None]:

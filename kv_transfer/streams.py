@@ -5,12 +5,11 @@ Nothing here waits, and no call takes more than BYTES_AT_ONCE: the thread keeps 
 
 import socket
 from collections import deque
-from collections.abc import Iterable
 from itertools import islice
 
 CHUNK_BYTES = 4 << 20
 BYTES_AT_ONCE = 32 << 20
-MOST_VIEWS = 1024  # what the kernel takes in one call
+FEW_VIEWS, MOST_VIEWS = 32, 1024  # in one call; more than that the kernel does not take
 
 
 def send_bytes(connection: socket.socket, data: bytearray) -> None:
@@ -24,14 +23,14 @@ def send_bytes(connection: socket.socket, data: bytearray) -> None:
 
 def send_views(connection: socket.socket, views: deque[memoryview]) -> None:
     """Send as much as the socket takes, in order; what is sent leaves the queue."""
-    left = BYTES_AT_ONCE
+    left, most = BYTES_AT_ONCE, FEW_VIEWS
     while views and left > 0:
         try:
-            sent = connection.sendmsg(_first(views))
+            sent = connection.sendmsg(_first(views, most))
         except BlockingIOError:
             return
         left -= sent
-        _advance(views, sent)
+        most = _next(_advance(views, sent))
 
 
 def fill(connection: socket.socket, views: deque[memoryview]) -> bool:
@@ -39,45 +38,43 @@ def fill(connection: socket.socket, views: deque[memoryview]) -> bool:
 
     Raises ConnectionResetError at the stream's end.
     """
-    left = BYTES_AT_ONCE
+    left, most = BYTES_AT_ONCE, FEW_VIEWS
     while views and left > 0:
         try:
-            count = connection.recvmsg_into(_first(views))[0]
+            count = connection.recvmsg_into(_first(views, most))[0]
         except BlockingIOError:
             return False
         if count == 0:
             raise ConnectionResetError("the source closed the connection")
         left -= count
-        _advance(views, count)
+        most = _next(_advance(views, count))
     return not views
 
 
-def joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same (first, count) in the same order, those that follow one another as one."""
-    found = list[tuple[int, int]]()
-    for first, count in runs:
-        if found and first == sum(found[-1]):
-            first, count = found[-1][0], found.pop()[1] + count
-        found.append((first, count))
-    return found
-
-
-def _first(views: deque[memoryview]) -> list[memoryview]:
-    """As many as make a chunk, and the beginning of the last of them."""
+def _first(views: deque[memoryview], most: int) -> list[memoryview]:
+    """As many as make a chunk, and the beginning of the last of them; not more than `most`."""
     chosen, left = list[memoryview](), CHUNK_BYTES
-    for view in islice(views, MOST_VIEWS):
-        chosen.append(view[:left])
+    for view in islice(views, most):
+        chosen.append(view if len(view) <= left else view[:left])
         left -= len(chosen[-1])
         if not left:
             break
     return chosen
 
 
-def _advance(views: deque[memoryview], count: int) -> None:
-    """The first `count` bytes are done with."""
+def _next(done: int) -> int:
+    """How many to offer after so many were taken: what is offered in vain costs as much."""
+    return min(max(FEW_VIEWS, 2 * done), MOST_VIEWS)
+
+
+def _advance(views: deque[memoryview], count: int) -> int:
+    """The first `count` bytes are done with; how many views that are, in full."""
+    done = 0
     while count:
         view = views.popleft()
         if count < len(view):
             views.appendleft(view[count:])
-            return
+            return done
         count -= len(view)
+        done += 1
+    return done

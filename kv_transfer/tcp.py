@@ -15,7 +15,7 @@ import ctypes
 import secrets
 import socket
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -26,8 +26,9 @@ from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
 from kv_transfer.regions import Region
+from kv_transfer.runs import merged
 from kv_transfer.spans import Ids, Slots, sides, stretches
-from kv_transfer.streams import fill, joined, send_bytes, send_views
+from kv_transfer.streams import fill, send_bytes, send_views
 from kv_transfer.wire import Welcome
 
 LENGTH_BYTES = 4
@@ -147,11 +148,12 @@ class TcpMover:
             unknown = PeerUnreachable(f"{order.address} was never met")
             self._ended.append((order.read_id, unknown))
             return
-        runs = tuple(joined((run.theirs, run.count) for run in order.runs))
+        counts = [run.count for run in order.runs]
+        runs = tuple(merged([run.theirs for run in order.runs], counts))
         wanted, into = sides(order.cut)
         frame = msgspec.msgpack.encode(_Request(link.secret, runs, wanted))
         link.requests += len(frame).to_bytes(LENGTH_BYTES, "big") + frame
-        ours = joined((run.ours, run.count) for run in order.runs)
+        ours = merged([run.ours for run in order.runs], counts)
         link.targets.append((order.read_id, deque(self._views(ours, into))))
         self._drive(order.address, link)
 
@@ -164,6 +166,10 @@ class TcpMover:
             self._drive(address, link)
         ended, self._ended = self._ended, []
         return ended
+
+    def stalled(self) -> Collection[Address]:
+        """Sockets announce what there is to do."""
+        return ()
 
     def close(self) -> None:
         """Close every socket."""
@@ -220,14 +226,16 @@ class TcpMover:
             for number, start, size in stretches(slots, runs, self.regions):
                 yield self._memory[number][start : start + size]
             return
+        if not runs:
+            return
+        if (fewest := min(count for _, count in runs)) < 1:
+            raise IndexError(f"a run of {fewest} blocks")
+        low, high = min(runs)[0], max(map(sum, runs)) - 1
         for region, memory in zip(self.regions, self._memory, strict=True):
             size = region.block_bytes
-            for first, count in runs:
-                if count < 1:
-                    raise IndexError(f"a run of {count} blocks")
-                region.at(first)
-                region.at(first + count - 1)
-                yield memory[first * size : (first + count) * size]
+            region.at(low)
+            region.at(high)
+            yield from [memory[one * size : (one + many) * size] for one, many in runs]
 
     def _end_all(self, link: _Link, error: TransferError) -> None:
         link.connection.close()

@@ -10,6 +10,7 @@
           ◀─────────────────────────────── Confirmed: the lease was open; or Gone
     Leave ───────────────────────────────▶ (instead of Settle) for another sink to look
 
+    Drive ───────────────────────────────▶ (a read of the sink's stands still)
     Ask(keys of blocks) ─────────────────▶ (a sink without a ticket: ledger/asks.py)
           ◀─────────────────────────────── Lent: a ticket for those that are here
 
@@ -21,6 +22,7 @@ Nothing that comes in is ever unpickled.
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Annotated
 
 import msgspec
 
@@ -31,6 +33,8 @@ from kv_transfer.regions import RemoteRegion
 
 BEAT_S = 0.25
 SILENCE_S = 1.2
+Block = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+"""The number of a block: no memory has so many that arithmetic with it could overflow."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -85,6 +89,10 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     keys: tuple[bytes, ...]
 
 
+class Drive(msgspec.Struct, frozen=True, tag=True):
+    """What this sink reads does not get on by itself: your agent has to be polled for it."""
+
+
 class Welcome(msgspec.Struct, frozen=True, tag=True):
     """Where the memory is; `cards` has what the data path needs, one for each rank."""
 
@@ -116,7 +124,7 @@ class News(msgspec.Struct, frozen=True, tag=True):
 
     key: str
     start: int
-    blocks: tuple[int, ...]
+    blocks: tuple[Block, ...]
     sealed: Sealed | None = None
     sums: tuple[int, ...] = ()
     level: Level = Level.OFF
@@ -145,7 +153,7 @@ class Confirmed(msgspec.Struct, frozen=True, tag=True):
     ticket_id: str | None = None
 
 
-FromSink = Hello | Look | Settle | Abandon | Leave | Ask
+FromSink = Hello | Look | Settle | Abandon | Leave | Ask | Drive
 FromSource = Welcome | Refused | Stranger | News | Gone | Confirmed | Lent
 
 _encoder = msgspec.msgpack.Encoder()

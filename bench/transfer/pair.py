@@ -4,7 +4,7 @@ import multiprocessing
 import select
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -84,6 +84,10 @@ class Watched:
         if ended:
             self.read_at = time.perf_counter()
         return ended
+
+    def stalled(self) -> Collection[Address]:
+        """The mover's."""
+        return self.mover.stalled()
 
     def close(self) -> None:
         """The mover's."""

@@ -9,6 +9,7 @@ from kv_transfer.wire import Hello
 
 Peer = bytes
 MOST_GUESTS = 4096
+ELSEWHERE = ""  # no machine's name
 
 
 @dataclass(slots=True)
@@ -53,10 +54,18 @@ class Guests:
         if peer in self._machines:
             self._proven.add(peer)
 
+    def stands_still(self, peer: Peer) -> None:
+        """One of its reads does. While its connection is being made we poll for it anyway; but
+        if it stands, memory is not shared: it may as well be on another machine.
+        """
+        if peer in self._proven:
+            self._machines[peer] = ELSEWHERE
+
     def need_driving(self, sinks: Iterable[Peer], machine: str) -> bool:
         """Whether one of these, if it reads right now, needs our agent to be polled.
 
-        That is a sink on another machine, and any whose connection is being made.
+        That is a sink on another machine, or as good as there, and any whose connection is
+        being made.
         """
         return any(
             self._machines.get(sink) != machine or sink not in self._proven for sink in sinks

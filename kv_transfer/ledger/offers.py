@@ -22,6 +22,7 @@ from kv_transfer.wire import (
     Abandon,
     Ask,
     Confirmed,
+    Drive,
     FromSink,
     FromSource,
     Gone,
@@ -119,6 +120,10 @@ class OfferBook:
         for ticket_id in self._leases.expire(now):
             self._close(ticket_id, Outcome.EXPIRED)
 
+    def returned(self, now: float) -> None:
+        """Our own thread was away: a Look that came meanwhile may be heard in a while only."""
+        self._leases.grant(now + SILENCE_S)
+
     def missing_sums(self, most: int) -> list[SumOrder]:
         """Blocks that need checksums: of each offer some, and `most` of all, or one of each."""
         wanting = [
@@ -156,12 +161,10 @@ class OfferBook:
                 self._abandoned(peer, self._meant(message))
             case Leave():
                 self._left(peer, self._meant(message), now)
-            case Ask(name=name, engine_id=engine_id, keys=keys):
-                asked = Asked(peer, name, keys)
-                if engine_id == self.engine_id:
-                    self.asked.append(asked)
-                else:  # it was started anew, and has nothing
-                    self.decline(asked)
+            case Drive():
+                self.guests.stands_still(peer)
+            case Ask():
+                self._ask(peer, message)
 
     @property
     def num_open(self) -> int:
@@ -176,6 +179,13 @@ class OfferBook:
     def _greet(self, peer: Peer, hello: Hello) -> None:
         reason = self.guests.greet(peer, hello)
         self.outbox.append((peer, Refused(reason) if reason else self.welcome()))
+
+    def _ask(self, peer: Peer, ask: Ask) -> None:
+        asked = Asked(peer, ask.name, ask.keys)
+        if ask.engine_id == self.engine_id:
+            self.asked.append(asked)
+        else:  # it was started anew, and has nothing
+            self.decline(asked)
 
     def _look(
         self, peer: Peer, key: str, engine_id: str | None, known: int, now: float

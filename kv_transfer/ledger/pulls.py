@@ -28,6 +28,7 @@ from kv_transfer.wire import (
     SILENCE_S,
     Abandon,
     Confirmed,
+    Drive,
     FromSink,
     FromSource,
     Gone,
@@ -153,6 +154,13 @@ class PullBook:
         else:
             self._advance(pull, now)
 
+    def stalled(self, address: Address, *, now: float) -> None:
+        """Nothing comes of a read there: on our machine its source may not know that it must
+        help, elsewhere it does anyway."""
+        host = self._sources.host(address)
+        if host is not None and host.machine == self.hello.machine:
+            self._say(address, Drive(), now)
+
     def give_up(self, now: float) -> None:
         """End the pulls whose source is silent, or does not let itself be read any more.
 
@@ -167,6 +175,12 @@ class PullBook:
             elif pull.error is None and now - pull.heard_at >= SILENCE_S:
                 silent = PeerUnreachable(f"{pull.address} was silent for {SILENCE_S} s")
                 self.lost(pull.address, silent, now=now)
+
+    def returned(self, now: float) -> None:
+        """Our own thread was away: it asked nobody, and saw no read end. Time counts anew."""
+        self._reads.returned(now)
+        for pull in self._pulls.values():
+            pull.heard_at = now
 
     def tick(self, now: float) -> None:
         """Give up on who is silent, and let the others know that we are still here."""

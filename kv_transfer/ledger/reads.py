@@ -68,6 +68,11 @@ class ReadBook:
         ended.pull.read_ends(now=now)
         return ended.pull, ended.host
 
+    def returned(self, now: float) -> None:
+        """Nobody looked for a while: what has moved meanwhile is seen in a moment only."""
+        for read in self._open.values():
+            read.moved_at = now
+
     def is_stuck(self, host: Welcome, *, now: float) -> bool:
         """Whether none of the reads over this meeting has ended in the time for them."""
         reads = [read for read in self._open.values() if read.host is host]

@@ -1,7 +1,7 @@
 """A mover whose link turns bits: what arrives is not what was sent, and nobody says so."""
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.ledger.reads import ReadOrder
@@ -59,6 +59,9 @@ class SpoilingMover:
                 for place, bit in turns:
                     self._turn(order, place, bit)
         return ended
+
+    def stalled(self) -> Collection[Address]:
+        return self.mover.stalled()
 
     def close(self) -> None:
         self.mover.close()

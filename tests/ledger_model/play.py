@@ -38,7 +38,6 @@ class Play:
         self.nodes = [Node(address, self.world) for address in ADDRESSES]
 
     # the proxy
-
     def prefill(self, number: int) -> Call:
         """A prompt, on one of the nodes, under one of few outer ids."""
         node = self.nodes[number % len(self.nodes)]
@@ -100,7 +99,6 @@ class Play:
             call.node.abort(call)
 
     # nodes, memory, messages, time
-
     def compute(self, number: int) -> None:
         """A node's engine goes on."""
         self.nodes[number % len(self.nodes)].compute()
@@ -148,17 +146,33 @@ class Play:
         """Time passes, and nobody does anything."""
         self.world.now += seconds
 
-    def flow(self) -> bool:
+    def absence(self, number: int, seconds: float) -> None:
+        """A node is stopped, and hears later of what the others did meanwhile."""
+        away = self.nodes[number % len(self.nodes)]
+        for _ in range(round(seconds / STEP_S)):
+            self.world.now += STEP_S
+            self.flow(without=away)
+        away.shell.returned()
+
+    def suspend(self, seconds: float) -> None:
+        """Their machine sleeps: all of them were away at the same time."""
+        self.world.now += seconds
+        for node in self.nodes:
+            node.shell.returned()
+
+    def flow(self, without: Node | None = None) -> bool:
         """All that can go on does, for one round; False when there was nothing."""
         before = [len(call.events) for call in self.calls]
-        pipes, readings = self.world.network.pipes, self.readings
+        awake = [node for node in self.nodes if node is not without]
+        pipes = [one for one in self.messages if not (without and self._ends_at(one, without))]
+        readings = [one for one in self.readings if one[0] is not without]
         for pipe in pipes:
             while pipe.frames:
                 self._carry(pipe)
         for node, reading in readings:
             while reading in node.shell.mover.readings:
                 node.shell.mover.go_on(reading)
-        for node in self.nodes:
+        for node in awake:
             node.compute()
             node.shell.turn()
         told = before != [len(call.events) for call in self.calls]
@@ -171,7 +185,6 @@ class Play:
             node.check()
 
     # how it ends
-
     def calm(self) -> None:
         """No message is lost any more, and no time passes."""
         for _ in range(MOST_TURNS):

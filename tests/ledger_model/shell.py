@@ -65,6 +65,13 @@ class Shell:
         self.begin_turn()
         self.end_turn()
 
+    def returned(self) -> None:
+        """It was away, and notices; what came meanwhile is not heard yet."""
+        self.begin_turn()
+        self.offers.returned(self.clock())
+        self.pulls.returned(self.clock())
+        self.end_turn()
+
     def _run_commands(self) -> None:
         while self.commands:
             self.commands.popleft()()

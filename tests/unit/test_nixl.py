@@ -12,7 +12,7 @@ from kv_transfer.errors import PeerUnreachable, TransferCancelled
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.mover import ReadEnd
-from kv_transfer.nixl import POSTING_S, NixlMover
+from kv_transfer.nixl import AGAIN_S, POSTING_S, STALLED_S, NixlMover
 from kv_transfer.regions import RemoteRegion, Run
 from kv_transfer.wire import Welcome
 
@@ -209,6 +209,25 @@ def test_a_piece_that_fails_is_the_last_that_is_begun(rig: Rig) -> None:
     rig.mover.poll()
     rig.mover.poll()
     assert len(rig.begun) <= 2
+
+
+def test_a_read_that_stands_still_is_told_and_again_later(rig: Rig) -> None:
+    """Its source may have to poll, and does not know it."""
+    rig.read(1, 0, 2)
+    rig.now[0] += STALLED_S / 2
+    rig.agent.begun[0].state = "DONE"
+    assert rig.mover.poll() == []
+    rig.now[0] += STALLED_S / 2
+    assert not rig.mover.stalled()  # one piece has ended
+    rig.now[0] += STALLED_S
+    assert set(rig.mover.stalled()) == {AT}
+    assert not rig.mover.stalled()
+    rig.now[0] += AGAIN_S
+    assert set(rig.mover.stalled()) == {AT}
+    rig.agent.end()
+    rig.mover.poll()
+    rig.now[0] += AGAIN_S
+    assert not rig.mover.stalled()
 
 
 def test_blocks_outside_are_told_by_poll(rig: Rig) -> None:

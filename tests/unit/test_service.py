@@ -1,12 +1,13 @@
 """The transfer thread beside the engine's: what it leaves to it."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 import zmq
 
+from kv_transfer.api import Sealed
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
@@ -15,7 +16,17 @@ from kv_transfer.mover import ReadEnd
 from kv_transfer.service import READING_PAUSE_S, TransferService
 from kv_transfer.sockets import bind_router, open_dealer
 from kv_transfer.threaded import ThreadedSource
-from kv_transfer.wire import FromSource, Hello, Look, News, Welcome, decode_from_source, encode
+from kv_transfer.ticket import LEASE_S, KvTicket
+from kv_transfer.wire import (
+    SILENCE_S,
+    FromSource,
+    Hello,
+    Look,
+    News,
+    Welcome,
+    decode_from_source,
+    encode,
+)
 
 HERE, SOON_MS = "127.0.0.1", 5000
 
@@ -41,6 +52,9 @@ class FakeMover:
 
     def poll(self) -> Sequence[ReadEnd]:
         return []
+
+    def stalled(self) -> Collection[Address]:
+        return ()
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -110,6 +124,52 @@ def test_an_offer_is_known_before_anybody_can_ask_for_it(rig: Rig) -> None:
         service.commands.append(lambda: setattr(service, "clock", offer_and_ask))
         service.turn(0)
         assert isinstance(answer(sink), News)
+
+
+@pytest.mark.parametrize("where", ["it waits", "it works"])
+def test_a_thread_that_was_away_ends_nothing_before_it_has_heard(rig: Rig, where: str) -> None:
+    """Stopped, starved or suspended: what peers said meanwhile may be heard in a while only."""
+    service, now = rig.service, [0.0]
+    service.clock = lambda: now[0]
+    service.pulls.hold(KvTicket("s/t", "s", HERE, 9, "same"), now=0.0)
+    service.offers.offer("t", None)
+    service.offers.seal("t", Sealed(0, 0), now=SILENCE_S - LEASE_S)
+    service.turn(0)
+    nap = Nap(now, SILENCE_S)
+    if where == "it waits":
+        service._waiting = nap  # type: ignore[assignment]
+    else:
+        rig.mover.poll = nap.poll  # type: ignore[method-assign]
+    service.turn(0)
+    service.turn(0)
+    assert rig.mover.parted == []
+    assert (service.pulls.num_open, service.offers.num_open) == (1, 1)
+    now[0] += SILENCE_S
+    service.turn(0)
+    assert rig.mover.parted == [(HERE, 9)]
+    assert service.offers.num_open == 0
+
+
+@dataclass
+class Nap:
+    """A call that takes so long, once."""
+
+    now: list[float]
+    seconds: float
+
+    def add(self, *_: object) -> None:
+        """Nothing is waited for."""
+
+    def close(self, socket: "zmq.Socket[bytes]") -> None:
+        socket.close(linger=0)
+
+    def wait(self, *_: object) -> None:
+        self.now[0] += self.seconds
+        self.seconds = 0.0
+
+    def poll(self) -> Sequence[ReadEnd]:
+        self.wait()
+        return []
 
 
 def answer(sink: "zmq.Socket[bytes]") -> FromSource:

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv_transfer.streams import CHUNK_BYTES, MOST_VIEWS, fill, joined, send_views
+from kv_transfer.streams import CHUNK_BYTES, MOST_VIEWS, fill, send_views
 
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=30)
-runs = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 3)))
 
 
 def through(theirs: Sequence[int], ours: Sequence[int]) -> bytes:
@@ -45,14 +44,3 @@ def test_pieces_of_any_size_become_pieces_of_any_other(
 def test_more_pieces_than_a_call_takes_and_more_bytes_than_a_chunk() -> None:
     through([3] * (3 * MOST_VIEWS), [1] * (9 * MOST_VIEWS))
     through([2 * CHUNK_BYTES + 1, 5], [CHUNK_BYTES, CHUNK_BYTES + 6])
-
-
-@given(runs)
-def test_runs_that_follow_one_another_are_one(asked: list[tuple[int, int]]) -> None:
-    found = joined(asked)
-    assert spelled(found) == spelled(asked)
-    assert all(a + n != b for (a, n), (b, _) in itertools.pairwise(found))
-
-
-def spelled(found: Sequence[tuple[int, int]]) -> list[int]:
-    return [first + i for first, count in found for i in range(count)]

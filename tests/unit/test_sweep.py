@@ -2,7 +2,7 @@
 
 import select
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -66,6 +66,9 @@ class HangingMover:
         if self.failure is not None:
             raise self.failure
         return []
+
+    def stalled(self) -> Collection[Address]:
+        return ()
 
     def close(self) -> None:
         """Nothing to let go of."""

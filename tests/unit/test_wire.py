@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from kv_transfer.tcp import LENGTH_BYTES, TcpMover
-from kv_transfer.wire import Settle, decode_from_sink, decode_from_source, encode
+from kv_transfer.wire import News, Settle, decode_from_sink, decode_from_source, encode
 
 HERE = "127.0.0.1"
 NESTED = b"\x91" * 5_000 + b"\xc0"
@@ -29,6 +29,13 @@ def test_a_frame_without_sense_has_one_kind_of_error(
 ) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(frame)
+
+
+@pytest.mark.parametrize("block", [-1, 1 << 31, (1 << 64) - 1])
+def test_a_number_that_no_block_has_is_no_news(block: int) -> None:
+    """Arithmetic with it would overflow, in the thread that keeps leases alive."""
+    with pytest.raises(msgspec.DecodeError):
+        decode_from_source(encode(News("key", 0, (block,))))
 
 
 @pytest.mark.parametrize("request_", [b"\xff", b"\x93\xc4\x01s\x90" + NESTED])

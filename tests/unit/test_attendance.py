@@ -1,0 +1,79 @@
+"""A thread is late until it is back, and was away after that; who watches it may doubt once."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from kv_transfer.attendance import AWAY_S, Attendance
+
+LATE_S = 1.0
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def thread(clock: Clock) -> Attendance:
+    return Attendance(clock, 0.0)
+
+
+def test_to_wait_as_long_as_it_was_meant_to_is_no_absence(
+    clock: Clock, thread: Attendance
+) -> None:
+    thread.waits(5.0)
+    clock.now += 5.0 + AWAY_S - 0.01
+    assert thread.late_s == pytest.approx(AWAY_S - 0.01)
+    thread.works()
+    assert thread.late_s == 0.0
+    clock.now += AWAY_S - 0.01
+    thread.rests()
+    assert not thread.was_away()
+
+
+def test_neither_is_what_passes_between_two_turns(clock: Clock, thread: Attendance) -> None:
+    thread.works()
+    thread.rests()
+    clock.now += 60.0
+    thread.waits(0.0)
+    thread.works()
+    assert not thread.was_away()
+
+
+@pytest.mark.parametrize("working", [True, False])
+def test_an_absence_is_told_once(clock: Clock, thread: Attendance, working: bool) -> None:
+    if working:
+        thread.works()
+    else:
+        thread.waits(1.0)
+        clock.now += 1.0
+    clock.now += AWAY_S
+    if working:
+        thread.rests()
+    else:
+        thread.works()
+    assert [thread.was_away(), thread.was_away()] == [True, False]
+
+
+def test_who_watches_may_have_been_away_as_well(clock: Clock, thread: Attendance) -> None:
+    """Both were stopped, and the watch is back first."""
+    thread.waits(1.0)
+    clock.now += 1.0 + LATE_S
+    assert not thread.is_stuck(LATE_S)
+    thread.works()
+    clock.now += LATE_S  # it was back in between: this is another turn
+    assert not thread.is_stuck(LATE_S)
+    assert thread.is_stuck(LATE_S)
+    assert thread.is_stuck(LATE_S)
+    thread.rests()
+    thread.waits(1.0)
+    assert not thread.is_stuck(LATE_S)
