@@ -7,7 +7,7 @@ import torch
 
 from engine.api import Engine, EngineInfo
 from engine.attention.kv_memory import KvMemory
-from engine.errors import NoKernels, UnusableCheckpoint
+from engine.errors import NoKernels, UnusableCheckpoint, UnusableTier
 from engine.free_memory import free_memory_bytes
 from engine.grammars.compiling import load_grammars
 from engine.kernels.native import Kernels, open_kernels
@@ -40,6 +40,12 @@ def open_engine(config: EngineConfig) -> Engine:
         return _decoder_engine(checkpoint, config)
     if config.quantization is not None:
         raise UnusableCheckpoint("--quantization: encoders run with the weights that they have")
+    for flag, asked in (
+        ("--kv-offloading-size", config.kv_offloading_size),
+        ("--kv-disk-path", config.kv_disk_path),
+    ):
+        if asked is not None:
+            raise UnusableTier(f"{flag}: encoders keep no KV")
     prepare_torch(config.threads)
     said = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "float32"
     batch_tokens = config.max_num_batched_tokens or _batch_tokens(torch.device(config.device))

@@ -13,6 +13,7 @@ from engine.errors import (
     RequestTooLong,
     UnknownToken,
     UnusableCheckpoint,
+    UnusableTier,
     WrongTask,
 )
 from engine.loading import open_engine
@@ -197,6 +198,12 @@ def test_a_checkpoint_that_lacks_tensors_is_refused(tmp_path: Path) -> None:
 def test_weights_of_8_bits_are_not_promised(tmp_path: Path) -> None:
     with pytest.raises(UnusableCheckpoint, match="--quantization"):
         opened(made(tmp_path, "bert"), quantization="int8")
+
+
+@pytest.mark.parametrize("flag", ["kv_disk_path", "kv_offloading_size"])
+def test_a_tier_below_no_kv_is_refused(tmp_path: Path, flag: str) -> None:
+    with pytest.raises(UnusableTier, match="--" + flag.replace("_", "-")):
+        opened(made(tmp_path, "bert"), **{flag: 1})
 
 
 def test_a_checkpoint_of_more_layers_is_refused(tmp_path: Path) -> None:
