@@ -95,7 +95,8 @@ class CacheFetcher:
         wanted = count * size, fetch.keys[fetch.upto - 1]
         if sealed is None or (sealed.num_tokens, sealed.tokens_digest) != wanted:
             self.engine.give_back(fetch.name)
-            self._leave_alone(fetch.cache)
+            if fetch.waiting:  # else it was given up on our side
+                self._leave_alone(fetch.cache)
             self._end(fetch, 0, arrived.moved)
         else:
             self.engine.keep(fetch.name)

@@ -208,7 +208,7 @@ class TransferService:
 
     def _read_dealers(self, now: float) -> None:
         for address, dealer in list(self._dealers.items()):
-            while not dealer.closed and has_message(dealer):
+            while address not in self.pulls.parted and has_message(dealer):
                 self._hear(address, dealer.recv(), now)
 
     def _hear(self, address: Address, frame: bytes, now: float) -> None:
@@ -223,7 +223,8 @@ class TransferService:
         except TransferError as error:
             self.pulls.lost(address, error, now=now)
         else:
-            self.pulls.heard(address, message, now=now)
+            if address not in self.pulls.parted:  # given up while it was met
+                self.pulls.heard(address, message, now=now)
 
     def _read_mover(self, now: float) -> None:
         with self._asking_the_mover():

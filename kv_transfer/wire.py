@@ -16,7 +16,9 @@
 
 Every message but Settle may be lost or repeated without harm: a Look says what it knows. A
 sink that was not told its ticket's name asks by another `key`, the request's; that name may
-pass on to a newer offer, so `ticket_id` says which one is meant where it is not the key.
+pass on to a newer offer, so `ticket_id` says which one is meant where it is not the key. `pull`
+numbers a sink's pulls: of two by one key the later has the higher number, and answers bring it
+back. So nothing that is said of one is taken for the other, however late it comes.
 Nothing that comes in is ever unpickled.
 """
 
@@ -58,6 +60,7 @@ class Look(msgspec.Struct, frozen=True, tag=True):
     key: str
     engine_id: str | None
     known: int
+    pull: int = 0
 
 
 class Settle(msgspec.Struct, frozen=True, tag=True):
@@ -65,6 +68,7 @@ class Settle(msgspec.Struct, frozen=True, tag=True):
 
     key: str
     ticket_id: str | None = None
+    pull: int = 0
 
 
 class Abandon(msgspec.Struct, frozen=True, tag=True):
@@ -79,6 +83,7 @@ class Leave(msgspec.Struct, frozen=True, tag=True):
 
     key: str
     ticket_id: str | None = None
+    pull: int = 0
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
@@ -114,6 +119,7 @@ class Stranger(msgspec.Struct, frozen=True, tag=True):
     """We were never introduced, or it is long ago: say Hello, then look again."""
 
     key: str
+    pull: int = 0
 
 
 class News(msgspec.Struct, frozen=True, tag=True):
@@ -129,6 +135,7 @@ class News(msgspec.Struct, frozen=True, tag=True):
     sums: tuple[int, ...] = ()
     level: Level = Level.OFF
     ticket_id: str | None = None
+    pull: int = 0
 
 
 class Gone(msgspec.Struct, frozen=True, tag=True):
@@ -136,6 +143,7 @@ class Gone(msgspec.Struct, frozen=True, tag=True):
 
     key: str
     reason: str
+    pull: int = 0
 
 
 class Lent(msgspec.Struct, frozen=True, tag=True):
@@ -151,6 +159,7 @@ class Confirmed(msgspec.Struct, frozen=True, tag=True):
 
     key: str
     ticket_id: str | None = None
+    pull: int = 0
 
 
 FromSink = Hello | Look | Settle | Abandon | Leave | Ask | Drive

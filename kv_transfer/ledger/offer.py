@@ -10,7 +10,7 @@ from kv_transfer.api import Outcome, Sealed
 from kv_transfer.checking import Level
 from kv_transfer.ledger.guests import Peer
 from kv_transfer.ledger.state import State
-from kv_transfer.wire import News
+from kv_transfer.wire import Gone, Look, News, Settle
 
 LAST = {
     Outcome.DELIVERED: State.SETTLED,
@@ -23,7 +23,8 @@ LAST = {
 class Offer:
     """A ticket between `offer` and its Settled; `sink` asked for it last, by the name `key`.
 
-    Those before it are `former` ones, and have lost it for good.
+    `pull` is the number of its pull. Those before it are `former` ones, and have lost it for
+    good; for those who `left` it, pulls up to a number are over.
     """
 
     ticket_id: str
@@ -35,7 +36,9 @@ class Offer:
     sealed: Sealed | None = None
     sink: Peer | None = None
     former: set[Peer] = field(default_factory=set)
+    left: dict[tuple[Peer, str], int] = field(default_factory=dict)  # by sink and key
     key: str = ""
+    pull: int = 0
     told: int = 0  # blocks
     fresh: bool = False  # there is something to tell
 
@@ -70,16 +73,30 @@ class Offer:
             self.sums += sums
             self.fresh = True
 
-    def asked(self, sink: Peer, key: str, known: int) -> None:
-        """This sink has the ticket now, and the first `known` blocks of it."""
+    def comes_late(self, sink: Peer, said: Look | Settle) -> bool:
+        """Whether this is of a pull that its sink has left, or after which it began another."""
+        is_latest = (sink, said.key) == (self.sink, self.key)
+        latest = self.pull if is_latest else 0
+        return said.pull < latest or said.pull <= self.left.get((sink, said.key), -1)
+
+    def asked(self, sink: Peer, look: Look) -> None:
+        """This sink has the ticket now, and the blocks of it that it knows."""
         if self.sink not in (None, sink):
             self.former.add(self.sink)
-        self.sink, self.key, self.told = sink, key, min(known, self.num_ready)
+        self.sink, self.key, self.pull = sink, look.key, look.pull
+        self.told = min(look.known, self.num_ready)
         self._follow()
 
-    def left(self) -> None:
-        """As if its sink had never asked, but for the state: nothing goes back."""
+    def leave(self, sink: Peer, key: str, pull: int) -> bool:
+        """This pull is over, as if it had never asked, but for the state: nothing goes back.
+
+        Whether it had the ticket.
+        """
+        self.left[sink, key] = max(pull, self.left.get((sink, key), pull))
+        if (sink, key) != (self.sink, self.key) or pull < self.pull:
+            return False
         self.sink = None
+        return True
 
     def end(self, outcome: Outcome) -> None:
         """The blocks are not lent any more."""
@@ -98,4 +115,9 @@ class Offer:
         start, self.told, self.fresh = self.told, self.num_ready, False
         blocks, sums = (tuple(some[start : self.told]) for some in (self.blocks, self.sums))
         sealed = self.sealed if self.told == len(self.blocks) else None
-        return News(self.key, start, blocks, sealed, sums, self.level, self.name_for(self.key))
+        name = self.name_for(self.key)
+        return News(self.key, start, blocks, sealed, sums, self.level, name, self.pull)
+
+    def gone(self, reason: str) -> Gone:
+        """What to tell its sink, which has it no more."""
+        return Gone(self.key, reason, self.pull)

@@ -153,14 +153,14 @@ class OfferBook:
         match message:
             case Hello():
                 self._greet(peer, message)
-            case Look(key=key, engine_id=engine_id, known=known):
-                self._look(peer, key, engine_id, known, now)
+            case Look():
+                self._look(peer, message, now)
             case Settle():
                 self._settle(peer, message)
             case Abandon():
                 self._abandoned(peer, self._meant(message))
             case Leave():
-                self._left(peer, self._meant(message), now)
+                self._left(peer, message, now)
             case Drive():
                 self.guests.stands_still(peer)
             case Ask():
@@ -187,56 +187,57 @@ class OfferBook:
         else:  # it was started anew, and has nothing
             self.decline(asked)
 
-    def _look(
-        self, peer: Peer, key: str, engine_id: str | None, known: int, now: float
-    ) -> None:
-        ticket_id = self._find(key)
-        if engine_id not in (None, self.engine_id):
-            self.outbox.append((peer, Gone(key, "the source was started anew")))
+    def _look(self, peer: Peer, look: Look, now: float) -> None:
+        ticket_id = self._find(look.key)
+        if look.engine_id not in (None, self.engine_id):
+            self._deny(peer, look, "the source was started anew")
         elif not self.guests.asks(peer):
-            self.outbox.append((peer, Stranger(key)))
+            self.outbox.append((peer, Stranger(look.key, look.pull)))
         elif (offer := self._offers.get(ticket_id)) is None:
-            self.outbox.append((peer, Gone(key, "the lease is over")))
+            self._deny(peer, look, "the lease is over")
         elif peer in offer.former:
-            self.outbox.append((peer, Gone(key, ANOTHER)))
-        else:
+            self._deny(peer, look, ANOTHER)
+        elif not offer.comes_late(peer, look):
             self._leases.renew(ticket_id, until=now + SILENCE_S)
             if offer.sink not in (None, peer):
-                self.outbox.append((offer.sink, Gone(offer.key, ANOTHER)))
+                self.outbox.append((offer.sink, offer.gone(ANOTHER)))
             offer.look_closer(self.guests.level(peer))
-            offer.asked(peer, key, known)
+            offer.asked(peer, look)
             self.outbox.append((peer, offer.news()))
+
+    def _deny(self, peer: Peer, asked: Look | Settle, reason: str) -> None:
+        self.outbox.append((peer, Gone(asked.key, reason, asked.pull)))
 
     def _settle(self, peer: Peer, settle: Settle) -> None:
         ticket_id, key = self._meant(settle), settle.key
         offer = self._offers.get(ticket_id)
         if offer and (offer.state is not State.PULLING or offer.sink is None):
-            reason = "it is not sealed, or was never asked for"
-            self.outbox.append((peer, Gone(key, reason)))
-        elif offer and offer.sink != peer:
-            self.outbox.append((peer, Gone(key, ANOTHER)))
+            self._deny(peer, settle, "it is not sealed, or was never asked for")
+        elif offer and (offer.sink != peer or offer.comes_late(peer, settle)):
+            self._deny(peer, settle, ANOTHER)
         elif offer and self._end(ticket_id, Outcome.DELIVERED, tell=False):
             self.guests.has_read(peer)
-            self.outbox.append((peer, Confirmed(key, offer.name_for(key))))
+            confirmed = Confirmed(key, offer.name_for(key), settle.pull)
+            self.outbox.append((peer, confirmed))
         else:
-            self.outbox.append((peer, Gone(key, "the lease is over")))
+            self._deny(peer, settle, "the lease is over")
 
     def _abandoned(self, peer: Peer, ticket_id: str) -> None:
         offer = self._offers.get(ticket_id)
         if offer and offer.sink in (None, peer):
             self._end(ticket_id, Outcome.WITHDRAWN, tell=False)
 
-    def _left(self, peer: Peer, ticket_id: str, now: float) -> None:
+    def _left(self, peer: Peer, leave: Leave, now: float) -> None:
+        ticket_id = self._meant(leave)
         offer = self._offers.get(ticket_id)
-        if offer and offer.sink == peer:
-            offer.left()
+        if offer and self.guests.asks(peer) and offer.leave(peer, leave.key, leave.pull):
             self._leases.renew(ticket_id, until=now + LEASE_S if offer.sealed else None)
 
     def _rename(self, outer_id: str, ticket_id: str) -> None:
         """A newer offer takes the name: who reads the older one by it must not go on here."""
         older = self._offers.get(self._by_outer.get(outer_id, ""))
         if older and older.sink is not None and older.key == outer_id:
-            self.outbox.append((older.sink, Gone(outer_id, "a newer offer has its name")))
+            self.outbox.append((older.sink, older.gone("a newer offer has its name")))
             older.sink = None
         self._by_outer[outer_id] = ticket_id
 
@@ -257,5 +258,5 @@ class OfferBook:
         if offer.outer_id is not None and self._by_outer.get(offer.outer_id) == ticket_id:
             del self._by_outer[offer.outer_id]
         if tell and offer.sink is not None:
-            self.outbox.append((offer.sink, Gone(offer.key, outcome)))
+            self.outbox.append((offer.sink, offer.gone(outcome)))
         self.settled.append(Settled(ticket_id, outcome))

@@ -31,6 +31,7 @@ class Pull:
 
     ticket: KvTicket
     heard_at: float
+    number: int = 0  # of two by one name the later has the higher
     state: State = State.QUEUED
     offer_id: str | None = None  # which it is of all that go by the ticket's name, once known
     into: Sequence[int] | None = None  # None while it is only held
@@ -76,7 +77,8 @@ class Pull:
     def look(self, *, now: float) -> Look:
         """What to ask of its source; who asks keeps the lease."""
         self.looked_at = now
-        return Look(self.ticket.ticket_id, self.ticket.engine_id, len(self.theirs))
+        known = len(self.theirs)
+        return Look(self.ticket.ticket_id, self.ticket.engine_id, known, self.number)
 
     @property
     def names(self) -> tuple[str, str | None]:
@@ -152,7 +154,7 @@ class Pull:
     def settle(self, *, now: float) -> Settle:
         """What to say to its source once all is here; the answer has to come in time."""
         self.state, self.heard_at = self.state.to(State.SETTLING), now
-        return Settle(*self.names)
+        return Settle(*self.names, self.number)
 
     def fail(self, error: TransferError, *, now: float) -> None:
         """Its first error is the one that is told, once no read is under way any more."""

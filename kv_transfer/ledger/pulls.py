@@ -58,6 +58,7 @@ class PullBook:
     arrived: list[Arrived] = field(default_factory=list)
     asks: Asks = field(default_factory=Asks)
     _pulls: dict[str, Pull] = field(default_factory=dict)
+    _num_over: int = 0
     _sources: Sources = field(default_factory=Sources)
     _reads: ReadBook = field(default_factory=ReadBook)
 
@@ -97,7 +98,7 @@ class PullBook:
     def leave(self, ticket: KvTicket, *, now: float) -> None:
         """As `abandon`, but the source keeps the KV for another sink."""
         if pull := self._pulls.get(ticket.ticket_id):
-            self._say(pull.address, Leave(*pull.names), now)
+            self._say(pull.address, Leave(*pull.names, pull.number), now)
             self._cancel(pull, now)
 
     def abandon_all(self, *, now: float) -> None:
@@ -114,13 +115,13 @@ class PullBook:
                 self._welcome(address, message, now)
             case Refused(reason=reason):
                 self.lost(address, LayoutMismatch(reason), now=now)
-            case Stranger(key=key):
-                self._introduce(address, key, now)
+            case Stranger():
+                self._introduce(address, message, now)
             case Lent(ticket_id=ticket_id):
                 if not self.asks.heard(message) and ticket_id is not None:
                     self._say(address, Abandon(ticket_id), now)
             case News() | Gone() | Confirmed():
-                if pull := self._pulls.get(message.key):
+                if pull := self._meant(address, message):
                     self._hear_of(pull, message, now)
 
     def knows(self, address: Address, welcome: Welcome) -> bool:
@@ -194,7 +195,7 @@ class PullBook:
 
     def _cancel(self, pull: Pull | None, now: float) -> None:
         if pull and pull.is_held:
-            del self._pulls[pull.ticket.ticket_id]
+            self._remove(pull)
         elif pull:
             self._fail(pull, TransferCancelled(), now)
 
@@ -210,8 +211,17 @@ class PullBook:
             case Confirmed() if pull.state is State.SETTLING and pull.is_of(message):
                 self._close(pull)
 
+    def _meant(
+        self, address: Address, message: News | Gone | Confirmed | Stranger
+    ) -> Pull | None:
+        """Whom this is said to: not another pull by the same name, elsewhere or later."""
+        pull = self._pulls.get(message.key)
+        if pull is None or (pull.address, pull.number) != (address, message.pull):
+            return None
+        return pull
+
     def _start(self, ticket: KvTicket, now: float) -> Pull:
-        pull = self._pulls[ticket.ticket_id] = Pull(ticket, heard_at=now)
+        pull = self._pulls[ticket.ticket_id] = Pull(ticket, now, self._num_over)
         self._greet(pull, now)
         self._look(pull, now)
         return pull
@@ -228,9 +238,9 @@ class PullBook:
         if self._sources.greet(pull.address, pull.ticket.engine_id, now=now):
             self._say(pull.address, self.hello, now)
 
-    def _introduce(self, address: Address, key: str, now: float) -> None:
+    def _introduce(self, address: Address, stranger: Stranger, now: float) -> None:
         """The source has forgotten us, or is another one; a Hello may be on its way already."""
-        pull = self._pulls.get(key)
+        pull = self._meant(address, stranger)
         if pull is None or pull.error is not None or self._sources.host(address) is None:
             return
         self._sources.forget(address)
@@ -282,5 +292,9 @@ class PullBook:
             self._close(pull)
 
     def _close(self, pull: Pull) -> None:
-        del self._pulls[pull.ticket.ticket_id]
+        self._remove(pull)
         self.arrived.append(pull.end())
+
+    def _remove(self, pull: Pull) -> None:
+        del self._pulls[pull.ticket.ticket_id]
+        self._num_over += 1

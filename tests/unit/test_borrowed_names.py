@@ -3,11 +3,21 @@
 import pytest
 
 from kv_transfer.api import Arrived, Moved, Sealed
-from kv_transfer.errors import LeaseExpired
+from kv_transfer.errors import LeaseExpired, TransferCancelled
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.ticket import KvTicket
-from kv_transfer.wire import Abandon, Confirmed, Gone, Hello, Leave, Look, News, Settle
+from kv_transfer.wire import (
+    Abandon,
+    Confirmed,
+    Gone,
+    Hello,
+    Leave,
+    Look,
+    News,
+    Settle,
+    Stranger,
+)
 from tests.unit.test_offers import LAYOUT, SEALED, WELCOME, A, enter, look, said
 
 AT = ("host", 1)
@@ -66,6 +76,37 @@ def test_what_is_settled_is_what_was_read(sink: PullBook) -> None:
     assert sink.arrived == []
     sink.heard(AT, Confirmed("outer", "old"), now=0)
     assert [one.sealed for one in sink.arrived] == [sealed]
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        Gone("outer", "the lease is over"),
+        News("outer", 0, (9,), Sealed(1, 7), ticket_id="old"),
+        Stranger("outer"),
+    ],
+)
+def test_a_late_word_on_an_earlier_pull_is_not_of_the_next(
+    sink: PullBook, late: Gone | News | Stranger
+) -> None:
+    sink.abandon(OUTER, now=0)
+    sink.pull(OUTER, [3], 0, now=0)
+    assert sink.outbox[-1] == (AT, Look("outer", None, 0, pull=1))
+    sink.heard(AT, News("outer", 0, (6,), ticket_id="new", pull=1), now=0)
+    (order,) = sink.orders[1:]
+    sink.heard(AT, late, now=0)
+    sink.heard(AT, News("outer", 1, (), Sealed(1, 2), ticket_id="new", pull=1), now=0)
+    sink.read_done(order.read_id, None, now=0)
+    sink.heard(AT, Confirmed("outer", "new"), now=0)  # of the first of them
+    assert [type(one.error) for one in sink.arrived] == [TransferCancelled]
+    sink.heard(AT, Confirmed("outer", "new", pull=1), now=0)
+    assert [one.sealed for one in sink.arrived] == [None, Sealed(1, 2)]
+
+
+def test_a_word_from_another_source_is_not_of_its_own(sink: PullBook) -> None:
+    sink.heard(("other", 1), Gone("outer", "the lease is over"), now=0)
+    sink.heard(("other", 1), News("outer", 1, (6,), ticket_id="old"), now=0)
+    assert (sink.arrived, len(sink.orders)) == ([], 1)
 
 
 def test_a_lost_welcome_is_asked_for_again_with_the_next_beat() -> None:

@@ -30,7 +30,8 @@ class Nodes:
         self.sources = list(sources.values())
         self.loops = list[NodeLoop]()
         for engine, source in zip(self.engines, self.sources, strict=True):
-            sink = LocalSink(sources, engine.kv_regions, "fake", self.clock)
+            name, regions = source.engine_id.encode(), engine.kv_regions
+            sink = LocalSink(sources, regions, "fake", self.clock, name=name)
             self.loops.append(node_loop(engine, source, sink, self.clock))
         self.news: list[News] = []
 

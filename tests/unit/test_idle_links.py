@@ -24,7 +24,7 @@ def test_it_is_made_anew_by_the_next_pull(book: PullBook) -> None:
     assert book.parted == [AT]
     said(book)
     book.pull(ticket("u"), [0], 0, now=IDLE_S)
-    assert said(book) == [HELLO, Look("u", "engine", 0)]
+    assert said(book) == [HELLO, Look("u", "engine", 0, pull=1)]
 
 
 def test_so_are_those_that_were_only_told_no(book: PullBook) -> None:

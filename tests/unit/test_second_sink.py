@@ -5,7 +5,7 @@ import pytest
 from kv_transfer.api import Outcome, Settled
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ticket import LEASE_S
-from kv_transfer.wire import SILENCE_S, Confirmed, Gone, Leave, News, Settle
+from kv_transfer.wire import SILENCE_S, Confirmed, Gone, Leave, Look, News, Settle
 from tests.unit.test_offers import SEALED, A, B, enter, look, said
 from tests.unit.test_offers import book as book
 
@@ -28,9 +28,9 @@ def test_a_sink_whose_ticket_was_taken_is_never_confirmed(book: OfferBook) -> No
     assert book.settled == [Settled("t", Outcome.DELIVERED)]
 
 
-@pytest.mark.parametrize("again", [A, B])
+@pytest.mark.parametrize(("again", "pull"), [(A, 1), (B, 0)])
 def test_a_ticket_that_was_left_is_as_if_nobody_had_asked(
-    book: OfferBook, again: bytes
+    book: OfferBook, again: bytes, pull: int
 ) -> None:
     enter(book)
     enter(book, B)
@@ -42,7 +42,57 @@ def test_a_ticket_that_was_left_is_as_if_nobody_had_asked(
     book.seal("t", SEALED, now=100)
     book.flush()
     assert said(book) == []
-    assert look(book, again, now=100 + LEASE_S - 1) == [(again, News("t", 0, (1,), SEALED))]
+    book.heard(again, Look("t", "engine", 0, pull), now=100 + LEASE_S - 1)
+    assert said(book) == [(again, News("t", 0, (1,), SEALED, pull=pull))]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_look_that_comes_after_it_was_left_does_not_take_it_back(
+    book: OfferBook, early: bool
+) -> None:
+    """Over a connection that its sink has let go of, or for the second time."""
+    enter(book)
+    enter(book, B)
+    book.offer("t", None)
+    book.seal("t", SEALED, now=0)
+    if not early:
+        look(book)
+    book.heard(A, Leave("t"), now=0)
+    assert look(book, now=1) == []
+    book.expire(LEASE_S - 1)
+    assert book.settled == []
+    look(book, B, now=2)
+    assert look(book, now=2) == []  # nor from who has it now
+    book.heard(B, Settle("t"), now=2)
+    assert said(book) == [(B, Confirmed("t"))]
+
+
+def test_what_is_late_of_a_sinks_first_pull_is_not_of_its_second(book: OfferBook) -> None:
+    enter(book)
+    book.offer("t", None)
+    book.extend("t", [1, 2])
+    book.seal("t", SEALED, now=0)
+    look(book)
+    book.heard(A, Look("t", "engine", 0, pull=3), now=0)
+    said(book)
+    assert look(book, known=2) == []
+    book.heard(A, Leave("t"), now=0)
+    book.heard(A, Settle("t"), now=0)
+    assert said(book) == [(A, Gone("t", "another sink has asked for it"))]
+    book.heard(A, Settle("t", pull=3), now=0)
+    assert said(book) == [(A, Confirmed("t", pull=3))]
+
+
+def test_a_sink_may_read_one_offer_by_two_names(book: OfferBook) -> None:
+    """Neither of its pulls is late because of the other one."""
+    enter(book)
+    book.offer("t", "outer")
+    book.extend("t", [1])
+    book.heard(A, Look("t", "engine", 0, pull=5), now=0)
+    said(book)
+    assert look(book, key="outer") == [(A, News("outer", 0, (1,), ticket_id="t"))]
+    book.heard(A, Leave("t", pull=5), now=0)
+    assert look(book, key="outer", known=1) == [(A, News("outer", 1, (), ticket_id="t"))]
 
 
 def test_a_sealed_ticket_that_was_left_waits_once_more_for_a_whole_lease(

@@ -1,13 +1,14 @@
 """The transfer thread beside the engine's: what it leaves to it."""
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 import zmq
 
 from kv_transfer.api import Sealed
+from kv_transfer.errors import PeerUnreachable
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
@@ -40,9 +41,12 @@ class FakeMover:
     card: bytes = b"card"
     interests: Mapping[int, int] = field(default_factory=dict)
     parted: list[Address] = field(default_factory=list)
+    met: list[Address] = field(default_factory=list)
+    meeting: Callable[[Address], None] = lambda _: None
 
     def meet(self, address: Address, welcome: Welcome) -> None:
-        """Nobody is met."""
+        self.meeting(address)
+        self.met.append(address)
 
     def part(self, address: Address) -> None:
         self.parted.append(address)
@@ -101,6 +105,24 @@ def test_who_was_given_up_between_two_turns_is_parted_from_before_anything_else(
     rig.service.turn(0)
     assert seen == [at]
     assert rig.mover.parted == [at]
+
+
+def test_who_was_given_up_while_it_was_met_is_not_taken_for_known(rig: Rig) -> None:
+    """It is parted from as soon as that is over, so nothing can be read there."""
+    service, lost = rig.service, PeerUnreachable("silent")
+    welcome = Welcome("e", "same", service.identity.layout, (), (b"card",), "machine")
+    source, port = bind_router(service.context, HERE, 0)
+    at = HERE, port
+    rig.mover.meeting = lambda address: service.pulls.lost(address, lost, now=service.clock())
+    with contextlib.closing(source):
+        service.pulls.hold(KvTicket("t", None, *at, None), now=service.clock())
+        service.turn(0)
+        assert source.poll(SOON_MS)
+        source.send_multipart([source.recv_multipart()[0], encode(welcome)])
+        while not rig.mover.met:
+            service.turn()
+        assert rig.mover.parted == [at]
+        assert not service.pulls.knows(at, welcome)
 
 
 def test_an_offer_is_known_before_anybody_can_ask_for_it(rig: Rig) -> None:

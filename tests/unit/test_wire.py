@@ -16,7 +16,7 @@ SENSELESS = [
     b"",
     b"\x00",
     b"GET / HTTP/1.1\r\n\r\n",
-    encode(Settle("key"))[:-1] + b"\xff",  # no UTF-8
+    encode(Settle("key", "name")).replace(b"name", b"nam\xff"),  # no UTF-8
     b"\x83\xa4type\xa6Settle\xa3key\xa1k\xa1x" + NESTED,
     b"\x82\xa4type\xa8Confirme\xff\xa3key\xa1k",
 ]
