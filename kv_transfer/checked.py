@@ -17,6 +17,7 @@ from kv_transfer.errors import CorruptKv
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import Mover, ReadEnd
+from kv_transfer.runs import Runs, spelled
 from kv_transfer.wire import Welcome
 
 BYTES_AT_ONCE = 16 << 20
@@ -128,8 +129,8 @@ def expected(order: ReadOrder) -> Iterator[tuple[Place, Check]]:
         return iter(())
     if order.cut.pieces:
         return zip(_wholes(order), order.checks, strict=True)
-    ours = (run.ours + index for run in order.runs for index in range(run.count))
-    return zip(ours, order.checks, strict=True)
+    runs = Runs.of(order.runs)
+    return zip(spelled(runs.ours, runs.counts).tolist(), order.checks, strict=True)
 
 
 def _wholes(order: ReadOrder) -> Iterator[tuple[int, ...]]:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kv_transfer.layout import KvLayout
-from kv_transfer.regions import Run
-from kv_transfer.runs import joined
+from kv_transfer.runs import Runs, joined
 
 MOST_PIECES = 16_384  # at a time: to name them takes the transfer thread a while
 
@@ -76,7 +75,7 @@ class Cut:
             return False
         return not complete or theirs > ours - self.our_slots
 
-    def runs(self, theirs: Sequence[int], into: Sequence[int], start: int) -> list[Run]:
+    def runs(self, theirs: Sequence[int], into: Sequence[int], start: int) -> Runs:
         """From slot `start` on, as long as both have blocks, but `most_slots`: neighbours
         together."""
         end = self.slots(len(theirs), len(into))

@@ -6,12 +6,12 @@ that begins one is away until its bytes are here, and it keeps leases alive, too
 """
 
 from collections.abc import Iterator, Sequence
-from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kv_transfer.regions import Region, RemoteRegion
+from kv_transfer.runs import Column, spelled
 from kv_transfer.spans import Spans
 
 PIECE_BYTES = 32 << 20
@@ -28,34 +28,18 @@ def blocks_of(region: Region | RemoteRegion) -> Rows:
     return np.array([row], dtype=np.uint64)
 
 
-def numbers_of(regions: Side, firsts: Sequence[int], counts: Sequence[int]) -> Numbers:
+def numbers_of(regions: Side, firsts: Column, counts: Column) -> Numbers:
     """Which of the blocks of all regions, counted through, some runs are: region by region.
 
     IndexError for a block that is in none.
     """
-    low, high = min(firsts), max(map(add, firsts, counts)) - 1
+    low, high = int(firsts.min()), int((firsts + counts).max()) - 1
     for region in regions:
         region.at(low)  # raises for what does not lie inside
         region.at(high)
-    blocks = _spelled(firsts, counts)
-    numbers, before = list[Numbers](), 0
-    for region in regions:
-        numbers.append(blocks + np.int32(before))
-        before += region.num_blocks
-    return numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
-
-
-def _spelled(firsts: Sequence[int], counts: Sequence[int]) -> Numbers:
-    """Every block of these runs."""
-    if len(firsts) == 1:
-        return np.arange(firsts[0], firsts[0] + counts[0], dtype=np.int32)
-    first, count = np.array(firsts, dtype=np.int32), np.array(counts, dtype=np.int32)
-    if len(first) == count.sum():
-        return first  # each is one block
-    before = np.cumsum(count) - count
-    return np.repeat(first - before, count).astype(np.int32) + np.arange(
-        count.sum(), dtype=np.int32
-    )
+    blocks = spelled(firsts, counts).astype(np.int32)
+    before = np.cumsum([0, *(region.num_blocks for region in regions[:-1])], dtype=np.int32)
+    return (before[:, None] + blocks).ravel()
 
 
 def rows_in(found: Spans, regions: Side) -> Rows:

@@ -40,6 +40,7 @@ from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
 from kv_transfer.regions import Region, RemoteRegion
+from kv_transfer.runs import Runs
 from kv_transfer.spans import both_sides
 from kv_transfer.wire import Welcome
 
@@ -220,9 +221,9 @@ class NixlMover:
             rows = pieces(rows_in(here, self.regions), rows_in(there, peer.regions))
             yield from (partial(self._by_address, peer, *some) for some in rows)
             return
-        counts = [run.count for run in order.runs]
-        ours = numbers_of(self.regions, [run.ours for run in order.runs], counts)
-        theirs = numbers_of(peer.regions, [run.theirs for run in order.runs], counts)
+        runs = Runs.of(order.runs)
+        ours = numbers_of(self.regions, runs.ours, runs.counts)
+        theirs = numbers_of(peer.regions, runs.theirs, runs.counts)
         step = max(1, PIECE_BYTES // max(region.block_bytes for region in self.regions))
         for first in range(0, len(ours), step):
             some = slice(first, first + step)

@@ -1,55 +1,77 @@
-"""Blocks that follow one another, as one: by the thousand, so by arrays.
+"""Blocks that follow one another, as one: by the thousand, so by arrays."""
 
-A call to numpy costs as much as a loop over some dozens; fewer are looped over.
-"""
-
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kv_transfer.regions import Run
 
-FEW = 64
+Column = NDArray[np.int64]
 
 
-def joined(theirs: Sequence[int], ours: Sequence[int]) -> list[Run]:
+class Runs(Sequence[Run]):
+    """Runs as three columns, which is what those who read thousands of them want."""
+
+    def __init__(self, theirs: Column, ours: Column, counts: Column) -> None:
+        self.theirs, self.ours, self.counts = theirs, ours, counts
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> "Runs":
+        """The same, whatever they are."""
+        if isinstance(runs, cls):
+            return runs
+        rows = [(run.theirs, run.ours, run.count) for run in runs]
+        return cls(*np.array(rows, dtype=np.int64).reshape(-1, 3).T)
+
+    @property
+    def total(self) -> int:
+        """How many blocks, or slots, on either side."""
+        return int(self.counts.sum())
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Runs": ...
+
+    def __getitem__(self, index: int | slice) -> "Run | Runs":
+        some = self.theirs[index], self.ours[index], self.counts[index]
+        return Runs(*some) if isinstance(index, slice) else Run(*map(int, some))
+
+    def __iter__(self) -> Iterator[Run]:
+        return map(Run, self.theirs.tolist(), self.ours.tolist(), self.counts.tolist())
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+def joined(theirs: Sequence[int], ours: Sequence[int]) -> Runs:
     """Pairs of (their block, our block), in order, in as few runs as there can be."""
-    if len(theirs) < FEW:
-        return list(_coalesced(zip(theirs, ours, strict=True)))
     there, here = np.array(theirs, dtype=np.int64), np.array(ours, dtype=np.int64)
+    if len(there) < 2:
+        return Runs(there, here, np.ones_like(there))
     follows = (np.diff(there) == 1) & (np.diff(here) == 1)
     first = np.flatnonzero(np.concatenate(([True], ~follows)))
-    counts = np.diff(first, append=len(there))
-    return list(map(Run, there[first].tolist(), here[first].tolist(), counts.tolist()))
+    return Runs(there[first], here[first], np.diff(first, append=len(there)))
 
 
-def merged(firsts: Sequence[int], counts: Sequence[int]) -> list[tuple[int, int]]:
+def merged(firsts: Column, counts: Column) -> list[tuple[int, int]]:
     """The same blocks of one side in the same order, as few (first, count) as there can be."""
-    if len(firsts) < FEW:
-        return _merged(zip(firsts, counts, strict=True))
-    first, count = np.array(firsts, dtype=np.int64), np.array(counts, dtype=np.int64)
-    begins = np.concatenate(([True], first[1:] != first[:-1] + count[:-1]))
+    if len(firsts) == 0:
+        return []
+    begins = np.concatenate(([True], firsts[1:] != firsts[:-1] + counts[:-1]))
     at = np.flatnonzero(begins)
-    return list(zip(first[at].tolist(), np.add.reduceat(count, at).tolist(), strict=True))
+    return list(zip(firsts[at].tolist(), np.add.reduceat(counts, at).tolist(), strict=True))
 
 
-def _coalesced(pairs: Iterable[tuple[int, int]]) -> Iterator[Run]:
-    run: Run | None = None
-    for theirs, ours in pairs:
-        if run and (theirs, ours) == (run.theirs + run.count, run.ours + run.count):
-            run = Run(run.theirs, run.ours, run.count + 1)
-            continue
-        if run:
-            yield run
-        run = Run(theirs, ours, 1)
-    if run:
-        yield run
-
-
-def _merged(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    found = list[tuple[int, int]]()
-    for first, count in runs:
-        if found and first == sum(found[-1]):
-            first, count = found[-1][0], found.pop()[1] + count
-        found.append((first, count))
-    return found
+def spelled(firsts: Column, counts: Column) -> Column:
+    """Every block of one side, in order."""
+    if len(firsts) == 1:
+        return np.arange(firsts[0], firsts[0] + counts[0])
+    before = np.cumsum(counts) - counts
+    return np.repeat(firsts - before, counts) + np.arange(int(counts.sum()))

@@ -26,7 +26,7 @@ from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
 from kv_transfer.regions import Region
-from kv_transfer.runs import merged
+from kv_transfer.runs import Runs, merged
 from kv_transfer.spans import Ids, Slots, sides, stretches
 from kv_transfer.streams import fill, send_bytes, send_views
 from kv_transfer.wire import Welcome
@@ -148,12 +148,12 @@ class TcpMover:
             unknown = PeerUnreachable(f"{order.address} was never met")
             self._ended.append((order.read_id, unknown))
             return
-        counts = [run.count for run in order.runs]
-        runs = tuple(merged([run.theirs for run in order.runs], counts))
+        columns = Runs.of(order.runs)
+        runs = tuple(merged(columns.theirs, columns.counts))
         wanted, into = sides(order.cut)
         frame = msgspec.msgpack.encode(_Request(link.secret, runs, wanted))
         link.requests += len(frame).to_bytes(LENGTH_BYTES, "big") + frame
-        ours = merged([run.ours for run in order.runs], counts)
+        ours = merged(columns.ours, columns.counts)
         link.targets.append((order.read_id, deque(self._views(ours, into))))
         self._drive(order.address, link)
 

@@ -20,7 +20,7 @@ from kv_transfer.errors import (
 )
 from kv_transfer.ledger.sources import Address
 from kv_transfer.ledger.state import State
-from kv_transfer.regions import Run
+from kv_transfer.runs import Runs, joined
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import Confirmed, Look, News, Settle
 
@@ -118,7 +118,7 @@ class Pull:
             return CorruptKv(f"{len(self.theirs)} blocks came without the checksums they need")
         return None
 
-    def take_runs(self, cut: Cut) -> tuple[list[Run], Sequence[Check]]:
+    def take_runs(self, cut: Cut) -> tuple[Runs, Sequence[Check]]:
         """What can be read and was not ordered yet; it counts as ordered. And its checksums:
         those of their blocks of which all is read.
 
@@ -126,10 +126,10 @@ class Pull:
         """
         assert self.into is not None
         if cut.pieces and self.in_flight:
-            return [], ()
+            return joined((), ()), ()
         start = max(self.ordered, self.skip * cut.our_slots)
         runs = cut.runs(self.theirs, self.into, start)
-        count = sum(run.count for run in runs)
+        count = runs.total
         self.ordered = start + count
         self.num_bytes += count * cut.slot_bytes
         return runs, self.checks[cut.whole(start, self.ordered)]

@@ -56,7 +56,7 @@ class ReadBook:
             return None
         pull.read_begins(now=now)
         self._num_reads += 1
-        self._open[self._num_reads] = _Read(pull, host, sum(run.count for run in runs), now)
+        self._open[self._num_reads] = _Read(pull, host, runs.total, now)
         return ReadOrder(self._num_reads, pull.address, runs, checks, cut)
 
     def end(self, read_id: int, *, now: float) -> tuple[Pull, Welcome]:

@@ -116,5 +116,5 @@ def test_each_block_is_compared_with_its_own_checksum() -> None:
     book.heard(AT, News("t", 0, (5, 6), None, (50, 60), SAMPLED), now=0)
     book.heard(AT, News("t", 1, (6, 7), None, (61, 70), FULL), now=0)
     first, second = book.orders
-    assert (first.runs, first.checks) == ([Run(6, 3, 1)], [(SAMPLED, 60)])
-    assert (second.runs, second.checks) == ([Run(7, 2, 1)], [(FULL, 70)])
+    assert (list(first.runs), first.checks) == ([Run(6, 3, 1)], [(SAMPLED, 60)])
+    assert (list(second.runs), second.checks) == ([Run(7, 2, 1)], [(FULL, 70)])

@@ -63,7 +63,7 @@ def _bytes(rows: Rows) -> Iterator[tuple[int, int]]:
 def test_numbers_name_the_same_blocks_as_rows(asked: list[tuple[int, int]]) -> None:
     prepared = [block for region in REGIONS for block in _blocks(region)]
     rows = rows_of(asked)
-    firsts, counts = [first for first, _ in asked], [count for _, count in asked]
+    firsts, counts = np.array(asked).T
     named = [prepared[number] for number in numbers_of(REGIONS, firsts, counts)]
     assert [byte for block in named for byte in block] == list(_bytes(rows))
 
@@ -77,4 +77,4 @@ def _blocks(region: KvRegion) -> Iterator[list[tuple[int, int]]]:
 @pytest.mark.parametrize(("first", "count"), [(-1, 2), (BLOCKS - 1, 2), (BLOCKS, 1)])
 def test_a_run_that_leaves_the_memory_has_no_numbers(first: int, count: int) -> None:
     with pytest.raises(IndexError):
-        numbers_of(REGIONS, [0, first], [1, count])
+        numbers_of(REGIONS, np.array([0, first]), np.array([1, count]))

@@ -142,11 +142,11 @@ def test_bytes_and_seconds_of_a_pull_are_counted(book: PullBook) -> None:
     book.heard(AT, WELCOME, now=0)
     book.heard(AT, News("t", 0, (5, 6)), now=10)
     (first,) = orders(book)
-    assert first.runs == [Run(6, 1, 1)]
+    assert list(first.runs) == [Run(6, 1, 1)]
     book.read_done(first.read_id, None, now=12)
     book.heard(AT, News("t", 2, (9,), SEALED), now=20)
     (second,) = orders(book)
-    assert second.runs == [Run(9, 2, 1)]
+    assert list(second.runs) == [Run(9, 2, 1)]
     assert said(book)[2:] == []
     book.read_done(second.read_id, None, now=21)
     assert said(book) == [Settle("t")]
