@@ -6,7 +6,7 @@ keeps leases alive as well.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 
@@ -15,10 +15,8 @@ from kv_transfer.checksums import BlockSums
 from kv_transfer.cutting import WHOLE, Cut
 from kv_transfer.errors import CorruptKv
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
-from kv_transfer.mover import Mover, ReadEnd
+from kv_transfer.mover import MoverAround, ReadEnd
 from kv_transfer.runs import Runs, spelled
-from kv_transfer.wire import Welcome
 
 BYTES_AT_ONCE = 16 << 20
 Place = int | tuple[int, ...]
@@ -34,41 +32,17 @@ class _Checking:
 
 
 @dataclass(slots=True)
-class CheckedMover:
-    """Another mover, and checksums of our memory."""
+class CheckedMover(MoverAround):
+    """Another mover, and checksums of our memory, even of what came before a parting."""
 
-    mover: Mover
     sums: BlockSums
     _orders: dict[int, ReadOrder] = field(default_factory=dict)
     _checking: deque[_Checking] = field(default_factory=deque)
 
     @property
-    def card(self) -> bytes:
-        """The mover's."""
-        return self.mover.card
-
-    @property
-    def driven(self) -> bool:
-        """As the mover."""
-        return self.mover.driven
-
-    @property
     def pending(self) -> bool:
         """Also while there are bytes to be looked at."""
         return bool(self._checking) or self.mover.pending
-
-    @property
-    def interests(self) -> Mapping[int, int]:
-        """The mover's."""
-        return self.mover.interests
-
-    def meet(self, address: Address, welcome: Welcome) -> None:
-        """As the mover does."""
-        self.mover.meet(address, welcome)
-
-    def part(self, address: Address) -> None:
-        """As the mover does; what has come already is looked at all the same."""
-        self.mover.part(address)
 
     def read(self, order: ReadOrder) -> None:
         """Begin; what comes without checksums is not looked at."""
@@ -86,14 +60,6 @@ class CheckedMover:
             else:
                 self._checking.append(_Checking(order, expected(order)))
         return [*ended, *self._check()]
-
-    def stalled(self) -> Collection[Address]:
-        """As the mover."""
-        return self.mover.stalled()
-
-    def close(self) -> None:
-        """As the mover does."""
-        self.mover.close()
 
     def _check(self) -> Iterator[ReadEnd]:
         left = max(1, BYTES_AT_ONCE // max(1, self.sums.block_bytes))

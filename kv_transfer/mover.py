@@ -1,6 +1,7 @@
 """How bytes get from another node's memory into ours: the part that connectors differ in."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from kv_transfer.errors import TransferError
@@ -51,3 +52,54 @@ class Mover(Protocol):
 
     def close(self) -> None:
         """Let go of memory and sockets."""
+
+
+@dataclass(slots=True)
+class MoverAround:
+    """Another mover, and does as that one does: for those who see or change a part of it."""
+
+    mover: Mover
+
+    @property
+    def card(self) -> bytes:
+        """As the mover's."""
+        return self.mover.card
+
+    @property
+    def driven(self) -> bool:
+        """As the mover's."""
+        return self.mover.driven
+
+    @property
+    def pending(self) -> bool:
+        """As the mover's."""
+        return self.mover.pending
+
+    @property
+    def interests(self) -> Mapping[int, Interest]:
+        """As the mover's."""
+        return self.mover.interests
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        """As the mover does."""
+        self.mover.meet(address, welcome)
+
+    def part(self, address: Address) -> None:
+        """As the mover does."""
+        self.mover.part(address)
+
+    def read(self, order: ReadOrder) -> None:
+        """As the mover does."""
+        self.mover.read(order)
+
+    def poll(self) -> Sequence[ReadEnd]:
+        """As the mover does."""
+        return self.mover.poll()
+
+    def stalled(self) -> Collection[Address]:
+        """As the mover says."""
+        return self.mover.stalled()
+
+    def close(self) -> None:
+        """As the mover does."""
+        self.mover.close()

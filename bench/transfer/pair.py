@@ -4,7 +4,7 @@ import multiprocessing
 import select
 import socket
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -29,49 +29,18 @@ from bench.transfer.source import (
 )
 from kv_transfer.checking import Level
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
-from kv_transfer.mover import Interest, Mover, ReadEnd
+from kv_transfer.mover import MoverAround, ReadEnd
 from kv_transfer.threaded import Connector
-from kv_transfer.wire import Welcome
 
 Blocks = Sequence[Sequence[int]]
 
 
 @dataclass(slots=True)
-class Watched:
+class Watched(MoverAround):
     """A mover, and when it was first asked and last done; the stages' clock."""
 
-    mover: Mover
     ordered: float = 0.0
     read_at: float = 0.0
-
-    @property
-    def card(self) -> bytes:
-        """The mover's."""
-        return self.mover.card
-
-    @property
-    def driven(self) -> bool:
-        """The mover's."""
-        return self.mover.driven
-
-    @property
-    def pending(self) -> bool:
-        """The mover's."""
-        return self.mover.pending
-
-    @property
-    def interests(self) -> Mapping[int, Interest]:
-        """The mover's."""
-        return self.mover.interests
-
-    def meet(self, address: Address, welcome: Welcome) -> None:
-        """The mover's."""
-        self.mover.meet(address, welcome)
-
-    def part(self, address: Address) -> None:
-        """The mover's."""
-        self.mover.part(address)
 
     def read(self, order: ReadOrder) -> None:
         """The mover's, with the time of it."""
@@ -84,14 +53,6 @@ class Watched:
         if ended:
             self.read_at = time.perf_counter()
         return ended
-
-    def stalled(self) -> Collection[Address]:
-        """The mover's."""
-        return self.mover.stalled()
-
-    def close(self) -> None:
-        """The mover's."""
-        self.mover.close()
 
 
 @dataclass(slots=True)

@@ -1,50 +1,25 @@
 """A mover whose link turns bits: what arrives is not what was sent, and nobody says so."""
 
 import ctypes
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
-from kv_transfer.mover import Mover, ReadEnd
+from kv_transfer.mover import MoverAround, ReadEnd
 from kv_transfer.regions import Region
-from kv_transfer.wire import Welcome
 
 
 @dataclass
-class SpoilingMover:
+class SpoilingMover(MoverAround):
     """Another mover; `turns` are the bits that it turns in what is read next, each once.
 
     A bit is a place in all bytes of one read, in the order of its runs, region after region,
     and a number from 0 to 7.
     """
 
-    mover: Mover
     regions: Sequence[Region]
     turns: list[tuple[int, int]] = field(default_factory=list)
     _orders: dict[int, ReadOrder] = field(default_factory=dict)
-
-    @property
-    def card(self) -> bytes:
-        return self.mover.card
-
-    @property
-    def driven(self) -> bool:
-        return self.mover.driven
-
-    @property
-    def pending(self) -> bool:
-        return self.mover.pending
-
-    @property
-    def interests(self) -> Mapping[int, int]:
-        return self.mover.interests
-
-    def meet(self, address: Address, welcome: Welcome) -> None:
-        self.mover.meet(address, welcome)
-
-    def part(self, address: Address) -> None:
-        self.mover.part(address)
 
     def read(self, order: ReadOrder) -> None:
         self._orders[order.read_id] = order
@@ -59,12 +34,6 @@ class SpoilingMover:
                 for place, bit in turns:
                     self._turn(order, place, bit)
         return ended
-
-    def stalled(self) -> Collection[Address]:
-        return self.mover.stalled()
-
-    def close(self) -> None:
-        self.mover.close()
 
     def _turn(self, order: ReadOrder, place: int, bit: int) -> None:
         for region in self.regions:
