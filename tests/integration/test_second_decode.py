@@ -248,7 +248,7 @@ class TestPrefillAfterwards:
         assert cluster.leaked_blocks == 0
 
     async def test_what_became_of_its_kv_is_not_waited_for_for_ever(self) -> None:
-        """Decode lives, and can say nothing: its link does not move."""
+        """Decode lives, and can say nothing: it stands still."""
         cluster = Cluster(2, 1, engine=small)
         hold_pulls(cluster)
         pipeline = replace(cluster.pipeline, orphan_s=0.01)
@@ -256,10 +256,12 @@ class TestPrefillAfterwards:
         said = await next_tokens(stream)
         [used] = [node for node in cluster.prefills if node.legs]
         used.suffer(Ill.CUT)
+        cluster.decodes[0].suffer(Ill.STALL)
         rest = asyncio.create_task(tokens_of(stream))
         async with asyncio.timeout(PATIENCE_S):
             while not all(node.legs for node in cluster.prefills):  # noqa: ASYNC110
                 await asyncio.sleep(0)
+        cluster.decodes[0].wake()
         let_pulls_go(cluster)
         said += await rest
         assert said == alone(request())
