@@ -43,7 +43,8 @@ def test_a_batch_says_what_transformers_says(case: Case, tmp_path: Path) -> None
     for tokens, answer in zip(prompts, answers, strict=True):
         assert answer == reference.greedy(tokens, answer)
     logits = prompt_logits(engine, prompts[-1], CHUNK)
-    torch.testing.assert_close(logits, reference.logits(prompts[-1]), atol=1e-4, rtol=1e-4)
+    # transformers itself is up to 1.1e-4 from float64
+    torch.testing.assert_close(logits, reference.logits(prompts[-1]), atol=3e-4, rtol=1e-4)
 
 
 def test_gemma_rounds_its_scale_and_not_its_norms(tmp_path: Path) -> None:

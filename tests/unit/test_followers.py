@@ -40,6 +40,15 @@ def test_others_do_not_wait_for_it() -> None:
     assert [one.request_id for one in engine.schedule()] == ["first", "other"]
 
 
+def test_what_is_known_already_is_waited_for_by_nobody() -> None:
+    engine = FakeEngine(chunk=64)
+    engine.generate(ask("before"))
+    run(engine)
+    for one in (ask("first"), ask("second")):
+        engine.generate(one)
+    assert [one.cached_tokens for one in engine.schedule()] == [20, 20]
+
+
 def test_another_salt_is_another_prompt() -> None:
     engine = FakeEngine(chunk=64)
     engine.generate(ask("first"))
