@@ -7,12 +7,11 @@ import random
 import re
 import signal
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from bench.cpu import children
 from tests.e2e.cluster import MODEL, Running, gone, launched, running, tokens_of
@@ -122,7 +121,7 @@ async def _leave(cluster: Running, seats: asyncio.Semaphore, chance: random.Rand
         asked = prompt(chance.randrange(1, 200), chance.randrange(1000))
         async with aclosing(_chunks(cluster, asked, ANSWER)) as chunks:
             if patience == 0:
-                with pytest.raises(TimeoutError):
+                with suppress(TimeoutError):  # some answers are quicker
                     await asyncio.wait_for(anext(chunks), chance.random() / 100)
                 return
             for _ in range(patience):
