@@ -83,7 +83,7 @@ async def _prefill_behind_wires(cluster: Running, folder: Path) -> AsyncGenerato
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not await _is_known(cluster):  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
+                    await asyncio.sleep(0)
             yield wires
         finally:
             for task in tasks:

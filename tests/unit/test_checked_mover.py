@@ -13,7 +13,7 @@ from kv_transfer.errors import CorruptKv, PeerUnreachable
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.mover import ReadEnd
 from kv_transfer.regions import Run
-from tests.unit.test_service import FakeMover
+from tests.fakes.mover import FakeMover
 
 BLOCK, BLOCKS = 1 << 20, 40
 TURNS = -(-BLOCK * BLOCKS // BYTES_AT_ONCE)

@@ -1,8 +1,8 @@
 """The transfer thread beside the engine's: what it leaves to it."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pytest
 import zmq
@@ -11,7 +11,6 @@ from kv_transfer.api import Sealed
 from kv_transfer.errors import PeerUnreachable
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
-from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
 from kv_transfer.service import READING_PAUSE_S, TransferService
@@ -28,40 +27,9 @@ from kv_transfer.wire import (
     decode_from_source,
     encode,
 )
+from tests.fakes.mover import FakeMover
 
 HERE, SOON_MS = "127.0.0.1", 5000
-
-
-@dataclass
-class FakeMover:
-    """Reads for as long as the test likes."""
-
-    pending: bool = False
-    driven: bool = False
-    card: bytes = b"card"
-    interests: Mapping[int, int] = field(default_factory=dict)
-    parted: list[Address] = field(default_factory=list)
-    met: list[Address] = field(default_factory=list)
-    meeting: Callable[[Address], None] = lambda _: None
-
-    def meet(self, address: Address, welcome: Welcome) -> None:
-        self.meeting(address)
-        self.met.append(address)
-
-    def part(self, address: Address) -> None:
-        self.parted.append(address)
-
-    def read(self, order: ReadOrder) -> None:
-        """Nothing is read."""
-
-    def poll(self) -> Sequence[ReadEnd]:
-        return []
-
-    def stalled(self) -> Collection[Address]:
-        return ()
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import select
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -18,14 +18,12 @@ from kv_transfer.api import Outcome, Sealed, Settled
 from kv_transfer.errors import PeerUnreachable
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
-from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
 from kv_transfer.service import OPEN_TURN_S, TransferService
 from kv_transfer.sockets import bind_router
 from kv_transfer.threaded import Connector, TransferThreadDied
 from kv_transfer.ticket import LEASE_S, KvTicket
-from kv_transfer.wire import SILENCE_S, Welcome
+from kv_transfer.wire import SILENCE_S
 from node.door import Door
 from node.engine_client import LATE_S, EngineClient
 from node.engine_process import EngineServer
@@ -33,6 +31,7 @@ from node.ipc import NO_LOAD, News, Ready, decode_to_door
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
 from tests.fakes.engine import FakeEngine
+from tests.fakes.mover import FakeMover
 from tests.fakes.node import node_loop
 
 HERE, PATIENCE_S = "127.0.0.1", 10.0
@@ -40,25 +39,12 @@ LAYOUT = KvLayout("bytes", 1, 1, ())
 
 
 @dataclass
-class HangingMover:
+class HangingMover(FakeMover):
     """Its `poll` comes back when the test lets it; `hangs` is set while it does not."""
 
-    driven: bool = False
-    pending: bool = False
-    card: bytes = b"card"
-    interests: Mapping[int, int] = field(default_factory=dict)
     failure: Exception | None = None
     free: threading.Event = field(default_factory=threading.Event)
     hangs: threading.Event = field(default_factory=threading.Event)
-
-    def meet(self, address: Address, welcome: Welcome) -> None:
-        """Nobody is met."""
-
-    def part(self, address: Address) -> None:
-        """Nobody was met."""
-
-    def read(self, order: ReadOrder) -> None:
-        """Nothing is read."""
 
     def poll(self) -> Sequence[ReadEnd]:
         self.hangs.set()
@@ -66,12 +52,6 @@ class HangingMover:
         if self.failure is not None:
             raise self.failure
         return []
-
-    def stalled(self) -> Collection[Address]:
-        return ()
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
 
 @dataclass

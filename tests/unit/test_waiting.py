@@ -16,6 +16,7 @@ def test_a_wakeup_that_nobody_hears_does_not_keep_who_rings_it() -> None:
     for _ in range(100_000):
         wakeup.ring()
     waiting.wait({}, LONG_S)  # comes back at once
+    assert waiting._poller.poll(0)
     wakeup.close()
 
 

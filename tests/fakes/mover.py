@@ -1,0 +1,41 @@
+"""A mover that meets whom it is told to, and reads nothing."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
+from kv_transfer.mover import ReadEnd
+from kv_transfer.wire import Welcome
+
+
+@dataclass
+class FakeMover:
+    """Remembers whom it met and from whom it parted; `meeting` is called while it meets."""
+
+    pending: bool = False
+    driven: bool = False
+    card: bytes = b"card"
+    interests: Mapping[int, int] = field(default_factory=dict)
+    parted: list[Address] = field(default_factory=list)
+    met: list[Address] = field(default_factory=list)
+    meeting: Callable[[Address], None] = lambda _: None
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        self.meeting(address)
+        self.met.append(address)
+
+    def part(self, address: Address) -> None:
+        self.parted.append(address)
+
+    def read(self, order: ReadOrder) -> None:
+        """Nothing is read."""
+
+    def poll(self) -> Sequence[ReadEnd]:
+        return []
+
+    def stalled(self) -> Collection[Address]:
+        return ()
+
+    def close(self) -> None:
+        """Nothing to let go of."""
