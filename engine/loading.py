@@ -27,9 +27,7 @@ from engine.torch_engine import TorchEngine
 log = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CPU_BATCH_TOKENS, BATCH_TOKENS = 256, 2048
-LARGE_PAGES = (
-    "THP_MEM_ALLOC_ENABLE"  # torch's name for them: from 2 MiB on, where Linux has them
-)
+LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # torch's name for them, for memory from 2 MiB on
 KV_SHARE_OF_FREE_MEMORY = 0.25
 
 
