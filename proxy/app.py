@@ -10,10 +10,10 @@ from quart import Quart, Response, request
 from api.errors import ApiError, body_of
 from api.routes import LARGEST_BODY, openai_routes
 from api.served import Served
-from proxy.guard import Guard
-from proxy.instances import Instances, read_instance
-from proxy.observed import Observed, endpoint
-from proxy.status import cluster_status, health
+from proxy.admin.guard import Guard
+from proxy.admin.status import cluster_status, health
+from proxy.nodes.instances import Instances, read_instance
+from proxy.observing.observed import Observed, endpoint
 
 JSON = "application/json"
 COUNTED = ("/v1/", "/v2/", "/pooling", "/score", "/classify", "/rerank")

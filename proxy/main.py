@@ -22,19 +22,19 @@ from discovery.address import format_address
 from discovery.lifeline import end_with, tell
 from discovery.listener import Listener
 from discovery.registry import Registry
+from proxy.admin.guard import Guard
+from proxy.admin.status import shortest_context
 from proxy.app import create_app
-from proxy.client import SILENCE_S, HttpNodeClient, open_session
 from proxy.config import ProxyConfig
-from proxy.guard import Guard
-from proxy.instances import Instances
-from proxy.metrics import ProxyMetrics
-from proxy.observed import Observed
-from proxy.pairing import differ
+from proxy.nodes.client import SILENCE_S, HttpNodeClient, open_session
+from proxy.nodes.instances import Instances
+from proxy.observing.metrics import ProxyMetrics
+from proxy.observing.observed import Observed
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
-from proxy.routing import LeastLoaded, Policy, RoundRobin
-from proxy.siblings import TogetherPolicy
-from proxy.status import shortest_context
+from proxy.routing.pairing import differ
+from proxy.routing.policies import LeastLoaded, Policy, RoundRobin
+from proxy.routing.siblings import TogetherPolicy
 
 BACKLOG = 2048
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"

@@ -12,15 +12,15 @@ import msgspec
 from api.served import Served
 from api.tokenizing import TextCodec
 from discovery.registry import Registry
+from proxy.admin.guard import Guard
 from proxy.app import create_app
-from proxy.client import HttpNodeClient, open_session
-from proxy.guard import Guard
-from proxy.instances import Instances
-from proxy.metrics import ProxyMetrics
-from proxy.observed import Observed
+from proxy.nodes.client import HttpNodeClient, open_session
+from proxy.nodes.instances import Instances
+from proxy.observing.metrics import ProxyMetrics
+from proxy.observing.observed import Observed
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
-from proxy.routing import RoundRobin
+from proxy.routing.policies import RoundRobin
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_node import HttpNode, node_app
 from tests.fakes.serving import serving

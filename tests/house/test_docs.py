@@ -24,9 +24,9 @@ from kv_transfer import ticket
 from kv_transfer.layout import KvLayout
 from node.config import NodeConfig, ServingOptions
 from node.metrics import NodeMetrics
+from proxy.admin.status import cluster_status
 from proxy.config import ProxyConfig
-from proxy.metrics import ProxyMetrics
-from proxy.status import cluster_status
+from proxy.observing.metrics import ProxyMetrics
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 
 from discovery.registration import Role
-from proxy.guard import Guard
+from proxy.admin.guard import Guard
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_cluster import ADMIN, HttpCluster, http_cluster
 from tests.fakes.raw_http import answer, raw_server

@@ -21,9 +21,9 @@ from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import FinishReason, Logprob, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket
+from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
-from proxy.relay import Relay
-from proxy.routing import Plan
+from proxy.routing.policies import Plan
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone, alone_likelihood

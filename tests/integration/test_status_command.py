@@ -10,7 +10,7 @@ import pytest
 
 from discovery.registration import Load, Registration, Role, State
 from discovery.registry import Registry
-from proxy.status import cluster_status
+from proxy.admin.status import cluster_status
 from tests.fakes.raw_http import CUT, Step, answer, raw_server
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import FinishReason, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket, to_params
-from proxy.client import HttpNodeClient, open_session
 from proxy.errors import NodeFailed
+from proxy.nodes.client import HttpNodeClient, open_session
 from tests.fakes.raw_http import (
     CUT,
     END,

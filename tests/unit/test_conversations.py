@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import Request, RequestId
-from proxy.conversations import STRIDE, Conversations, Place
-from proxy.routing import cache_at
+from proxy.routing.conversations import STRIDE, Conversations, Place
+from proxy.routing.policies import cache_at
 
 PROMPT = tuple(range(3 * STRIDE + 5))
 SAID = tuple(range(1000, 1000 + 2 * STRIDE))

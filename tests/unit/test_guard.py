@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.guard import Forbidden, Guard, Unauthorized
+from proxy.admin.guard import Forbidden, Guard, Unauthorized
 
 GUARD = Guard(("one", "two"), "admin")
 V1, ADD = "/v1/completions", "/instances/add"

@@ -9,7 +9,7 @@ import pytest
 from api.generator import EndEvent, Event, TokenEvent
 from discovery.registration import Registration, Role
 from discovery.registry import Node
-from proxy.legs import Legs, News
+from proxy.attempt.legs import Legs, News
 
 PATIENCE_S = 10
 A = Node(Registration(Role.PREFILL, "a:1", ""), heard_at=0)

@@ -6,7 +6,7 @@ import pytest
 from discovery.registration import Layout, Registration, Role
 from discovery.registry import Node, Registry
 from kv_transfer.layout import KvLayout
-from proxy.pairing import differ
+from proxy.routing.pairing import differ
 from tests.fakes.sharded import layout
 
 

@@ -16,10 +16,10 @@ from api.generator import (
 from discovery.registration import Registration, Role
 from discovery.registry import Node
 from kv_transfer.ticket import KvTicket
+from proxy.attempt.legs import News
+from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
-from proxy.legs import News
-from proxy.relay import Relay
-from proxy.routing import Plan
+from proxy.routing.policies import Plan
 
 P = Node(Registration(Role.PREFILL, "p:1", "", "p"), heard_at=0)
 D = Node(Registration(Role.DECODE, "d:1", "", "d"), heard_at=0)

@@ -3,8 +3,8 @@
 from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
-from proxy.routing import RoundRobin
-from proxy.siblings import MOST_KNOWN, TogetherPolicy
+from proxy.routing.policies import RoundRobin
+from proxy.routing.siblings import MOST_KNOWN, TogetherPolicy
 
 
 def nodes(count: int) -> list[Node]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.wire import WireError
-from proxy.sse import SseSplitter
+from proxy.nodes.sse import SseSplitter
 
 payloads = st.text(st.characters(codec="ascii", exclude_characters="\r\n"), min_size=1)
 ends = st.sampled_from([b"\n", b"\r\n"])

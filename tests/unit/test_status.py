@@ -6,7 +6,7 @@ import pytest
 
 from discovery.registration import Load, Registration, Role, State
 from discovery.registry import Registry
-from proxy.status import cluster_status, health, shortest_context
+from proxy.admin.status import cluster_status, health, shortest_context
 
 
 def known(*roles: Role, **more: Any) -> Registry:  # noqa: ANN401

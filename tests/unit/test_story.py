@@ -10,12 +10,12 @@ from api.generator import Event, Leg, PooledEvent, PromptEvent, StageEvent, Toke
 from discovery.registration import Registration, Role
 from discovery.registry import Node, Registry
 from engine.request import FinishReason, PoolingRequest, Request, RequestId
-from proxy.metrics import ProxyMetrics
-from proxy.observed import Observed
+from proxy.observing.metrics import ProxyMetrics
+from proxy.observing.observed import Observed
+from proxy.observing.story import NotedPolicy, Story
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
-from proxy.routing import RoundRobin
-from proxy.story import NotedPolicy, Story
+from proxy.routing.policies import RoundRobin
 
 REQUEST = Request(RequestId("r"), (1, 2, 3))
 P0 = Node(Registration(Role.PREFILL, "p:1", "", "p0"), heard_at=0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from discovery.registration import Role
 from discovery.registry import Node
 from engine.request import Request
-from proxy.routing import Policy
+from proxy.routing.policies import Policy
 
 MOST_KNOWN = 1024
 Family = tuple[str, int, Role, str | None]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from api.generator import WHOLE, Event, Leg, PooledEvent
 from engine.request import PoolingRequest, Request
-from proxy.metrics import ProxyMetrics
+from proxy.observing.metrics import ProxyMetrics
+from proxy.observing.story import CLOSED, FAILED, POOLED, NotedPolicy, Story
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
-from proxy.story import CLOSED, FAILED, POOLED, NotedPolicy, Story
 
 endpoint: ContextVar[str] = ContextVar("endpoint", default="-")
 """Which path the client called: it belongs to the context a request is answered in."""

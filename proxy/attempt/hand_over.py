@@ -13,11 +13,11 @@ from api.generator import WHOLE, Event, Leg
 from discovery.registry import Node, Registry
 from engine.request import Request
 from kv_transfer.ticket import KvTicket
+from proxy.attempt.legs import Legs, News
+from proxy.attempt.progress import unscored
+from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
-from proxy.legs import Legs, News
-from proxy.progress import unscored
-from proxy.relay import Relay
-from proxy.routing import Policy
+from proxy.routing.policies import Policy
 
 
 class NodeClient(Protocol):

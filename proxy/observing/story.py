@@ -7,7 +7,7 @@ from api.generator import Event, PromptEvent, StageEvent, TokenEvent
 from discovery.registration import Role
 from discovery.registry import Node
 from engine.request import FinishReason, Request
-from proxy.routing import Policy
+from proxy.routing.policies import Policy
 
 CLOSED, FAILED, POOLED = "closed", "failed", "pooled"
 

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from discovery.registration import Role
 from discovery.registry import Registry
-from proxy.story import Story
+from proxy.observing.story import Story
 
 PREFIX = "pdserve_proxy_"
 FIRST_TOKEN_S = (

@@ -16,8 +16,8 @@ from api.wire import UNREADABLE, WireError
 from discovery.registry import Node
 from engine.request import PoolingRequest, Request
 from proxy.errors import NodeFailed
-from proxy.reading import LegReader, request_for
-from proxy.sse import SseSplitter
+from proxy.nodes.reading import LegReader, request_for
+from proxy.nodes.sse import SseSplitter
 
 GENERATE = "/inference/v1/generate"
 JSON = "application/json"

@@ -22,9 +22,9 @@ from api.generator import (
 )
 from discovery.registry import Node
 from kv_transfer.ticket import KvTicket
+from proxy.attempt.legs import News
 from proxy.errors import NodeFailed
-from proxy.legs import News
-from proxy.routing import Plan
+from proxy.routing.policies import Plan
 
 LINGERING_TOKENS = 8  # of decode: by then prefill has long heard that its KV was fetched
 

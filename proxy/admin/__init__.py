@@ -1,0 +1,1 @@
+"""What operators see and may do, and who is let in."""

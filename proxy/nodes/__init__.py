@@ -1,0 +1,1 @@
+"""How nodes are called over HTTP, and those that were added by hand."""

@@ -1,0 +1,1 @@
+"""What is told of requests: counts, times, one line of a log for each."""
