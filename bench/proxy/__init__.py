@@ -1,0 +1,1 @@
+"""What the proxy costs: per request, per streamed token, per registered node."""

@@ -1,0 +1,142 @@
+"""A thousand nodes: what one plan takes among them, and what their heartbeats do."""
+
+import argparse
+import asyncio
+import signal
+import statistics
+import time
+from collections.abc import AsyncGenerator, Iterator
+from itertools import count as numbers
+
+import aiohttp
+import zmq
+
+from api.generator import Event, Leg
+from bench.proxy.cluster import NAME, proxy_command, running
+from bench.proxy.load import cpu_clock
+from discovery.lifeline import end_with, tell
+from discovery.registration import BEAT_S, Layout, Load, Registration, Role, pack, to_map
+from discovery.registry import Node, Registry
+from engine.request import Request, RequestId
+from proxy.attempt.progress import Progress
+from proxy.pipeline import Pipeline
+from proxy.routing.pairing import differ
+from proxy.routing.policies import LeastLoaded, Policy, RoundRobin
+from proxy.routing.siblings import TogetherPolicy
+
+ROLES = (Role.PREFILL, Role.DECODE)
+LAYOUT: Layout = {"dtype": "bfloat16", "block_size": 16, "num_kv_heads": 8, "head_size": 128}
+PLANS = 300
+WINDOW_S = 5.0
+SETTLE_S = 2.0
+PROMPT = tuple(range(1000, 1256))
+
+
+def crowd(count: int) -> list[Registration]:
+    """Half of each role, all of a model; each with a load of its own."""
+    return [
+        Registration(
+            ROLES[number % 2],
+            f"10.0.{number // 250}.{number % 250}:8000",
+            f"10.0.{number // 250}.{number % 250}:21001",
+            node_id=f"node-{number:06}",
+            model=NAME,
+            fingerprint="script",
+            kv_layout=LAYOUT,
+            max_model_len=8192,
+            load=Load(number % 7, number % 31, 1000 + number, 8192),
+        )
+        for number in range(count)
+    ]
+
+
+def plans(count: int) -> Iterator[tuple[str, float]]:
+    """Seconds for one plan among so many nodes, median, by policy."""
+    policies: dict[str, Policy] = {"round robin": RoundRobin(), "least loaded": LeastLoaded()}
+    for name, policy in policies.items():
+        registry = Registry(differ=differ)
+        now = time.monotonic()
+        for one in crowd(count):
+            registry.apply(one, now=now)
+        yield name, _median_plan(registry, policy, now)
+
+
+def _median_plan(registry: Registry, policy: Policy, now: float) -> float:
+    pipeline = Pipeline(registry, TogetherPolicy(policy), _Nobody(), clock=lambda: now)
+    times = list[float]()
+    for number in range(PLANS):
+        progress = Progress(Request(RequestId(f"request-{number}"), PROMPT))
+        since = time.perf_counter()
+        assert pipeline._choose(progress)
+        times.append(time.perf_counter() - since)
+    return statistics.median(times)
+
+
+class _Nobody:
+    """Plans call no node."""
+
+    def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
+        raise NotImplementedError
+
+
+async def heartbeats(count: int) -> float:
+    """What of a core a proxy takes to hear so many nodes once a second, and nothing else."""
+    async with running("crowded proxy", *proxy_command()) as proxy:
+        assert proxy.facts
+        assert proxy.process
+        discovery = proxy.facts["discovery_address"]
+        command = "-m", "bench.proxy.crowd", "--proxy", discovery, "--count", str(count)
+        clock = cpu_clock(proxy.process.pid)
+        idle = await _share(clock)
+        async with running("crowd", *command):
+            await _all_known(proxy.facts["http_address"], count)
+            return await _share(clock) - idle
+
+
+async def _share(clock: int) -> float:
+    await asyncio.sleep(SETTLE_S)
+    before, since = time.clock_gettime(clock), time.perf_counter()
+    await asyncio.sleep(WINDOW_S)
+    return (time.clock_gettime(clock) - before) / (time.perf_counter() - since)
+
+
+async def _all_known(address: str, count: int) -> None:
+    async with aiohttp.ClientSession() as session, asyncio.timeout(30):
+        while True:
+            async with session.get(f"http://{address}/metrics") as answer:
+                lines = (await answer.text()).splitlines()
+            known = [line for line in lines if line.startswith("pdserve_proxy_nodes{")]
+            if sum(float(line.rpartition(" ")[2]) for line in known) == count:
+                return
+            await asyncio.sleep(0.2)
+
+
+def main() -> None:
+    """Announce so many nodes, each with a socket of its own, spread over every second."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--proxy", required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--supervisor-fd", type=int, required=True)
+    options = parser.parse_args()
+    end_with(options.supervisor_fd)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _announce(options.proxy, options.count, options.supervisor_fd)
+
+
+def _announce(proxy: str, count: int, supervisor: int) -> None:
+    context = zmq.Context[zmq.Socket[bytes]]()
+    context.set(zmq.MAX_SOCKETS, 2 * count)
+    frames, dealers = [pack(to_map(one)) for one in crowd(count)], list[zmq.Socket[bytes]]()
+    for _ in frames:
+        dealers.append(context.socket(zmq.DEALER))
+        dealers[-1].connect(f"tcp://{proxy}")
+    tell(supervisor, count=str(count))
+    begun, pairs = time.monotonic(), list(zip(dealers, frames, strict=True))
+    for turn in numbers():
+        dealer, frame = pairs[turn % count]
+        dealer.send(frame, zmq.NOBLOCK)
+        time.sleep(max(0.0, begun + turn * BEAT_S / count - time.monotonic()))
+
+
+if __name__ == "__main__":
+    main()

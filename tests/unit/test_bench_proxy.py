@@ -1,0 +1,53 @@
+"""What one request and one token cost is told from two lengths of answers."""
+
+import pytest
+
+from bench.proxy.answers import Done
+from bench.proxy.figures import Costs, Firsts, Work, verdict
+from bench.proxy.node import Stream
+from engine.request import FinishReason, RequestId
+
+
+def window(**given: object) -> Done:
+    said = {"started": 10, "ended": 10, "events": 0, "tokens": 0, "reads": 0, "seconds": 1.0}
+    return Done(**{"firsts": [], "cpu_s": {}, "own_cpu_s": 0.0, **said, **given})  # type: ignore[arg-type]
+
+
+def test_two_lengths_tell_a_request_from_its_tokens() -> None:
+    short = Work(requests=100, tokens=800, cpu_s=100 * 500e-6 + 800 * 50e-6)
+    long = Work(requests=30, tokens=3840, cpu_s=30 * 500e-6 + 3840 * 50e-6)
+    costs = Costs.of(short, long)
+    assert costs.request_s == pytest.approx(500e-6)
+    assert costs.token_s == pytest.approx(50e-6)
+
+
+def test_a_request_that_a_window_cuts_counts_half() -> None:
+    done = window(started=12, ended=9, tokens=40, events=50, cpu_s={"7": 0.5})
+    assert Work.of(done, 7) == Work(10.5, 40, 0.5)
+    assert Work.of(done, 7, by_event=True).tokens == 50
+
+
+def test_what_is_added_is_beyond_the_same_share_of_the_other() -> None:
+    assert Firsts(0.75, 2.5).beyond(Firsts(0.5, 1.5)) == Firsts(0.25, 1.0)
+
+
+def test_reached_is_at_most_what_was_asked_for() -> None:
+    assert verdict("x", 60e-6, 60e-6, 1e6, "us") == "x: 60.00 us, at most 60 asked for: reached"
+    assert verdict("x", 61e-6, 60e-6, 1e6, "us").endswith("not reached")
+
+
+def test_a_scripted_stream_says_what_a_node_would() -> None:
+    from api.generated import decode_event
+    from api.generator import TokenEvent
+
+    stream = Stream(RequestId("r"), (5, 6), wanted=3)
+    (first, second), more = stream.more(2)
+    assert more
+    assert [*decode_event(first[:-2]), *decode_event(second[:-2])] == [
+        TokenEvent((5,)),
+        TokenEvent((6,)),
+    ]
+    (last,), more = stream.more(2)
+    assert not more
+    _, token = last.split(b"\n\n")[:2]
+    assert list(decode_event(token)) == [TokenEvent((5,), FinishReason.LENGTH)]
