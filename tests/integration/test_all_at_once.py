@@ -13,8 +13,8 @@ import pytest
 from engine.request import Request, RequestId, Sampling
 from kv_transfer.checking import Level
 from kv_transfer.faults import Cut, Fault, Mishap, On, Step
-from proxy.routing import conversations
 from proxy.errors import NodeFailed, NoNodeAvailable
+from proxy.routing import conversations
 from tests.fakes.cluster import Cluster
 from tests.fakes.drafter import Oracle
 from tests.fakes.engine import FakeEngine
