@@ -66,6 +66,7 @@ class _Error(msgspec.Struct):
     param: str | None = None
     parked: bool = False
     no_room: bool = False
+    leaving: bool = False
 
 
 class _Extra(msgspec.Struct, omit_defaults=True):
@@ -121,6 +122,7 @@ def decode_event(frame: bytes) -> Sequence[Event]:
                 *(failed.message, retryable, failed.by_peer, failed.param),
                 parked=failed.parked,
                 no_room=failed.no_room,
+                leaving=failed.leaving,
             )
         )
     return events
@@ -181,7 +183,7 @@ def _chunk(
         case FailedEvent():
             code = BAD_GATEWAY if event.retryable else BAD_REQUEST
             said = event.reason, code, event.retryable, event.by_peer, event.param
-            return _Chunk(error=_Error(*said, event.parked, event.no_room))
+            return _Chunk(error=_Error(*said, event.parked, event.no_room, event.leaving))
 
 
 def _prompt_chunk(event: PromptEvent, *, compact: bool) -> _Chunk:

@@ -12,7 +12,7 @@ from deploy.config import StatusConfig
 from discovery.registration import Load, State
 
 ANSWER_S = 5.0
-UNKNOWN = "-"
+UNKNOWN, CLOSED = "-", "closed"
 HEADINGS = (
     *("KIND", "ADDRESS", "STATE", "MODEL", "WAITING", "RUNNING", "KV BLOCKS", "HEARD"),
     *("FAILED", "NODE"),
@@ -29,7 +29,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     state: State
     load: Load
     heard_s_ago: float
-    suspect: bool
+    breaker: str
     failures: int
     misfit: str | None
 
@@ -96,7 +96,7 @@ def _state(node: NodeStatus) -> str:
     """What keeps it from work goes before what it says itself."""
     if node.misfit:
         return "fits nobody"
-    return "suspect" if node.suspect else node.state.value
+    return node.state.value if node.breaker == CLOSED else f"breaker {node.breaker}"
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:

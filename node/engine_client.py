@@ -142,7 +142,9 @@ class EngineClient:
 
     def dismiss(self) -> None:
         """Whoever still listens goes elsewhere; KV that was to come is still on offer."""
-        self._tell_all(FailedEvent("the node is stopping", retryable=True, parked=True))
+        self._tell_all(
+            FailedEvent("the node is stopping", retryable=True, parked=True, leaving=True)
+        )
 
     async def stop(self) -> None:
         """End the process; what it holds for others is given up."""

@@ -70,7 +70,10 @@ def _tell(app: Quart, door: Observed, served: Served, clock: Callable[[], float]
     @app.get("/status")
     async def tell_status() -> Response:
         now, in_flight = clock(), metrics.requests_in_flight
-        said = cluster_status(registry, now=now, in_flight=in_flight, generates=generates)
+        health_of = door.pipeline.health
+        said = cluster_status(
+            registry, health_of, now=now, in_flight=in_flight, generates=generates
+        )
         return _json(said)
 
     @app.get("/metrics")

@@ -26,6 +26,7 @@ from proxy.admin.guard import Guard
 from proxy.admin.status import shortest_context
 from proxy.app import create_app
 from proxy.config import ProxyConfig
+from proxy.health.health import Health
 from proxy.nodes.client import SILENCE_S, HttpNodeClient, open_session
 from proxy.nodes.instances import Instances
 from proxy.observing.metrics import ProxyMetrics
@@ -89,15 +90,17 @@ def build(
     served: Served,
 ) -> Quart:
     """The app of these settings."""
+    health = Health(registry)
     pipeline = Pipeline(
         registry,
         _policy(config),
         client,
+        health,
         tries=config.tries,
         recovery_wait_s=config.recovery_wait_s,
     )
     pooling = PoolingPipeline(pipeline, client)
-    door = Observed(pipeline, ProxyMetrics(registry), config.names[0], pooling)
+    door = Observed(pipeline, ProxyMetrics(registry, health), config.names[0], pooling)
     guard = Guard(config.api_key, config.admin_api_key)
     return create_app(door, served, instances, guard)
 

@@ -9,7 +9,7 @@ from api.generator import PooledEvent
 from discovery.registration import Role
 from discovery.registry import Node
 from engine.request import PoolingRequest, Request
-from proxy.errors import NodeFailed, NoNodeAvailable
+from proxy.errors import NodeFailed, NoNodeAvailable, ProxyExhausted
 from proxy.pipeline import LOOK_AGAIN_S, Pipeline
 
 LOOK_AFTER_S = 1.0
@@ -27,8 +27,9 @@ class PoolingClient(Protocol):
 @dataclass(slots=True)
 class _Tries:
     count: int = 0
-    failure: NodeFailed | None = None
-    failed: set[str] = field(default_factory=set)  # nodes that did not even answer
+    begun: float = 0.0  # when the latest did
+    failure: NodeFailed | ProxyExhausted | None = None
+    failed: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,33 +51,47 @@ class PoolingPipeline:
         while True:
             try:
                 node = await self._choose(requests[0], tries)
-                return await self._watched(node, self.client.pool(node, requests))
-            except NodeFailed as failure:
+                pooled = await self._watched(node, self.client.pool(node, requests))
+            except (NodeFailed, ProxyExhausted) as failure:
                 self._note(tries, failure)
+                self.pipeline.health.retries[failure.cause] += 1
             except NoNodeAvailable as nobody:
                 raise (tries.failure or nobody) from nobody
+            else:
+                health, now = self.pipeline.health, self.pipeline.clock()
+                health.worked(node, begun=tries.begun, now=now)
+                return pooled
 
     async def _choose(self, request: PoolingRequest, tries: _Tries) -> Node:
         """Where there is no node, wait for one as long as that makes sense."""
         pipeline = self.pipeline
+        if tries.count > 1 or (tries.count and not self._candidates(tries)):
+            await pipeline.sleep(pipeline.backoff.delay_s(tries.count))
         since = pipeline.clock()
         like = Request(request.request_id, request.prompt, cache_salt=request.cache_salt)
         while True:
             if nodes := self._candidates(tries):
+                tries.begun = pipeline.clock()
                 return pipeline.policy.choose(nodes, like, partner=None)
             if pipeline.clock() - since >= self._worth_waiting_s(tries):
                 raise NoNodeAvailable("no prefill node is available")
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def _candidates(self, tries: _Tries) -> Sequence[Node]:
-        """A suspect one, if it has not failed this very request, is better than none."""
-        registry, now = self.pipeline.registry, self.pipeline.clock()
-        for suspect in (False, True):
-            for role in (Role.PREFILL, Role.DECODE):
-                nodes = registry.nodes(role, now=now, suspect=suspect)
-                if found := [one for one in nodes if one.node_id not in tries.failed]:
-                    return found
-        return ()
+        """One that is left alone, if it has not failed this very request, is better than none;
+        one that has is asked again when its breaker lets somebody try.
+        """
+        registry, health, now = (
+            self.pipeline.registry,
+            self.pipeline.health,
+            self.pipeline.clock(),
+        )
+        nodes = {role: registry.nodes(role, now=now) for role in Role}
+        well = [health.well(nodes[role], now=now) for role in (Role.PREFILL, Role.DECODE)]
+        for found in (*well, *nodes.values()):
+            if untried := [one for one in found if one.node_id not in tries.failed]:
+                return untried
+        return next(filter(None, well), ())
 
     def _worth_waiting_s(self, tries: _Tries) -> float:
         pipeline = self.pipeline
@@ -94,18 +109,19 @@ class PoolingPipeline:
                 await asyncio.wait([asked], timeout=self.look_after_s)
                 known = self.pipeline.registry.at(node.registration.http_address)
                 if not asked.done() and (known is None or known.node_id != node.node_id):
-                    raise NodeFailed(node.node_id, "it is gone", retryable=True)
+                    raise NodeFailed(node.node_id, "it is gone")
             return asked.result()
         finally:
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
 
-    def _note(self, tries: _Tries, failure: NodeFailed) -> None:
-        if not failure.retryable:
-            raise failure
-        self.pipeline.registry.suspect(failure.node_id)
+    def _note(self, tries: _Tries, failure: NodeFailed | ProxyExhausted) -> None:
         tries.failure, tries.count = failure, tries.count + 1
-        if not failure.answered:
+        if isinstance(failure, NodeFailed):
+            if not failure.retryable:
+                raise failure
+            now = self.pipeline.clock()
+            self.pipeline.health.failed(failure, begun=tries.begun, now=now)
             tries.failed.add(failure.node_id)
         if tries.count >= self.pipeline.tries:
             raise failure

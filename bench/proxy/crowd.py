@@ -19,6 +19,7 @@ from discovery.registration import BEAT_S, Layout, Load, Registration, Role, pac
 from discovery.registry import Node, Registry
 from engine.request import Request, RequestId
 from proxy.attempt.progress import Progress
+from proxy.health.health import Health
 from proxy.pipeline import Pipeline
 from proxy.routing.pairing import differ
 from proxy.routing.policies import LeastLoaded, Policy, RoundRobin
@@ -62,7 +63,8 @@ def plans(count: int) -> Iterator[tuple[str, float]]:
 
 
 def _median_plan(registry: Registry, policy: Policy, now: float) -> float:
-    pipeline = Pipeline(registry, TogetherPolicy(policy), _Nobody(), clock=lambda: now)
+    parts = TogetherPolicy(policy), _Nobody(), Health(registry)
+    pipeline = Pipeline(registry, *parts, clock=lambda: now)
     times = list[float]()
     for number in range(PLANS):
         progress = Progress(Request(RequestId(f"request-{number}"), PROMPT))

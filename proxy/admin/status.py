@@ -4,6 +4,8 @@ from typing import Any
 
 from discovery.registration import Role, to_map
 from discovery.registry import Node, Registry
+from proxy.health.breaker import BreakerState
+from proxy.health.health import Health, Pair
 
 OK, UNAVAILABLE = 200, 503
 
@@ -15,7 +17,7 @@ def health(
 
     A model that does not generate wants prefill nodes; others can stand in for them.
     """
-    counts = {role: len(_takes_work(registry, role, now)) for role in Role}
+    counts = {role: len(registry.nodes(role, now=now)) for role in Role}
     prefill, decode = counts[Role.PREFILL], counts[Role.DECODE]
     best, needed = (decode and prefill, decode) if generates else (prefill, prefill + decode)
     status = "ok" if best else "degraded" if needed else "unavailable"
@@ -24,7 +26,7 @@ def health(
 
 
 def cluster_status(
-    registry: Registry, *, now: float, in_flight: int, generates: bool = True
+    registry: Registry, breakers: Health, *, now: float, in_flight: int, generates: bool = True
 ) -> dict[str, Any]:
     """Everybody who is known; vLLM's four keys first."""
     nodes = registry.all()
@@ -39,8 +41,14 @@ def cluster_status(
         "decode_nodes": addresses[Role.DECODE],
         "status": health(registry, now=now, generates=generates)[1]["status"],
         "requests_in_flight": in_flight,
-        "nodes": [_describe(node, registry, now) for node in nodes],
+        "pairs": [_between(pair, state) for pair, state in breakers.pairs(now=now)],
+        "nodes": [_describe(node, registry, breakers, now) for node in nodes],
     }
+
+
+def _between(pair: Pair, state: BreakerState) -> dict[str, Any]:
+    """Two nodes between whom KV got lost."""
+    return {"prefill_node_id": pair[0], "decode_node_id": pair[1], "breaker": state.value}
 
 
 def shortest_context(registry: Registry, *, now: float) -> int | None:
@@ -49,18 +57,13 @@ def shortest_context(registry: Registry, *, now: float) -> int | None:
     Those without a partner get none while others have one. Where there is no decode node,
     prefill nodes still pool.
     """
-    nodes = _takes_work(registry, Role.DECODE, now) or _takes_work(registry, Role.PREFILL, now)
+    nodes = registry.nodes(Role.DECODE, now=now) or registry.nodes(Role.PREFILL, now=now)
     paired = [node for node in nodes if registry.has_partner(node, now=now)]
     lengths = [node.registration.max_model_len for node in paired or nodes]
     return min((length for length in lengths if length is not None), default=None)
 
 
-def _takes_work(registry: Registry, role: Role, now: float) -> tuple[Node, ...]:
-    well = registry.nodes(role, now=now)
-    return well or registry.nodes(role, now=now, suspect=True)
-
-
-def _describe(node: Node, registry: Registry, now: float) -> dict[str, Any]:
+def _describe(node: Node, registry: Registry, breakers: Health, now: float) -> dict[str, Any]:
     said, misfit = node.registration, registry.misfit(node)
     return {
         "role": said.type.name.lower(),
@@ -73,9 +76,9 @@ def _describe(node: Node, registry: Registry, now: float) -> dict[str, Any]:
         "state": said.state.value,
         "load": to_map(said).get("load", {}),
         "heard_s_ago": round(now - node.heard_at, 3),
-        "suspect": node.suspect,
+        "breaker": breakers.state(node, now=now).value,
         "static": node.static,
-        "failures": registry.failures[said.http_address],
+        "failures": breakers.failures[said.http_address],
         "fits": misfit is None,
         "misfit": misfit,
     }

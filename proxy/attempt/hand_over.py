@@ -17,6 +17,7 @@ from proxy.attempt.legs import Legs, News
 from proxy.attempt.progress import unscored
 from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
+from proxy.health.health import Health
 from proxy.routing.policies import Policy
 
 
@@ -38,12 +39,14 @@ class HandOver:
 
     client: NodeClient
     registry: Registry
+    health: Health
     policy: Policy
     clock: Callable[[], float]
     request: Request
     relay: Relay
     legs: Legs
     orphan_s: float
+    begun: float  # the attempt's
     _tried: set[str] = field(default_factory=set)  # they had no room
     _failed: set[str] = field(default_factory=set)
     _since: float | None = None  # when decode was asked first
@@ -76,7 +79,7 @@ class HandOver:
         """
         relay = self.relay
         if relay.ignored:
-            self.registry.suspect(relay.ignored.node_id)
+            self.health.failed(relay.ignored, begun=self.begun, now=self.clock())
             relay.ignored = None
         if relay.lingers and relay.plan.prefill:
             relay.parted = True
@@ -122,5 +125,7 @@ class HandOver:
     def _partners(self) -> Sequence[Node]:
         """The decode nodes that may fetch this KV."""
         assert self.relay.plan.prefill
-        partners = self.registry.partners(self.relay.plan.prefill, now=self.clock())
-        return [one for one in partners if one.ours and one.node_id not in self._failed]
+        now = self.clock()
+        partners = self.registry.partners(self.relay.plan.prefill, now=now)
+        untold = [one for one in partners if one.ours and one.node_id not in self._failed]
+        return self.health.well(untold, now=now)

@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from api.generator import Event, PromptEvent, TokenEvent
+from discovery.registry import Node
 from engine.request import Request
-from proxy.errors import NodeFailed
+from proxy.errors import NodeFailed, ProxyExhausted
+
+MOST_LOST = 2
 
 
 def unscored(request: Request) -> Request:
@@ -26,8 +29,11 @@ class Progress:
     prompted: bool = False
     scored: bool = False  # the prompt's log-probabilities were said
     tries: int = 0  # since the last token
-    failure: NodeFailed | None = None
+    begun: float = 0.0  # when the latest try did
+    failure: NodeFailed | ProxyExhausted | None = None
     failed: set[str] = field(default_factory=set)  # nodes that did not even answer
+    met: set[str] = field(default_factory=set)  # those that failed since the last token
+    pairs: set[tuple[str, str]] = field(default_factory=set)  # KV got lost between them
 
     def rest(self) -> Request:
         """The request as the next try has to continue it."""
@@ -41,9 +47,34 @@ class Progress:
         if isinstance(event, TokenEvent):
             self.tokens += event.tokens
             self.tries = 0
+            if self.met:
+                self.met.clear()
         if isinstance(event, PromptEvent):
             scores = bool(event.logprobs) and not self.scored
             new, self.prompted = scores or not self.prompted, True
             self.scored = self.scored or scores
             return new
         return True
+
+    def met_with(self, failure: NodeFailed | ProxyExhausted) -> None:
+        """Book a try that came to nothing: others are asked first from now on."""
+        self.failure, self.tries = failure, self.tries + 1
+        if isinstance(failure, ProxyExhausted):
+            return
+        if failure.pair is not None:
+            self.pairs.add(failure.pair)
+            return
+        self.met.add(failure.node_id)
+        if not failure.answered:
+            self.failed.add(failure.node_id)
+
+    def may(self, prefill: Node, decode: Node) -> bool:
+        """Whether neither it nor what lies between the two has failed this request.
+
+        Whose KV got lost twice does without a hand-over.
+        """
+        return (
+            len(self.pairs) < MOST_LOST
+            and prefill.node_id not in self.met
+            and (prefill.node_id, decode.node_id) not in self.pairs
+        )

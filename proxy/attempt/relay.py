@@ -23,7 +23,7 @@ from api.generator import (
 from discovery.registry import Node
 from kv_transfer.ticket import KvTicket
 from proxy.attempt.legs import News
-from proxy.errors import NodeFailed
+from proxy.errors import Cause, NodeFailed
 from proxy.routing.policies import Plan
 
 LINGERING_TOKENS = 8  # of decode: by then prefill has long heard that its KV was fetched
@@ -131,9 +131,9 @@ class Relay:
         return NodeFailed(
             blamed.node_id,
             event.reason,
+            _cause(event),
             retryable=event.retryable,
-            answered=True,
-            no_room=event.no_room,
+            pair=self.plan.pair if event.by_peer else None,
             param=event.param,
         )
 
@@ -169,7 +169,16 @@ class Relay:
             self.given += event.tokens[known:]
         elif event.tokens[:known] != self.given[before : before + known]:
             other = f"goes on from {event.tokens[:known]}, given was {self.given[before:]}"
-            raise NodeFailed(node.node_id, other, retryable=True, answered=True)
+            raise NodeFailed(node.node_id, other, Cause.DIFFERS)
         if fresh or self.finished:
             tokens, logprobs = event.tokens[known:], event.logprobs[known:]
             yield TokenEvent(tokens, event.finish, event.stop_reason, logprobs)
+
+
+def _cause(event: FailedEvent) -> Cause:
+    """Who is full, or stops, has done nothing wrong."""
+    if event.no_room:
+        return Cause.NO_ROOM
+    if event.leaving:
+        return Cause.LEAVING
+    return Cause.PAIR if event.by_peer else Cause.TOLD

@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from discovery.registration import Role
 from discovery.registry import Registry
+from proxy.health.health import Health
 from proxy.observing.story import Story
+from proxy.observing.troubles import Troubles
 
 PREFIX = "pdserve_proxy_"
 FIRST_TOKEN_S = (
@@ -26,15 +28,15 @@ STAGE_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 class ProxyMetrics:
     """One proxy's numbers, in a registry of their own."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, health: Health) -> None:
         self.requests_in_flight = 0
         self.all = CollectorRegistry()
         self.all.register(_Cluster(registry, self))
+        self.all.register(Troubles(health, PREFIX))
         self._requests = self._counter("requests", "HTTP answers", "endpoint", "status")
         self._answers = self._counter("answers", "Choices by their end", "finish")
         self._tokens = self._counter("tokens", "Tokens of requests", "kind")
         self._tries = self._counter("tries", "Attempts to carry out a request")
-        self._retries = self._counter("retries", "Attempts after the first")
         self._moves = self._counter("moves", "Hand-overs that went on at another decode node")
         self._first = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_S)
         self._duration = self._histogram("request_duration_seconds", DURATION_S)
@@ -52,7 +54,6 @@ class ProxyMetrics:
         self._tokens.labels("fetched").inc(story.fetched_tokens)
         self._tokens.labels("output").inc(story.output_tokens)
         self._tries.inc(story.tries)
-        self._retries.inc(max(0, story.tries - 1))
         self._moves.inc(story.moves)
         self._duration.observe(story.duration_s)
         if story.first_token_s is not None:
@@ -94,8 +95,3 @@ class _Cluster(Collector):
         for role in Role:
             nodes.add_metric([role.name.lower()], known.count(role))
         yield nodes
-        name, help_text = PREFIX + "node_failures", "Calls that failed, by address"
-        failures = CounterMetricFamily(name, help_text, labels=["node"])
-        for address, count in self.registry.failures.items():
-            failures.add_metric([address], count)
-        yield failures

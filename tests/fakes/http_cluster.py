@@ -14,6 +14,7 @@ from api.tokenizing import TextCodec
 from discovery.registry import Registry
 from proxy.admin.guard import Guard
 from proxy.app import create_app
+from proxy.health.health import Health
 from proxy.nodes.client import HttpNodeClient, open_session
 from proxy.nodes.instances import Instances
 from proxy.observing.metrics import ProxyMetrics
@@ -53,6 +54,10 @@ class HttpCluster:
         async with self.session.get(f"http://{self.url}{path}", headers=headers) as answer:
             return answer.status, await answer.read()
 
+    @property
+    def health(self) -> Health:
+        return self.door.pipeline.health
+
     async def settled(self) -> int:
         """Blocks that are still taken when all streams are closed."""
         async with asyncio.timeout(PATIENCE_S):
@@ -87,15 +92,17 @@ async def http_cluster(
                 registry.apply(node.registration, now=time.monotonic())
         session = await stack.enter_async_context(open_session())
         client = HttpNodeClient(session)
+        health = Health(registry)
         pipeline = Pipeline(
             registry,
             RoundRobin(),
             client,
+            health,
             tries=tries,
             recovery_wait_s=recovery_wait_s,
         )
         pooling = PoolingPipeline(pipeline, client)
-        door = Observed(pipeline, ProxyMetrics(registry), "tiny", pooling)
+        door = Observed(pipeline, ProxyMetrics(registry, health), "tiny", pooling)
         served = Served(("tiny",), codec or byte_level(), lambda: CONTEXT)
         stack.callback(served.grammars.close)
         instances = Instances(session, registry, beat_s=0.01)

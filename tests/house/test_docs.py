@@ -26,6 +26,7 @@ from node.config import NodeConfig, ServingOptions
 from node.metrics import NodeMetrics
 from proxy.admin.status import cluster_status
 from proxy.config import ProxyConfig
+from proxy.health.health import Health
 from proxy.observing.metrics import ProxyMetrics
 
 ROOT = Path(__file__).parents[2]
@@ -164,14 +165,14 @@ def test_metrics_are_those_that_are_scraped() -> None:
     page = read("docs/reference/metrics.md")
     for heading, registry in (
         ("Of a node", NodeMetrics().registry),
-        ("Of the proxy", ProxyMetrics(Registry()).all),
+        ("Of the proxy", ProxyMetrics(Registry(), Health(Registry())).all),
     ):
         told = {(row["metric"].strip("`"), row["kind"]) for row in table(page, heading)}
         assert told == set(metrics_of(registry))
 
 
 def test_pages_name_no_metric_that_is_not_there() -> None:
-    registries = NodeMetrics().registry, ProxyMetrics(Registry()).all
+    registries = NodeMetrics().registry, ProxyMetrics(Registry(), Health(Registry())).all
     known = {name for registry in registries for name, _ in metrics_of(registry)}
     named = {name for page in NAMES for name in re.findall(r"\bpdserve_[a-z_]+\b", read(page))}
     assert named <= known
@@ -187,7 +188,7 @@ def test_every_field_on_the_wire_is_on_its_page(page: str) -> None:
 def test_every_key_of_the_status_is_on_the_page() -> None:
     registry = Registry()
     registry.apply(Registration(Role.DECODE, "host:1", "host:2"), now=0.0)
-    status = cluster_status(registry, now=0.0, in_flight=0)
+    status = cluster_status(registry, Health(registry), now=0.0, in_flight=0)
     keys = {*status, *status["nodes"][0]}
     assert keys <= set(SPAN.findall(read("docs/reference/api.md")))
 

@@ -62,11 +62,13 @@ async def test_corrupt_kv_is_tried_elsewhere_where_a_leg_is_to_fail() -> None:
 
 
 async def test_where_all_kv_is_corrupt_no_answer_is_garbage() -> None:
-    """Whose KV is bad is left alone, until who decodes has nobody to ask (vllm#52276)."""
+    """A pair whose KV is bad is left alone, until there is nobody to ask (vllm#52276)."""
     cluster, asked = Cluster(x=2, recompute=False, engine=small), request()
     corrupt(cluster)
     assert await cluster.ask(asked) == alone(asked)
-    assert cluster.suspects == ["p0", "p1"]
+    lost = sorted(pair for pair, _ in cluster.health.pairs(now=cluster.now))
+    assert lost == [("p0", "d0"), ("p1", "d0")]
+    assert cluster.suspects == []
     assert cluster.decodes[0].loop.load_failures == {"corrupt": 2}
     cluster.settle()
     assert cluster.leaked_blocks == 0

@@ -67,7 +67,7 @@ async def test_a_completion_is_what_the_model_alone_says(x: int) -> None:
         assert (status, read(data)["choices"][0]["token_ids"]) == (200, expected())
         _, data = await proxy.post(COMPLETIONS, body(stream=True))
         assert tokens_of(frames(data)) == expected()
-        assert not proxy.registry.failures
+        assert not proxy.health.failures
         assert await proxy.settled() == 0
 
 
@@ -163,7 +163,7 @@ async def test_metrics_count_what_happened() -> None:
         f'{p}tokens_total{{kind="prompt"}} 6.0',
         f'{p}tokens_total{{kind="output"}} 12.0',
         f"{p}tries_total 2.0",
-        f"{p}retries_total 1.0",
+        f'{p}retries_total{{reason="told"}} 1.0',
         f"{p}requests_in_flight 0.0",
         f"{p}time_to_first_token_seconds_count 1.0",
         f"{p}request_duration_seconds_count 1.0",

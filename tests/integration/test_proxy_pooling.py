@@ -1,6 +1,7 @@
 """Vectors through a proxy: from prefill nodes, whatever becomes of one of them."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -9,12 +10,13 @@ import pytest
 from api.generator import PooledEvent
 from discovery.registry import Node, Registry
 from engine.request import PoolingRequest, RequestId
+from proxy.errors import NodeFailed
 from proxy.pooling import PoolingPipeline
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine
 from tests.fakes.http import Json
 from tests.fakes.http_cluster import HttpCluster, http_cluster
-from tests.fakes.node import Ill
+from tests.fakes.node import FakeNode, Ill
 from tests.fakes.text import byte_level
 
 INPUTS = [[1, number] for number in range(100)]
@@ -58,7 +60,7 @@ async def test_a_node_that_dies_is_answered_for_by_another(tick: int, ill: Ill) 
     async with http_cluster(cluster) as proxy:
         status, body = await ask(proxy)
         assert (status, vectors(body)) == (200, WANTED)
-        assert proxy.registry.failures
+        assert proxy.health.failures
         assert not cluster.decodes[0].legs
         assert await proxy.settled() == 0
 
@@ -85,7 +87,7 @@ async def test_what_the_node_refuses_is_refused_and_nobody_else_is_asked() -> No
         assert status == 400
         assert "40" in body["error"]["message"]
         assert sum(node.legs for node in cluster.prefills) == 1
-        assert not proxy.registry.failures
+        assert not proxy.health.failures
         assert await proxy.settled() == 0
 
 
@@ -142,12 +144,18 @@ async def test_answers_are_counted_and_told(caplog: pytest.LogCaptureFixture) ->
     assert "endpoint=/v1/embeddings model=tiny prompts=2 prompt_tokens=3" in caplog.text
 
 
-async def test_a_suspect_node_is_left_alone_while_another_is_well() -> None:
+def fails(proxy: HttpCluster, node: FakeNode) -> None:
+    """A call to it broke off just now."""
+    failure, now = NodeFailed(node.node_id, "connection lost"), time.monotonic()
+    proxy.health.failed(failure, begun=now, now=now)
+
+
+async def test_a_node_that_failed_is_left_alone_while_another_is_well() -> None:
     cluster = Cluster(1, 1)
     async with http_cluster(cluster) as proxy:
-        proxy.registry.suspect(cluster.prefills[0].node_id)
+        fails(proxy, cluster.prefills[0])
         assert (await ask(proxy, [[1]]))[0] == 200
         assert (cluster.prefills[0].legs, cluster.decodes[0].legs) == (0, 1)
-        proxy.registry.suspect(cluster.decodes[0].node_id)
+        fails(proxy, cluster.decodes[0])
         assert (await ask(proxy, [[1]]))[0] == 200
         assert cluster.prefills[0].legs == 1

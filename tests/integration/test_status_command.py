@@ -11,6 +11,8 @@ import pytest
 from discovery.registration import Load, Registration, Role, State
 from discovery.registry import Registry
 from proxy.admin.status import cluster_status
+from proxy.errors import NodeFailed
+from proxy.health.health import Health
 from tests.fakes.raw_http import CUT, Step, answer, raw_server
 
 ROOT = Path(__file__).parents[2]
@@ -18,16 +20,16 @@ MAIN = "from deploy.cli import main; main()"
 P, D = Role.PREFILL, Role.DECODE
 TABLE = """\
 ok, 7 requests in flight
-KIND     ADDRESS  STATE        MODEL  WAITING  RUNNING  KV BLOCKS  HEARD      FAILED  NODE
-prefill  p:1      ready        llama  1        2        1/4        2.0 s ago  0       n0
-decode   d:1      suspect      llama  0        0        0/9        2.0 s ago  1       n1
-decode   d:2      draining     llama  -        -        -          2.0 s ago  0       n2
-prefill  p:2      fits nobody  other  -        -        -          2.0 s ago  0       n3
-p:2: model is other here and llama on d:2
+KIND     ADDRESS  STATE         MODEL  WAITING  RUNNING  KV BLOCKS  HEARD      FAILED  NODE
+prefill  p:1      ready         llama  1        2        1/4        2.0 s ago  0       n0
+decode   d:1      breaker open  llama  0        0        0/9        2.0 s ago  1       n1
+decode   d:2      draining      llama  -        -        -          2.0 s ago  0       n2
+prefill  p:2      fits nobody   other  -        -        -          2.0 s ago  0       n3
+p:2: model is other here and llama on d:1
 """
 
 
-def cluster() -> Registry:
+def cluster() -> tuple[Registry, Health]:
     registry = Registry()
     for one in (
         Registration(P, "p:1", "h:0", "n0", "llama", load=Load(1, 2, 3, 4)),
@@ -36,12 +38,13 @@ def cluster() -> Registry:
         Registration(P, "p:2", "h:0", "n3", "other"),
     ):
         registry.apply(one, now=0)
-    registry.suspect("n1")
-    return registry
+    health = Health(registry)
+    health.failed(NodeFailed("n1", "connection lost"), begun=0, now=0)
+    return registry, health
 
 
-def told(registry: Registry) -> bytes:
-    return answer(200, cluster_status(registry, now=2, in_flight=7))
+def told(registry: Registry, health: Health) -> bytes:
+    return answer(200, cluster_status(registry, health, now=2, in_flight=7))
 
 
 async def pdserve_status(*words: str) -> subprocess.CompletedProcess[str]:
@@ -55,24 +58,24 @@ async def test_all_that_is_known_of_a_node_is_in_its_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # is not asked
-    async with raw_server([told(cluster())]) as proxy:
+    async with raw_server([told(*cluster())]) as proxy:
         ran = await pdserve_status("--url", f"http://{proxy.address}/")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, TABLE, "")
     assert proxy.heads[0].startswith("GET /status HTTP/1.1")
 
 
 async def test_json_is_what_the_proxy_said() -> None:
-    registry = cluster()
-    async with raw_server([told(registry)]) as proxy:
+    known = cluster()
+    async with raw_server([told(*known)]) as proxy:
         ran = await pdserve_status("--url", f"http://{proxy.address}", "--json")
-    said = cluster_status(registry, now=2, in_flight=7)
+    said = cluster_status(*known, now=2, in_flight=7)
     assert (ran.returncode, msgspec.json.decode(ran.stdout)) == (0, said)
 
 
 async def test_a_cluster_that_is_not_well_is_shown_and_ends_with_1() -> None:
     registry = Registry()
     registry.apply(Registration(D, "d:1", "h:0", "n1"), now=0)
-    async with raw_server([told(registry)]) as proxy:
+    async with raw_server([told(registry, Health(registry))]) as proxy:
         ran = await pdserve_status("--url", f"http://{proxy.address}")
     assert ran.returncode == 1
     assert ran.stdout.startswith("degraded, 7 requests in flight\n")
@@ -80,7 +83,7 @@ async def test_a_cluster_that_is_not_well_is_shown_and_ends_with_1() -> None:
 
 
 async def test_a_key_is_shown_to_a_proxy_that_wants_one() -> None:
-    async with raw_server([told(cluster())]) as proxy:
+    async with raw_server([told(*cluster())]) as proxy:
         await pdserve_status("--url", f"http://{proxy.address}", "--api-key", "sesame")
     assert "Authorization: Bearer sesame" in proxy.heads[0]
 

@@ -13,7 +13,7 @@ from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import FinishReason, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket, to_params
-from proxy.errors import NodeFailed
+from proxy.errors import Cause, NodeFailed
 from proxy.nodes.client import HttpNodeClient, open_session
 from tests.fakes.raw_http import (
     CUT,
@@ -143,24 +143,24 @@ async def test_a_held_leg_without_a_ticket_ended_too_early() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "retryable", "answered", "reason"),
+    ("status", "body", "retryable", "cause", "reason"),
     [
-        (400, {"error": {"message": "too long"}}, False, False, "too long"),
-        (400, "what?", False, False, "it answered with status 400"),
-        (413, {}, False, False, "it answered with status 413"),
-        (422, {"message": "no list"}, False, False, "no list"),
-        (401, {}, True, False, "n0: it answered with status 401"),
-        (503, {"error": {"message": "draining"}}, True, True, "n0: draining"),
-        (500, {"error": {"message": "oops"}}, True, False, "n0: oops"),
-        (404, {"message": "Not Found"}, True, False, "n0: Not Found"),
-        (302, {}, True, False, "n0: it answered with status 302"),
+        (400, {"error": {"message": "too long"}}, False, Cause.REFUSED, "too long"),
+        (400, "what?", False, Cause.REFUSED, "it answered with status 400"),
+        (413, {}, False, Cause.REFUSED, "it answered with status 413"),
+        (422, {"message": "no list"}, False, Cause.REFUSED, "no list"),
+        (401, {}, True, Cause.REFUSED, "n0: it answered with status 401"),
+        (503, {"error": {"message": "draining"}}, True, Cause.BUSY, "n0: draining"),
+        (500, {"error": {"message": "oops"}}, True, Cause.TOLD, "n0: oops"),
+        (404, {"message": "Not Found"}, True, Cause.REFUSED, "n0: Not Found"),
+        (302, {}, True, Cause.REFUSED, "n0: it answered with status 302"),
     ],
 )
 async def test_refusals(
-    status: int, body: object, retryable: bool, answered: bool, reason: str
+    status: int, body: object, retryable: bool, cause: Cause, reason: str
 ) -> None:
     failed = await failure([answer(status, body)])
-    assert (failed.retryable, failed.answered) == (retryable, answered)
+    assert (failed.retryable, failed.cause) == (retryable, cause)
     assert str(failed) == reason
 
 

@@ -7,6 +7,8 @@ import pytest
 from discovery.registration import Load, Registration, Role, State
 from discovery.registry import Registry
 from proxy.admin.status import cluster_status, health, shortest_context
+from proxy.errors import NodeFailed
+from proxy.health.health import Health
 
 
 def known(*roles: Role, **more: Any) -> Registry:  # noqa: ANN401
@@ -15,6 +17,10 @@ def known(*roles: Role, **more: Any) -> Registry:  # noqa: ANN401
         one = Registration(role, f"h:{i}", "h:0", f"n{i}", "m", "f", **more)
         registry.apply(one, now=0)
     return registry
+
+
+def told(registry: Registry, **more: Any) -> Any:  # noqa: ANN401
+    return cluster_status(registry, Health(registry), **more)
 
 
 P, D = Role.PREFILL, Role.DECODE
@@ -49,18 +55,12 @@ def test_what_makes_vectors_only_wants_prefill_nodes(
 ) -> None:
     code, body = health(known(*roles), now=0, generates=False)
     assert (code, body["status"]) == (status, said)
-    whole = cluster_status(known(*roles), now=0, in_flight=0, generates=False)
+    whole = told(known(*roles), now=0, in_flight=0, generates=False)
     assert whole["status"] == said
 
 
 def test_without_decode_nodes_the_prefill_nodes_say_how_long_a_prompt_may_be() -> None:
     assert shortest_context(known(P, max_model_len=9), now=0) == 9
-
-
-def test_a_suspect_decode_node_is_better_than_none() -> None:
-    registry = known(P, D)
-    registry.suspect("n1")
-    assert health(registry, now=0)[0] == 200
 
 
 def test_who_drains_or_is_late_answers_nothing() -> None:
@@ -70,12 +70,13 @@ def test_who_drains_or_is_late_answers_nothing() -> None:
 
 def test_status_has_vllms_keys_and_all_of_every_node() -> None:
     registry = known(P, D, load=Load(1, 2, 3, 4), max_model_len=99)
-    registry.suspect("n0")
-    told = cluster_status(registry, now=2, in_flight=7)
-    assert (told["prefill_node_count"], told["decode_node_count"]) == (1, 1)
-    assert (told["prefill_nodes"], told["decode_nodes"]) == (["h:0"], ["h:1"])
-    assert (told["status"], told["requests_in_flight"]) == ("ok", 7)
-    assert told["nodes"][0] == {
+    breakers = Health(registry)
+    breakers.failed(NodeFailed("n0", "connection lost"), begun=0, now=0)
+    said = cluster_status(registry, breakers, now=2, in_flight=7)
+    assert (said["prefill_node_count"], said["decode_node_count"]) == (1, 1)
+    assert (said["prefill_nodes"], said["decode_nodes"]) == (["h:0"], ["h:1"])
+    assert (said["status"], said["requests_in_flight"]) == ("ok", 7)
+    assert said["nodes"][0] == {
         "role": "prefill",
         "http_address": "h:0",
         "zmq_address": "h:0",
@@ -86,7 +87,7 @@ def test_status_has_vllms_keys_and_all_of_every_node() -> None:
         "state": "ready",
         "load": {"waiting": 1, "running": 2, "free_blocks": 3, "total_blocks": 4},
         "heard_s_ago": 2,
-        "suspect": True,
+        "breaker": "open",
         "static": False,
         "failures": 1,
         "fits": True,
@@ -95,19 +96,18 @@ def test_status_has_vllms_keys_and_all_of_every_node() -> None:
 
 
 def test_status_says_how_it_is() -> None:
-    assert cluster_status(known(D), now=2, in_flight=0)["status"] == "degraded"
-    assert cluster_status(known(D), now=6, in_flight=0)["status"] == "unavailable"
+    assert told(known(D), now=2, in_flight=0)["status"] == "degraded"
+    assert told(known(D), now=6, in_flight=0)["status"] == "unavailable"
 
 
 def test_status_says_who_fits_nobody_and_why() -> None:
     registry = known(P)
     registry.apply(Registration(D, "h:1", "h:0", "n1", "m", "other"), now=0)
-    told = [
-        (node["fits"], node["misfit"])
-        for node in cluster_status(registry, now=0, in_flight=0)["nodes"]
+    said = [
+        (node["fits"], node["misfit"]) for node in told(registry, now=0, in_flight=0)["nodes"]
     ]
-    assert told[0] == (False, "fingerprint is f here and other on h:1")
-    assert not told[1][0]
+    assert said[0] == (False, "fingerprint is f here and other on h:1")
+    assert not said[1][0]
 
 
 def test_who_fits_nobody_does_not_shorten_the_context() -> None:

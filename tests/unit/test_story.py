@@ -10,6 +10,7 @@ from api.generator import Event, Leg, PooledEvent, PromptEvent, StageEvent, Toke
 from discovery.registration import Registration, Role
 from discovery.registry import Node, Registry
 from engine.request import FinishReason, PoolingRequest, Request, RequestId
+from proxy.health.health import Health
 from proxy.observing.metrics import ProxyMetrics
 from proxy.observing.observed import Observed
 from proxy.observing.story import NotedPolicy, Story
@@ -81,9 +82,10 @@ async def test_a_mistake_of_ours_is_no_client_that_left(
     caplog.set_level(logging.INFO)
     registry = Registry()
     registry.apply(D0.registration, now=time.monotonic())
-    metrics = ProxyMetrics(registry)
+    health = Health(registry)
+    metrics = ProxyMetrics(registry, health)
     client = Mistaken()
-    pipeline = Pipeline(registry, RoundRobin(), client)
+    pipeline = Pipeline(registry, RoundRobin(), client, health)
     door = Observed(pipeline, metrics, "m", PoolingPipeline(pipeline, client))
     with pytest.raises(ZeroDivisionError):
         _ = [event async for event in door.stream(REQUEST)]

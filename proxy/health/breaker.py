@@ -1,0 +1,120 @@
+"""A circuit breaker, after M. Nygard's "Release It!". Pure: time is an argument.
+
+```
+            fault, or `told` of them in a row
+   CLOSED ──────────────────────────────────▶ OPEN ◀────────────┐
+     ▲                                         │ its time is up, │
+     │ a call that began since                 │ and it was heard│ a call that
+     │ went well                               ▼ of since        │ began since failed:
+     └──────────────────────────────────── HALF_OPEN ────────────┘ twice the time
+```
+
+What began before it opened says nothing that is not known: a hundred streams that break at once
+are one fault, and tokens of the ninety-nine that did not break are no reason to close it.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class BreakerState(StrEnum):
+    """Half open, it lets one call through at a time."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Seconds, but for `told`: how many failures in a row that the other side itself owned up
+    to open a breaker. One that it did not, such as a broken stream, does at once.
+    """
+
+    told: int = 3
+    open_s: float = 1.0  # at first; from then on twice as long each time
+    longest_s: float = 30.0
+    calm_s: float = 60.0  # closed for so long, it is as good as new
+    probe_s: float = 15.0  # who lets a call through and hears nothing of it may do so again
+
+
+@dataclass(slots=True)
+class Breaker:
+    """`opened_at` is None while it is closed. `level`: how often it opened without a calm."""
+
+    rules: Rules
+    opened_at: float | None = None
+    closed_at: float = 0.0
+    level: int = 0
+    told: int = 0
+    probe_at: float | None = None
+
+    def state(self, *, now: float, heard_at: float) -> BreakerState:
+        """`heard_at`: when there last was a sign of life that was no call of ours."""
+        if self.opened_at is None:
+            return BreakerState.CLOSED
+        waits = now - self.opened_at < self.open_for_s or heard_at <= self.opened_at
+        return BreakerState.OPEN if waits else BreakerState.HALF_OPEN
+
+    def admits(self, *, now: float, heard_at: float) -> bool:
+        """Whether a call may be sent."""
+        state = self.state(now=now, heard_at=heard_at)
+        if state is BreakerState.HALF_OPEN:
+            return self.probe_at is None or now - self.probe_at >= self.rules.probe_s
+        return state is BreakerState.CLOSED
+
+    def begin(self, *, now: float) -> None:
+        """A call is sent: half open, there is no other until something is heard of it."""
+        if self.opened_at is not None:
+            self.probe_at = now
+
+    def end(self, *, begun: float) -> None:
+        """The call that began then was given up, and says nothing."""
+        if self.probe_at == begun:
+            self.probe_at = None
+
+    def failed(self, *, begun: float, now: float, sure: bool) -> bool:
+        """A call that began at `begun` failed; answers whether that opened it.
+
+        `sure`: not of its own accord.
+        """
+        if self.opened_at is not None:
+            if begun < self.opened_at:
+                return False
+        else:
+            self.told += 1
+            if not sure and self.told < self.rules.told:
+                return False
+            if now - self.closed_at >= self.rules.calm_s:
+                self.level = 0
+        self.opened_at, self.probe_at, self.told = now, None, 0
+        self.level += 1
+        return True
+
+    def succeeded(self, *, begun: float, now: float) -> None:
+        """A call that began at `begun` went well."""
+        if self.opened_at is None:
+            self.told = 0
+        elif begun >= self.opened_at:
+            self.opened_at, self.probe_at, self.closed_at = None, None, now
+
+    def restart(self) -> None:
+        """It is of a new process now, which did nothing wrong: half open, if not closed."""
+        self.told, self.probe_at = 0, None
+        if self.opened_at is not None:
+            self.opened_at = -math.inf
+
+    def spent(self, *, now: float) -> bool:
+        """Whether it is like one that never heard of anything."""
+        return (
+            self.opened_at is None
+            and not self.told
+            and now - self.closed_at >= self.rules.calm_s
+        )
+
+    @property
+    def open_for_s(self) -> float:
+        """How long it stays open this time."""
+        doubled = self.rules.open_s * 2.0 ** min(self.level - 1, 32)
+        return min(doubled, self.rules.longest_s)

@@ -1,0 +1,163 @@
+"""What calls have shown of nodes and pairs: one breaker for each that ever failed. Pure.
+
+Fed by what is infrastructure's fault only: a client that leaves, or sends what a node refuses,
+says nothing of the node, nor does one that is full or stops. A node's next start begins with
+one call at a time, whatever the one before it did.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from api.generator import Event, StageEvent, TokenEvent
+from discovery.registry import Node, Registry, node_address
+from proxy.errors import Cause, NodeFailed
+from proxy.health.breaker import Breaker, BreakerState, Rules
+from proxy.routing.policies import Plan
+
+MOST_KNOWN = 4096
+TROUBLES = (Cause.UNREACHABLE, Cause.SILENT, Cause.BROKEN, Cause.TOLD, Cause.BUSY)
+LOST, MOVED = "lost", "transfer"
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+Pair = tuple[str, str]
+"""The ids of a prefill and a decode node."""
+
+
+@dataclass(slots=True)
+class Health:
+    """Asked before each plan, so it costs next to nothing while nothing has failed.
+
+    `failures` is how often a call to the node at an address has failed, as far as we remember,
+    `opened` how often a breaker opened, by what it is of.
+    """
+
+    registry: Registry
+    rules: Rules = field(default_factory=Rules)
+    failures: Counter[str] = field(default_factory=Counter)
+    opened: Counter[str] = field(default_factory=Counter)
+    retries: Counter[Cause] = field(default_factory=Counter)
+    _nodes: dict[str, tuple[str, Breaker]] = field(default_factory=dict)
+    _pairs: dict[Pair, Breaker] = field(default_factory=dict)
+
+    @property
+    def troubled(self) -> bool:
+        """Whether there is anything to look at."""
+        return bool(self._nodes or self._pairs)
+
+    def well(self, nodes: Sequence[Node], *, now: float) -> Sequence[Node]:
+        """Those to which a call may go."""
+        if not self._nodes:
+            return nodes
+        return [node for node in nodes if self._admits(node, now)]
+
+    def joins(self, prefill: Node, decode: Node, *, now: float) -> bool:
+        """Whether the prefill node is well, and so is what lies between the two."""
+        if self._nodes and not self._admits(prefill, now):
+            return False
+        if not self._pairs:
+            return True
+        between = self._pairs.get((prefill.node_id, decode.node_id))
+        return between is None or between.admits(now=now, heard_at=now)
+
+    def state(self, node: Node, *, now: float) -> BreakerState:
+        """Of a node's breaker."""
+        breaker = self._of(node)
+        if breaker is None:
+            return BreakerState.CLOSED
+        return breaker.state(now=now, heard_at=node.heard_at)
+
+    def pairs(self, *, now: float) -> Iterator[tuple[Pair, BreakerState]]:
+        """The pairs that are not all well."""
+        for pair, breaker in self._pairs.items():
+            state = breaker.state(now=now, heard_at=now)
+            if state is not BreakerState.CLOSED:
+                yield pair, state
+
+    def begin(self, plan: Plan, *, now: float) -> None:
+        """An attempt begins there: of those half open, it is the one call."""
+        for breaker in self._breakers(plan):
+            breaker.begin(now=now)
+
+    def end(self, plan: Plan, *, begun: float) -> None:
+        """The attempt that began then is over; what it did not show is still to be shown."""
+        for breaker in self._breakers(plan):
+            breaker.end(begun=begun)
+
+    def heard(self, node: Node, event: Event, plan: Plan, *, begun: float, now: float) -> None:
+        """One event of an attempt that began at `begun`; a token shows that its node works."""
+        if isinstance(event, TokenEvent):
+            self.worked(node, begun=begun, now=now)
+        elif isinstance(event, StageEvent) and plan.prefill is not None:
+            pair = plan.prefill.node_id, plan.decode.node_id
+            if event.stage == LOST:
+                self._pair_failed(pair, begun, now)
+            elif event.stage == MOVED and (between := self._pairs.get(pair)):
+                between.succeeded(begun=begun, now=now)
+
+    def worked(self, node: Node, *, begun: float, now: float) -> None:
+        """A call that began at `begun` brought what was asked for."""
+        if self._nodes and (breaker := self._of(node)):
+            breaker.succeeded(begun=begun, now=now)
+
+    def failed(self, failure: NodeFailed, *, begun: float, now: float) -> None:
+        """A call of an attempt that began at `begun` failed."""
+        if failure.pair is not None:
+            self._pair_failed(failure.pair, begun, now)
+        elif failure.cause in TROUBLES and (node := self.registry.find(failure.node_id)):
+            address = node_address(node)
+            _add(self.failures, address, self.failures.get(address, 0) + 1)
+            known = self._of(node)
+            breaker = Breaker(self.rules) if known is None else known
+            _add(self._nodes, address, (node.node_id, breaker))
+            sure = not failure.cause.by_node
+            self.opened["node"] += breaker.failed(begun=begun, now=now, sure=sure)
+
+    def forget(self, *, now: float) -> None:
+        """Of whom nothing is to be held against any more; to be called on a timer."""
+        for address, (_, breaker) in list(self._nodes.items()):
+            if breaker.spent(now=now):
+                del self._nodes[address]
+        for pair, breaker in list(self._pairs.items()):
+            gone = any(self.registry.find(name) is None for name in pair)
+            if gone or breaker.spent(now=now):
+                del self._pairs[pair]
+
+    def _pair_failed(self, pair: Pair, begun: float, now: float) -> None:
+        breaker = self._pairs.get(pair) or Breaker(self.rules)
+        _add(self._pairs, pair, breaker)
+        self.opened["pair"] += breaker.failed(begun=begun, now=now, sure=True)
+
+    def _breakers(self, plan: Plan) -> Iterator[Breaker]:
+        if self._nodes:
+            nodes = (plan.prefill, plan.decode)
+            yield from (one for node in nodes if node and (one := self._of(node)))
+        if self._pairs and plan.prefill:
+            between = self._pairs.get((plan.prefill.node_id, plan.decode.node_id))
+            if between is not None:
+                yield between
+
+    def _admits(self, node: Node, now: float) -> bool:
+        breaker = self._of(node)
+        return breaker is None or breaker.admits(now=now, heard_at=node.heard_at)
+
+    def _of(self, node: Node) -> Breaker | None:
+        """The breaker of a node; one that was started anew is let try at once."""
+        address = node_address(node)
+        known = self._nodes.get(address)
+        if known is None:
+            return None
+        name, breaker = known
+        if name != node.node_id:
+            breaker.restart()
+            self._nodes[address] = node.node_id, breaker
+        return breaker
+
+
+def _add(entries: dict[Key, Value], key: Key, value: Value) -> None:
+    """The latest last: who has not been met for longest is forgotten."""
+    entries.pop(key, None)
+    entries[key] = value
+    while len(entries) > MOST_KNOWN:
+        del entries[next(iter(entries))]

@@ -1,0 +1,70 @@
+"""What an error of a call means: whose fault it is, and which kind. Pure."""
+
+import errno
+
+import aiohttp
+import msgspec
+
+from api.generator import BAD_REQUEST
+from api.wire import UNREADABLE, WireError
+from discovery.registry import Node
+from proxy.errors import UNAVAILABLE, Cause, NodeFailed, ProxyExhausted
+
+SERVER_ERROR = 500
+AT_FAULT = {BAD_REQUEST, 413, 422}  # what other nodes would say as well
+OURS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+BROKEN = (aiohttp.ClientError, TimeoutError, OSError, WireError)
+
+
+class _Detail(msgspec.Struct, frozen=True):
+    message: str = ""
+    param: str | None = None
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """vLLM's error body; ours has the same shape."""
+
+    error: _Detail = _Detail()
+    message: str = ""
+
+
+def broken(node: Node, error: Exception) -> NodeFailed | ProxyExhausted:
+    """A call that one of BROKEN has ended: for a socket too few, no node is to blame."""
+    inner = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(inner, OSError) and inner.errno in OURS:
+        return ProxyExhausted(f"the proxy cannot open a connection: {inner.strerror}")
+    return NodeFailed(node.node_id, _reason(error), _cause(error))
+
+
+def refused(node: Node, status: int, data: bytes) -> NodeFailed:
+    """A status that is not 200. Some are about the request, and so for its sender."""
+    try:
+        body = msgspec.json.decode(data, type=_Refusal)
+    except UNREADABLE:
+        body = _Refusal()
+    said = body.error.message or body.message
+    cause = Cause.TOLD if status >= SERVER_ERROR else Cause.REFUSED
+    return NodeFailed(
+        node.node_id,
+        said or f"it answered with status {status}",
+        Cause.BUSY if status == UNAVAILABLE else cause,
+        retryable=status not in AT_FAULT,
+        param=body.error.param,
+    )
+
+
+def _cause(error: Exception) -> Cause:
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+        return Cause.UNREACHABLE
+    return Cause.SILENT if isinstance(error, TimeoutError) else Cause.BROKEN
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        refused = isinstance(error.os_error, ConnectionRefusedError)
+        return "connection refused" if refused else f"no connection: {error.os_error}"
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return "no connection in time"
+    if isinstance(error, TimeoutError):
+        return "silent for too long"
+    return str(error) or "connection lost"
