@@ -8,6 +8,7 @@ from functools import partial
 from api.asking import aside
 from api.calls import Asked
 from api.choices import Choice, Echo, Piece
+from api.gate import OPEN, Gate, until
 from api.generator import Generator
 from api.streams import Streams
 
@@ -15,11 +16,11 @@ from api.streams import Streams
 class Answer:
     """The choices of one request, all of them at once."""
 
-    def __init__(self, generator: Generator, asked: Asked) -> None:
+    def __init__(self, generator: Generator, asked: Asked, gate: Gate = OPEN) -> None:
         body, codec = asked.body, asked.codec
         special, include = body.skip_special_tokens, bool(body.include_stop_str_in_output)
         self.asked = asked
-        self._generator = generator
+        self._generator, self._gate = generator, gate
         self._reading, self._echoes = asyncio.Lock(), dict[int, Echo]()
         self.choices = [
             Choice(
@@ -47,6 +48,16 @@ class Answer:
 
     async def pieces(self) -> AsyncGenerator[Piece]:
         """In order of arrival; closing it aborts every choice. Raises StreamFailed."""
+        async with self._gate.enter(self.asked.visit) as let_in:
+            pieces = self._pieces()
+            if let_in.deadline is not None:
+                pieces = until(let_in.deadline, pieces)
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    let_in.came(len(piece.tokens))
+                    yield piece
+
+    async def _pieces(self) -> AsyncGenerator[Piece]:
         if len(self.choices) == 1:
             async with aclosing(self._of(self.choices[0])) as alone:
                 async for piece in alone:

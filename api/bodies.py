@@ -24,7 +24,9 @@ from engine.request import (
 )
 
 MOST_CHOICES = 128
+LONGEST_TIMEOUT_S = 7 * 24 * 3600
 Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Timeout = Annotated[float, Meta(gt=0, le=LONGEST_TIMEOUT_S)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -78,6 +80,7 @@ class TextBody(msgspec.Struct, frozen=True, kw_only=True):
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
     priority: Priority | None = None
+    timeout: Timeout | None = None
     return_token_ids: bool | None = False
     cache_salt: str | None = None
     request_id: str | None = None

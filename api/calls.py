@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from api.bodies import ChatBody, StreamOptions, TextBody
 from api.errors import BadRequest
+from api.gate import Visit
 from api.generator import WHOLE, Leg
 from api.node_sampling import DEFAULT_MAX_TOKENS
 from api.sampling import Room, limited, shape_of, wanted_tokens
@@ -43,6 +44,18 @@ class Asked:
     def options(self) -> StreamOptions:
         """The stream's options, given or not."""
         return self.body.stream_options or StreamOptions()
+
+    @property
+    def visit(self) -> Visit:
+        """What all of it asks for together; a prompt counts once for all its choices."""
+        asked = [call.request for call in self.calls]
+        return Visit(
+            sum(len(one.prompt) for one in asked[:: self.n]),
+            sum(one.sampling.max_tokens for one in asked),
+            choices=len(asked),
+            priority=asked[0].priority,
+            timeout_s=self.body.timeout,
+        )
 
     @property
     def timings(self) -> bool:

@@ -5,19 +5,22 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from quart import Blueprint, Response, g, request
 from werkzeug.exceptions import HTTPException
 
 from api.answering import Answer
 from api.asking import Asker
-from api.bodies import TextBody, read_chat, read_completion
+from api.bodies import Priority, TextBody, Timeout, read_chat, read_completion
 from api.calls import Asked
 from api.chat import ChatForm
 from api.completions import CompletionForm
 from api.envelopes import Form, Writer
-from api.errors import SERVER_ERROR, ApiError, WrongType, body_of, error_body
+from api.errors import SERVER_ERROR, ApiError, BadRequest, WrongType, body_of, error_body
+from api.gate import OPEN, Gate
 from api.generator import Embedder, Generator, StreamFailed
 from api.logprobs import Telling
 from api.models import find_model, list_models
@@ -37,9 +40,14 @@ from api.sse import frames, whole
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 LARGEST_BODY = 16 << 20  # for whoever makes the app
 REQUEST_ID = "X-Request-Id"
+IN_HEADERS = {
+    "priority": ("X-Vllm-Priority", Priority),
+    "timeout": ("X-Request-Timeout", Timeout),
+}
 AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """What keeps nginx, and others that read the second, from saving up a stream."""
 Pooling = Callable[[Body, str], Awaitable[Numbers]]
+TextKind = TypeVar("TextKind", bound=TextBody)
 SANE_ID = re.compile(r"[!#-;=?-\[\]-~]{1,256}")
 
 
@@ -49,9 +57,12 @@ def openai_routes(
     read_leg: ReadLeg = no_legs,
     *,
     embedder: Embedder | None = None,
+    gate: Gate = OPEN,
     clock: Callable[[], float] = time.time,
 ) -> Blueprint:
     """Text completions, chat completions and models over a Generator, vectors over an Embedder.
+
+    What is to be answered by the Generator waits at the gate.
 
     Registered on an app, it also gives OpenAI's form to the app's own HTTP errors.
     """
@@ -59,21 +70,21 @@ def openai_routes(
     asker = Asker(served, read_leg)
 
     async def answer(asked: Asked, form: Form) -> Response:
-        writer = Writer(Answer(generator, asked), form, int(clock()))
+        writer = Writer(Answer(generator, asked, gate), form, int(clock()))
         if asked.body.stream:
             return await _streamed(writer)
         return Response(await whole(writer), mimetype=JSON)
 
     @routes.post("/v1/completions")
     async def completions() -> Response:
-        body = read_completion(await _body())
+        body = _with_headers(read_completion(await _body()))
         asked = await asker.completion(body, _outer_id(body))
         return await answer(asked, CompletionForm(_telling(asked)))
 
     @routes.post("/v1/chat/completions")
     async def chat() -> Response:
         data = await _body()
-        body = read_chat(data)
+        body = _with_headers(read_chat(data))
         asked = await asker.chat(body, _outer_id(body), len(data))
         return await answer(asked, ChatForm(_telling(asked)))
 
@@ -119,9 +130,23 @@ async def _body() -> bytes:
     kind = request.mimetype
     if kind and kind != JSON and not kind.endswith("+json"):
         raise WrongType(f"the body must be {JSON}, not {kind}")
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise WrongType("the body must not be compressed")
     data = await request.get_data(as_text=False)
     assert isinstance(data, bytes)
     return data
+
+
+def _with_headers(body: TextKind) -> TextKind:
+    """What a body leaves open may be said in a header; raises BadRequest."""
+    said = dict[str, object]()
+    for name, (header, kind) in IN_HEADERS.items():
+        if getattr(body, name) is None and (given := request.headers.get(header)) is not None:
+            try:
+                said[name] = msgspec.convert(given, kind, strict=False)
+            except msgspec.ValidationError as error:
+                raise BadRequest(f"{header}: {error}", header) from error
+    return replace(body, **said) if said else body
 
 
 def _outer_id(body: TextBody | PoolingBody) -> str:

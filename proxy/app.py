@@ -12,6 +12,7 @@ from api.routes import LARGEST_BODY, openai_routes
 from api.served import Served
 from proxy.admin.guard import Guard
 from proxy.admin.status import cluster_status, health
+from proxy.admission.gate import AdmissionGate, GatedEmbedder
 from proxy.nodes.instances import Instances, read_instance
 from proxy.observing.observed import Observed, endpoint
 
@@ -24,13 +25,16 @@ def create_app(
     served: Served,
     instances: Instances,
     guard: Guard,
+    gate: AdmissionGate,
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> Quart:
     """Everything it needs is passed in, and owned by the caller."""
     app = Quart("proxy")
     app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
-    app.register_blueprint(openai_routes(door, served, embedder=door))
+    app.register_blueprint(
+        openai_routes(door, served, embedder=GatedEmbedder(door, gate), gate=gate)
+    )
     _watch(app, door, guard)
     _tell(app, door, served, clock)
     _administer(app, instances)

@@ -5,6 +5,7 @@ from typing import Literal
 
 from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import DEFAULT_PORT
+from proxy.admission.limits import QUEUED, KeyLimits, Limits
 
 Policy = Literal["round_robin", "least_loaded"]
 AT_LEAST = {
@@ -14,6 +15,15 @@ AT_LEAST = {
     "drain_timeout_s": 0.0,
     "max_model_len": 1,
     "max_logprobs": -1,
+    "max_requests_in_flight": 1,
+    "max_tokens_in_flight": 1,
+    "max_queued_requests": 0,
+    "max_requests_per_key": 1,
+    "max_tokens_per_key": 1,
+    "max_queued_per_key": 0,
+    "max_requests_per_node": 1,
+    "max_tokens_per_node": 1,
+    "request_timeout_s": 0.001,
 }
 
 
@@ -60,6 +70,33 @@ class ProxyConfig:
     foreign_timeout_s: float = 600.0
     """How long a node that is not ours may be silent."""
 
+    max_requests_in_flight: int | None = None
+    """Most choices at work at once; more wait in line. Default: any number."""
+
+    max_tokens_in_flight: int | None = None
+    """Most tokens at work at once, of prompts and answers. Default: any number."""
+
+    max_queued_requests: int = QUEUED
+    """Most requests in line; more are refused."""
+
+    max_requests_per_key: int | None = None
+    """Most choices at work at once for one client key. Default: any number."""
+
+    max_tokens_per_key: int | None = None
+    """Most tokens at work at once for one client key. Default: any number."""
+
+    max_queued_per_key: int | None = None
+    """Most requests in line with one client key. Default: as many as in all."""
+
+    max_requests_per_node: int | None = None
+    """Most choices that this proxy has at work on one decode node. Default: any number."""
+
+    max_tokens_per_node: int | None = None
+    """Most tokens that this proxy has at work on one decode node. Default: any number."""
+
+    request_timeout_s: float | None = None
+    """How long a request may take that says nothing of it itself. Default: any time."""
+
     policy: Policy = "round_robin"
     """Which node gets the next request."""
 
@@ -89,6 +126,26 @@ class ProxyConfig:
             if (value := getattr(self, name)) is not None:
                 at_least(least, name, value)
         not_empty(self)
+
+    @property
+    def limits(self) -> Limits:
+        """What may be at work and in line, of all and of each node."""
+        return Limits(
+            requests=self.max_requests_in_flight,
+            tokens=self.max_tokens_in_flight,
+            queued=self.max_queued_requests,
+            node_requests=self.max_requests_per_node,
+            node_tokens=self.max_tokens_per_node,
+        )
+
+    @property
+    def key_limits(self) -> KeyLimits:
+        """What a key may have of which nothing else is said."""
+        return KeyLimits(
+            max_requests=self.max_requests_per_key,
+            max_tokens=self.max_tokens_per_key,
+            max_queued=self.max_queued_per_key,
+        )
 
     @property
     def names(self) -> tuple[str, ...]:

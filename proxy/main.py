@@ -21,14 +21,18 @@ from api.tokenizing import load_text_codec
 from discovery.address import format_address
 from discovery.lifeline import end_with, tell
 from discovery.listener import Listener
+from discovery.registration import Role
 from discovery.registry import Registry
 from proxy.admin.guard import Guard
 from proxy.admin.status import shortest_context
+from proxy.admission.admission import Admission
+from proxy.admission.gate import AdmissionGate
 from proxy.app import create_app
 from proxy.config import ProxyConfig
 from proxy.health.health import Health
 from proxy.nodes.client import SILENCE_S, HttpNodeClient, open_session
 from proxy.nodes.instances import Instances
+from proxy.observing.at_the_gate import GateMetrics
 from proxy.observing.metrics import ProxyMetrics
 from proxy.observing.observed import Observed
 from proxy.pipeline import Pipeline
@@ -72,11 +76,12 @@ async def _serve(config: ProxyConfig) -> None:
         client = HttpNodeClient(session, SILENCE_S, config.foreign_timeout_s)
         served = _served(config, registry)
         stack.enter_context(served.grammars)
-        app = build(config, registry, client, instances, served)
+        gate = _gate(config, registry)
+        app = build(config, registry, client, instances, served, gate)
         discovery = format_address(config.discovery_host, listener.port)
         server = _Server(_uvicorn(app, config), discovery, config.supervisor_fd)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        helpers = [tasks.create_task(listener.run()), tasks.create_task(instances.run())]
+        helpers = [tasks.create_task(helper.run()) for helper in (listener, instances, gate)]
         await server.serve(sockets=[door])
         for helper in helpers:
             helper.cancel()
@@ -88,6 +93,7 @@ def build(
     client: HttpNodeClient,
     instances: Instances,
     served: Served,
+    gate: AdmissionGate,
 ) -> Quart:
     """The app of these settings."""
     health = Health(registry)
@@ -100,9 +106,11 @@ def build(
         recovery_wait_s=config.recovery_wait_s,
     )
     pooling = PoolingPipeline(pipeline, client)
-    door = Observed(pipeline, ProxyMetrics(registry, health), config.names[0], pooling)
+    metrics = ProxyMetrics(registry, health)
+    metrics.all.register(GateMetrics(gate))
+    door = Observed(pipeline, metrics, config.names[0], pooling)
     guard = Guard(config.api_key, config.admin_api_key)
-    return create_app(door, served, instances, guard)
+    return create_app(door, served, instances, guard, gate)
 
 
 class _Server(uvicorn.Server):
@@ -160,6 +168,14 @@ def _listener(config: ProxyConfig, registry: Registry) -> Listener:
     return Listener.bind(
         registry, config.discovery_host, config.discovery_port, cluster_key=key
     )
+
+
+def _gate(config: ProxyConfig, registry: Registry) -> AdmissionGate:
+    def nodes() -> int:
+        return len(registry.nodes(Role.DECODE, now=time.monotonic()))
+
+    admission = Admission(config.limits, config.key_limits)
+    return AdmissionGate(admission, nodes, config.request_timeout_s)
 
 
 def _policy(config: ProxyConfig) -> Policy:

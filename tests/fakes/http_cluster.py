@@ -13,6 +13,7 @@ from api.served import Served
 from api.tokenizing import TextCodec
 from discovery.registry import Registry
 from proxy.admin.guard import Guard
+from proxy.admission.gate import AdmissionGate
 from proxy.app import create_app
 from proxy.health.health import Health
 from proxy.nodes.client import HttpNodeClient, open_session
@@ -77,6 +78,7 @@ async def http_cluster(
     recovery_wait_s: float = 0.0,
     registry: Registry | None = None,
     codec: TextCodec | None = None,
+    gate: AdmissionGate | None = None,
 ) -> AsyncGenerator[HttpCluster]:
     """Not announced, nodes are there and the proxy does not know."""
     registry = Registry(ttl_s=60) if registry is None else registry
@@ -106,7 +108,8 @@ async def http_cluster(
         served = Served(("tiny",), codec or byte_level(), lambda: CONTEXT)
         stack.callback(served.grammars.close)
         instances = Instances(session, registry, beat_s=0.01)
-        app = create_app(door, served, instances, guard or Guard(admin_key=ADMIN))
+        let_in = guard or Guard(admin_key=ADMIN)
+        app = create_app(door, served, instances, let_in, gate or AdmissionGate())
         url = await stack.enter_async_context(serving(app))
         probing = asyncio.create_task(instances.run())
         stack.callback(probing.cancel)

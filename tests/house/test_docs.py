@@ -25,8 +25,10 @@ from kv_transfer.layout import KvLayout
 from node.config import NodeConfig, ServingOptions
 from node.metrics import NodeMetrics
 from proxy.admin.status import cluster_status
+from proxy.admission.gate import AdmissionGate
 from proxy.config import ProxyConfig
 from proxy.health.health import Health
+from proxy.observing.at_the_gate import GateMetrics
 from proxy.observing.metrics import ProxyMetrics
 
 ROOT = Path(__file__).parents[2]
@@ -134,6 +136,12 @@ def metrics_of(registry: CollectorRegistry) -> Iterator[tuple[str, str]]:
         yield name, family.type
 
 
+def of_the_proxy() -> CollectorRegistry:
+    metrics = ProxyMetrics(Registry(), Health(Registry()))
+    metrics.all.register(GateMetrics(AdmissionGate()))
+    return metrics.all
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_flag_is_on_the_page(command: str) -> None:
     spans = SPAN.findall(read("docs/reference/flags.md"))
@@ -165,14 +173,14 @@ def test_metrics_are_those_that_are_scraped() -> None:
     page = read("docs/reference/metrics.md")
     for heading, registry in (
         ("Of a node", NodeMetrics().registry),
-        ("Of the proxy", ProxyMetrics(Registry(), Health(Registry())).all),
+        ("Of the proxy", of_the_proxy()),
     ):
         told = {(row["metric"].strip("`"), row["kind"]) for row in table(page, heading)}
         assert told == set(metrics_of(registry))
 
 
 def test_pages_name_no_metric_that_is_not_there() -> None:
-    registries = NodeMetrics().registry, ProxyMetrics(Registry(), Health(Registry())).all
+    registries = NodeMetrics().registry, of_the_proxy()
     known = {name for registry in registries for name, _ in metrics_of(registry)}
     named = {name for page in NAMES for name in re.findall(r"\bpdserve_[a-z_]+\b", read(page))}
     assert named <= known

@@ -1,0 +1,159 @@
+"""Who may go now: limits, the line, and how long it takes. Pure: times are arguments.
+
+What a request costs is tokens: its prompt's and an estimate of its answer's, which is what
+may come at most, or half as much again as this key's answers had lately if that is less. An
+answer that grows beyond its estimate is booked as it grows.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from proxy.admission.errors import KeyQueueFull, QueueFull, Refused, TooLate
+from proxy.admission.limits import KeyLimits, Limits
+from proxy.admission.line import Entry, Line
+
+HEADROOM = 1.5
+NEWEST = 0.1  # what the newest answer weighs in an average
+MOST_GUESSED = 4096
+
+
+@dataclass(slots=True)
+class AtWork:
+    """Choices and the tokens of them and their prompts, of one key or of all."""
+
+    choices: int = 0
+    tokens: int = 0
+
+    def fits(self, entry: Entry, most: int | None, most_tokens: int | None) -> bool:
+        """Whether one more does; one that is larger than the limit goes alone."""
+        if not self.choices:
+            return True
+        if most is not None and self.choices + entry.choices > most:
+            return False
+        return most_tokens is None or self.tokens + entry.tokens <= most_tokens
+
+    def add(self, choices: int, tokens: int) -> None:
+        """Or take away."""
+        self.choices += choices
+        self.tokens += tokens
+
+
+@dataclass(slots=True)
+class Admission:
+    """Holds no request for longer than it is at work or in line; see `Entry` for times."""
+
+    limits: Limits = field(default_factory=Limits)
+    key_limits: KeyLimits = field(default_factory=KeyLimits)  # of keys without their own
+    line: Line = field(default_factory=Line)
+    all: AtWork = field(default_factory=AtWork)
+    refused: Counter[str] = field(default_factory=Counter)
+    _keys: dict[str, AtWork] = field(default_factory=dict)
+    _answers: dict[str, float] = field(default_factory=dict)
+    _pace: float | None = None  # tokens per second and choice, lately
+
+    def estimate(self, name: str, most: int) -> int:
+        """Tokens of all answers to one request of this key, which may have `most`."""
+        usual = self._answers.get(name)
+        return most if usual is None else min(most, int(usual * HEADROOM) + 1)
+
+    def arrive(self, entry: Entry, *, now: float, nodes: int) -> list[Entry]:
+        """Take one in: it is among those that may go now, or else it is in line."""
+        entry.arrived = now
+        self.line.push(entry)
+        return self.next(now=now, nodes=nodes)
+
+    def stay(self, entry: Entry, *, now: float) -> None:
+        """One that has just come has to wait; raises QueueFull, KeyQueueFull or TooLate."""
+        wait_s = self.wait_s(entry) or 0.0
+        if refusal := self._refusal(entry, now, wait_s):
+            self.line.remove(entry)
+            self.refused[refusal.reason] += 1
+            raise refusal
+
+    def next(self, *, now: float, nodes: int) -> list[Entry]:
+        """Those that may go now, in their order; they are at work from then on."""
+        return list(self._going(now, nodes))
+
+    def leave(self, entry: Entry) -> bool:
+        """It waits no longer, for a reason of its own; False if it did not."""
+        return self.line.remove(entry)
+
+    def came(self, entry: Entry, tokens: int) -> None:
+        """So many more tokens of its answer."""
+        entry.answered = True
+        entry.produced += tokens
+        beyond = entry.prompt_tokens + entry.produced - entry.tokens
+        if beyond > 0:
+            entry.tokens += beyond
+            self._book(entry.name, 0, beyond)
+            self.line.charge(entry, beyond)
+
+    def finish(self, entry: Entry, *, now: float) -> None:
+        """It is at work no longer, however it ended."""
+        assert entry.began is not None
+        self._book(entry.name, -entry.choices, -entry.tokens)
+        real = entry.prompt_tokens + entry.produced
+        self.line.charge(entry, real - entry.tokens)
+        if entry.answered and now > entry.began:
+            pace = real / entry.choices / (now - entry.began)
+            self._pace = _average(self._pace, pace)
+            name = entry.name
+            self._answers[name] = _average(self._answers.pop(name, None), entry.produced)
+            if len(self._answers) > MOST_GUESSED:
+                del self._answers[next(iter(self._answers))]
+
+    def wait_s(self, entry: Entry) -> float | None:
+        """How long its turn is likely to take to come; None: nothing is known yet.
+
+        All that is at work goes on at the pace of those that ended lately, and what it sets
+        free goes to those ahead, and then to this one. A key at its limit waits for its own.
+        """
+        if not self._pace or not self.all.choices:
+            return None
+        waits = [(self.line.ahead_of(entry) + entry.tokens) / self.all.choices]
+        own = self._keys.get(entry.name)
+        if own and not self._key_has_room(entry):
+            before = sum(one.tokens for one in self.line.of(entry.name) if one is not entry)
+            waits.append((before + entry.tokens) / own.choices)
+        return max(waits) / self._pace
+
+    def _going(self, now: float, nodes: int) -> Iterator[Entry]:
+        """Who is too large for what is free holds up those behind: it would never fit else."""
+        most, tokens = self.limits.least_requests(nodes), self.limits.least_tokens(nodes)
+        while entry := self.line.next(self._key_has_room):
+            if not self.all.fits(entry, most, tokens):
+                return
+            self.line.remove(entry)
+            entry.began = now
+            self._book(entry.name, entry.choices, entry.tokens)
+            self.line.charge(entry, entry.tokens)
+            yield entry
+
+    def _refusal(self, entry: Entry, now: float, wait_s: float) -> Refused | None:
+        own, most = len(self.line.of(entry.name)) - 1, entry.limits.max_queued
+        if most is not None and own >= most:
+            who = f"key {entry.name!r} has {own} requests in line"
+            return KeyQueueFull(f"Too many requests: {who} already", wait_s)
+        if len(self.line) > self.limits.queued:
+            long = f"{len(self.line) - 1} requests are in line"
+            return QueueFull(f"Overloaded: {long} already", wait_s)
+        if entry.deadline is not None and now + wait_s > entry.deadline:
+            late = f"a wait of {wait_s:.1f} s is longer than the request has time"
+            return TooLate(f"Overloaded: {late}", now + wait_s - entry.deadline)
+        return None
+
+    def _key_has_room(self, entry: Entry) -> bool:
+        limits, own = entry.limits, self._keys.get(entry.name)
+        return own is None or own.fits(entry, limits.max_requests, limits.max_tokens)
+
+    def _book(self, name: str, choices: int, tokens: int) -> None:
+        own = self._keys.setdefault(name, AtWork())
+        for one in (own, self.all):
+            one.add(choices, tokens)
+        if not own.choices:
+            del self._keys[name]
+
+
+def _average(before: float | None, newest: float) -> float:
+    return newest if before is None else before + NEWEST * (newest - before)

@@ -1,0 +1,45 @@
+"""Why a request is not let in, or not let go on; each says when to come back, if that helps.
+
+StreamFailed (api)
+└── Refused                     503  `reason` is one word for the metrics
+    ├── QueueFull                    the line is as long as it may be
+    ├── KeyQueueFull            429  the key's own part of it is
+    └── TooLate                      its deadline would pass in line, or has
+"""
+
+from math import ceil
+
+from api.generator import StreamFailed
+
+LONGEST_S = 120
+
+
+class Refused(StreamFailed):
+    """Base of the room's errors."""
+
+    status = 503
+    reason = "refused"
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        if retry_after_s is not None:
+            self.retry_after_s = max(1, min(LONGEST_S, ceil(retry_after_s)))
+
+
+class QueueFull(Refused):
+    """Nobody may stand in line any more."""
+
+    reason = "queue_full"
+
+
+class KeyQueueFull(Refused):
+    """Of this key nobody may; others may."""
+
+    status = 429
+    reason = "key_queue_full"
+
+
+class TooLate(Refused):
+    """It would wait, or has waited, longer than it has time."""
+
+    reason = "deadline"

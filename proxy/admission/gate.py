@@ -1,0 +1,189 @@
+"""The gate that requests wait at: admission with a clock and with somebody to wake."""
+
+import asyncio
+import time
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from api.gate import TOO_LONG, OpenPass, Pass, TimeIsOver, Visit
+from api.generator import Embedder, PooledEvent
+from engine.request import PoolingRequest
+from proxy.admission.admission import Admission
+from proxy.admission.errors import TooLate
+from proxy.admission.limits import Caller, KeyLimits
+from proxy.admission.line import Entry
+
+LOOK_S = 0.1  # nodes come and go, and nobody says so
+ANYBODY = Caller()
+NO_LIMITS = KeyLimits()
+BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+TIMEOUT = "timeout"
+
+caller: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)
+"""Who is being answered; set where keys are checked."""
+
+
+@dataclass(slots=True)
+class Waits:
+    """How long those have waited that were let in, and those that were not."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    sum_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One that waits no longer."""
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.sum_s += seconds
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """One that is inside."""
+
+    admission: Admission
+    entry: Entry
+    deadline: float | None
+
+    def came(self, tokens: int) -> None:
+        """See Pass."""
+        self.admission.came(self.entry, tokens)
+
+
+@dataclass(slots=True)
+class AdmissionGate:
+    """A Gate; `nodes` says how many there are that work can be shared among.
+
+    `timeout_s` is for requests that say nothing of their time. Whoever has no limit, on a
+    proxy that has none, is not even counted.
+    """
+
+    admission: Admission = field(default_factory=Admission)
+    nodes: Callable[[], int] = lambda: 0
+    timeout_s: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    waits: Waits = field(default_factory=Waits)
+    _waiting: dict[Entry, "asyncio.Future[None]"] = field(default_factory=dict)
+    _nodes: int | None = None
+
+    @asynccontextmanager
+    async def enter(self, visit: Visit) -> AsyncGenerator[Pass]:
+        """See Gate. Raises Refused."""
+        who, admission = caller.get(), self.admission
+        own = who.limits or admission.key_limits
+        timeout_s = self.timeout_s if visit.timeout_s is None else visit.timeout_s
+        entry = self._entry(visit, who.name, own, timeout_s)
+        deadline = None if timeout_s is None else _now() + timeout_s
+        limited = own != NO_LIMITS or not admission.limits.none
+        if limited:
+            await self._turn(entry)
+        try:
+            yield _Ticket(admission, entry, deadline) if limited else OpenPass(deadline)
+        except TimeIsOver:
+            admission.refused[TIMEOUT] += 1
+            raise
+        finally:
+            if limited:
+                self._end(entry)
+
+    async def run(self) -> None:
+        """Look for new nodes while somebody waits, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._nodes = None
+            if self._waiting:
+                self._admit()
+
+    def _entry(
+        self, visit: Visit, name: str, limits: KeyLimits, timeout_s: float | None
+    ) -> Entry:
+        least = limits.min_priority
+        return Entry(
+            name,
+            limits,
+            visit.prompt_tokens,
+            visit.prompt_tokens + self.admission.estimate(name, visit.most_tokens),
+            visit.choices,
+            visit.priority if least is None else max(visit.priority, least),
+            None if timeout_s is None else self.clock() + timeout_s,
+        )
+
+    async def _turn(self, entry: Entry) -> None:
+        now = self.clock()
+        self._wake(self.admission.arrive(entry, now=now, nodes=self._count()))
+        try:
+            if entry.began is None:
+                self.admission.stay(entry, now=now)
+                await self._wait(entry)
+        except BaseException:
+            self._give_up(entry)
+            raise
+        finally:
+            self.waits.add(self.clock() - now)
+
+    async def _wait(self, entry: Entry) -> None:
+        woken = self._waiting[entry] = asyncio.get_running_loop().create_future()
+        left_s = None if entry.deadline is None else entry.deadline - self.clock()
+        try:
+            async with asyncio.timeout(left_s):
+                await woken
+        except TimeoutError:
+            self.admission.refused[TooLate.reason] += 1
+            wait_s = self.admission.wait_s(entry) or 0.0
+            raise TooLate("Overloaded: its time was over in line", wait_s) from None
+        finally:
+            del self._waiting[entry]
+
+    def _give_up(self, entry: Entry) -> None:
+        """Who was let in at the very moment it left gives its place to the next."""
+        if entry.began is not None:
+            self._end(entry)
+        elif self.admission.leave(entry):
+            self._admit()
+
+    def _end(self, entry: Entry) -> None:
+        self.admission.finish(entry, now=self.clock())
+        self._admit()
+
+    def _admit(self) -> None:
+        if len(self.admission.line):
+            self._wake(self.admission.next(now=self.clock(), nodes=self._count()))
+
+    def _wake(self, going: Sequence[Entry]) -> None:
+        for entry in going:
+            woken = self._waiting.get(entry)
+            if woken is not None and not woken.done():
+                woken.set_result(None)
+
+    def _count(self) -> int:
+        """Not anew for each request: there may be a thousand nodes."""
+        if self._nodes is None:
+            self._nodes = self.nodes() if self.admission.limits.of_nodes else 0
+        return self._nodes
+
+
+@dataclass(frozen=True, slots=True)
+class GatedEmbedder:
+    """An Embedder whose calls wait at the gate."""
+
+    embedder: Embedder
+    gate: AdmissionGate
+
+    async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:
+        """See Embedder; raises Refused and TimeIsOver as well."""
+        tokens, urgent = sum(len(one.prompt) for one in requests), requests[0].priority
+        visit = Visit(tokens, 0, choices=len(requests), priority=urgent)
+        async with self.gate.enter(visit) as let_in:
+            try:
+                async with asyncio.timeout_at(let_in.deadline):
+                    pooled = await self.embedder.embed(requests)
+            except TimeoutError:
+                raise TimeIsOver(TOO_LONG) from None
+            let_in.came(0)
+            return pooled
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

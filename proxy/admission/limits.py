@@ -1,0 +1,75 @@
+"""How much may be at work and in line at once: of all, of one key, of one node."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from engine.request import LARGEST_TOKEN
+
+QUEUED = 1024
+NOBODY = "-"
+Amount = Annotated[int, Meta(ge=1, le=LARGEST_TOKEN)]
+Places = Annotated[int, Meta(ge=0, le=LARGEST_TOKEN)]
+Weight = Annotated[float, Meta(ge=0.001, le=1000)]
+
+
+class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the owner of one key may have; None: as much as there is.
+
+    Requests are counted by their choices; tokens are those of prompts and answers together.
+    Of those who wait, each key has a share of what becomes free that grows with its
+    `weight`. `min_priority` is the most urgent that
+    its requests may be; what asks for less than that number is as urgent as that.
+    """
+
+    max_requests: Amount | None = None
+    max_tokens: Amount | None = None
+    max_queued: Places | None = None
+    weight: Weight = 1.0
+    min_priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the name of a key, never the key itself. None: the proxy's limits for keys."""
+
+    name: str = NOBODY
+    limits: KeyLimits | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Those of the whole proxy, and of each node behind it; None: no limit."""
+
+    requests: int | None = None
+    tokens: int | None = None
+    queued: int = QUEUED
+    node_requests: int | None = None
+    node_tokens: int | None = None
+
+    @property
+    def of_nodes(self) -> bool:
+        """Whether it matters how many nodes there are."""
+        return self.node_requests is not None or self.node_tokens is not None
+
+    @property
+    def none(self) -> bool:
+        """Whether there is no limit at all."""
+        return self.requests is None and self.tokens is None and not self.of_nodes
+
+    def least_requests(self, nodes: int) -> int | None:
+        """How many requests may be at work on so many nodes; without any, nodes set none."""
+        return _least(self.requests, self.node_requests, nodes)
+
+    def least_tokens(self, nodes: int) -> int | None:
+        """The same for tokens."""
+        return _least(self.tokens, self.node_tokens, nodes)
+
+
+def _least(of_all: int | None, of_each: int | None, nodes: int) -> int | None:
+    given = [of_all] if of_all is not None else []
+    if of_each is not None and nodes:
+        given.append(of_each * nodes)
+    return min(given, default=None)

@@ -1,0 +1,119 @@
+"""The line in which requests wait: urgency first, then fair shares of keys, then arrival.
+
+A smaller `priority` is more urgent, as in the engine. Between keys of equal urgency it is
+start-time fair queueing (Goyal, Vin, Cheng 1996): a key's virtual time grows by the tokens
+it is given, divided by its weight, and whoever's is the least comes next. Who comes back after
+a while begins where the others are, so nobody saves up. Pure.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from proxy.admission.limits import KeyLimits
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One request at the gate; `tokens` is an estimate that grows with what comes.
+
+    `name` and `limits` are of the key it came with. Times are seconds of the caller's clock.
+    Without a `deadline` it waits as long as it takes.
+    """
+
+    name: str
+    limits: KeyLimits
+    prompt_tokens: int
+    tokens: int
+    choices: int = 1
+    priority: int = 0
+    deadline: float | None = None
+    arrived: float = 0.0
+    began: float | None = None
+    produced: int = 0
+    answered: bool = False
+    number: int = 0
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Smaller goes first, among those of one key."""
+        return self.priority, self.number
+
+
+@dataclass(slots=True)
+class Line:
+    """Those that wait. A call costs no more than the number of keys that do."""
+
+    tokens: int = 0
+    _length: int = 0
+    _arrivals: int = 0
+    _time: float = 0.0
+    _waiting: dict[str, list[Entry]] = field(default_factory=dict)
+    _times: dict[str, float] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def of(self, name: str) -> list[Entry]:
+        """Who waits with this key, the next one first; not to be changed."""
+        return self._waiting.get(name, [])
+
+    def push(self, entry: Entry) -> None:
+        """Behind all of its key that are as urgent."""
+        entry.number, self._arrivals = self._arrivals, self._arrivals + 1
+        insort(self._waiting.setdefault(entry.name, []), entry, key=_rank)
+        self._length += 1
+        self.tokens += entry.tokens
+
+    def remove(self, entry: Entry) -> bool:
+        """Out of its place at once; False if it is in none."""
+        own = self.of(entry.name)
+        place = bisect_left(own, entry.rank, key=_rank)
+        if place == len(own) or own[place] is not entry:
+            return False
+        del own[place]
+        if not own:
+            del self._waiting[entry.name]
+        self._length -= 1
+        self.tokens -= entry.tokens
+        return True
+
+    def next(self, may: Callable[[Entry], bool]) -> Entry | None:
+        """Who is to go next, of the keys whose first `may`; stays in line."""
+        firsts = [own[0] for own in self._waiting.values()]
+        return min(filter(may, firsts), key=self._turn, default=None)
+
+    def charge(self, entry: Entry, tokens: int) -> None:
+        """So many tokens were given to its key; less than nothing was given back."""
+        start = max(self._time, self._times.get(entry.name, 0.0))
+        if tokens > 0:
+            self._time = start
+        self._times[entry.name] = start + tokens / entry.limits.weight
+        if len(self._times) > 2 * len(self._waiting) + 64:
+            now = self._time
+            self._times = {name: at for name, at in self._times.items() if at > now}
+
+    def ahead_of(self, entry: Entry) -> float:
+        """Tokens that are likely to be given to others before its turn comes."""
+        weight = entry.limits.weight
+        own = sum(one.tokens for one in self.of(entry.name) if one.rank < entry.rank)
+        return own + sum(
+            _before(others, entry.priority, (own + entry.tokens) / weight)
+            for key, others in self._waiting.items()
+            if key != entry.name
+        )
+
+    def _turn(self, entry: Entry) -> tuple[int, float, int]:
+        start = max(self._time, self._times.get(entry.name, 0.0))
+        return entry.priority, start, entry.number
+
+
+def _before(others: list[Entry], priority: int, share: float) -> float:
+    """All that is more urgent, and of what is as urgent no more than their fair share."""
+    urgent = sum(one.tokens for one in others if one.priority < priority)
+    alike = sum(one.tokens for one in others if one.priority == priority)
+    return urgent + min(alike, share * others[0].limits.weight)
+
+
+def _rank(entry: Entry) -> tuple[int, int]:
+    return entry.rank

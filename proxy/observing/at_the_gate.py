@@ -1,0 +1,51 @@
+"""What Prometheus is told of admission, read off when somebody asks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from proxy.admission.gate import BUCKETS_S, AdmissionGate
+from proxy.observing.metrics import PREFIX
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GateMetrics(Collector):
+    """The line and what is at work, as far as there are limits."""
+
+    gate: AdmissionGate
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        line, at_work = self.gate.admission.line, self.gate.admission.all
+        yield _gauge("queued_requests", "Requests in line", len(line))
+        yield _gauge("queued_tokens", "Tokens of requests in line, estimated", line.tokens)
+        yield _gauge("admitted_choices", "Choices at work that limits count", at_work.choices)
+        yield _gauge("admitted_tokens", "Their tokens, estimated", at_work.tokens)
+        yield self._waits()
+        name, help_text = PREFIX + "refusals", "Requests not let in or cut, by reason"
+        refusals = CounterMetricFamily(name, help_text, labels=["reason"])
+        for reason, count in self.gate.admission.refused.items():
+            refusals.add_metric([reason], count)
+        yield refusals
+
+    def _waits(self) -> Metric:
+        waits, bounds = self.gate.waits, [*map(floatToGoString, BUCKETS_S), "+Inf"]
+        family = HistogramMetricFamily(PREFIX + "queue_seconds", "Time in line")
+        counts = list(map(float, accumulate(waits.counts)))
+        family.add_metric([], list(zip(bounds, counts, strict=True)), waits.sum_s)
+        return family
+
+
+def _gauge(name: str, help_text: str, value: float) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, help_text)
+    family.add_metric([], value)
+    return family

@@ -1,0 +1,200 @@
+"""The gate over real HTTP: who waits, who is refused, and what everybody leaves behind."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from quart import Quart
+
+from api.generator import WHOLE, Event, Leg, TokenEvent
+from api.routes import openai_routes
+from engine.request import FinishReason, Request
+from proxy.admission.admission import Admission
+from proxy.admission.gate import AdmissionGate
+from proxy.admission.limits import KeyLimits, Limits
+from tests.fakes.serving import serving
+from tests.fakes.text import served
+
+PATIENCE_S = 10
+COMPLETIONS = "/v1/completions"
+
+
+@dataclass
+class Held:
+    """A Generator that says one token to each, and no more before it is told to."""
+
+    begun: list[int] = field(default_factory=list)
+    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+        assert leg == WHOLE
+        async with self.news:
+            self.begun.append(request.priority)
+            self.news.notify_all()
+        yield TokenEvent((1,))
+        await self.go.wait()
+        yield TokenEvent((1,), FinishReason.LENGTH)
+
+
+@dataclass
+class Crowd:
+    """A door with a gate, and clients before it."""
+
+    door: Held
+    gate: AdmissionGate
+    url: str
+    session: aiohttp.ClientSession
+
+    async def ask(self, **fields: object) -> tuple[int, Any, str | None]:
+        """Status, body, and when to come back."""
+        headers = {k: str(v) for k, v in fields.items() if k.startswith("X-")}
+        body = {"prompt": "the", "max_tokens": 2, **fields}
+        async with self.session.post(self.url, json=body, headers=headers) as answer:
+            return answer.status, await answer.json(), answer.headers.get("Retry-After")
+
+    async def waiting(self, count: int) -> None:
+        """Until so many are in line."""
+        await _comes_true(lambda: len(self.gate.admission.line) == count)
+
+    async def at_work(self, count: int) -> None:
+        async with self.door.news:
+            await self.door.news.wait_for(lambda: len(self.door.begun) == count)
+
+
+@asynccontextmanager
+async def crowd(
+    key: KeyLimits | None = None, timeout_s: float | None = None, **limits: int
+) -> AsyncGenerator[Crowd]:
+    """Nobody is at work or in line when it is over."""
+    admission = Admission(Limits(**limits), key or KeyLimits())
+    gate, door, app = AdmissionGate(admission, timeout_s=timeout_s), Held(), Quart("door")
+    model = served()
+    app.register_blueprint(openai_routes(door, model, gate=gate))
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        serving(app) as address,
+        aiohttp.ClientSession() as session,
+    ):
+        yield Crowd(door, gate, f"http://{address}{COMPLETIONS}", session)
+        door.go.set()
+        await _comes_true(lambda: not gate.admission.all.choices)
+        await _comes_true(lambda: not len(gate.admission.line))
+    model.grammars.close()
+
+
+async def _comes_true(said: Callable[[], bool]) -> None:
+    while not said():  # noqa: ASYNC110  nobody tells of it
+        await asyncio.sleep(0)
+
+
+async def test_who_waits_is_answered_in_the_end_most_urgent_first() -> None:
+    async with crowd(requests=1) as clients, asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(clients.ask())]
+        await clients.at_work(1)
+        for count, priority in enumerate((7, 7, -3), 1):
+            asked.append(tasks.create_task(clients.ask(**{"X-Vllm-Priority": priority})))
+            await clients.waiting(count)
+        clients.door.go.set()
+        assert [status for status, _, _ in await asyncio.gather(*asked)] == [200] * 4
+        assert clients.door.begun == [0, -3, 7, 7]
+        assert sum(clients.gate.waits.counts) == 4
+
+
+async def test_a_body_says_more_of_priority_than_a_header() -> None:
+    async with crowd() as clients:
+        clients.door.go.set()
+        await clients.ask(priority=2, **{"X-Vllm-Priority": 9})
+        assert clients.door.begun == [2]
+        status, said, _ = await clients.ask(**{"X-Vllm-Priority": "high"})
+        assert (status, said["error"]["param"]) == (400, "X-Vllm-Priority")
+
+
+async def test_a_full_line_is_503_and_a_keys_is_429_with_a_reason_and_a_time() -> None:
+    for key, status, kind in (
+        (None, 503, "server_error"),
+        (KeyLimits(max_requests=1, max_queued=0), 429, "rate_limit_error"),
+    ):
+        limits = {"queued": 0} if key is None else {}
+        async with crowd(key, requests=1, **limits) as clients, asyncio.TaskGroup() as tasks:
+            tasks.create_task(clients.ask())
+            await clients.at_work(1)
+            refused, said, later = await clients.ask()
+            assert (refused, said["error"]["type"], later) == (status, kind, "1")
+            assert "in line" in said["error"]["message"]
+            clients.door.go.set()
+
+
+async def test_a_client_that_leaves_the_line_frees_its_place_at_once() -> None:
+    async with crowd(requests=1, queued=1) as clients, asyncio.TaskGroup() as tasks:
+        tasks.create_task(clients.ask())
+        await clients.at_work(1)
+        impatient = asyncio.create_task(clients.ask())
+        await clients.waiting(1)
+        assert (await clients.ask())[0] == 503
+        impatient.cancel()
+        await clients.waiting(0)
+        tasks.create_task(clients.ask())
+        await clients.waiting(1)
+        clients.door.go.set()
+
+
+async def test_a_client_that_leaves_its_stream_frees_its_place_at_once() -> None:
+    async with crowd(requests=1) as clients:
+        body = {"prompt": "the", "stream": True}
+        async with clients.session.post(clients.url, json=body) as stream:
+            await stream.content.readany()
+            waiting = asyncio.create_task(clients.ask())
+            await clients.waiting(1)
+        await clients.at_work(2)
+        clients.door.go.set()
+        assert (await waiting)[0] == 200
+
+
+async def test_a_deadline_ends_the_wait_in_line_and_the_work_too() -> None:
+    async with crowd(requests=1) as clients, asyncio.TaskGroup() as tasks:
+        tasks.create_task(clients.ask())
+        await clients.at_work(1)
+        status, said, later = await clients.ask(timeout=0.05)
+        assert (status, later) == (503, "1")
+        assert "in line" in said["error"]["message"]
+        clients.door.go.set()
+        await clients.waiting(0)
+    async with crowd(timeout_s=0.05) as clients:
+        status, said, _ = await clients.ask()
+        assert (status, said["error"]["message"]) == (
+            504,
+            "its time was over before the answer was",
+        )
+        assert clients.gate.admission.refused == {"timeout": 1}
+        clients.door.go.set()
+        assert (await clients.ask(**{"X-Request-Timeout": 60}))[0] == 200
+        assert (await clients.ask(**{"X-Request-Timeout": "nan"}))[0] == 400
+
+
+async def test_a_stream_whose_time_is_over_says_so_at_its_end() -> None:
+    async with crowd() as clients:
+        body = {"prompt": "the", "max_tokens": 2, "stream": True, "timeout": 0.05}
+        async with clients.session.post(clients.url, json=body) as stream:
+            said = await stream.text()
+        assert stream.status == 200
+        assert "its time was over" in said
+        assert said.endswith("data: [DONE]\n\n")
+
+
+async def test_new_nodes_let_in_who_waits() -> None:
+    async with crowd(node_requests=1) as clients, asyncio.TaskGroup() as tasks:
+        nodes = [1]
+        clients.gate.nodes = lambda: nodes[0]
+        looking = tasks.create_task(clients.gate.run())
+        tasks.create_task(clients.ask())
+        await clients.at_work(1)
+        tasks.create_task(clients.ask())
+        await clients.waiting(1)
+        nodes[0] = 2
+        await clients.at_work(2)
+        clients.door.go.set()
+        looking.cancel()
