@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import zmq
-
 from kv_transfer.checking import Level
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
 from kv_transfer.mover import Mover
 from kv_transfer.regions import Region
 from kv_transfer.service import TransferService
-from kv_transfer.sockets import bind_router
+from kv_transfer.side_channel import Reception
 from kv_transfer.threaded import Connector
+from kv_transfer.waiting import Waiting
 
 CONNECTORS = ("nixl", "tcp")
 
@@ -38,10 +37,10 @@ def build_connector(
     Raises ValueError for an unknown kind, ImportError where NIXL is not installed.
     """
     mover = _mover(kind, engine_id, memory.regions, bind[0], advertise_host)
-    context = zmq.Context[zmq.Socket[bytes]]()
-    router, port = bind_router(context, *bind)
-    identity = Identity(engine_id, advertise_host, port, memory.fingerprint, memory.layout)
-    service = TransferService(identity, memory.regions, mover, context, router, memory.level)
+    reception = Reception.bind(*bind, Waiting())
+    facts = memory.fingerprint, memory.layout
+    identity = Identity(engine_id, advertise_host, reception.port, *facts)
+    service = TransferService(identity, memory.regions, mover, reception, memory.level)
     return Connector.over(service)
 
 

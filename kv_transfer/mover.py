@@ -33,7 +33,7 @@ class Mover(Protocol):
 
     @property
     def interests(self) -> Mapping[int, Interest]:
-        """File descriptors that announce work for `poll`, with zmq.POLLIN | zmq.POLLOUT."""
+        """File descriptors that announce work for `poll`, with select.poll's events."""
 
     def meet(self, address: Address, welcome: Welcome) -> None:
         """Get ready to read from this peer; raises TransferError."""

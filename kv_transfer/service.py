@@ -1,6 +1,6 @@
 """One node's side of the hand-over: both books, the side channel, and a mover, turn by turn.
 
-A ZMQ ROUTER serves the sinks that come to us, a DEALER goes to each source we pull from.
+What peers say and are told goes through `Exchange`.
 Everything happens in `turn`, in one thread; the engine's thread talks to it by two queues.
 Only `sweep` is another thread's: where a turn does not end, because the mover does not answer,
 it goes on with aborts and leases, so that no block waits for a turn. It has the books whenever
@@ -16,31 +16,25 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-import zmq
-
 from kv_transfer.attendance import Attendance
 from kv_transfer.checked import BYTES_AT_ONCE, CheckedMover
 from kv_transfer.checking import Level
 from kv_transfer.checksums import BlockSums
 from kv_transfer.errors import PeerUnreachable, TransferError
+from kv_transfer.exchange import Exchange
 from kv_transfer.identity import Identity, this_machine
-from kv_transfer.junk import JunkCount
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
-from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import Mover
 from kv_transfer.news import NewsQueues
 from kv_transfer.regions import Region, describe
-from kv_transfer.sockets import Wakeup, open_dealer
-from kv_transfer.waiting import Waiting, has_message
+from kv_transfer.side_channel import Reception
+from kv_transfer.waiting import Ready
+from kv_transfer.wakeup import Wakeup
 from kv_transfer.wire import (
     SILENCE_S,
     Hello,
     Welcome,
-    decode_from_sink,
-    decode_from_source,
-    encode,
 )
 
 IDLE_TURN_S = 5.0
@@ -60,8 +54,7 @@ class TransferService:
     identity: Identity
     regions: Sequence[Region]
     mover: Mover
-    context: zmq.Context[zmq.Socket[bytes]]
-    router: zmq.Socket[bytes]
+    reception: Reception
     level: Level = Level.OFF
     clock: Clock = time.monotonic
     pause: Callable[[float], None] = time.sleep
@@ -76,11 +69,10 @@ class TransferService:
         self.pulls = PullBook(Hello(me.fingerprint, me.layout, machine, self.level))
         self._sums = BlockSums(self.regions)
         self.mover: Mover = CheckedMover(self.mover, self._sums)
-        self._dealers: dict[Address, zmq.Socket[bytes]] = {}
-        self._wake, self._news, self._waiting = Wakeup(), Wakeup(), Waiting()
-        self._waiting.add(self.router, self._wake)
+        self._exchange = Exchange(self.reception, me.engine_id.encode())
+        self._wake, self._news, self._waiting = Wakeup(), Wakeup(), self.reception.waiting
+        self._waiting.watch(self._wake.fileno())
         self._awake = False
-        self._junk = JunkCount()
         self._books = threading.Lock()
         self._attendance = Attendance(lambda: self.clock(), self.clock())
 
@@ -115,8 +107,9 @@ class TransferService:
             if self._attendance.was_away():
                 self.offers.returned(now)
                 self.pulls.returned(now)
-            self._read_router(now)
-            self._read_dealers(now)
+            ready = self._waiting.look()
+            self._hear_sinks(ready, now)
+            self._hear_sources(ready, now)
             self.offers.flush()
             self._answer(now)  # peers wait for it; what follows can
             self._read_mover(self.clock())
@@ -160,9 +153,7 @@ class TransferService:
         with self._books:
             self._attendance.waits(math.inf)
         self.mover.close()
-        for dealer in self._dealers.values():
-            dealer.close(linger=0)
-        self.router.close(linger=0)
+        self._exchange.close()
         self._awake = True  # nobody is there to be woken
         self._wake.close()
         self._news.close()
@@ -182,8 +173,9 @@ class TransferService:
         self._attendance.works()
 
     def _run_commands(self) -> None:
-        self._wake.clear()
-        self._awake = False
+        if self._awake:
+            self._wake.clear()
+            self._awake = False
         while self.commands:
             self.commands.popleft()()
 
@@ -193,38 +185,25 @@ class TransferService:
         for order in self.offers.missing_sums(most):
             self.offers.summed(order, self._sums.of(order.blocks, order.level))
 
-    def _read_router(self, now: float) -> None:
-        while has_message(self.router):
-            peer, *frames = self.router.recv_multipart()
+    def _hear_sinks(self, ready: Ready, now: float) -> None:
+        for peer, message in self._exchange.from_sinks(ready, now):
             if self.commands:  # an offer was posted before anybody could ask for it
                 self._run_commands()
+            self.offers.heard(peer, message, now=now)
+
+    def _hear_sources(self, ready: Ready, now: float) -> None:
+        for address, message in self._exchange.from_sources(ready, now):
+            if address in self.pulls.parted:
+                continue  # it was given up by what it said before
             try:
-                message = decode_from_sink(frames[-1] if frames else b"")
-            except msgspec.DecodeError as error:
-                if count := self._junk.another(now):
-                    log.warning("dropped %s messages, of %r: %s", count, peer[:64], error)
+                if isinstance(message, Welcome) and not self.pulls.knows(address, message):
+                    with self._asking_the_mover():
+                        self.mover.meet(address, message)
+            except TransferError as error:
+                self.pulls.lost(address, error, now=now)
             else:
-                self.offers.heard(peer, message, now=now)
-
-    def _read_dealers(self, now: float) -> None:
-        for address, dealer in list(self._dealers.items()):
-            while address not in self.pulls.parted and has_message(dealer):
-                self._hear(address, dealer.recv(), now)
-
-    def _hear(self, address: Address, frame: bytes, now: float) -> None:
-        try:
-            message = decode_from_source(frame)
-            if isinstance(message, Welcome) and not self.pulls.knows(address, message):
-                with self._asking_the_mover():
-                    self.mover.meet(address, message)
-        except msgspec.DecodeError as error:
-            if count := self._junk.another(now):
-                log.warning("dropped %s messages, of %s: %s", count, address, error)
-        except TransferError as error:
-            self.pulls.lost(address, error, now=now)
-        else:
-            if address not in self.pulls.parted:  # given up while it was met
-                self.pulls.heard(address, message, now=now)
+                if address not in self.pulls.parted:  # given up while it was met
+                    self.pulls.heard(address, message, now=now)
 
     def _read_mover(self, now: float) -> None:
         with self._asking_the_mover():
@@ -242,28 +221,19 @@ class TransferService:
             address = self.pulls.parted.pop()
             with self._asking_the_mover():
                 self.mover.part(address)
-            if dealer := self._dealers.pop(address, None):
-                self._waiting.close(dealer)
+            self._exchange.part(address)
             self._read_mover(now)
 
     def _send(self, now: float) -> None:
         for peer, answer in self.offers.outbox:
-            self.router.send_multipart([peer, encode(answer)])
+            self._exchange.tell_sink(peer, answer)
         self.offers.outbox.clear()
         sent, self.pulls.outbox = self.pulls.outbox, []
         for address, message in sent:
             try:
-                self._dealer(address).send(encode(message), zmq.DONTWAIT)
-            except zmq.ZMQError as error:
-                unreachable = PeerUnreachable(f"{address}: {error}")
-                self.pulls.lost(address, unreachable, now=now)
-
-    def _dealer(self, address: Address) -> zmq.Socket[bytes]:
-        if address not in self._dealers:
-            dealer = open_dealer(self.context, self.identity.engine_id.encode(), address)
-            self._waiting.add(dealer)
-            self._dealers[address] = dealer
-        return self._dealers[address]
+                self._exchange.tell_source(address, message, now)
+            except PeerUnreachable as error:
+                self.pulls.lost(address, error, now=now)
 
     def _answer(self, now: float) -> None:
         """Say what there is to say, begin reads; what is over by then is said, too."""

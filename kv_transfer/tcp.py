@@ -13,13 +13,13 @@ Where the sides' blocks are not alike, a request says which parts of a block it 
 
 import ctypes
 import secrets
+import select
 import socket
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-import zmq
 
 from kv_transfer.errors import PeerUnreachable, TransferCancelled, TransferError
 from kv_transfer.ledger.reads import ReadOrder
@@ -34,6 +34,7 @@ from kv_transfer.wire import Welcome
 LENGTH_BYTES = 4
 LONGEST_REQUEST = 1 << 20
 SECRET_BYTES = 16
+BOTH = select.POLLIN | select.POLLOUT
 SENSELESS = (OSError, IndexError, OverflowError, RecursionError, msgspec.DecodeError)
 
 
@@ -113,13 +114,11 @@ class TcpMover:
     @property
     def interests(self) -> Mapping[int, int]:
         """All sockets; writable ones only while there is something to write."""
-        found = {self.listener.fileno(): zmq.POLLIN}
+        found = {self.listener.fileno(): select.POLLIN}
         for guest in self._guests.values():
-            found[guest.connection.fileno()] = zmq.POLLIN | (
-                zmq.POLLOUT if guest.answers else 0
-            )
+            found[guest.connection.fileno()] = BOTH if guest.answers else select.POLLIN
         for link in self._links.values():
-            found[link.connection.fileno()] = zmq.POLLIN | (zmq.POLLOUT if link.requests else 0)
+            found[link.connection.fileno()] = BOTH if link.requests else select.POLLIN
         return found
 
     def meet(self, address: Address, welcome: Welcome) -> None:

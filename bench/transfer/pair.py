@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import count
 from multiprocessing.connection import Connection
 
+import msgspec
+
 from bench.transfer.figures import Stages
 from bench.transfer.memory import Memory
 from bench.transfer.raw import PlainSocket, RawNixl
@@ -100,8 +102,7 @@ class Pair:
 
     def _pull(self, kind: Kind, into: Sequence[int]) -> float:
         """Pull what was offered next; when that was."""
-        offered = self.pipe.recv()
-        assert isinstance(offered, Offered)
+        offered = msgspec.json.decode(self.pipe.recv_bytes(), type=Offered)
         self._pulled_at = time.perf_counter()
         self.connectors[kind].sink.pull(offered.ticket, into)
         return offered.at

@@ -56,9 +56,8 @@ class Ready(msgspec.Struct, frozen=True):
     address: int
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """The ticket, and when it was about to be written."""
+class Offered(msgspec.Struct, frozen=True):
+    """The ticket, and when it was about to be written; it goes as a node call has it."""
 
     ticket: KvTicket
     at: float
@@ -123,5 +122,5 @@ class Source:
         ticket = source.offer(offer.name)
         source.extend(ticket.ticket_id, offer.blocks)
         source.seal(ticket.ticket_id, Sealed(num_tokens, 0))
-        self.pipe.send(Offered(ticket, since))
+        self.pipe.send_bytes(msgspec.json.encode(Offered(ticket, since)))
         self.settle()

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import pytest
-import zmq
 
 from kv_transfer.api import Arrived, KvSink, KvSource, Sealed
 from kv_transfer.checking import Level
@@ -18,9 +17,10 @@ from kv_transfer.local import LocalSink, LocalSource
 from kv_transfer.mover import Mover
 from kv_transfer.nixl import NixlMover
 from kv_transfer.service import TransferService
-from kv_transfer.sockets import bind_router
+from kv_transfer.side_channel import Reception
 from kv_transfer.tcp import TcpMover
 from kv_transfer.threaded import Connector
+from kv_transfer.waiting import Waiting
 from tests.contract.rigs import HERE, TURN_S
 from tests.fakes.sharded import Memory, layout
 from tests.fakes.spoiling import SpoilingMover
@@ -56,20 +56,18 @@ def local(theirs: Memory, ours: Memory) -> Iterator[Pair]:
 def _network(
     movers: Sequence[Mover], theirs: Memory, ours: Memory, level: Level = Level.OFF
 ) -> Iterator[Pair]:
-    context = zmq.Context[zmq.Socket[bytes]]()
     living = list[TransferService]()
     for mover, memory in zip(movers, (theirs, ours), strict=True):
-        router, port = bind_router(context, HERE, 0)
+        reception = Reception.bind(HERE, 0, Waiting())
         name = f"engine-{id(memory)}"
-        identity = Identity(name, HERE, port, "same", memory.layout)
-        service = TransferService(identity, memory.regions, mover, context, router, level)
+        identity = Identity(name, HERE, reception.port, "same", memory.layout)
+        service = TransferService(identity, memory.regions, mover, reception, level)
         living.append(service)
     halves = [Connector.over(one) for one in living]
     yield Pair(halves[0].source, halves[1].sink, living)
     for one in living:
         one.end()
         one.close()
-    context.term()
 
 
 @contextmanager

@@ -6,17 +6,16 @@ from typing import Any
 
 import msgspec
 import pytest
-import zmq
-import zmq.asyncio
 
+from discovery.address import parse_address
 from kv_transfer.layout import KvLayout
-from kv_transfer.wire import Hello, Welcome, decode_from_source, encode
+from kv_transfer.wire import Hello, Welcome
 from tests.e2e.cluster import Running, running
 from tests.e2e.test_drivers import HELD, completion, read
+from tests.fakes.caller import calling
 from tests.fakes.driver import prompt
 
 EXPONENT, TURNED = 3, 0x40  # of each little-endian float32
-PATIENCE_MS = 10_000
 WRONG = 'pdserve_kv_load_failures_total{reason="corrupt"} 1.0'
 
 
@@ -25,11 +24,9 @@ async def welcome(cluster: Running, node: dict[str, Any]) -> Welcome:
     async with cluster.session.get(f"http://{node['http_address']}/server_info") as answer:
         facts = await answer.json()
     layout = msgspec.convert(facts["kv_layout"], KvLayout)
-    with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.connect(f"tcp://{node['zmq_address']}")
-        await dealer.send(encode(Hello(facts["fingerprint"], layout, "elsewhere")))
-        assert await dealer.poll(PATIENCE_MS)
-        told = decode_from_source(await dealer.recv())
+    with calling(parse_address(node["zmq_address"])) as caller:
+        caller.say(Hello(facts["fingerprint"], layout, "elsewhere"))
+        told = caller.answer()
     assert isinstance(told, Welcome)
     return told
 

@@ -3,22 +3,20 @@
 import logging
 
 import pytest
-import zmq
 
+from kv_transfer.frames import framed
 from tests.contract.rigs import HERE, tcp_rig
+from tests.fakes.caller import calling
 
 FLOOD = 50
-PATIENCE_MS = 5_000
 
 
 def test_a_flood_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    with tcp_rig() as rig, zmq.Context[zmq.Socket[bytes]]() as context:
-        ticket = rig.source.offer("r")
-        with context.socket(zmq.DEALER) as stranger, caplog.at_level(logging.WARNING):
-            stranger.setsockopt(zmq.LINGER, PATIENCE_MS)
-            stranger.connect(f"tcp://{HERE}:{ticket.port}")
+    with tcp_rig() as rig:
+        port = rig.source.offer("r").port
+        with calling((HERE, port)) as stranger, caplog.at_level(logging.WARNING):
             for _ in range(FLOOD):
-                stranger.send_multipart([b"\xc1", b"what?"])
+                stranger.connection.sendall(framed(b"what?"))
             for _ in range(FLOOD):
                 rig.step()
         assert "dropped" in caplog.records[0].message

@@ -1,11 +1,10 @@
 """The transfer thread beside the engine's: what it leaves to it."""
 
-import contextlib
+import select
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
-import zmq
 
 from kv_transfer.api import Sealed
 from kv_transfer.errors import PeerUnreachable
@@ -14,22 +13,22 @@ from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
 from kv_transfer.service import READING_PAUSE_S, TransferService
-from kv_transfer.sockets import bind_router, open_dealer
+from kv_transfer.side_channel import Reception
 from kv_transfer.threaded import ThreadedSource
 from kv_transfer.ticket import LEASE_S, KvTicket
+from kv_transfer.waiting import Ready, Waiting
 from kv_transfer.wire import (
     SILENCE_S,
-    FromSource,
     Hello,
     Look,
     News,
     Welcome,
-    decode_from_source,
     encode,
 )
+from tests.fakes.caller import SOON_S, calling
 from tests.fakes.mover import FakeMover
 
-HERE, SOON_MS = "127.0.0.1", 5000
+HERE = "127.0.0.1"
 
 
 @dataclass
@@ -41,13 +40,11 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    context, mover, pauses = zmq.Context[zmq.Socket[bytes]](), FakeMover(), list[float]()
-    router, port = bind_router(context, HERE, 0)
-    identity = Identity("engine", HERE, port, "same", KvLayout("bytes", 1, 1, ()))
-    service = TransferService(identity, [], mover, context, router, pause=pauses.append)
+    mover, pauses, reception = FakeMover(), list[float](), Reception.bind(HERE, 0, Waiting())
+    identity = Identity("engine", HERE, reception.port, "same", KvLayout("bytes", 1, 1, ()))
+    service = TransferService(identity, [], mover, reception, pause=pauses.append)
     yield Rig(mover, service, pauses)
     service.close()
-    context.term()
 
 
 def test_reads_under_way_do_not_keep_the_interpreter(rig: Rig) -> None:
@@ -79,41 +76,41 @@ def test_who_was_given_up_while_it_was_met_is_not_taken_for_known(rig: Rig) -> N
     """It is parted from as soon as that is over, so nothing can be read there."""
     service, lost = rig.service, PeerUnreachable("silent")
     welcome = Welcome("e", "same", service.identity.layout, (), (b"card",), "machine")
-    source, port = bind_router(service.context, HERE, 0)
-    at = HERE, port
+    source = Reception.bind(HERE, 0, Waiting())
+    at = HERE, source.port
     rig.mover.meeting = lambda address: service.pulls.lost(address, lost, now=service.clock())
-    with contextlib.closing(source):
-        service.pulls.hold(KvTicket("t", None, *at, None), now=service.clock())
-        service.turn(0)
-        assert source.poll(SOON_MS)
-        source.send_multipart([source.recv_multipart()[0], encode(welcome)])
-        while not rig.mover.met:
-            service.turn()
-        assert rig.mover.parted == [at]
-        assert not service.pulls.knows(at, welcome)
+    service.pulls.hold(KvTicket("t", None, *at, None), now=service.clock())
+    while not rig.mover.met:
+        service.turn()
+        for sink, _ in source.hear(source.waiting.look(), 0.0):
+            source.say(sink, encode(welcome))
+    assert rig.mover.parted == [at]
+    assert not service.pulls.knows(at, welcome)
+    source.close()
 
 
 def test_an_offer_is_known_before_anybody_can_ask_for_it(rig: Rig) -> None:
     """Its ticket may come back as a question while a turn is under way."""
     service = rig.service
     me, hello = service.identity, Hello("same", KvLayout("bytes", 1, 1, ()), "here")
-    with contextlib.closing(open_dealer(service.context, b"sink", (HERE, me.port))) as sink:
-        sink.send(encode(hello))
-        assert service.router.poll(SOON_MS)
-        service.turn(0)
-        assert isinstance(answer(sink), Welcome)
+    with calling((HERE, me.port)) as sink:
+        sink.say(hello)
+        while not service.offers.guests.asks(b"sink"):
+            service.turn()
+        assert isinstance(sink.answer(), Welcome)
 
         def offer_and_ask() -> float:
             """When the turn has run its commands, and looks at the clock."""
             service.clock = lambda: 0.0
             ticket = ThreadedSource(service).offer("r")
-            sink.send(encode(Look(ticket.ticket_id, me.engine_id, 0)))
-            assert service.router.poll(SOON_MS)
+            sink.say(Look(ticket.ticket_id, me.engine_id, 0))
+            select.select([one.connection for one in guests.values()], [], [], SOON_S)
             return 0.0
 
+        guests = service.reception._guests
         service.commands.append(lambda: setattr(service, "clock", offer_and_ask))
         service.turn(0)
-        assert isinstance(answer(sink), News)
+        assert isinstance(sink.answer(), News)
 
 
 @pytest.mark.parametrize("where", ["it waits", "it works"])
@@ -147,11 +144,11 @@ class Nap:
     now: list[float]
     seconds: float
 
-    def add(self, *_: object) -> None:
+    def watch(self, *_: object) -> None:
         """Nothing is waited for."""
 
-    def close(self, socket: "zmq.Socket[bytes]") -> None:
-        socket.close(linger=0)
+    def look(self) -> Ready:
+        return {}
 
     def wait(self, *_: object) -> None:
         self.now[0] += self.seconds
@@ -160,17 +157,3 @@ class Nap:
     def poll(self) -> Sequence[ReadEnd]:
         self.wait()
         return []
-
-
-def answer(sink: "zmq.Socket[bytes]") -> FromSource:
-    assert sink.poll(SOON_MS)
-    return decode_from_source(sink.recv())
-
-
-def test_a_way_to_an_address_that_is_none_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are only so many sockets in a process."""
-    with zmq.Context[zmq.Socket[bytes]]() as context, context.socket(zmq.DEALER) as dealer:
-        monkeypatch.setattr(context, "socket", lambda kind: dealer)
-        with pytest.raises(zmq.ZMQError, match="Invalid argument"):
-            open_dealer(context, b"sink", ("no address", 1))
-        assert dealer.closed

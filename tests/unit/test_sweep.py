@@ -20,9 +20,10 @@ from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
 from kv_transfer.mover import ReadEnd
 from kv_transfer.service import OPEN_TURN_S, TransferService
-from kv_transfer.sockets import bind_router
+from kv_transfer.side_channel import Reception
 from kv_transfer.threaded import Connector, TransferThreadDied
 from kv_transfer.ticket import LEASE_S, KvTicket
+from kv_transfer.waiting import Waiting
 from kv_transfer.wire import SILENCE_S
 from node.door import Door
 from node.engine_client import LATE_S, EngineClient
@@ -77,17 +78,15 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    context, mover, now = zmq.Context[zmq.Socket[bytes]](), HangingMover(), [0.0]
-    router, port = bind_router(context, HERE, 0)
-    identity = Identity("engine", HERE, port, "fake", LAYOUT)
-    service = TransferService(identity, [], mover, context, router, clock=lambda: now[0])
+    mover, now, reception = HangingMover(), [0.0], Reception.bind(HERE, 0, Waiting())
+    identity = Identity("engine", HERE, reception.port, "fake", LAYOUT)
+    service = TransferService(identity, [], mover, reception, clock=lambda: now[0])
     connector = Connector.over(service)
     connector.start()
     yield Rig(mover, connector, now)
     mover.free.set()
     connector.stop()
     service.close()  # if its thread has not lived to do it
-    context.term()
 
 
 class TestWhileTheTransferThreadHangs:
@@ -181,7 +180,7 @@ class Node:
 
     @classmethod
     def around(cls, connector: Connector) -> "Node":
-        engine, context = FakeEngine(), connector.service.context
+        engine, context = FakeEngine(), zmq.Context[zmq.Socket[bytes]].instance()
         clock: Any = connector.service.clock
         source: Any = connector.source
         sink: Any = connector.sink

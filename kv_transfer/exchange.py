@@ -1,0 +1,86 @@
+"""The messages of the side channel: sinks are known by their names, sources by addresses."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from kv_transfer.errors import PeerUnreachable
+from kv_transfer.frames import BadFrames
+from kv_transfer.junk import JunkCount
+from kv_transfer.ledger.guests import Peer
+from kv_transfer.ledger.sources import Address
+from kv_transfer.side_channel import Reception, Way
+from kv_transfer.waiting import Ready
+from kv_transfer.wire import (
+    FromSink,
+    FromSource,
+    decode_from_sink,
+    decode_from_source,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Owns all connections; what comes and cannot be read is counted, and told of at times."""
+
+    reception: Reception
+    name: Peer
+    _ways: dict[Address, Way] = field(default_factory=dict)
+    _junk: JunkCount = field(default_factory=JunkCount)
+
+    def from_sinks(self, ready: Ready, now: float) -> Iterator[tuple[Peer, FromSink]]:
+        """What those who came to us say."""
+        for peer, said in self.reception.hear(ready, now):
+            try:
+                if isinstance(said, BadFrames):
+                    raise said
+                message = decode_from_sink(said)
+            except (msgspec.DecodeError, BadFrames) as error:
+                self._drop(peer, error, now)
+            else:
+                yield peer, message
+
+    def from_sources(self, ready: Ready, now: float) -> Iterator[tuple[Address, FromSource]]:
+        """What those say whom we went to."""
+        for address, way in list(self._ways.items()):
+            for frame in way.hear(ready, now):
+                try:
+                    message = decode_from_source(frame)
+                except msgspec.DecodeError as error:
+                    self._drop(address, error, now)
+                else:
+                    yield address, message
+
+    def tell_sink(self, peer: Peer, message: FromSource) -> None:
+        """Whoever is gone does not hear it."""
+        self.reception.say(peer, encode(message))
+
+    def tell_source(self, address: Address, message: FromSink, now: float) -> None:
+        """Raises PeerUnreachable for one that has not listened for long."""
+        way = self._ways.get(address)
+        if way is None:
+            way = self._ways[address] = Way(address, self.name, self.reception.waiting)
+        try:
+            way.say(encode(message), now)
+        except BadFrames as error:
+            raise PeerUnreachable(f"{address}: {error}") from error
+
+    def part(self, address: Address) -> None:
+        """No more of this source."""
+        if way := self._ways.pop(address, None):
+            way.close()
+
+    def close(self) -> None:
+        """All connections, and the port."""
+        for way in self._ways.values():
+            way.close()
+        self.reception.close()
+
+    def _drop(self, sender: object, error: Exception, now: float) -> None:
+        if count := self._junk.another(now):
+            log.warning("dropped %s messages, of %s: %s", count, sender, error)

@@ -1,0 +1,99 @@
+"""Whole messages over a TCP connection: the length of each goes before it, in four bytes."""
+
+import socket
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+LENGTH_BYTES = 4
+LARGEST_FRAME = 16 << 20
+MOST_UNSENT = 16 << 20
+AT_ONCE = 256 << 10
+
+
+class BadFrames(ConnectionError):
+    """What came is not of our making, or is more than anybody would send."""
+
+
+def framed(message: bytes) -> bytes:
+    """The message as it goes over the connection."""
+    return len(message).to_bytes(LENGTH_BYTES, "big") + message
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """What is to be sent, message by message; one that is cut is sent anew as a whole."""
+
+    _frames: deque[bytes] = field(default_factory=deque)
+    _sent: int = 0  # bytes of the first
+    _size: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._frames)
+
+    def add(self, frame: bytes) -> None:
+        """The last; raises BadFrames where too much is waiting already."""
+        self._size += len(frame)
+        if self._size > MOST_UNSENT:
+            raise BadFrames(f"more than {MOST_UNSENT} bytes wait to be sent")
+        self._frames.append(frame)
+
+    def send(self, connection: socket.socket) -> None:
+        """As much as the connection takes; raises OSError."""
+        while self._frames:
+            first = self._frames[0]
+            try:
+                self._sent += connection.send(memoryview(first)[self._sent :])
+            except BlockingIOError:
+                return
+            if self._sent < len(first):
+                return
+            self.rewind()
+            self._size -= len(first)
+            self._frames.popleft()
+
+    def rewind(self) -> None:
+        """The connection is a new one."""
+        self._sent = 0
+
+
+@dataclass(slots=True)
+class Incoming:
+    """What has come, up to the message that is not complete."""
+
+    _bytes: bytearray = field(default_factory=bytearray)
+
+    def receive(self, connection: socket.socket) -> Iterator[bytes]:
+        """Every message that is complete; then ConnectionError if the stream is over.
+
+        BadFrames for a message that is too long, whose bytes are not waited for.
+        """
+        over = False
+        while not over:
+            try:
+                data = connection.recv(AT_ONCE)
+            except BlockingIOError:
+                break
+            over = not data
+            self._bytes += data
+            yield from self._complete()
+            if 0 < len(data) < AT_ONCE:
+                break
+        if over:
+            raise ConnectionResetError("the connection was closed")
+
+    def _complete(self) -> Iterator[bytes]:
+        start, end = 0, len(self._bytes)
+        try:
+            while end - start >= LENGTH_BYTES:
+                size = int.from_bytes(self._bytes[start : start + LENGTH_BYTES], "big")
+                if size > LARGEST_FRAME:
+                    raise BadFrames(f"a message of {size} bytes")
+                if end - start < LENGTH_BYTES + size:
+                    break
+                start += LENGTH_BYTES
+                message = bytes(self._bytes[start : start + size])
+                start += size
+                yield message
+        finally:
+            del self._bytes[:start]

@@ -1,0 +1,254 @@
+"""The side channel's connections: sinks come to our `Reception`, a `Way` leads to a source.
+
+Plain TCP in the thread that needs the messages. A library with a thread of its own for sockets
+would wake it, and it us, for every message; both sides' four wakes are most of a round trip.
+What a connection was given and did not send goes to the next one, as a whole; what it did send
+may be lost with it. Whoever needs an answer asks again (wire.py).
+"""
+
+import errno
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from kv_transfer.frames import BadFrames, Incoming, Outgoing, framed
+from kv_transfer.ledger.guests import Peer
+from kv_transfer.ledger.sources import Address
+from kv_transfer.streams import send_bytes
+from kv_transfer.waiting import Ready, Waiting
+
+LONGEST_NAME = 255
+RETRY_S = 0.1  # between two attempts to connect
+INTRODUCTION_S = 10.0  # how long a connection may stay without a name
+BOTH = select.POLLIN | select.POLLOUT
+UNDER_WAY = {0, errno.EINPROGRESS, errno.EWOULDBLOCK}
+
+Found = list[tuple[Any, ...]]
+"""What getaddrinfo answers."""
+
+
+@dataclass(slots=True)
+class _Guest:
+    """A connection that came to us; its first message is its name."""
+
+    connection: socket.socket
+    since: float
+    name: Peer | None = None
+    incoming: Incoming = field(default_factory=Incoming)
+    outgoing: Outgoing = field(default_factory=Outgoing)
+
+
+@dataclass(slots=True)
+class Reception:
+    """Who comes to us, by the names they give; a newer connection takes over a name."""
+
+    listener: socket.socket
+    waiting: Waiting
+    _guests: dict[int, _Guest] = field(default_factory=dict)
+    _by_name: dict[Peer, _Guest] = field(default_factory=dict)
+
+    @classmethod
+    def bind(cls, host: str, port: int, waiting: Waiting) -> "Reception":
+        """Open the port; 0 lets the system pick. Raises OSError."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+        listener.setblocking(False)
+        waiting.watch(listener.fileno())
+        return cls(listener, waiting)
+
+    @property
+    def port(self) -> int:
+        """Where to come to."""
+        return int(self.listener.getsockname()[1])
+
+    def hear(self, ready: Ready, now: float) -> Iterator[tuple[Peer, bytes | BadFrames]]:
+        """What those who are ready say, in order; what has no sense ends its connection."""
+        for number in ready.keys() & self._guests.keys():
+            if guest := self._guests.get(number):  # not closed by one before it
+                yield from self._hear(guest)
+        if self.listener.fileno() in ready:
+            self._accept(now)
+            self._dismiss(now)
+
+    def say(self, peer: Peer, message: bytes) -> None:
+        """Nobody of that name is here: then nobody misses it."""
+        if guest := self._by_name.get(peer):
+            try:
+                guest.outgoing.add(framed(message))
+                self._send(guest)
+            except OSError:
+                self._close(guest)
+
+    def close(self) -> None:
+        """All connections, and the port."""
+        for guest in list(self._guests.values()):
+            self._close(guest)
+        self.listener.close()
+
+    def _accept(self, now: float) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+                _prepare(connection)
+            except OSError:
+                return  # nobody else, or one that is gone already
+            self._guests[connection.fileno()] = _Guest(connection, now)
+            self.waiting.watch(connection.fileno())
+
+    def _dismiss(self, now: float) -> None:
+        for guest in list(self._guests.values()):
+            if guest.name is None and now - guest.since > INTRODUCTION_S:
+                self._close(guest)
+
+    def _hear(self, guest: _Guest) -> Iterator[tuple[Peer, bytes | BadFrames]]:
+        try:
+            self._send(guest)
+            for message in guest.incoming.receive(guest.connection):
+                if guest.name is None:
+                    self._introduce(guest, message)
+                else:
+                    yield guest.name, message
+        except BadFrames as error:
+            yield guest.name or b"", error
+            self._close(guest)
+        except OSError:
+            self._close(guest)
+
+    def _introduce(self, guest: _Guest, name: Peer) -> None:
+        if not 0 < len(name) <= LONGEST_NAME:
+            raise BadFrames(f"a name of {len(name)} bytes")
+        guest.name = name
+        if before := self._by_name.get(name):
+            self._close(before)
+        self._by_name[name] = guest
+
+    def _send(self, guest: _Guest) -> None:
+        before = bool(guest.outgoing)
+        guest.outgoing.send(guest.connection)
+        if before or guest.outgoing:
+            wanted = BOTH if guest.outgoing else select.POLLIN
+            self.waiting.watch(guest.connection.fileno(), wanted)
+
+    def _close(self, guest: _Guest) -> None:
+        if self._guests.pop(guest.connection.fileno(), None) is None:
+            return
+        self.waiting.forget(guest.connection.fileno())
+        guest.connection.close()
+        if guest.name is not None and self._by_name.get(guest.name) is guest:
+            del self._by_name[guest.name]
+
+
+@dataclass(slots=True)
+class Way:
+    """To one source, which knows us by `name`; connected when there is something to say."""
+
+    address: Address
+    name: Peer
+    waiting: Waiting
+    _connection: socket.socket | None = None
+    _greeting: bytearray = field(default_factory=bytearray)
+    _incoming: Incoming = field(default_factory=Incoming)
+    _outgoing: Outgoing = field(default_factory=Outgoing)
+    _retry_at: float = 0.0
+    _lookup: "Future[Found] | None" = None
+
+    def say(self, message: bytes, now: float) -> None:
+        """Now, or once there is a connection; raises BadFrames where too much waits for one."""
+        self._outgoing.add(framed(message))
+        self._drive(now)
+
+    def hear(self, ready: Ready, now: float) -> Iterator[bytes]:
+        """What the source says, if it is ready. To be called in every turn."""
+        if self._connection is None:
+            self._drive(now)
+        elif self._connection.fileno() in ready:
+            try:
+                self._send(self._connection)
+                yield from self._incoming.receive(self._connection)
+            except OSError:
+                self._break(now)
+
+    def close(self) -> None:
+        """What was not said yet is not said any more."""
+        if self._connection is not None:
+            self.waiting.forget(self._connection.fileno())
+            self._connection.close()
+            self._connection = None
+
+    def _drive(self, now: float) -> None:
+        """Connect, if there is something to say and it is time; send what can be sent."""
+        try:
+            if self._connection is None and self._outgoing and now >= self._retry_at:
+                self._connect()
+            if self._connection is not None:
+                self._send(self._connection)
+        except OSError:
+            self._break(now)
+
+    def _connect(self) -> None:
+        """Begin to, unless it is not known yet where a name leads; raises OSError."""
+        if not (found := self._find()):
+            return
+        family, _, _, _, place = found[0]
+        self._connection, self._incoming = socket.socket(family, socket.SOCK_STREAM), Incoming()
+        self._greeting[:] = framed(self.name)
+        _prepare(self._connection)
+        self.waiting.watch(self._connection.fileno(), BOTH)
+        trouble = self._connection.connect_ex(place)
+        if trouble not in UNDER_WAY:
+            raise OSError(trouble, "no way")
+
+    def _find(self) -> Found:
+        """An address needs no looking up; a name may take seconds. Empty: not known yet."""
+        host, port = self.address
+        with suppress(socket.gaierror, UnicodeError):
+            return _addresses(host, port, socket.AI_NUMERICHOST)
+        if self._lookup is None:
+            self._lookup = _in_background(host, port)
+        if not self._lookup.done():
+            return []
+        lookup, self._lookup = self._lookup, None
+        return lookup.result()
+
+    def _send(self, connection: socket.socket) -> None:
+        before = bool(self._greeting or self._outgoing)
+        send_bytes(connection, self._greeting)
+        if not self._greeting:
+            self._outgoing.send(connection)
+        if before:
+            left = bool(self._greeting or self._outgoing)
+            self.waiting.watch(connection.fileno(), BOTH if left else select.POLLIN)
+
+    def _break(self, now: float) -> None:
+        self.close()
+        self._outgoing.rewind()
+        self._retry_at = now + RETRY_S
+
+
+def _addresses(host: str, port: int, flags: int = 0) -> Found:
+    return list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, flags))
+
+
+def _in_background(host: str, port: int) -> "Future[Found]":
+    """Whose thread is waited for by nobody, should it take for ever."""
+    future: Future[Found] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(_addresses(host, port))
+        except (OSError, UnicodeError) as error:
+            future.set_exception(OSError(f"{host}: {error}"))
+
+    threading.Thread(target=work, name="lookup", daemon=True).start()
+    return future
+
+
+def _prepare(connection: socket.socket) -> None:
+    connection.setblocking(False)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

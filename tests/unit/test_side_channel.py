@@ -1,0 +1,274 @@
+"""Messages between nodes arrive whole, in order, and disturb nobody else, whatever is sent."""
+
+import select
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+import pytest
+
+from kv_transfer import frames, side_channel
+from kv_transfer.frames import LARGEST_FRAME, BadFrames, framed
+from kv_transfer.ledger.guests import Peer
+from kv_transfer.side_channel import INTRODUCTION_S, LONGEST_NAME, RETRY_S, Reception, Way
+from kv_transfer.waiting import Waiting
+
+HERE, PATIENCE_S = "127.0.0.1", 10.0
+Said = tuple[Peer, bytes | BadFrames]
+
+
+@pytest.fixture
+def reception() -> Iterator[Reception]:
+    one = Reception.bind(HERE, 0, Waiting())
+    yield one
+    one.close()
+
+
+def way_to(reception: Reception, name: bytes = b"sink") -> Way:
+    return Way((HERE, reception.port), name, Waiting())
+
+
+def heard(reception: Reception, count: int, *, now: float = 0.0) -> list[Said]:
+    """So many messages."""
+    said = list[Said]()
+    while len(said) < count:
+        reception.waiting.wait({}, PATIENCE_S)
+        said += reception.hear(reception.waiting.look(), now)
+    return said
+
+
+def answered(way: Way, count: int) -> list[bytes]:
+    """So many answers."""
+    said = list[bytes]()
+    while len(said) < count:
+        way.waiting.wait({}, PATIENCE_S)
+        said += way.hear(way.waiting.look(), 0.0)
+    return said
+
+
+def until(reception: Reception, true: Callable[[], bool], *, now: float = 0.0) -> list[Said]:
+    said = list[Said]()
+    while not true():
+        reception.waiting.wait({}, PATIENCE_S)
+        said += reception.hear(reception.waiting.look(), now)
+    return said
+
+
+def raw(reception: Reception, data: bytes = b"") -> socket.socket:
+    connection = socket.create_connection((HERE, reception.port), PATIENCE_S)
+    connection.sendall(data)
+    return connection
+
+
+@contextmanager
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends, neither of which waits."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        yield ours, theirs
+
+
+def is_over(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_messages_go_both_ways_in_order(reception: Reception) -> None:
+    way = way_to(reception)
+    messages = [bytes([number]) * number for number in range(100)]
+    for message in messages:
+        way.say(message, 0.0)
+    assert heard(reception, 100) == [(b"sink", message) for message in messages]
+    for message in messages:
+        reception.say(b"sink", message)
+    assert answered(way, 100) == messages
+    way.close()
+
+
+def test_a_message_may_come_byte_by_byte(reception: Reception) -> None:
+    with raw(reception) as connection:
+        data = framed(b"sink") + framed(b"") + framed(b"hello")
+        said = list[Said]()
+        for byte in data:
+            connection.sendall(bytes([byte]))
+            while not (ready := reception.waiting.look()):
+                reception.waiting.wait({}, PATIENCE_S)
+            said += reception.hear(ready, 0.0)
+        said += heard(reception, 2 - len(said))
+    assert said == [(b"sink", b""), (b"sink", b"hello")]
+
+
+def test_a_long_message_waits_for_its_reader(reception: Reception) -> None:
+    """The kernel takes a part of it at a time, and neither side waits for that."""
+    way, long = way_to(reception), bytes(LARGEST_FRAME - 1024)
+    way.say(long, 0.0)
+    said = list[Said]()
+    while not said:
+        said += reception.hear(reception.waiting.look(), 0.0)
+        list(way.hear(way.waiting.look(), 0.0))
+    assert said == [(b"sink", long)]
+    way.close()
+
+
+def test_who_is_not_there_yet_is_told_once_it_is(reception: Reception) -> None:
+    port = reception.port
+    reception.close()
+    way = Way((HERE, port), b"sink", Waiting())
+    way.say(b"hello", 0.0)
+    list(way.hear(way.waiting.look(), 0.0))  # refused
+    later = Reception.bind(HERE, port, Waiting())
+    list(way.hear(way.waiting.look(), RETRY_S / 2))
+    assert way._connection is None  # not so soon
+    list(way.hear(way.waiting.look(), RETRY_S))
+    assert heard(later, 1) == [(b"sink", b"hello")]
+    way.close()
+    later.close()
+
+
+def test_a_source_that_restarts_at_its_port_is_met_again(reception: Reception) -> None:
+    """And knows us by our name: it is said on each connection."""
+    way, port = way_to(reception), reception.port
+    way.say(b"one", 0.0)
+    assert heard(reception, 1) == [(b"sink", b"one")]
+    reception.close()
+    while way._connection is not None:
+        way.waiting.wait({}, PATIENCE_S)
+        list(way.hear(way.waiting.look(), 0.0))
+    later = Reception.bind(HERE, port, Waiting())
+    way.say(b"two", RETRY_S)
+    assert heard(later, 1) == [(b"sink", b"two")]
+    way.close()
+    later.close()
+
+
+def test_a_message_that_was_cut_is_sent_again_as_a_whole() -> None:
+    """Half of one is nothing; whoever gets the rest of it would wait for its beginning."""
+    outgoing, incoming, whole = frames.Outgoing(), frames.Incoming(), list[bytes]()
+    outgoing.add(framed(bytes(8 << 20)))
+    with pair() as (ours, theirs):
+        outgoing.send(ours)
+        assert outgoing
+        theirs.close()
+        with pytest.raises(OSError, match=r"pipe|reset"):
+            outgoing.send(ours)
+    outgoing.rewind()
+    with pair() as (ours, theirs):
+        while not whole:
+            outgoing.send(ours)
+            whole += incoming.receive(theirs)
+    assert whole == [bytes(8 << 20)]
+    assert not outgoing
+
+
+def test_a_newer_connection_takes_over_a_name(reception: Reception) -> None:
+    """Who was restarted is answered, and not who is gone."""
+    with raw(reception, framed(b"sink") + framed(b"old")) as old:
+        assert heard(reception, 1) == [(b"sink", b"old")]
+        new = way_to(reception)
+        new.say(b"new", 0.0)
+        assert heard(reception, 1) == [(b"sink", b"new")]
+        assert is_over(old)
+        reception.say(b"sink", b"hello")
+        assert answered(new, 1) == [b"hello"]
+        new.close()
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        framed(b"sink") + (LARGEST_FRAME + 1).to_bytes(4, "big"),
+        framed(b""),
+        framed(b"n" * (LONGEST_NAME + 1)),
+    ],
+)
+def test_what_has_no_sense_ends_its_connection_only(reception: Reception, junk: bytes) -> None:
+    way = way_to(reception, b"other")
+    way.say(b"one", 0.0)
+    heard(reception, 1)
+    with raw(reception, junk) as stranger:
+        ((_, bad),) = heard(reception, 1)
+        assert isinstance(bad, BadFrames)
+        assert is_over(stranger)
+    way.say(b"two", 0.0)
+    assert heard(reception, 1) == [(b"other", b"two")]
+    way.close()
+
+
+def test_who_does_not_say_its_name_does_not_stay(reception: Reception) -> None:
+    """There are only so many file descriptors."""
+    with raw(reception) as silent:
+        until(reception, lambda: bool(reception._guests))
+        with raw(reception, framed(b"sink")) as named:
+            until(reception, lambda: bool(reception._by_name))
+            guests = reception._guests
+            with raw(reception):  # where somebody comes, those who stay are looked at
+                only_named = lambda: all(one.name or one.since for one in guests.values())  # noqa: E731
+                until(reception, only_named, now=INTRODUCTION_S + 1)
+            assert is_over(silent)
+            named.sendall(framed(b"here"))
+            assert (b"sink", b"here") in heard(reception, 1)
+
+
+def test_nobody_is_told_nothing(reception: Reception) -> None:
+    reception.say(b"nobody", b"hello")
+    assert reception.waiting.look() == {}
+
+
+def test_what_nobody_reads_is_not_kept_for_ever(
+    reception: Reception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for a sink that has stopped reading nor for a source that is not there."""
+    monkeypatch.setattr(frames, "MOST_UNSENT", 1 << 10)
+    with raw(reception, framed(b"sink")) as deaf:
+        until(reception, lambda: bool(reception._by_name))
+        while reception._by_name:
+            reception.say(b"sink", bytes(1 << 9))
+        assert deaf.recv(1)  # what had been sent
+    way = Way((HERE, 1), b"sink", Waiting())
+    way.say(bytes(1 << 9), 0.0)
+    with pytest.raises(BadFrames):
+        way.say(bytes(1 << 9), 0.0)
+    way.close()
+
+
+def test_a_name_is_looked_up_by_somebody_else(
+    reception: Reception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name server that does not answer keeps no lease from being renewed."""
+    found = side_channel._in_background("localhost", reception.port)
+    lookup: Future[side_channel.Found] = Future()
+    monkeypatch.setattr(side_channel, "_in_background", lambda *_: lookup)
+    way = Way(("localhost", reception.port), b"sink", Waiting())
+    way.say(b"hello", 0.0)
+    assert way._connection is None
+    lookup.set_result(found.result(PATIENCE_S))
+    list(way.hear(way.waiting.look(), 0.0))
+    assert heard(reception, 1) == [(b"sink", b"hello")]
+    way.close()
+
+
+def test_a_name_that_is_none_is_not_connected_to() -> None:
+    with pytest.raises(OSError, match="no address"):
+        side_channel._in_background("no address", 1).result(PATIENCE_S)
+    with pytest.raises(OSError, match=r"x{64}"):
+        side_channel._in_background("x" * 64, 1).result(PATIENCE_S)
+
+
+def test_connections_announce_what_there_is_to_do(reception: Reception) -> None:
+    """Nobody asks in vain: nothing is ready where nothing was said."""
+    way = way_to(reception)
+    way.say(b"hello", 0.0)
+    heard(reception, 1)
+    list(way.hear(way.waiting.look(), 0.0))
+    assert way.waiting.look() == {}
+    assert reception.waiting.look() == {}
+    reception.say(b"sink", b"x")
+    way.waiting.wait({}, PATIENCE_S)
+    assert list(way.waiting.look().values()) == [select.POLLIN]
+    way.close()
