@@ -111,29 +111,27 @@ class Choice:
         text, places = self._echoed()
         if self.only_echo:
             return self._piece(text, (), FinishReason.LENGTH if ended else None, places)
-        said, more = self._read(event)
+        offsets, more = self._read(event)
         text += more + (self._rest() if ended else "")
-        places += tuple(
-            Place(token, offset, ranked)
-            for (token, offset), ranked in zip(said, event.logprobs, strict=False)
-        )
-        tokens = tuple(token for token, _ in said)
+        tokens = event.tokens[: len(offsets)]
+        if event.logprobs:
+            places += tuple(map(Place, tokens, offsets, event.logprobs))
         if self.stopped:
             self._stop_reason = self.watch.found
             return self._piece(text, tokens, FinishReason.STOP, places)
         self._finish, self._stop_reason = event.finish, event.stop_reason
         return self._piece(text, tokens, event.finish if ended else None, places)
 
-    def _read(self, event: TokenEvent) -> tuple[list[tuple[int, int]], str]:
-        """The tokens up to a stop string, each with where its text begins, and the text."""
+    def _read(self, event: TokenEvent) -> tuple[list[int], str]:
+        """Where the text of each token up to a stop string begins, and the text."""
         ends = event.finish is FinishReason.STOP and not self.watch.include
-        said, text = list[tuple[int, int]](), ""
+        offsets, text = list[int](), ""
         for token in event.tokens:
-            said.append((token, self._length))
-            text += self._text(token, silent=ends and len(said) == len(event.tokens))
-            if self.stopped:
+            offsets.append(self._length)
+            text += self._text(token, silent=ends and len(offsets) == len(event.tokens))
+            if self.watch.found is not None:
                 break
-        return said, text
+        return offsets, text
 
     def _echoed(self) -> tuple[str, tuple[Place, ...]]:
         """The prompt comes with the first token, and is text that nothing stops."""

@@ -8,34 +8,69 @@ last tokens is decoded anew each time, and what is new in its text is said.
 
 The window starts at a border between characters, and is cut now and then, so that a token
 costs the same however many came before it.
+
+Where a token's bytes never depend on its neighbours, one that is whole characters by itself,
+behind a border, needs no window: its text is looked up.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 BROKEN = "\ufffd"  # what decoders put in the place of bytes that are no character (yet)
 HALF = 3  # of them at most stand for half a character
 CONTEXT = 8  # tokens; more than any character has bytes
+MOST_KNOWN = 1 << 19  # more than any vocabulary has; ids of nobody's are not kept for ever
 LONGEST = 4 * CONTEXT  # where no border comes: these bytes will never be text
+
+
+class Alone(dict[int, str | None]):
+    """What tokens say alone, found out when it is first asked for."""
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], visible: Callable[[int], bool]
+    ) -> None:
+        super().__init__()
+        self._decode, self._visible = decode, visible
+
+    def __missing__(self, token: int) -> str | None:
+        text = self._decode([token]) if self._visible(token) else ""
+        if len(self) < MOST_KNOWN:
+            self[token] = None if BROKEN in text else text
+        return None if BROKEN in text else text
 
 
 @dataclass(slots=True)
 class Detokenizer:
-    """The text of one answer; `visible` says which tokens have any."""
+    """The text of one answer; `visible` says which tokens have any.
+
+    `alone` has what a token says wherever it stands, or None for half a character; there is
+    no `alone` where that depends on the neighbours.
+    """
 
     decode: Callable[[Sequence[int]], str]
     visible: Callable[[int], bool]
+    alone: Mapping[int, str | None] | None = None
     _window: list[int] = field(default_factory=list)
     _said: int = 0  # characters of the window's text
     _border: int = 0  # the last place in the window where a character began
 
+    def fresh(self) -> "Detokenizer":
+        """One more like this one, that has seen nothing."""
+        return Detokenizer(self.decode, self.visible, self.alone)
+
     def add(self, token: int) -> str:
         """The text that is certain now and was not before."""
+        known = None if self.alone is None or self._window else self.alone[token]
+        if known is not None:
+            return known
         if not self.visible(token):
             return ""
         self._window.append(token)
         text = self.decode(self._window)
         piece = self._say(text, len(text) - self._held(text))
+        if self.alone is not None and not text.endswith(BROKEN):
+            self._window, self._said = [], 0
+            return piece
         if len(self._window) > CONTEXT:
             self._cut(text)
         if not text.endswith(BROKEN):

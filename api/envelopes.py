@@ -1,7 +1,9 @@
 """What every OpenAI answer has around its choices, whole or chunk by chunk."""
 
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from typing import Protocol
 
 import msgspec
@@ -70,6 +72,11 @@ class Form(Protocol):
         """A whole choice."""
 
 
+def event_of(chunk: msgspec.Struct) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Writer:
     """Writes one answer down."""
@@ -77,6 +84,7 @@ class Writer:
     answer: Answer
     form: Form
     created: int
+    _around: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
 
     def openings(self) -> Sequence[Envelope]:
         """The chunks before all text."""
@@ -103,6 +111,31 @@ class Writer:
             usage=usage_in_chunk(self.answer, choice, piece.num_tokens),
             kv_transfer_params=params_of(choice) if piece.finish else UNSET,
         )
+
+    def frame(self, piece: Piece) -> bytes:
+        """The event of a chunk, empty where there is none.
+
+        Nearly all pieces of a choice differ in their text only: what is around it is kept.
+        """
+        if piece.finish or piece.places or not piece.text or self._varies:
+            chunk = self.chunk(piece)
+            return event_of(chunk) if chunk else b""
+        if (around := self._around.get(piece.index)) is None:
+            around = self._around[piece.index] = self._without_text(piece)
+        return around[0] + msgspec.json.encode(piece.text) + around[1]
+
+    @property
+    def _varies(self) -> bool:
+        """Whether more than the text differs."""
+        return self._ids or bool(self.answer.asked.options.continuous_usage_stats)
+
+    def _without_text(self, piece: Piece) -> tuple[bytes, bytes]:
+        """What is before and behind the text; no client can know the mark."""
+        mark = uuid.uuid4().hex
+        chunk = self.chunk(replaced(piece, text=mark))
+        assert chunk is not None, "it has text"
+        before, behind = event_of(chunk).split(f'"{mark}"'.encode())
+        return before, behind
 
     def closing(self) -> Envelope | None:
         """The chunk after all text: usage and stages, where the client asked for them."""

@@ -36,6 +36,7 @@ from kv_transfer.errors import MalformedTicket
 from kv_transfer.ticket import KvTicket, from_params, to_params
 
 DONE = b"data: [DONE]\n\n"
+LAST_FRAME = DONE.strip()
 CUT = (FinishReason.ABORT, FinishReason.ERROR)
 
 
@@ -87,6 +88,9 @@ class _Chunk(msgspec.Struct, omit_defaults=True):
     pdserve: _Extra | None = None
 
 
+_decoder = msgspec.json.Decoder(_Chunk, strict=False)
+
+
 def encode_event(
     request_id: RequestId,
     event: Event,
@@ -104,15 +108,16 @@ def encode_event(
 
 def decode_event(frame: bytes) -> Sequence[Event]:
     """Read one SSE frame; a ticket comes before the tokens of the same frame."""
-    if frame.strip() == DONE.strip():
+    if len(frame) <= len(DONE) and frame.strip() == LAST_FRAME:
         return [EndEvent()]
     try:
-        chunk = msgspec.json.decode(frame.removeprefix(b"data:"), type=_Chunk, strict=False)
+        chunk = _decoder.decode(frame.removeprefix(b"data:"))
         ticket = from_params(chunk.kv_transfer_params)
     except (*UNREADABLE, MalformedTicket) as error:
         raise WireError(str(error)) from error
     events: list[Event] = [] if ticket is None else [TicketEvent(ticket)]
-    events += _prompt_and_stage(chunk)
+    if chunk.pdserve or chunk.prompt_logprobs:
+        events += _prompt_and_stage(chunk)
     for choice in chunk.choices or ():
         events += _tokens(choice, chunk.pdserve.logprobs if chunk.pdserve else ())
     if failed := chunk.error:

@@ -8,7 +8,8 @@ from functools import partial
 import msgspec
 
 from api.asking import aside
-from api.envelopes import Writer
+from api.choices import Piece
+from api.envelopes import Writer, event_of
 from api.errors import SERVER_ERROR, body_of, error_body
 from api.generated import DONE
 from api.generator import StreamFailed
@@ -27,40 +28,42 @@ async def whole(writer: Writer) -> bytes:
 
 
 async def frames(writer: Writer) -> AsyncGenerator[bytes]:
-    """The events of a stream. What fails before the first is raised, later it is told."""
-    begun = False
+    """The events of a stream, together what came together.
+
+    What fails before the first is raised, later it is told. Nothing comes before the first
+    piece: until then the request may still be refused. The last piece leaves with the end.
+    """
+    said: bytes | None = None
+    left = len(writer.answer.choices)
     try:
-        async with aclosing(_chunks(writer)) as chunks:
-            async for chunk in chunks:
-                begun = True
-                yield frame(chunk)
-    except StreamFailed as failure:
-        if not begun:
+        async with aclosing(writer.answer.pieces()) as pieces:
+            async for piece in pieces:
+                if said is None:
+                    said = b"".join(map(event_of, writer.openings()))
+                said += await _frame(writer, piece)
+                left -= piece.finish is not None
+                if said and left:
+                    yield said
+                    said = b""
+    except Exception as failure:
+        if said is None:
             raise
-        yield frame(body_of(failure))
-    except Exception:
-        if not begun:
-            raise
-        log.exception("request_id=%s broke off", writer.answer.asked.outer_id)
-        yield frame(OUR_MISTAKE)
-    yield DONE
+        said += _told(writer, failure)
+    else:
+        closing = writer.closing()
+        said = (said or b"") + (event_of(closing) if closing else b"")
+    yield said + DONE
 
 
-def frame(chunk: msgspec.Struct) -> bytes:
-    """One server-sent event."""
-    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+def _told(writer: Writer, failure: Exception) -> bytes:
+    if isinstance(failure, StreamFailed):
+        return event_of(body_of(failure))
+    outer_id = writer.answer.asked.outer_id
+    log.error("request_id=%s broke off", outer_id, exc_info=failure)
+    return event_of(OUR_MISTAKE)
 
 
-async def _chunks(writer: Writer) -> AsyncGenerator[msgspec.Struct]:
-    """Nothing comes before the first piece: until then the request may still be refused."""
-    begun = False
-    async with aclosing(writer.answer.pieces()) as pieces:
-        async for piece in pieces:
-            for opening in () if begun else writer.openings():
-                yield opening
-            begun = True
-            chunk = await aside(len(piece.places) * PLACE, partial(writer.chunk, piece))
-            if chunk:
-                yield chunk
-    if closing := writer.closing():
-        yield closing
+async def _frame(writer: Writer, piece: Piece) -> bytes:
+    if not piece.places:
+        return writer.frame(piece)
+    return await aside(len(piece.places) * PLACE, partial(writer.frame, piece))

@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from api.detokenizing import Detokenizer
+from api.detokenizing import Alone, Detokenizer
 from api.errors import BadRequest
-from api.vocabulary import Vocabulary, vocabulary_of
+from api.vocabulary import Vocabulary, is_byte_level, vocabulary_of
 
 PATH_STARTS = ("/", ".")  # what begins so is no name on a hub
 
@@ -99,12 +99,24 @@ class TextCodec:
 
     def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
         """For one answer, token by token."""
-        hidden = self.hidden if skip_special_tokens else frozenset[int]()
+        return self._detokenizers[skip_special_tokens].fresh()
+
+    @cached_property
+    def _detokenizers(self) -> Mapping[bool, Detokenizer]:
+        """Both kinds, unused: what they look up is kept, as answers repeat themselves."""
+        return {skip: self._detokenizer(skip=skip) for skip in (True, False)}
+
+    def _detokenizer(self, *, skip: bool) -> Detokenizer:
+        hidden = self.hidden if skip else frozenset[int]()
 
         def decode(tokens: Sequence[int]) -> str:
             return self.decode(tokens, skip_special_tokens=False)
 
-        return Detokenizer(decode, lambda token: token not in hidden and self._knows(token))
+        def visible(token: int) -> bool:
+            return token not in hidden and self._knows(token)
+
+        alone = Alone(decode, visible) if is_byte_level(self.fast) else None
+        return Detokenizer(decode, visible, alone)
 
     def _alone(self, token: int) -> str:
         return self.decode([token], skip_special_tokens=False)

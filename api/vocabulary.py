@@ -67,6 +67,14 @@ def vocabulary_of(fast: Any | None, decode: Callable[[int], str]) -> Vocabulary:
     return Vocabulary(spell)
 
 
+def is_byte_level(fast: Any | None) -> bool:  # noqa: ANN401
+    """Whether a text's bytes are its tokens' bytes, one after the other, and nothing else."""
+    if fast is None:
+        return False
+    decoder = msgspec.json.decode(fast.to_str()).get("decoder")
+    return isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
+
+
 def _of_characters(word: str) -> bytes:
     """A word with a character that stands for no byte is taken as it is."""
     known = byte_characters()

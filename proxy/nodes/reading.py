@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from api.generated import decode_event
-from api.generator import EndEvent, Event, FailedEvent, Leg, TicketEvent, TokenEvent
+from api.generator import EndEvent, Event, FailedEvent, Leg, StageEvent, TicketEvent, TokenEvent
 from api.wire import WireError
 from engine.request import FinishReason, Request
 
@@ -42,7 +42,29 @@ class LegReader:
     _ticket: bool = False
 
     def read(self, frames: Sequence[bytes]) -> Iterator[Event]:
-        """What the pipeline is to hear; raises WireError, also for an end that is too early."""
+        """What the pipeline is to hear; raises WireError, also for an end that is too early.
+
+        Tokens that came together are one event, so that they leave together; stages that were
+        over in between are told before them.
+        """
+        tokens: TokenEvent | None = None
+        try:
+            for event in self._heard(frames):
+                if isinstance(event, TokenEvent) and event.tokens:
+                    tokens = _joined(tokens, event) if tokens else event
+                    continue
+                if tokens and not isinstance(event, StageEvent):
+                    yield tokens
+                    tokens = None
+                yield event
+        except WireError:
+            if tokens:
+                yield tokens
+            raise
+        if tokens:
+            yield tokens
+
+    def _heard(self, frames: Sequence[bytes]) -> Iterator[Event]:
         for frame in frames:
             for event in decode_event(frame):
                 if (kept := self._keep(event)) is not None:
@@ -77,3 +99,8 @@ class LegReader:
             raise WireError("it ended too early")
         self.over = True
         return event if self.hold else None
+
+
+def _joined(one: TokenEvent, two: TokenEvent) -> TokenEvent:
+    tokens, logprobs = one.tokens + two.tokens, one.logprobs + two.logprobs
+    return TokenEvent(tokens, two.finish, two.stop_reason, logprobs)

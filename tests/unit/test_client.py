@@ -71,11 +71,17 @@ async def failure(
         return failed.value
 
 
+def said_in(heard: list[Event]) -> tuple[int, ...]:
+    """What came together is one event, and what that is is the network's affair."""
+    tokens = [event for event in heard if isinstance(event, TokenEvent)]
+    return tuple(token for event in tokens for token in event.tokens)
+
+
 async def test_tokens_come_as_they_are_said() -> None:
-    assert await answers(*WELL, chunk(b": still here\n\n"), *events(LAST), DONE, END) == [
-        TokenEvent((7,)),
-        TokenEvent((8,), FinishReason.LENGTH),
-    ]
+    heard = await answers(*WELL, chunk(b": still here\n\n"), *events(LAST), DONE, END)
+    assert said_in(heard) == (7, 8)
+    assert isinstance(heard[-1], TokenEvent)
+    assert heard[-1].finish is FinishReason.LENGTH
 
 
 async def test_the_call_is_the_contracts_and_its_id_is_no_header() -> None:
@@ -205,7 +211,7 @@ async def test_closing_hangs_up_at_once() -> None:
 async def test_a_node_that_does_not_end_its_stream_costs_no_token() -> None:
     async with asyncio.timeout(PATIENCE_S / 2):
         said = await answers(*WELL, *events(LAST), HANG)
-    assert said[-1] == TokenEvent((8,), FinishReason.LENGTH)
+    assert said_in(said) == (7, 8)
 
 
 @pytest.mark.parametrize("tokens", [[], [8]])
@@ -215,7 +221,7 @@ async def test_an_answer_that_its_node_cut_short_is_gone_on_with_elsewhere(
 ) -> None:
     cut = {"choices": [{"token_ids": tokens, "finish_reason": finish}]}
     *said, failed = await answers(*WELL, *events(cut), DONE, END, ours=False)
-    assert said == [TokenEvent((token,)) for token in (7, *tokens)]
+    assert said_in(said) == (7, *tokens)
     assert failed == FailedEvent(f"the answer was cut short: {finish}", retryable=True)
 
 

@@ -1,0 +1,68 @@
+"""Tokens that came together leave together, in order; none is lost before a failure."""
+
+import msgspec
+import pytest
+
+from api.generated import DONE, encode_event
+from api.generator import EndEvent, Event, FailedEvent, StageEvent, TokenEvent
+from api.wire import WireError
+from engine.request import FinishReason, Logprob, RequestId
+from proxy.nodes.reading import LegReader
+
+LENGTH, STOP = FinishReason.LENGTH, FinishReason.STOP
+
+
+def frames(*events: Event) -> list[bytes]:
+    whole = b"".join(encode_event(RequestId("r"), event, compact=True) for event in events)
+    return whole.strip().split(b"\n\n")
+
+
+def read(*events: Event, hold: bool = False) -> list[Event]:
+    return list(LegReader(hold, ours=True, wanted=9).read(frames(*events)))
+
+
+def ranked(token: int) -> tuple[Logprob, ...]:
+    return (Logprob(token, -0.5, 1),)
+
+
+def test_frames_of_one_burst_are_one_event() -> None:
+    burst = [TokenEvent((token,), logprobs=(ranked(token),)) for token in (5, 6)]
+    last = TokenEvent((7, 8), STOP, 8, (ranked(7), ranked(8)))
+    everything = tuple(ranked(token) for token in (5, 6, 7, 8))
+    assert read(*burst, last) == [TokenEvent((5, 6, 7, 8), STOP, 8, everything)]
+
+
+def test_a_stage_does_not_part_them() -> None:
+    stage = StageEvent("decode", 1.0)
+    together = TokenEvent((5, 6), LENGTH)
+    assert read(TokenEvent((5,)), stage, TokenEvent((6,), LENGTH)) == [stage, together]
+
+
+def test_an_end_without_a_token_stays_alone() -> None:
+    """A stop token is not said: joined, the token before it would be taken for one."""
+    events = TokenEvent((5,)), TokenEvent((), STOP)
+    assert read(*events) == list(events)
+
+
+def test_a_failure_comes_behind_what_was_said() -> None:
+    failed = FailedEvent("out of order", retryable=True)
+    assert read(TokenEvent((5,)), TokenEvent((6,)), failed) == [TokenEvent((5, 6)), failed]
+
+
+def test_what_was_said_before_a_bad_frame_counts() -> None:
+    reader = LegReader(hold=False, ours=True, wanted=9)
+    heard = reader.read([*frames(TokenEvent((5,)), TokenEvent((6,))), b"data: {"])
+    assert next(heard) == TokenEvent((5, 6))
+    with pytest.raises(WireError):
+        next(heard)
+
+
+def test_a_leg_that_holds_says_its_token_before_its_end() -> None:
+    assert read(TokenEvent((5,)), hold=True) == [TokenEvent((5,))]
+    ticket = {"kv_transfer_params": {"do_remote_prefill": True, "remote_engine_id": "e"}}
+    ticket["kv_transfer_params"] |= {"remote_request_id": "t", "remote_host": "h"}
+    ticket["kv_transfer_params"] |= {"remote_port": 1}
+    frame = b"data: " + msgspec.json.encode(ticket)
+    reader = LegReader(hold=True, ours=True, wanted=9)
+    heard = list(reader.read([frame, *frames(TokenEvent((5,))), DONE.strip()]))
+    assert heard[1:] == [TokenEvent((5,)), EndEvent()]
