@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from api.generator import Leg
+from api.generator import Leg, StageEvent
 from api.node_logprobs import unpack
 from engine.request import Logprobs, Request, first_token_digest, tokens_digest
 from kv_transfer.api import Sealed
@@ -20,6 +20,23 @@ class Job:
     since: float
     held: bool = False
     aborted: bool = False
+
+    def over(self, stage: str, now: float) -> StageEvent:
+        """What it has waited for since it came."""
+        return StageEvent(stage, now - self.since, at_s=now - self.since)
+
+
+@dataclass(slots=True)
+class Run:
+    """A request that the engine has: its leg came at `came`, this stage began at `since`."""
+
+    came: float
+    since: float
+
+    def over(self, stage: str, now: float) -> StageEvent:
+        """The stage is over, and the next one begins."""
+        since, self.since = self.since, now
+        return StageEvent(stage, now - since, at_s=now - self.came)
 
 
 def fits(sealed: Sealed, request: Request) -> bool:

@@ -14,7 +14,11 @@ from proxy.admin.guard import Guard
 from proxy.admin.status import cluster_status, health
 from proxy.admission.gate import AdmissionGate, GatedEmbedder
 from proxy.nodes.instances import Instances, read_instance
-from proxy.observing.observed import Observed, endpoint
+from proxy.observing.exchanges import WANTED, Exchanges
+from proxy.observing.kept import KeptTimelines
+from proxy.observing.observed import Observed
+from proxy.observing.telling import tell
+from proxy.timeline.exchange import current
 
 JSON = "application/json"
 COUNTED = ("/v1/", "/v2/", "/pooling", "/score", "/classify", "/rerank")
@@ -35,26 +39,31 @@ def create_app(
     app.register_blueprint(
         openai_routes(door, served, embedder=GatedEmbedder(door, gate), gate=gate)
     )
-    _watch(app, door, guard)
+    exchanges = Exchanges(app.asgi_app, COUNTED, door.kept, clock)
+    app.asgi_app = exchanges  # type: ignore[method-assign]
+    _watch(app, door, guard, exchanges)
     _tell(app, door, served, clock)
+    _tell_timelines(app, door.kept, guard)
     _administer(app, instances)
     return app
 
 
-def _watch(app: Quart, door: Observed, guard: Guard) -> None:
+def _watch(app: Quart, door: Observed, guard: Guard, exchanges: Exchanges) -> None:
     """Let in who may, and count what they are answered."""
 
     @app.before_request
     async def enter() -> None:
         headers = request.headers
         guard.check(request.path, headers.get("Authorization"), headers.get("X-API-Key"))
-        endpoint.set(request.path)
+        if exchange := current.get():
+            exchange.owner = guard.owner(headers.get("Authorization"))
 
     @app.after_request
     async def leave(response: Response) -> Response:
         if request.path.startswith(COUNTED):
             rule = request.url_rule.rule if request.url_rule else "unknown"
             door.metrics.answered(rule, response.status_code)
+            exchanges.answered(response, request.headers.get(WANTED))
         return response
 
     @app.errorhandler(ApiError)
@@ -83,6 +92,22 @@ def _tell(app: Quart, door: Observed, served: Served, clock: Callable[[], float]
     @app.get("/metrics")
     async def tell_metrics() -> Response:
         return Response(metrics.render(), content_type=CONTENT_TYPE_LATEST)
+
+
+def _tell_timelines(app: Quart, kept: KeptTimelines, guard: Guard) -> None:
+    @app.get("/requests/<path:name>")
+    async def tell_timeline(name: str) -> Response:
+        headers = request.headers
+        owner = guard.sees(headers.get("Authorization"), headers.get("X-API-Key"))
+        if found := kept.find(name, owner):
+            return _json(tell(found))
+        raise UnknownRequest(f"no request {name!r} is known, or it was too long ago")
+
+
+class UnknownRequest(ApiError):
+    """Or somebody else's: who asks is not told which."""
+
+    status = 404
 
 
 def _administer(app: Quart, instances: Instances) -> None:

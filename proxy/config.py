@@ -12,6 +12,7 @@ AT_LEAST = {
     "recovery_wait_s": 0.0,
     "tries": 1,
     "foreign_timeout_s": 1.0,
+    "timeline_kept": 0,
     "drain_timeout_s": 0.0,
     "max_model_len": 1,
     "max_logprobs": -1,
@@ -108,6 +109,9 @@ class ProxyConfig:
 
     max_logprobs: int = 20
     """Most log-probabilities that may be asked for beside each token; -1: any number."""
+
+    timeline_kept: int = 1_000
+    """How many of the last requests' timelines are kept for /requests/ID; 0: none."""
 
     drain_timeout_s: float = 30.0
     """How long running streams have after a signal to stop."""

@@ -33,6 +33,7 @@ from proxy.health.health import Health
 from proxy.nodes.client import SILENCE_S, HttpNodeClient, open_session
 from proxy.nodes.instances import Instances
 from proxy.observing.at_the_gate import GateMetrics
+from proxy.observing.kept import KeptTimelines
 from proxy.observing.metrics import ProxyMetrics
 from proxy.observing.observed import Observed
 from proxy.pipeline import Pipeline
@@ -106,9 +107,10 @@ def build(
         recovery_wait_s=config.recovery_wait_s,
     )
     pooling = PoolingPipeline(pipeline, client)
+    kept = KeptTimelines(config.timeline_kept)
     metrics = ProxyMetrics(registry, health)
     metrics.all.register(GateMetrics(gate))
-    door = Observed(pipeline, metrics, config.names[0], pooling)
+    door = Observed(pipeline, metrics, config.names[0], pooling, kept)
     guard = Guard(config.api_key, config.admin_api_key)
     return create_app(door, served, instances, guard, gate)
 

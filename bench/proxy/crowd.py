@@ -24,6 +24,7 @@ from proxy.pipeline import Pipeline
 from proxy.routing.pairing import differ
 from proxy.routing.policies import LeastLoaded, Policy, RoundRobin
 from proxy.routing.siblings import TogetherPolicy
+from proxy.timeline.story import Story
 
 ROLES = (Role.PREFILL, Role.DECODE)
 LAYOUT: Layout = {"dtype": "bfloat16", "block_size": 16, "num_kv_heads": 8, "head_size": 128}
@@ -67,7 +68,8 @@ def _median_plan(registry: Registry, policy: Policy, now: float) -> float:
     pipeline = Pipeline(registry, *parts, clock=lambda: now)
     times = list[float]()
     for number in range(PLANS):
-        progress = Progress(Request(RequestId(f"request-{number}"), PROMPT))
+        request = Request(RequestId(f"request-{number}"), PROMPT)
+        progress = Progress(request, Story(request))
         since = time.perf_counter()
         assert pipeline._choose(progress)
         times.append(time.perf_counter() - since)

@@ -3,12 +3,15 @@
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2s
 
 from api.errors import ApiError
 
 OPEN_PATHS = frozenset({"/health", "/metrics"})
 ADMIN_PATHS = "/instances/"
+TIMELINES = "/requests/"  # admins may see all, clients their own
 BEARER = "bearer "
+OWNER_BYTES = 16
 
 
 class Unauthorized(ApiError):
@@ -34,8 +37,29 @@ class Guard:
         """Raises Unauthorized or Forbidden."""
         if path.startswith(ADMIN_PATHS):
             self._check_admin(admin)
+        elif path.startswith(TIMELINES):
+            self.sees(authorization, admin)
         elif self.api_keys and path not in OPEN_PATHS:
             self._check_client(authorization or "")
+
+    def sees(self, authorization: str | None, admin: str | None) -> str | None:
+        """Whose requests this one may look at; None: anybody's, as an admin, or where no client
+        has a key. Raises Unauthorized.
+        """
+        if not self.api_keys or self._is_admin(admin):
+            return None
+        self._check_client(authorization or "")
+        return self.owner(authorization)
+
+    def owner(self, authorization: str | None) -> str:
+        """A name for whoever has this key, which does not tell the key; "" without keys."""
+        if not self.api_keys:
+            return ""
+        key = (authorization or "")[len(BEARER) :].strip()
+        return blake2s(key.encode(), digest_size=OWNER_BYTES).hexdigest()
+
+    def _is_admin(self, given: str | None) -> bool:
+        return bool(given and self.admin_key and _same(given, self.admin_key))
 
     def _check_admin(self, given: str | None) -> None:
         if self.admin_key is None:

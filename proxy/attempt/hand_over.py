@@ -19,6 +19,7 @@ from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
 from proxy.health.health import Health
 from proxy.routing.policies import Policy
+from proxy.timeline.story import Story
 
 
 class NodeClient(Protocol):
@@ -45,6 +46,7 @@ class HandOver:
     request: Request
     relay: Relay
     legs: Legs
+    story: Story
     orphan_s: float
     begun: float  # the attempt's
     _tried: set[str] = field(default_factory=set)  # they had no room
@@ -60,6 +62,11 @@ class HandOver:
             assert orphaned
             raise orphaned from None
 
+    def call(self, node: Node, request: Request, leg: Leg) -> None:
+        """Open one leg."""
+        placed = self.story.called(node, leg, self.clock())
+        self.legs.open(node, self.client.generate(node, request, placed))
+
     def begin(self, ticket: KvTicket) -> None:
         """There is a ticket: ask decode to fetch its KV."""
         self._since = self.clock()
@@ -69,7 +76,7 @@ class HandOver:
         """There will be no ticket: ask decode to run the prompt."""
         decode = self.relay.plan.decode
         self.relay.begin(decode, WHOLE)
-        self.legs.open(decode, self.client.generate(decode, self.request, WHOLE))
+        self.call(decode, self.request, WHOLE)
 
     async def mend(self) -> NodeFailed | None:
         """Replace a decode leg that was missed; raises its failure where nobody is left.
@@ -103,7 +110,7 @@ class HandOver:
             waited_s = self.clock() - (self._since or self.clock())
             leg = Leg(ticket=ticket, keep_open=True, elsewhere=elsewhere, waited_s=waited_s)
         self.relay.begin(decode, leg)
-        self.legs.open(decode, self.client.generate(decode, unscored(self.request), leg))
+        self.call(decode, unscored(self.request), leg)
 
     def _kept(self, decode: Node) -> bool:
         """Whether the prefill leg keeps the KV for us, whatever becomes of decode's."""

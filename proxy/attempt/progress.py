@@ -8,6 +8,7 @@ from api.generator import Event, PromptEvent, TokenEvent
 from discovery.registry import Node
 from engine.request import Request
 from proxy.errors import NodeFailed, ProxyExhausted
+from proxy.timeline.story import Story
 
 MOST_LOST = 2
 
@@ -22,9 +23,10 @@ def unscored(request: Request) -> Request:
 
 @dataclass(slots=True)
 class Progress:
-    """Grows with each try; `tries` are those since the last token."""
+    """Grows with each try; `tries` are those since the last token. `story` is for people."""
 
     request: Request
+    story: Story
     tokens: list[int] = field(default_factory=list)
     prompted: bool = False
     scored: bool = False  # the prompt's log-probabilities were said

@@ -1,7 +1,7 @@
 """Calls nodes over HTTP: the NodeClient of the pipeline."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 
@@ -30,6 +30,7 @@ CONNECT_S = 3.0
 KEEPALIVE_S = 4.0  # less than a server's 5 s, so that it is rarely the server who hangs up
 PARTING_S = 0.05  # what a node has to end its stream after its last token
 LONGEST_REFUSAL = 64 << 10
+NO_MORE: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +76,28 @@ class HttpNodeClient:
     async def _post(self, node: Node, request: Request, leg: Leg) -> aiohttp.ClientResponse:
         asked = request_for(request, leg, ours=node.ours)
         body = encode_call(NodeCall(asked, leg, compact=node.ours))
-        return await self._called(node, GENERATE, body)
+        traced = leg.trace.headers if leg.trace else {}
+        return await self._called(node, GENERATE, body, traced)
 
-    async def _called(self, node: Node, path: str, body: bytes) -> aiohttp.ClientResponse:
+    async def _called(
+        self, node: Node, path: str, body: bytes, more: Mapping[str, str] = NO_MORE
+    ) -> aiohttp.ClientResponse:
         """A pooled connection that the node has hung up meanwhile is not the node's failure."""
         try:
-            response = await self._send(node, path, body)
+            response = await self._send(node, path, body, more)
         except (aiohttp.ServerDisconnectedError, ConnectionError) as error:
             if isinstance(error, aiohttp.ClientConnectorError):
                 raise
-            response = await self._send(node, path, body)
+            response = await self._send(node, path, body, more)
         if response.status != OK:
             with closing(response):
                 data = await response.content.read(LONGEST_REFUSAL)
                 raise refused(node, response.status, data)
         return response
 
-    async def _send(self, node: Node, path: str, body: bytes) -> aiohttp.ClientResponse:
+    async def _send(
+        self, node: Node, path: str, body: bytes, more: Mapping[str, str]
+    ) -> aiohttp.ClientResponse:
         """The id is in the body only: a node may read a leg out of a header with addresses."""
         streams = node.ours and path == GENERATE
         silence_s = self.silence_s if streams else self.foreign_silence_s
@@ -99,7 +105,7 @@ class HttpNodeClient:
             return await self.session.post(
                 f"http://{node.registration.http_address}{path}",
                 data=body,
-                headers={"Content-Type": JSON},
+                headers={"Content-Type": JSON, **more},
                 timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=silence_s),
                 allow_redirects=False,
             )

@@ -10,8 +10,8 @@ from prometheus_client.registry import Collector
 from discovery.registration import Role
 from discovery.registry import Registry
 from proxy.health.health import Health
-from proxy.observing.story import Story
 from proxy.observing.troubles import Troubles
+from proxy.timeline.story import Story
 
 PREFIX = "pdserve_proxy_"
 FIRST_TOKEN_S = (
@@ -22,6 +22,11 @@ DURATION_S = (
     *(0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30),
     *(40, 50, 60, 120, 240, 480, 960, 1920, 7680),
 )
+PER_TOKEN_S = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2),
+    *(0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
+)
+PULL_RATES = (1e6, 1e7, 3e7, 1e8, 3e8, 1e9, 3e9, 1e10, 2e10, 5e10, 1e11)
 STAGE_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 
 
@@ -41,6 +46,9 @@ class ProxyMetrics:
         self._first = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_S)
         self._duration = self._histogram("request_duration_seconds", DURATION_S)
         self._stages = self._histogram("stage_seconds", STAGE_S, "stage")
+        self._per_token = self._histogram("time_per_output_token_seconds", PER_TOKEN_S)
+        self._pulled = self._counter("kv_transfer_bytes", "KV pulled for choices")
+        self._pull_rate = self._histogram("kv_transfer_bytes_per_second", PULL_RATES)
 
     def answered(self, endpoint: str, status: int) -> None:
         """Book one HTTP answer."""
@@ -58,8 +66,20 @@ class ProxyMetrics:
         self._duration.observe(story.duration_s)
         if story.first_token_s is not None:
             self._first.observe(story.first_token_s)
+        if story.per_token_s is not None:
+            self._per_token.observe(story.per_token_s)
+        if story.plan_s is not None:
+            self._stages.labels("plan").observe(story.plan_s)
         for stage, seconds in story.stages.items():
             self._stages.labels(stage).observe(seconds)
+        for num_bytes, seconds in story.pulls:
+            self._pulled.inc(num_bytes)
+            if seconds:
+                self._pull_rate.observe(num_bytes / seconds)
+
+    def tokenized(self, seconds: float) -> None:
+        """Book how long a request's text took until it was tokens."""
+        self._stages.labels("tokenize").observe(seconds)
 
     def book_pooled(self, count: int, tokens: int, seconds: float, ending: str) -> None:
         """Book prompts that were pooled in one call, or were to be."""

@@ -3,18 +3,16 @@
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
-from api.generator import WHOLE, Event, Leg, PooledEvent
+from api.generator import WHOLE, Event, Leg, PooledEvent, TokenEvent
 from engine.request import PoolingRequest, Request
+from proxy.observing.kept import MOST_KEPT, KeptTimelines
 from proxy.observing.metrics import ProxyMetrics
-from proxy.observing.story import CLOSED, FAILED, POOLED, NotedPolicy, Story
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
-
-endpoint: ContextVar[str] = ContextVar("endpoint", default="-")
-"""Which path the client called: it belongs to the context a request is answered in."""
+from proxy.timeline.exchange import Exchange, current
+from proxy.timeline.story import CLOSED, FAILED, POOLED, Story
 
 logger = logging.getLogger(__name__)
 
@@ -27,30 +25,37 @@ class Observed:
     metrics: ProxyMetrics
     model: str
     pooling: PoolingPipeline
+    kept: KeptTimelines = field(default_factory=lambda: KeptTimelines(MOST_KEPT))
 
     async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
         """See Generator."""
-        story, clock = Story(request, endpoint.get()), self.pipeline.clock
-        policy = NotedPolicy(self.pipeline.policy, story)
-        pipeline, begun = replace(self.pipeline, policy=policy), clock()
+        clock, exchange = self.pipeline.clock, current.get() or Exchange(0.0)
+        story = Story(request, clock(), exchange.trace)
+        if exchange.received and not exchange.stories:
+            self.metrics.tokenized(story.begun - exchange.received)
+        exchange.stories.append(story)
         self.metrics.requests_in_flight += 1
         try:
-            async with aclosing(pipeline.stream(request, leg)) as events:
+            async with aclosing(self.pipeline.stream(request, leg, story)) as events:
                 async for event in events:
-                    story.hear(event, clock() - begun)
+                    if isinstance(event, TokenEvent):
+                        story.output_tokens += len(event.tokens)
+                        if event.finish is not None or story.first_at is None:
+                            story.told(event, clock())
                     yield event
         except Exception as failure:
             story.failure = str(failure) or repr(failure)
             raise
         finally:
-            story.duration_s = clock() - begun
+            story.ended_at = clock()
             self.metrics.requests_in_flight -= 1
             self.metrics.book(story)
-            logger.info("%s", story.line(self.model))
+            logger.info("%s", story.line(self.model, exchange.endpoint))
 
     async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:
         """See Embedder."""
         clock, count = self.pipeline.clock, len(requests)
+        exchange = current.get() or Exchange(0.0)
         begun, ending, reason = clock(), CLOSED, ""
         self.metrics.requests_in_flight += count
         try:
@@ -67,6 +72,6 @@ class Observed:
             logger.info(
                 "request_id=%s endpoint=%s model=%s prompts=%d prompt_tokens=%d finish=%s "
                 "total_s=%.4f%s",
-                *(requests[0].request_id, endpoint.get(), self.model, count, tokens),
+                *(requests[0].request_id, exchange.endpoint, self.model, count, tokens),
                 *(ending, took_s, reason),
             )

@@ -1,7 +1,7 @@
 """A FakeNode behind the node's HTTP contract."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,8 @@ from kv_transfer.ticket import KvTicket
 from proxy.errors import NodeFailed
 from tests.fakes.node import FakeNode
 
+TRACING = ("traceparent", "tracestate")
+
 
 def vectors(http: "HttpNode") -> Blueprint:
     """The node's own endpoints that pool, of which the proxy asks one."""
@@ -39,11 +41,12 @@ def vectors(http: "HttpNode") -> Blueprint:
 
 @dataclass
 class HttpNode:
-    """`idle` while no leg is open."""
+    """`idle` while no leg is open; `seen` are headers of the latest."""
 
     node: FakeNode
     open: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+    seen: Mapping[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.idle.set()
@@ -85,6 +88,7 @@ def node_app(http: HttpNode) -> Quart:
     @app.post("/inference/v1/generate")
     async def generate() -> Response:
         body: Any = await request.get_data(as_text=False)
+        http.seen = {name: request.headers.get(name) for name in TRACING}
         try:
             call = decode_call(body, request_id=RequestId("without"))
         except WireError as error:

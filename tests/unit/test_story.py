@@ -10,57 +10,74 @@ from api.generator import Event, Leg, PooledEvent, PromptEvent, StageEvent, Toke
 from discovery.registration import Registration, Role
 from discovery.registry import Node, Registry
 from engine.request import FinishReason, PoolingRequest, Request, RequestId
+from kv_transfer.ticket import KvTicket
+from proxy.errors import NodeFailed
 from proxy.health.health import Health
 from proxy.observing.metrics import ProxyMetrics
 from proxy.observing.observed import Observed
-from proxy.observing.story import NotedPolicy, Story
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing.policies import RoundRobin
+from proxy.timeline.marks import Retried
+from proxy.timeline.story import MOST_MARKS, Story
 
 REQUEST = Request(RequestId("r"), (1, 2, 3))
 P0 = Node(Registration(Role.PREFILL, "p:1", "", "p0"), heard_at=0)
 D0 = Node(Registration(Role.DECODE, "d:1", "", "d0"), heard_at=0)
-
-
-def choose(story: Story, *nodes: Node) -> None:
-    policy, partner = NotedPolicy(RoundRobin(), story), None
-    for node in nodes:
-        partner = policy.choose([node], REQUEST, partner)
+D1 = Node(Registration(Role.DECODE, "d:2", "", "d1"), heard_at=0)
 
 
 def test_the_whole_line() -> None:
-    story = Story(REQUEST, "/v1/completions")
-    choose(story, D0, P0)
-    story.hear(PromptEvent(2), 0.1)
-    story.hear(StageEvent("prefill", 0.25), 0.1)
-    story.hear(TokenEvent((7,)), 0.5)
-    story.hear(StageEvent("prefill", 0.25), 0.6)
-    story.hear(TokenEvent((8, 9), FinishReason.STOP), 0.9)
-    story.duration_s = 1.0
-    assert story.line("m") == (
+    story = Story(REQUEST, 10.0)
+    story.planned(P0, D0, 10.0)
+    story.heard(P0, PromptEvent(2, fetched_tokens=1), 10.1)
+    story.heard(P0, StageEvent("prefill", 0.25), 10.1)
+    story.told(TokenEvent((7,)), 10.5)
+    story.heard(D0, PromptEvent(2), 10.5)
+    story.heard(D0, StageEvent("prefill", 0.25), 10.6)
+    story.told(TokenEvent((8, 9), FinishReason.STOP), 10.9)
+    story.output_tokens, story.ended_at = 3, 11.0
+    assert story.line("m", "/v1/completions") == (
         "request_id=r endpoint=/v1/completions model=m prompt_tokens=3 cached_tokens=2 "
-        "fetched_tokens=0 "
+        "fetched_tokens=1 "
         "output_tokens=3 finish=stop nodes=p:1->d:1 tries=1 first_token_s=0.5000 "
         "total_s=1.0000 prefill_s=0.5000"
     )
 
 
 def test_a_try_that_decode_does_alone_comes_after_one_for_two() -> None:
-    story = Story(REQUEST, "-")
-    choose(story, D0, P0)
-    choose(story, D0)
+    story = Story(REQUEST)
+    story.planned(P0, D0, 0.0)
+    story.planned(None, D0, 0.0)
     assert "nodes=d:1 tries=2 first_token_s=- " in story.line("m")
 
 
+def test_a_second_decode_node_for_the_same_ticket_is_a_move_and_no_try() -> None:
+    story, ticket = Story(REQUEST), KvTicket("t", "p0", "h", 1, None)
+    story.planned(P0, D0, 0.0)
+    for node in (D0, D1):
+        story.called(node, Leg(ticket=ticket), 0.0)
+    assert (story.tries, story.moves, story.decode) == (1, 1, D1)
+    assert "nodes=p:1->d:2 tries=1" in story.line("m")
+
+
 def test_endings() -> None:
-    story = Story(REQUEST, "-")
+    story = Story(REQUEST)
     assert story.ending == "closed"
-    story.hear(TokenEvent((1,), FinishReason.LENGTH), 0)
+    story.told(TokenEvent((1,), FinishReason.LENGTH), 0)
     assert story.ending == "length"
     story.failure = "no\nnode"
     assert story.ending == "failed"
     assert r"reason='no\nnode'" in story.line("m")
+
+
+def test_a_request_that_fails_forever_fills_no_memory() -> None:
+    story = Story(REQUEST)
+    for _ in range(10 * MOST_MARKS):
+        story.retried(NodeFailed("d0", "x" * 100_000, retryable=True), 0.0)
+    assert len(story.marks) == MOST_MARKS
+    assert story.unmarked == 9 * MOST_MARKS
+    assert {len(mark.reason) for mark in story.marks if isinstance(mark, Retried)} == {400}
 
 
 class Mistaken:
