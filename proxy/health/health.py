@@ -17,6 +17,7 @@ from proxy.health.breaker import Breaker, BreakerState, Rules
 from proxy.routing.policies import Plan
 
 MOST_KNOWN = 4096
+TIDY_S = 5.0
 TROUBLES = (Cause.UNREACHABLE, Cause.SILENT, Cause.BROKEN, Cause.TOLD, Cause.BUSY)
 LOST, MOVED = "lost", "transfer"
 Key = TypeVar("Key")
@@ -40,6 +41,7 @@ class Health:
     retries: Counter[Cause] = field(default_factory=Counter)
     _nodes: dict[str, tuple[str, Breaker]] = field(default_factory=dict)
     _pairs: dict[Pair, Breaker] = field(default_factory=dict)
+    _tidied_at: float = 0.0
 
     @property
     def troubled(self) -> bool:
@@ -77,6 +79,9 @@ class Health:
 
     def begin(self, plan: Plan, *, now: float) -> None:
         """An attempt begins there: of those half open, it is the one call."""
+        if self.troubled and now - self._tidied_at >= TIDY_S:
+            self._tidied_at = now
+            self.forget(now=now)
         for breaker in self._breakers(plan):
             breaker.begin(now=now)
 
@@ -115,7 +120,7 @@ class Health:
             self.opened["node"] += breaker.failed(begun=begun, now=now, sure=sure)
 
     def forget(self, *, now: float) -> None:
-        """Of whom nothing is to be held against any more; to be called on a timer."""
+        """Of whom nothing is to be held against any more."""
         for address, (_, breaker) in list(self._nodes.items()):
             if breaker.spent(now=now):
                 del self._nodes[address]

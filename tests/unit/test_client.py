@@ -1,6 +1,8 @@
 """What becomes of a leg when a node answers well, badly, or not at all."""
 
 import asyncio
+import os
+import resource
 from collections.abc import Iterable
 from contextlib import aclosing
 
@@ -13,7 +15,7 @@ from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import FinishReason, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket, to_params
-from proxy.errors import Cause, NodeFailed
+from proxy.errors import Cause, NodeFailed, ProxyExhausted
 from proxy.nodes.client import HttpNodeClient, open_session
 from tests.fakes.raw_http import (
     CUT,
@@ -109,6 +111,34 @@ async def test_nobody_there() -> None:
         await ask(server)
     assert failed.value.retryable
     assert not failed.value.answered
+
+
+async def test_for_want_of_files_it_is_the_proxy_s_own_fault() -> None:
+    """No number is free for one more socket."""
+    async with raw_server() as server, open_session() as session:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.open(os.devnull, os.O_RDONLY)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            stream = HttpNodeClient(session).generate(node_at(server), REQUEST, WHOLE)
+            with pytest.raises(ProxyExhausted, match="Too many open files"):
+                await anext(stream)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_node_of_ours_has_to_begin_to_answer_in_time() -> None:
+    """One that is not may be silent for as long as it prefills."""
+    async with raw_server([HANG]) as server, open_session() as session:
+        client = HttpNodeClient(session, PATIENCE_S, PATIENCE_S, first_sign_s=0)
+        with pytest.raises(NodeFailed, match="silent") as failed:
+            await anext(client.generate(node_at(server), REQUEST, WHOLE))
+        assert failed.value.cause is Cause.SILENT
+    async with raw_server([SSE, *events(LAST), DONE, END]) as server, open_session() as session:
+        client = HttpNodeClient(session, PATIENCE_S, PATIENCE_S, first_sign_s=0)
+        foreign = client.generate(node_at(server, ours=False), REQUEST, WHOLE)
+        assert [event async for event in foreign] == [TokenEvent((8,), FinishReason.LENGTH)]
 
 
 async def test_a_failure_to_connect_says_why() -> None:

@@ -155,7 +155,18 @@ def test_what_is_long_over_is_forgotten() -> None:
     health.worked(plan.decode, begun=2, now=2)
     health.forget(now=1000)
     assert not list(health.pairs(now=1000))
-    assert health.well((), now=0) == ()  # as when nothing has ever failed
+    assert not health.troubled
+
+
+def test_plans_see_to_it_that_it_is_forgotten() -> None:
+    health = cluster()
+    breaks(health, "d0", 1)
+    plan = Plan(node(health, "p0"), node(health, "d0"))
+    health.worked(plan.decode, begun=2, now=2)
+    health.begin(plan, now=50)
+    assert health.troubled
+    health.begin(plan, now=70)
+    assert not health.troubled
 
 
 def test_no_more_is_known_than_there_may_be() -> None:
