@@ -105,7 +105,9 @@ def describe(node: Node) -> str:
 
 def log_joined(joined: Joined) -> None:
     """One line for a node that is new, and one if nobody can work with it."""
-    if joined.replaced:
+    if joined.replaced and joined.replaced.node_id == joined.node.node_id:
+        logger.info("%s has changed its role", describe(joined.node))
+    elif joined.replaced:
         logger.info("%s replaces %s", describe(joined.node), describe(joined.replaced))
     else:
         logger.info("%s joined", describe(joined.node))

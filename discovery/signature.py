@@ -1,4 +1,4 @@
-"""Proof that a registration comes from a node that knows the cluster's key.
+"""Proof that a registration or an order comes from a process that knows the cluster's key.
 
 HMAC-SHA256 over the msgpack of the message without `mac`, keys sorted. `time` is in the
 message, so an old one cannot be sent again: it must be close to our clock, and grow with
@@ -26,9 +26,13 @@ def sign(message: Mapping[str, Any], key: bytes, *, wall_time: float) -> dict[st
 
 @dataclass(slots=True)
 class Verifier:
-    """Checks the messages of all nodes against one key; remembers how far each has come."""
+    """Checks all messages against one key; remembers how far each sender has come.
+
+    `sender` is the key of a message that says whose clock its `time` is of.
+    """
 
     key: bytes
+    sender: str = "node_id"
     _latest: dict[str, float] = field(default_factory=dict)
 
     def check(self, message: Mapping[str, Any], *, wall_time: float) -> None:
@@ -41,11 +45,11 @@ class Verifier:
             raise MalformedRegistration("the signature is wrong")
         if not abs(time - wall_time) <= WINDOW_S:  # nor if it is not a number
             raise MalformedRegistration(f"signed {wall_time - time:.0f} s ago, by our clock")
-        node = repr(message.get("node_id"))
-        if time <= self._latest.get(node, 0.0):
+        sender = repr(message.get(self.sender))
+        if time <= self._latest.get(sender, 0.0):
             raise MalformedRegistration("seen before")
         self._forget(wall_time)
-        self._latest[node] = time
+        self._latest[sender] = time
 
     def _forget(self, wall_time: float) -> None:
         """What is outside the window cannot be sent again anyway."""

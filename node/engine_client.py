@@ -4,7 +4,6 @@ import asyncio
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from api.generator import (
 from engine.api import EngineLoad
 from engine.request import PoolingRequest, Request, RequestId
 from node.failures import first_of
+from node.inbox import Inbox
 from node.ipc import (
     NO_LOAD,
     Abort,
@@ -35,6 +35,7 @@ from node.ipc import (
     Pool,
     Ready,
     Refused,
+    Renice,
     Submit,
     ToEngine,
     decode_to_door,
@@ -49,32 +50,6 @@ LATE_S = 2.0  # nor is one whose hand-overs nobody has looked after for so long
 
 class EngineDied(RuntimeError):
     """The engine process ended, or never became ready; the text says why."""
-
-
-@dataclass(slots=True)
-class _Inbox:
-    """One leg's events on their way to whoever reads it; None: quiet, but alive."""
-
-    events: deque[Event | PooledEvent | None] = field(default_factory=deque)
-    filled: asyncio.Event = field(default_factory=asyncio.Event)
-    quiet: bool = False
-
-    def put(self, event: Event | PooledEvent | None) -> None:
-        self.quiet = False
-        self.events.append(event)
-        self.filled.set()
-
-    def pulse(self, *, alive: bool) -> None:
-        """Once a round: a sign of life for who heard nothing since the last, and waits."""
-        if self.quiet and alive and not self.events:
-            self.put(None)
-        self.quiet = True
-
-    async def get(self) -> Event | PooledEvent | None:
-        while not self.events:
-            self.filled.clear()
-            await self.filled.wait()
-        return self.events.popleft()
 
 
 @dataclass(slots=True)
@@ -93,7 +68,7 @@ class EngineClient:
     heard_at: float = field(default_factory=time.monotonic)
     sweep_late_s: float = 0.0
     calm: asyncio.Event = field(default_factory=asyncio.Event)
-    _inboxes: dict[RequestId, _Inbox] = field(default_factory=dict)
+    _inboxes: dict[RequestId, Inbox] = field(default_factory=dict)
     _legs: int = 0
 
     @classmethod
@@ -123,9 +98,7 @@ class EngineClient:
         if self.process.returncode is not None or silent_s >= QUIET_S:
             return "the engine process does not answer"
         if self.sweep_late_s >= LATE_S:
-            return (
-                f"hand-overs are stuck: the sweep of leases is {self.sweep_late_s:.1f} s late"
-            )
+            return f"hand-overs are stuck: leases are seen to {self.sweep_late_s:.1f} s late"
         return None
 
     async def run(self) -> None:
@@ -146,6 +119,24 @@ class EngineClient:
             FailedEvent("the node is stopping", retryable=True, parked=True, leaving=True)
         )
 
+    @property
+    def num_legs(self) -> int:
+        """How many are listened to."""
+        return len(self._inboxes)
+
+    def hand_over(self) -> None:
+        """Decode legs whose drivers can go on elsewhere are sent there, and end here."""
+        reason = "the node changes its role"
+        gone = FailedEvent(reason, retryable=True, parked=True, leaving=True)
+        for inbox in self._inboxes.values():
+            if inbox.movable and not inbox.moved:
+                inbox.moved = True
+                inbox.put(gone)
+
+    async def renice(self, niceness: int) -> None:
+        """Have the process give way to others by so much more than this one does."""
+        await self._send(Renice(niceness))
+
     async def stop(self) -> None:
         """End the process; what it holds for others is given up."""
         if self.process.returncode is None:
@@ -159,7 +150,7 @@ class EngineClient:
         None every now and then means that there is none, and that the engine is alive.
         """
         rid, inbox = self._open(request.request_id)
-        over = False
+        inbox.movable, over = leg.keep_open and leg.ticket is not None, False
         unique = msgspec.structs.replace(request, request_id=rid)
         try:
             await self._send(Submit.of(unique, leg, time.monotonic()))
@@ -170,7 +161,7 @@ class EngineClient:
                 yield event
         finally:
             del self._inboxes[rid]
-            if not over:
+            if not over or inbox.moved:
                 await self._send(Abort(rid))
 
     async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
@@ -200,10 +191,10 @@ class EngineClient:
             for rid in running:
                 await self._send(Abort(rid))
 
-    def _open(self, request_id: RequestId) -> tuple[RequestId, _Inbox]:
+    def _open(self, request_id: RequestId) -> tuple[RequestId, Inbox]:
         """A name that is used once only, and what is heard under it."""
         self._legs += 1
-        rid, inbox = RequestId(f"{request_id}~{self._legs}"), _Inbox()
+        rid, inbox = RequestId(f"{request_id}~{self._legs}"), Inbox()
         self._inboxes[rid] = inbox
         self.calm.clear()
         return rid, inbox
@@ -252,7 +243,7 @@ def _is_last(event: Event, leg: Leg) -> bool:
     return isinstance(event, FailedEvent | EndEvent)
 
 
-async def _vectors(inbox: _Inbox, running: set[RequestId], rid: RequestId) -> PooledEvent:
+async def _vectors(inbox: Inbox, running: set[RequestId], rid: RequestId) -> PooledEvent:
     """Read to the end of one pooling request, which does not run then; raises StreamFailed."""
     while True:
         event = await inbox.get()

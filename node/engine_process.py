@@ -28,12 +28,14 @@ from node.ipc import (
     Pool,
     Ready,
     Refused,
+    Renice,
     Submit,
     decode_to_engine,
     encode,
 )
 from node.loop import News as LoopNews
 from node.loop import NodeLoop
+from node.niceness import set_niceness
 from prefill_node.worker import PrefillWorker
 
 LONGEST_LINE = 1 << 20
@@ -49,6 +51,7 @@ class EngineServer:
     loop: NodeLoop
     connector: Connector
     door: "zmq.Socket[bytes]"
+    doors_niceness: int = 0
     last_word: float = 0.0
 
     def run(self) -> None:
@@ -78,8 +81,14 @@ class EngineServer:
                 self._tell(self.loop.submit(message.request, message.leg, message.since))
             elif isinstance(message, Pool):
                 self._tell(self.loop.pool(message.request, message.since))
+            elif isinstance(message, Renice):
+                self._renice(message.niceness)
             else:
                 self.loop.abort(message.request_id)
+
+    def _renice(self, niceness: int) -> None:
+        if not set_niceness(self.doors_niceness + niceness):
+            log.warning("may not give way less to others: that takes CAP_SYS_NICE")
 
     def _tell(self, events: Sequence[LoopNews]) -> None:
         if events:
@@ -96,13 +105,14 @@ def main() -> None:
     """Load, say so, and serve until the door closes our standard input."""
     job = msgspec.json.decode(_first_line(), type=EngineJob)
     end_with(sys.stdin.fileno())
-    os.nice(job.niceness)
+    doors_niceness = os.nice(0)
+    set_niceness(doors_niceness + job.niceness)
     logging.basicConfig(level=job.log_level.upper(), format=LOG_FORMAT)
     door = zmq.Context[zmq.Socket[bytes]]().socket(zmq.PAIR)
     door.setsockopt(zmq.SNDHWM, 0)
     door.connect(job.ipc_address)
     try:
-        server = _load(job, door)
+        server = _load(job, door, doors_niceness)
     except (EngineError, OSError, ImportError, ValueError, RuntimeError, zmq.ZMQError) as error:
         log.error("the engine cannot start: %s", error)
         door.send(encode(Refused(str(error))))
@@ -111,7 +121,7 @@ def main() -> None:
     server.run()
 
 
-def _load(job: EngineJob, door: "zmq.Socket[bytes]") -> EngineServer:
+def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> EngineServer:
     engine = open_engine(job.engine)
     layout, level = layout_of(engine), Level.named(job.kv_checksum)
     memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions, level)
@@ -130,7 +140,7 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]") -> EngineServer:
     info, port = engine.info, connector.service.identity.port
     facts = info.fingerprint, layout, info.max_model_len, port, loop.load, info.pooling
     door.send(encode(Ready(*facts)))
-    return EngineServer(loop, connector, door)
+    return EngineServer(loop, connector, door, doors_niceness)
 
 
 def _first_line() -> bytes:

@@ -27,10 +27,33 @@ def layout_of(engine: Engine) -> KvLayout:
 
 @dataclass(slots=True)
 class Identity:
-    """Fixed but for its state and load."""
+    """Fixed but for its role, its state and its load.
+
+    `drained`: an operator wants it to take no new work. `wanted`: the role that it will have
+    once it has nothing in flight. `stopping`: it was told to end.
+    """
 
     registration: Registration
-    state: State = State.READY
+    drained: bool = False
+    wanted: Role | None = None
+    stopping: bool = False
+
+    @property
+    def role(self) -> Role:
+        """What it is asked for."""
+        return self.registration.type
+
+    @property
+    def state(self) -> State:
+        """Whether it takes new work."""
+        leaving = self.stopping or self.drained or self.wanted is not None
+        return State.DRAINING if leaving else State.READY
+
+    def take(self, role: Role) -> None:
+        """Be this from now on; `turn` tells later words from earlier ones."""
+        turn = self.registration.turn + 1
+        self.registration = msgspec.structs.replace(self.registration, type=role, turn=turn)
+        self.wanted = None
 
     @classmethod
     def of(

@@ -67,6 +67,12 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     request_id: RequestId
 
 
+class Renice(msgspec.Struct, frozen=True, tag="renice"):
+    """Give way to other processes by so much more than the door does."""
+
+    niceness: int
+
+
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The engine is loaded; what others may know of it."""
 
@@ -97,7 +103,7 @@ class News(msgspec.Struct, frozen=True, tag="news"):
     sweep_late_s: float = 0.0
 
 
-ToEngine = Submit | Pool | Abort
+ToEngine = Submit | Pool | Abort | Renice
 ToDoor = Ready | Refused | News
 
 _encoder = msgspec.msgpack.Encoder()

@@ -23,18 +23,20 @@ from discovery.address import format_address
 from discovery.announcer import Announcer
 from discovery.errors import DiscoveryError
 from discovery.lifeline import end_with, tell
-from discovery.registration import Registration, Role, State
+from discovery.registration import Registration, Role
 from engine.grammars.checking import GrammarChecker
 from engine.settings import EngineConfig
 from node.addresses import UnreachableAddress, advertised_host
 from node.config import HTTP_PORTS, KV_PORTS, NodeConfig
 from node.door import Door
+from node.duty import Duty
 from node.engine_client import EngineClient, EngineDied
 from node.failures import first_of
 from node.identity import Identity
 from node.ipc import EngineJob
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
+from node.orders import OrderDoor
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 KEEP_ALIVE_S = 75
@@ -95,14 +97,15 @@ class _Node:
             raise first_of(failures, EngineDied) or failures from None
 
     async def _serve(self) -> None:
-        server = _Server(_http(self._app()))
         announcer = self._announcer()
+        duty = self._duty(announcer)
+        server = _Server(_http(self._app(duty)))
         async with asyncio.TaskGroup() as tasks:
-            parts = [tasks.create_task(self.engine.run()), tasks.create_task(announcer.run())]
+            parts = [tasks.create_task(part.run()) for part in (self.engine, announcer, duty)]
             serving = tasks.create_task(server.serve(sockets=[self.listening]))
             self._say_ready()
             await _stop_signal()
-            self.identity.state = State.DRAINING
+            self.identity.stopping = True
             announcer.announce_now()
             await self._drained()
             self.engine.dismiss()
@@ -111,7 +114,16 @@ class _Node:
             for part in parts:
                 part.cancel()
 
-    def _app(self) -> Quart:
+    def _duty(self, announcer: Announcer) -> Duty:
+        return Duty(
+            self.identity,
+            self.engine,
+            announcer.announce_now,
+            lambda role: _niceness(role, self.config),
+            self.config.drain_timeout_s,
+        )
+
+    def _app(self, duty: Duty) -> Quart:
         metrics, names = NodeMetrics(), _names(self.config)
         self.engine.on_news = metrics.book
         legs = LegFinder(self.identity.registration.zmq_address)
@@ -130,6 +142,7 @@ class _Node:
         app = Quart("pdserve-node")
         app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
         app.register_blueprint(door.blueprint())
+        app.register_blueprint(OrderDoor.of(duty, self.config.cluster_key).blueprint())
         app.register_blueprint(
             openai_routes(self.engine, served, legs.of_text, embedder=self.engine)
         )
@@ -222,8 +235,12 @@ def _job(role: Role, config: NodeConfig, node_id: str, host: str) -> EngineJob:
         log_level=config.log_level,
         kv_checksum=config.kv_checksum,
         kv_load_failure=config.kv_load_failure,
-        niceness=DECODE_NICENESS if role is Role.DECODE and config.device == "cpu" else 0,
+        niceness=_niceness(role, config),
     )
+
+
+def _niceness(role: Role, config: NodeConfig) -> int:
+    return DECODE_NICENESS if role is Role.DECODE and config.device == "cpu" else 0
 
 
 def _names(config: NodeConfig) -> tuple[str, ...]:

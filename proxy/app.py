@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -11,9 +12,12 @@ from api.errors import ApiError, body_of
 from api.routes import LARGEST_BODY, openai_routes
 from api.served import Served
 from proxy.admin.guard import Guard
+from proxy.admin.operating import Operator
+from proxy.admin.routes import AdminRoutes
 from proxy.admin.status import cluster_status, health
 from proxy.admission.gate import AdmissionGate, GatedEmbedder
-from proxy.nodes.instances import Instances, read_instance
+from proxy.nodes.instances import Instances
+from proxy.nodes.orders import Orders
 from proxy.observing.exchanges import WANTED, Exchanges
 from proxy.observing.kept import KeptTimelines
 from proxy.observing.observed import Observed
@@ -42,9 +46,11 @@ def create_app(
     exchanges = Exchanges(app.asgi_app, COUNTED, door.kept, clock)
     app.asgi_app = exchanges  # type: ignore[method-assign]
     _watch(app, door, guard, exchanges)
-    _tell(app, door, served, clock)
+    status = _tell(app, door, served, clock)
     _tell_timelines(app, door.kept, guard)
-    _administer(app, instances)
+    orders = Orders(instances.session, instances.cluster_key)
+    operator = Operator(door.pipeline.registry, orders, clock)
+    app.register_blueprint(AdminRoutes(instances, operator, status).blueprint())
     return app
 
 
@@ -71,7 +77,9 @@ def _watch(app: Quart, door: Observed, guard: Guard, exchanges: Exchanges) -> No
         return _refusal(error)
 
 
-def _tell(app: Quart, door: Observed, served: Served, clock: Callable[[], float]) -> None:
+def _tell(
+    app: Quart, door: Observed, served: Served, clock: Callable[[], float]
+) -> Callable[[], dict[str, Any]]:
     registry, metrics = door.pipeline.registry, door.metrics
     generates = served.pooling is None or served.pooling.generates
 
@@ -80,18 +88,22 @@ def _tell(app: Quart, door: Observed, served: Served, clock: Callable[[], float]
         status, body = health(registry, now=clock(), generates=generates)
         return _json(body, status)
 
-    @app.get("/status")
-    async def tell_status() -> Response:
+    def status() -> dict[str, Any]:
         now, in_flight = clock(), metrics.requests_in_flight
         health_of = door.pipeline.health
-        said = cluster_status(
+        return cluster_status(
             registry, health_of, now=now, in_flight=in_flight, generates=generates
         )
-        return _json(said)
+
+    @app.get("/status")
+    async def tell_status() -> Response:
+        return _json(status())
 
     @app.get("/metrics")
     async def tell_metrics() -> Response:
         return Response(metrics.render(), content_type=CONTENT_TYPE_LATEST)
+
+    return status
 
 
 def _tell_timelines(app: Quart, kept: KeptTimelines, guard: Guard) -> None:
@@ -108,28 +120,6 @@ class UnknownRequest(ApiError):
     """Or somebody else's: who asks is not told which."""
 
     status = 404
-
-
-def _administer(app: Quart, instances: Instances) -> None:
-    @app.post("/instances/add")
-    async def add() -> Response:
-        instance = read_instance(await _body())
-        await instances.add(instance)
-        kind = instance.role.name.lower()
-        return _json({"message": f"Added {instance.address} to {kind}_instances."})
-
-    @app.post("/instances/remove")
-    async def remove() -> Response:
-        instance = read_instance(await _body())
-        instances.remove(instance)
-        kind = instance.role.name.lower()
-        return _json({"message": f"Removed {instance.address} from {kind}_instances."})
-
-
-async def _body() -> bytes:
-    data = await request.get_data(as_text=False)
-    assert isinstance(data, bytes)
-    return data
 
 
 def _refusal(error: ApiError) -> Response:

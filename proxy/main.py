@@ -73,7 +73,7 @@ async def _serve(config: ProxyConfig) -> None:
         door = stack.enter_context(closing(served_by))
         listener = stack.enter_context(closing(_listener(config, registry)))
         session = await stack.enter_async_context(open_session())
-        instances = Instances(session, registry)
+        instances = Instances(session, registry, _cluster_key(config))
         client = HttpNodeClient(session, SILENCE_S, config.foreign_timeout_s)
         served = _served(config, registry)
         stack.enter_context(served.grammars)
@@ -166,10 +166,12 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _listener(config: ProxyConfig, registry: Registry) -> Listener:
-    key = config.cluster_key.encode() if config.cluster_key else None
-    return Listener.bind(
-        registry, config.discovery_host, config.discovery_port, cluster_key=key
-    )
+    host, port, key = config.discovery_host, config.discovery_port, _cluster_key(config)
+    return Listener.bind(registry, host, port, cluster_key=key)
+
+
+def _cluster_key(config: ProxyConfig) -> bytes | None:
+    return config.cluster_key.encode() if config.cluster_key else None
 
 
 def _gate(config: ProxyConfig, registry: Registry) -> AdmissionGate:

@@ -8,7 +8,7 @@ from hashlib import blake2s
 from api.errors import ApiError
 
 OPEN_PATHS = frozenset({"/health", "/metrics"})
-ADMIN_PATHS = "/instances/"
+ADMIN_PATHS = ("/instances/", "/instances")
 TIMELINES = "/requests/"  # admins may see all, clients their own
 BEARER = "bearer "
 OWNER_BYTES = 16
@@ -35,7 +35,7 @@ class Guard:
 
     def check(self, path: str, authorization: str | None, admin: str | None) -> None:
         """Raises Unauthorized or Forbidden."""
-        if path.startswith(ADMIN_PATHS):
+        if path == ADMIN_PATHS[1] or path.startswith(ADMIN_PATHS[0]):
             self._check_admin(admin)
         elif path.startswith(TIMELINES):
             self.sees(authorization, admin)

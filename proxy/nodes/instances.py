@@ -67,6 +67,7 @@ class Instances:
 
     session: aiohttp.ClientSession
     registry: Registry
+    cluster_key: bytes | None = None
     beat_s: float = BEAT_S
     clock: Callable[[], float] = time.monotonic
     _known: dict[str, Role] = field(default_factory=dict)
@@ -90,8 +91,14 @@ class Instances:
         """Raises InstanceError for one that was not added by hand."""
         if self._known.get(instance.address) is not instance.role:
             raise InstanceError("Instance was not added here.", "instance")
-        del self._known[instance.address]
-        self.registry.remove(instance.address)
+        self.forget(instance.address)
+
+    def forget(self, address: str) -> None:
+        """The same by its address alone."""
+        if self._known.pop(address, None) is None:
+            why = "Instance was not added here: it announces itself. Drain it, or stop it."
+            raise InstanceError(why, "instance")
+        self.registry.remove(address)
 
     async def run(self) -> None:
         """Ask all of them every beat until cancelled."""
@@ -102,9 +109,12 @@ class Instances:
 
     async def _probe(self, instance: Instance) -> None:
         registration = await self._ask(instance)
-        if registration is None or registration.type is not instance.role:
+        if registration is None or instance.address not in self._known:
             return
-        if instance.address in self._known and not self._announced(registration):
+        if registration.type is not instance.role and not self._turned(registration):
+            return
+        if not self._announced(registration):
+            self._known[instance.address] = registration.type
             self._apply(registration)
 
     def _apply(self, registration: Registration) -> None:
@@ -112,6 +122,11 @@ class Instances:
         node = self.registry.apply(registration, now=self.clock(), static=True)
         if node:
             log_joined(Joined(node, before, self.registry.misfit(node)))
+
+    def _turned(self, registration: Registration) -> bool:
+        """Whether this very node, which was known in another role, has changed it."""
+        node = self.registry.at(registration.http_address)
+        return node is not None and registration.node_id == node.registration.node_id
 
     def _announced(self, registration: Registration) -> bool:
         """Whether this very node is known under an address of its own."""

@@ -11,6 +11,7 @@ import msgspec
 
 from api.served import Served
 from api.tokenizing import TextCodec
+from discovery.registration import Registration
 from discovery.registry import Registry
 from proxy.admin.guard import Guard
 from proxy.admission.gate import AdmissionGate
@@ -24,7 +25,7 @@ from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing.policies import RoundRobin
 from tests.fakes.cluster import Cluster
-from tests.fakes.http_node import HttpNode, node_app
+from tests.fakes.http_node import CLUSTER_KEY, HttpNode, node_app
 from tests.fakes.serving import serving
 from tests.fakes.text import byte_level
 
@@ -79,19 +80,27 @@ async def http_cluster(
     registry: Registry | None = None,
     codec: TextCodec | None = None,
     gate: AdmissionGate | None = None,
+    drain_timeout_s: float = PATIENCE_S,
 ) -> AsyncGenerator[HttpCluster]:
     """Not announced, nodes are there and the proxy does not know."""
-    registry = Registry(ttl_s=60) if registry is None else registry
+    registry = known = Registry(ttl_s=60) if registry is None else registry
+
+    def announce(registration: Registration) -> None:
+        if announced:
+            known.apply(registration, now=time.monotonic())
+
     async with AsyncExitStack() as stack:
-        http = [HttpNode(node) for node in cluster.nodes.values()]
+        nodes = cluster.nodes.values()
+        http = [HttpNode(node, announce, drain_timeout_s) for node in nodes]
         for one in http:
             node, app = one.node, node_app(one)
             address = await stack.enter_async_context(serving(app))
             node.registration = msgspec.structs.replace(
                 node.registration, http_address=address, kv_layout=LAYOUT, max_model_len=CONTEXT
             )
-            if announced:
-                registry.apply(node.registration, now=time.monotonic())
+            one.identity.registration = node.registration
+            announce(node.registration)
+            stack.callback(asyncio.create_task(one.duty.run()).cancel)
         session = await stack.enter_async_context(open_session())
         client = HttpNodeClient(session)
         health = Health(registry)
@@ -107,7 +116,7 @@ async def http_cluster(
         door = Observed(pipeline, ProxyMetrics(registry, health), "tiny", pooling)
         served = Served(("tiny",), codec or byte_level(), lambda: CONTEXT)
         stack.callback(served.grammars.close)
-        instances = Instances(session, registry, beat_s=0.01)
+        instances = Instances(session, registry, CLUSTER_KEY.encode(), beat_s=0.01)
         let_in = guard or Guard(admin_key=ADMIN)
         app = create_app(door, served, instances, let_in, gate or AdmissionGate())
         url = await stack.enter_async_context(serving(app))

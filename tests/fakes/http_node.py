@@ -1,7 +1,7 @@
 """A FakeNode behind the node's HTTP contract."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,13 +24,19 @@ from api.generator import (
 from api.routes import openai_routes
 from api.served import Served
 from api.wire import WireError
-from discovery.registration import to_map
+from discovery.registration import Registration, to_map
+from engine.api import EngineLoad
 from engine.request import PoolingRequest, Request, RequestId
 from kv_transfer.ticket import KvTicket
+from node.duty import Duty
+from node.identity import Identity
+from node.orders import OrderDoor
 from proxy.errors import NodeFailed
 from tests.fakes.node import FakeNode
 
 TRACING = ("traceparent", "tracestate")
+PATIENCE_S = 60.0
+CLUSTER_KEY = "the cluster's"
 
 
 def vectors(http: "HttpNode") -> Blueprint:
@@ -41,15 +47,46 @@ def vectors(http: "HttpNode") -> Blueprint:
 
 @dataclass
 class HttpNode:
-    """`idle` while no leg is open; `seen` are headers of the latest."""
+    """`idle` while no leg is open; `seen` are headers of the latest.
+
+    It has a duty, which changes its registration. `announce` has the proxy hear at once what
+    a heartbeat would tell it within a second.
+    """
 
     node: FakeNode
+    announce: Callable[[Registration], None]
+    patience_s: float = PATIENCE_S
     open: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     seen: Mapping[str, str | None] = field(default_factory=dict)
+    niceness: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.idle.set()
+        self.identity = Identity(self.node.registration)
+        self.duty = Duty(self.identity, self, self.say, lambda role: 5, self.patience_s)
+
+    @property
+    def calm(self) -> asyncio.Event:
+        return self.idle
+
+    @property
+    def load(self) -> EngineLoad:
+        return self.node.engine.load
+
+    @property
+    def num_legs(self) -> int:
+        return self.open
+
+    def hand_over(self) -> None:
+        self.node.hand_over()
+
+    async def renice(self, niceness: int) -> None:
+        self.niceness.append(niceness)
+
+    def say(self) -> None:
+        self.node.registration = self.identity.now(self.load)
+        self.announce(self.node.registration)
 
     async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
         async for event in self.node.generate(request, leg):
@@ -107,6 +144,7 @@ def node_app(http: HttpNode) -> Quart:
         return response
 
     app.register_blueprint(vectors(http))
+    app.register_blueprint(OrderDoor.of(http.duty, CLUSTER_KEY).blueprint())
 
     @app.get("/server_info")
     async def server_info() -> Response:

@@ -20,8 +20,8 @@ from kv_transfer.layout import KvLayout
 from kv_transfer.ticket import KvTicket
 from node.addresses import UnreachableAddress, advertised_host
 from node.config import NodeConfig
-from node.engine_client import _Inbox
 from node.identity import Identity
+from node.inbox import Inbox
 from node.ipc import (
     NO_LOAD,
     Abort,
@@ -144,7 +144,7 @@ def test_what_the_engine_says_arrives(message: Ready | Refused | News) -> None:
 def test_a_registration_has_the_load_of_the_moment() -> None:
     ready = Ready("f", layout, 512, 21001, NO_LOAD)
     identity = Identity.of(Role.PREFILL, "id", "m", ("h:1", "h:2"), ready)
-    identity.state = State.DRAINING
+    identity.stopping = True
     said = identity.now(EngineLoad(1, 2, 3, 4))
     assert (said.type, said.node_id, said.state) == (Role.PREFILL, "id", State.DRAINING)
     assert (said.load.waiting, said.load.total_blocks) == (1, 4)
@@ -192,7 +192,7 @@ def test_metrics_count_what_was_said() -> None:
 
 
 def test_signs_of_life_do_not_pile_up_before_who_does_not_read() -> None:
-    inbox = _Inbox()
+    inbox = Inbox()
     for _ in range(5):
         inbox.pulse(alive=True)
     assert list(inbox.events) == [None]

@@ -1,0 +1,163 @@
+"""What operators do with one node: take it out of work, bring it back, change its role.
+
+A node of ours is told itself, so every proxy that it registers with sees the same. One of
+vLLM cannot be told, and is held by this proxy alone.
+
+ApiError (api)
+├── UnknownInstance   404  nobody of that name is known
+├── Unwilling         409  the node says no, or it is the last one and nobody insists
+└── Unreachable       502  the node does not answer; what becomes of it is not known
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from api.errors import ApiError, BadRequest
+from api.wire import UNREADABLE, explained
+from discovery.orders import Standing
+from discovery.registration import Role, State
+from discovery.registry import Node, Registry
+from proxy.nodes.instances import ROLES
+from proxy.nodes.orders import NotObeyed, Orders
+
+READY, DRAINING = State.READY, State.DRAINING
+
+
+class UnknownInstance(ApiError):
+    """Neither an id nor an address of a node that is known."""
+
+    status = 404
+
+
+class Unwilling(ApiError):
+    """It stays as it is."""
+
+    status = 409
+
+
+class Unreachable(ApiError):
+    """It may have heard and not been able to say so."""
+
+    status = 502
+
+
+class Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of such a call, which may be empty. `force`: even if it is the last one."""
+
+    force: bool = False
+    role: str | None = None
+
+
+def read_wish(data: bytes) -> Wish:
+    """Raises BadRequest, naming the field."""
+    try:
+        return msgspec.json.decode(data or b"{}", type=Wish)
+    except UNREADABLE as error:
+        wrong = explained(error)
+        raise BadRequest(str(wrong), wrong.param) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Each call answers with how the node stands after it; done twice, it is done."""
+
+    registry: Registry
+    orders: Orders
+    clock: Callable[[], float] = time.monotonic
+
+    def find(self, name: str) -> Node:
+        """By its id or its address; raises UnknownInstance."""
+        if node := self.registry.at(name) or self.registry.find(name):
+            return node
+        raise UnknownInstance(f"Instance {name!r} is not known here.", "instance")
+
+    async def drain(self, name: str, wish: Wish) -> dict[str, Any]:
+        """No new work; what it has goes on to its end."""
+        node = self.find(name)
+        if not wish.force:
+            self._must_not_be_last(node)
+        if node.ours:
+            standing = await self._tell(node, state=DRAINING)
+            return _answer(node, f"Draining {_address(node)}.", standing)
+        self.registry.hold(_address(node))
+        return _answer(node, f"Draining {_address(node)}, at this proxy.", None, DRAINING)
+
+    async def undrain(self, name: str) -> dict[str, Any]:
+        """New work as before."""
+        node = self.find(name)
+        self.registry.let_go(_address(node))
+        said = f"{_address(node)} takes work again."
+        if node.ours:
+            return _answer(node, said, await self._tell(node, state=READY))
+        ready = msgspec.structs.replace(node.registration, state=READY)
+        self.registry.apply(ready, now=node.heard_at)
+        return _answer(node, said, None, READY)
+
+    async def change_role(self, name: str, wish: Wish) -> dict[str, Any]:
+        """The other kind of leg, once it has nothing in flight; its own: stay as it is."""
+        node, role = self.find(name), _role(wish)
+        if not node.ours:
+            raise BadRequest("A node of vLLM has no role of its own: add it anew.", "instance")
+        if role is not node.role and not wish.force:
+            self._must_not_be_last(node)
+        standing = await self._tell(node, role=role)
+        kind = role.name.lower()
+        said = "will be" if standing.wanted else "is"
+        return _answer(node, f"{_address(node)} {said} a {kind} node.", standing)
+
+    async def _tell(
+        self, node: Node, *, state: State | None = None, role: Role | None = None
+    ) -> Standing:
+        """Its answer counts here at once; other proxies hear it with its next word."""
+        try:
+            standing = await self.orders.give(node, state=state, role=role)
+        except NotObeyed as failure:
+            kind = Unwilling if failure.refused else Unreachable
+            raise kind(f"{_address(node)}: {failure}", "instance") from failure
+        now = self.registry.at(_address(node))
+        if now is not None and now.node_id == standing.node_id and now.role is standing.role:
+            said = msgspec.structs.replace(now.registration, state=standing.state)
+            self.registry.apply(said, now=self.clock())
+        return standing
+
+    def _must_not_be_last(self, node: Node) -> None:
+        """Without a prefill node decode runs prompts; without a decode node nothing goes."""
+        others = self.registry.nodes(node.role, now=self.clock())
+        model = node.registration.model
+        if node.role is Role.PREFILL or any(
+            one.node_id != node.node_id and one.registration.model == model for one in others
+        ):
+            return
+        what = f"{_address(node)} is the last decode node that takes work"
+        raise Unwilling(f'{what}: add another one first, or say {{"force": true}}.', "instance")
+
+
+def _role(wish: Wish) -> Role:
+    if wish.role not in ROLES:
+        raise BadRequest(f"role has to be one of {', '.join(ROLES)}.", "role")
+    return ROLES[wish.role]
+
+
+def _answer(
+    node: Node, message: str, standing: Standing | None, state: State = READY
+) -> dict[str, Any]:
+    """Null is what is not known: vLLM's nodes do not say."""
+    wanted = standing.wanted if standing else None
+    return {
+        "message": message,
+        "node_id": node.node_id,
+        "http_address": _address(node),
+        "role": (standing.role if standing else node.role).name.lower(),
+        "wanted_role": wanted and wanted.name.lower(),
+        "state": (standing.state if standing else state).value,
+        "in_flight": standing.in_flight if standing else None,
+        "kv_blocks_used": standing.kv_blocks_used if standing else None,
+    }
+
+
+def _address(node: Node) -> str:
+    return node.registration.http_address

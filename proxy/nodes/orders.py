@@ -1,0 +1,66 @@
+"""Brings an operator's orders to nodes of ours, and what they answer back."""
+
+import time
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import aiohttp
+import msgspec
+
+from api.wire import UNREADABLE
+from discovery.orders import PATH, Order, Standing, to_order
+from discovery.registration import Role, State, pack
+from discovery.registry import Node
+from discovery.signature import sign
+
+PATIENCE_S = 5.0
+LONGEST_ANSWER = 64 << 10
+OK, CONFLICT = 200, 409
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+class NotObeyed(Exception):
+    """The node did not answer as it should; `refused`: it said no, and why."""
+
+    def __init__(self, reason: str, *, refused: bool = False) -> None:
+        super().__init__(reason)
+        self.refused = refused
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Signed where the cluster has a key; nodes tell senders apart by their ids."""
+
+    session: aiohttp.ClientSession
+    cluster_key: bytes | None = None
+    sender: str = field(default_factory=lambda: uuid4().hex)
+
+    async def give(
+        self, node: Node, *, state: State | None = None, role: Role | None = None
+    ) -> Standing:
+        """Raises NotObeyed; where there was no answer, the order may have been heard."""
+        message = to_order(Order(node.node_id, self.sender, state, role))
+        if self.cluster_key:
+            message = sign(message, self.cluster_key, wall_time=time.time())
+        url = f"http://{node.registration.http_address}{PATH}"
+        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+        try:
+            async with self.session.post(
+                url, data=pack(message), timeout=timeout, allow_redirects=False
+            ) as answer:
+                return _read(answer.status, await answer.content.read(LONGEST_ANSWER))
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise NotObeyed(str(error) or "it did not answer") from error
+
+
+def _read(status: int, data: bytes) -> Standing:
+    try:
+        if status == OK:
+            return msgspec.json.decode(data, type=Standing)
+        said = msgspec.json.decode(data, type=_Refusal).message
+    except UNREADABLE as error:
+        raise NotObeyed(f"it answered with status {status}") from error
+    raise NotObeyed(said or f"it answered with status {status}", refused=status == CONFLICT)
