@@ -52,6 +52,8 @@ def proxy(config: Annotated[ProxyConfig, Settings] = PROXY_DEFAULTS) -> None:
     """Run the proxy: clients and nodes come to it."""
     from proxy.main import run
 
+    if config.workers > 1:
+        from deploy.workers import run
     admin_api_key = config.admin_api_key or os.environ.get(ADMIN_KEY_VARIABLE) or None
     run(replace(config, admin_api_key=admin_api_key))
 

@@ -30,6 +30,8 @@ class UpConfig(ServingOptions):
     """Where nodes register with the proxy. Default: 30001, or any free one with --port 0."""
     policy: Policy = "round_robin"
     """Which node gets the next request."""
+    workers: int = 1
+    """How many processes the proxy is."""
     prefill_ports: tuple[int, ...] = ()
     """HTTP ports of the prefill nodes. Default: from 8100 on."""
     decode_ports: tuple[int, ...] = ()
@@ -48,6 +50,7 @@ class UpConfig(ServingOptions):
     def __post_init__(self) -> None:
         """Refuse what does not add up."""
         ServingOptions.__post_init__(self)
+        at_least(1, "workers", self.workers)
         at_least(0, "prefill", self.prefill)
         at_least(0, "decode", self.decode)
         if not self.prefill + self.decode:

@@ -185,7 +185,7 @@ class Cluster:
             *("--discovery-host", config.host, "--discovery-port", discovery),
             *("--model", config.model, "--log-level", config.log_level),
             *("--drain-timeout-s", str(config.drain_timeout_s)),
-            *("--policy", config.policy),
+            *("--policy", config.policy, "--workers", str(config.workers)),
             *("--generation-config", config.generation_config),
             *("--max-logprobs", str(config.max_logprobs)),
             *_flag("tokenizer", config.tokenizer),

@@ -23,6 +23,7 @@ from proxy.observing.kept import KeptTimelines
 from proxy.observing.observed import Observed
 from proxy.observing.telling import tell
 from proxy.timeline.exchange import current
+from proxy.workers.told import Told
 
 JSON = "application/json"
 COUNTED = ("/v1/", "/v2/", "/pooling", "/score", "/classify", "/rerank")
@@ -46,11 +47,13 @@ def create_app(
     exchanges = Exchanges(app.asgi_app, COUNTED, door.kept, clock)
     app.asgi_app = exchanges  # type: ignore[method-assign]
     _watch(app, door, guard, exchanges)
-    status = _tell(app, door, served, clock)
-    _tell_timelines(app, door.kept, guard)
+    told = Told(instances.siblings)
+    _tell(app, door, served, told, clock)
+    told.offer_timelines(lambda name, owner: _timeline(door.kept, name, owner))
+    _tell_timelines(app, told, guard)
     orders = Orders(instances.session, instances.cluster_key)
     operator = Operator(door.pipeline.registry, orders, clock)
-    app.register_blueprint(AdminRoutes(instances, operator, status).blueprint())
+    app.register_blueprint(AdminRoutes(instances, operator, told.status).blueprint())
     return app
 
 
@@ -78,8 +81,8 @@ def _watch(app: Quart, door: Observed, guard: Guard, exchanges: Exchanges) -> No
 
 
 def _tell(
-    app: Quart, door: Observed, served: Served, clock: Callable[[], float]
-) -> Callable[[], dict[str, Any]]:
+    app: Quart, door: Observed, served: Served, told: Told, clock: Callable[[], float]
+) -> None:
     registry, metrics = door.pipeline.registry, door.metrics
     generates = served.pooling is None or served.pooling.generates
 
@@ -88,31 +91,36 @@ def _tell(
         status, body = health(registry, now=clock(), generates=generates)
         return _json(body, status)
 
-    def status() -> dict[str, Any]:
+    def own_status() -> dict[str, Any]:
         now, in_flight = clock(), metrics.requests_in_flight
         health_of = door.pipeline.health
         return cluster_status(
             registry, health_of, now=now, in_flight=in_flight, generates=generates
         )
 
+    told.offer(own_status, metrics.render)
+
     @app.get("/status")
     async def tell_status() -> Response:
-        return _json(status())
+        return _json(await told.status())
 
     @app.get("/metrics")
     async def tell_metrics() -> Response:
-        return Response(metrics.render(), content_type=CONTENT_TYPE_LATEST)
-
-    return status
+        return Response(await told.page(), content_type=CONTENT_TYPE_LATEST)
 
 
-def _tell_timelines(app: Quart, kept: KeptTimelines, guard: Guard) -> None:
+def _timeline(kept: KeptTimelines, name: str, owner: str | None) -> dict[str, Any] | None:
+    found = kept.find(name, owner)
+    return tell(found) if found else None
+
+
+def _tell_timelines(app: Quart, told: Told, guard: Guard) -> None:
     @app.get("/requests/<path:name>")
     async def tell_timeline(name: str) -> Response:
         headers = request.headers
         owner = guard.sees(headers.get("Authorization"), headers.get("X-API-Key"))
-        if found := kept.find(name, owner):
-            return _json(tell(found))
+        if found := await told.timeline(name, owner):
+            return _json(found)
         raise UnknownRequest(f"no request {name!r} is known, or it was too long ago")
 
 

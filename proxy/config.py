@@ -11,6 +11,7 @@ Policy = Literal["round_robin", "least_loaded"]
 AT_LEAST = {
     "recovery_wait_s": 0.0,
     "tries": 1,
+    "workers": 1,
     "foreign_timeout_s": 1.0,
     "timeline_kept": 0,
     "drain_timeout_s": 0.0,
@@ -118,6 +119,12 @@ class ProxyConfig:
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged."""
+
+    workers: int = 1
+    """How many processes serve behind the one port; they share what nodes say."""
+
+    worker_of: str | None = None
+    """Set by the parent of several workers, for each: where its hub is, and which one it is."""
 
     supervisor_fd: int | None = None
     """A socket to whoever started this process: hears when it is ready; its end ends us."""

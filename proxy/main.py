@@ -18,9 +18,7 @@ from api.ending import expect_cuts
 from api.pooling.facts import load_pooling
 from api.served import Served
 from api.tokenizing import load_text_codec
-from discovery.address import format_address
 from discovery.lifeline import end_with, tell
-from discovery.listener import Listener
 from discovery.registration import Role
 from discovery.registry import Registry
 from proxy.admin.guard import Guard
@@ -41,8 +39,8 @@ from proxy.pooling import PoolingPipeline
 from proxy.routing.pairing import differ
 from proxy.routing.policies import LeastLoaded, Policy, RoundRobin
 from proxy.routing.siblings import TogetherPolicy
+from proxy.workers.place import Place, cluster_key, door_address
 
-BACKLOG = 2048
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -61,30 +59,31 @@ def run(config: ProxyConfig) -> None:
         signal.signal(stop, signal.SIG_DFL)  # the end, until there is something to finish
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_serve(config))
+            runner.run(_serve(Place.find(config)))
         except (OSError, zmq.ZMQError) as error:
             raise SystemExit(f"the proxy ends: {error}") from error
 
 
-async def _serve(config: ProxyConfig) -> None:
+async def _serve(place: Place) -> None:
+    config = place.config
     registry = Registry(models=config.models, differ=differ)
-    served_by = _bind(config.host, config.port)
     async with AsyncExitStack() as stack:
-        door = stack.enter_context(closing(served_by))
-        listener = stack.enter_context(closing(_listener(config, registry)))
+        stack.enter_context(closing(place))
+        place.listen(registry)
         session = await stack.enter_async_context(open_session())
-        instances = Instances(session, registry, _cluster_key(config))
+        key = cluster_key(config)
+        instances = Instances(session, registry, key, siblings=place.siblings)
         client = HttpNodeClient(session, SILENCE_S, config.foreign_timeout_s)
         served = _served(config, registry)
         stack.enter_context(served.grammars)
         gate = _gate(config, registry)
         app = build(config, registry, client, instances, served, gate)
-        discovery = format_address(config.discovery_host, listener.port)
-        server = _Server(_uvicorn(app, config), discovery, config.supervisor_fd)
+        server = _Server(_uvicorn(app, config), place.discovery, config.supervisor_fd)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        helpers = [tasks.create_task(helper.run()) for helper in (listener, instances, gate)]
-        await server.serve(sockets=[door])
-        for helper in helpers:
+        helpers = [place.hear(registry), instances.run(), gate.run()]
+        running = [tasks.create_task(helper) for helper in helpers]
+        await server.serve(sockets=[place.door])
+        for helper in running:
             helper.cancel()
 
 
@@ -132,8 +131,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        host, port = (sockets or [])[0].getsockname()[:2]
-        address = format_address(host, port)
+        address = door_address((sockets or [])[0])
         logger.info("ready on http://%s (nodes register at %s)", address, self.discovery)
         if self.supervisor is not None:
             tell(self.supervisor, http_address=address, discovery_address=self.discovery)
@@ -156,22 +154,6 @@ def _uvicorn(app: Quart, config: ProxyConfig) -> uvicorn.Config:
         log_level="warning",
         timeout_graceful_shutdown=round(config.drain_timeout_s),
     )
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """Before anything is loaded, so that a port that is taken is known at once."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = found[0]
-    return socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)
-
-
-def _listener(config: ProxyConfig, registry: Registry) -> Listener:
-    host, port, key = config.discovery_host, config.discovery_port, _cluster_key(config)
-    return Listener.bind(registry, host, port, cluster_key=key)
-
-
-def _cluster_key(config: ProxyConfig) -> bytes | None:
-    return config.cluster_key.encode() if config.cluster_key else None
 
 
 def _gate(config: ProxyConfig, registry: Registry) -> AdmissionGate:

@@ -1,6 +1,6 @@
 """The operators' routes: nodes by hand, and what is done with each."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ class AdminRoutes:
 
     instances: Instances
     operator: Operator
-    status: Callable[[], dict[str, Any]]
+    status: Callable[[], Awaitable[dict[str, Any]]]
 
     def blueprint(self) -> Blueprint:
         """All of them."""
@@ -37,12 +37,12 @@ class AdminRoutes:
 
     async def show_all(self) -> Response:
         """Every node that is known, as in /status."""
-        return _json({"instances": self.status()["nodes"]})
+        return _json({"instances": (await self.status())["nodes"]})
 
     async def show(self, name: str) -> Response:
         """One of them."""
         address = self.operator.find(name).registration.http_address
-        known = {one["http_address"]: one for one in self.status()["nodes"]}
+        known = {one["http_address"]: one for one in (await self.status())["nodes"]}
         return _json(known[address])
 
     async def add(self) -> Response:
@@ -55,14 +55,14 @@ class AdminRoutes:
     async def remove(self) -> Response:
         """One that was added so, by the same body."""
         instance = read_instance(await _body())
-        self.instances.remove(instance)
+        await self.instances.remove(instance)
         kind = instance.role.name.lower()
         return _json({"message": f"Removed {instance.address} from {kind}_instances."})
 
     async def remove_one(self, name: str) -> Response:
         """The same by its name."""
         address = self.operator.find(name).registration.http_address
-        self.instances.forget(address)
+        await self.instances.forget(address)
         return _json({"message": f"Removed {address}."})
 
     async def drain(self, name: str) -> Response:

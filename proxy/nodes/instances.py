@@ -21,11 +21,16 @@ from discovery.intake import Joined, check_names
 from discovery.listener import log_joined
 from discovery.registration import BEAT_S, Registration, Role, from_map
 from discovery.registry import Registry
+from proxy.workers.api import Alone, Siblings
 
 ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
 PATIENCE_S = 2.0
 LONGEST_ANSWER = 1 << 20
 OK = 200
+
+INSTANCE = "instance"
+_encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.Decoder(Registration).decode
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +75,12 @@ class Instances:
     cluster_key: bytes | None = None
     beat_s: float = BEAT_S
     clock: Callable[[], float] = time.monotonic
+    siblings: Siblings = field(default_factory=Alone)
     _known: dict[str, Role] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """What is added at another worker is added here."""
+        self.siblings.adopts[INSTANCE] = self._adopt
 
     async def add(self, instance: Instance) -> None:
         """Raises InstanceError if there is nobody of that kind, or it is known already."""
@@ -86,19 +96,30 @@ class Instances:
             raise InstanceError("Instance already exists: it announces itself.", "instance")
         self._known[instance.address] = instance.role
         self._apply(registration)
+        await self.siblings.put(INSTANCE, instance.address, _encode(registration))
 
-    def remove(self, instance: Instance) -> None:
+    async def remove(self, instance: Instance) -> None:
         """Raises InstanceError for one that was not added by hand."""
         if self._known.get(instance.address) is not instance.role:
             raise InstanceError("Instance was not added here.", "instance")
-        self.forget(instance.address)
+        await self.forget(instance.address)
 
-    def forget(self, address: str) -> None:
+    async def forget(self, address: str) -> None:
         """The same by its address alone."""
-        if self._known.pop(address, None) is None:
+        if address not in self._known:
             why = "Instance was not added here: it announces itself. Drain it, or stop it."
             raise InstanceError(why, "instance")
-        self.registry.remove(address)
+        self._adopt(address, None)
+        await self.siblings.put(INSTANCE, address, None)
+
+    def _adopt(self, address: str, value: bytes | None) -> None:
+        """Added or removed, here or by another worker; each asks the nodes itself then."""
+        if value is not None:
+            registration = _decode(value)
+            self._known[address] = registration.type
+            self._apply(registration)
+        elif self._known.pop(address, None):
+            self.registry.remove(address)
 
     async def run(self) -> None:
         """Ask all of them every beat until cancelled."""

@@ -30,6 +30,7 @@ from proxy.config import ProxyConfig
 from proxy.health.health import Health
 from proxy.observing.at_the_gate import GateMetrics
 from proxy.observing.metrics import ProxyMetrics
+from proxy.workers.pages import counting
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -180,7 +181,7 @@ def test_metrics_are_those_that_are_scraped() -> None:
 
 
 def test_pages_name_no_metric_that_is_not_there() -> None:
-    registries = NodeMetrics().registry, of_the_proxy()
+    registries = NodeMetrics().registry, of_the_proxy(), counting(lambda: 1)
     known = {name for registry in registries for name, _ in metrics_of(registry)}
     named = {name for page in NAMES for name in re.findall(r"\bpdserve_[a-z_]+\b", read(page))}
     assert named <= known

@@ -1,0 +1,164 @@
+"""`pdserve proxy --workers N`: the parent of several proxy processes behind one port.
+
+It owns the port that clients come to, which all workers accept from: what waits there waits
+for none of them, so one that dies takes only its own connections with it. It hears the nodes,
+and tells the workers (proxy/workers/hub.py). It answers no client itself, and has little to
+die of; if it does, its workers end, and whoever started it starts all of it anew.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import aclosing, closing
+from dataclasses import dataclass, field
+
+import msgspec
+import uvloop
+import zmq
+from prometheus_client import generate_latest
+
+from deploy.supervisor import Child, ProcessFailed
+from discovery.lifeline import end_with, tell
+from proxy.config import ProxyConfig
+from proxy.main import LOG_FORMAT, STOP_SIGNALS
+from proxy.routing.pairing import differ
+from proxy.workers.board import Board
+from proxy.workers.entrance import Entrance
+from proxy.workers.hub import Hub
+from proxy.workers.pages import counting
+from proxy.workers.place import (
+    WorkerSettings,
+    bind_door,
+    discovery_address,
+    door_address,
+    listener_of,
+    share,
+)
+from proxy.workers.published import PublishedRegistry
+
+STOP_MARGIN_S = 5.0
+VARIABLES = "PDSERVE_"
+logger = logging.getLogger(__name__)
+
+
+def run(config: ProxyConfig) -> None:
+    """Until a signal to stop; streams that run may finish within --drain-timeout-s.
+
+    SystemExit with the reason where it cannot.
+    """
+    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    if config.supervisor_fd is not None:
+        end_with(config.supervisor_fd)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(_serve(config))
+        except (OSError, zmq.ZMQError, ProcessFailed) as error:
+            raise SystemExit(f"the proxy ends: {error}") from error
+
+
+async def _serve(config: ProxyConfig) -> None:
+    board = Board()
+    registry = PublishedRegistry(models=config.models, differ=differ, board=board)
+    with closing(bind_door(config)) as door, closing(listener_of(config, registry)) as listener:
+        told = Told(door_address(door), discovery_address(config, listener))
+        settings = msgspec.json.encode(WorkerSettings(share(config), told.discovery))
+        with closing(Entrance.open(door, settings)) as entrance:
+            parent = Parent(config, entrance, board)
+            async with asyncio.TaskGroup() as tasks:
+                hearing = tasks.create_task(listener.run())
+                try:
+                    await parent.run(told)
+                finally:
+                    hearing.cancel()
+    if parent.failure is not None:
+        raise parent.failure
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Where clients and nodes come to."""
+
+    address: str
+    discovery: str
+
+
+@dataclass(slots=True)
+class Parent:
+    """Every worker is ours while `run` runs, and gone when it is over."""
+
+    config: ProxyConfig
+    entrance: Entrance
+    board: Board
+    failure: ProcessFailed | None = None
+    hub: Hub = field(init=False)
+    workers: Sequence[Child] = field(init=False)
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        """Name the workers; none runs yet."""
+        self.hub = Hub(self.board, self._page)
+        self.workers = [self._child(number) for number in range(self.config.workers)]
+
+    async def run(self, told: Told) -> None:
+        """Until a signal to stop; the second one ends all at once."""
+        for number in STOP_SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._told_to_stop)
+        async with asyncio.TaskGroup() as tasks:
+            helpers = [tasks.create_task(self.hub.run())]
+            helpers.append(tasks.create_task(self._let_in(tasks)))
+            helpers += [tasks.create_task(self._keep(worker)) for worker in self.workers]
+            helpers.append(tasks.create_task(self._say_ready(told)))
+            await self._stop.wait()
+            await asyncio.gather(*(worker.stop() for worker in self.workers))
+            for helper in helpers:
+                helper.cancel()
+
+    def _told_to_stop(self) -> None:
+        if self._stop.is_set():
+            for worker in self.workers:
+                worker.kill()
+        else:
+            logger.info("stopping: running streams have %g s", self.config.drain_timeout_s)
+        self._stop.set()
+
+    async def _let_in(self, tasks: asyncio.TaskGroup) -> None:
+        async with aclosing(self.entrance.comers()) as comers:
+            async for number, connection in comers:
+                tasks.create_task(self.hub.attend(number, connection))
+
+    async def _keep(self, worker: Child) -> None:
+        """One that ends before it was ever ready ends all: its settings cannot work."""
+        try:
+            await worker.run()
+        except ProcessFailed as failure:
+            self.failure = self.failure or failure
+            self._stop.set()
+
+    async def _say_ready(self, told: Told) -> None:
+        await asyncio.gather(*(worker.ready for worker in self.workers))
+        logger.info(
+            "ready on http://%s with %d workers (nodes register at %s)",
+            *(told.address, len(self.workers), told.discovery),
+        )
+        if self.config.supervisor_fd is not None:
+            fd = self.config.supervisor_fd
+            tell(fd, http_address=told.address, discovery_address=told.discovery)
+
+    def _child(self, number: int) -> Child:
+        """It has its settings from us, so nothing of our command line or variables counts."""
+        place = f"{self.entrance.name}/{number}"
+        command = [sys.executable, "-m", "proxy", "--worker-of", place]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(VARIABLES)}
+        stop_timeout_s = self.config.drain_timeout_s + STOP_MARGIN_S
+        return Child(f"worker-{number}", lambda: command, environment, _show, stop_timeout_s)
+
+    def _page(self) -> bytes:
+        """The parent's part of the metrics."""
+        return generate_latest(counting(lambda: self.hub.workers))
+
+
+def _show(name: str, line: str) -> None:
+    sys.stderr.write(f"{name} | {line}\n")
+    sys.stderr.flush()

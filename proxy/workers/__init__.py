@@ -1,0 +1,1 @@
+"""Several proxy processes behind one port: what they share, and who tells them."""

@@ -1,0 +1,135 @@
+"""A hub and its workers, joined as in life, in one process."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing
+from dataclasses import dataclass, field
+
+from proxy.workers.api import METRICS
+from proxy.workers.board import Board
+from proxy.workers.entrance import Entrance, come_in
+from proxy.workers.hub import Hub
+from proxy.workers.link import Link
+from proxy.workers.pages import merged
+
+KIND = "word"
+SOON_S = 10.0
+Tasks = set["asyncio.Task[None]"]
+
+
+@dataclass
+class Worker:
+    """One link, and what was taken in over it."""
+
+    number: int
+    link: Link
+    task: "asyncio.Task[None]"
+    known: dict[str, bytes | None] = field(default_factory=dict)
+
+    def says(self, subject: str) -> bytes:
+        return f"{self.number}:{subject}".encode()
+
+    def page(self, _: str) -> bytes:
+        return b"# TYPE served_total counter\nserved_total %d\n" % (self.number + 1)
+
+
+@dataclass
+class Office:
+    """The hub, where workers come and go."""
+
+    hub: Hub
+    entrance: Entrance
+    tasks: Tasks
+
+    async def comes(self, number: int) -> Worker:
+        before = self.hub.workers
+        welcome = await asyncio.to_thread(come_in, self.entrance.name, number)
+        assert welcome.settings == b"settings"
+        welcome.door.close()
+        link = Link(welcome.connection)
+        worker = Worker(number, link, asyncio.create_task(link.run()))
+        self.tasks.add(worker.task)
+        link.adopts[KIND] = worker.known.__setitem__
+        link.answers = {KIND: worker.says, METRICS: worker.page}
+        await until(lambda: self.hub.workers > before)
+        await link.ask("whether it is open")
+        return worker
+
+    async def goes(self, worker: Worker) -> None:
+        before = self.hub.workers
+        worker.task.cancel()
+        await until(lambda: self.hub.workers < before)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON_S):
+        while not holds():  # noqa: ASYNC110  others of this loop have their turn
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def office(patience_s: float = SOON_S) -> AsyncGenerator[Office]:
+    hub, tasks = Hub(Board(), lambda: b"parents 1\n", patience_s, page_s=600), Tasks()
+    async with AsyncExitStack() as stack:
+        door = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        entrance = stack.enter_context(closing(Entrance.open(door, b"settings")))
+        tasks |= {asyncio.create_task(hub.run()), asyncio.create_task(_let_in(hub, entrance))}
+        try:
+            yield Office(hub, entrance, tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+
+async def _let_in(hub: Hub, entrance: Entrance) -> None:
+    async with aclosing(entrance.comers()) as comers, asyncio.TaskGroup() as tasks:
+        async for number, connection in comers:
+            tasks.create_task(hub.attend(number, connection))
+
+
+async def test_what_one_puts_all_know_when_it_is_stored_and_who_comes_late_too() -> None:
+    async with office() as house:
+        one, two = await house.comes(0), await house.comes(1)
+        await one.link.put(KIND, "a", b"1")
+        assert two.known == {"a": b"1"}
+        await two.link.put(KIND, "a", b"2")
+        await two.link.put(KIND, "b", b"3")
+        await two.link.put(KIND, "a", None)
+        assert one.known == {"a": None, "b": b"3"}
+        late = await house.comes(2)
+        await until(lambda: late.known == {"b": b"3"})
+
+
+async def test_a_question_is_answered_by_all_others() -> None:
+    async with office() as house:
+        workers = [await house.comes(number) for number in range(3)]
+        assert sorted(await workers[0].link.ask(KIND, "x")) == [b"1:x", b"2:x"]
+        await house.goes(workers[1])
+        assert await workers[0].link.ask(KIND, "y") == [b"2:y"]
+        assert await workers[0].link.ask("what nobody knows") == []
+
+
+async def test_a_page_has_what_all_count_those_that_are_gone_too() -> None:
+    async with office() as house:
+        workers = [await house.comes(number) for number in range(3)]
+        await house.goes(workers[2])
+        page = merged([workers[0].page(""), *await workers[0].link.ask(METRICS)])
+        assert b"served_total 6.0" in page
+        assert b"parents 1.0" in page
+
+
+async def test_a_worker_that_stands_still_holds_up_nobody() -> None:
+    """It has come in, and says nothing more."""
+    async with office(patience_s=0.05) as house:
+        stands_still = await asyncio.to_thread(come_in, house.entrance.name, 7)
+        await until(lambda: house.hub.workers == 1)
+        worker = await house.comes(0)
+        for number in range(20):
+            await worker.link.put(KIND, str(number), b"x")
+        other = await house.comes(1)
+        await until(lambda: len(other.known) == 20)
+        assert await worker.link.ask(KIND, "z") == [b"1:z"]
+        for one in (stands_still.door, stands_still.connection):
+            one.close()
