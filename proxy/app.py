@@ -44,7 +44,7 @@ def create_app(
     app.register_blueprint(
         openai_routes(door, served, embedder=GatedEmbedder(door, gate), gate=gate)
     )
-    exchanges = Exchanges(app.asgi_app, COUNTED, door.kept, clock)
+    exchanges = Exchanges(app.asgi_app, COUNTED, door.kept, door.tracing, clock)
     app.asgi_app = exchanges  # type: ignore[method-assign]
     _watch(app, door, guard, exchanges)
     told = Told(instances.siblings)

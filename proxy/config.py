@@ -111,6 +111,9 @@ class ProxyConfig:
     max_logprobs: int = 20
     """Most log-probabilities that may be asked for beside each token; -1: any number."""
 
+    otlp_traces_endpoint: str | None = None
+    """Where spans go, by OTLP over HTTP; without it OTEL_EXPORTER_OTLP_* say, if anything."""
+
     timeline_kept: int = 1_000
     """How many of the last requests' timelines are kept for /requests/ID; 0: none."""
 

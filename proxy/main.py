@@ -34,6 +34,7 @@ from proxy.observing.at_the_gate import GateMetrics
 from proxy.observing.kept import KeptTimelines
 from proxy.observing.metrics import ProxyMetrics
 from proxy.observing.observed import Observed
+from proxy.observing.tracing import tracing
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing.pairing import differ
@@ -107,9 +108,10 @@ def build(
     )
     pooling = PoolingPipeline(pipeline, client)
     kept = KeptTimelines(config.timeline_kept)
+    spans = tracing(config.otlp_traces_endpoint, config.names[0])
     metrics = ProxyMetrics(registry, health)
     metrics.all.register(GateMetrics(gate))
-    door = Observed(pipeline, metrics, config.names[0], pooling, kept)
+    door = Observed(pipeline, metrics, config.names[0], pooling, kept, spans)
     guard = Guard(config.api_key, config.admin_api_key)
     return create_app(door, served, instances, guard, gate)
 

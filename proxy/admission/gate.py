@@ -15,6 +15,7 @@ from proxy.admission.admission import Admission
 from proxy.admission.errors import TooLate
 from proxy.admission.limits import Caller, KeyLimits
 from proxy.admission.line import Entry
+from proxy.timeline.exchange import Exchange, current
 
 LOOK_S = 0.1  # nodes come and go, and nobody says so
 ANYBODY = Caller()
@@ -77,8 +78,11 @@ class AdmissionGate:
         entry = self._entry(visit, who.name, own, timeout_s)
         deadline = None if timeout_s is None else _now() + timeout_s
         limited = own != NO_LIMITS or not admission.limits.none
+        exchange = current.get() or Exchange(0.0)
+        exchange.tokenized = self.clock()
         if limited:
             await self._turn(entry)
+            exchange.admitted = self.clock()
         try:
             yield _Ticket(admission, entry, deadline) if limited else OpenPass(deadline)
         except TimeIsOver:

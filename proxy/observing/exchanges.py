@@ -11,6 +11,7 @@ from api.generated import DONE
 from api.trace_context import TRACEPARENT, TRACESTATE, read_trace
 from proxy.observing.kept import KeptTimelines
 from proxy.observing.telling import comment, server_timing
+from proxy.observing.tracing import Tracing
 from proxy.timeline.exchange import Exchange, current
 from proxy.timeline.trace import Trace
 
@@ -29,6 +30,7 @@ class Exchanges:
     app: Asgi
     paths: tuple[str, ...]
     kept: KeptTimelines
+    tracing: Tracing | None = None
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
 
@@ -41,7 +43,10 @@ class Exchanges:
         context = read_trace(
             _all(scope["headers"], TRACEPARENT), _all(scope["headers"], TRACESTATE)
         )
-        exchange.trace = Trace(context) if context else None
+        if self.tracing is not None:
+            exchange.trace = self.tracing.begin(exchange, context)
+        elif context is not None:
+            exchange.trace = Trace(context)
         current.set(exchange)
         self.kept.begin(exchange)
         try:
@@ -49,6 +54,8 @@ class Exchanges:
         finally:
             exchange.ended = self.clock()
             self.kept.end(exchange)
+            if self.tracing is not None:
+                self.tracing.end(exchange)
 
     def answered(self, response: Response, wanted: str | None) -> None:
         """Its headers are about to leave, with all that is known by now; the rest at the end of

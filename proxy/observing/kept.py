@@ -43,7 +43,7 @@ class KeptTimelines:
     def end(self, exchange: Exchange) -> None:
         """It is over: nothing is stamped any more. Those that never came to be are dropped."""
         self._running.pop(exchange, None)
-        if not (self.most and exchange.stories):
+        if not (self.most and (exchange.stories or exchange.tokenized)):
             return
         record = record_of(exchange)
         key = exchange.owner, record.request_id

@@ -9,6 +9,7 @@ from api.generator import WHOLE, Event, Leg, PooledEvent, TokenEvent
 from engine.request import PoolingRequest, Request
 from proxy.observing.kept import MOST_KEPT, KeptTimelines
 from proxy.observing.metrics import ProxyMetrics
+from proxy.observing.tracing import Tracing
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.timeline.exchange import Exchange, current
@@ -26,13 +27,14 @@ class Observed:
     model: str
     pooling: PoolingPipeline
     kept: KeptTimelines = field(default_factory=lambda: KeptTimelines(MOST_KEPT))
+    tracing: Tracing | None = None
 
     async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
         """See Generator."""
         clock, exchange = self.pipeline.clock, current.get() or Exchange(0.0)
         story = Story(request, clock(), exchange.trace)
         if exchange.received and not exchange.stories:
-            self.metrics.tokenized(story.begun - exchange.received)
+            self.metrics.tokenized((exchange.tokenized or story.begun) - exchange.received)
         exchange.stories.append(story)
         self.metrics.requests_in_flight += 1
         try:

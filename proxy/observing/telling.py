@@ -3,7 +3,7 @@
 Seconds count from the moment the proxy had the request's headers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -41,7 +41,7 @@ def tell(record: Record) -> Json:
         "received_unix_s": round(record.unix_s, DIGITS),
         "total_s": _after(since, record.ended),
         "trace_id": record.trace_id,
-        "choices": [_choice(one, since) for one in record.choices],
+        "choices": [_choice(one, record) for one in record.choices],
     }
 
 
@@ -55,7 +55,7 @@ def server_timing(exchange: Exchange, now: float) -> str:
 
     https://www.w3.org/TR/server-timing/
     """
-    durations = dict[str, float]()
+    durations = {name: ended - began for name, began, ended in exchange.steps()}
     for story in exchange.stories:
         for name, seconds in _durations(story, exchange.received):
             durations[name] = max(durations.get(name, 0.0), seconds)
@@ -66,24 +66,21 @@ def server_timing(exchange: Exchange, now: float) -> str:
 
 
 def _durations(story: Story, received: float) -> Iterator[tuple[str, float]]:
-    yield "tokenize", story.begun - received
-    if story.plan_s is not None:
-        yield "plan", story.plan_s
     yield from story.stages.items()
     if story.first_at is not None:
         yield "first", story.first_at - received
 
 
-def _choice(record: ChoiceRecord, since: float) -> Json:
-    events = [_event("received", 0.0), _event("tokenized", _after(since, record.begun))]
-    events += _events(record.marks, since)
-    for name, at in (
+def _choice(record: ChoiceRecord, whole: Record) -> Json:
+    since = whole.received
+    tokenized = record.begun if whole.tokenized is None else whole.tokenized
+    before = ("received", since), ("tokenized", tokenized), ("admitted", whole.admitted)
+    after = (
         ("first_token", record.first_at),
         ("last_token", record.last_at),
         ("ended", record.ended_at),
-    ):
-        if at is not None:
-            events.append(_event(name, _after(since, at)))
+    )
+    events = [*_known(before, since), *_events(record.marks, since), *_known(after, since)]
     events.sort(key=lambda event: event["at_s"])  # stable: of the same moment as they were told
     return {
         "request_id": record.request_id,
@@ -98,6 +95,10 @@ def _choice(record: ChoiceRecord, since: float) -> Json:
         "events": events,
         "events_left_out": record.unmarked,
     }
+
+
+def _known(stamps: Iterable[tuple[str, float | None]], since: float) -> list[Json]:
+    return [_event(name, _after(since, at)) for name, at in stamps if at is not None]
 
 
 def _events(marks: Sequence[Mark], since: float) -> list[Json]:

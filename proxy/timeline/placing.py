@@ -13,7 +13,7 @@ stages of a leg move together, so what lies between them is as exact as the node
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from proxy.timeline.marks import Called, Mark, Staged
+from proxy.timeline.marks import Called, Ended, Failed, Mark, Planned, Retried, Staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,20 @@ class Placed:
 
 @dataclass(slots=True)
 class LegStages:
-    """What a node said on one leg; None: nobody called it, as far as the marks go."""
+    """What a node said on one leg; `call` is None where its mark is missing.
+
+    `ended`: when it was over before the choice was.
+    """
 
     call: Called | None
     stages: list[Staged] = field(default_factory=list)
+    failed: Failed | None = None
+    ended: float | None = None
+
+    def end(self, at: float) -> None:
+        """It is over, if it was not before."""
+        if self.ended is None:
+            self.ended = at
 
     def placed(self) -> Iterator[Placed]:
         """In the order they were told."""
@@ -51,15 +61,42 @@ class LegStages:
 
 
 def legs_of(marks: Sequence[Mark]) -> list[LegStages]:
-    """Each leg with its stages, in the order they were opened."""
-    legs, latest = list[LegStages](), dict[str, LegStages]()
+    """Each leg with what was heard of it, in the order they were opened."""
+    book = _Legs()
     for mark in marks:
-        if isinstance(mark, Called):
-            legs.append(LegStages(mark))
-            latest[mark.node] = legs[-1]
-        elif isinstance(mark, Staged):
-            if mark.node not in latest:
-                legs.append(LegStages(None))
-                latest[mark.node] = legs[-1]
-            latest[mark.node].stages.append(mark)
-    return legs
+        book.read(mark)
+    return book.legs
+
+
+@dataclass(slots=True)
+class _Legs:
+    """A new attempt closes all legs of the one before, at the failure that ended it."""
+
+    legs: list[LegStages] = field(default_factory=list)
+    given_up: float = 0.0
+    _latest: dict[str, LegStages] = field(default_factory=dict)
+
+    def read(self, mark: Mark) -> None:
+        """The next one."""
+        match mark:
+            case Called(node=node):
+                self._open(node, mark)
+            case Staged(node=node):
+                (self._latest.get(node) or self._open(node, None)).stages.append(mark)
+            case Failed(node=node) | Ended(node=node):
+                self._end(mark, self._latest.get(node))
+            case Retried():
+                self.given_up = mark.at
+            case Planned():
+                for leg in self.legs:
+                    leg.end(self.given_up)
+
+    def _open(self, node: str, call: Called | None) -> LegStages:
+        self._latest[node] = leg = LegStages(call)
+        self.legs.append(leg)
+        return leg
+
+    def _end(self, mark: Failed | Ended, leg: LegStages | None) -> None:
+        if leg is not None:
+            leg.failed = mark if isinstance(mark, Failed) else None
+            leg.end(mark.at)

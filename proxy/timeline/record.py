@@ -41,6 +41,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     status: int | None
     ended: float | None
     trace_id: str | None
+    tokenized: float | None
+    admitted: float | None
     choices: Sequence[ChoiceRecord]
 
 
@@ -56,6 +58,8 @@ def record_of(exchange: Exchange) -> Record:
         exchange.status,
         exchange.ended,
         exchange.trace.context.trace_id if exchange.trace else None,
+        exchange.tokenized,
+        exchange.admitted,
         [_choice(story, told=index < MOST_TOLD) for index, story in enumerate(stories)],
     )
 

@@ -11,11 +11,12 @@ from api.trace_context import TraceContext
 @dataclass(frozen=True, slots=True)
 class Trace:
     """`context` is the client's own, handed through, unless spans are made here: then it is
-    the request's span, and `new_id` names one for each call.
+    the request's `span`, and `new_id` names one for each call.
     """
 
     context: TraceContext
     new_id: Callable[[], str] | None = None
+    span: object = None  # whoever began it knows what it is
 
     def place(self) -> TraceContext:
         """Of the next call."""
