@@ -118,6 +118,14 @@ class Asker:
         return Asked(outer_id, model, calls, body.n or 1, codec, stops_of(body), body)
 
 
+def needs_text(body: CompletionBody) -> bool:
+    """Whether a tokenizer has anything to do: not if token ids come, and token ids go."""
+    if body.stop or body.bad_words or not body.return_token_ids:
+        return True
+    given = body.prompt if isinstance(body.prompt, list) else [""]
+    return any(isinstance(one, str) for one in given)
+
+
 def prompts_of(
     given: str | list[str | int | list[int]] | None, param: str
 ) -> list[str | Tokens]:

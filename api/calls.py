@@ -102,6 +102,7 @@ class Caller:
             sampling,
             priority=self.body.priority or 0,
             cache_salt=self.body.cache_salt or "",
+            model=self.served.key,
         )
         return Call(request, leg)
 

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from api.errors import UnknownModel
-from api.served import Served
+from api.served import Models, Served
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,16 +28,28 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     data: Sequence[ModelCard]
 
 
-def list_models(served: Served) -> ModelList:
-    """Every name that a request may give."""
-    return ModelList(data=[_card(served, name) for name in served.names])
+def list_models(models: Models) -> ModelList:
+    """Every name that a request may give, once."""
+    cards = dict[str, ModelCard]()
+    for served in models.listed():
+        for name in served.names:
+            card = _card(served, name)
+            cards[name] = _shorter(cards.get(name, card), card)
+    return ModelList(data=list(cards.values()))
 
 
-def find_model(served: Served, name: str) -> ModelCard:
+def find_model(models: Models, name: str) -> ModelCard:
     """Raises UnknownModel."""
-    if name not in served.names:
-        raise UnknownModel(f"The model `{name}` does not exist.", "model")
-    return _card(served, name)
+    for card in list_models(models).data:
+        if card.id == name:
+            return card
+    raise UnknownModel(f"The model `{name}` does not exist.", "model")
+
+
+def _shorter(one: ModelCard, other: ModelCard) -> ModelCard:
+    """Of two models that go by one name: what either has room for."""
+    lengths = [card.max_model_len for card in (one, other) if card.max_model_len is not None]
+    return replace(one, max_model_len=min(lengths, default=None))
 
 
 def _card(served: Served, name: str) -> ModelCard:

@@ -13,7 +13,7 @@ from quart import Blueprint, Response, g, request
 from werkzeug.exceptions import HTTPException
 
 from api.answering import Answer
-from api.asking import Asker
+from api.asking import Asker, needs_text
 from api.bodies import Priority, TextBody, Timeout, read_chat, read_completion
 from api.calls import Asked
 from api.chat import ChatForm
@@ -33,8 +33,8 @@ from api.pooling.bodies import (
     ScoreBody,
     VectorsBody,
 )
-from api.pooling.endpoints import Body, PoolingDoor, read
-from api.served import ReadLeg, Served, no_legs
+from api.pooling.endpoints import Body, PoolingDoor, has_text, read
+from api.served import Models, ReadLeg, no_legs
 from api.sse import frames, whole
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
@@ -46,14 +46,14 @@ IN_HEADERS = {
 }
 AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """What keeps nginx, and others that read the second, from saving up a stream."""
-Pooling = Callable[[Body, str], Awaitable[Numbers]]
+Pooling = Callable[[PoolingDoor, Body, str], Awaitable[Numbers]]
 TextKind = TypeVar("TextKind", bound=TextBody)
 SANE_ID = re.compile(r"[!#-;=?-\[\]-~]{1,256}")
 
 
 def openai_routes(
     generator: Generator,
-    served: Served,
+    models: Models,
     read_leg: ReadLeg = no_legs,
     *,
     embedder: Embedder | None = None,
@@ -67,7 +67,6 @@ def openai_routes(
     Registered on an app, it also gives OpenAI's form to the app's own HTTP errors.
     """
     routes = Blueprint("openai", __name__)
-    asker = Asker(served, read_leg)
 
     async def answer(asked: Asked, form: Form) -> Response:
         writer = Writer(Answer(generator, asked, gate), form, int(clock()))
@@ -78,47 +77,56 @@ def openai_routes(
     @routes.post("/v1/completions")
     async def completions() -> Response:
         body = _with_headers(read_completion(await _body()))
-        asked = await asker.completion(body, _outer_id(body))
+        outer_id = _outer_id(body)
+        served = await models.find(body.model, outer_id, text=needs_text(body))
+        asked = await Asker(served, read_leg).completion(body, outer_id)
         return await answer(asked, CompletionForm(_telling(asked)))
 
     @routes.post("/v1/chat/completions")
     async def chat() -> Response:
         data = await _body()
         body = _with_headers(read_chat(data))
-        asked = await asker.chat(body, _outer_id(body), len(data))
+        outer_id = _outer_id(body)
+        served = await models.find(body.model, outer_id)
+        asked = await Asker(served, read_leg).chat(body, outer_id, len(data))
         return await answer(asked, ChatForm(_telling(asked)))
 
     @routes.get("/v1/models")
-    async def models() -> Response:
-        return _json(list_models(served))
+    async def all_models() -> Response:
+        return _json(list_models(models))
 
     @routes.get("/v1/models/<path:name>")
-    async def model(name: str) -> Response:
-        return _json(find_model(served, name))
+    async def one_model(name: str) -> Response:
+        return _json(find_model(models, name))
 
     if embedder is not None:
-        _pool(routes, PoolingDoor(embedder, served, clock))
+        _pool(routes, embedder, models, clock)
     routes.after_request(_named)
     _explain_errors(routes)
     return routes
 
 
-def _pool(routes: Blueprint, door: PoolingDoor) -> None:
+def _pool(
+    routes: Blueprint, embedder: Embedder, models: Models, clock: Callable[[], float]
+) -> None:
     """What answers with numbers, under the paths that vLLM has for it."""
 
     def serve(kind: type[Body], answer: Pooling[Body], *paths: str) -> None:
         async def endpoint() -> Response:
             body = read(await _body(), kind)
-            return _json(await answer(body, _outer_id(body)))
+            outer_id = _outer_id(body)
+            served = await models.find(body.model, outer_id, text=has_text(body))
+            door = PoolingDoor(embedder, served, clock)
+            return _json(await answer(door, body, outer_id))
 
         for path in paths:
             routes.add_url_rule(path, path.replace("/", "_"), endpoint, methods=["POST"])
 
-    serve(EmbeddingsBody, door.embeddings, "/v1/embeddings")
-    serve(VectorsBody, door.pooling, "/pooling")
-    serve(ClassifyBody, door.classify, "/classify")
-    serve(ScoreBody, door.score, "/score", "/v1/score")
-    serve(RerankBody, door.rerank, "/rerank", "/v1/rerank", "/v2/rerank")
+    serve(EmbeddingsBody, PoolingDoor.embeddings, "/v1/embeddings")
+    serve(VectorsBody, PoolingDoor.pooling, "/pooling")
+    serve(ClassifyBody, PoolingDoor.classify, "/classify")
+    serve(ScoreBody, PoolingDoor.score, "/score", "/v1/score")
+    serve(RerankBody, PoolingDoor.rerank, "/rerank", "/v1/rerank", "/v2/rerank")
 
 
 def _telling(asked: Asked) -> Telling:

@@ -1,28 +1,46 @@
 """What a door serves under which names, and what its host adds to a request."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import msgspec
 
 from api.defaults import OPENAI, Defaults
-from api.errors import BadRequest, NoText, UnknownModel
+from api.errors import BadRequest, NoText, TooBusy, UnknownModel
 from api.generate import read_leg
 from api.generator import WHOLE, Leg
-from api.tokenizing import TextCodec
+from api.tokenizing import TextCodec, silent
 from engine.grammars.checking import GrammarChecker
 from engine.pooling.config import PoolingConfig
+from engine.request import Model
 from kv_transfer.errors import MalformedTicket
 
 MAX_LOGPROBS = 20  # as vLLM and OpenAI have it
+NO_TOKENIZER = "There is no tokenizer here: use /inference/v1/generate"
+
+
+class Models(Protocol):
+    """What a door serves: one model, or several."""
+
+    async def find(self, asked: str | None, outer_id: str, *, text: bool = True) -> "Served":
+        """The model that a request named `outer_id` goes to; `text`: it cannot do without.
+
+        Raises UnknownModel, BadRequest where a name is missing, and where there is no text
+        NoText, or TooBusy if there will be soon.
+        """
+
+    def listed(self) -> "Sequence[Served]":
+        """All that can be asked for now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """One model at one door. `names[0]` is its own name, any of `names` is accepted.
 
-    Without a `codec` there is no text here. `max_model_len` is asked anew for every request:
+    Without a `codec` there is no text here, and `no_text` says why; `pending`: it is on its
+    way. `key` tells several models of one door apart, and goes with each request.
+    `max_model_len` is asked anew for every request:
     a proxy learns it from its nodes, and it is None until then. Who does not know what the
     model pools leaves it to the nodes to refuse. `defaults` are of requests that say nothing,
     `max_logprobs` is the most that may be asked for beside each token (-1: any number).
@@ -39,6 +57,24 @@ class Served:
     defaults: Defaults = OPENAI
     max_logprobs: int = MAX_LOGPROBS
     grammars: GrammarChecker = field(default_factory=GrammarChecker)
+    key: Model | None = None
+    no_text: str = NO_TOKENIZER
+    pending: bool = False
+
+    async def find(self, asked: str | None, outer_id: str, *, text: bool = True) -> "Served":
+        """See Models: the only one there is."""
+        del outer_id
+        self.name(asked)
+        return self.ready(text=text)
+
+    def listed(self) -> "Sequence[Served]":
+        """See Models."""
+        return (self,)
+
+    def ready(self, *, text: bool) -> "Served":
+        """Itself; without a codec as one that answers in token ids, or the reason it cannot."""
+        codec = self.text if text else self.codec
+        return self if codec is not None else replace(self, codec=silent())
 
     def name(self, asked: str | None) -> str:
         """The name to answer under; a client that names no model gets the one there is."""
@@ -55,9 +91,9 @@ class Served:
 
     @property
     def text(self) -> TextCodec:
-        """The codec; raises NoText where there is none."""
+        """The codec; raises NoText where there is none, TooBusy where there is none yet."""
         if self.codec is None:
-            raise NoText("There is no tokenizer here: use /inference/v1/generate")
+            raise TooBusy(self.no_text) if self.pending else NoText(self.no_text)
         return self.codec
 
 

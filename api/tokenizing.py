@@ -1,14 +1,16 @@
 """Text to token ids and back, with a checkpoint's tokenizer and chat template."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from api.detokenizing import Alone, Detokenizer
-from api.errors import BadRequest
+from api.errors import BadRequest, NoText
 from api.vocabulary import Vocabulary, is_byte_level, vocabulary_of
+from engine.request import LARGEST_TOKEN
 
 PATH_STARTS = ("/", ".")  # what begins so is no name on a hub
 
@@ -59,8 +61,12 @@ class TextCodec:
         return vocabulary_of(self.fast, self._alone)
 
     def read_through(self) -> "TextCodec":
-        """Itself, once all that takes a look at every token has been found out."""
+        """Itself, once all that takes long the first time is done: what takes a look at every
+        token, and what compiles the chat template.
+        """
         _ = self.size, self.hidden, self.vocabulary
+        with suppress(BadRequest):
+            self.render([{"role": "user", "content": "Hi"}], {"add_generation_prompt": True})
         return self
 
     def encode(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
@@ -155,6 +161,32 @@ def _load(folder: Path | str) -> Tokenizer:
     found: Any = AutoTokenizer.from_pretrained(folder)
     other: Tokenizer = found
     return other
+
+
+class _Silence:
+    """A tokenizer that says nothing, and is told nothing."""
+
+    chat_template: object = None
+    all_special_ids: list[int] = []  # noqa: RUF012  as the protocol has it
+
+    def get_vocab(self) -> dict[str, int]:
+        return {"": LARGEST_TOKEN}
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        raise NoText("There is no tokenizer here")
+
+    def decode(self, token_ids: Sequence[int], **options: bool) -> str:
+        return ""
+
+    def apply_chat_template(
+        self, conversation: Sequence[Mapping[str, Any]], *, tokenize: bool, **template: object
+    ) -> str:
+        raise NoText("There is no tokenizer here")
+
+
+def silent() -> TextCodec:
+    """For answers in token ids: every token is known, and none has any text."""
+    return TextCodec(_Silence())
 
 
 def text_codec(tokenizer: Tokenizer) -> TextCodec:

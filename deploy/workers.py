@@ -60,7 +60,7 @@ def run(config: ProxyConfig) -> None:
 
 async def _serve(config: ProxyConfig) -> None:
     board = Board()
-    registry = PublishedRegistry(models=config.models, differ=differ, board=board)
+    registry = PublishedRegistry(differ=differ, board=board)
     with closing(bind_door(config)) as door, closing(listener_of(config, registry)) as listener:
         told = Told(door_address(door), discovery_address(config, listener))
         settings = msgspec.json.encode(WorkerSettings(share(config), told.discovery))

@@ -2,7 +2,7 @@
 
 HMAC-SHA256 over the msgpack of the message without `mac`, keys sorted. `time` is in the
 message, so an old one cannot be sent again: it must be close to our clock, and grow with
-every message of a node.
+every message of a node. A call that is for the cluster's own proxies only is signed likewise.
 """
 
 import hmac
@@ -16,6 +16,8 @@ import msgpack
 from discovery.errors import MalformedRegistration
 
 WINDOW_S = 30.0
+SIGNATURE = "X-Pdserve-Signature"
+"""The header that a signed call has."""
 
 
 def sign(message: Mapping[str, Any], key: bytes, *, wall_time: float) -> dict[str, Any]:
@@ -56,6 +58,22 @@ class Verifier:
         late = [node for node, time in self._latest.items() if wall_time - time > WINDOW_S]
         for node in late:
             del self._latest[node]
+
+
+def sign_call(path: str, key: bytes, *, wall_time: float) -> str:
+    """Shows a node's door that who calls knows the cluster's key: `check_call` reads it."""
+    return f"{wall_time!r} {_mac({'call': path, 'time': wall_time}, key).hex()}"
+
+
+def check_call(said: str | None, path: str, key: bytes, *, wall_time: float) -> bool:
+    """Whether a call of this path was signed with the key, and within the last seconds."""
+    time, _, mac = (said or "").partition(" ")
+    try:
+        called_at, given = float(time), bytes.fromhex(mac)
+    except ValueError:
+        return False
+    right = _mac({"call": path, "time": called_at}, key)
+    return hmac.compare_digest(given, right) and abs(called_at - wall_time) <= WINDOW_S
 
 
 def _mac(message: Mapping[str, Any], key: bytes) -> bytes:

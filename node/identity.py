@@ -1,5 +1,6 @@
 """Who this node is to others: the registration that its heartbeat and /server_info carry."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -57,9 +58,18 @@ class Identity:
 
     @classmethod
     def of(
-        cls, role: Role, node_id: str, model: str, addresses: tuple[str, str], ready: Ready
+        cls,
+        role: Role,
+        node_id: str,
+        names: Sequence[str],
+        addresses: tuple[str, str],
+        ready: Ready,
+        text_digest: str | None = None,
     ) -> "Identity":
-        """`addresses`: where its HTTP door and its KV side channel are."""
+        """`names`: what its model is called, its own name first.
+
+        `addresses`: where its HTTP door and its KV side channel are.
+        """
         http_address, zmq_address = addresses
         return cls(
             Registration(
@@ -67,10 +77,12 @@ class Identity:
                 http_address,
                 zmq_address,
                 node_id,
-                model,
+                names[0],
                 ready.fingerprint,
                 msgspec.json.decode(msgspec.json.encode(ready.kv_layout)),
                 ready.max_model_len,
+                aliases=tuple(names[1:]),
+                text_digest=text_digest,
             )
         )
 

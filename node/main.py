@@ -18,6 +18,7 @@ from api.defaults import load_defaults
 from api.ending import expect_cuts
 from api.routes import LARGEST_BODY, openai_routes
 from api.served import Served
+from api.text_files import Parcel
 from api.tokenizing import TextCodec, load_text_codec
 from discovery.address import format_address
 from discovery.announcer import Announcer
@@ -37,6 +38,7 @@ from node.ipc import EngineJob
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
 from node.orders import OrderDoor
+from node.text_door import TextDoor, parcel_of
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 KEEP_ALIVE_S = 75
@@ -62,18 +64,21 @@ async def _serve(role: Role, config: NodeConfig) -> None:
     port = HTTP_PORTS[role] if config.port is None else config.port
     with _listen(config.host, port) as listening:
         http_port, node_id = listening.getsockname()[1], uuid4().hex
-        codec, engine = await asyncio.gather(
-            asyncio.to_thread(load_text_codec, _tokenizer(config)),
+        (codec, parcel), engine = await asyncio.gather(
+            asyncio.to_thread(_load_text, config),
             EngineClient.start(_job(role, config, node_id, host)),
         )
         addresses = (
             format_address(host, http_port),
             format_address(host, engine.ready.kv_port),
         )
-        identity = Identity.of(role, node_id, _names(config)[0], addresses, engine.ready)
+        text_digest = parcel.digest if parcel else None
+        told = role, node_id, _names(config), addresses, engine.ready, text_digest
+        identity = Identity.of(*told)
+        text = TextDoor(parcel, config.cluster_key.encode() if config.cluster_key else None)
         try:
             with GrammarChecker() as grammars:
-                await _Node(config, engine, identity, listening, codec, grammars).run()
+                await _Node(config, engine, identity, listening, codec, grammars, text).run()
         finally:
             await engine.stop()
 
@@ -88,6 +93,7 @@ class _Node:
     listening: socket.socket
     codec: TextCodec
     grammars: GrammarChecker
+    text: TextDoor
 
     async def run(self) -> None:
         """Until a signal comes and what was running is done; raises EngineDied."""
@@ -143,6 +149,7 @@ class _Node:
         app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
         app.register_blueprint(door.blueprint())
         app.register_blueprint(OrderDoor.of(duty, self.config.cluster_key).blueprint())
+        app.register_blueprint(self.text.blueprint())
         app.register_blueprint(
             openai_routes(self.engine, served, legs.of_text, embedder=self.engine)
         )
@@ -247,5 +254,6 @@ def _names(config: NodeConfig) -> tuple[str, ...]:
     return config.served_model_name or (config.model,)
 
 
-def _tokenizer(config: NodeConfig) -> str:
-    return config.tokenizer or config.model
+def _load_text(config: NodeConfig) -> tuple[TextCodec, Parcel | None]:
+    codec = load_text_codec(config.tokenizer or config.model)
+    return codec, parcel_of(config, codec)

@@ -10,7 +10,7 @@ from quart import Quart, Response, request
 
 from api.errors import ApiError, body_of
 from api.routes import LARGEST_BODY, openai_routes
-from api.served import Served
+from api.served import Models
 from proxy.admin.guard import Guard
 from proxy.admin.operating import Operator
 from proxy.admin.routes import AdminRoutes
@@ -31,7 +31,7 @@ COUNTED = ("/v1/", "/v2/", "/pooling", "/score", "/classify", "/rerank")
 
 def create_app(
     door: Observed,
-    served: Served,
+    models: Models,
     instances: Instances,
     guard: Guard,
     gate: AdmissionGate,
@@ -42,13 +42,13 @@ def create_app(
     app = Quart("proxy")
     app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
     app.register_blueprint(
-        openai_routes(door, served, embedder=GatedEmbedder(door, gate), gate=gate)
+        openai_routes(door, models, embedder=GatedEmbedder(door, gate), gate=gate)
     )
     exchanges = Exchanges(app.asgi_app, COUNTED, door.kept, door.tracing, clock)
     app.asgi_app = exchanges  # type: ignore[method-assign]
     _watch(app, door, guard, exchanges)
     told = Told(instances.siblings)
-    _tell(app, door, served, told, clock)
+    _tell(app, door, models, told, clock)
     told.offer_timelines(lambda name, owner: _timeline(door.kept, name, owner))
     _tell_timelines(app, told, guard)
     orders = Orders(instances.session, instances.cluster_key)
@@ -81,21 +81,25 @@ def _watch(app: Quart, door: Observed, guard: Guard, exchanges: Exchanges) -> No
 
 
 def _tell(
-    app: Quart, door: Observed, served: Served, told: Told, clock: Callable[[], float]
+    app: Quart, door: Observed, models: Models, told: Told, clock: Callable[[], float]
 ) -> None:
     registry, metrics = door.pipeline.registry, door.metrics
-    generates = served.pooling is None or served.pooling.generates
+
+    def generates() -> bool:
+        """Whether any of the models does, as far as is known."""
+        known = [served.pooling for served in models.listed()]
+        return not known or any(one is None or one.generates for one in known)
 
     @app.get("/health")
     async def tell_health() -> Response:
-        status, body = health(registry, now=clock(), generates=generates)
+        status, body = health(registry, now=clock(), generates=generates())
         return _json(body, status)
 
     def own_status() -> dict[str, Any]:
         now, in_flight = clock(), metrics.requests_in_flight
         health_of = door.pipeline.health
         return cluster_status(
-            registry, health_of, now=now, in_flight=in_flight, generates=generates
+            registry, health_of, now=now, in_flight=in_flight, generates=generates()
         )
 
     told.offer(own_status, metrics.render)

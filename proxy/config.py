@@ -46,13 +46,13 @@ class ProxyConfig:
     """Its port; 0 lets the system pick one."""
 
     model: str | None = None
-    """The model that is served: a folder with its tokenizer, unless --tokenizer has another."""
+    """A model whose text is made with this folder, whatever its nodes bring. Default: none."""
 
     tokenizer: str | None = None
-    """A folder with the tokenizer that makes text of tokens; by default the model's."""
+    """A folder with the tokenizer of that model. Default: --model's, or what nodes bring."""
 
     served_model_name: tuple[str, ...] = ()
-    """The names that clients may call the model by; the first is told. By default --model."""
+    """What clients and nodes call the model that --model and --tokenizer are of."""
 
     api_key: tuple[str, ...] = ()
     """Keys of clients, any of which opens the door; without one it is open."""
@@ -103,7 +103,7 @@ class ProxyConfig:
     """Which node gets the next request."""
 
     max_model_len: int | None = None
-    """The longest prompt and answer together; by default the shortest of the decode nodes."""
+    """The longest prompt and answer together. Default: the shortest of the decode nodes."""
 
     generation_config: str = "auto"
     """Defaults of sampling: auto takes the model's file, vllm none, a folder another file."""
@@ -116,6 +116,9 @@ class ProxyConfig:
 
     timeline_kept: int = 1_000
     """How many of the last requests' timelines are kept for /requests/ID; 0: none."""
+
+    text_cache_dir: str | None = None
+    """Where text files that nodes gave are kept. Default: pdserve/text in the user's cache."""
 
     drain_timeout_s: float = 30.0
     """How long running streams have after a signal to stop."""
@@ -163,15 +166,15 @@ class ProxyConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names the model is served under."""
+        """What clients call the model that these settings are of."""
         return self.served_model_name or ((self.model,) if self.model else ("model",))
 
     @property
     def models(self) -> frozenset[str]:
-        """What nodes may call the model; empty: anything, as nobody said."""
+        """What nodes call the model that these settings are of; empty: nobody said."""
         return frozenset(name for name in (*self.served_model_name, self.model) if name)
 
     @property
     def text_folder(self) -> str | None:
-        """Where the tokenizer is; None: there is no text here."""
+        """Where the tokenizer is; None: nodes bring it."""
         return self.tokenizer or self.model

@@ -7,7 +7,9 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
+from pathlib import Path
 
+import aiohttp
 import uvicorn
 import uvloop
 import zmq
@@ -16,18 +18,22 @@ from quart import Quart
 from api.defaults import load_defaults
 from api.ending import expect_cuts
 from api.pooling.facts import load_pooling
-from api.served import Served
 from api.tokenizing import load_text_codec
 from discovery.lifeline import end_with, tell
 from discovery.registration import Role
 from discovery.registry import Registry
+from engine.grammars.checking import GrammarChecker
 from proxy.admin.guard import Guard
-from proxy.admin.status import shortest_context
 from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate
 from proxy.app import create_app
 from proxy.config import ProxyConfig
 from proxy.health.health import Health
+from proxy.models.cache import ParcelCache, default_folder
+from proxy.models.catalogue import Catalogue, Own
+from proxy.models.fetching import HttpFetcher
+from proxy.models.pools import OwnNames
+from proxy.models.texts import Text, Texts
 from proxy.nodes.client import SILENCE_S, HttpNodeClient, open_session
 from proxy.nodes.instances import Instances
 from proxy.observing.at_the_gate import GateMetrics
@@ -67,7 +73,7 @@ def run(config: ProxyConfig) -> None:
 
 async def _serve(place: Place) -> None:
     config = place.config
-    registry = Registry(models=config.models, differ=differ)
+    registry = Registry(differ=differ)
     async with AsyncExitStack() as stack:
         stack.enter_context(closing(place))
         place.listen(registry)
@@ -75,13 +81,13 @@ async def _serve(place: Place) -> None:
         key = cluster_key(config)
         instances = Instances(session, registry, key, siblings=place.siblings)
         client = HttpNodeClient(session, SILENCE_S, config.foreign_timeout_s)
-        served = _served(config, registry)
-        stack.enter_context(served.grammars)
+        catalogue = _catalogue(config, registry, session)
+        stack.enter_context(catalogue.grammars)
         gate = _gate(config, registry)
-        app = build(config, registry, client, instances, served, gate)
+        app = build(config, registry, client, instances, catalogue, gate)
         server = _Server(_uvicorn(app, config), place.discovery, config.supervisor_fd)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        helpers = [place.hear(registry), instances.run(), gate.run()]
+        helpers = [place.hear(registry), instances.run(), gate.run(), catalogue.run()]
         running = [tasks.create_task(helper) for helper in helpers]
         await server.serve(sockets=[place.door])
         for helper in running:
@@ -93,7 +99,7 @@ def build(
     registry: Registry,
     client: HttpNodeClient,
     instances: Instances,
-    served: Served,
+    models: Catalogue,
     gate: AdmissionGate,
 ) -> Quart:
     """The app of these settings."""
@@ -113,7 +119,7 @@ def build(
     metrics.all.register(GateMetrics(gate))
     door = Observed(pipeline, metrics, config.names[0], pooling, kept, spans)
     guard = Guard(config.api_key, config.admin_api_key)
-    return create_app(door, served, instances, guard, gate)
+    return create_app(door, models, instances, guard, gate)
 
 
 class _Server(uvicorn.Server):
@@ -170,23 +176,26 @@ def _policy(config: ProxyConfig) -> Policy:
     return TogetherPolicy(LeastLoaded() if config.policy == "least_loaded" else RoundRobin())
 
 
-def _served(config: ProxyConfig, registry: Registry) -> Served:
+def _catalogue(
+    config: ProxyConfig, registry: Registry, session: aiohttp.ClientSession
+) -> Catalogue:
     """Takes seconds where there is a tokenizer to load."""
-    folder = config.text_folder
-    if folder is None:
-        logger.warning("no --model and no --tokenizer: requests with text will be refused")
-
-    def max_model_len() -> int | None:
-        return config.max_model_len or shortest_context(registry, now=time.monotonic())
-
-    codec = load_text_codec(folder) if folder else None
-    return Served(
-        config.names,
-        codec,
-        max_model_len,
-        created=int(time.time()),
-        root=config.model,
-        defaults=load_defaults(config.generation_config, config.model),
-        max_logprobs=config.max_logprobs,
-        pooling=load_pooling(config.model),
+    key = cluster_key(config)
+    folder = config.text_cache_dir
+    cache = ParcelCache(Path(folder).expanduser() if folder else default_folder())
+    texts = Texts(HttpFetcher(session, key), cache, config.generation_config)
+    own = Own(
+        OwnNames(config.models, config.names),
+        _own_text(config),
+        config.max_model_len,
+        config.max_logprobs,
     )
+    return Catalogue(registry, texts, own, GrammarChecker(), config.recovery_wait_s)
+
+
+def _own_text(config: ProxyConfig) -> Text | None:
+    """What goes before what nodes bring, if the settings have a tokenizer."""
+    defaults = load_defaults(config.generation_config, config.model)
+    if (folder := config.text_folder) is None:
+        return None
+    return Text(load_text_codec(folder), defaults, load_pooling(config.model))

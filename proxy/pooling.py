@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from api.generator import PooledEvent
 from discovery.registration import Role
-from discovery.registry import Node
+from discovery.registry import Model, Node
 from engine.request import PoolingRequest, Request
 from proxy.errors import NodeFailed, NoNodeAvailable, ProxyExhausted
 from proxy.pipeline import LOOK_AGAIN_S, Pipeline
@@ -65,19 +65,20 @@ class PoolingPipeline:
     async def _choose(self, request: PoolingRequest, tries: _Tries) -> Node:
         """Where there is no node, wait for one as long as that makes sense."""
         pipeline = self.pipeline
-        if tries.count > 1 or (tries.count and not self._candidates(tries)):
+        if tries.count > 1 or (tries.count and not self._candidates(tries, request.model)):
             await pipeline.sleep(pipeline.backoff.delay_s(tries.count))
         since = pipeline.clock()
         like = Request(request.request_id, request.prompt, cache_salt=request.cache_salt)
+        model = request.model
         while True:
-            if nodes := self._candidates(tries):
+            if nodes := self._candidates(tries, model):
                 tries.begun = pipeline.clock()
                 return pipeline.policy.choose(nodes, like, partner=None)
-            if pipeline.clock() - since >= self._worth_waiting_s(tries):
+            if pipeline.clock() - since >= self._worth_waiting_s(tries, model):
                 raise NoNodeAvailable("no prefill node is available")
             await asyncio.sleep(LOOK_AGAIN_S)
 
-    def _candidates(self, tries: _Tries) -> Sequence[Node]:
+    def _candidates(self, tries: _Tries, model: Model | None) -> Sequence[Node]:
         """One that is left alone, if it has not failed this very request, is better than none;
         one that has is asked again when its breaker lets somebody try.
         """
@@ -86,16 +87,16 @@ class PoolingPipeline:
             self.pipeline.health,
             self.pipeline.clock(),
         )
-        nodes = {role: registry.nodes(role, now=now) for role in Role}
+        nodes = {role: registry.nodes(role, now=now, model=model) for role in Role}
         well = [health.well(nodes[role], now=now) for role in (Role.PREFILL, Role.DECODE)]
         for found in (*well, *nodes.values()):
             if untried := [one for one in found if one.node_id not in tries.failed]:
                 return untried
         return next(filter(None, well), ())
 
-    def _worth_waiting_s(self, tries: _Tries) -> float:
+    def _worth_waiting_s(self, tries: _Tries, model: Model | None) -> float:
         pipeline = self.pipeline
-        seen = [pipeline.registry.last_seen(role) for role in Role]
+        seen = [pipeline.registry.last_seen(role, model) for role in Role]
         latest = max((one for one in seen if one is not None), default=None)
         lately = latest is not None and pipeline.clock() - latest <= pipeline.recovery_wait_s
         return pipeline.recovery_wait_s if tries.failure or lately else 0.0

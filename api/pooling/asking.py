@@ -107,6 +107,7 @@ class PoolingAsker:
                 one.token_types,
                 body.priority or 0,
                 body.cache_salt or "",
+                self.served.key,
             )
             for index, one in enumerate(encoded)
         ]

@@ -37,6 +37,13 @@ def read(data: bytes, kind: type[Body]) -> Body:
     return convert(read_object(data, POOLING), kind)
 
 
+def has_text(body: PoolingBody) -> bool:
+    """Whether a tokenizer has anything to do: not where all inputs are token ids."""
+    given = getattr(body, "input", "")
+    inputs = given if isinstance(given, list) else [given]
+    return any(isinstance(one, str) for one in inputs)
+
+
 @dataclass(frozen=True, slots=True)
 class PoolingDoor:
     """All of them over an Embedder. Each raises ApiError or StreamFailed."""

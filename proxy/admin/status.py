@@ -51,18 +51,6 @@ def _between(pair: Pair, state: BreakerState) -> dict[str, Any]:
     return {"prefill_node_id": pair[0], "decode_node_id": pair[1], "breaker": state.value}
 
 
-def shortest_context(registry: Registry, *, now: float) -> int | None:
-    """What every decode node that may get a request has room for; None while nobody says.
-
-    Those without a partner get none while others have one. Where there is no decode node,
-    prefill nodes still pool.
-    """
-    nodes = registry.nodes(Role.DECODE, now=now) or registry.nodes(Role.PREFILL, now=now)
-    paired = [node for node in nodes if registry.has_partner(node, now=now)]
-    lengths = [node.registration.max_model_len for node in paired or nodes]
-    return min((length for length in lengths if length is not None), default=None)
-
-
 def _describe(node: Node, registry: Registry, breakers: Health, now: float) -> dict[str, Any]:
     said, misfit = node.registration, registry.misfit(node)
     return {

@@ -52,7 +52,11 @@ class Observed:
             story.ended_at = clock()
             self.metrics.requests_in_flight -= 1
             self.metrics.book(story)
-            logger.info("%s", story.line(self.model, exchange.endpoint))
+            logger.info("%s", story.line(self._name(request), exchange.endpoint))
+
+    def _name(self, request: Request) -> str:
+        """The model's own, where the request says which one it is for."""
+        return (request.model and request.model[0]) or self.model
 
     async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:
         """See Embedder."""

@@ -3,6 +3,8 @@
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -10,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from api.generator import WHOLE, Event, Leg, PromptEvent, StreamFailed, TokenEvent
 from api.served import Served
+from api.text_files import Parcel, gather
 from api.tokenizing import TextCodec, text_codec
 from engine.request import FinishReason, Request
 
@@ -61,6 +64,23 @@ def _codec(tokenizer: Tokenizer, template: str | None) -> TextCodec:
     fast = wrap(tokenizer_object=tokenizer, eos_token="</s>")
     fast.chat_template = template
     return text_codec(fast)
+
+
+def checkpoint_of(codec: TextCodec, folder: Path) -> Path:
+    """A folder with this tokenizer and a config, and no weights."""
+    tokenizer: Any = codec.tokenizer
+    tokenizer.save_pretrained(folder)
+    (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    return folder
+
+
+@cache
+def parcel_of_text(template: str | None = TEMPLATE) -> Parcel:
+    """What a node with `byte_level` gives."""
+    codec = byte_level(template)
+    with TemporaryDirectory() as name:
+        folder = str(checkpoint_of(codec, Path(name) / "m"))
+        return gather(folder, folder, "auto", codec)
 
 
 def served(codec: TextCodec | None = None, *, context: int | None = 200) -> Served:

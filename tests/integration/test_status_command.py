@@ -24,8 +24,8 @@ KIND     ADDRESS  STATE         MODEL  WAITING  RUNNING  KV BLOCKS  HEARD      F
 prefill  p:1      ready         llama  1        2        1/4        2.0 s ago  0       n0
 decode   d:1      breaker open  llama  0        0        0/9        2.0 s ago  1       n1
 decode   d:2      draining      llama  -        -        -          2.0 s ago  0       n2
-prefill  p:2      fits nobody   other  -        -        -          2.0 s ago  0       n3
-p:2: model is other here and llama on d:1
+prefill  p:2      fits nobody   llama  -        -        -          2.0 s ago  0       n3
+p:2: fingerprint is new here and None on d:1
 """
 
 
@@ -35,7 +35,7 @@ def cluster() -> tuple[Registry, Health]:
         Registration(P, "p:1", "h:0", "n0", "llama", load=Load(1, 2, 3, 4)),
         Registration(D, "d:1", "h:0", "n1", "llama", load=Load(0, 0, 9, 9)),
         Registration(D, "d:2", "h:0", "n2", "llama", state=State.DRAINING),
-        Registration(P, "p:2", "h:0", "n3", "other"),
+        Registration(P, "p:2", "h:0", "n3", "llama", "new"),
     ):
         registry.apply(one, now=0)
     health = Health(registry)

@@ -143,7 +143,7 @@ def test_what_the_engine_says_arrives(message: Ready | Refused | News) -> None:
 
 def test_a_registration_has_the_load_of_the_moment() -> None:
     ready = Ready("f", layout, 512, 21001, NO_LOAD)
-    identity = Identity.of(Role.PREFILL, "id", "m", ("h:1", "h:2"), ready)
+    identity = Identity.of(Role.PREFILL, "id", ["m"], ("h:1", "h:2"), ready)
     identity.stopping = True
     said = identity.now(EngineLoad(1, 2, 3, 4))
     assert (said.type, said.node_id, said.state) == (Role.PREFILL, "id", State.DRAINING)

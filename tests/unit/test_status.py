@@ -6,9 +6,10 @@ import pytest
 
 from discovery.registration import Load, Registration, Role, State
 from discovery.registry import Registry
-from proxy.admin.status import cluster_status, health, shortest_context
+from proxy.admin.status import cluster_status, health
 from proxy.errors import NodeFailed
 from proxy.health.health import Health
+from proxy.models.pools import shortest_context
 
 
 def known(*roles: Role, **more: Any) -> Registry:  # noqa: ANN401

@@ -1,0 +1,137 @@
+"""The small files that text is made with, in one parcel: what a node gives a proxy that asks.
+
+A parcel is a msgpack map of names to bytes, sorted by name, and is known by its SHA-256. Only
+files that are named here are ever in one: no weights, and no code.
+
+TextFilesError
+├── BadParcel   the bytes are not of that digest, or hold what no parcel may
+└── TooLarge    more than a door gives, or takes
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import msgpack
+import msgspec
+
+from api.defaults import AUTO, NONE
+from api.defaults import FILE as GENERATION
+from api.hub import fetched, local_folder
+from api.pooling.facts import CONFIG
+from api.tokenizing import TextCodec
+from api.wire import UNREADABLE
+from engine.pooling.reading import MODULES
+
+ROUTE = "/model/text_files"
+LARGEST = 64 << 20  # twice the largest tokenizer.json that is in use
+TOKENIZER = "tokenizer.json"
+OF_TOKENIZER = (
+    *(TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template.jinja", "chat_template.json"),
+)
+OF_MODEL = CONFIG, MODULES
+NAMES = frozenset((*OF_TOKENIZER, *OF_MODEL, GENERATION))
+LAYER = re.compile(r"\w[\w.-]{0,63}/config\.json")
+"""The config of a layer behind the model, in a folder that `modules.json` names."""
+
+
+class TextFilesError(Exception):
+    """Base of the errors of this file."""
+
+
+class BadParcel(TextFilesError):
+    """It is not what it was said to be."""
+
+
+class TooLarge(TextFilesError):
+    """No model's text takes so much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """The bytes that travel, and their name."""
+
+    data: bytes
+    digest: str
+
+
+def pack(files: Mapping[str, bytes]) -> Parcel:
+    """Equal files, equal parcel; raises TooLarge."""
+    data = bytes(msgpack.packb({name: files[name] for name in sorted(files)}))
+    if len(data) > LARGEST:
+        raise TooLarge(f"{len(data)} bytes of text files are more than {LARGEST}")
+    return Parcel(data, digest_of(data))
+
+
+def unpack(data: bytes, digest: str) -> dict[str, bytes]:
+    """The files of a parcel from anywhere; raises BadParcel, TooLarge."""
+    if len(data) > LARGEST:
+        raise TooLarge(f"{len(data)} bytes of text files are more than {LARGEST}")
+    if (found := digest_of(data)) != digest:
+        raise BadParcel(f"its digest is {found}, not {digest}")
+    try:
+        files = msgspec.msgpack.decode(data, type=dict[str, bytes])
+    except UNREADABLE as error:
+        raise BadParcel(f"it cannot be read: {error}") from error
+    for name in files:
+        if not _allowed(name):
+            raise BadParcel(f"{name!r} is no text file")
+    return files
+
+
+def digest_of(data: bytes) -> str:
+    """64 hexadecimal digits."""
+    return sha256(data).hexdigest()
+
+
+def write_files(files: Mapping[str, bytes], folder: Path) -> None:
+    """As a checkpoint has them, less its weights; `files` are an `unpack`'s."""
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+
+
+def gather(model: str, tokenizer: str, generation_config: str, codec: TextCodec) -> Parcel:
+    """What a node makes its own text with; its settings say where that is.
+
+    Where the tokenizer is no `tokenizer.json`, the `codec` made of it writes one. Raises
+    TooLarge, BadParcel where it cannot, and OSError.
+    """
+    files = dict(_read(tokenizer, OF_TOKENIZER)) | dict(_read(model, OF_MODEL))
+    if generation_config != NONE:
+        where = model if generation_config == AUTO else generation_config
+        files |= dict(_read(where, (GENERATION,)))
+    files |= dict(_read(model, _layers(files.get(MODULES))))
+    if TOKENIZER not in files:
+        if codec.fast is None:
+            raise BadParcel("the tokenizer is none that could be written down")
+        files[TOKENIZER] = str(codec.fast.to_str()).encode()
+    return pack(files)
+
+
+def _read(model: str, names: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    folder = local_folder(model)
+    for name in names:
+        path = folder / name if folder is not None else fetched(model, name)
+        if path is not None and path.is_file():
+            if path.stat().st_size > LARGEST:
+                raise TooLarge(f"{path} is larger than {LARGEST} bytes")
+            yield name, path.read_bytes()
+
+
+def _layers(modules: bytes | None) -> tuple[str, ...]:
+    """The configs that `modules.json` leads to; none where it says nothing sensible."""
+    try:
+        said = msgspec.json.decode(modules or b"[]", type=list[dict[str, object]])
+    except UNREADABLE:
+        return ()
+    names = (f"{one.get('path')}/{CONFIG}" for one in said)
+    return tuple(name for name in names if LAYER.fullmatch(name))
+
+
+def _allowed(name: str) -> bool:
+    return name in NAMES or LAYER.fullmatch(name) is not None

@@ -1,0 +1,77 @@
+"""Parcels of text files on disk, by digest: a proxy that starts again need not ask anybody."""
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from api.text_files import LARGEST, digest_of
+
+MOST_PARCELS = 32
+SUFFIX = ".parcel"
+XDG = "XDG_CACHE_HOME"
+logger = logging.getLogger(__name__)
+
+
+def default_folder() -> Path:
+    """Where the user's caches are, by the XDG base directory specification."""
+    base = os.environ.get(XDG, "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "pdserve" / "text"
+
+
+@dataclass(slots=True)
+class ParcelCache:
+    """One file for each parcel, written whole or not at all; several processes may share it.
+
+    What cannot be read, or is not what its name says, is not there. The first error in writing
+    ends it, with one line in the log: it is a cache.
+    """
+
+    folder: Path
+    most: int = MOST_PARCELS
+    works: bool = True
+
+    def find(self, digest: str) -> bytes | None:
+        """The parcel, if it is here and whole."""
+        path = self.folder / (digest + SUFFIX)
+        try:
+            if path.stat().st_size > LARGEST:
+                return None
+            data = path.read_bytes()
+            path.touch()  # the latest use decides who stays
+        except OSError:
+            return None
+        return data if digest_of(data) == digest else None
+
+    def keep(self, digest: str, data: bytes) -> None:
+        """Write it beside its place, and then move it there."""
+        if not self.works:
+            return
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
+                try:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    Path(file.name).replace(self.folder / (digest + SUFFIX))
+                except BaseException:
+                    Path(file.name).unlink(missing_ok=True)
+                    raise
+            self._forget_oldest()
+        except OSError as error:
+            self.works = False
+            logger.warning("text files are not kept in %s: %s", self.folder, error)
+
+    def _forget_oldest(self) -> None:
+        aged = sorted(self._ages(), reverse=True)
+        for _, path in aged[self.most :]:
+            path.unlink(missing_ok=True)
+
+    def _ages(self) -> Iterator[tuple[float, Path]]:
+        for path in self.folder.glob(f"*{SUFFIX}"):
+            with suppress(FileNotFoundError):
+                yield path.stat().st_mtime, path

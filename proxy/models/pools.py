@@ -1,0 +1,112 @@
+"""The models that live nodes serve, and which of one name a request goes to. Pure.
+
+Nodes of equal model name and equal fingerprint are one pool, and only they work together. Two
+pools may go by one name, while a model is upgraded node by node: then each request is given to
+one of them for good, and they share requests out by the decode nodes that they have.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from discovery.registration import Role, State
+from discovery.registry import Model, Node, Registry
+
+DRAWN = 8  # bytes of a hash, to draw with
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNames:
+    """What the proxy's own settings say: `models` are what its nodes call the model.
+
+    `told` are the names that clients have for it, instead of all that its nodes say.
+    """
+
+    models: frozenset[str]
+    told: tuple[str, ...]
+
+    def mean(self, node: Node) -> bool:
+        """Whether they are about this node; who does not say what it serves is believed."""
+        return not node.names or not self.models.isdisjoint(node.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One model: `names` of which the first is its own, the `digests` of its text files.
+
+    `own`: the proxy's settings are about it. `foreign`: none of its nodes is ours. Of several
+    digests, the one that most nodes name comes first.
+    """
+
+    key: Model
+    names: tuple[str, ...]
+    digests: tuple[str, ...] = ()
+    own: bool = False
+    foreign: bool = False
+
+
+def pools_of(nodes: Iterable[Node], own: OwnNames) -> dict[Model, Pool]:
+    """Of all nodes that take work, in the order of their models."""
+    found = dict[Model, list[Node]]()
+    for node in nodes:
+        if node.registration.state is State.READY:
+            found.setdefault(node.model, []).append(node)
+    keys = sorted(found, key=lambda key: (key[0] or "", key[1] or ""))
+    return {key: _pool(key, found[key], own) for key in keys}
+
+
+def _pool(key: Model, nodes: Sequence[Node], own: OwnNames) -> Pool:
+    ours = any(own.mean(node) for node in nodes)
+    said = [one.registration for one in nodes]
+    named = Counter(one.text_digest for one in said if one.text_digest)
+    digests = tuple(sorted(named, key=lambda one: (-named[one], one)))
+    every = [name for one in said for name in (one.model, *one.aliases) if name]
+    names = own.told if ours else tuple(dict.fromkeys(every))
+    return Pool(key, names, digests, ours, not any(node.ours for node in nodes))
+
+
+def shortest_context(
+    registry: Registry, *, now: float, model: Model | None = None
+) -> int | None:
+    """What every decode node that may get a request has room for; None while nobody says.
+
+    Those without a partner get none while others have one. Where there is no decode node,
+    prefill nodes still pool.
+    """
+    nodes = registry.nodes(Role.DECODE, now=now, model=model)
+    nodes = nodes or registry.nodes(Role.PREFILL, now=now, model=model)
+    paired = [node for node in nodes if registry.has_partner(node, now=now)]
+    lengths = [node.registration.max_model_len for node in paired or nodes]
+    return min((length for length in lengths if length is not None), default=None)
+
+
+def capacity(
+    registry: Registry, model: Model, *, now: float, generates: bool
+) -> tuple[int, int]:
+    """How well a pool can serve, and with how many nodes: to be compared, the larger first.
+
+    2: both kinds of node are there; 1: those that cannot be done without; 0: not even they.
+    """
+    prefill, decode = (len(registry.nodes(role, now=now, model=model)) for role in Role)
+    needed, other = (decode, prefill) if generates else (prefill, decode)
+    if needed:
+        return (2 if other or not generates else 1), needed
+    return (0, 0) if generates else (min(other, 1), other)
+
+
+def drawn(request_id: str, shares: Sequence[tuple[Model, int]]) -> Model:
+    """One of the models, as often as its share is of all; for one request always the same.
+
+    Weighted rendezvous hashing: a share that grows takes requests from the others, and moves
+    none between them (Schindelhauer and Schomaker, 2005).
+    """
+    return max(shares, key=lambda share: _score(request_id, *share))[0]
+
+
+def _score(request_id: str, model: Model, weight: int) -> float:
+    name = repr((request_id, model)).encode()
+    number = int.from_bytes(blake2b(name, digest_size=DRAWN).digest())
+    chance = (number + 0.5) / 2 ** (8 * DRAWN)  # never 0 nor 1
+    return weight / -math.log(min(chance, 1 - 1e-16))

@@ -1,0 +1,146 @@
+"""What models' text is made with, by digest: fetched once, from any node that names it.
+
+Where it cannot be had it is tried again, later and later; what is had and cannot be used is not
+tried again.
+"""
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from api.defaults import AUTO, OPENAI, Defaults, load_defaults
+from api.pooling.facts import load_pooling
+from api.text_files import TOKENIZER, BadParcel, TextFilesError, unpack, write_files
+from api.tokenizing import TextCodec, load_text_codec
+from engine.pooling.config import PoolingConfig
+from proxy.models.cache import ParcelCache
+from proxy.models.fetching import Fetcher, NotFetched
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+LOADING_S = 120.0
+MOST_TEXTS = 16
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a door needs to know of a model's text."""
+
+    codec: TextCodec
+    defaults: Defaults = OPENAI
+    pooling: PoolingConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why there is no text; `try_at` on the clock that is passed in, None: never again."""
+
+    reason: str
+    try_at: float | None
+    pause_s: float = FIRST_PAUSE_S
+
+
+@dataclass(slots=True)
+class Texts:
+    """Those that were loaded, and what keeps others from it.
+
+    `changes` counts what became of any. The owner of `get` tasks decides when; at most one
+    runs for a digest.
+    """
+
+    fetcher: Fetcher
+    cache: ParcelCache | None = None
+    generation_config: str = AUTO
+    changes: int = 0
+    _texts: dict[str, Text] = field(default_factory=dict)
+    _troubles: dict[str, Trouble] = field(default_factory=dict)
+
+    def find(self, digests: Sequence[str]) -> Text | None:
+        """Of the first of these digests that was loaded."""
+        return next((self._texts[one] for one in digests if one in self._texts), None)
+
+    def trouble(self, digest: str) -> Trouble | None:
+        """What went wrong with it last, if it was not loaded."""
+        return self._troubles.get(digest)
+
+    def due(self, digest: str, now: float) -> bool:
+        """Whether it is missing, and worth a try."""
+        if digest in self._texts:
+            return False
+        trouble = self._troubles.get(digest)
+        return trouble is None or (trouble.try_at is not None and trouble.try_at <= now)
+
+    def forget(self, kept: frozenset[str]) -> None:
+        """The oldest that are not among `kept`, where there are too many."""
+        spare = [one for one in self._texts if one not in kept]
+        for digest in spare[: max(0, len(self._texts) - MOST_TEXTS)]:
+            del self._texts[digest]
+        for digest in [one for one in self._troubles if one not in kept]:
+            del self._troubles[digest]
+
+    async def get(self, digest: str, addresses: Sequence[str], *, now: float) -> None:
+        """Fetch and load it; what becomes of it is told by `find` and `trouble`."""
+        try:
+            text = await self._load(digest, await self._fetch(digest, addresses))
+        except NotFetched as error:
+            before = self._troubles.get(digest)
+            pause_s = min(2 * before.pause_s, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
+            self._fail(digest, Trouble(str(error), now + pause_s, pause_s))
+        except (TextFilesError, OSError, TimeoutError) as error:
+            reason = str(error) or f"not loaded within {LOADING_S:.0f} s"
+            self._fail(digest, Trouble(reason, None))
+        else:
+            self._troubles.pop(digest, None)
+            self._texts[digest] = text
+            self.changes += 1
+            logger.info("loaded the text files %s", digest)
+
+    def _fail(self, digest: str, trouble: Trouble) -> None:
+        self._troubles[digest] = trouble
+        self.changes += 1
+        logger.warning("text files %s: %s", digest, trouble.reason)
+
+    async def _fetch(self, digest: str, addresses: Sequence[str]) -> bytes:
+        """From the disk, or the first of these nodes that has it."""
+        cache, reason = self.cache, "no node gives them"
+        if cache and (data := await asyncio.to_thread(cache.find, digest)):
+            return data
+        for address in addresses:
+            try:
+                data = await self.fetcher.fetch(address, digest)
+            except (NotFetched, TextFilesError) as error:
+                reason = str(error)
+                logger.warning("text files %s: %s", digest, reason)
+                continue
+            if cache:
+                await asyncio.to_thread(cache.keep, digest, data)
+            return data
+        raise NotFetched(reason)
+
+    async def _load(self, digest: str, data: bytes) -> Text:
+        """In a thread: it takes seconds where a vocabulary is large."""
+        async with asyncio.timeout(LOADING_S):
+            return await asyncio.to_thread(read_text, digest, data, self.generation_config)
+
+
+def read_text(digest: str, data: bytes, generation_config: str) -> Text:
+    """Raises TextFilesError, and OSError where a file is not what its name says."""
+    files = unpack(data, digest)
+    if TOKENIZER not in files:
+        raise BadParcel(f"it has no {TOKENIZER}")
+    with tempfile.TemporaryDirectory(prefix="pdserve-text-") as name:
+        folder = Path(name)
+        write_files(files, folder)
+        codec = _codec_of(folder)
+        return Text(codec, load_defaults(generation_config, name), load_pooling(name))
+
+
+def _codec_of(folder: Path) -> TextCodec:
+    try:
+        return load_text_codec(folder)
+    except Exception as error:  # what reads a tokenizer.json raises nothing more special
+        why = " ".join(str(error).replace(str(folder), "it").split())
+        raise BadParcel(f"no tokenizer can be made of it: {why}") from error

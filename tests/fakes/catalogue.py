@@ -1,0 +1,70 @@
+"""A catalogue over nodes that are only messages, with a clock in the hand."""
+
+from dataclasses import dataclass, field
+
+from api.served import Served
+from api.text_files import Parcel
+from discovery.registration import Registration, Role
+from discovery.registry import Registry
+from engine.grammars.checking import GrammarChecker
+from proxy.models.catalogue import Catalogue, Own
+from proxy.models.fetching import NotFetched
+from proxy.models.pools import OwnNames
+from proxy.models.texts import Texts
+
+P, D = Role.PREFILL, Role.DECODE
+NOBODYS = Own(OwnNames(frozenset(), ("model",)))
+
+
+@dataclass
+class FakeNodes:
+    """Gives parcels by address and digest, or raises what is there instead."""
+
+    parcels: dict[str, Parcel | Exception] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    async def fetch(self, address: str, digest: str) -> bytes:
+        self.asked.append(address)
+        found = self.parcels.get(address, NotFetched("gone"))
+        if isinstance(found, Exception):
+            raise found
+        return found.data
+
+
+@dataclass
+class Rig:
+    """A catalogue, its nodes, and a clock in the hand."""
+
+    own: Own = NOBODYS
+    now: float = 100.0
+    nodes: FakeNodes = field(default_factory=FakeNodes)
+    registry: Registry = field(default_factory=Registry)
+
+    def __post_init__(self) -> None:
+        self.texts = Texts(self.nodes)
+        self.catalogue = Catalogue(
+            *(self.registry, self.texts, self.own, GrammarChecker()),
+            wait_s=0.0,
+            settle_s=0.0,
+            clock=lambda: self.now,
+        )
+
+    def beat(
+        self, address: str, role: Role = D, model: str | None = "m", **more: object
+    ) -> None:
+        """A heartbeat; it can give `parcel`."""
+        parcel = more.pop("parcel", None)
+        if isinstance(parcel, Parcel):
+            self.nodes.parcels.setdefault(address, parcel)
+            more["text_digest"] = parcel.digest
+        said = {"fingerprint": "f", "max_model_len": 100, **more}
+        one = Registration(role, address, "h:0", address, model, **said)  # type: ignore[arg-type]
+        self.registry.apply(one, now=self.now)
+
+    async def load(self) -> None:
+        """What `run` does in one round."""
+        for digest, addresses in self.catalogue.wanted().items():
+            await self.texts.get(digest, addresses, now=self.now)
+
+    async def find(self, name: str | None, *, text: bool = False, rid: str = "r") -> Served:
+        return await self.catalogue.find(name, rid, text=text)

@@ -1,0 +1,122 @@
+"""What a model's text is made with comes from its nodes: once, whole, or with a reason."""
+
+import asyncio
+
+import pytest
+
+from api.errors import NoText, TooBusy
+from api.text_files import BadParcel, Parcel, TooLarge, pack
+from discovery.registration import Registration, Role
+from proxy.models.catalogue import Own
+from proxy.models.fetching import NotFetched
+from proxy.models.pools import OwnNames
+from proxy.models.texts import Text
+from tests.fakes.catalogue import Rig
+from tests.fakes.text import byte_level, parcel_of_text
+
+P, D = Role.PREFILL, Role.DECODE
+CHAT = [{"role": "user", "content": "hi"}]
+GARBAGE = pack({"tokenizer.json": b"{"})
+
+
+async def test_text_comes_from_the_nodes_once_for_a_digest() -> None:
+    rig, parcel = Rig(), parcel_of_text()
+    rig.beat("a:1", parcel=parcel)
+    rig.beat("a:2", parcel=parcel)
+    rig.beat("n:1", model="n", parcel=parcel)
+    with pytest.raises(TooBusy, match="on their way") as refusal:
+        await rig.find("m", text=True)
+    assert refusal.value.retry_after_s
+    await rig.load()
+    assert (await rig.find("m", text=True)).text.encode("the") == byte_level().encode("the")
+    assert (await rig.find("n", text=True)).codec
+    await rig.load()
+    assert len(rig.nodes.asked) == 1
+
+
+async def test_token_ids_work_before_there_is_text() -> None:
+    rig = Rig()
+    rig.beat("a:1", parcel=parcel_of_text())
+    found = await rig.find("m", text=False)
+    assert found.text.decode([1, 2, 3]) == ""
+
+
+async def test_text_that_is_on_its_way_is_waited_for() -> None:
+    rig = Rig()
+    rig.catalogue.wait_s = 30.0
+    rig.beat("a:1", parcel=parcel_of_text())
+    running = asyncio.create_task(rig.catalogue.run())
+    try:
+        assert (await rig.find("m", text=True)).codec
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_another_node_is_asked_where_one_dies_or_lies() -> None:
+    rig, parcel = Rig(), parcel_of_text()
+    rig.nodes.parcels |= {"a:1": NotFetched("cut"), "a:2": BadParcel("another digest")}
+    for address in ("a:1", "a:2", "a:3"):
+        rig.beat(address, parcel=parcel)
+    await rig.load()
+    assert rig.nodes.asked == ["a:1", "a:2", "a:3"]
+    assert (await rig.find("m", text=True)).codec
+
+
+async def test_what_nobody_gives_is_asked_for_later_and_later() -> None:
+    rig, parcel = Rig(), parcel_of_text()
+    rig.nodes.parcels["a:1"] = NotFetched("cut")
+    rig.beat("a:1", parcel=parcel)
+    for pause_s in (0.5, 1.0, 2.0):
+        await rig.load()
+        with pytest.raises(TooBusy, match=r"on their way \(cut\)"):
+            await rig.find("m", text=True)
+        rig.now += pause_s - 0.01
+        assert not rig.catalogue.wanted()
+        rig.now += 0.02
+        assert rig.catalogue.wanted()
+    rig.nodes.parcels["a:1"] = parcel
+    await rig.load()
+    assert (await rig.find("m", text=True)).codec
+
+
+@pytest.mark.parametrize("bad", [GARBAGE, TooLarge("larger than can be")])
+async def test_what_cannot_be_used_is_said_and_never_silent(bad: Parcel | Exception) -> None:
+    rig = Rig()
+    parcel = bad if isinstance(bad, Parcel) else parcel_of_text()
+    rig.nodes.parcels["a:1"] = bad
+    rig.beat("a:1", parcel=parcel)
+    await rig.load()
+    with pytest.raises((NoText, TooBusy), match=r"cannot be used|larger than can be"):
+        await rig.find("m", text=True)
+    assert (await rig.find("m", text=False)).text.decode([1]) == ""
+
+
+async def test_nodes_that_bring_no_tokenizer_are_named_with_the_way_out() -> None:
+    rig = Rig()
+    rig.registry.apply(Registration(D, "v:1", "", model="m"), now=rig.now)
+    with pytest.raises(NoText, match=r"not pdserve's.*--tokenizer"):
+        await rig.find("m", text=True)
+
+
+async def test_a_tokenizer_without_a_name_is_for_those_who_bring_none() -> None:
+    own, parcel = Text(byte_level()), parcel_of_text()
+    rig = Rig(Own(OwnNames(frozenset(), ("model",)), own))
+    rig.registry.apply(Registration(D, "v:1", "", model="v"), now=rig.now)
+    rig.beat("a:1", parcel=parcel)
+    assert (await rig.find("v", text=True)).codec is own.codec
+    with pytest.raises(TooBusy):
+        await rig.find("m", text=True)
+
+
+async def test_a_tokenizer_of_the_settings_wins_for_the_model_that_they_name() -> None:
+    own, parcel = Text(byte_level()), parcel_of_text()
+    rig = Rig(Own(OwnNames(frozenset({"m"}), ("m",)), own, max_model_len=7))
+    assert (await rig.find("m", text=True)).codec is own.codec
+    rig.beat("a:1", parcel=parcel)
+    rig.beat("n:1", model="n", parcel=parcel)
+    await rig.load()
+    mine, other = await rig.find("m", text=True), await rig.find("n", text=True)
+    assert (mine.codec is own.codec, mine.max_model_len()) == (True, 7)
+    assert (other.codec is own.codec, other.max_model_len()) == (False, 100)
+    assert (await rig.find(None)).key == ("m", "f")
