@@ -92,28 +92,34 @@ class _Client:
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
+            "return_token_ids": True,
             "pdserve": {"timings": True},
         }
-        before, last, tokens = time.perf_counter(), 0.0, list[float]()
-        usage = b""
+        before, frames = time.perf_counter(), list[tuple[float, bytes]]()
         async with self.session.post("/v1/completions", json=body) as answer:
             if answer.status != 200:
                 raise WrongAnswer(await answer.text())
             async for line in answer.content:
                 if line.startswith(DATA) and not line.startswith(DONE):
-                    last = time.perf_counter()
-                    tokens.append(last)
-                    usage = line
-        self._book(before, tokens, usage)
+                    frames.append((time.perf_counter(), line))
+        self._book(before, frames)
 
-    def _book(self, before: float, tokens: list[float], usage: bytes) -> None:
-        """The last frame has the usage instead of a token."""
+    def _book(self, before: float, frames: list[tuple[float, bytes]]) -> None:
+        """The last frame has the usage instead of tokens; those of one frame came at once."""
+        *frames, (_, usage) = frames
         end = json.loads(usage.removeprefix(DATA))
         said = end.get("usage") or {}
         if said.get("completion_tokens") != self.work.output_tokens:
             raise WrongAnswer(f"{said} instead of {self.work.output_tokens} tokens")
         for stage in (end.get("pdserve") or {}).get("stages", ()):
             self.outcome.stages.setdefault(stage["stage"], []).append(stage["seconds"])
-        times = tokens[:-1]
+        times = [when for when, frame in frames for _ in range(_num_tokens(frame))]
         self.outcome.first_token.append(times[0] - before)
         self.outcome.between_tokens += [b - a for a, b in pairwise(times)]
+
+
+def _num_tokens(frame: bytes) -> int:
+    """How many a frame brought; one, where the endpoint does not say."""
+    choices = json.loads(frame.removeprefix(DATA))["choices"]
+    ids = [choice.get("token_ids") for choice in choices]
+    return sum(1 if some is None else len(some) for some in ids)

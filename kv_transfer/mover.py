@@ -47,8 +47,8 @@ class Mover(Protocol):
     def poll(self) -> Sequence[ReadEnd]:
         """Make progress, for peers too, and tell which reads ended since the last call."""
 
-    def stalled(self) -> Collection[Address]:
-        """Peers whose `poll` may help a read that stands still; told once in a while."""
+    def waits_for(self) -> Collection[Address]:
+        """Peers whose `poll` may help a read of ours now; told again while it may."""
 
     def close(self) -> None:
         """Let go of memory and sockets."""
@@ -96,9 +96,9 @@ class MoverAround:
         """As the mover does."""
         return self.mover.poll()
 
-    def stalled(self) -> Collection[Address]:
+    def waits_for(self) -> Collection[Address]:
         """As the mover says."""
-        return self.mover.stalled()
+        return self.mover.waits_for()
 
     def close(self) -> None:
         """As the mover does."""

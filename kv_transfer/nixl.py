@@ -35,10 +35,12 @@ from kv_transfer.descriptors import (
     pieces,
     rows_in,
 )
-from kv_transfer.errors import PeerUnreachable, TransferCancelled, TransferError
+from kv_transfer.errors import PeerUnreachable, TransferCancelled
+from kv_transfer.identity import this_machine
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.mover import ReadEnd
+from kv_transfer.nixl_reads import Peer, Piece, Read, note_connected
 from kv_transfer.regions import Region, RemoteRegion
 from kv_transfer.runs import Runs
 from kv_transfer.spans import both_sides
@@ -46,7 +48,7 @@ from kv_transfer.wire import Welcome
 
 CPU_TRANSPORTS = "tcp,sm"
 OURS = "NIXL_INIT_AGENT"  # NIXL's name for the side that asks
-STALLED_S, AGAIN_S = 0.01, 0.25  # without a piece that ends; until that is said again
+AGAIN_S = 0.02  # until a source is asked for help again
 POSTING_S = 0.01  # where the processor copies, beginning a transfer takes as long as its bytes
 FAILURES = (
     bindings.nixlBackendError,
@@ -62,34 +64,6 @@ FAILURES = (
     bindings.nixlUnknownError,
 )
 
-Piece = Callable[[], nixl_xfer_handle]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Peer:
-    """A source, and the list of its blocks as NIXL has prepared it."""
-
-    agent: str
-    regions: Sequence[RemoteRegion]
-    blocks: nixl_prepped_dlist_handle
-
-
-@dataclass(slots=True)
-class _Read:
-    """One order: pieces that wait, and transfers that were begun."""
-
-    order: ReadOrder
-    peer: _Peer | None
-    waiting: deque[Piece] = field(default_factory=deque)
-    handles: list[nixl_xfer_handle] = field(default_factory=list)
-    error: TransferError | None = None
-    patience: float = 0.0  # when it stands still, if nothing has ended by then
-
-    def fail(self, error: TransferError) -> None:
-        """Nothing more is begun; it ends with what was."""
-        self.error = self.error or error
-        self.waiting.clear()
-
 
 @dataclass(slots=True)
 class NixlMover:
@@ -102,10 +76,11 @@ class NixlMover:
     agent: nixl_agent
     regions: Sequence[Region]
     blocks: nixl_prepped_dlist_handle
+    machine: str = field(default_factory=this_machine)
     clock: Callable[[], float] = time.monotonic
-    _peers: dict[Address, _Peer] = field(default_factory=dict)
-    _reads: deque[_Read] = field(default_factory=deque)
-    _leaving: list[_Peer] = field(default_factory=list)  # parted from, to be forgotten
+    _peers: dict[Address, Peer] = field(default_factory=dict)
+    _reads: deque[Read] = field(default_factory=deque)
+    _leaving: list[Peer] = field(default_factory=list)  # parted from, to be forgotten
 
     @classmethod
     def start(cls, engine_id: str, regions: Sequence[Region]) -> "NixlMover":
@@ -159,13 +134,13 @@ class NixlMover:
             self._leaving.append(peer)
             self._forget()
 
-    def _load(self, address: Address, welcome: Welcome) -> _Peer:
+    def _load(self, address: Address, welcome: Welcome) -> Peer:
         try:
             name = _text(self.agent.add_remote_agent(welcome.cards[0]))
             blocks = _prepare(self.agent, name, welcome.regions)
         except FAILURES as error:
             raise PeerUnreachable(f"{address}: {error!r}") from error
-        return _Peer(name, welcome.regions, blocks)
+        return Peer(name, welcome.regions, blocks, welcome.machine == self.machine)
 
     def _forget(self) -> None:
         """Let go of those who left and have nothing under way."""
@@ -178,7 +153,7 @@ class NixlMover:
 
     def read(self, order: ReadOrder) -> None:
         """All runs and regions, in pieces, which `poll` begins."""
-        read = _Read(order, self._peers.get(order.address))
+        read = Read(order, self._peers.get(order.address))
         try:
             read.waiting.extend(self._pieces(order))
         except IndexError as error:
@@ -194,16 +169,21 @@ class NixlMover:
             read.handles = [one for one in read.handles if not self._is_over(read, one)]
         over = [read for read in self._reads if not (read.handles or read.waiting)]
         if over:
+            note_connected(over)
             self._reads = deque(read for read in self._reads if read.handles or read.waiting)
         self._forget()
         return [(read.order.read_id, read.error) for read in over]
 
-    def stalled(self) -> Collection[Address]:
-        """Where the processor copies, or an adapter, a piece ends in milliseconds."""
+    def waits_for(self) -> Collection[Address]:
+        """Where the processor copies, or an adapter, a piece ends in milliseconds: a read from
+        our machine that stands still shares no memory, so its source is as good as elsewhere.
+        """
         now = self.clock()
         late = [read for read in self._reads if read.handles and read.patience <= now]
         for read in late:
             read.patience = now + AGAIN_S
+            if read.peer and read.peer.connected:
+                read.peer.shares_memory = False
         return {read.order.address for read in late}
 
     def close(self) -> None:
@@ -229,11 +209,11 @@ class NixlMover:
             some = slice(first, first + step)
             yield partial(self._by_number, peer, ours[some], theirs[some])
 
-    def _by_number(self, peer: _Peer, ours: Numbers, theirs: Numbers) -> nixl_xfer_handle:
+    def _by_number(self, peer: Peer, ours: Numbers, theirs: Numbers) -> nixl_xfer_handle:
         """Whole blocks, which were prepared."""
         return self.agent.make_prepped_xfer("READ", self.blocks, ours, peer.blocks, theirs)
 
-    def _by_address(self, peer: _Peer, ours: Rows, theirs: Rows) -> nixl_xfer_handle:
+    def _by_address(self, peer: Peer, ours: Rows, theirs: Rows) -> nixl_xfer_handle:
         """Parts of blocks."""
         local = self.agent.get_xfer_descs(ours, device_of(self.regions[0])[0])
         remote = self.agent.get_xfer_descs(theirs, device_of(peer.regions[0])[0])
@@ -249,18 +229,18 @@ class NixlMover:
                     self._reads.rotate(-1 - self._reads.index(read))
                     return
 
-    def _post(self, read: _Read) -> None:
+    def _post(self, read: Read) -> None:
         """Begin one piece, which may be over when this returns."""
         begin = read.waiting.popleft()
         try:
             handle = begin()
             read.handles.append(handle)
             self.agent.transfer(handle)
-            read.patience = self.clock() + STALLED_S
+            read.be_patient(self.clock())
         except FAILURES as error:
             read.fail(PeerUnreachable(repr(error)))
 
-    def _is_over(self, read: _Read, handle: nixl_xfer_handle) -> bool:
+    def _is_over(self, read: Read, handle: nixl_xfer_handle) -> bool:
         """Whether this transfer moves nothing more."""
         try:
             state = self.agent.check_xfer_state(handle)
@@ -272,7 +252,7 @@ class NixlMover:
         if state == "ERR":
             read.fail(PeerUnreachable("the transfer failed"))
         handle.release()
-        read.patience = self.clock() + STALLED_S
+        read.be_patient(self.clock())
         return True
 
 

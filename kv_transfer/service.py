@@ -62,11 +62,10 @@ class TransferService:
     queues: NewsQueues = field(default_factory=NewsQueues)
 
     def __post_init__(self) -> None:
-        me, machine = self.identity, this_machine()
-        self._machine = machine
+        me = self.identity
         facts = me.fingerprint, me.layout, me.engine_id, self.level
         self.offers = OfferBook(self._welcome, *facts)
-        self.pulls = PullBook(Hello(me.fingerprint, me.layout, machine, self.level))
+        self.pulls = PullBook(Hello(me.fingerprint, me.layout, self.level))
         self._sums = BlockSums(self.regions)
         self.mover: Mover = CheckedMover(self.mover, self._sums)
         self._exchange = Exchange(self.reception, me.engine_id.encode())
@@ -161,7 +160,7 @@ class TransferService:
     def _turn_s(self) -> float:
         if self.mover.pending or self.offers.missing_sums(1):
             return 0.0
-        if self.mover.driven and self.offers.needs_driving(self._machine):
+        if self.mover.driven and self.offers.needs_driving(self.clock()):
             return DRIVEN_TURN_S
         return OPEN_TURN_S if self.offers.num_open or self.pulls.num_open else IDLE_TURN_S
 
@@ -212,8 +211,8 @@ class TransferService:
             if isinstance(error, PeerUnreachable):
                 log.warning("a read failed: %s", error)
             self.pulls.read_done(read_id, error, now=now)
-        for address in self.mover.stalled():
-            self.pulls.stalled(address, now=now)
+        for address in self.mover.waits_for():
+            self.pulls.needs_driving(address, now=now)
 
     def _part(self, now: float) -> None:
         """Let go of sources that were given up; what was read from them ends."""
@@ -267,4 +266,4 @@ class TransferService:
     def _welcome(self) -> Welcome:
         me, regions = self.identity, tuple(describe(region) for region in self.regions)
         facts = me.engine_id, me.fingerprint, me.layout
-        return Welcome(*facts, regions, (self.mover.card,), self._machine)
+        return Welcome(*facts, regions, (self.mover.card,), this_machine())

@@ -166,7 +166,7 @@ class TcpMover:
         ended, self._ended = self._ended, []
         return ended
 
-    def stalled(self) -> Collection[Address]:
+    def waits_for(self) -> Collection[Address]:
         """Sockets announce what there is to do."""
         return ()
 

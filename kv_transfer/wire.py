@@ -10,7 +10,7 @@
           ◀─────────────────────────────── Confirmed: the lease was open; or Gone
     Leave ───────────────────────────────▶ (instead of Settle) for another sink to look
 
-    Drive ───────────────────────────────▶ (a read of the sink's stands still)
+    Drive ───────────────────────────────▶ (reads may need the source's help: nixl.py)
     Ask(keys of blocks) ─────────────────▶ (a sink without a ticket: ledger/asks.py)
           ◀─────────────────────────────── Lent: a ticket for those that are here
 
@@ -35,19 +35,19 @@ from kv_transfer.regions import RemoteRegion
 
 BEAT_S = 0.25
 SILENCE_S = 1.2
+DRIVEN_S = 0.05  # from one Drive on; while a read needs it, it is said more often
 Block = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 """The number of a block: no memory has so many that arithmetic with it could overflow."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """A sink introduces itself, once per connection; `machine` says if it is on ours.
+    """A sink introduces itself, once per connection.
 
     `level`: how carefully it wants to look at what it reads. The source may want more.
     """
 
     fingerprint: str
     layout: KvLayout
-    machine: str
     level: Level = Level.OFF
 
 
@@ -95,7 +95,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drive(msgspec.Struct, frozen=True, tag=True):
-    """What this sink reads does not get on by itself: your agent has to be polled for it."""
+    """What this sink reads may not get on by itself: poll your agent for it, for DRIVEN_S."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):

@@ -6,6 +6,7 @@ cannot come back to it. A sink may also Leave it, as if it had never looked. Wha
 counts only if its Settle meets an open lease of its own, so it cannot keep a stale byte.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 
@@ -18,6 +19,7 @@ from kv_transfer.ledger.offer import Offer
 from kv_transfer.ledger.state import State
 from kv_transfer.ticket import LEASE_S
 from kv_transfer.wire import (
+    DRIVEN_S,
     SILENCE_S,
     Abandon,
     Ask,
@@ -69,6 +71,7 @@ class OfferBook:
     _offers: dict[str, Offer] = field(default_factory=dict)
     _by_outer: dict[str, str] = field(default_factory=dict)
     _leases: LeaseTable = field(default_factory=LeaseTable)
+    _driven_until: float = -math.inf
 
     def __post_init__(self, fingerprint: str, layout: KvLayout) -> None:
         self.guests = Guests(fingerprint, layout)
@@ -161,8 +164,8 @@ class OfferBook:
                 self._abandoned(peer, self._meant(message))
             case Leave():
                 self._left(peer, message, now)
-            case Drive():
-                self.guests.stands_still(peer)
+            case Drive() if self.guests.asks(peer):
+                self._driven_until = now + DRIVEN_S
             case Ask():
                 self._ask(peer, message)
 
@@ -171,10 +174,9 @@ class OfferBook:
         """Offers that have not settled."""
         return len(self._offers)
 
-    def needs_driving(self, machine: str) -> bool:
-        """Whether somebody may be reading right now who needs our agent to be polled."""
-        sinks = {offer.sink for offer in self._offers.values() if offer.sink is not None}
-        return self.guests.need_driving(sinks, machine)
+    def needs_driving(self, now: float) -> bool:
+        """Whether somebody has said lately that our agent has to be polled for its reads."""
+        return now < self._driven_until
 
     def _greet(self, peer: Peer, hello: Hello) -> None:
         reason = self.guests.greet(peer, hello)
@@ -216,7 +218,6 @@ class OfferBook:
         elif offer and (offer.sink != peer or offer.comes_late(peer, settle)):
             self._deny(peer, settle, ANOTHER)
         elif offer and self._end(ticket_id, Outcome.DELIVERED, tell=False):
-            self.guests.has_read(peer)
             confirmed = Confirmed(key, offer.name_for(key), settle.pull)
             self.outbox.append((peer, confirmed))
         else:

@@ -155,11 +155,9 @@ class PullBook:
         else:
             self._advance(pull, now)
 
-    def stalled(self, address: Address, *, now: float) -> None:
-        """Nothing comes of a read there: on our machine its source may not know that it must
-        help, elsewhere it does anyway."""
-        host = self._sources.host(address)
-        if host is not None and host.machine == self.hello.machine:
+    def needs_driving(self, address: Address, *, now: float) -> None:
+        """Reads there may wait for their source to poll its agent: it is told to."""
+        if self._sources.host(address) is not None:
             self._say(address, Drive(), now)
 
     def give_up(self, now: float) -> None:

@@ -25,7 +25,7 @@ async def welcome(cluster: Running, node: dict[str, Any]) -> Welcome:
         facts = await answer.json()
     layout = msgspec.convert(facts["kv_layout"], KvLayout)
     with calling(parse_address(node["zmq_address"])) as caller:
-        caller.say(Hello(facts["fingerprint"], layout, "elsewhere"))
+        caller.say(Hello(facts["fingerprint"], layout))
         told = caller.answer()
     assert isinstance(told, Welcome)
     return told

@@ -34,7 +34,7 @@ class FakeMover:
     def poll(self) -> Sequence[ReadEnd]:
         return []
 
-    def stalled(self) -> Collection[Address]:
+    def waits_for(self) -> Collection[Address]:
         return ()
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ class Shell:
         self.name = me.engine_id.encode()
         self.address: Address = (me.host, me.port)
         self.offers = OfferBook(self._welcome, me.fingerprint, me.layout, me.engine_id)
-        self.pulls = PullBook(Hello(me.fingerprint, me.layout, MACHINE))
+        self.pulls = PullBook(Hello(me.fingerprint, me.layout))
 
     def post(self, command: Command) -> None:
         self.commands.append(command)

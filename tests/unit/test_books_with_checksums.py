@@ -14,7 +14,7 @@ from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import Abandon, FromSource, Hello, Look, News, Welcome
 
 LAYOUT = KvLayout("bytes", 1, 1, (4,))
-HELLO = Hello("same", LAYOUT, "machine")
+HELLO = Hello("same", LAYOUT)
 WELCOME = Welcome("engine", "same", LAYOUT, (), (b"card",), "machine")
 SEALED, AT, A, B = Sealed(2, 42), ("host", 1), b"a", b"b"
 TICKET = KvTicket("t", "engine", "host", 1, "same")

@@ -22,7 +22,7 @@ from tests.unit.test_offers import LAYOUT, SEALED, WELCOME, A, enter, look, said
 
 AT = ("host", 1)
 OUTER = KvTicket("outer", None, *AT, None)
-HELLO = Hello("same", LAYOUT, "machine")
+HELLO = Hello("same", LAYOUT)
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from kv_transfer.errors import PeerUnreachable, TransferCancelled
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.mover import ReadEnd
-from kv_transfer.nixl import AGAIN_S, POSTING_S, STALLED_S, NixlMover
+from kv_transfer.nixl import AGAIN_S, POSTING_S, NixlMover
+from kv_transfer.nixl_reads import STALLED_S
 from kv_transfer.regions import RemoteRegion, Run
 from kv_transfer.wire import Welcome
 
@@ -101,6 +102,7 @@ class Rig:
     agent: Agent
     mover: NixlMover
     now: list[float]
+    where: str = "here"
     news: list[ReadEnd] = field(default_factory=list)
 
     def read(self, number: int, first: int, count: int) -> None:
@@ -111,7 +113,9 @@ class Rig:
     def meet(self) -> None:
         theirs = RemoteRegion(THEIRS, PIECE_BYTES, BLOCKS, "cpu")
         layout = KvLayout("bytes", 1, 1, (PIECE_BYTES,))
-        self.mover.meet(AT, Welcome("engine", "same", layout, (theirs,), (b"peer",), "here"))
+        self.mover.meet(
+            AT, Welcome("engine", "same", layout, (theirs,), (b"peer",), self.where)
+        )
 
     @property
     def begun(self) -> list[int]:
@@ -124,7 +128,7 @@ def rig() -> Rig:
     agent, now = Agent(), [0.0]
     regions = [KvRegion(OURS, PIECE_BYTES, BLOCKS, "cpu")]
     blocks, clock = Blocks("ours"), lambda: now[0]
-    mover = NixlMover(agent, regions, blocks, clock)  # type: ignore[arg-type]
+    mover = NixlMover(agent, regions, blocks, "here", clock)  # type: ignore[arg-type]
     one = Rig(agent, mover, now)
     one.meet()
     return one
@@ -211,23 +215,67 @@ def test_a_piece_that_fails_is_the_last_that_is_begun(rig: Rig) -> None:
     assert len(rig.begun) <= 2
 
 
-def test_a_read_that_stands_still_is_told_and_again_later(rig: Rig) -> None:
-    """Its source may have to poll, and does not know it."""
-    rig.read(1, 0, 2)
-    rig.now[0] += STALLED_S / 2
-    rig.agent.begun[0].state = "DONE"
-    assert rig.mover.poll() == []
-    rig.now[0] += STALLED_S / 2
-    assert not rig.mover.stalled()  # one piece has ended
-    rig.now[0] += STALLED_S
-    assert set(rig.mover.stalled()) == {AT}
-    assert not rig.mover.stalled()
+def first_read(rig: Rig) -> None:
+    """There is a connection now."""
+    rig.read(0, 0, 1)
+    rig.agent.end()
+    assert rig.mover.poll() == [(0, None)]
+
+
+def test_the_first_read_makes_a_connection_for_which_its_source_has_to_poll(rig: Rig) -> None:
+    rig.read(1, 0, 1)
+    assert set(rig.mover.waits_for()) == {AT}
+    assert not rig.mover.waits_for()
     rig.now[0] += AGAIN_S
-    assert set(rig.mover.stalled()) == {AT}
+    assert set(rig.mover.waits_for()) == {AT}
+    rig.agent.end()
+    rig.mover.poll()
+    rig.read(2, 0, 1)
+    assert not rig.mover.waits_for()
+
+
+def test_a_first_read_that_failed_proves_nothing(rig: Rig) -> None:
+    rig.read(1, 0, 1)
+    rig.agent.end("ERR")
+    rig.mover.poll()
+    rig.read(2, 0, 1)
+    assert set(rig.mover.waits_for()) == {AT}
+
+
+def test_between_machines_a_source_polls_while_it_is_read_and_no_longer(rig: Rig) -> None:
+    """Not for as long as it has something on offer, which is a whole prompt's time."""
+    rig.where = "there"
+    rig.meet()
+    first_read(rig)
+    assert not rig.mover.waits_for()
+    rig.now[0] += 10.0
+    rig.read(1, 0, 2)
+    assert set(rig.mover.waits_for()) == {AT}
+    rig.now[0] += AGAIN_S
+    assert set(rig.mover.waits_for()) == {AT}
     rig.agent.end()
     rig.mover.poll()
     rig.now[0] += AGAIN_S
-    assert not rig.mover.stalled()
+    assert not rig.mover.waits_for()
+
+
+def test_one_that_stands_still_shares_no_memory_with_us(rig: Rig) -> None:
+    """Two containers of one machine, or UCX_TLS=tcp: each read waited for our next turn."""
+    first_read(rig)
+    rig.read(1, 0, 2)
+    rig.now[0] += STALLED_S / 2
+    rig.agent.begun[1].state = "DONE"
+    assert rig.mover.poll() == []
+    rig.now[0] += STALLED_S / 2
+    assert not rig.mover.waits_for()  # one piece has ended
+    rig.now[0] += STALLED_S
+    assert set(rig.mover.waits_for()) == {AT}
+    rig.agent.end()
+    rig.mover.poll()
+    rig.now[0] += AGAIN_S
+    assert not rig.mover.waits_for()
+    rig.read(2, 0, 1)
+    assert set(rig.mover.waits_for()) == {AT}  # at once
 
 
 def test_blocks_outside_are_told_by_poll(rig: Rig) -> None:

@@ -5,11 +5,14 @@ import pytest
 from kv_transfer.api import Outcome, Sealed, Settled
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.offers import OfferBook
+from kv_transfer.nixl import AGAIN_S
 from kv_transfer.ticket import LEASE_S
 from kv_transfer.wire import (
+    DRIVEN_S,
     SILENCE_S,
     Abandon,
     Confirmed,
+    Drive,
     FromSource,
     Gone,
     Hello,
@@ -22,8 +25,7 @@ from kv_transfer.wire import (
 )
 
 LAYOUT = KvLayout("bytes", 1, 1, (4,))
-HERE, ELSEWHERE = "our machine", "another machine"
-WELCOME = Welcome("engine", "same", LAYOUT, (), (b"card",), HERE)
+WELCOME = Welcome("engine", "same", LAYOUT, (), (b"card",), "machine")
 SEALED = Sealed(2, 42)
 A, B = b"sink a", b"sink b"
 
@@ -38,8 +40,8 @@ def said(book: OfferBook) -> list[tuple[bytes, FromSource]]:
     return out
 
 
-def enter(book: OfferBook, peer: bytes = A, machine: str = HERE) -> None:
-    book.heard(peer, Hello("same", LAYOUT, machine), now=0)
+def enter(book: OfferBook, peer: bytes = A) -> None:
+    book.heard(peer, Hello("same", LAYOUT), now=0)
     assert said(book) == [(peer, WELCOME)]
 
 
@@ -59,71 +61,25 @@ def deliver(book: OfferBook, key: str, peer: bytes = A) -> None:
 
 
 class TestNeedsDriving:
-    def test_nobody_came(self, book: OfferBook) -> None:
-        assert not book.needs_driving(HERE)
-        book.offer("t", None)
-        enter(book, machine=ELSEWHERE)  # introduced, but asks for nothing
-        assert not book.needs_driving(HERE)
-
-    @pytest.mark.parametrize("machine", [HERE, ELSEWHERE])
-    def test_the_first_pull_of_a_sink_makes_a_connection(
-        self, book: OfferBook, machine: str
-    ) -> None:
-        enter(book, machine=machine)
-        book.offer("t", None)
-        look(book)
-        assert book.needs_driving(HERE)
-
-    @pytest.mark.parametrize(("machine", "needed"), [(HERE, False), (ELSEWHERE, True)])
-    def test_one_that_has_read_reads_alone_on_our_machine(
-        self, book: OfferBook, machine: str, needed: bool
-    ) -> None:
-        enter(book, machine=machine)
-        deliver(book, "t")
-        assert not book.needs_driving(HERE)  # it is connected, and reads nothing
-        book.offer("u", None)
-        look(book, key="u")
-        assert book.needs_driving(HERE) is needed
-
-    def test_one_that_says_hello_again_connects_again(self, book: OfferBook) -> None:
-        enter(book)
-        deliver(book, "t")
-        enter(book)
-        book.offer("u", None)
-        look(book, key="u")
-        assert book.needs_driving(HERE)
-
-    def test_a_pull_that_failed_proves_nothing(self, book: OfferBook) -> None:
+    def test_an_offer_alone_needs_nothing(self, book: OfferBook) -> None:
         enter(book)
         book.offer("t", None)
         look(book)
-        book.withdraw("t")
-        book.heard(A, Settle("t"), now=0)
-        book.offer("u", None)
-        look(book, key="u")
-        assert book.needs_driving(HERE)
+        assert not book.needs_driving(0)
 
-    @pytest.mark.parametrize("gone", ["silent", "abandoned", "withdrawn"])
-    def test_one_that_is_gone_needs_nothing(self, book: OfferBook, gone: str) -> None:
-        enter(book, machine=ELSEWHERE)
-        book.offer("t", None)
-        look(book)
-        if gone == "silent":
-            book.expire(SILENCE_S)
-        elif gone == "abandoned":
-            book.heard(A, Abandon("t"), now=0)
-        else:
-            book.withdraw("t")
-        assert not book.needs_driving(HERE)
-
-    def test_one_among_many_is_enough(self, book: OfferBook) -> None:
+    def test_a_sink_says_when_and_again_while_it_reads(self, book: OfferBook) -> None:
+        """Polling costs the engine: it ends soon after what it was for."""
         enter(book)
-        deliver(book, "t")
-        enter(book, B, ELSEWHERE)
-        for key, peer in (("u", A), ("v", B)):
-            book.offer(key, None)
-            look(book, peer, key)
-        assert book.needs_driving(HERE)
+        for now in (0, 10):
+            assert not book.needs_driving(now)
+            book.heard(A, Drive(), now=now)
+            assert book.needs_driving(now + AGAIN_S)
+            assert not book.needs_driving(now + DRIVEN_S)
+        assert said(book) == []
+
+    def test_strangers_keep_nobody_awake(self, book: OfferBook) -> None:
+        book.heard(B, Drive(), now=0)
+        assert not book.needs_driving(0)
 
 
 def test_a_sink_is_told_each_block_once_and_the_end(book: OfferBook) -> None:
@@ -194,7 +150,7 @@ def test_who_looks_last_has_the_ticket(book: OfferBook) -> None:
 
 
 @pytest.mark.parametrize(
-    "hello", [Hello("other", LAYOUT, HERE), Hello("same", KvLayout("f16", 1, 1, (4,)), HERE)]
+    "hello", [Hello("other", LAYOUT), Hello("same", KvLayout("f16", 1, 1, (4,)))]
 )
 def test_who_does_not_fit_gets_nothing_any_more(book: OfferBook, hello: Hello) -> None:
     enter(book)

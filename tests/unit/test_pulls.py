@@ -30,7 +30,7 @@ from kv_transfer.wire import (
 )
 
 LAYOUT = KvLayout("bytes", 1, 1, (4,))
-HELLO = Hello("same", LAYOUT, "machine")
+HELLO = Hello("same", LAYOUT)
 WELCOME = Welcome("engine", "same", LAYOUT, (), (b"card",), "machine")
 SEALED = Sealed(2, 42)
 AT = ("host", 1)

@@ -92,7 +92,7 @@ def test_who_was_given_up_while_it_was_met_is_not_taken_for_known(rig: Rig) -> N
 def test_an_offer_is_known_before_anybody_can_ask_for_it(rig: Rig) -> None:
     """Its ticket may come back as a question while a turn is under way."""
     service = rig.service
-    me, hello = service.identity, Hello("same", KvLayout("bytes", 1, 1, ()), "here")
+    me, hello = service.identity, Hello("same", KvLayout("bytes", 1, 1, ()))
     with calling((HERE, me.port)) as sink:
         sink.say(hello)
         while not service.offers.guests.asks(b"sink"):

@@ -14,6 +14,7 @@ from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import (
     SILENCE_S,
     Abandon,
+    Drive,
     FromSink,
     Gone,
     Hello,
@@ -24,7 +25,7 @@ from kv_transfer.wire import (
 )
 
 LAYOUT = KvLayout("bytes", 1, 1, (4,))
-HELLO = Hello("same", LAYOUT, "machine")
+HELLO = Hello("same", LAYOUT)
 AT: Address = ("host", 1)
 
 
@@ -160,3 +161,13 @@ def test_a_ticket_of_an_old_engine_leaves_the_link_to_the_new_one_alone(sink: Si
     assert [type(one.error) for one in sink.book.arrived] == [LeaseExpired]
     sink.book.heard(AT, News("new", 0, (5,), Sealed(1, 7)), now=0)
     assert len(sink.book.orders) == 1
+
+
+def test_a_source_is_told_that_reads_may_wait_for_it() -> None:
+    book = PullBook(HELLO)
+    book.pull(ticket(), [0], 0, now=0)
+    book.heard(AT, welcome("engine"), now=0)
+    book.outbox.clear()
+    book.needs_driving(AT, now=0)
+    book.needs_driving(("nobody", 1), now=0)
+    assert book.outbox == [(AT, Drive())]

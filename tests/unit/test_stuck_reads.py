@@ -14,7 +14,7 @@ AT = ("host", 1)
 
 @pytest.fixture
 def book() -> PullBook:
-    return PullBook(Hello("same", LAYOUT, "machine"))
+    return PullBook(Hello("same", LAYOUT))
 
 
 def ticket(name: str) -> KvTicket:
