@@ -84,8 +84,15 @@ class TextBody(msgspec.Struct, frozen=True, kw_only=True):
     return_token_ids: bool | None = False
     cache_salt: str | None = None
     request_id: str | None = None
+    session_id: str | None = None
+    user: Any = None
     kv_transfer_params: dict[str, Any] | None = None
     pdserve: Ours | None = None
+
+    @property
+    def session(self) -> str:
+        """Its own, or else its user's; a `user` that is no text asks for nothing."""
+        return self.session_id or (self.user if isinstance(self.user, str) else "")
 
     @property
     def ranks(self) -> int | None:

@@ -103,6 +103,7 @@ class Caller:
             priority=self.body.priority or 0,
             cache_salt=self.body.cache_salt or "",
             model=self.served.key,
+            session=self.body.session,
         )
         return Call(request, leg)
 

@@ -1,7 +1,7 @@
 """Fields that OpenAI or vLLM know and we do not honour: refused by name, never ignored.
 
 A field may be sent with its neutral value, which changes nothing. What neither of the two
-knows is ignored, as both do, and so are labels: OpenAI's `user`, `metadata`,
+knows is ignored, as both do, and so are labels: OpenAI's `metadata`,
 `safety_identifier` and `prompt_cache_key` ask for nothing, nor does `parallel_tool_calls`
 without tools.
 """

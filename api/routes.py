@@ -43,6 +43,7 @@ REQUEST_ID = "X-Request-Id"
 IN_HEADERS = {
     "priority": ("X-Vllm-Priority", Priority),
     "timeout": ("X-Request-Timeout", Timeout),
+    "session_id": ("X-Session-Id", str),
 }
 AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """What keeps nginx, and others that read the second, from saving up a stream."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from discovery.checks import at_least, is_port
 from discovery.registration import Role
 from node.config import HTTP_PORTS, KV_PORTS, ServingOptions
-from proxy.config import Policy
+from proxy.config import LocalPrefill, Policy
 
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 DEMO_NAME = "pdserve-demo"
@@ -28,8 +28,14 @@ class UpConfig(ServingOptions):
     """HTTP port of the proxy; 0: every port of the cluster is any free one."""
     discovery_port: int | None = None
     """Where nodes register with the proxy. Default: 30001, or any free one with --port 0."""
-    policy: Policy = "round_robin"
-    """Which node gets the next request."""
+    policy: Policy = "planned"
+    """Which nodes get the next request."""
+    prefill_policy: Policy | None = None
+    """Which prefill node, if not by --policy."""
+    decode_policy: Policy | None = None
+    """Which decode node, if not by --policy."""
+    local_prefill: LocalPrefill = "never"
+    """Whether decode nodes run prompts while prefill nodes are ready: auto if it is cheaper."""
     workers: int = 1
     """How many processes the proxy is."""
     prefill_ports: tuple[int, ...] = ()

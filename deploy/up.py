@@ -186,8 +186,11 @@ class Cluster:
             *("--model", config.model, "--log-level", config.log_level),
             *("--drain-timeout-s", str(config.drain_timeout_s)),
             *("--policy", config.policy, "--workers", str(config.workers)),
+            *("--local-prefill", config.local_prefill),
             *("--generation-config", config.generation_config),
             *("--max-logprobs", str(config.max_logprobs)),
+            *_flag("prefill-policy", config.prefill_policy),
+            *_flag("decode-policy", config.decode_policy),
             *_flag("tokenizer", config.tokenizer),
             *_names(config),
         ]

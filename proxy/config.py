@@ -7,7 +7,8 @@ from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import DEFAULT_PORT
 from proxy.admission.limits import QUEUED, KeyLimits, Limits
 
-Policy = Literal["round_robin", "least_loaded"]
+Policy = Literal["planned", "prefix_aware", "least_loaded", "session", "round_robin", "random"]
+LocalPrefill = Literal["never", "auto", "always"]
 AT_LEAST = {
     "recovery_wait_s": 0.0,
     "tries": 1,
@@ -99,8 +100,17 @@ class ProxyConfig:
     request_timeout_s: float | None = None
     """How long a request may take that says nothing of it itself. Default: any time."""
 
-    policy: Policy = "round_robin"
-    """Which node gets the next request."""
+    policy: Policy = "planned"
+    """Which nodes get the next request."""
+
+    prefill_policy: Policy | None = None
+    """Which prefill node, if not by --policy."""
+
+    decode_policy: Policy | None = None
+    """Which decode node, if not by --policy."""
+
+    local_prefill: LocalPrefill = "never"
+    """Whether decode nodes run prompts while prefill nodes are ready: auto if it is cheaper."""
 
     max_model_len: int | None = None
     """The longest prompt and answer together. Default: the shortest of the decode nodes."""
@@ -163,6 +173,11 @@ class ProxyConfig:
             max_tokens=self.max_tokens_per_key,
             max_queued=self.max_queued_per_key,
         )
+
+    @property
+    def policies(self) -> tuple[Policy, Policy]:
+        """For prefill and for decode."""
+        return self.prefill_policy or self.policy, self.decode_policy or self.policy
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
+from random import Random
 
 import aiohttp
 import uvicorn
@@ -43,9 +44,8 @@ from proxy.observing.observed import Observed
 from proxy.observing.tracing import tracing
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
+from proxy.routing.building import build_planner
 from proxy.routing.pairing import differ
-from proxy.routing.policies import LeastLoaded, Policy, RoundRobin
-from proxy.routing.siblings import TogetherPolicy
 from proxy.workers.place import Place, cluster_key, door_address
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -106,7 +106,7 @@ def build(
     health = Health(registry)
     pipeline = Pipeline(
         registry,
-        _policy(config),
+        build_planner(*config.policies, config.local_prefill, Random()),
         client,
         health,
         tries=config.tries,
@@ -170,10 +170,6 @@ def _gate(config: ProxyConfig, registry: Registry) -> AdmissionGate:
 
     admission = Admission(config.limits, config.key_limits)
     return AdmissionGate(admission, nodes, config.request_timeout_s)
-
-
-def _policy(config: ProxyConfig) -> Policy:
-    return TogetherPolicy(LeastLoaded() if config.policy == "least_loaded" else RoundRobin())
 
 
 def _catalogue(

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from api.generator import PooledEvent
+from discovery.kinds import Model
 from discovery.registration import Role
-from discovery.registry import Model, Node
+from discovery.registry import Node
 from engine.request import PoolingRequest, Request
 from proxy.errors import NodeFailed, NoNodeAvailable, ProxyExhausted
 from proxy.pipeline import LOOK_AGAIN_S, Pipeline
+from proxy.routing.plan import Ask
 
 LOOK_AFTER_S = 1.0
 
@@ -73,7 +75,8 @@ class PoolingPipeline:
         while True:
             if nodes := self._candidates(tries, model):
                 tries.begun = pipeline.clock()
-                return pipeline.policy.choose(nodes, like, partner=None)
+                ask = Ask(like, tries.begun)
+                return pipeline.planner.choose(nodes, ask, None)
             if pipeline.clock() - since >= self._worth_waiting_s(tries, model):
                 raise NoNodeAvailable("no prefill node is available")
             await asyncio.sleep(LOOK_AGAIN_S)

@@ -7,6 +7,8 @@ import statistics
 import time
 from collections.abc import AsyncGenerator, Iterator
 from itertools import count as numbers
+from random import Random
+from typing import get_args
 
 import aiohttp
 import zmq
@@ -19,11 +21,12 @@ from discovery.registration import BEAT_S, Layout, Load, Registration, Role, pac
 from discovery.registry import Node, Registry
 from engine.request import Request, RequestId
 from proxy.attempt.progress import Progress
+from proxy.config import Policy
 from proxy.health.health import Health
 from proxy.pipeline import Pipeline
+from proxy.routing.building import build_planner
 from proxy.routing.pairing import differ
-from proxy.routing.policies import LeastLoaded, Policy, RoundRobin
-from proxy.routing.siblings import TogetherPolicy
+from proxy.routing.plan import Ask
 from proxy.timeline.story import Story
 
 ROLES = (Role.PREFILL, Role.DECODE)
@@ -54,25 +57,28 @@ def crowd(count: int) -> list[Registration]:
 
 def plans(count: int) -> Iterator[tuple[str, float]]:
     """Seconds for one plan among so many nodes, median, by policy."""
-    policies: dict[str, Policy] = {"round robin": RoundRobin(), "least loaded": LeastLoaded()}
-    for name, policy in policies.items():
+    for name in get_args(Policy):
         registry = Registry(differ=differ)
         now = time.monotonic()
         for one in crowd(count):
             registry.apply(one, now=now)
-        yield name, _median_plan(registry, policy, now)
+        yield name, _median_plan(registry, name, now)
 
 
 def _median_plan(registry: Registry, policy: Policy, now: float) -> float:
-    parts = TogetherPolicy(policy), _Nobody(), Health(registry)
+    planner = build_planner(policy, policy, "never", Random(0))
+    parts = planner, _Nobody(), Health(registry)
     pipeline = Pipeline(registry, *parts, clock=lambda: now)
     times = list[float]()
     for number in range(PLANS):
         request = Request(RequestId(f"request-{number}"), PROMPT)
         progress = Progress(request, Story(request))
+        ask = Ask.of(request, now)
         since = time.perf_counter()
-        assert pipeline._choose(progress)
+        plan = pipeline._choose(progress, ask)
         times.append(time.perf_counter() - since)
+        assert plan
+        planner.depart(plan, ask).land(now)
     return statistics.median(times)
 
 

@@ -18,7 +18,8 @@ from proxy.attempt.progress import unscored
 from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
 from proxy.health.health import Health
-from proxy.routing.policies import Policy
+from proxy.routing.flight import Flight
+from proxy.routing.planner import Plans
 from proxy.timeline.story import Story
 
 
@@ -41,9 +42,9 @@ class HandOver:
     client: NodeClient
     registry: Registry
     health: Health
-    policy: Policy
+    planner: Plans
     clock: Callable[[], float]
-    request: Request
+    flight: Flight
     relay: Relay
     legs: Legs
     story: Story
@@ -52,6 +53,11 @@ class HandOver:
     _tried: set[str] = field(default_factory=set)  # they had no room
     _failed: set[str] = field(default_factory=set)
     _since: float | None = None  # when decode was asked first
+
+    @property
+    def request(self) -> Request:
+        """As this try continues it."""
+        return self.flight.ask.request
 
     async def next(self) -> tuple[Node, News] | None:
         """The legs' next word; raises NodeFailed where decode's comes too late to matter."""
@@ -124,7 +130,10 @@ class HandOver:
         nodes = roomy or untried or self._partners()
         if not nodes:
             return None
-        return self.policy.choose(nodes, self.request, partner=self.relay.plan.prefill)
+        prefill = self.relay.plan.prefill
+        decode = self.planner.choose(nodes, self.flight.ask, prefill)
+        self.flight.move(decode, self.clock())
+        return decode
 
     def _untried(self) -> Sequence[Node]:
         return [node for node in self._partners() if node.node_id not in self._tried]

@@ -24,7 +24,7 @@ from discovery.registry import Node
 from kv_transfer.ticket import KvTicket
 from proxy.attempt.legs import News
 from proxy.errors import Cause, NodeFailed
-from proxy.routing.policies import Plan
+from proxy.routing.plan import Plan
 
 LINGERING_TOKENS = 8  # of decode: by then prefill has long heard that its KV was fetched
 

@@ -14,7 +14,7 @@ from api.generator import Event, StageEvent, TokenEvent
 from discovery.registry import Node, Registry, node_address
 from proxy.errors import Cause, NodeFailed
 from proxy.health.breaker import Breaker, BreakerState, Rules
-from proxy.routing.policies import Plan
+from proxy.routing.plan import Plan
 
 MOST_KNOWN = 4096
 TIDY_S = 5.0

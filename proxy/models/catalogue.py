@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from api.defaults import OPENAI
 from api.errors import BadRequest, TooBusy, UnknownModel
 from api.served import MAX_LOGPROBS, Served
+from discovery.kinds import Model
 from discovery.registration import Role
-from discovery.registry import Model, Registry
+from discovery.registry import Registry
 from engine.grammars.checking import GrammarChecker
 from proxy.errors import NoNodeAvailable
 from proxy.models.pools import OwnNames, Pool, capacity, drawn, pools_of, shortest_context

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from discovery.kinds import Model
 from discovery.registration import Role, State
-from discovery.registry import Model, Node, Registry
+from discovery.registry import Node, Registry
 
 DRAWN = 8  # bytes of a hash, to draw with
 

@@ -27,6 +27,7 @@ PER_TOKEN_S = (
     *(0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80),
 )
 PULL_RATES = (1e6, 1e7, 3e7, 1e8, 3e8, 1e9, 3e9, 1e10, 2e10, 5e10, 1e11)
+ESTIMATE_RATIO = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.5, 2, 4, 10)
 STAGE_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 
 
@@ -45,6 +46,7 @@ class ProxyMetrics:
         self._moves = self._counter("moves", "Hand-overs that went on at another decode node")
         self._first = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_S)
         self._duration = self._histogram("request_duration_seconds", DURATION_S)
+        self._estimates = self._histogram("estimate_ratio", ESTIMATE_RATIO, "of")
         self._stages = self._histogram("stage_seconds", STAGE_S, "stage")
         self._per_token = self._histogram("time_per_output_token_seconds", PER_TOKEN_S)
         self._pulled = self._counter("kv_transfer_bytes", "KV pulled for choices")
@@ -70,6 +72,8 @@ class ProxyMetrics:
             self._per_token.observe(story.per_token_s)
         if story.plan_s is not None:
             self._stages.labels("plan").observe(story.plan_s)
+        for of, ratio in story.off:
+            self._estimates.labels(of).observe(ratio)
         for stage, seconds in story.stages.items():
             self._stages.labels(stage).observe(seconds)
         for num_bytes, seconds in story.pulls:

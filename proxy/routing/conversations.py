@@ -1,24 +1,21 @@
 """Which decode node has seen which tokens last: prefill fetches there what it generated.
 
-A conversation is known by its tokens alone: a name for every STRIDE of them, each made from the
-one before it and the tokens in between, as a node names its blocks. A turn that begins as an
-earlier one went on has its names, whoever sends it and whatever it calls itself. What is
-remembered may be wrong by now; then whoever asks there gets nothing, and computes.
+A conversation is known by the names of its tokens alone (proxy/routing/names.py). A turn that
+begins as an earlier one went on has its names, whoever sends it and whatever it calls itself.
+What is remembered may be wrong by now; then whoever asks there gets nothing, and computes.
 """
 
-from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
+from discovery.address import parse_address
+from discovery.errors import MalformedAddress
+from discovery.registration import Registration
 from discovery.registry import Node
-from engine.request import Request
+from kv_transfer.ticket import CacheHint
+from proxy.routing.names import STRIDE, Names
 
-STRIDE = 64  # tokens; fewer that are missing are not worth a fetch
 MOST_KNOWN = 65_536
-NAME_BYTES = 16
-TOKEN_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,33 +36,45 @@ class Conversations:
     def __len__(self) -> int:
         return len(self._places)
 
-    def remember(self, request: Request, said: tuple[int, ...], node: Node) -> None:
-        """This node has the KV of a request's tokens, and of those that were `said` to it.
+    def remember(self, names: Names, asked_tokens: int, node: Node) -> None:
+        """This node has the KV of these tokens, of which the first were asked with.
 
         Of the request itself the last name suffices: an answer that is written into the next
         prompt in another way may have to be left out, and what came before it not.
         """
         place = Place(node.registration.http_address, node.node_id)
-        names = list(_names(request.cache_salt, request.tokens + said))
-        for name in names[max(0, len(request.tokens) // STRIDE - 1) :]:
+        for name in names[max(0, asked_tokens // STRIDE - 1) :]:
             self._places[name] = place
             self._places.move_to_end(name)
         while len(self._places) > self.most:
             self._places.popitem(last=False)
 
-    def find(self, request: Request) -> Place | None:
-        """Where the longest part of this request was seen that is remembered."""
-        for name in reversed(list(_names(request.cache_salt, request.tokens))):
+    def find(self, names: Names) -> Place | None:
+        """Where the longest part of a request with these names was seen."""
+        for name in reversed(names):
             if place := self._places.get(name):
                 self._places.move_to_end(name)
                 return place
         return None
 
 
-def _names(salt: str, tokens: tuple[int, ...]) -> Iterator[bytes]:
-    """Of the first STRIDE tokens, of twice as many, and so on."""
-    data, step = memoryview(array("I", tokens).tobytes()), STRIDE * TOKEN_BYTES
-    name = blake2b(salt.encode(), digest_size=NAME_BYTES).digest()
-    for end in range(step, len(data) + 1, step):
-        name = blake2b(data[end - step : end], key=name, digest_size=NAME_BYTES).digest()
-        yield name
+def cache_at(node: Node, reader: Node) -> CacheHint | None:
+    """How `reader` asks this node's prefix cache; None: it could make nothing of the answer.
+
+    A node names its blocks by their tokens, so those of another size have other names.
+    """
+    theirs, ours = node.registration, reader.registration
+    fingerprint = ours.fingerprint
+    if node is reader or fingerprint is None or theirs.fingerprint != fingerprint:
+        return None
+    if _block_size(theirs) != _block_size(ours):
+        return None
+    try:
+        host, port = parse_address(theirs.zmq_address)
+    except MalformedAddress:
+        return None
+    return CacheHint(node.node_id, host, port, fingerprint)
+
+
+def _block_size(registration: Registration) -> object:
+    return (registration.kv_layout or {}).get("block_size")

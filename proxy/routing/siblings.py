@@ -3,41 +3,54 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from discovery.registration import Role
 from discovery.registry import Node
 from engine.request import Request
-from proxy.routing.policies import Policy
+from proxy.routing.plan import Plan
+from proxy.routing.planned import Partners
 
 MOST_KNOWN = 1024
-Family = tuple[str, int, Role, str | None]
+Family = tuple[str, int]
 
 
 @dataclass(slots=True)
-class TogetherPolicy:
-    """Another policy's choice for the first of several choices, and the same for the others.
+class Siblings:
+    """Where the first of several choices went.
 
     They are told by what `api/calls.py` makes of one call: ids that differ in the number at
     their end, equal seeds, and a sample index for each but the first. Where the first one's
-    node is not to be had, the other policy chooses anew.
+    nodes are not to be had, it is planned anew.
     """
 
-    policy: Policy
-    _chosen: dict[Family, str] = field(default_factory=dict)
+    _plans: dict[Family, tuple[str | None, str]] = field(default_factory=dict)
 
-    def choose(self, nodes: Sequence[Node], request: Request, partner: Node | None) -> Node:
-        """See Policy."""
-        outer_id, _, number = request.request_id.rpartition("-")
-        if not number.isdecimal():
-            return self.policy.choose(nodes, request, partner)
-        partner_id = partner.node_id if partner else None
-        family = outer_id, request.sampling.seed, nodes[0].role, partner_id
-        if request.sampling.sample_index:
-            for node in nodes:
-                if node.node_id == self._chosen.get(family):
-                    return node
-        chosen = self.policy.choose(nodes, request, partner)
-        self._chosen.pop(family, None)
-        self._chosen[family] = chosen.node_id  # the latest last
-        while len(self._chosen) > MOST_KNOWN:
-            del self._chosen[next(iter(self._chosen))]
-        return chosen
+    def remember(self, request: Request, plan: Plan) -> None:
+        """This one's plan holds for the next ones."""
+        if family := _family(request):
+            self._plans.pop(family, None)
+            prefill = plan.prefill.node_id if plan.prefill else None
+            self._plans[family] = prefill, plan.decode.node_id  # the latest last
+            while len(self._plans) > MOST_KNOWN:
+                del self._plans[next(iter(self._plans))]
+
+    def plan(
+        self, request: Request, decodes: Sequence[Node], partners: Partners
+    ) -> Plan | None:
+        """An elder one's, if both nodes can be had; without a prefill node if it had none."""
+        family = _family(request)
+        if family is None or not request.sampling.sample_index or family not in self._plans:
+            return None
+        prefill_id, decode_id = self._plans[family]
+        decode = _find(decodes, decode_id)
+        if decode is None or prefill_id is None:
+            return Plan(None, decode) if decode else None
+        prefill = _find(partners(decode), prefill_id)
+        return Plan(prefill, decode) if prefill else None
+
+
+def _family(request: Request) -> Family | None:
+    outer_id, _, number = request.request_id.rpartition("-")
+    return (outer_id, request.sampling.seed) if number.isdecimal() else None
+
+
+def _find(nodes: Sequence[Node], node_id: str) -> Node | None:
+    return next((node for node in nodes if node.node_id == node_id), None)

@@ -40,6 +40,8 @@ CLOSED, FAILED, POOLED = "closed", "failed", "pooled"
 MOST_MARKS = 200
 LONGEST_REASON = 400
 MANY = 2
+LEAST_S = 0.001  # nothing is foretold more exactly than that
+Foretold = tuple[float, float] | None
 
 
 @dataclass(slots=True)
@@ -63,6 +65,7 @@ class Story:
     prefill: Node | None = None
     decode: Node | None = None
     planned_at: float | None = None  # first
+    foretold: Foretold = None
     first_at: float | None = None
     last_at: float | None = None  # of the last token, where the answer came to its end
     ended_at: float | None = None
@@ -79,9 +82,11 @@ class Story:
         if event.finish is not None:
             self.finish, self.last_at = event.finish, now
 
-    def planned(self, prefill: Node | None, decode: Node, now: float) -> None:
-        """A try begins."""
-        self.tries += 1
+    def planned(
+        self, prefill: Node | None, decode: Node, now: float, foretold: Foretold = None
+    ) -> None:
+        """A try begins; `foretold` are seconds from now to the first token, and to the last."""
+        self.tries, self.foretold = self.tries + 1, foretold
         if self.planned_at is None:
             self.planned_at = now
         self.prefill, self.decode = prefill, decode
@@ -146,6 +151,18 @@ class Story:
         if self.first_at is None or self.last_at is None or self.output_tokens < MANY:
             return None
         return (self.last_at - self.first_at) / (self.output_tokens - 1)
+
+    @property
+    def off(self) -> Iterator[tuple[str, float]]:
+        """Seconds that it took for each that was foretold, to the first token and to the end;
+        nothing where there was another try, a move, or no regular end.
+        """
+        begun, first, last = self.planned_at, self.first_at, self.last_at
+        if self.foretold is None or self.tries != 1 or self.moves:
+            return
+        if begun is not None and first is not None and last is not None:
+            yield "first_token", (first - begun) / max(self.foretold[0], LEAST_S)
+            yield "finish", (last - begun) / max(self.foretold[1], LEAST_S)
 
     @property
     def pulls(self) -> Iterator[tuple[int, float]]:

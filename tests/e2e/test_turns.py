@@ -17,7 +17,8 @@ FIRST, NEW, ANSWER = prompt(70, 1), prompt(5, 2), 100
 async def test_the_second_turn_fetches_what_decode_has(tmp_path: Path, connector: str) -> None:
     """Two prefill nodes: the one that runs the second turn has never seen the first."""
     folder = make_checkpoint(tmp_path / "llama", "llama")
-    async with running(folder, kv_connector=connector, prefill=2) as cluster:
+    turns = {"kv_connector": connector, "policy": "round_robin"}
+    async with running(folder, prefill=2, **turns) as cluster:
         said = tokens_of(await cluster.complete(FIRST, max_tokens=ANSWER))
         second = [*FIRST, *said, *NEW]
         answer = await cluster.complete(second, max_tokens=8)
@@ -35,7 +36,7 @@ async def test_the_second_turn_fetches_what_decode_has(tmp_path: Path, connector
 
 async def test_four_choices_move_one_prompt(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path / "llama", "llama")
-    async with running(folder, prefill=2, decode=2) as cluster:
+    async with running(folder, prefill=2, decode=2, policy="round_robin") as cluster:
         moved = await _moved(cluster, n=1, salt="one")
         assert await _moved(cluster, n=4, salt="four") <= moved * 1.3
         await cluster.blocks_come_back()

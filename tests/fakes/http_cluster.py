@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from random import Random
 
 import aiohttp
 import msgspec
@@ -23,7 +24,7 @@ from proxy.observing.metrics import ProxyMetrics
 from proxy.observing.observed import Observed
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
-from proxy.routing.policies import RoundRobin
+from proxy.routing.building import build_planner
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_node import CLUSTER_KEY, HttpNode, node_app
 from tests.fakes.serving import serving
@@ -106,7 +107,7 @@ async def http_cluster(
         health = Health(registry)
         pipeline = Pipeline(
             registry,
-            RoundRobin(),
+            build_planner("round_robin", "round_robin", "never", Random(0)),
             client,
             health,
             tries=tries,

@@ -23,7 +23,7 @@ from engine.request import FinishReason, Logprob, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket
 from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
-from proxy.routing.policies import Plan
+from proxy.routing.plan import Plan
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone, alone_likelihood

@@ -103,8 +103,14 @@ async def test_the_last_place_of_the_context_can_be_used() -> None:
     assert (await complete({"prompt": [1] * 199, "max_tokens": 1})).calls
 
 
+async def test_a_user_is_a_session() -> None:
+    for fields, session in (({}, "me"), ({"session_id": "talk"}, "talk")):
+        (call,) = (await complete({"user": "me", **fields})).calls
+        assert call.request.session == session
+
+
 async def test_fields_that_mean_nothing_here_are_ignored() -> None:
-    harmless = {"user": "me", "metadata": {"a": 1}, "store": True, "service_tier": "auto"}
+    harmless = {"user": 5, "metadata": {"a": 1}, "store": True, "service_tier": "auto"}
     neutral = {"echo": False, "logprobs": None, "presence_penalty": 0, "best_of": 1}
     foreign = {"no_stop_trim": False, "bootstrap_host": "h", "separate_reasoning": True}
     assert (await complete({**harmless, **neutral, **foreign})).calls == (

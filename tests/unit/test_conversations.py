@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 
 from discovery.registration import Registration, Role
 from discovery.registry import Node
-from engine.request import Request, RequestId
-from proxy.routing.conversations import STRIDE, Conversations, Place
-from proxy.routing.policies import cache_at
+from proxy.routing.conversations import Conversations, Place, cache_at
+from proxy.routing.names import STRIDE, Names, names_of
 
 PROMPT = tuple(range(3 * STRIDE + 5))
 SAID = tuple(range(1000, 1000 + 2 * STRIDE))
@@ -25,13 +24,19 @@ def place(name: str) -> Place:
     return Place(f"{name}:80", name)
 
 
-def ask(prompt: tuple[int, ...], salt: str = "") -> Request:
-    return Request(RequestId("r"), prompt, cache_salt=salt)
+def ask(prompt: tuple[int, ...], salt: str = "") -> Names:
+    return names_of(salt, prompt)
+
+
+def remember(
+    known: Conversations, prompt: tuple[int, ...], said: tuple[int, ...], at: Node
+) -> None:
+    known.remember(names_of("", (*prompt, *said)), len(prompt), at)
 
 
 def test_the_next_turn_is_known() -> None:
     known = Conversations()
-    known.remember(ask(PROMPT), SAID, node("d"))
+    remember(known, PROMPT, SAID, node("d"))
     assert known.find(ask((*PROMPT, *SAID, 7, 7))) == place("d")
     assert known.find(ask((*PROMPT, *SAID), salt="other")) is None
     assert known.find(ask(SAID)) is None
@@ -40,30 +45,30 @@ def test_the_next_turn_is_known() -> None:
 
 def test_an_answer_that_comes_back_in_other_words_is_known_by_its_prompt() -> None:
     known = Conversations()
-    known.remember(ask(PROMPT), SAID, node("d"))
+    remember(known, PROMPT, SAID, node("d"))
     assert known.find(ask((*PROMPT, *range(5000, 5100)))) == place("d")
 
 
 def test_the_latest_node_of_the_longest_part_counts() -> None:
     known = Conversations()
-    known.remember(ask(PROMPT), SAID, node("long"))
-    known.remember(ask(PROMPT), (), node("short"))
+    remember(known, PROMPT, SAID, node("long"))
+    remember(known, PROMPT, (), node("short"))
     assert known.find(ask((*PROMPT, *SAID))) == place("long")
     assert known.find(ask(PROMPT)) == place("short")
-    known.remember(ask(PROMPT), SAID, node("later"))
+    remember(known, PROMPT, SAID, node("later"))
     assert known.find(ask((*PROMPT, *SAID))) == place("later")
 
 
 def test_a_short_one_is_not_remembered() -> None:
     known = Conversations()
-    known.remember(ask(PROMPT[:10]), SAID[: STRIDE - 11], node("d"))
+    remember(known, PROMPT[:10], SAID[: STRIDE - 11], node("d"))
     assert len(known) == 0
 
 
 def test_what_is_remembered_is_bounded_and_the_oldest_goes_first() -> None:
     known = Conversations(most=10)
     for number in range(50):
-        known.remember(ask((number, *PROMPT)), SAID, node(str(number)))
+        remember(known, (number, *PROMPT), SAID, node(str(number)))
         assert len(known) <= 10
     assert known.find(ask((49, *PROMPT, *SAID))) == place("49")
     assert known.find(ask((0, *PROMPT, *SAID))) is None
@@ -78,7 +83,7 @@ def test_any_turn_of_a_stride_or_more_is_known_to_its_next(
     prompt: tuple[int, ...], said: tuple[int, ...], more: tuple[int, ...]
 ) -> None:
     known = Conversations()
-    known.remember(ask(prompt), said, node("d"))
+    remember(known, prompt, said, node("d"))
     found = known.find(ask((*prompt, *said, *more)))
     assert (found is not None) == (len(prompt) + len(said) >= STRIDE)
 

@@ -10,7 +10,7 @@ from discovery.registry import Node, Registry
 from proxy.errors import Cause, NodeFailed
 from proxy.health.breaker import BreakerState
 from proxy.health.health import MOST_KNOWN, Health
-from proxy.routing.policies import Plan
+from proxy.routing.plan import Plan
 
 TOKEN = TokenEvent((1,))
 NOBODYS_FAULT = (Cause.REFUSED, Cause.NO_ROOM, Cause.LEAVING, Cause.DIFFERS)

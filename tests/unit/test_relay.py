@@ -19,7 +19,7 @@ from kv_transfer.ticket import KvTicket
 from proxy.attempt.legs import News
 from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
-from proxy.routing.policies import Plan
+from proxy.routing.plan import Plan
 
 P = Node(Registration(Role.PREFILL, "p:1", "", "p"), heard_at=0)
 D = Node(Registration(Role.DECODE, "d:1", "", "d"), heard_at=0)

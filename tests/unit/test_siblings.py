@@ -1,47 +1,74 @@
 """Choices of one request go where the first one went, and requests of others do not."""
 
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
 from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
-from proxy.routing.policies import RoundRobin
-from proxy.routing.siblings import MOST_KNOWN, TogetherPolicy
+from proxy.config import Policy
+from proxy.routing.building import build_planner
+from proxy.routing.plan import Ask, Plan
+from proxy.routing.planner import Planner
+from proxy.routing.siblings import MOST_KNOWN
 
 
-def nodes(count: int) -> list[Node]:
+def nodes(role: Role, count: int) -> list[Node]:
     return [
-        Node(Registration(Role.DECODE, f"d{number}:80", "", f"d{number}"), 0.0)
+        Node(Registration(role, f"{role}{number}:80", "", f"{role}{number}"), 0.0)
         for number in range(count)
     ]
 
 
-def ask(name: str, sample: int = 0, seed: int = 1) -> Request:
-    return Request(RequestId(name), (1,), Sampling(seed=seed, sample_index=sample))
+def planner(policy: Policy = "round_robin") -> Planner:
+    return build_planner(policy, policy, "never", Random(0))
 
 
-def test_choices_of_one_request_go_together() -> None:
-    policy, some = TogetherPolicy(RoundRobin()), nodes(3)
+def plan(
+    planner: Planner,
+    decodes: Sequence[Node],
+    name: str,
+    sample: int = 0,
+    seed: int = 1,
+    prefills: Sequence[Node] = (),
+) -> Plan:
+    sampling = Sampling(seed=seed, sample_index=sample)
+    request = Request(RequestId(name), (1,), sampling)
+    found = planner.plan(Ask.of(request, now=0), decodes, lambda _: prefills)
+    planner.depart(found, Ask.of(request, now=0))
+    return found
+
+
+@pytest.mark.parametrize(
+    "policy", ["planned", "prefix_aware", "least_loaded", "session", "round_robin", "random"]
+)
+def test_choices_of_one_request_go_together(policy: Policy) -> None:
+    some, prefills, plans = nodes(Role.DECODE, 3), nodes(Role.PREFILL, 3), planner(policy)
     for outer in ("chat", "other"):
-        chosen = {policy.choose(some, ask(f"{outer}-{n}", n), None) for n in range(4)}
-        assert len(chosen) == 1
+        each = [plan(plans, some, f"{outer}-{n}", n, prefills=prefills) for n in range(4)]
+        assert len({(one.prefill, one.decode) for one in each}) == 1
+        assert each[0].prefill is not None
 
 
 def test_requests_of_one_name_do_not() -> None:
-    policy, some = TogetherPolicy(RoundRobin()), nodes(3)
-    chosen = [policy.choose(some, ask(name), None) for name in ("chat-0", "chat-0", "chat")]
+    plans, some = planner(), nodes(Role.DECODE, 3)
+    chosen = [plan(plans, some, name).decode for name in ("chat-0", "chat-0", "chat")]
     assert len(set(chosen)) == 3
-    assert policy.choose(some, ask("chat-1", 1, seed=2), None) is some[0]
+    assert plan(plans, some, "chat-1", 1, seed=2).decode is some[0]
 
 
 def test_a_node_that_is_gone_is_not_waited_for() -> None:
-    policy, some = TogetherPolicy(RoundRobin()), nodes(2)
-    first = policy.choose(some, ask("chat-0"), None)
+    plans, some = planner(), nodes(Role.DECODE, 2)
+    first = plan(plans, some, "chat-0").decode
     rest = [node for node in some if node is not first]
-    assert policy.choose(rest, ask("chat-1", 1), None) is rest[0]
-    assert policy.choose(some, ask("chat-2", 2), None) is rest[0]  # nor left again
+    assert plan(plans, rest, "chat-1", 1).decode is rest[0]
+    assert plan(plans, some, "chat-2", 2).decode is rest[0]  # nor left again
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    policy = TogetherPolicy(RoundRobin())
+    plans = planner()
     for number in range(3 * MOST_KNOWN):
-        policy.choose(nodes(1), ask(f"{number}-0"), None)
-    assert len(policy._chosen) == MOST_KNOWN
+        plan(plans, nodes(Role.DECODE, 1), f"{number}-0")
+    assert len(plans.siblings._plans) == MOST_KNOWN

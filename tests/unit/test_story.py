@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
+from random import Random
 
 import pytest
 
@@ -17,7 +18,7 @@ from proxy.observing.metrics import ProxyMetrics
 from proxy.observing.observed import Observed
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
-from proxy.routing.policies import RoundRobin
+from proxy.routing.building import build_planner
 from proxy.timeline.marks import Retried
 from proxy.timeline.story import MOST_MARKS, Story
 
@@ -102,7 +103,12 @@ async def test_a_mistake_of_ours_is_no_client_that_left(
     health = Health(registry)
     metrics = ProxyMetrics(registry, health)
     client = Mistaken()
-    pipeline = Pipeline(registry, RoundRobin(), client, health)
+    pipeline = Pipeline(
+        registry,
+        build_planner("round_robin", "round_robin", "never", Random(0)),
+        client,
+        health,
+    )
     door = Observed(pipeline, metrics, "m", PoolingPipeline(pipeline, client))
     with pytest.raises(ZeroDivisionError):
         _ = [event async for event in door.stream(REQUEST)]
@@ -112,3 +118,14 @@ async def test_a_mistake_of_ours_is_no_client_that_left(
     assert b'answers_total{finish="failed"} 4.0' in metrics.render()
     assert metrics.requests_in_flight == 0
     assert "finish=failed" in caplog.text
+
+
+def test_an_estimate_is_compared_with_what_came_of_it() -> None:
+    story = Story(REQUEST, 1.0)
+    story.planned(P0, D0, 2.0, (0.5, 4.0))
+    story.told(TokenEvent((1,)), 3.0)
+    assert not list(story.off)  # no end so far
+    story.told(TokenEvent((2,), FinishReason.LENGTH), 4.0)
+    assert list(story.off) == [("first_token", 2.0), ("finish", 0.5)]
+    story.planned(P0, D0, 5.0, (1.0, 1.0))
+    assert not list(story.off)  # another try

@@ -1,0 +1,86 @@
+"""Which nodes fit which, kind by kind: a thousand nodes are of a few kinds only."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from discovery.registration import Registration, Role
+from discovery.roster import Member, Roster
+
+MOST_COMPARED = 4096
+Model = tuple[str | None, str | None]
+"""What nodes serve: a model's first name, and its fingerprint."""
+Kind = tuple[Model, tuple[Any, ...] | None]
+"""Model and layout: nodes of one kind fit the same others."""
+
+
+class Fitting(Member, Protocol):
+    """What has to be known of a node to find others that fit it."""
+
+    @property
+    def registration(self) -> Registration:
+        """What it said last."""
+
+    @property
+    def role(self) -> Role:
+        """Prefill or decode."""
+
+    @property
+    def model(self) -> Model:
+        """What it serves."""
+
+
+N = TypeVar("N", bound=Fitting)
+
+
+@dataclass(slots=True)
+class Kinds(Generic[N]):
+    """Rosters of nodes that are alike; `fits` is asked once for two kinds."""
+
+    fits: Callable[[N, N], bool]
+    _rosters: dict[tuple[Role, Kind], Roster[N]] = field(default_factory=dict)
+    _known: dict[tuple[Kind, Kind], bool] = field(default_factory=dict)
+
+    def put(self, address: str, node: N) -> None:
+        """Take it in, or its latest word."""
+        self._rosters.setdefault((node.role, kind_of(node)), Roster()).put(address, node)
+
+    def drop(self, address: str, node: N) -> None:
+        """Take it out."""
+        key = node.role, kind_of(node)
+        if roster := self._rosters.get(key):
+            roster.drop(address, node)
+            if not len(roster):
+                del self._rosters[key]
+
+    def fitting(self, node: N) -> Iterator[Roster[N]]:
+        """Nodes of the other role that fit it."""
+        kind = kind_of(node)
+        for (role, other), roster in self._rosters.items():
+            if role is not node.role and self._fit(kind, other, node, roster):
+                yield roster
+
+    def paired(self, role: Role, model: Model | None, since: float) -> Iterator[Roster[N]]:
+        """Nodes of a role, and of a model, that somebody fits who was heard of since then."""
+        for (its_role, (its_model, _)), roster in self._rosters.items():
+            if its_role is not role or model not in (None, its_model):
+                continue
+            if any(other.living(since) for other in self.fitting(roster.first)):
+                yield roster
+
+    def _fit(self, kind: Kind, other: Kind, node: N, roster: Roster[N]) -> bool:
+        if (found := self._known.get((kind, other))) is None:
+            found = self._known[kind, other] = self.fits(roster.first, node)
+            while len(self._known) > MOST_COMPARED:
+                del self._known[next(iter(self._known))]
+        return found
+
+
+def kind_of(node: Fitting) -> Kind:
+    """Its layout is flat; lists in it become tuples."""
+    if (said := node.registration.kv_layout) is None:
+        return node.model, None
+    plain = (str, int, float, type(None))
+    layout = sorted(said.items(), key=lambda entry: str(entry[0]))
+    fixed = ((key, one if isinstance(one, plain) else tuple(one)) for key, one in layout)
+    return node.model, tuple(fixed)

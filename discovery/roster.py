@@ -1,0 +1,73 @@
+"""Nodes in the order of their ids, kept so that asking for the living ones costs nothing."""
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from math import inf
+from typing import Generic, Protocol, TypeVar
+
+
+class Member(Protocol):
+    """What a roster has to know of a node."""
+
+    @property
+    def node_id(self) -> str:
+        """What it is ordered by."""
+
+    @property
+    def heard_at(self) -> float:
+        """When it gave its last sign of life."""
+
+
+M = TypeVar("M", bound=Member)
+
+
+@dataclass(slots=True)
+class Roster(Generic[M]):
+    """One member for each address. A heartbeat costs a search, not a sort of all.
+
+    Who was silent for too long is looked for only once somebody may have been: `_since` is a
+    time before which nobody here was heard of last.
+    """
+
+    _keys: list[tuple[str, str]] = field(default_factory=list)
+    _members: list[M] = field(default_factory=list)
+    _since: float = inf
+    _told: tuple[M, ...] | None = None
+
+    def __len__(self) -> int:
+        """How many there are, silent or not."""
+        return len(self._members)
+
+    @property
+    def first(self) -> M:
+        """The first in order; there has to be one."""
+        return self._members[0]
+
+    def put(self, address: str, member: M) -> None:
+        """Take it in, or its latest word."""
+        key = member.node_id, address
+        at = bisect_left(self._keys, key)
+        if at < len(self._keys) and self._keys[at] == key:
+            self._members[at] = member
+        else:
+            self._keys.insert(at, key)
+            self._members.insert(at, member)
+        self._since, self._told = min(self._since, member.heard_at), None
+
+    def drop(self, address: str, member: M) -> None:
+        """Take it out, if it is here."""
+        key = member.node_id, address
+        at = bisect_left(self._keys, key)
+        if at < len(self._keys) and self._keys[at] == key:
+            del self._keys[at], self._members[at]
+            self._told = None
+
+    def living(self, since: float) -> tuple[M, ...]:
+        """Those that were heard of at `since` or later."""
+        if self._since < since:
+            self._since = min((one.heard_at for one in self._members), default=inf)
+        if self._since < since:
+            return tuple(one for one in self._members if one.heard_at >= since)
+        if self._told is None:
+            self._told = tuple(self._members)
+        return self._told

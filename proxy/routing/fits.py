@@ -1,0 +1,78 @@
+"""A straight line through what was measured, kept up to date with every new point."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+FORGETTING = 0.97  # of the weight of all before, at each new point: the last 30 or so count
+OUTLIER = 4.0  # times the usual error; what is further off counts as so far
+FIRST_SPREAD = 0.5  # of the value itself
+LEAST = 1e-6
+SPREAD_WEIGHT = 0.1
+NOISE = 0.1  # what points are off by anyhow: so much a single one may be trusted
+
+
+@dataclass(slots=True)
+class Fit:
+    """`y = w · x`, by recursive least squares with forgetting (Ljung), errors relative to y.
+
+    Robust after Huber: a point far off moves the line no further than one at the edge of what
+    is usual. If such points go on coming, the usual error grows, and the line follows. `sure`
+    is the variance that each weight begins with, relative to itself.
+    """
+
+    weights: list[float]
+    sure: float = 1.0
+    count: int = 0
+    _spread: float = FIRST_SPREAD
+    _variance: list[list[float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin with weights that are independent of one another."""
+        if not self._variance:
+            size = len(self.weights)
+            self._variance = [[0.0] * size for _ in range(size)]
+            for at, weight in enumerate(self.weights):
+                self._variance[at][at] = self.sure * max(weight, LEAST) ** 2
+
+    def at(self, x: Sequence[float]) -> float:
+        """What y is to be expected; never less than nothing."""
+        return max(0.0, sum(w * one for w, one in zip(self.weights, x, strict=True)))
+
+    def learn(self, x: Sequence[float], y: float) -> None:
+        """One more point."""
+        expected = self.at(x)
+        scale = 1.0 / max(expected, y * 0.1, LEAST)
+        scaled = [one * scale for one in x]
+        error = (y - expected) * scale
+        clipped = max(-OUTLIER * self._spread, min(OUTLIER * self._spread, error))
+        bounded = min(abs(error), 2 * OUTLIER * self._spread)
+        self._spread += SPREAD_WEIGHT * (max(bounded, 0.01) - self._spread)
+        self._move(scaled, clipped)
+        self.count += 1
+
+    def _move(self, x: Sequence[float], error: float) -> None:
+        size = range(len(x))
+        turned = [sum(self._variance[i][j] * x[j] for j in size) for i in size]
+        bottom = FORGETTING * NOISE**2 + sum(x[i] * turned[i] for i in size)
+        for i in size:
+            self.weights[i] = max(0.0, self.weights[i] + turned[i] * error / bottom)
+            for j in size:
+                less = self._variance[i][j] - turned[i] * turned[j] / bottom
+                self._variance[i][j] = less
+        self._forget()
+
+    def _forget(self) -> None:
+        """What is old weighs less, but no weight gets less sure than it was at first."""
+        size = range(len(self.weights))
+        for i in size:
+            for j in size:
+                self._variance[i][j] /= FORGETTING
+        widest = max(self._variance[i][i] / max(self.weights[i], LEAST) ** 2 for i in size)
+        if widest > self.sure:
+            for i in size:
+                for j in size:
+                    self._variance[i][j] *= FORGETTING
+
+    def like(self, sure: float) -> "Fit":
+        """Another that begins here."""
+        return Fit(list(self.weights), sure, 0, self._spread)

@@ -1,0 +1,63 @@
+"""What is asked of a policy, and what it answers with."""
+
+from dataclasses import dataclass
+
+from discovery.registry import Node
+from engine.request import Request
+from proxy.routing.names import Names, names_of
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Seconds from the plan to the first token, and to the last, as they are foretold."""
+
+    first_token_s: float
+    finish_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who runs the prompt and who the rest; without a prefill node, decode does both."""
+
+    prefill: Node | None
+    decode: Node
+    estimate: Estimate | None = None
+
+    @property
+    def first(self) -> Node:
+        """The node whose leg is opened first."""
+        return self.prefill or self.decode
+
+    @property
+    def pair(self) -> tuple[str, str] | None:
+        """The ids of both."""
+        return (self.prefill.node_id, self.decode.node_id) if self.prefill else None
+
+    @property
+    def foretold(self) -> tuple[float, float] | None:
+        """Seconds to the first token and to the last."""
+        found = self.estimate
+        return (found.first_token_s, found.finish_s) if found else None
+
+    def peer_of(self, node: Node) -> Node:
+        """The node at the other end of this node's KV transfer."""
+        return self.prefill if self.prefill and node is self.decode else self.decode
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request as a plan sees it, at one moment."""
+
+    request: Request
+    now: float
+    names: Names = ()
+
+    @classmethod
+    def of(cls, request: Request, now: float) -> "Ask":
+        """With the names of its tokens."""
+        return cls(request, now, names_of(request.cache_salt, request.tokens))
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the prompt, and of what was generated before."""
+        return len(self.request.prompt) + len(self.request.generated)

@@ -1,0 +1,73 @@
+"""Each request's plan: made by policies, carried out as a flight."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from discovery.registry import Node
+from proxy.config import LocalPrefill
+from proxy.routing.flight import Books, Flight
+from proxy.routing.plan import Ask, Plan
+from proxy.routing.planned import Partners, Planned
+from proxy.routing.policies import Policy
+from proxy.routing.siblings import Siblings
+
+
+class Plans(Protocol):
+    """Whoever makes plans. Nothing of it waits."""
+
+    def plan(self, ask: Ask, decodes: Sequence[Node], partners: Partners) -> Plan:
+        """For one try. `decodes` is not empty; `partners` are the prefill nodes that fit."""
+
+    def choose(self, nodes: Sequence[Node], ask: Ask, partner: Node | None) -> Node:
+        """One node of a role: for a prompt alone, or in another's place beside `partner`."""
+
+    def depart(self, plan: Plan, ask: Ask) -> Flight:
+        """It is carried out from now on, until it lands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Decode's node first, as it works longest, then one of the prefill nodes that fit it;
+    both at once where `judge` is the policy of both.
+
+    `local` says whether a decode node runs a prompt itself although a prefill node is ready:
+    `auto` where `judge` finds it cheaper. Without a prefill node it always does.
+    """
+
+    prefill: Policy
+    decode: Policy
+    judge: Planned
+    books: Books
+    local: LocalPrefill = "never"
+    siblings: Siblings = field(default_factory=Siblings)
+
+    def plan(self, ask: Ask, decodes: Sequence[Node], partners: Partners) -> Plan:
+        """See Plans."""
+        plan = self.siblings.plan(ask.request, decodes, partners)
+        if plan is None:
+            plan = self._plan(ask, decodes, partners)
+        self.siblings.remember(ask.request, plan)
+        return plan
+
+    def choose(self, nodes: Sequence[Node], ask: Ask, partner: Node | None) -> Node:
+        """See Plans."""
+        policy = self.prefill if partner is None else self.decode
+        return policy.choose(nodes, ask, partner)
+
+    def depart(self, plan: Plan, ask: Ask) -> Flight:
+        """See Plans."""
+        return Flight(self.books, plan, ask)
+
+    def _plan(self, ask: Ask, decodes: Sequence[Node], partners: Partners) -> Plan:
+        if self.prefill is self.decode is self.judge and self.local != "always":
+            return self.judge.plan(decodes, partners, ask, local=self.local == "auto")
+        decode = self.decode.choose(decodes, ask, None)
+        end = self.judge.end(decode, ask)
+        alone_s, alone = self.judge.alone(end, ask)
+        prefills = () if self.local == "always" else partners(decode)
+        if not prefills:
+            return alone
+        prefill = self.prefill.choose(prefills, ask, decode)
+        pair_s, pair = self.judge.pair(prefill, decode, ask)
+        return alone if self.local == "auto" and alone_s < pair_s else pair

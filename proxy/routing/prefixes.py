@@ -1,0 +1,174 @@
+"""Which node has computed, or was sent, which tokens.
+
+Each node's cache is imagined as a list of names (proxy/routing/names.py), the latest last, as
+long as its KV memory by its own account. A node that says it had less of a prompt than we
+thought has forgotten what was used longer ago than that, too: so we learn what it keeps.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from discovery.registry import Node
+from proxy.routing.names import STRIDE, Names
+
+MOST_NAMES = 1 << 20  # of all nodes together
+LEAST_NAMES = 256  # of one node
+MOST_NODES = 4096
+USUAL_BLOCK = 16  # tokens
+
+
+@dataclass(slots=True)
+class _Cache:
+    """One start of one node."""
+
+    address: str
+    names: OrderedDict[bytes, int] = field(default_factory=OrderedDict)  # name: last use
+    pending: set[int] = field(default_factory=set)  # uses of which the prompt is not run yet
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One prompt at one node, of whose names the first `thought` were believed to be there.
+
+    `known_use` is when the last of those was used there before; 0: it may not be there yet.
+    """
+
+    prefixes: "Prefixes"
+    node_id: str
+    names: Names
+    thought: int
+    known_use: int
+    use: int
+
+    @property
+    def cached_tokens(self) -> int:
+        """So much of it was believed to be there."""
+        return self.thought * STRIDE
+
+    def computed(self, cached_tokens: int | None) -> None:
+        """It was run, and so much of it had been there."""
+        self.prefixes.computed(self)
+        if cached_tokens is not None and cached_tokens < self.cached_tokens:
+            self.prefixes.had_less(self)
+
+    def take_back(self) -> None:
+        """It was not run after all."""
+        self.prefixes.take_back(self)
+
+
+@dataclass(slots=True)
+class Prefixes:
+    """What all nodes' caches are thought to hold; bounded by `most` names."""
+
+    most: int = MOST_NAMES
+    _caches: OrderedDict[str, _Cache] = field(default_factory=OrderedDict)
+    _at: dict[str, str] = field(default_factory=dict)  # the node at an address
+    _holders: dict[bytes, dict[str, None]] = field(default_factory=dict)
+    _uses: int = 0
+
+    def __len__(self) -> int:
+        """How many names are known, once for each node."""
+        return sum(len(cache.names) for cache in self._caches.values())
+
+    def cached(self, node: Node, names: Names) -> int:
+        """So many tokens of a prompt with these names the node is thought to have."""
+        cache = self._caches.get(node.node_id)
+        if cache is None or not names or names[0] not in cache.names:
+            return 0
+        low, high = (
+            1,
+            len(names),
+        )  # the first `low` are there; a prefix of what is there is, too
+        while low < high:
+            middle = (low + high + 1) // 2
+            if names[middle - 1] in cache.names:
+                low = middle
+            else:
+                high = middle - 1
+        return low * STRIDE
+
+    def holders(self, names: Names, most: int) -> list[str]:
+        """Ids of nodes that have something of it, who has most first; about `most` of them."""
+        found = dict[str, None]()
+        for name in reversed(names):
+            if len(found) >= most:
+                break
+            for node_id in self._holders.get(name, ()):
+                found[node_id] = None
+                if len(found) >= most:
+                    break
+        return list(found)
+
+    def send(self, node: Node, names: Names) -> "Sent":
+        """It is going to have these."""
+        cache = self._cache(node)
+        thought = self.cached(node, names) // STRIDE
+        last_use = cache.names[names[thought - 1]] if thought else 0
+        self._uses += 1
+        for name in reversed(names):  # the end of a prompt is forgotten before its beginning
+            cache.names[name] = self._uses
+            cache.names.move_to_end(name)
+        for name in names[thought:]:
+            self._holders.setdefault(name, {})[node.node_id] = None
+        known_use = 0 if last_use in cache.pending else last_use
+        cache.pending.add(self._uses)
+        self._shorten(cache, node)
+        return Sent(self, node.node_id, names, thought, known_use, self._uses)
+
+    def computed(self, sent: "Sent") -> None:
+        """The prompt was run."""
+        if cache := self._caches.get(sent.node_id):
+            cache.pending.discard(sent.use)
+
+    def had_less(self, sent: "Sent") -> None:
+        """What it was thought to have was not there, so nothing that was used before it is."""
+        cache = self._caches.get(sent.node_id)
+        while cache and cache.names and next(iter(cache.names.values())) <= sent.known_use:
+            self._unhold(sent.node_id, cache.names.popitem(last=False)[0])
+
+    def take_back(self, sent: "Sent") -> None:
+        """The prompt was never run there."""
+        if cache := self._caches.get(sent.node_id):
+            cache.pending.discard(sent.use)
+            for name in sent.names[sent.thought :]:
+                if cache.names.get(name) == sent.use:
+                    del cache.names[name]
+                    self._unhold(sent.node_id, name)
+
+    def _cache(self, node: Node) -> _Cache:
+        address = node.registration.http_address
+        if (before := self._at.get(address)) not in (None, node.node_id):
+            self._drop(before or "")  # another start: its memory is empty
+        if (cache := self._caches.get(node.node_id)) is None:
+            cache = self._caches[node.node_id] = _Cache(address)
+            self._at[address] = node.node_id
+            while len(self._caches) > MOST_NODES:
+                self._drop(next(iter(self._caches)))
+        self._caches.move_to_end(node.node_id)
+        return cache
+
+    def _shorten(self, cache: _Cache, node: Node) -> None:
+        most = max(LEAST_NAMES, self.most // len(self._caches))
+        if total := node.load.total_blocks:
+            most = min(most, 1 + total * block_tokens(node) // STRIDE)
+        while len(cache.names) > most:
+            self._unhold(node.node_id, cache.names.popitem(last=False)[0])
+
+    def _drop(self, node_id: str) -> None:
+        if cache := self._caches.pop(node_id, None):
+            for name in cache.names:
+                self._unhold(node_id, name)
+            if self._at.get(cache.address) == node_id:
+                del self._at[cache.address]
+
+    def _unhold(self, node_id: str, name: bytes) -> None:
+        holders = self._holders[name]
+        del holders[node_id]
+        if not holders:
+            del self._holders[name]
+
+
+def block_tokens(node: Node) -> int:
+    """Tokens of one of its blocks."""
+    size = (node.registration.kv_layout or {}).get("block_size")
+    return size if isinstance(size, int) and size > 0 else USUAL_BLOCK

@@ -1,0 +1,32 @@
+"""A few of many nodes, so that a decision costs the same among a thousand as among ten."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from random import Random
+
+from discovery.registry import Node
+
+MOST_LOOKED_AT = 8
+
+
+def some_of(
+    nodes: Sequence[Node], wanted: Iterable[str], chance: Random, most: int = MOST_LOOKED_AT
+) -> Sequence[Node]:
+    """Those with a `wanted` id, and others that are drawn, up to `most` of these; or all.
+
+    `nodes` are in order of their ids.
+    """
+    if len(nodes) <= most:
+        return nodes
+    found = {node.node_id: node for one in wanted if (node := _find(nodes, one))}
+    start, step = chance.random(), len(nodes) / most
+    for number in range(most):  # evenly spaced from anywhere: no two are the same
+        node = nodes[int((start + number) * step) % len(nodes)]
+        found.setdefault(node.node_id, node)
+    return tuple(found.values())
+
+
+def _find(nodes: Sequence[Node], node_id: str) -> Node | None:
+    at = bisect_left(nodes, node_id, key=attrgetter("node_id"))
+    return nodes[at] if at < len(nodes) and nodes[at].node_id == node_id else None
