@@ -97,6 +97,7 @@ class HandOver:
         if relay.lingers and relay.plan.prefill:
             relay.parted = True
             await self.legs.close(relay.plan.prefill)
+            self.story.closed(relay.plan.prefill, self.clock())
         if (failure := relay.missed) is None:
             return None
         assert relay.leg is not None

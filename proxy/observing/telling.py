@@ -122,8 +122,8 @@ def _of(mark: Mark, since: float) -> Json:
             return _event("failed", at, node=node, reason=reason)
         case Retried(node=node, cause=cause, reason=reason):
             return _event("retry", at, node=node, cause=cause, reason=reason)
-        case Ended(node=node):
-            return _event("taken", at, node=node)
+        case Ended(node=node, taken=taken):
+            return _event("taken" if taken else "closed", at, node=node)
     raise AssertionError(mark)
 
 

@@ -75,10 +75,11 @@ class Retried(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="retry
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="ended"):
-    """A prefill leg is over: its KV was taken."""
+    """A prefill leg is over: its KV was taken, or we closed it, as decode went on without."""
 
     at: float
     node: str
+    taken: bool = True
 
 
 Mark = Planned | Called | Ticketed | Staged | Prompted | Failed | Retried | Ended

@@ -74,6 +74,7 @@ class Story:
     stages: dict[str, float] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
     unmarked: int = 0  # more than fit
+    _ticketed: bool = False  # in this try: a ticket comes again with the token
 
     def told(self, event: TokenEvent, now: float) -> None:
         """The client gets its first tokens, or its last."""
@@ -89,7 +90,7 @@ class Story:
         self.tries, self.foretold = self.tries + 1, foretold
         if self.planned_at is None:
             self.planned_at = now
-        self.prefill, self.decode = prefill, decode
+        self.prefill, self.decode, self._ticketed = prefill, decode, False
         self._mark(Planned(now, _address(prefill) if prefill else None, _address(decode)))
 
     def called(self, node: Node, leg: Leg, now: float) -> Leg:
@@ -114,7 +115,8 @@ class Story:
                     self.cached_tokens, self.fetched_tokens = cached, fetched
                 self.prompted = True
                 self._mark(Prompted(now, address, cached, fetched))
-            case TicketEvent():
+            case TicketEvent() if not self._ticketed:
+                self._ticketed = True
                 self._mark(Ticketed(now, address))
             case EndEvent():
                 self._mark(Ended(now, address))
@@ -122,6 +124,10 @@ class Story:
                 self._mark(Failed(now, address, reason[:LONGEST_REASON]))
             case NodeFailed():
                 self._mark(Failed(now, address, str(news)[:LONGEST_REASON]))
+
+    def closed(self, node: Node, now: float) -> None:
+        """We want to hear no more of a prefill leg."""
+        self._mark(Ended(now, _address(node), taken=False))
 
     def retried(self, failure: NodeFailed | ProxyExhausted, now: float) -> None:
         """So there is another try, unless it was the last."""
