@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 TESTS := tests/house tests/unit tests/contract
 
-.PHONY: serve demo check test soak fmt bench clean
+.PHONY: serve demo check test soak chaos fmt bench clean
 
 serve: $(INSTALLED)  ## a cluster with the bundled model on this machine, until Ctrl-C
 	$(BIN)/pdserve up $(ARGS)
@@ -25,6 +25,9 @@ test: check  ## check, then whole clusters: in one process, and of real processe
 
 soak: $(INSTALLED)  ## a thousand requests in five minutes, while nodes and links are hurt
 	$(BIN)/python -m tests.soak $(ARGS)
+
+chaos: $(INSTALLED)  ## three minutes in which nodes and proxy workers die, and clients come at a rate
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 fmt: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -3,9 +3,10 @@
 import asyncio
 import json
 import random
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -13,6 +14,7 @@ import aiohttp
 from tests.e2e.cluster import MODEL
 from tests.soak.questions import Question
 
+HERE = "127.0.0.1"
 PATIENCE_S = 120.0
 LEAVING = 0.08  # of all clients
 LONGEST_STAY, LONGEST_STAY_S = 30, 0.8
@@ -40,6 +42,17 @@ class Clients:
     chance: random.Random
     seats: asyncio.Semaphore
     told: dict[int, Told] = field(default_factory=dict)
+    ports: dict[int, int] = field(default_factory=dict)  # of connections of their own
+
+    async def ask_alone(self, question: Question, *, leaves: bool | None = None) -> None:
+        """The same over a connection of its own, from a port that is known."""
+        own = socket.socket()
+        own.setblocking(False)
+        own.bind((HERE, 0))
+        self.ports[question.number] = own.getsockname()[1]
+        connector = aiohttp.TCPConnector(socket_factory=lambda _: own)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            await replace(self, session=session).ask(question, leaves=leaves)
 
     async def ask(self, question: Question, *, leaves: bool | None = None) -> None:
         """One call; what came of it is in `told`."""

@@ -9,12 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import aiohttp
-
-from tests.e2e.cluster import USED, Running, read_metric, running
+from tests.e2e.cluster import Running, running
 from tests.soak.clients import Clients
 from tests.soak.mischief import Mischief
-from tests.soak.questions import Judge, Question, answers, questions
+from tests.soak.questions import Question, answers, questions
+from tests.soak.verdict import Verdict, blocks_used
 from tests.soak.victims import Victim
 from tests.soak.wires import Wires
 
@@ -23,7 +22,6 @@ TRUCES = 8
 FEWEST = 40  # requests between two of them
 LEAVERS = 6
 FOLLOW_S = LOOK_AGAIN_S = 0.1
-ANSWER_S = 0.5
 ASKING = 0.7  # of the time there is
 HANDS = 2  # that do mischief at the same time
 OPTIONS = {"kv_connector": "tcp", "kv_checksum": "full", "drain_timeout_s": 2.0}
@@ -31,38 +29,6 @@ FLAGS = (
     *("--dtype", "float32", "--threads", "1", "--device", "cpu"),
     *("--kv-connector", "tcp", "--kv-checksum", "full", "--drain-timeout-s", "2"),
 )
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What has come of it; `is_good` is what the exit status says."""
-
-    asked: int
-    left: int = 0
-    failed: list[str] = field(default_factory=list)
-    differing: list[str] = field(default_factory=list)
-    leaked: list[str] = field(default_factory=list)
-    tracebacks: list[str] = field(default_factory=list)
-    excused: int = 0
-    seconds: float = 0.0
-    done: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def is_good(self) -> bool:
-        """Nothing failed, differed, leaked, or was not expected."""
-        return not (self.failed or self.differing or self.leaked or self.tracebacks)
-
-    def show(self) -> str:
-        """All of it, for somebody who reads."""
-        lines = [
-            f"{self.asked} requests in {self.seconds:.0f} s, {self.left} of them left early",
-            *(f"  {name}: {count}" for name, count in sorted(self.done.items())),
-        ]
-        for name in ("failed", "differing", "leaked", "tracebacks"):
-            found: list[str] = getattr(self, name)
-            lines += [f"{name}: {len(found)}", *(f"  {one}" for one in found[:20])]
-        lines.append(f"excused ties: {self.excused}")
-        return "\n".join([*lines, "good" if self.is_good else "NOT GOOD"])
 
 
 @dataclass(slots=True)
@@ -95,7 +61,8 @@ class Soak:
                 self.verdict.done += Counter(restarts=sum(v.starts for v in mischief.victims))
             self.lines += cluster.lines
         self.verdict.seconds = time.monotonic() - begun
-        self._judge(asked, expected, clients)
+        self.verdict.judge(self.folder, asked, expected, clients.told)
+        self.verdict.read(self.lines)
         return self.verdict
 
     @asynccontextmanager
@@ -163,29 +130,11 @@ class Soak:
         """Who does not answer at all is no living node."""
         used, until = {"nobody was asked": 1.0}, time.monotonic() + BACK_S
         while any(used.values()) and time.monotonic() < until:
-            used = await _blocks_used(cluster)
+            addresses = [node["http_address"] for node in await cluster.nodes()]
+            used = await blocks_used(cluster.session, addresses)
             await asyncio.sleep(LOOK_AGAIN_S)
         if any(used.values()):
             self.verdict.leaked.append(f"after {number} requests: {used}")
-
-    def _judge(
-        self, asked: Sequence[Question], expected: list[list[list[int]]], clients: Clients
-    ) -> None:
-        judge, verdict = Judge(self.folder), self.verdict
-        for question, wanted in zip(asked, expected, strict=True):
-            told = clients.told.get(question.number)
-            if told is None:
-                continue
-            verdict.left += told.left
-            if told.failure is not None:
-                verdict.failed.append(f"{question.number}: {told.failure}")
-                continue
-            for index, (one, said) in enumerate(zip(wanted, told.choices, strict=True)):
-                fair = one[: len(said)] if told.left else one
-                if judge.differs(question, fair, said):
-                    verdict.differing.append(f"{question.number}.{index}: {fair} is {said}")
-        verdict.excused = judge.excused
-        verdict.tracebacks = [line for line in self.lines if "Traceback" in line]
 
 
 async def follow(wires: Wires, victims: Sequence[Victim]) -> None:
@@ -193,19 +142,3 @@ async def follow(wires: Wires, victims: Sequence[Victim]) -> None:
     while True:
         await wires.listen({pid for victim in victims for pid in victim.pids()})
         await asyncio.sleep(FOLLOW_S)
-
-
-async def _blocks_used(cluster: Running) -> dict[str, float]:
-    """By every node that the proxy knows and that answers."""
-    addresses = [node["http_address"] for node in await cluster.nodes()]
-    answers = await asyncio.gather(*(_used(cluster, address) for address in addresses))
-    return {at: used for at, used in zip(addresses, answers, strict=True) if used is not None}
-
-
-async def _used(cluster: Running, address: str) -> float | None:
-    patience = aiohttp.ClientTimeout(total=ANSWER_S)
-    try:
-        async with cluster.session.get(f"http://{address}/metrics", timeout=patience) as said:
-            return read_metric(await said.text(), USED)
-    except (aiohttp.ClientError, TimeoutError):
-        return None

@@ -22,7 +22,10 @@ READY_S = 60.0
 
 @dataclass(slots=True)
 class Victim:
-    """One node behind the wires; `run` starts it again whenever it has ended."""
+    """One node; `run` starts it again whenever it has ended.
+
+    By default it is behind the wires.
+    """
 
     name: str
     role: str
@@ -30,6 +33,7 @@ class Victim:
     discovery: str
     show: Callable[[str, str], None]
     options: Sequence[str]
+    advertise: str = FRONT
     starts: int = 0
     stopped: set[int] = field(default_factory=set)
     child: Child | None = None
@@ -87,7 +91,7 @@ class Victim:
             return [
                 *(sys.executable, "-m", f"{self.role}_node", "--model", str(self.folder)),
                 *("--served-model-name", MODEL, "--proxy", self.discovery),
-                *("--port", "0", "--kv-port", "0", "--advertise-host", FRONT),
+                *("--port", "0", "--kv-port", "0", "--advertise-host", self.advertise),
                 *self.options,
             ]
 

@@ -137,7 +137,7 @@ class Wires:
 
 def listening_ports(pids: Iterable[int]) -> set[int]:
     """The ports on which these processes listen at BEHIND."""
-    inodes = {inode for pid in pids for inode in _sockets(pid)}
+    inodes = {inode for pid in pids for inode in sockets_of(pid)}
     found = set[int]()
     for table in ("tcp", "tcp6"):  # ZeroMQ listens by the latter
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -148,7 +148,8 @@ def listening_ports(pids: Iterable[int]) -> set[int]:
     return found
 
 
-def _sockets(pid: int) -> list[str]:
+def sockets_of(pid: int) -> list[str]:
+    """The inodes of all that a process has open, as /proc/net has them."""
     try:
         files = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
