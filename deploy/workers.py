@@ -9,6 +9,7 @@ die of; if it does, its workers end, and whoever started it starts all of it ane
 import asyncio
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing, closing
@@ -105,6 +106,7 @@ class Parent:
         """Until a signal to stop; the second one ends all at once."""
         for number in STOP_SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, self._told_to_stop)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._told_to_read)
         async with asyncio.TaskGroup() as tasks:
             helpers = [tasks.create_task(self.hub.run())]
             helpers.append(tasks.create_task(self._let_in(tasks)))
@@ -123,6 +125,13 @@ class Parent:
             logger.info("stopping: running streams have %g s", self.config.drain_timeout_s)
         self._stop.set()
 
+    def _told_to_read(self) -> None:
+        """Files of keys and certificates are the workers' to read."""
+        for worker in self.workers:
+            process = worker.process if worker.ready.done() else None
+            if process is not None and process.returncode is None:
+                process.send_signal(signal.SIGHUP)
+
     async def _let_in(self, tasks: asyncio.TaskGroup) -> None:
         async with aclosing(self.entrance.comers()) as comers:
             async for number, connection in comers:
@@ -138,9 +147,10 @@ class Parent:
 
     async def _say_ready(self, told: Told) -> None:
         await asyncio.gather(*(worker.ready for worker in self.workers))
+        url = f"{'https' if self.config.ssl_certfile else 'http'}://{told.address}"
         logger.info(
-            "ready on http://%s with %d workers (nodes register at %s)",
-            *(told.address, len(self.workers), told.discovery),
+            "ready on %s with %d workers (nodes register at %s)",
+            *(url, len(self.workers), told.discovery),
         )
         if self.config.supervisor_fd is not None:
             fd = self.config.supervisor_fd

@@ -1,5 +1,6 @@
 """The proxy's routes: OpenAI's over the pipeline, and a few about the cluster itself."""
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +12,12 @@ from quart import Quart, Response, request
 from api.errors import ApiError, body_of
 from api.routes import LARGEST_BODY, openai_routes
 from api.served import Models
-from proxy.admin.guard import Guard
+from proxy.admin.audit import audit_line
+from proxy.admin.guard import NOBODY, Guard, is_for_admins
 from proxy.admin.operating import Operator
 from proxy.admin.routes import AdminRoutes
 from proxy.admin.status import cluster_status, health
-from proxy.admission.gate import AdmissionGate, GatedEmbedder
+from proxy.admission.gate import AdmissionGate, GatedEmbedder, caller
 from proxy.nodes.instances import Instances
 from proxy.nodes.orders import Orders
 from proxy.observing.exchanges import WANTED, Exchanges
@@ -27,6 +29,8 @@ from proxy.workers.told import Told
 
 JSON = "application/json"
 COUNTED = ("/v1/", "/v2/", "/pooling", "/score", "/classify", "/rerank")
+
+logger = logging.getLogger("proxy.audit")
 
 
 def create_app(
@@ -52,7 +56,7 @@ def create_app(
     told.offer_timelines(lambda name, owner: _timeline(door.kept, name, owner))
     _tell_timelines(app, told, guard)
     orders = Orders(instances.session, instances.cluster_key)
-    operator = Operator(door.pipeline.registry, orders, clock)
+    operator = Operator(door.pipeline.registry, orders, instances.siblings, clock)
     app.register_blueprint(AdminRoutes(instances, operator, told.status).blueprint())
     return app
 
@@ -62,10 +66,10 @@ def _watch(app: Quart, door: Observed, guard: Guard, exchanges: Exchanges) -> No
 
     @app.before_request
     async def enter() -> None:
-        headers = request.headers
-        guard.check(request.path, headers.get("Authorization"), headers.get("X-API-Key"))
+        keys = request.headers.get("Authorization"), request.headers.get("X-API-Key")
+        caller.set(who := guard.check(request.path, *keys))
         if exchange := current.get():
-            exchange.owner = guard.owner(headers.get("Authorization"))
+            exchange.owner = "" if who is NOBODY else who.name
 
     @app.after_request
     async def leave(response: Response) -> Response:
@@ -73,6 +77,11 @@ def _watch(app: Quart, door: Observed, guard: Guard, exchanges: Exchanges) -> No
             rule = request.url_rule.rule if request.url_rule else "unknown"
             door.metrics.answered(rule, response.status_code)
             exchanges.answered(response, request.headers.get(WANTED))
+        if is_for_admins(request.path):
+            call = f"{request.method} {request.path}"
+            answer = await response.get_data(as_text=False)
+            said = call, response.status_code, answer
+            logger.info("%s", audit_line(caller.get().name, request.remote_addr, *said))
         return response
 
     @app.errorhandler(ApiError)

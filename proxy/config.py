@@ -58,6 +58,18 @@ class ProxyConfig:
     api_key: tuple[str, ...] = ()
     """Keys of clients, any of which opens the door; without one it is open."""
 
+    api_key_file: str | None = None
+    """A file of keys with names and limits, TOML or JSON; with one, clients need a key."""
+
+    ssl_certfile: str | None = None
+    """The proxy's certificate, PEM; with one, clients come by HTTPS."""
+
+    ssl_keyfile: str | None = None
+    """Its key; by default it is in the same file."""
+
+    ssl_ca_certs: str | None = None
+    """Who has to have signed a client's certificate; by default clients need none."""
+
     cluster_key: str | None = None
     """A secret of the whole cluster: only nodes that sign with it are listened to."""
 
@@ -153,6 +165,9 @@ class ProxyConfig:
             if (value := getattr(self, name)) is not None:
                 at_least(least, name, value)
         not_empty(self)
+        for name in ("ssl_keyfile", "ssl_ca_certs"):
+            if getattr(self, name) is not None and self.ssl_certfile is None:
+                raise ValueError(f"--{name.replace('_', '-')} goes with --ssl-certfile only")
 
     @property
     def limits(self) -> Limits:

@@ -25,6 +25,7 @@ from discovery.registration import Role
 from discovery.registry import Registry
 from engine.grammars.checking import GrammarChecker
 from proxy.admin.guard import Guard
+from proxy.admin.secrets import MalformedSecrets, Secrets
 from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate
 from proxy.app import create_app
@@ -67,28 +68,31 @@ def run(config: ProxyConfig) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_serve(Place.find(config)))
-        except (OSError, zmq.ZMQError) as error:
+        except (OSError, MalformedSecrets, zmq.ZMQError) as error:
             raise SystemExit(f"the proxy ends: {error}") from error
 
 
 async def _serve(place: Place) -> None:
     config = place.config
     registry = Registry(differ=differ)
+    secrets = Secrets.of(config, parts=config.workers)
     async with AsyncExitStack() as stack:
         stack.enter_context(closing(place))
         place.listen(registry)
         session = await stack.enter_async_context(open_session())
         key = cluster_key(config)
         instances = Instances(session, registry, key, siblings=place.siblings)
-        client = HttpNodeClient(session, SILENCE_S, config.foreign_timeout_s)
         catalogue = _catalogue(config, registry, session)
         stack.enter_context(catalogue.grammars)
         gate = _gate(config, registry)
-        app = build(config, registry, client, instances, catalogue, gate)
-        server = _Server(_uvicorn(app, config), place.discovery, config.supervisor_fd)
+        app = build(config, instances, catalogue, gate, secrets.guard)
+        http = _uvicorn(app, config, secrets)
+        server = _Server(http, place.discovery, config.supervisor_fd)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        helpers = [place.hear(registry), instances.run(), gate.run(), catalogue.run()]
+        parts = instances, gate, catalogue, secrets.watch
+        helpers = [place.hear(registry), *(part.run() for part in parts)]
         running = [tasks.create_task(helper) for helper in helpers]
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, secrets.watch.tell)
         await server.serve(sockets=[place.door])
         for helper in running:
             helper.cancel()
@@ -96,13 +100,14 @@ async def _serve(place: Place) -> None:
 
 def build(
     config: ProxyConfig,
-    registry: Registry,
-    client: HttpNodeClient,
     instances: Instances,
     models: Catalogue,
     gate: AdmissionGate,
+    guard: Guard,
 ) -> Quart:
     """The app of these settings."""
+    registry = instances.registry
+    client = HttpNodeClient(instances.session, SILENCE_S, config.foreign_timeout_s)
     health = Health(registry)
     pipeline = Pipeline(
         registry,
@@ -118,7 +123,6 @@ def build(
     metrics = ProxyMetrics(registry, health)
     metrics.all.register(GateMetrics(gate))
     door = Observed(pipeline, metrics, config.names[0], pooling, kept, spans)
-    guard = Guard(config.api_key, config.admin_api_key)
     return create_app(door, models, instances, guard, gate)
 
 
@@ -140,7 +144,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         address = door_address((sockets or [])[0])
-        logger.info("ready on http://%s (nodes register at %s)", address, self.discovery)
+        url = f"{'https' if self.config.is_ssl else 'http'}://{address}"
+        logger.info("ready on %s (nodes register at %s)", url, self.discovery)
         if self.supervisor is not None:
             tell(self.supervisor, http_address=address, discovery_address=self.discovery)
 
@@ -150,9 +155,9 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _uvicorn(app: Quart, config: ProxyConfig) -> uvicorn.Config:
+def _uvicorn(app: Quart, config: ProxyConfig, secrets: Secrets) -> uvicorn.Config:
     expect_cuts()
-    return uvicorn.Config(
+    http = uvicorn.Config(
         app,
         http="httptools",
         ws="none",
@@ -161,7 +166,11 @@ def _uvicorn(app: Quart, config: ProxyConfig) -> uvicorn.Config:
         log_config=None,
         log_level="warning",
         timeout_graceful_shutdown=round(config.drain_timeout_s),
+        **(secrets.certificate.options if secrets.certificate else {}),
     )
+    http.load()
+    secrets.serve_with(http.ssl)
+    return http
 
 
 def _gate(config: ProxyConfig, registry: Registry) -> AdmissionGate:

@@ -1,17 +1,18 @@
-"""Who may call what. Pure; keys are compared in constant time, and never logged."""
+"""Who may call what. Pure; no key is ever logged or told."""
 
-import hmac
-from collections.abc import Sequence
-from dataclasses import dataclass
-from hashlib import blake2s
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from api.errors import ApiError
+from proxy.admin.keys import KeyRing
+from proxy.admission.limits import Caller
 
-OPEN_PATHS = frozenset({"/health", "/metrics"})
-ADMIN_PATHS = ("/instances/", "/instances")
+OPEN_PATHS = frozenset({"/health", "/healthcheck", "/liveness", "/readiness", "/metrics"})
+ADMIN_PATHS = ("/instances", "/workers")
+WATCHED_PATHS = frozenset({"/status", "/get_loads"})  # for clients, and for admins
 TIMELINES = "/requests/"  # admins may see all, clients their own
 BEARER = "bearer "
-OWNER_BYTES = 16
+NOBODY = Caller()
 
 
 class Unauthorized(ApiError):
@@ -21,59 +22,81 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """Not the administrator's key."""
+    """Not an administrator's key."""
 
     status = 403
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Guard:
-    """Without keys for clients the door is open; without one for admins theirs is shut."""
+    """Without keys for clients the door is open; without one for admins theirs is shut.
+
+    `listed` are those of a file, which may be replaced at any time; with a file clients need a
+    key, whatever is in it.
+    """
 
     api_keys: Sequence[str] = ()
     admin_key: str | None = None
+    listed: KeyRing | None = None
+    _given: KeyRing = field(init=False)
 
-    def check(self, path: str, authorization: str | None, admin: str | None) -> None:
-        """Raises Unauthorized or Forbidden."""
-        if path == ADMIN_PATHS[1] or path.startswith(ADMIN_PATHS[0]):
-            self._check_admin(admin)
-        elif path.startswith(TIMELINES):
-            self.sees(authorization, admin)
-        elif self.api_keys and path not in OPEN_PATHS:
-            self._check_client(authorization or "")
+    def __post_init__(self) -> None:
+        """What the settings say does not change."""
+        self._given = KeyRing.given(self.api_keys, self.admin_key)
+
+    def check(self, path: str, authorization: str | None, admin: str | None) -> Caller:
+        """Who it is; raises Unauthorized or Forbidden."""
+        if is_for_admins(path):
+            return self._check_admin(admin)
+        if path.startswith(TIMELINES) or path in WATCHED_PATHS:
+            return self._admin(admin) or self._check_client(authorization)
+        return NOBODY if path in OPEN_PATHS else self._check_client(authorization)
 
     def sees(self, authorization: str | None, admin: str | None) -> str | None:
         """Whose requests this one may look at; None: anybody's, as an admin, or where no client
         has a key. Raises Unauthorized.
         """
-        if not self.api_keys or self._is_admin(admin):
+        if not self._asks or self._admin(admin):
             return None
-        self._check_client(authorization or "")
-        return self.owner(authorization)
+        return self._check_client(authorization).name
 
-    def owner(self, authorization: str | None) -> str:
-        """A name for whoever has this key, which does not tell the key; "" without keys."""
-        if not self.api_keys:
-            return ""
-        key = (authorization or "")[len(BEARER) :].strip()
-        return blake2s(key.encode(), digest_size=OWNER_BYTES).hexdigest()
+    @property
+    def _asks(self) -> bool:
+        """Whether clients need a key."""
+        return bool(self.api_keys) or self.listed is not None
 
-    def _is_admin(self, given: str | None) -> bool:
-        return bool(given and self.admin_key and _same(given, self.admin_key))
+    @property
+    def _rings(self) -> Iterator[KeyRing]:
+        yield self._given
+        if self.listed is not None:
+            yield self.listed
 
-    def _check_admin(self, given: str | None) -> None:
-        if self.admin_key is None:
-            raise Forbidden("Forbidden: the proxy was started without ADMIN_API_KEY.")
-        if given is None or not _same(given, self.admin_key):
-            raise Forbidden("Forbidden: Invalid API Key.")
+    def _admin(self, given: str | None) -> Caller | None:
+        found = (ring.admin(given) for ring in self._rings if given)
+        return next((who for who in found if who), None)
 
-    def _check_client(self, authorization: str) -> None:
+    def _client(self, authorization: str | None) -> Caller | None:
+        if authorization is None or authorization[: len(BEARER)].lower() != BEARER:
+            return None
         given = authorization[len(BEARER) :].strip()
-        bearer = authorization[: len(BEARER)].lower() == BEARER
-        fits = [_same(given, key) for key in self.api_keys]
-        if not bearer or not any(fits):
+        found = (ring.client(given) for ring in self._rings)
+        return next((who for who in found if who), None)
+
+    def _check_admin(self, given: str | None) -> Caller:
+        if not any(ring.admins for ring in self._rings):
+            raise Forbidden("Forbidden: the proxy was started without ADMIN_API_KEY.")
+        if (who := self._admin(given)) is None:
+            raise Forbidden("Forbidden: Invalid API Key.")
+        return who
+
+    def _check_client(self, authorization: str | None) -> Caller:
+        if not self._asks:
+            return NOBODY
+        if (who := self._client(authorization)) is None:
             raise Unauthorized("Unauthorized")
+        return who
 
 
-def _same(given: str, key: str) -> bool:
-    return hmac.compare_digest(given.encode(), key.encode())
+def is_for_admins(path: str) -> bool:
+    """Whether an administrator's key is needed there."""
+    return any(path == one or path.startswith(f"{one}/") for one in ADMIN_PATHS)

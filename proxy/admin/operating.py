@@ -23,7 +23,9 @@ from discovery.registration import Role, State
 from discovery.registry import Node, Registry
 from proxy.nodes.instances import ROLES
 from proxy.nodes.orders import NotObeyed, Orders
+from proxy.workers.api import Siblings
 
+HELD = "held"
 READY, DRAINING = State.READY, State.DRAINING
 
 
@@ -67,7 +69,12 @@ class Operator:
 
     registry: Registry
     orders: Orders
+    siblings: Siblings
     clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        """What another worker was told to hold is held here."""
+        self.siblings.adopts[HELD] = self._adopt
 
     def find(self, name: str) -> Node:
         """By its id or its address; raises UnknownInstance."""
@@ -83,19 +90,25 @@ class Operator:
         if node.ours:
             standing = await self._tell(node, state=DRAINING)
             return _answer(node, f"Draining {_address(node)}.", standing)
-        self.registry.hold(_address(node))
+        self._adopt(_address(node), b"")
+        await self.siblings.put(HELD, _address(node), b"")
         return _answer(node, f"Draining {_address(node)}, at this proxy.", None, DRAINING)
 
     async def undrain(self, name: str) -> dict[str, Any]:
         """New work as before."""
         node = self.find(name)
-        self.registry.let_go(_address(node))
+        await self.let_go(_address(node))
         said = f"{_address(node)} takes work again."
         if node.ours:
             return _answer(node, said, await self._tell(node, state=READY))
         ready = msgspec.structs.replace(node.registration, state=READY)
         self.registry.apply(ready, now=node.heard_at)
         return _answer(node, said, None, READY)
+
+    async def let_go(self, address: str) -> None:
+        """Hold nobody there any more, who comes later included."""
+        self._adopt(address, None)
+        await self.siblings.put(HELD, address, None)
 
     async def change_role(self, name: str, wish: Wish) -> dict[str, Any]:
         """The other kind of leg, once it has nothing in flight; its own: stay as it is."""
@@ -123,6 +136,12 @@ class Operator:
             said = msgspec.structs.replace(now.registration, state=standing.state)
             self.registry.apply(said, now=self.clock())
         return standing
+
+    def _adopt(self, address: str, value: bytes | None) -> None:
+        if value is None:
+            self.registry.let_go(address)
+        else:
+            self.registry.hold(address)
 
     def _must_not_be_last(self, node: Node) -> None:
         """Without a prefill node decode runs prompts; without a decode node nothing goes."""

@@ -1,4 +1,4 @@
-"""The operators' routes: nodes by hand, and what is done with each."""
+"""The operators' routes: nodes by hand, what is done with each, and what their tools ask."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 from quart import Blueprint, Response, request
 
+from proxy.admin import shapes
 from proxy.admin.operating import Operator, read_wish
 from proxy.nodes.instances import Instances, read_instance
 
 JSON = "application/json"
+ACCEPTED = 202
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +25,24 @@ class AdminRoutes:
 
     def blueprint(self) -> Blueprint:
         """All of them."""
-        routes = Blueprint("admin", __name__, url_prefix="/instances")
-        routes.get("")(self.show_all)
-        routes.post("/add")(self.add)
-        routes.post("/remove")(self.remove)
-        routes.delete("")(self.remove)
-        routes.get("/<name>")(self.show)
-        routes.delete("/<name>")(self.remove_one)
-        routes.post("/<name>/drain")(self.drain)
-        routes.post("/<name>/undrain")(self.undrain)
-        routes.post("/<name>/role")(self.change_role)
+        routes = Blueprint("admin", __name__)
+        routes.get("/instances")(self.show_all)
+        routes.post("/instances/add")(self.add)
+        routes.post("/instances/remove")(self.remove)
+        routes.delete("/instances")(self.remove)
+        routes.get("/instances/<name>")(self.show)
+        routes.delete("/instances/<name>")(self.remove_one)
+        routes.post("/instances/<name>/drain")(self.drain)
+        routes.post("/instances/<name>/undrain")(self.undrain)
+        routes.post("/instances/<name>/role")(self.change_role)
+        routes.get("/workers")(self.show_workers)
+        routes.post("/workers")(self.add_worker)
+        routes.get("/workers/<path:name>")(self.show_worker)
+        routes.delete("/workers/<path:name>")(self.remove_worker)
+        routes.get("/get_loads")(self.show_loads)
+        routes.get("/healthcheck")(self.say_who_is_there)
+        routes.get("/liveness")(self.say_alive)
+        routes.get("/readiness")(self.show_readiness)
         return routes
 
     async def show_all(self) -> Response:
@@ -41,9 +51,7 @@ class AdminRoutes:
 
     async def show(self, name: str) -> Response:
         """One of them."""
-        address = self.operator.find(name).registration.http_address
-        known = {one["http_address"]: one for one in (await self.status())["nodes"]}
-        return _json(known[address])
+        return _json(await self._told(name))
 
     async def add(self) -> Response:
         """A node that does not announce itself."""
@@ -56,13 +64,14 @@ class AdminRoutes:
         """One that was added so, by the same body."""
         instance = read_instance(await _body())
         await self.instances.remove(instance)
+        await self.operator.let_go(instance.address)
         kind = instance.role.name.lower()
         return _json({"message": f"Removed {instance.address} from {kind}_instances."})
 
     async def remove_one(self, name: str) -> Response:
         """The same by its name."""
         address = self.operator.find(name).registration.http_address
-        await self.instances.forget(address)
+        await self._forget(address)
         return _json({"message": f"Removed {address}."})
 
     async def drain(self, name: str) -> Response:
@@ -76,7 +85,62 @@ class AdminRoutes:
     async def change_role(self, name: str) -> Response:
         """Ask it for the other kind of leg, once it has nothing in flight."""
         done = await self.operator.change_role(name, read_wish(await _body()))
-        return _json(done, 202 if done["wanted_role"] else 200)
+        return _json(done, ACCEPTED if done["wanted_role"] else 200)
+
+    async def show_workers(self) -> Response:
+        """As SGLang's router has them."""
+        return _json(shapes.workers((await self.status())["nodes"]))
+
+    async def show_worker(self, name: str) -> Response:
+        """One of them, by its id or its URL."""
+        return _json(shapes.worker(await self._told(_address(name))))
+
+    async def add_worker(self) -> Response:
+        """The same as `add`; it is there when the answer is."""
+        instance = shapes.read_worker(await _body())
+        await self.instances.add(instance)
+        name = self.operator.find(instance.address).node_id
+        url = f"http://{instance.address}"
+        where = {"url": url, "location": f"/workers/{name}"}
+        return _json({"status": "accepted", "worker_id": name, **where}, ACCEPTED)
+
+    async def remove_worker(self, name: str) -> Response:
+        """The same as `remove_one`."""
+        node = self.operator.find(_address(name))
+        await self._forget(node.registration.http_address)
+        return _json({"status": "accepted", "worker_id": node.node_id}, ACCEPTED)
+
+    async def show_loads(self) -> Response:
+        """How busy each node is."""
+        return _json(shapes.loads((await self.status())["nodes"]))
+
+    async def say_alive(self) -> Response:
+        """That this process answers, whatever becomes of nodes."""
+        return _json({"status": "ok"})
+
+    async def say_who_is_there(self) -> Response:
+        """The same, and how many nodes there are."""
+        return _json(shapes.healthcheck(await self.status()))
+
+    async def show_readiness(self) -> Response:
+        """Whether requests can be answered."""
+        code, body = shapes.readiness(await self.status())
+        return _json(body, code)
+
+    async def _forget(self, address: str) -> None:
+        await self.instances.forget(address)
+        await self.operator.let_go(address)
+
+    async def _told(self, name: str) -> dict[str, Any]:
+        address = self.operator.find(name).registration.http_address
+        known = {one["http_address"]: one for one in (await self.status())["nodes"]}
+        found: dict[str, Any] = known[address]
+        return found
+
+
+def _address(name: str) -> str:
+    """A worker's id may be its URL."""
+    return name.removeprefix("http:").lstrip("/")
 
 
 async def _body() -> bytes:

@@ -54,15 +54,19 @@ def read_instance(data: bytes) -> Instance:
     except UNREADABLE as error:
         raise InstanceError(f"The body is not JSON: {error}") from error
     given = body if isinstance(body, dict) else {}
-    kind, address = given.get("type"), given.get("instance")
+    return check_instance(given.get("type"), given.get("instance"), ("type", "instance"))
+
+
+def check_instance(kind: object, address: object, fields: tuple[str, str]) -> Instance:
+    """`fields` are what the two are called; raises InstanceError, naming one."""
     if not isinstance(kind, str) or kind not in ROLES:
-        raise InstanceError("Invalid instance type.", "type")
+        raise InstanceError("Invalid instance type.", fields[0])
     if not isinstance(address, str):
-        raise InstanceError("Invalid instance format.", "instance")
+        raise InstanceError("Invalid instance format.", fields[1])
     try:
         parse_address(address)
     except MalformedAddress as error:
-        raise InstanceError(str(error), "instance") from error
+        raise InstanceError(str(error), fields[1]) from error
     return Instance(ROLES[kind], address)
 
 

@@ -1,6 +1,7 @@
 """The proxy as a process: it hears nodes, and stops without cutting anybody off."""
 
 import asyncio
+import json
 import re
 import signal
 import sys
@@ -20,9 +21,10 @@ PATIENCE_S = 20
 A_WHILE_S = 0.3  # an impatient server has hung up by then
 HERE = "127.0.0.1"
 START = """
+import json, sys
 from proxy.config import ProxyConfig
 from proxy.main import run
-run(ProxyConfig(port=0, discovery_port=0, admin_api_key="key"))
+run(ProxyConfig(port=0, discovery_port=0, admin_api_key="key", **json.loads(sys.argv[1])))
 """
 LOAD = """
 import sys, threading, types
@@ -36,7 +38,7 @@ from proxy.main import run
 run(ProxyConfig(port=0, discovery_port=0, tokenizer=sys.argv[1]))
 """
 READY = re.compile(
-    r"ready on http://(?P<address>[^ ]+) \(nodes register at [^ ]+:(?P<port>\d+)\)"
+    r"ready on https?://(?P<address>[^ ]+) \(nodes register at [^ ]+:(?P<port>\d+)\)"
 )
 
 
@@ -56,8 +58,8 @@ class Running:
 
 
 @asynccontextmanager
-async def running() -> AsyncGenerator[Running]:
-    command = [sys.executable, "-c", START]
+async def running(**settings: str) -> AsyncGenerator[Running]:
+    command = [sys.executable, "-c", START, json.dumps(settings)]
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     assert process.stderr
     proxy = Running(process, process.stderr, "", "")

@@ -30,7 +30,15 @@ def test_a_key_opens(header: str) -> None:
 @pytest.mark.parametrize("path", [V1, "/status", "/v1/models", "/nowhere"])
 def test_nothing_else_does(path: str, header: str | None) -> None:
     with pytest.raises(Unauthorized):
-        GUARD.check(path, header, "admin")
+        GUARD.check(path, header, None if path == "/status" else "admin")
+
+
+@pytest.mark.parametrize("path", ["/status", "/get_loads", "/requests/r1"])
+def test_admins_may_look_as_clients_may(path: str) -> None:
+    assert GUARD.check(path, None, "admin").name == "admin"
+    assert GUARD.check(path, "Bearer two", None).name == "api-key-2"
+    with pytest.raises(Unauthorized):
+        GUARD.check(path, None, "wrong")
 
 
 @pytest.mark.parametrize("header", [None, "Bearer None", "Bearer EMPTY"])
@@ -38,16 +46,24 @@ def test_without_keys_any_header_will_do(header: str | None) -> None:
     Guard().check(V1, header, None)
 
 
-@pytest.mark.parametrize("path", ["/health", "/metrics"])
+@pytest.mark.parametrize(
+    "path", ["/health", "/metrics", "/healthcheck", "/liveness", "/readiness"]
+)
 def test_who_looks_after_it_needs_no_key(path: str) -> None:
     GUARD.check(path, None, None)
 
 
 @pytest.mark.parametrize("given", [None, "", "wrong", "ädmin"])
-def test_only_the_admins_key_is_the_admins(given: str | None) -> None:
-    GUARD.check(ADD, None, "admin")
+@pytest.mark.parametrize("path", [ADD, "/instances", "/workers", "/workers/w", "/instances/x"])
+def test_only_the_admins_key_is_the_admins(path: str, given: str | None) -> None:
+    GUARD.check(path, None, "admin")
     with pytest.raises(Forbidden):
-        GUARD.check(ADD, "Bearer one", given)
+        GUARD.check(path, "Bearer one", given)
+
+
+@pytest.mark.parametrize("path", ["/instancesx", "/workers.json"])
+def test_another_path_is_another_path(path: str) -> None:
+    assert GUARD.check(path, "Bearer one", None).name == "api-key-1"
 
 
 @pytest.mark.parametrize("given", [None, "", "None"])

@@ -1,0 +1,127 @@
+"""Keys that have names, and limits of their own: those of a file, and those of the settings.
+
+A key is looked up by its SHA-256 digest, so that how long it takes says nothing about how much
+of a guess was right, and a file need not have the key itself.
+"""
+
+import hmac
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from api.wire import UNREADABLE, explained
+from proxy.admission.limits import Caller, KeyLimits
+
+Name = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Secret = Annotated[str, Meta(pattern="^[!-~]{1,512}$")]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+ADMIN = "admin"
+SHARED = ("max_requests", "max_tokens", "max_queued")
+
+
+class MalformedKeys(ValueError):
+    """The file is no list of keys; the text has no key in it."""
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One key of a file: the key itself, or its digest in hexadecimal."""
+
+    name: Name
+    key: Secret | None = None
+    sha256: Digest | None = None
+    admin: bool = False
+    limits: KeyLimits | None = None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    keys: Annotated[Sequence[Entry], Meta(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is known of a key, which is not the key."""
+
+    caller: Caller
+    digest: bytes = field(repr=False)
+    admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRing:
+    """The keys of clients and those of admins: the same one may be both."""
+
+    clients: Mapping[bytes, Key] = field(default_factory=dict)
+    admins: Mapping[bytes, Key] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, keys: Iterable[Key]) -> "KeyRing":
+        """Raises MalformedKeys where two of a kind are the same."""
+        clients, admins = dict[bytes, Key](), dict[bytes, Key]()
+        for key in keys:
+            before = (admins if key.admin else clients).setdefault(key.digest, key)
+            if before is not key:
+                names = f"{before.caller.name} and {key.caller.name}"
+                raise MalformedKeys(f"keys: {names} are the same key")
+        return cls(clients, admins)
+
+    @classmethod
+    def given(cls, clients: Sequence[str], admin: str | None) -> "KeyRing":
+        """Those of the settings, which have no names and no limits of their own."""
+        numbered = enumerate(dict.fromkeys(clients), start=1)
+        keys = [Key(Caller(f"api-key-{number}"), _digest(key)) for number, key in numbered]
+        admins = [] if admin is None else [Key(Caller(ADMIN), _digest(admin), admin=True)]
+        return cls.of([*keys, *admins])
+
+    def client(self, given: str) -> Caller | None:
+        """Whose key this is; None: nobody's."""
+        return _find(self.clients, given)
+
+    def admin(self, given: str) -> Caller | None:
+        """Which admin's key this is; None: nobody's."""
+        return _find(self.admins, given)
+
+
+def read_keys(data: bytes, *, is_json: bool, parts: int = 1) -> KeyRing:
+    """The file's; each of `parts` processes may let in its part of what a key may have.
+
+    Raises MalformedKeys, naming the field.
+    """
+    try:
+        plain = msgspec.json.decode(data) if is_json else tomllib.loads(data.decode())
+        entries = msgspec.convert(plain, _File).keys
+    except (tomllib.TOMLDecodeError, *UNREADABLE) as error:
+        raise MalformedKeys(str(explained(error))) from error
+    names = [entry.name for entry in entries]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise MalformedKeys(f"keys: there are two of the name {twice}")
+    return KeyRing.of(_key(entry, parts) for entry in entries)
+
+
+def _find(keys: Mapping[bytes, Key], given: str) -> Caller | None:
+    digest = _digest(given)
+    key = keys.get(digest)
+    return key.caller if key and hmac.compare_digest(key.digest, digest) else None
+
+
+def _key(entry: Entry, parts: int) -> Key:
+    if (entry.key is None) is (entry.sha256 is None):
+        raise MalformedKeys(f"keys: {entry.name} needs either key or sha256")
+    digest = _digest(entry.key) if entry.key else bytes.fromhex(entry.sha256 or "")
+    return Key(Caller(entry.name, _part(entry.limits, parts)), digest, entry.admin)
+
+
+def _part(limits: KeyLimits | None, parts: int) -> KeyLimits | None:
+    if limits is None or parts == 1:
+        return limits
+    shared = {name: getattr(limits, name) for name in SHARED}
+    halves = {name: -(-most // parts) for name, most in shared.items() if most is not None}
+    return msgspec.structs.replace(limits, **halves)
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode(errors="surrogatepass")).digest()

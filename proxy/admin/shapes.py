@@ -1,0 +1,114 @@
+"""The cluster in the words that other routers' tools know: what they ask, and read. Pure.
+
+All are made of what /status says of each node.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from api.errors import BadRequest
+from api.wire import UNREADABLE, explained
+from proxy.nodes.instances import Instance, check_instance
+
+Node = Mapping[str, Any]
+SCHEME = "http://"
+PREFILL, DECODE = "prefill", "decode"
+OK, UNAVAILABLE = 200, 503
+
+
+class _WorkerSpec(msgspec.Struct, frozen=True):
+    """What of SGLang's router's body is read; the rest is none of our business."""
+
+    url: str
+    worker_type: str | None = None
+
+
+def read_worker(data: bytes) -> Instance:
+    """The body of `POST /workers`; raises BadRequest."""
+    try:
+        spec = msgspec.json.decode(data, type=_WorkerSpec)
+    except UNREADABLE as error:
+        wrong = explained(error)
+        raise BadRequest(str(wrong), wrong.param) from error
+    address = spec.url.removeprefix(SCHEME).rstrip("/")
+    return check_instance(spec.worker_type, address, ("worker_type", "url"))
+
+
+def worker(node: Node) -> dict[str, Any]:
+    """One entry of `GET /workers`."""
+    return {
+        "id": node["node_id"] or node["http_address"],
+        "url": SCHEME + node["http_address"],
+        "model_id": node["model"] or "unknown",
+        "priority": 50,
+        "cost": 1.0,
+        "worker_type": node["role"],
+        "is_healthy": _takes_work(node),
+        "load": _load(node),
+        "connection_mode": "http",
+        "runtime_type": "external" if node["node_id"] else "vllm",
+        "disable_health_check": False,
+        "metadata": {"state": node["state"]},
+    }
+
+
+def workers(nodes: Sequence[Node]) -> dict[str, Any]:
+    """`GET /workers`; every node is one of the two kinds, none is regular."""
+    counts = {role: sum(node["role"] == role for node in nodes) for role in (PREFILL, DECODE)}
+    stats = {f"{role}_count": count for role, count in counts.items()}
+    return {
+        "workers": [worker(node) for node in nodes],
+        "total": len(nodes),
+        "stats": {**stats, "regular_count": 0},
+    }
+
+
+def loads(nodes: Sequence[Node]) -> dict[str, Any]:
+    """`GET /get_loads`: requests running and waiting at each, as it last said; -1 of vLLM's."""
+    told = [
+        {
+            "worker": SCHEME + node["http_address"],
+            "worker_type": node["role"],
+            "load": _load(node) if node["node_id"] else -1,
+        }
+        for node in nodes
+    ]
+    known = sum(one["load"] >= 0 for one in told)
+    total = len(told)
+    return {
+        "workers": told,
+        "total_workers": total,
+        "successful": known,
+        "failed": total - known,
+    }
+
+
+def readiness(status: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    """`GET /readiness`: 503 while no request could be answered."""
+    nodes: Sequence[Node] = status["nodes"]
+    ready = status["status"] != "unavailable"
+    return OK if ready else UNAVAILABLE, {
+        "status": "ready" if ready else "not ready",
+        "healthy_workers": sum(map(_takes_work, nodes)),
+        "total_workers": len(nodes),
+    }
+
+
+def healthcheck(status: Mapping[str, Any]) -> dict[str, Any]:
+    """`GET /healthcheck`, as vLLM's proxies of NIXL have it: that this process answers."""
+    return {
+        "status": "ok",
+        "prefill_instances": status["prefill_node_count"],
+        "decode_instances": status["decode_node_count"],
+    }
+
+
+def _takes_work(node: Node) -> bool:
+    return bool(node["state"] == "ready" and node["breaker"] == "closed" and node["fits"])
+
+
+def _load(node: Node) -> int:
+    load: Mapping[str, int] = node["load"]
+    return load.get("waiting", 0) + load.get("running", 0)

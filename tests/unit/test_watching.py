@@ -1,0 +1,134 @@
+"""Files are read anew when they change, and a broken one changes nothing."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from proxy.admin.guard import Forbidden, Guard, Unauthorized
+from proxy.admin.secrets import MalformedSecrets, Secrets
+from proxy.config import ProxyConfig
+
+V1, ADD = "/v1/completions", "/instances/add"
+
+
+def keys(**named: str) -> str:
+    return "".join(f'[[keys]]\nname = "{name}"\nkey = "{key}"\n' for name, key in named.items())
+
+
+def opened(guard: Guard, key: str) -> bool:
+    try:
+        guard.check(V1, f"Bearer {key}", None)
+    except Unauthorized:
+        return False
+    return True
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return replace(tmp_path / "keys.toml", keys(one="sk-1"))
+
+
+def replace(path: Path, text: str) -> Path:
+    """As editors and secret stores do it: another file takes its place."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.chmod(0o600)
+    return new.replace(path)
+
+
+def secrets_of(path: Path) -> Secrets:
+    return Secrets.of(ProxyConfig(api_key_file=str(path), admin_api_key="boss"))
+
+
+def look(secrets: Secrets, *, anyway: bool = False) -> None:
+    for one in secrets.watch.files:
+        one.look(anyway=anyway)
+
+
+def test_a_changed_file_counts_at_once(path: Path) -> None:
+    secrets = secrets_of(path)
+    assert opened(secrets.guard, "sk-1")
+    assert not opened(secrets.guard, "sk-2")
+    replace(path, keys(one="sk-2"))
+    look(secrets)
+    assert opened(secrets.guard, "sk-2")
+    assert not opened(secrets.guard, "sk-1")
+
+
+def test_so_does_one_of_the_same_time_and_size(path: Path) -> None:
+    secrets, before = secrets_of(path), path.stat()
+    replace(path, keys(one="sk-2"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    look(secrets)
+    assert opened(secrets.guard, "sk-2")
+
+
+def test_what_has_not_changed_is_read_when_somebody_says_so(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    secrets = secrets_of(path)
+    look(secrets)
+    assert "read anew" not in caplog.text
+    look(secrets, anyway=True)
+    assert "the file of keys was read anew: 1 keys of clients, 0 of admins" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["", "keys = [", "[[keys]]\nname = 'one'", None])
+def test_a_broken_file_keeps_the_old_keys_and_says_so_once(
+    path: Path, text: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    secrets = secrets_of(path)
+    if text is None:
+        path.unlink()
+    else:
+        replace(path, text)
+    for _ in range(3):
+        look(secrets)
+    assert opened(secrets.guard, "sk-1")
+    assert not opened(secrets.guard, "")
+    assert secrets.watch.files[0].trouble
+    assert caplog.text.count("cannot be used, and stays as it was") == 1
+    assert "sk-1" not in caplog.text
+    replace(path, keys(one="sk-3"))
+    look(secrets)
+    assert secrets.watch.files[0].trouble is None
+    assert opened(secrets.guard, "sk-3")
+
+
+def test_a_broken_file_is_no_beginning(path: Path) -> None:
+    replace(path, "keys = [")
+    with pytest.raises(MalformedSecrets, match=r"keys\.toml"):
+        secrets_of(path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        secrets_of(path)
+
+
+def test_a_file_without_clients_opens_nothing_to_them(path: Path) -> None:
+    replace(path, keys(ops="sk-ops") + "admin = true\n")
+    guard = secrets_of(path).guard
+    assert not opened(guard, "")
+    assert not opened(guard, "sk-ops")
+    assert guard.check(ADD, None, "sk-ops").name == "ops"
+    assert guard.check(ADD, None, "boss").name == "admin"
+    with pytest.raises(Forbidden):
+        guard.check(ADD, None, "sk-1")
+
+
+def test_who_else_can_read_the_file_is_told(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.chmod(0o644)
+    secrets_of(path)
+    assert "can be read by others" in caplog.text
+
+
+def test_half_of_a_certificate_is_refused() -> None:
+    with pytest.raises(ValueError, match="--ssl-keyfile goes with --ssl-certfile only"):
+        ProxyConfig(ssl_keyfile="some.pem")
+    with pytest.raises(ValueError, match="--ssl-ca-certs goes with --ssl-certfile only"):
+        ProxyConfig(ssl_ca_certs="some.pem")
