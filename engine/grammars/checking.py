@@ -6,6 +6,7 @@ client sends can hang or kill the door.
 """
 
 import asyncio
+import math
 import os
 import select
 import signal
@@ -16,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from subprocess import PIPE, Popen
-from time import monotonic
+from time import clock_gettime, monotonic
 from types import TracebackType
 
 import msgspec
@@ -27,6 +28,8 @@ from engine.request import Grammar
 LONGEST_SOURCE = 262_144  # characters
 DEADLINE_S = 0.8
 CROWDED_S = 0.4  # what is enough for nearly all grammars, where others wait
+PATIENCE = 4  # times as long may pass where the machine has other things to do
+SCHEDULED = 2  # Linux's number for the time that a process had a processor
 START_S = 10.0  # a new process on a busy machine
 REMEMBERED = 256  # of those that can be served, and of the others
 EXAMINER = "engine.grammars.examining"
@@ -195,14 +198,27 @@ def _tell(process: "Popen[bytes]", grammar: Grammar) -> None:
 
 
 def _read_line(process: "Popen[bytes]", seconds: float) -> bytes | None:
-    """None when the time is up; nothing, or a part, of a process that has ended."""
+    """None when it has worked for so long; nothing, or a part, of a process that has ended.
+
+    Its own processor time counts, within PATIENCE: a busy machine is no grammar's fault.
+    """
     assert process.stdout is not None
-    line, until = b"", monotonic() + seconds
+    line, begun, until = b"", _worked_s(process.pid), monotonic() + PATIENCE * seconds
     while not line.endswith(b"\n"):
-        if not select.select([process.stdout], [], [], max(0.0, until - monotonic()))[0]:
+        left = min(begun + seconds - _worked_s(process.pid), until - monotonic())
+        if select.select([process.stdout], [], [], max(0.0, left))[0]:
+            part = os.read(process.stdout.fileno(), PART_BYTES)
+            if not part:
+                break
+            line += part
+        elif left <= 0:
             return None
-        part = os.read(process.stdout.fileno(), PART_BYTES)
-        if not part:
-            break
-        line += part
     return line
+
+
+def _worked_s(pid: int) -> float:
+    """Its processor time, as clock_getcpuclockid(3) has it; endless once it is gone."""
+    try:
+        return clock_gettime((~pid << 3) | SCHEDULED)
+    except OSError:
+        return math.inf
