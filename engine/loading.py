@@ -27,6 +27,7 @@ from engine.torch_engine import TorchEngine
 log = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CPU_BATCH_TOKENS, BATCH_TOKENS = 256, 2048
+NARROW = 512  # hidden size up to which a batch on a CPU may be twice as long
 LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # torch's name for them, for memory from 2 MiB on
 KV_SHARE_OF_FREE_MEMORY = 0.25
 
@@ -46,7 +47,8 @@ def open_engine(config: EngineConfig) -> Engine:
             raise UnusableTier(f"{flag}: encoders keep no KV")
     prepare_torch(config.threads)
     said = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "float32"
-    batch_tokens = config.max_num_batched_tokens or _batch_tokens(torch.device(config.device))
+    device, width = torch.device(config.device), checkpoint.config.get("hidden_size")
+    batch_tokens = config.max_num_batched_tokens or _batch_tokens(device, width)
     limits = Limits(batch_tokens, config.max_num_seqs)
     return load_encoder(checkpoint, config, _dtype(config.dtype, said), limits)
 
@@ -83,7 +85,7 @@ def _decoder_engine(checkpoint: Checkpoint, config: EngineConfig) -> TorchEngine
         kv.parts,
         kv.width,
     )
-    batch_tokens = config.max_num_batched_tokens or _batch_tokens(device)
+    batch_tokens = config.max_num_batched_tokens or _batch_tokens(device, shape.hidden_size)
     limits = Limits(batch_tokens, config.max_num_seqs, max_len)
     engine = TorchEngine.build(info, model, memory, limits, pooler=pooler)
     tiers = open_tiers(config, info, memory)
@@ -132,9 +134,15 @@ def _tell_of_quantization(kernels: Kernels | None) -> None:
     log.info("%s", kernels.quantizer.summary())
 
 
-def _batch_tokens(device: torch.device) -> int:
-    """As many as keep the device's arithmetic busy: more would only make others wait."""
-    return CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS
+def _batch_tokens(device: torch.device, hidden_size: int | None) -> int:
+    """As many as keep the device's arithmetic busy: more would only make others wait.
+
+    A narrow model's products are too small to do so with fewer, and over before anybody waits.
+    """
+    if device.type != "cpu":
+        return BATCH_TOKENS
+    narrow = hidden_size is not None and hidden_size <= NARROW
+    return CPU_BATCH_TOKENS * 2 if narrow else CPU_BATCH_TOKENS
 
 
 def _dtype(wanted: str, said: str) -> torch.dtype:

@@ -217,6 +217,15 @@ def test_the_settings_of_the_checkpoint_are_taken(folder: Path) -> None:
     assert (info.kv_heads, info.eos_token_ids) == (2, (3, 5))
 
 
+@pytest.mark.parametrize(("hidden_size", "tokens"), [(512, 512), (544, 256)])
+def test_a_narrow_model_runs_longer_batches(
+    tmp_path: Path, hidden_size: int, tokens: int
+) -> None:
+    """Its products would be too small to keep a processor's arithmetic busy."""
+    folder = make_checkpoint(tmp_path / "model", hidden_size=hidden_size)
+    assert load(folder).scheduler.room.limits.max_tokens == tokens
+
+
 def test_a_spoiled_header_has_no_fingerprint(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"[]")
     with pytest.raises(UnusableCheckpoint, match="no safetensors header"):
