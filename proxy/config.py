@@ -15,7 +15,10 @@ AT_LEAST = {
     "workers": 1,
     "foreign_timeout_s": 1.0,
     "timeline_kept": 0,
+    "first_sign_timeout_s": 0.1,
+    "silence_timeout_s": 3.0,
     "drain_timeout_s": 0.0,
+    "drain_notice_s": 0.0,
     "max_model_len": 1,
     "max_logprobs": -1,
     "max_requests_in_flight": 1,
@@ -82,6 +85,12 @@ class ProxyConfig:
     tries: int = 4
     """How many attempts in a row may bring no token before a request fails."""
 
+    first_sign_timeout_s: float = 10.0
+    """How long a node of ours may take to begin its answer to a call."""
+
+    silence_timeout_s: float = 10.0
+    """How long it may be silent from then on."""
+
     foreign_timeout_s: float = 600.0
     """How long a node that is not ours may be silent."""
 
@@ -144,6 +153,9 @@ class ProxyConfig:
 
     drain_timeout_s: float = 30.0
     """How long running streams have after a signal to stop."""
+
+    drain_notice_s: float = 0.0
+    """How long before that /health says 503 and new requests are still answered."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is logged."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
 from random import Random
+from types import FrameType
 
 import aiohttp
 import uvicorn
@@ -25,6 +26,7 @@ from discovery.registration import Role
 from discovery.registry import Registry
 from engine.grammars.checking import GrammarChecker
 from proxy.admin.guard import Guard
+from proxy.admin.leaving import Leaving
 from proxy.admin.secrets import MalformedSecrets, Secrets
 from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate
@@ -36,7 +38,7 @@ from proxy.models.catalogue import Catalogue, Own
 from proxy.models.fetching import HttpFetcher
 from proxy.models.pools import OwnNames
 from proxy.models.texts import Text, Texts
-from proxy.nodes.client import SILENCE_S, HttpNodeClient, open_session
+from proxy.nodes.client import HttpNodeClient, open_session
 from proxy.nodes.instances import Instances
 from proxy.observing.at_the_gate import GateMetrics
 from proxy.observing.kept import KeptTimelines
@@ -85,9 +87,9 @@ async def _serve(place: Place) -> None:
         catalogue = _catalogue(config, registry, session)
         stack.enter_context(catalogue.grammars)
         gate = _gate(config, registry)
-        app = build(config, instances, catalogue, gate, secrets.guard)
-        http = _uvicorn(app, config, secrets)
-        server = _Server(http, place.discovery, config.supervisor_fd)
+        leaving = Leaving(build(config, instances, catalogue, gate, secrets.guard))
+        http = _uvicorn(leaving, config, secrets)
+        server = _Server(http, leaving, place.discovery, config)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         parts = instances, gate, catalogue, secrets.watch
         helpers = [place.hear(registry), *(part.run() for part in parts)]
@@ -107,7 +109,8 @@ def build(
 ) -> Quart:
     """The app of these settings."""
     registry = instances.registry
-    client = HttpNodeClient(instances.session, SILENCE_S, config.foreign_timeout_s)
+    patience = (config.silence_timeout_s, config.foreign_timeout_s, config.first_sign_timeout_s)
+    client = HttpNodeClient(instances.session, *patience)
     health = Health(registry)
     pipeline = Pipeline(
         registry,
@@ -129,10 +132,14 @@ def build(
 class _Server(uvicorn.Server):
     """Says when it is ready, and when it begins to stop; hears signals from then on."""
 
-    def __init__(self, config: uvicorn.Config, discovery: str, supervisor: int | None) -> None:
-        super().__init__(config)
+    def __init__(
+        self, server: uvicorn.Config, leaving: Leaving, discovery: str, config: ProxyConfig
+    ) -> None:
+        super().__init__(server)
+        self.leaving = leaving
         self.discovery = discovery
-        self.supervisor = supervisor
+        self.supervisor = config.supervisor_fd
+        self.notice_s = config.drain_notice_s
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -140,6 +147,11 @@ class _Server(uvicorn.Server):
         for stop in STOP_SIGNALS:
             signal.signal(stop, self.handle_exit)
         yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """What /health says changes at once."""
+        self.leaving.begun = True
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -152,10 +164,11 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         patience_s = self.config.timeout_graceful_shutdown
         logger.info("stopping: running streams have %s s to end", patience_s)
+        await asyncio.sleep(self.notice_s)
         await super().shutdown(sockets)
 
 
-def _uvicorn(app: Quart, config: ProxyConfig, secrets: Secrets) -> uvicorn.Config:
+def _uvicorn(app: Leaving, config: ProxyConfig, secrets: Secrets) -> uvicorn.Config:
     expect_cuts()
     http = uvicorn.Config(
         app,

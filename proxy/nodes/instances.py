@@ -18,15 +18,17 @@ from api.wire import UNREADABLE
 from discovery.address import parse_address
 from discovery.errors import MalformedAddress, MalformedRegistration
 from discovery.intake import Joined, check_names
-from discovery.listener import log_joined
+from discovery.listener import describe, log_joined
 from discovery.registration import BEAT_S, Registration, Role, from_map
 from discovery.registry import Registry
+from proxy.health.probes import Probe
 from proxy.workers.api import Alone, Siblings
 
 ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
 PATIENCE_S = 2.0
 LONGEST_ANSWER = 1 << 20
 OK = 200
+NO_PAGE = {404, 405, 501}
 
 INSTANCE = "instance"
 _encode = msgspec.msgpack.encode
@@ -72,7 +74,7 @@ def check_instance(kind: object, address: object, fields: tuple[str, str]) -> In
 
 @dataclass(slots=True)
 class Instances:
-    """Keeps them fresh in the registry; who is silent leaves it and is still asked."""
+    """Keeps them fresh in the registry; who is not up leaves it and is still asked."""
 
     session: aiohttp.ClientSession
     registry: Registry
@@ -81,6 +83,7 @@ class Instances:
     clock: Callable[[], float] = time.monotonic
     siblings: Siblings = field(default_factory=Alone)
     _known: dict[str, Role] = field(default_factory=dict)
+    _probes: dict[str, Probe] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """What is added at another worker is added here."""
@@ -123,6 +126,7 @@ class Instances:
             self._known[address] = registration.type
             self._apply(registration)
         elif self._known.pop(address, None):
+            self._probes.pop(address, None)
             self.registry.remove(address)
 
     async def run(self) -> None:
@@ -133,14 +137,31 @@ class Instances:
             await asyncio.gather(*map(self._probe, known))
 
     async def _probe(self, instance: Instance) -> None:
-        registration = await self._ask(instance)
-        if registration is None or instance.address not in self._known:
+        """How it is, and who it is now: it may be another one since."""
+        well = await self._is_well(instance)
+        registration = await self._ask(instance) if well else None
+        address = instance.address
+        if registration and registration.type is not instance.role:
+            registration = registration if self._turned(registration) else None
+        if address not in self._known:
             return
-        if registration.type is not instance.role and not self._turned(registration):
-            return
-        if not self._announced(registration):
-            self._known[instance.address] = registration.type
+        probe = self._probes.setdefault(address, Probe())
+        was_up, up = probe.up, probe.heard(well=registration is not None)
+        if was_up and not up and (gone := self.registry.remove(address)):
+            logger.info("%s left: it does not answer well", describe(gone))
+        if up and registration and not self._announced(registration):
+            self._known[address] = registration.type
             self._apply(registration)
+
+    async def _is_well(self, instance: Instance) -> bool:
+        """What it says of itself; one that has no such page is as well as it answers others."""
+        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+        url = f"http://{instance.address}/health"
+        try:
+            async with self.session.get(url, timeout=timeout, allow_redirects=False) as answer:
+                return answer.status == OK or answer.status in NO_PAGE
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
 
     def _apply(self, registration: Registration) -> None:
         before = self.registry.at(registration.http_address)

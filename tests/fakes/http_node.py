@@ -56,6 +56,7 @@ class HttpNode:
     node: FakeNode
     announce: Callable[[Registration], None]
     patience_s: float = PATIENCE_S
+    well: bool = True
     open: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     seen: Mapping[str, str | None] = field(default_factory=dict)
@@ -145,6 +146,10 @@ def node_app(http: HttpNode) -> Quart:
 
     app.register_blueprint(vectors(http))
     app.register_blueprint(OrderDoor.of(http.duty, CLUSTER_KEY).blueprint())
+
+    @app.get("/health")
+    async def health() -> Response:
+        return _json({}, 200 if http.well else 503)
 
     @app.get("/server_info")
     async def server_info() -> Response:

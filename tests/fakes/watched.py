@@ -25,6 +25,11 @@ class WatchedRegistry(Registry):
         self.changed.set()
         return node
 
+    def remove(self, http_address: str) -> Node | None:
+        gone = super().remove(http_address)
+        self.changed.set()
+        return gone
+
     def expire(self, *, now: float) -> list[Node]:
         late = super().expire(now=now)
         self.changed.set()

@@ -157,6 +157,17 @@ async def test_it_stays_fresh_leaves_when_silent_and_comes_back() -> None:
         await registry.until(registry.all)
 
 
+async def test_one_whose_engine_hangs_leaves_although_its_door_answers() -> None:
+    """Its /health says so: three times in a row, and two good answers bring it back."""
+    registry = WatchedRegistry(ttl_s=60)
+    async with http_cluster(Cluster(0, 1), announced=False, registry=registry) as proxy:
+        await ask(proxy, "decode", proxy.cluster.decodes[0].registration.http_address)
+        proxy.http[0].well = False
+        await registry.until(lambda: not registry.all())
+        proxy.http[0].well = True
+        await registry.until(registry.all)
+
+
 async def test_errors_are_openais_everywhere() -> None:
     async with http_cluster(Cluster(0, 0), guard=Guard(("key",))) as proxy:
         for path, code in (("/v1/models", 401), ("/status", 401), ("/health", 503)):

@@ -18,6 +18,7 @@ from discovery.registration import Registration, Role
 from tests.fakes.raw_http import answer, raw_server
 
 PATIENCE_S = 20
+NOTICE_S = 2.0
 A_WHILE_S = 0.3  # an impatient server has hung up by then
 HERE = "127.0.0.1"
 START = """
@@ -58,7 +59,7 @@ class Running:
 
 
 @asynccontextmanager
-async def running(**settings: str) -> AsyncGenerator[Running]:
+async def running(**settings: str | float) -> AsyncGenerator[Running]:
     command = [sys.executable, "-c", START, json.dumps(settings)]
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     assert process.stderr
@@ -99,6 +100,18 @@ async def test_it_hears_nodes_and_finishes_what_runs_before_it_ends() -> None:
         assert await proxy.process.wait() == 0
 
 
+async def test_load_balancers_hear_of_its_end_before_clients_are_refused() -> None:
+    async with aiohttp.ClientSession() as session, running(drain_notice_s=NOTICE_S) as proxy:
+        assert await got(session, proxy, "/health") == (503, "unavailable")
+        proxy.process.terminate()
+        await proxy.line("stopping")
+        assert await got(session, proxy, "/health") == (503, "stopping")
+        assert await got(session, proxy, "/status") == (200, "unavailable")  # as ever
+        assert await proxy.process.wait() == 0
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await got(session, proxy, "/health")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_while_it_loads_ends_it(tmp_path: Path, number: signal.Signals) -> None:
     """Here with a library that never comes to an end."""
@@ -115,6 +128,11 @@ async def test_a_signal_while_it_loads_ends_it(tmp_path: Path, number: signal.Si
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def got(session: aiohttp.ClientSession, proxy: Running, path: str) -> tuple[int, str]:
+    async with session.get(f"http://{proxy.address}{path}") as answered:
+        return answered.status, (await answered.json())["status"]
 
 
 async def add(session: aiohttp.ClientSession, proxy: Running, instance: str) -> int:

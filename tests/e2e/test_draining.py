@@ -1,0 +1,129 @@
+"""Who is told to stop ends what runs, keeps what others will fetch, and hands on the rest."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.cluster import MODEL, Running, gone, running, tokens_of
+from tests.fakes.driver import prompt
+
+STREAMS = 8
+LONG, SHORT = 150, 8
+HELD = {"do_remote_decode": True, "do_remote_prefill": False}
+RETRIES, FAILURES = "pdserve_proxy_retries_total", "pdserve_proxy_node_failures_total"
+PATIENCE_S = 20.0
+
+
+async def test_a_stream_that_is_not_done_in_time_is_handed_on_and_nobody_is_blamed(
+    tiny: Path,
+) -> None:
+    """Told by the node itself: nothing breaks off, and its breaker stays closed."""
+    async with running(tiny, prefill=1, decode=2, drain_timeout_s=0.0) as cluster:
+        undisturbed = tokens_of(await cluster.complete(prompt(40), max_tokens=LONG))
+        begun = asyncio.Event()
+        streams = [asyncio.create_task(stream(cluster, begun)) for _ in range(STREAMS)]
+        await begun.wait()
+        os.kill(cluster.door("decode-0"), signal.SIGTERM)
+        told = await asyncio.gather(*streams)
+        assert told == [undisturbed] * STREAMS
+        page = await metrics(cluster)
+        assert {labels["reason"] for labels in page[RETRIES]} == {"leaving"}
+        assert not page[FAILURES]
+
+
+async def test_a_prefill_node_ends_when_its_kv_was_fetched_and_not_before(tiny: Path) -> None:
+    async with running(tiny, drain_timeout_s=PATIENCE_S) as cluster:
+        prefill, decode = await nodes(cluster)
+        expected = tokens_of(await cluster.complete(prompt(60), max_tokens=SHORT))
+        ticket = await hold(cluster, prefill)
+        door = cluster.door("prefill-0")
+        os.kill(door, signal.SIGTERM)
+        await draining(cluster, prefill)
+        said = await fetch(cluster, decode, ticket)
+        assert said == expected
+        await gone(door, within_s=5.0)  # and not the whole of its time
+
+
+async def test_a_prefill_node_waits_for_nobody_for_longer_than_it_was_told(tiny: Path) -> None:
+    async with running(tiny, drain_timeout_s=1.0) as cluster:
+        prefill, _ = await nodes(cluster)
+        await hold(cluster, prefill)
+        door, since = cluster.door("prefill-0"), time.monotonic()
+        os.kill(door, signal.SIGTERM)
+        await gone(door, within_s=PATIENCE_S)
+        assert time.monotonic() - since >= 1.0  # its lease would have lasted for 30 s
+
+
+async def nodes(cluster: Running) -> tuple[str, str]:
+    """The addresses of a prefill and a decode node."""
+    found = {node["role"]: node["http_address"] for node in await cluster.nodes()}
+    return found["prefill"], found["decode"]
+
+
+async def stream(cluster: Running, begun: asyncio.Event) -> list[int]:
+    said = list[int]()
+    body = {
+        **{"model": MODEL, "prompt": list(prompt(40)), "max_tokens": LONG, "temperature": 0},
+        **{"ignore_eos": True, "return_token_ids": True, "stream": True},
+    }
+    async with cluster.session.post(f"{cluster.url}/v1/completions", json=body) as answer:
+        async for line in answer.content:
+            if line.startswith(b"data: {"):
+                chunk = json.loads(line[6:])
+                assert "error" not in chunk, chunk
+                said += [one for each in chunk["choices"] for one in each["token_ids"] or []]
+                begun.set()
+    return said
+
+
+async def hold(cluster: Running, prefill: str) -> dict[str, Any]:
+    """A prompt's KV, offered to whoever has this ticket."""
+    body = {
+        **{"token_ids": list(prompt(60)), "stream": False, "kv_transfer_params": HELD},
+        "sampling_params": {"max_tokens": 1, "temperature": 0, "ignore_eos": True},
+    }
+    url = f"http://{prefill}/inference/v1/generate"
+    async with cluster.session.post(url, json=body) as answer:
+        assert answer.status == 200
+        ticket: dict[str, Any] = (await answer.json())["kv_transfer_params"]
+        return ticket
+
+
+async def fetch(cluster: Running, decode: str, ticket: dict[str, Any]) -> list[int]:
+    body = {
+        **{"token_ids": list(prompt(60)), "stream": False, "kv_transfer_params": ticket},
+        "sampling_params": {"max_tokens": SHORT, "temperature": 0, "ignore_eos": True},
+    }
+    async with cluster.session.post(
+        f"http://{decode}/inference/v1/generate", json=body
+    ) as answer:
+        assert answer.status == 200
+        said: list[int] = (await answer.json())["choices"][0]["token_ids"]
+        return said
+
+
+async def draining(cluster: Running, address: str) -> None:
+    """The proxy has heard that this node stops."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not [
+            node
+            for node in await cluster.nodes()
+            if node["http_address"] == address and node["state"] == "draining"
+        ]:
+            pass
+
+
+async def metrics(cluster: Running) -> dict[str, list[dict[str, str]]]:
+    """The labels of all samples of the proxy, by name."""
+    found: dict[str, list[dict[str, str]]] = {RETRIES: [], FAILURES: []}
+    async with cluster.session.get(f"{cluster.url}/metrics") as answer:
+        for family in text_string_to_metric_families(await answer.text()):
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append(sample.labels)
+    return found
