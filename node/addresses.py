@@ -1,7 +1,7 @@
 """Where a node can be reached by others."""
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from discovery.address import parse_address
 
@@ -12,20 +12,36 @@ class UnreachableAddress(ValueError):
     """Others could not reach the node under the address it would give them."""
 
 
-def advertised_host(bind_host: str, wanted: str | None, proxies: Iterable[str]) -> str:
-    """What others call this machine: as told, or our end of the way to the first proxy.
+def advertised_host(bind_host: str, wanted: str | None, proxies: Sequence[str]) -> str:
+    """What others call this machine: as told, or our end of the way to a proxy.
 
-    Without a proxy, one that listens everywhere is told as being here.
+    A proxy that is elsewhere counts before one that is here, and one whose name nobody knows at
+    the moment not at all, unless there is no other. Without a proxy, a node that listens
+    everywhere is told as being here.
 
-    Raises UnreachableAddress where only this machine could use it and the proxy is elsewhere.
+    Raises UnreachableAddress where only this machine could use it and a proxy is elsewhere, and
+    OSError where no proxy's name is known.
     """
-    outward = next((_route_to(*parse_address(proxy)) for proxy in proxies), None)
+    outward = _outward([parse_address(proxy) for proxy in proxies])
     host = wanted or ((outward or HERE) if _is_any(bind_host) else bind_host)
     if outward and _is_loopback(host) and not _is_loopback(outward):
         raise UnreachableAddress(
             f"a proxy elsewhere cannot reach {host}: set --host to {outward} or 0.0.0.0"
         )
     return host
+
+
+def _outward(proxies: Sequence[tuple[str, int]]) -> str | None:
+    """Our end of the way to the first that is elsewhere, or else to the first."""
+    found, unknown = list[str](), list[OSError]()
+    for proxy in proxies:
+        try:
+            found.append(_route_to(*proxy))
+        except OSError as error:  # its name may be known later
+            unknown.append(error)
+    if unknown and not found:
+        raise unknown[0]
+    return next((end for end in found if not _is_loopback(end)), found[0] if found else None)
 
 
 def _route_to(host: str, port: int) -> str:

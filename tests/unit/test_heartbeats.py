@@ -85,6 +85,16 @@ async def test_every_proxy_hears_a_node() -> None:
     assert one.beats[0] == prefill()
 
 
+async def test_proxies_that_are_away_or_that_nobody_knows_disturb_no_other() -> None:
+    async with listening() as (registry, port):
+        proxies = ["nobody.invalid:30001", f"{HERE}:{free_port()}", f"{HERE}:{port}"]
+        announcer = Announcer.connect(proxies, prefill, beat_s=BEAT_S)
+        task = asyncio.create_task(announcer.run())
+        await registry.until(lambda: len(registry.beats) > 20)
+        task.cancel()
+        announcer.close()
+
+
 @pytest.mark.parametrize("host", ["localhost", "::1"])
 async def test_names_and_ipv6(host: str) -> None:
     where = f"[{host}]" if ":" in host else host

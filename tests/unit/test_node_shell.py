@@ -1,5 +1,7 @@
 """What a node knows of itself before a model is loaded."""
 
+import socket
+
 import pytest
 from msgspec.structs import replace
 
@@ -54,6 +56,21 @@ def test_a_node_here_is_reached_here() -> None:
 def test_loopback_is_no_address_for_a_proxy_elsewhere() -> None:
     with pytest.raises(UnreachableAddress, match="--host"):
         advertised_host("127.0.0.1", None, ["192.0.2.1:30001"])
+
+
+def test_of_several_proxies_one_that_is_elsewhere_says_what_others_call_a_node() -> None:
+    """What a proxy here can use, one elsewhere cannot."""
+    with pytest.raises(UnreachableAddress, match="--host"):
+        advertised_host("127.0.0.1", None, ["127.0.0.1:30001", "192.0.2.1:30001"])
+    host = advertised_host("0.0.0.0", None, ["127.0.0.1:30001", "192.0.2.1:30001"])
+    assert not host.startswith("127.")
+
+
+def test_a_proxy_whose_name_is_not_known_keeps_no_node_from_the_others() -> None:
+    proxies = ["nobody.invalid:30001", "127.0.0.1:30001"]
+    assert advertised_host("0.0.0.0", None, proxies) == "127.0.0.1"
+    with pytest.raises(socket.gaierror):
+        advertised_host("0.0.0.0", None, proxies[:1])
 
 
 def test_an_xpyd_request_id_gives_each_node_its_leg() -> None:
