@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-SAME = frozenset({"pdserve_proxy_nodes", "pdserve_proxy_info"})
+SAME = frozenset({"pdserve_proxy_nodes", "pdserve_proxy_breakers"})
 CREATED = "_created"
 LASTING = ("counter", "histogram", "summary")
 Labels = tuple[tuple[str, str], ...]

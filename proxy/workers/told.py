@@ -61,13 +61,25 @@ class Told:
 def added_up(own: Said, others: Iterable[Said]) -> Said:
     """Of nodes the view of the worker that answers, with the failures that all have met.
 
-    Of their breakers the one counts that lets least through.
+    Of breakers, those of nodes and of pairs, the one counts that lets least through.
     """
     nodes = {node["http_address"]: node for node in own["nodes"]}
+    pairs = {_pair(one): one for one in own["pairs"]}
     for said in others:
         own["requests_in_flight"] += said["requests_in_flight"]
         for theirs in said["nodes"]:
             if node := nodes.get(theirs["http_address"]):
                 node["failures"] += theirs["failures"]
-                node["breaker"] = max(node["breaker"], theirs["breaker"], key=BREAKERS.index)
+                _worse(node, theirs)
+        for theirs in said["pairs"]:
+            _worse(pairs.setdefault(_pair(theirs), theirs), theirs)
+    own["pairs"] = list(pairs.values())
     return own
+
+
+def _worse(one: Said, other: Said) -> None:
+    one["breaker"] = max(one["breaker"], other["breaker"], key=BREAKERS.index)
+
+
+def _pair(said: Said) -> tuple[str, str]:
+    return said["prefill_node_id"], said["decode_node_id"]
