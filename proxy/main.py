@@ -40,6 +40,8 @@ from proxy.models.pools import OwnNames
 from proxy.models.texts import Text, Texts
 from proxy.nodes.client import HttpNodeClient, open_session
 from proxy.nodes.instances import Instances
+from proxy.nodes.lines import open_lines
+from proxy.nodes.session import open_session
 from proxy.observing.at_the_gate import GateMetrics
 from proxy.observing.kept import KeptTimelines
 from proxy.observing.metrics import ProxyMetrics

@@ -2,18 +2,18 @@
 
 import errno
 
-import aiohttp
 import msgspec
 
 from api.generator import BAD_REQUEST
 from api.wire import UNREADABLE, WireError
 from discovery.registry import Node
 from proxy.errors import UNAVAILABLE, Cause, NodeFailed, ProxyExhausted
+from proxy.nodes.line import NoConnection
 
 SERVER_ERROR = 500
 AT_FAULT = {BAD_REQUEST, 413, 422}  # what other nodes would say as well
 OURS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
-BROKEN = (aiohttp.ClientError, TimeoutError, OSError, WireError)
+BROKEN = (TimeoutError, OSError, WireError)
 
 
 class _Detail(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 def broken(node: Node, error: Exception) -> NodeFailed | ProxyExhausted:
     """A call that one of BROKEN has ended: for a socket too few, no node is to blame."""
-    inner = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    inner = error.os_error if isinstance(error, NoConnection) else error
     if isinstance(inner, OSError) and inner.errno in OURS:
         return ProxyExhausted(f"the proxy cannot open a connection: {inner.strerror}")
     return NodeFailed(node.node_id, _reason(error), _cause(error))
@@ -54,17 +54,14 @@ def refused(node: Node, status: int, data: bytes) -> NodeFailed:
 
 
 def _cause(error: Exception) -> Cause:
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+    if isinstance(error, NoConnection):
         return Cause.UNREACHABLE
     return Cause.SILENT if isinstance(error, TimeoutError) else Cause.BROKEN
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientConnectorError):
-        refused = isinstance(error.os_error, ConnectionRefusedError)
-        return "connection refused" if refused else f"no connection: {error.os_error}"
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return "no connection in time"
+    if isinstance(error, NoConnection) and isinstance(error.os_error, ConnectionRefusedError):
+        return "connection refused"
     if isinstance(error, TimeoutError):
         return "silent for too long"
     return str(error) or "connection lost"

@@ -18,8 +18,10 @@ from proxy.admin.guard import Guard
 from proxy.admission.gate import AdmissionGate
 from proxy.app import create_app
 from proxy.health.health import Health
-from proxy.nodes.client import HttpNodeClient, open_session
+from proxy.nodes.client import HttpNodeClient
 from proxy.nodes.instances import Instances
+from proxy.nodes.lines import open_lines
+from proxy.nodes.session import open_session
 from proxy.observing.metrics import ProxyMetrics
 from proxy.observing.observed import Observed
 from proxy.pipeline import Pipeline
@@ -103,7 +105,7 @@ async def http_cluster(
             announce(node.registration)
             stack.callback(asyncio.create_task(one.duty.run()).cancel)
         session = await stack.enter_async_context(open_session())
-        client = HttpNodeClient(session)
+        client = HttpNodeClient(await stack.enter_async_context(open_lines()))
         health = Health(registry)
         pipeline = Pipeline(
             registry,

@@ -1,0 +1,221 @@
+"""One connection to a node: HTTP/1.1 over a plain socket, read by httptools.
+
+A token passes through here on every connection, so between the socket and whoever reads there
+is a list and nothing else: no stream reader, no timer for a read, no task.
+
+NoConnection   there is nobody, or not in time
+Silent         a TimeoutError: nothing came for as long as was agreed
+HungUp         the connection was lost before the reply was whole
+Unreadable     what came is not HTTP
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import httptools
+
+MOST_UNREAD = 128 << 10
+LONGEST_HEAD = 64 << 10
+
+
+class NoConnection(ConnectionError):
+    """`os_error` says why; None: it took too long."""
+
+    def __init__(self, os_error: OSError | None) -> None:
+        super().__init__(f"no connection: {os_error}" if os_error else "no connection in time")
+        self.os_error = os_error
+
+
+class Silent(TimeoutError):
+    """Nothing came for as long as was agreed."""
+
+
+class HungUp(ConnectionError):
+    """The connection was lost before the reply was whole."""
+
+
+class Unreadable(ConnectionError):
+    """What came is not HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds of silence that are borne: before the reply's head, and after it."""
+
+    first_s: float
+    silence_s: float
+
+
+class Line(asyncio.Protocol):
+    """Who has called owns it until `close`; `give_back` gets one that is free again."""
+
+    def __init__(self, address: str, give_back: "Callable[[Line], None]") -> None:
+        self.address = address
+        self.status = 0
+        self.content_type = ""
+        self.whole = False
+        self.lost = False
+        self.free_since = 0.0
+        self._transport: asyncio.Transport
+        self._parser: httptools.HttpResponseParser
+        self._patience: Patience
+        self._give_back = give_back
+        self._loop = asyncio.get_running_loop()
+        self._parts: list[bytes] = []
+        self._unread = 0
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def heard_of(self) -> bool:
+        """Whether any of a reply has come."""
+        return self._received > 0
+
+    # what a caller does
+
+    async def ask(self, request: bytes, patience: Patience) -> None:
+        """Send one request, and wait for the head of its reply; raises what is drawn above."""
+        self._begin(patience)
+        self._transport.write(request)
+        while not self.status:
+            self._check()
+            await self._wait()
+
+    async def more(self) -> bytes:
+        """What has come of the body since, at least one byte; nothing: it is whole."""
+        while not self._parts:
+            if self.whole:
+                return b""
+            self._check()
+            await self._wait()
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        if self._unread > MOST_UNREAD and not self.lost:
+            self._heard = self._loop.time()
+            self._transport.resume_reading()
+        self._unread = 0
+        return data
+
+    async def read(self, most: int | None = None) -> bytes:
+        """The whole body, or what there is once it has `most` bytes."""
+        data = b""
+        while (most is None or len(data) < most) and (part := await self.more()):
+            data += part
+        return data
+
+    def close(self) -> None:
+        """Free for the next call if this reply was whole, else hung up: that is an abort."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.whole and self._lasting and not self.lost:
+            self._give_back(self)
+        else:
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """For good."""
+        self.lost = True
+        self._transport.close()
+
+    # what the socket says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by name
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        self._heard = self._loop.time()
+        if self.whole:  # nobody asked for that
+            self.hang_up()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(Unreadable(str(error)))
+            return
+        self._received += len(data)
+        if not self.status and self._received > LONGEST_HEAD:
+            self._fail(Unreadable("a head without an end"))
+        elif self._unread > MOST_UNREAD:
+            self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See asyncio.Protocol. A body without a length ends so."""
+        self.lost = True
+        if self.status and not self._framed and error is None:
+            self.whole = True
+        if not self.whole and self._error is None:
+            self._error = HungUp(str(error) if error else "the node hung up")
+        self._wake()
+
+    # what the parser says
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """See httptools."""
+        name = name.lower()
+        if name == b"content-type":
+            self._type = value.partition(b";")[0].strip().lower().decode("latin-1")
+        elif name in {b"content-length", b"transfer-encoding"}:
+            self._framed = True
+
+    def on_headers_complete(self) -> None:
+        """See httptools."""
+        self.content_type = self._type
+        self._lasting = self._parser.should_keep_alive()
+        self._borne_s = self._patience.silence_s
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        """See httptools."""
+        self._parts.append(body)
+        self._unread += len(body)
+
+    def on_message_complete(self) -> None:
+        """See httptools."""
+        self.whole = True
+
+    # and in between
+
+    def _begin(self, patience: Patience) -> None:
+        self.status, self.content_type, self.whole = 0, "", False
+        self._parts, self._unread, self._error = [], 0, None
+        self._type, self._framed, self._lasting, self._received = "", False, False, 0
+        self._patience, self._borne_s = patience, patience.first_s
+        self._heard = self._loop.time()
+        self._parser = httptools.HttpResponseParser(self)
+        self._timer = self._loop.call_later(self._borne_s, self._look)
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self.hang_up()
+        self._wake()
+
+    def _look(self) -> None:
+        """One timer for the whole call: it looks whether it was silent all the time."""
+        if self._unread > MOST_UNREAD:
+            self._heard = self._loop.time()  # it may not speak
+        left = self._heard + self._borne_s - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        elif not self.whole:
+            self._fail(Silent("silent for too long"))

@@ -1,0 +1,130 @@
+"""All connections to nodes: those that are idle are kept for a while."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from discovery.address import parse_address
+from proxy.nodes.line import HungUp, Line, NoConnection, Patience
+
+KEEPALIVE_S = 4.0  # less than a server's 5 s, so that it is rarely the server who hangs up
+CONNECT_S = 3.0
+NOTHING: Mapping[str, str] = {}
+
+
+@dataclass(slots=True)
+class Lines:
+    """Those of this process, by the nodes' addresses."""
+
+    keepalive_s: float = KEEPALIVE_S
+    connect_s: float = CONNECT_S
+    _idle: dict[str, deque[Line]] = field(default_factory=dict)
+    _sweeper: asyncio.TimerHandle | None = None
+
+    async def call(
+        self,
+        address: str,
+        path: str,
+        body: bytes,
+        patience: Patience,
+        headers: Mapping[str, str] = NOTHING,
+    ) -> Line:
+        """POST JSON; the reply's head is there. The caller closes what it gets.
+
+        A connection that the node has hung up while it was idle is not the node's failure.
+        """
+        request = _request(address, path, body, headers)
+        while line := self._take(address):
+            try:
+                return await self._asked(line, request, patience)
+            except HungUp:
+                if line.heard_of:
+                    raise
+        return await self._asked(await self._connect(address), request, patience)
+
+    def give_back(self, line: Line) -> None:
+        """A connection whose call is over."""
+        loop = asyncio.get_running_loop()
+        line.free_since = loop.time()
+        self._idle.setdefault(line.address, deque()).append(line)
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(self.keepalive_s, self._sweep)
+
+    def close(self) -> None:
+        """Hang up all that are idle."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for lines in self._idle.values():
+            for line in lines:
+                line.hang_up()
+        self._idle.clear()
+
+    async def _asked(self, line: Line, request: bytes, patience: Patience) -> Line:
+        try:
+            await line.ask(request, patience)
+        except BaseException:
+            line.close()
+            raise
+        return line
+
+    def _take(self, address: str) -> Line | None:
+        """The one that was used last."""
+        idle = self._idle.get(address)
+        oldest = asyncio.get_running_loop().time() - self.keepalive_s
+        while idle:
+            line = idle.pop()
+            if not line.lost and line.free_since > oldest:
+                return line
+            line.hang_up()
+        return None
+
+    async def _connect(self, address: str) -> Line:
+        host, port = parse_address(address)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.connect_s):
+                _, line = await loop.create_connection(
+                    lambda: Line(address, self.give_back), host, port
+                )
+        except TimeoutError as error:
+            raise NoConnection(None) from error
+        except OSError as error:
+            raise NoConnection(error) from error
+        return line
+
+    def _sweep(self) -> None:
+        """The oldest are at the left."""
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - self.keepalive_s
+        for address, idle in list(self._idle.items()):
+            while idle and (idle[0].lost or idle[0].free_since <= oldest):
+                idle.popleft().hang_up()
+            if not idle:
+                del self._idle[address]
+        again = bool(self._idle)
+        self._sweeper = loop.call_later(self.keepalive_s, self._sweep) if again else None
+
+
+@asynccontextmanager
+async def open_lines() -> AsyncIterator[Lines]:
+    """Closed with the context."""
+    lines = Lines()
+    try:
+        yield lines
+    finally:
+        lines.close()
+        await asyncio.sleep(0)  # transports close in the loop's next turn
+
+
+def _request(address: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    lines = [
+        f"POST {path} HTTP/1.1",
+        f"Host: {address}",
+        "Accept-Encoding: identity",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body

@@ -1,0 +1,168 @@
+"""Connections to nodes: what is read of them, when they are kept, and what ends them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import asynccontextmanager, closing
+
+import pytest
+
+from proxy.nodes.line import (
+    LONGEST_HEAD,
+    MOST_UNREAD,
+    HungUp,
+    Line,
+    NoConnection,
+    Patience,
+    Silent,
+    Unreadable,
+)
+from proxy.nodes.lines import Lines, open_lines
+from tests.fakes.raw_http import (
+    CHUNKED,
+    CUT,
+    END,
+    HANG,
+    PATIENCE_S,
+    SSE,
+    RawServer,
+    Step,
+    answer,
+    chunk,
+    raw_server,
+)
+
+PARTS = 400
+PATIENT = Patience(PATIENCE_S, PATIENCE_S)
+WELL = [SSE, chunk(b"one"), chunk(b"two"), END]
+
+
+@asynccontextmanager
+async def asking(*scripts: Iterable[Step]) -> AsyncGenerator[tuple[Lines, RawServer]]:
+    async with raw_server(*scripts) as server, open_lines() as lines:
+        yield lines, server
+
+
+async def call(lines: Lines, server: RawServer, patience: Patience = PATIENT) -> Line:
+    return await lines.call(server.address, "/path", b"{}", patience)
+
+
+async def read(lines: Lines, server: RawServer, patience: Patience = PATIENT) -> bytes:
+    with closing(await call(lines, server, patience)) as line:
+        return await line.read()
+
+
+async def test_a_request_has_what_http_wants_of_it() -> None:
+    async with asking(WELL) as (lines, server):
+        with closing(
+            await lines.call(server.address, "/p", b"{1}", PATIENT, {"Traceparent": "00"})
+        ) as line:
+            assert (line.status, line.content_type) == (200, "text/event-stream")
+            assert await line.read() == b"onetwo"
+    head = server.heads[0]
+    assert head.startswith(f"POST /p HTTP/1.1\r\nHost: {server.address}\r\n")
+    assert "\r\nTraceparent: 00\r\n" in head
+    assert server.bodies == [b"{1}"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [b"".join(WELL)],
+        [bytes([byte]) for byte in b"".join(WELL)],
+        [answer(200, "onetwo", "text/plain").replace(b'"', b"").replace(b": 8", b": 6")],
+        [b"HTTP/1.1 200 X\r\n\r\none", b"two", CUT],
+    ],
+    ids=["at once", "byte by byte", "with a length", "until the end"],
+)
+async def test_a_body_is_whole_however_it_comes(script: list[Step]) -> None:
+    async with asking(script) as (lines, server):
+        assert await read(lines, server) == b"onetwo"
+
+
+async def test_a_connection_is_used_again_after_a_whole_reply_only() -> None:
+    async with asking(WELL, [*WELL[:2], HANG], WELL) as (lines, server):
+        assert await read(lines, server) == b"onetwo"
+        with closing(await call(lines, server)) as line:
+            assert await line.more() == b"one"
+        assert server.connections == 1
+        assert await read(lines, server) == b"onetwo"
+        assert server.connections == 2
+
+
+async def test_a_node_that_wants_no_more_is_not_asked_there_again() -> None:
+    parting = [b"HTTP/1.1 200 X\r\nConnection: close\r\n" + CHUNKED, END]
+    async with asking(parting, WELL) as (lines, server):
+        assert await read(lines, server) == b""
+        assert await read(lines, server) == b"onetwo"
+        assert server.connections == 2
+
+
+async def test_who_hung_up_while_idle_is_asked_anew_and_who_began_to_answer_is_not() -> None:
+    async with asking(WELL, [CUT], WELL, [b"HTTP/1.1 2", CUT]) as (lines, server):
+        for _ in range(2):
+            assert await read(lines, server) == b"onetwo"
+        with pytest.raises(HungUp):
+            await call(lines, server)
+        assert server.connections == 2
+
+
+async def test_a_fresh_connection_that_is_cut_is_a_failure() -> None:
+    async with asking([CUT]) as (lines, server):
+        with pytest.raises(HungUp):
+            await call(lines, server)
+
+
+@pytest.mark.parametrize(
+    "head", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 X\r\nA: " + b"a" * LONGEST_HEAD]
+)
+async def test_what_is_no_head_is_refused(head: bytes) -> None:
+    async with asking([head, HANG]) as (lines, server):
+        with pytest.raises(Unreadable):
+            await call(lines, server)
+        async with asyncio.timeout(PATIENCE_S):
+            await server.left.wait()
+
+
+async def test_what_came_before_a_cut_is_read_first() -> None:
+    async with asking([*WELL[:3], CUT]) as (lines, server):
+        with closing(await call(lines, server)) as line:
+            said = await line.read(len(b"onetwo"))
+            assert said == b"onetwo"
+            with pytest.raises(HungUp):
+                await line.more()
+
+
+@pytest.mark.parametrize("script", [[HANG], [SSE, HANG]], ids=["no head", "no body"])
+async def test_silence_has_an_end(script: list[Step]) -> None:
+    shorter = Patience(0.01, PATIENCE_S) if script == [HANG] else Patience(PATIENCE_S, 0.01)
+    async with asking(script) as (lines, server):
+        with pytest.raises(Silent):
+            await read(lines, server, shorter)
+
+
+async def test_nobody_there_is_told_from_a_failure_of_somebody() -> None:
+    async with raw_server() as server:
+        pass
+    async with open_lines() as lines:
+        with pytest.raises(NoConnection) as nobody:
+            await lines.call(server.address, "/", b"", PATIENT)
+    assert isinstance(nobody.value.os_error, ConnectionRefusedError)
+
+
+async def test_a_slow_reader_is_not_buried_and_loses_nothing() -> None:
+    """The node is kept waiting: it cannot send all while nobody reads."""
+    poured, part = list[int](), b"x" * MOST_UNREAD
+
+    def pour() -> Iterator[Step]:
+        yield SSE
+        for number in range(PARTS):
+            poured.append(number)
+            yield chunk(part)
+        yield END
+
+    async with raw_server(pour()) as server, open_lines() as lines:
+        with closing(await call(lines, server)) as line:
+            for _ in range(PARTS * 10):
+                await asyncio.sleep(0)
+            assert len(poured) < PARTS
+            assert len(await line.read()) == PARTS * MOST_UNREAD
