@@ -38,9 +38,9 @@ from proxy.models.catalogue import Catalogue, Own
 from proxy.models.fetching import HttpFetcher
 from proxy.models.pools import OwnNames
 from proxy.models.texts import Text, Texts
-from proxy.nodes.client import HttpNodeClient, open_session
+from proxy.nodes.client import HttpNodeClient
 from proxy.nodes.instances import Instances
-from proxy.nodes.lines import open_lines
+from proxy.nodes.lines import Lines, open_lines
 from proxy.nodes.session import open_session
 from proxy.observing.at_the_gate import GateMetrics
 from proxy.observing.kept import KeptTimelines
@@ -51,6 +51,8 @@ from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing.building import build_planner
 from proxy.routing.pairing import differ
+from proxy.serving.collecting import settle
+from proxy.serving.corked import CorkedProtocol
 from proxy.workers.place import Place, cluster_key, door_address
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -65,6 +67,7 @@ def run(config: ProxyConfig) -> None:
     SystemExit with the reason where it cannot.
     """
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # unsaid
     if config.supervisor_fd is not None:
         end_with(config.supervisor_fd)
     for stop in STOP_SIGNALS:
@@ -89,7 +92,9 @@ async def _serve(place: Place) -> None:
         catalogue = _catalogue(config, registry, session)
         stack.enter_context(catalogue.grammars)
         gate = _gate(config, registry)
-        leaving = Leaving(build(config, instances, catalogue, gate, secrets.guard))
+        lines = await stack.enter_async_context(open_lines())
+        app = build(config, instances, lines, catalogue, gate, secrets.guard)
+        leaving = Leaving(app)
         http = _uvicorn(leaving, config, secrets)
         server = _Server(http, leaving, place.discovery, config)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
@@ -97,6 +102,7 @@ async def _serve(place: Place) -> None:
         helpers = [place.hear(registry), *(part.run() for part in parts)]
         running = [tasks.create_task(helper) for helper in helpers]
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, secrets.watch.tell)
+        settle()
         await server.serve(sockets=[place.door])
         for helper in running:
             helper.cancel()
@@ -105,6 +111,7 @@ async def _serve(place: Place) -> None:
 def build(
     config: ProxyConfig,
     instances: Instances,
+    lines: Lines,
     models: Catalogue,
     gate: AdmissionGate,
     guard: Guard,
@@ -112,7 +119,7 @@ def build(
     """The app of these settings."""
     registry = instances.registry
     patience = (config.silence_timeout_s, config.foreign_timeout_s, config.first_sign_timeout_s)
-    client = HttpNodeClient(instances.session, *patience)
+    client = HttpNodeClient(lines, *patience)
     health = Health(registry)
     pipeline = Pipeline(
         registry,
@@ -174,7 +181,7 @@ def _uvicorn(app: Leaving, config: ProxyConfig, secrets: Secrets) -> uvicorn.Con
     expect_cuts()
     http = uvicorn.Config(
         app,
-        http="httptools",
+        http=CorkedProtocol,
         ws="none",
         lifespan="on",
         access_log=False,

@@ -1,0 +1,1 @@
+"""The server under the app: what of it costs too much as it comes."""
