@@ -17,6 +17,7 @@ from proxy.health.breaker import Breaker, BreakerState, Rules
 from proxy.routing.plan import Plan
 
 MOST_KNOWN = 4096
+NOBODY: frozenset[Node] = frozenset()
 TIDY_S = 5.0
 TROUBLES = (Cause.UNREACHABLE, Cause.SILENT, Cause.BROKEN, Cause.TOLD, Cause.BUSY)
 LOST, MOVED = "lost", "transfer"
@@ -50,14 +51,24 @@ class Health:
 
     def well(self, nodes: Sequence[Node], *, now: float) -> Sequence[Node]:
         """Those to which a call may go."""
+        shut = self.shut(now=now)
+        return [node for node in nodes if node not in shut] if shut else nodes
+
+    def shut(self, *, now: float) -> frozenset[Node]:
+        """The nodes to which none may; looks at those only that ever failed."""
         if not self._nodes:
-            return nodes
-        return [node for node in nodes if self._admits(node, now)]
+            return NOBODY
+        known = (self.registry.at(address) for address in self._nodes)
+        return frozenset(node for node in known if node and not self._admits(node, now))
 
     def joins(self, prefill: Node, decode: Node, *, now: float) -> bool:
         """Whether the prefill node is well, and so is what lies between the two."""
         if self._nodes and not self._admits(prefill, now):
             return False
+        return self.linked(prefill, decode, now=now)
+
+    def linked(self, prefill: Node, decode: Node, *, now: float) -> bool:
+        """Whether what lies between the two is well."""
         if not self._pairs:
             return True
         between = self._pairs.get((prefill.node_id, decode.node_id))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from api.tokenizing import load_text_codec
@@ -21,7 +21,7 @@ from tests.fakes.driver import load
 from tests.fakes.http_cluster import HttpCluster, http_cluster
 from tests.fakes.node import Ill
 
-EXAMPLES = 6
+EXAMPLES = 5
 NODES = ("p0", "p1", "d0", "d1")
 TEXT = "which way does the river run, and who has seen where it ends?"
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -147,6 +147,8 @@ LATER = settings(
 
 @pytest.mark.parametrize("name", FEATURES)
 @LATER
+@example(ill=("d0", 9, Ill.KILL))  # half of the way
+@example(ill=("d0", 14, Ill.CUT))
 @given(ill=ILLS)
 async def test_a_completion_goes_on(
     folder: Path,
@@ -159,6 +161,8 @@ async def test_a_completion_goes_on(
 
 @pytest.mark.parametrize("name", CHATS)
 @LATER
+@example(ill=("d0", 9, Ill.KILL))  # half of the way
+@example(ill=("d0", 14, Ill.CUT))
 @given(ill=ILLS)
 async def test_a_chat_goes_on(
     folder: Path,
