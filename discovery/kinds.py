@@ -40,14 +40,18 @@ class Kinds(Generic[N]):
     fits: Callable[[N, N], bool]
     _rosters: dict[tuple[Role, Kind], Roster[N]] = field(default_factory=dict)
     _known: dict[tuple[Kind, Kind], bool] = field(default_factory=dict)
+    _kinds: dict[str, tuple[N, Kind]] = field(default_factory=dict)  # by address
 
     def put(self, address: str, node: N) -> None:
         """Take it in, or its latest word."""
-        self._rosters.setdefault((node.role, kind_of(node)), Roster()).put(address, node)
+        kind = kind_of(node)
+        self._kinds[address] = node, kind
+        self._rosters.setdefault((node.role, kind), Roster()).put(address, node)
 
     def drop(self, address: str, node: N) -> None:
         """Take it out."""
-        key = node.role, kind_of(node)
+        key = node.role, self._kind(node)
+        self._kinds.pop(address, None)
         if roster := self._rosters.get(key):
             roster.drop(address, node)
             if not len(roster):
@@ -55,7 +59,7 @@ class Kinds(Generic[N]):
 
     def fitting(self, node: N) -> Iterator[Roster[N]]:
         """Nodes of the other role that fit it."""
-        kind = kind_of(node)
+        kind = self._kind(node)
         for (role, other), roster in self._rosters.items():
             if role is not node.role and self._fit(kind, other, node, roster):
                 yield roster
@@ -67,6 +71,10 @@ class Kinds(Generic[N]):
                 continue
             if any(other.living(since) for other in self.fitting(roster.first)):
                 yield roster
+
+    def _kind(self, node: N) -> Kind:
+        known = self._kinds.get(node.registration.http_address)
+        return known[1] if known and known[0] is node else kind_of(node)
 
     def _fit(self, kind: Kind, other: Kind, node: N, roster: Roster[N]) -> bool:
         if (found := self._known.get((kind, other))) is None:

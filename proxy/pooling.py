@@ -75,7 +75,7 @@ class PoolingPipeline:
         while True:
             if nodes := self._candidates(tries, model):
                 tries.begun = pipeline.clock()
-                ask = Ask(like, tries.begun)
+                ask = Ask.of(like, tries.begun)
                 return pipeline.planner.choose(nodes, ask, None)
             if pipeline.clock() - since >= self._worth_waiting_s(tries, model):
                 raise NoNodeAvailable("no prefill node is available")

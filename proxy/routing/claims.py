@@ -64,15 +64,17 @@ class Share:
     heard_at: float | None = None
     requests_then: int = 0
     tokens_then: int = 0
+    most: int = 0
 
     def others(self, node: Node) -> int:
         """Requests that the node speaks of and this proxy did not send.
 
-        A node counts ours too: those that were here when it spoke, as nearly as we know.
+        A node counts ours too: as many as there were at most since it spoke before, lest one
+        that has ended meanwhile is taken for somebody else's.
         """
         if self.heard_at != node.heard_at:
-            self.heard_at = node.heard_at
-            self.requests_then, self.tokens_then = self.requests, self.tokens
+            self.heard_at, self.tokens_then = node.heard_at, self.tokens
+            self.requests_then, self.most = self.most, self.requests
         return max(0, node.load.waiting + node.load.running - self.requests_then)
 
     def unheard_tokens(self, node: Node) -> int:
@@ -168,6 +170,7 @@ class Claims:
         share = self.shares.setdefault(node.node_id, Share())
         share.others(node)
         share.requests += 1
+        share.most = max(share.most, share.requests)
         share.tokens += tokens
         if prompt is not None:
             share.begin(prompt, now)

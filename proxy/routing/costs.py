@@ -43,15 +43,13 @@ class Costs:
     _steps: dict[str, Fit] = field(default_factory=dict)
     _links: dict[tuple[str, str], Fit] = field(default_factory=dict)
 
-    def prompt_s(self, node: Node, work: Work) -> float:
-        """For one prompt or several, one after the other, on this node."""
-        fit = self._prompts.get(_address(node)) or self._usual_prompt(node.role)
-        return fit.at(_of_work(work))
+    def prompt(self, node: Node) -> Fit:
+        """Of prompts on this node: their number, tokens and pairs, see `of_work`."""
+        return self._prompts.get(_address(node)) or self._usual_prompt(node.role)
 
-    def step_s(self, node: Node, requests: float, tokens: float) -> float:
-        """For one token of each of so many requests, with so many tokens in all."""
-        fit = self._steps.get(_address(node)) or self._step
-        return fit.at((1.0, requests, tokens / HUNDRED_K))
+    def step(self, node: Node) -> Fit:
+        """Of a step for one token of each of some requests: see `of_batch`."""
+        return self._steps.get(_address(node)) or self._step
 
     def link_s(self, prefill: Node, decode: Node, num_bytes: float) -> float:
         """From the first token at one node until the other can go on."""
@@ -68,7 +66,7 @@ class Costs:
 
     def ran(self, node: Node, measured: Measured) -> None:
         """A node has run prompts."""
-        usual, x = self._prompt[node.role], _of_work(measured.work)
+        usual, x = self._prompt[node.role], of_work(measured.work)
         _of(self._prompts, _address(node), self._usual_prompt(node.role), MOST_NODES).learn(
             x, measured.seconds
         )
@@ -76,7 +74,7 @@ class Costs:
 
     def stepped(self, node: Node, requests: float, tokens: float, seconds: float) -> None:
         """A node's steps took so long, in the mean over an answer."""
-        x = 1.0, requests, tokens / HUNDRED_K
+        x = of_batch(requests, tokens)
         _of(self._steps, _address(node), self._step, MOST_NODES).learn(x, seconds)
         self._step.learn(x, seconds)
 
@@ -106,8 +104,14 @@ def _of(fits: dict[Key, Fit], key: Key, usual: Fit, most: int) -> Fit:
     return fit
 
 
-def _of_work(work: Work) -> tuple[float, float, float]:
+def of_work(work: Work) -> tuple[float, float, float]:
+    """For one prompt or several, one after the other."""
     return float(work.prompts), work.tokens / K, work.pairs / M
+
+
+def of_batch(requests: float, tokens: float) -> tuple[float, float, float]:
+    """For so many requests, with so many tokens in all."""
+    return 1.0, requests, tokens / HUNDRED_K
 
 
 def _address(node: Node) -> str:

@@ -36,7 +36,10 @@ class Fit:
 
     def at(self, x: Sequence[float]) -> float:
         """What y is to be expected; never less than nothing."""
-        return max(0.0, sum(w * one for w, one in zip(self.weights, x, strict=True)))
+        total = 0.0
+        for weight, one in zip(self.weights, x, strict=True):
+            total += weight * one
+        return total if total > 0.0 else 0.0
 
     def learn(self, x: Sequence[float], y: float) -> None:
         """One more point."""
@@ -47,19 +50,21 @@ class Fit:
         clipped = max(-OUTLIER * self._spread, min(OUTLIER * self._spread, error))
         bounded = min(abs(error), 2 * OUTLIER * self._spread)
         self._spread += SPREAD_WEIGHT * (max(bounded, 0.01) - self._spread)
-        self._move(scaled, clipped)
+        self._move(scaled, clipped, surer=clipped == error)
         self.count += 1
 
-    def _move(self, x: Sequence[float], error: float) -> None:
+    def _move(self, x: Sequence[float], error: float, *, surer: bool) -> None:
+        """A point that was clipped shows a direction, and makes nothing surer."""
         size = range(len(x))
         turned = [sum(self._variance[i][j] * x[j] for j in size) for i in size]
         bottom = FORGETTING * NOISE**2 + sum(x[i] * turned[i] for i in size)
         for i in size:
             self.weights[i] = max(0.0, self.weights[i] + turned[i] * error / bottom)
-            for j in size:
+            for j in size if surer else ():
                 less = self._variance[i][j] - turned[i] * turned[j] / bottom
                 self._variance[i][j] = less
-        self._forget()
+        if surer:
+            self._forget()
 
     def _forget(self) -> None:
         """What is old weighs less, but no weight gets less sure than it was at first."""

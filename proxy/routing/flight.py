@@ -43,7 +43,7 @@ class Flight:
     _prompt: Claim | None = None  # at the prefill node, while the prompt is run there
     _rest: Claim = field(init=False)
     _prompt_sent: Sent = field(init=False)
-    _rest_sent: Sent | None = None  # where the KV is moved to
+    _rest_sent: Sent | None = None  # where the KV is moved to, and is not yet
     _cached: int | None = None
     _moved_bytes: int = 0
     _first_at: float | None = None
@@ -80,8 +80,9 @@ class Flight:
     def move(self, decode: Node, now: float) -> None:
         """Another decode node takes the KV instead."""
         self._rest.end(now)
-        if self._rest_sent and self._steps is None:
+        if self._rest_sent:
             self._rest_sent.take_back()
+        self._steps = None
         self.plan = Plan(self.plan.prefill, decode)
         self._rest = self._claim(decode)
         self._rest_sent = self.books.prefixes.send(decode, self.ask.names)
@@ -92,7 +93,7 @@ class Flight:
         self._rest.end(now)
         if self._first_at is None:
             self._prompt_sent.take_back()
-        if self._rest_sent and self._steps is None:
+        if self._rest_sent:
             self._rest_sent.take_back()
 
     def _claim(self, decode: Node, prompt: Prompt | None = None) -> Claim:
@@ -132,6 +133,7 @@ class Flight:
         self._steps = _Steps(now, self._decoding(), share.tokens, share.worked_s)
         if self._rest_sent:
             self._rest_sent.computed(None)
+            self._rest_sent = None
         if plan.prefill and self._moved_bytes >= LEAST_BYTES and self._first_at is not None:
             late_s = max(0.0, now - self._first_at)
             self.books.costs.moved(plan.prefill, plan.decode, self._moved_bytes, late_s)

@@ -50,14 +50,11 @@ class Ask:
 
     request: Request
     now: float
-    names: Names = ()
+    names: Names
+    num_tokens: int  # of the prompt, and of what was generated before
 
     @classmethod
     def of(cls, request: Request, now: float) -> "Ask":
         """With the names of its tokens."""
-        return cls(request, now, names_of(request.cache_salt, request.tokens))
-
-    @property
-    def num_tokens(self) -> int:
-        """Of the prompt, and of what was generated before."""
-        return len(self.request.prompt) + len(self.request.generated)
+        tokens = request.tokens
+        return cls(request, now, names_of(request.cache_salt, tokens), len(tokens))

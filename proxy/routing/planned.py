@@ -10,30 +10,37 @@ else everybody would be sent where only the newest gains.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
+from math import inf
 from operator import attrgetter, itemgetter
 from random import Random
 from typing import NamedTuple
 
 from discovery.registration import Role
 from discovery.registry import Node
-from proxy.routing.claims import Claims, Prompt, Work
-from proxy.routing.costs import Costs
+from proxy.routing.claims import Claims, Work
+from proxy.routing.costs import Costs, of_batch, of_work
 from proxy.routing.plan import Ask, Estimate, Plan
 from proxy.routing.prefixes import Prefixes, block_tokens
-from proxy.routing.sampling import some_of
+from proxy.routing.sampling import MOST_LOOKED_AT, some_of
 
-MOST_HOLDERS = 4
-BEST = 3  # of each role are put together
+MOST_HOLDERS = 2
+BEST = 2  # of each role are put together
+EQUAL_S = 1e-9  # less than this is a draw, which chance decides
 _cost = attrgetter("cost_s")
 Partners = Callable[[Node], Sequence[Node]]
 
 
 class Side(NamedTuple):
-    """What one node would take: seconds until its part is done, and what it costs in all."""
+    """What one node would take: seconds until its part is done, and what it costs in all.
+
+    `missing`: the tokens of the prompt that it does not have.
+    """
 
     cost_s: float
     seconds: float
     node: Node
+    missing: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,113 +56,111 @@ class Planned:
         """See Policy."""
         if len(nodes) == 1:
             return nodes[0]
-        if nodes[0].role is Role.PREFILL:
-            sides = self._prompts(nodes, ask)
-            best = min(sides, key=lambda side: side.cost_s + self._link(side, partner, ask))
-        else:
-            best = min(self._decodes(nodes, ask), key=_cost)
-        return best.node
+        if nodes[0].role is Role.DECODE:
+            return min(self._ends(nodes, ask), key=_cost).node
+        begins = self._begins(nodes, ask)
+        if partner is None:
+            return min(begins, key=_cost).node
+        end = self.end(partner, ask)
+        return min(begins, key=lambda begin: begin.cost_s + self._link_s(begin, end)).node
 
     def plan(
         self, decodes: Sequence[Node], partners: Partners, ask: Ask, *, local: bool
     ) -> Plan:
         """Both nodes at once; with `local`, perhaps the decode node alone."""
-        ends = sorted(self._decodes(decodes, ask), key=_cost)
+        ends = self._ends(decodes, ask)
         begins = dict[int, list[Side]]()  # most decode nodes have the same partners
-        found = list[tuple[float, Plan]]()
-        for end in ends[:BEST]:
+        best, plan = inf, None
+        for end in nsmallest(BEST, ends, key=_cost):
             prefills = partners(end.node)
             if prefills and id(prefills) not in begins:
-                sides = sorted(self._prompts(prefills, ask), key=_cost)
-                begins[id(prefills)] = sides[:BEST]
-            found += [self._joined(one, end, ask) for one in begins.get(id(prefills), ())]
-        if local or not found:
-            found += [self.alone(end, ask) for end in ends]
-        return min(found, key=itemgetter(0))[1]
+                begins[id(prefills)] = nsmallest(BEST, self._begins(prefills, ask), key=_cost)
+            for begin in begins.get(id(prefills), ()):
+                cost_s = begin.cost_s + self._link_s(begin, end) + end.cost_s
+                if cost_s < best:
+                    best, plan = cost_s, (begin, end)
+        if plan and not local:
+            return self._joined(*plan)
+        alone_s, alone = min((self.alone(end, ask) for end in ends), key=itemgetter(0))
+        return self._joined(*plan) if plan and best <= alone_s else alone
 
     def pair(self, prefill: Node, decode: Node, ask: Ask) -> tuple[float, Plan]:
         """What this pair would cost."""
-        return self._joined(self._prompt(prefill, ask), self._decode(decode, ask), ask)
+        begin, end = self._begin(prefill, ask), self.end(decode, ask)
+        return begin.cost_s + self._link_s(begin, end) + end.cost_s, self._joined(begin, end)
 
     def alone(self, end: Side, ask: Ask) -> tuple[float, Plan]:
         """What it would cost to run all of it on a decode node."""
-        node = end.node
-        run_s = self._run_s(node, ask)
-        first_s = self._wait_s(node, ask) + run_s
-        stopped_s = run_s * (self.claims.at(node).decoding + self.claims.others_at(node))
-        estimate = Estimate(first_s, first_s + end.seconds)
-        return first_s + end.cost_s + stopped_s, Plan(None, node, estimate)
+        begin, node = self._begin(end.node, ask), end.node
+        run_s = self._run_s(node, ask.num_tokens, end.missing)
+        stopped_s = run_s * self.claims.requests_at(node)
+        estimate = Estimate(begin.seconds, begin.seconds + end.seconds)
+        return begin.cost_s + end.cost_s + stopped_s, Plan(None, node, estimate)
 
-    def end(self, decode: Node, ask: Ask) -> Side:
+    def end(self, node: Node, ask: Ask) -> Side:
         """What a decode node would take from the first token on."""
-        return self._decode(decode, ask)
-
-    def _joined(self, begin: Side, end: Side, ask: Ask) -> tuple[float, Plan]:
-        moved_s = self._link(begin, end.node, ask)
-        finish_s = begin.seconds + moved_s + end.seconds
-        plan = Plan(begin.node, end.node, Estimate(begin.seconds, finish_s))
-        return begin.cost_s + moved_s + end.cost_s, plan
-
-    def _prompts(self, nodes: Sequence[Node], ask: Ask) -> list[Side]:
-        return [self._prompt(node, ask) for node in self._some(nodes, ask)]
-
-    def _prompt(self, node: Node, ask: Ask) -> Side:
-        seconds = self._wait_s(node, ask) + self._run_s(node, ask)
-        return Side(seconds + self.chance.random() * 1e-9, seconds, node)
-
-    def _decodes(self, nodes: Sequence[Node], ask: Ask) -> list[Side]:
-        return [self._decode(node, ask) for node in self._some(nodes, ask)]
-
-    def _decode(self, node: Node, ask: Ask) -> Side:
         share, others = self.claims.at(node), self.claims.others_at(node)
-        count, more = share.requests + others, self.costs.tokens_to_come(ask.request)
+        count, more, fit = (
+            share.requests + others,
+            self.costs.tokens_to_come(ask.request),
+            self.costs.step(node),
+        )
         each = share.tokens / share.requests if share.requests else ask.num_tokens
         held = share.tokens + others * each
-        step_s = self.costs.step_s(node, count + 1, held + ask.num_tokens + more / 2)
-        slower_s = max(0.0, step_s - self.costs.step_s(node, count, held))
-        seconds = more * step_s + self._room_s(node, ask, more, step_s)
-        cost_s = seconds + count * more * slower_s + self.chance.random() * 1e-9
-        return Side(cost_s, seconds, node)
+        step_s = fit.at(of_batch(count + 1, held + ask.num_tokens + more / 2))
+        slower_s = max(0.0, step_s - fit.at(of_batch(count, held)))
+        seconds = more * step_s
+        if node.load.total_blocks:
+            seconds += self._room_s(node, ask.num_tokens + more, seconds)
+        cost_s = seconds + count * more * slower_s + self.chance.random() * EQUAL_S
+        return Side(cost_s, seconds, node, self._missing(node, ask))
 
-    def _room_s(self, node: Node, ask: Ask, more: float, step_s: float) -> float:
+    def _joined(self, begin: Side, end: Side) -> Plan:
+        finish_s = begin.seconds + self._link_s(begin, end) + end.seconds
+        return Plan(begin.node, end.node, Estimate(begin.seconds, finish_s))
+
+    def _begins(self, nodes: Sequence[Node], ask: Ask) -> list[Side]:
+        return [self._begin(node, ask) for node in self._some(nodes, ask)]
+
+    def _begin(self, node: Node, ask: Ask) -> Side:
+        missing = self._missing(node, ask)
+        seconds = self._wait_s(node, ask) + self._run_s(node, ask.num_tokens, missing)
+        return Side(seconds + self.chance.random() * EQUAL_S, seconds, node, missing)
+
+    def _ends(self, nodes: Sequence[Node], ask: Ask) -> list[Side]:
+        return [self.end(node, ask) for node in self._some(nodes, ask)]
+
+    def _room_s(self, node: Node, tokens: float, seconds: float) -> float:
         """Until there is room: others have to end, one every so often."""
-        load = node.load
-        if not load.total_blocks:
-            return 0.0
-        share = self.claims.at(node)
-        free = load.free_blocks * block_tokens(node) - share.unheard_tokens(node)
-        short = ask.num_tokens + more - free
-        if short <= 0:
-            return 0.0
-        return more * step_s * short / (load.total_blocks * block_tokens(node))
+        block, load = block_tokens(node), node.load
+        free = load.free_blocks * block - self.claims.at(node).unheard_tokens(node)
+        return max(0.0, seconds * (tokens - free) / (load.total_blocks * block))
 
     def _wait_s(self, node: Node, ask: Ask) -> float:
         """Until all prompts before it are done, less what the first of them had already."""
-        share, others = self.claims.at(node), self.claims.others_at(node)
-        others_s = 0.0
+        share, others, wait_s = self.claims.at(node), self.claims.others_at(node), 0.0
         if others and node.role is Role.PREFILL:
-            others_s = others * self.costs.prompt_s(node, Work(1, ask.num_tokens))
+            wait_s = others * self._run_s(node, ask.num_tokens, ask.num_tokens)
         if not share.ahead.prompts:
-            return others_s
-        ahead_s = self.costs.prompt_s(node, share.ahead)
+            return wait_s
+        ahead_s = self.costs.prompt(node).at(of_work(share.ahead))
         had_s = max(0.0, ask.now - share.working_since)
-        return others_s + ahead_s - min(had_s, ahead_s / share.ahead.prompts)
+        return wait_s + ahead_s - min(had_s, ahead_s / share.ahead.prompts)
 
-    def _run_s(self, node: Node, ask: Ask) -> float:
-        cached = min(self.prefixes.cached(node, ask.names), ask.num_tokens - 1)
-        prompt, work = Prompt(ask.num_tokens - cached, cached), Work()
-        work.add(prompt)
-        return self.costs.prompt_s(node, work)
+    def _run_s(self, node: Node, tokens: int, missing: int) -> float:
+        pairs = missing * (2 * tokens - missing) // 2
+        return self.costs.prompt(node).at(of_work(Work(1, missing, pairs)))
 
-    def _link(self, begin: Side, decode: Node | None, ask: Ask) -> float:
-        if decode is None:
-            return 0.0
-        there = self.prefixes.cached(decode, ask.names)
-        num_bytes = (ask.num_tokens - there) * bytes_of_token(decode)
-        return self.costs.link_s(begin.node, decode, num_bytes)
+    def _missing(self, node: Node, ask: Ask) -> int:
+        """Of a prompt that is all there, the last token is computed again."""
+        return max(1, ask.num_tokens - self.prefixes.cached(node, ask.names))
+
+    def _link_s(self, begin: Side, end: Side) -> float:
+        num_bytes = end.missing * bytes_of_token(end.node)
+        return self.costs.link_s(begin.node, end.node, num_bytes)
 
     def _some(self, nodes: Sequence[Node], ask: Ask) -> Sequence[Node]:
-        if len(nodes) == 1:
+        if len(nodes) <= MOST_LOOKED_AT:
             return nodes
         holders = self.prefixes.holders(ask.names, MOST_HOLDERS)
         return some_of(nodes, holders, self.chance)

@@ -63,11 +63,11 @@ class Planner:
         if self.prefill is self.decode is self.judge and self.local != "always":
             return self.judge.plan(decodes, partners, ask, local=self.local == "auto")
         decode = self.decode.choose(decodes, ask, None)
-        end = self.judge.end(decode, ask)
-        alone_s, alone = self.judge.alone(end, ask)
         prefills = () if self.local == "always" else partners(decode)
         if not prefills:
-            return alone
-        prefill = self.prefill.choose(prefills, ask, decode)
-        pair_s, pair = self.judge.pair(prefill, decode, ask)
-        return alone if self.local == "auto" and alone_s < pair_s else pair
+            return self.judge.alone(self.judge.end(decode, ask), ask)[1]
+        pair_s, pair = self.judge.pair(self.prefill.choose(prefills, ask, decode), decode, ask)
+        if self.local != "auto":
+            return pair
+        alone_s, alone = self.judge.alone(self.judge.end(decode, ask), ask)
+        return alone if alone_s < pair_s else pair

@@ -10,9 +10,9 @@ from proxy.routing.claims import Claims
 from proxy.routing.names import STRIDE
 from proxy.routing.plan import Ask
 from proxy.routing.prefixes import Prefixes
-from proxy.routing.sampling import some_of
+from proxy.routing.sampling import MOST_LOOKED_AT, some_of
 
-MOST_HOLDERS = 4
+MOST_HOLDERS = 2
 USUAL_TOKENS = 512  # of a request that somebody else has sent
 
 
@@ -31,8 +31,10 @@ class PrefixAware:
 
     def choose(self, nodes: Sequence[Node], ask: Ask, partner: Node | None) -> Node:
         """Compare those that have some of it, and some that may not; ties by chance."""
-        holders = self.prefixes.holders(ask.names, MOST_HOLDERS) if len(nodes) > 1 else ()
-        some = some_of(nodes, holders, self.chance)
+        some = nodes
+        if len(nodes) > MOST_LOOKED_AT:
+            holders = self.prefixes.holders(ask.names, MOST_HOLDERS)
+            some = some_of(nodes, holders, self.chance)
         return min(some, key=lambda node: (self._ahead(node, ask), self.chance.random()))
 
     def _ahead(self, node: Node, ask: Ask) -> int:

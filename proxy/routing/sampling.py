@@ -7,7 +7,7 @@ from random import Random
 
 from discovery.registry import Node
 
-MOST_LOOKED_AT = 8
+MOST_LOOKED_AT = 6
 
 
 def some_of(
@@ -19,12 +19,13 @@ def some_of(
     """
     if len(nodes) <= most:
         return nodes
-    found = {node.node_id: node for one in wanted if (node := _find(nodes, one))}
+    found = [node for one in wanted if (node := _find(nodes, one))]
     start, step = chance.random(), len(nodes) / most
     for number in range(most):  # evenly spaced from anywhere: no two are the same
-        node = nodes[int((start + number) * step) % len(nodes)]
-        found.setdefault(node.node_id, node)
-    return tuple(found.values())
+        node = nodes[int((start + number) * step)]
+        if node not in found:
+            found.append(node)
+    return found
 
 
 def _find(nodes: Sequence[Node], node_id: str) -> Node | None:

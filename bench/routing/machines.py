@@ -1,0 +1,139 @@
+"""A node that is only timings: a line of prompts, a batch that decodes, a prefix cache.
+
+A step takes what is in it: a fixed part, one for each prompt token and each pair of tokens of
+attention, one for each request that decodes and for each token that these hold. Prompts are run
+in chunks, first come first served, in the same steps as decoding.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from proxy.routing.names import STRIDE, Names
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Seconds, but for the last: about an 8B model on one large GPU."""
+
+    step_s: float = 0.008
+    token_s: float = 40e-6
+    pair_s: float = 1e-9
+    request_s: float = 50e-6
+    held_token_s: float = 1e-7
+    most_batched: int = 2048
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request at one node: `missing` tokens to compute, then `steps` to decode."""
+
+    number: int
+    names: Names
+    tokens: int
+    steps: int
+    missing: int = 0
+    cached: int | None = None
+    begun: float = 0.0
+    last_chunk: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """To a job, in a step: it was `admitted`, its prompt `ran`, or it is `over`."""
+
+    kind: str
+    job: Job
+
+
+@dataclass(slots=True)
+class Machine:
+    """Turns by `begin` and `end`, one step each."""
+
+    name: str
+    speeds: Speeds
+    cache_tokens: int
+    working: bool = False
+    _line: deque[Job] = field(default_factory=deque)
+    _batch: list[Job] = field(default_factory=list)
+    _ends: list[tuple[int, int, Job]] = field(default_factory=list)  # by their last step
+    _steps: int = 0
+    _held: int = 0
+    _cache: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
+
+    @property
+    def waiting(self) -> int:
+        """Prompts that are not run yet."""
+        return len(self._line)
+
+    @property
+    def running(self) -> int:
+        """Requests that decode."""
+        return len(self._ends)
+
+    def cached(self, names: Names) -> int:
+        """So many tokens of a prompt are here; they count as used."""
+        count = 0
+        for name in names:
+            if name not in self._cache:
+                break
+            count += 1
+        for name in reversed(names[:count]):
+            self._cache.move_to_end(name)
+        return count * STRIDE
+
+    def keep(self, names: Names) -> None:
+        """These are here now, and what was not used for longest may be no more."""
+        for name in reversed(names):
+            self._cache[name] = None
+            self._cache.move_to_end(name)
+        while len(self._cache) * STRIDE > self.cache_tokens:
+            self._cache.popitem(last=False)
+
+    def take(self, job: Job) -> None:
+        """A prompt to run, and what comes behind it."""
+        self._line.append(job)
+
+    def join(self, job: Job) -> None:
+        """A request whose KV is here, to decode."""
+        self._held += job.tokens
+        heappush(self._ends, (self._steps + job.steps, job.number, job))
+
+    def begin(self, now: float) -> tuple[float, list[Happened]] | None:
+        """A step: how long it takes, and who was admitted to it; None: nothing to do."""
+        if not (self._line or self._ends):
+            return None
+        room, admitted, tokens, pairs = self.speeds.most_batched - self.running, [], 0, 0
+        self._batch = []
+        for job in self._line:
+            if room <= 0:
+                break
+            if job.cached is None:
+                job.cached, job.begun = min(self.cached(job.names), job.tokens - 1), now
+                job.missing = job.tokens - job.cached
+                admitted.append(Happened("admitted", job))
+            chunk = min(room, job.missing)
+            done = job.tokens - job.missing
+            pairs += chunk * (2 * done + chunk) // 2
+            job.missing, job.last_chunk = job.missing - chunk, chunk
+            room, tokens = room - chunk, tokens + chunk
+            self._batch.append(job)
+        speeds = self.speeds
+        seconds = speeds.step_s + tokens * speeds.token_s + pairs * speeds.pair_s
+        seconds += self.running * speeds.request_s + self._held * speeds.held_token_s
+        return seconds, admitted
+
+    def end(self) -> Iterator[Happened]:
+        """What the step has brought."""
+        self._steps += 1
+        self._held += self.running
+        while self._ends and self._ends[0][0] <= self._steps:
+            _, _, job = heappop(self._ends)
+            self._held -= job.tokens + job.steps
+            yield Happened("over", job)
+        for job in self._batch:
+            if not job.missing:
+                self._line.remove(job)
+                self.keep(job.names)
+                yield Happened("ran", job)

@@ -1,0 +1,225 @@
+"""A proxy's planner over simulated nodes, in virtual time: nothing waits, all is repeatable.
+
+Plans, what they claim, what is learnt and the registry are the proxy's own. Simulated are nodes
+(bench/routing/machines.py), links, and heartbeats. Caches do not fetch from one another here.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+
+from api.generator import PromptEvent, StageEvent, TokenEvent
+from bench.routing.machines import Happened, Job, Machine, Speeds
+from discovery.registration import BEAT_S, Layout, Load, Registration, Role
+from discovery.registry import Node, Registry
+from engine.request import FinishReason, Request
+from proxy.config import LocalPrefill, Policy
+from proxy.routing.building import build_planner
+from proxy.routing.flight import Flight
+from proxy.routing.names import names_of
+from proxy.routing.plan import Ask
+from proxy.routing.planner import Planner
+
+BLOCK = 16
+TOKEN_BYTES = 131_072  # of KV
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Which nodes there are, and what links them."""
+
+    prefill: int = 4
+    decode: int = 4
+    speeds: Speeds = field(default_factory=Speeds)
+    cache_tokens: int = 400_000
+    link_bytes_per_s: float = 10e9
+    latency_s: float = 0.003  # of a hand-over
+    call_s: float = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request that comes at a time, and the answer that it gets."""
+
+    at: float
+    request: Request
+    answer: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one, in seconds since it came; `split`: a prefill node took part."""
+
+    tokens: int
+    cached: int = 0
+    first_s: float = 0.0
+    finish_s: float = 0.0
+    split: bool = True
+    foretold: tuple[float, float] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Ride:
+    arrival: Arrival
+    flight: Flight
+    outcome: Outcome
+
+
+@dataclass(slots=True)
+class Simulation:
+    """One run. The same seed and arrivals give the same outcomes."""
+
+    policy: Policy
+    local: LocalPrefill = "never"
+    cluster: Cluster = field(default_factory=Cluster)
+    seed: int = 0
+    now: float = 0.0
+    _registry: Registry = field(default_factory=Registry)
+    _machines: dict[str, Machine] = field(default_factory=dict)
+    _roles: dict[str, Role] = field(default_factory=dict)
+    _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _order: Iterator[int] = field(default_factory=count)
+    _rides: dict[int, _Ride] = field(default_factory=dict)
+    _busy_until: dict[str, float] = field(default_factory=dict)
+    _left: int = 0
+    _outcomes: list[Outcome] = field(default_factory=list)
+    _planner: Planner = field(init=False)
+
+    def run(self, arrivals: Sequence[Arrival]) -> list[Outcome]:
+        """What becomes of each, in their order."""
+        self._build()
+        self._beat()
+        self._left = len(arrivals)
+        self._outcomes = [Outcome(len(one.request.prompt)) for one in arrivals]
+        for number, one in enumerate(arrivals):
+            self._later(one.at, partial(self._arrive, number, one))
+        while self._left:
+            self.now, _, event = heappop(self._events)
+            event()
+        assert not len(self._planner.books.claims)
+        return self._outcomes
+
+    def _build(self) -> None:
+        cluster = self.cluster
+        chance = Random(self.seed)
+        self._planner = build_planner(self.policy, self.policy, self.local, chance)
+        for role, number in ((Role.PREFILL, cluster.prefill), (Role.DECODE, cluster.decode)):
+            for index in range(number):
+                name = f"{role.lower()}{index}"
+                self._machines[name] = Machine(name, cluster.speeds, cluster.cache_tokens)
+                self._roles[name] = role
+
+    def _arrive(self, number: int, arrival: Arrival) -> None:
+        ask = Ask.of(arrival.request, self.now)
+        decodes = self._registry.paired(Role.DECODE, now=self.now)
+        plan = self._planner.plan(ask, decodes, self._partners)
+        outcome = self._outcomes[number]
+        outcome.split, outcome.foretold = plan.prefill is not None, plan.foretold
+        self._rides[number] = _Ride(arrival, self._planner.depart(plan, ask), outcome)
+        job = Job(number, ask.names, ask.num_tokens, len(arrival.answer) - 1)
+        self._later(self.cluster.call_s, partial(self._take, plan.first, job))
+
+    def _partners(self, decode: Node) -> Sequence[Node]:
+        return self._registry.partners(decode, now=self.now)
+
+    def _later(self, seconds: float, event: Callable[[], None]) -> None:
+        heappush(self._events, (self.now + seconds, next(self._order), event))
+
+    def _beat(self) -> None:
+        total = self.cluster.cache_tokens // BLOCK
+        layout: Layout = {"block_size": BLOCK, "block_bytes": [TOKEN_BYTES * BLOCK]}
+        for name, machine in self._machines.items():
+            load = Load(machine.waiting, machine.running, total, total)
+            said = Registration(
+                self._roles[name], f"{name}:80", "", name, "m", "f", layout, load=load
+            )
+            self._registry.apply(said, now=self.now)
+        self._later(BEAT_S, self._beat)
+
+    def _take(self, node: Node, job: Job) -> None:
+        self._machines[node.node_id].take(job)
+        self._turn(node)
+
+    def _turn(self, node: Node) -> None:
+        """Begin a step, if there is none and something to do."""
+        machine = self._machines[node.node_id]
+        if machine.working or (step := machine.begin(self.now)) is None:
+            return
+        machine.working = True
+        seconds, admitted = step
+        for one in admitted:
+            self._hear(node, one)
+        self._later(seconds, partial(self._end, node))
+
+    def _end(self, node: Node) -> None:
+        machine = self._machines[node.node_id]
+        machine.working = False
+        for one in list(machine.end()):
+            self._hear(node, one)
+        self._turn(node)
+
+    def _hear(self, node: Node, happened: Happened) -> None:
+        ride, job = self._rides[happened.job.number], happened.job
+        if happened.kind == "admitted":
+            ride.outcome.cached = job.cached or 0
+            ride.flight.hear(node, PromptEvent(job.cached or 0), self.now)
+        elif happened.kind == "over":
+            self._finish(node, ride, job)
+        else:
+            self._first(node, ride, job)
+
+    def _first(self, node: Node, ride: _Ride, job: Job) -> None:
+        """The prompt was run: the first token goes to the client, its KV to decode."""
+        ride.outcome.first_s = self.now - ride.arrival.at
+        plan = ride.flight.plan
+        ride.flight.hear(node, TokenEvent(ride.arrival.answer[:1]), self.now)
+        if plan.prefill is None:
+            self._decode(node, ride, job)
+            return
+        arrived_s, num_bytes = self._move(plan.prefill, plan.decode, job)
+        moved = StageEvent("transfer", arrived_s, num_bytes)
+        self._later(arrived_s, partial(self._arrived, plan.decode, ride, job, moved))
+
+    def _move(self, prefill: Node, decode: Node, job: Job) -> tuple[float, int]:
+        """Seconds from now until a prompt's KV is there, and its bytes.
+
+        Chunks were moved as they were run; what is left is the last one at least. A node moves
+        one prompt's at a time.
+        """
+        cluster, there = self.cluster, self._machines[decode.node_id].cached(job.names)
+        num_bytes = (job.tokens - there) * TOKEN_BYTES
+        before = (self.now - job.begun) * cluster.link_bytes_per_s
+        rest = min(num_bytes, max(job.last_chunk * TOKEN_BYTES, num_bytes - before))
+        ends = prefill.node_id, decode.node_id
+        begins = max(self.now, *(self._busy_until.get(end, 0.0) for end in ends))
+        done = begins + rest / cluster.link_bytes_per_s
+        self._busy_until.update(dict.fromkeys(ends, done))
+        return done + cluster.latency_s - self.now, num_bytes
+
+    def _arrived(self, decode: Node, ride: _Ride, job: Job, moved: StageEvent) -> None:
+        ride.flight.hear(decode, moved, self.now)
+        ride.flight.hear(decode, TokenEvent(ride.arrival.answer[:1]), self.now)
+        self._machines[decode.node_id].keep(job.names)
+        self._decode(decode, ride, job)
+
+    def _decode(self, node: Node, ride: _Ride, job: Job) -> None:
+        if job.steps:
+            self._machines[node.node_id].join(job)
+            self._turn(node)
+        else:
+            self._finish(node, ride, job)
+
+    def _finish(self, node: Node, ride: _Ride, job: Job) -> None:
+        arrival, flight = ride.arrival, ride.flight
+        request = arrival.request
+        names = names_of("", request.prompt + arrival.answer, job.names)
+        self._machines[node.node_id].keep(names)
+        ride.outcome.finish_s = self.now - arrival.at
+        end = TokenEvent(arrival.answer[1:], FinishReason.LENGTH)
+        flight.hear(node, end, self.now)
+        flight.land(self.now)
+        del self._rides[job.number]
+        self._left -= 1

@@ -1,0 +1,125 @@
+"""Each policy keeps its promise, and all of them work through one planner."""
+
+from collections import Counter
+from random import Random
+from typing import get_args
+
+import pytest
+
+from api.generator import TokenEvent
+from discovery.registration import Load, Registration, Role
+from discovery.registry import Node
+from engine.request import Request, RequestId, Sampling
+from proxy.config import LocalPrefill, Policy, ProxyConfig
+from proxy.routing.building import build_planner
+from proxy.routing.claims import Claims
+from proxy.routing.plan import Ask
+from proxy.routing.policies import LeastLoaded
+from proxy.routing.sessions import BySession
+
+
+def nodes(role: Role, count: int, load: Load | None = None) -> list[Node]:
+    return [
+        Node(
+            Registration(role, f"{role}{i:03}:80", "", f"{role}{i:03}", load=load or Load()), 0
+        )
+        for i in range(count)
+    ]
+
+
+def ask(session: str = "", tokens: int = 1000) -> Ask:
+    sampling = Sampling(max_tokens=100)
+    request = Request(RequestId("r"), tuple(range(tokens)), sampling, session=session)
+    return Ask.of(request, 0.0)
+
+
+def test_least_loaded_is_the_better_of_two() -> None:
+    claims = Claims()
+    policy, two = LeastLoaded(claims, Random(0)), nodes(Role.DECODE, 2)
+    claim = claims.claim(two[0], 10, 0.0)  # not even said by the node yet
+    assert all(policy.choose(two, ask(), None) is two[1] for _ in range(20))
+    claim.end(1.0)
+    full = [two[0], *nodes(Role.DECODE, 2, Load(0, 0, 100, 100))[1:]]
+    assert all(policy.choose(full, ask(), None) is full[1] for _ in range(20))
+
+
+def test_least_loaded_does_not_send_all_to_the_emptiest() -> None:
+    claims, some = Claims(), nodes(Role.DECODE, 20, Load(5, 5, 10, 10))
+    some[7] = nodes(Role.DECODE, 8)[7]
+    policy = LeastLoaded(claims, Random(0))
+    chosen = Counter(policy.choose(some, ask(), None).node_id for _ in range(200))
+    assert 0 < chosen[some[7].node_id] < 60
+
+
+def test_a_session_stays_and_only_those_of_a_lost_node_move() -> None:
+    some = nodes(Role.DECODE, 8)
+    policy = BySession(LeastLoaded(Claims(), Random(0)))
+    names = [f"session {number}" for number in range(400)]
+    before = {name: policy.choose(some, ask(name, 1), None) for name in names}
+    assert before == {name: policy.choose(some, ask(name, 1), None) for name in names}
+    counts = Counter(one.node_id for one in before.values())
+    assert len(counts) == 8
+    assert max(counts.values()) < 2.5 * 400 / 8
+    lost = some[3]
+    rest = [one for one in some if one is not lost]
+    after = {name: policy.choose(rest, ask(name, 1), None) for name in names}
+    assert all(after[name] is before[name] for name in names if before[name] is not lost)
+    assert {name: policy.choose(some, ask(name, 1), None) for name in names} == before
+
+
+def test_who_has_no_session_goes_to_the_least_loaded() -> None:
+    claims, two = Claims(), nodes(Role.DECODE, 2)
+    policy = BySession(LeastLoaded(claims, Random(0)))
+    claims.claim(two[0], 10, 0.0)
+    assert policy.choose(two, ask(), None) is two[1]
+
+
+@pytest.mark.parametrize("policy", get_args(Policy))
+@pytest.mark.parametrize("local", get_args(LocalPrefill))
+def test_every_policy_plans_with_and_without_prefill_nodes(
+    policy: Policy, local: LocalPrefill
+) -> None:
+    planner = build_planner(policy, policy, local, Random(0))
+    prefills, decodes = nodes(Role.PREFILL, 9), nodes(Role.DECODE, 11)
+    plan = planner.plan(ask(), decodes, lambda _: prefills)
+    assert plan.decode in decodes
+    assert plan.estimate
+    assert plan.estimate.finish_s > plan.estimate.first_token_s > 0
+    if local != "auto":
+        assert (plan.prefill is None) == (local == "always")
+    alone = planner.plan(ask(), decodes, lambda _: ())
+    assert alone.prefill is None
+
+
+def test_roles_have_policies_of_their_own() -> None:
+    config = ProxyConfig(prefill_policy="prefix_aware", decode_policy="round_robin")
+    assert config.policies == ("prefix_aware", "round_robin")
+    assert ProxyConfig(policy="session").policies == ("session", "session")
+    planner = build_planner(*config.policies, "never", Random(0))
+    prefills, decodes = nodes(Role.PREFILL, 4), nodes(Role.DECODE, 4)
+    chosen = list[tuple[Node | None, Node]]()
+    for _ in range(4):
+        plan = planner.plan(ask(), decodes, lambda _: prefills)
+        flight = planner.depart(plan, ask())
+        flight.hear(plan.first, TokenEvent((1,)), 1.0)
+        flight.land(2.0)
+        chosen.append((plan.prefill, plan.decode))
+    assert len({decode.node_id for _, decode in chosen}) == 4
+    assert len({prefill for prefill, _ in chosen}) == 1
+
+
+@pytest.mark.parametrize("policy", get_args(Policy))
+def test_all_of_a_thousand_nodes_get_work(policy: Policy) -> None:
+    planner, decodes = (
+        build_planner(policy, policy, "never", Random(0)),
+        nodes(Role.DECODE, 500),
+    )
+    prefills, used = nodes(Role.PREFILL, 500), set[Node | None]()
+    for number in range(2000):
+        one = Ask.of(
+            Request(RequestId("r"), tuple(range(number, number + 64)), session=str(number)), 0.0
+        )
+        plan = planner.plan(one, decodes, lambda _: prefills)
+        planner.depart(plan, one)
+        used |= {plan.prefill, plan.decode}
+    assert len(used) > 700
