@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from kv_transfer.checking import Level
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
-from kv_transfer.mover import Mover
+from kv_transfer.movers.mover import Mover
 from kv_transfer.regions import Region
-from kv_transfer.service import TransferService
-from kv_transfer.side_channel import Reception
-from kv_transfer.threaded import Connector
-from kv_transfer.waiting import Waiting
+from kv_transfer.side_channel.connections import Reception
+from kv_transfer.side_channel.waiting import Waiting
+from kv_transfer.thread.service import TransferService
+from kv_transfer.thread.threaded import Connector
 
 CONNECTORS = ("nixl", "tcp")
 
@@ -48,11 +48,11 @@ def _mover(
     kind: str, engine_id: str, regions: Sequence[Region], bind_host: str, advertise_host: str
 ) -> Mover:
     if kind == "nixl":
-        from kv_transfer.nixl import NixlMover  # only where it is installed
+        from kv_transfer.movers.nixl import NixlMover  # only where it is installed
 
         return NixlMover.start(engine_id, regions)
     if kind == "tcp":
-        from kv_transfer.tcp import TcpMover
+        from kv_transfer.movers.tcp import TcpMover
 
         return TcpMover.start(bind_host, advertise_host, regions)
     raise ValueError(f"connector {kind} is not one of {', '.join(CONNECTORS)}")

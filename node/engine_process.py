@@ -19,7 +19,7 @@ from engine.errors import EngineError
 from engine.loading import open_engine
 from kv_transfer.checking import Level
 from kv_transfer.factory import KvMemory, build_connector
-from kv_transfer.threaded import Connector
+from kv_transfer.thread.threaded import Connector
 from node.identity import layout_of
 from node.ipc import (
     BEAT_S,

@@ -31,8 +31,8 @@ from bench.transfer.source import (
 )
 from kv_transfer.checking import Level
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.mover import MoverAround, ReadEnd
-from kv_transfer.threaded import Connector
+from kv_transfer.movers.mover import MoverAround, ReadEnd
+from kv_transfer.thread.threaded import Connector
 
 Blocks = Sequence[Sequence[int]]
 

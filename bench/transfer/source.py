@@ -15,7 +15,7 @@ from bench.transfer.raw import RawNixl
 from kv_transfer.api import Outcome, Sealed
 from kv_transfer.checking import Level
 from kv_transfer.factory import build_connector
-from kv_transfer.threaded import Connector
+from kv_transfer.thread.threaded import Connector
 from kv_transfer.ticket import KvTicket
 
 HERE = "127.0.0.1"

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.api import Arrived, Moved, Sealed
+from kv_transfer.blocks.cutting import Cut
+from kv_transfer.blocks.runs import Runs, joined
 from kv_transfer.checking import Check, Level
-from kv_transfer.cutting import Cut
 from kv_transfer.errors import (
     CorruptKv,
     LayoutMismatch,
@@ -20,7 +21,6 @@ from kv_transfer.errors import (
 )
 from kv_transfer.ledger.sources import Address
 from kv_transfer.ledger.state import State
-from kv_transfer.runs import Runs, joined
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import Confirmed, Look, News, Settle
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.api import Arrived
-from kv_transfer.cutting import cut
+from kv_transfer.blocks.cutting import cut
 from kv_transfer.errors import (
     CorruptKv,
     LayoutMismatch,

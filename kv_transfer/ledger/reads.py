@@ -7,8 +7,8 @@ So reads have a time, within which one of those over the same link has to end.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kv_transfer.blocks.cutting import WHOLE, Cut
 from kv_transfer.checking import Check
-from kv_transfer.cutting import WHOLE, Cut
 from kv_transfer.ledger.pull import Pull
 from kv_transfer.ledger.sources import Address
 from kv_transfer.regions import Run

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from engine.api import KvRegion
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.mover import Mover
-from kv_transfer.nixl import NixlMover
+from kv_transfer.movers.mover import Mover
+from kv_transfer.movers.nixl import NixlMover
 from kv_transfer.regions import Run, describe
 from kv_transfer.wire import Welcome
 

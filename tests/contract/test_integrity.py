@@ -11,9 +11,9 @@ from engine.api import KvRegion
 from kv_transfer.api import Arrived, Outcome, Sealed
 from kv_transfer.checking import Level
 from kv_transfer.errors import CorruptKv
-from kv_transfer.mover import Mover
-from kv_transfer.nixl import NixlMover
-from kv_transfer.tcp import TcpMover
+from kv_transfer.movers.mover import Mover
+from kv_transfer.movers.nixl import NixlMover
+from kv_transfer.movers.tcp import TcpMover
 from tests.contract.rigs import BLOCK, BLOCKS, HERE, Rig, network_rig
 from tests.fakes.spoiling import SpoilingMover
 

@@ -4,7 +4,7 @@ import pytest
 
 from kv_transfer.api import Arrived, Sealed
 from kv_transfer.errors import PeerUnreachable
-from kv_transfer.threaded import ThreadedSink
+from kv_transfer.thread.threaded import ThreadedSink
 from tests.contract.rigs import ANY_MOVE, Rig, RigMaker, nixl_rig, tcp_rig
 
 

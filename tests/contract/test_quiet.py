@@ -11,11 +11,11 @@ import pytest
 
 from engine.api import KvRegion
 from kv_transfer.api import Sealed
-from kv_transfer.faults import Cut, Delay, Fault, On, Step
-from kv_transfer.local import LocalSink
-from kv_transfer.mover import Mover
-from kv_transfer.nixl import NixlMover
-from kv_transfer.tcp import TcpMover
+from kv_transfer.local.connector import LocalSink
+from kv_transfer.local.faults import Cut, Delay, Fault, On, Step
+from kv_transfer.movers.mover import Mover
+from kv_transfer.movers.nixl import NixlMover
+from kv_transfer.movers.tcp import TcpMover
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import SILENCE_S
 from tests.contract.quiet import Start, writes_on

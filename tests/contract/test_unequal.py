@@ -13,14 +13,14 @@ from kv_transfer.errors import CorruptKv, LayoutMismatch
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.local import LocalSink, LocalSource
-from kv_transfer.mover import Mover
-from kv_transfer.nixl import NixlMover
-from kv_transfer.service import TransferService
-from kv_transfer.side_channel import Reception
-from kv_transfer.tcp import TcpMover
-from kv_transfer.threaded import Connector
-from kv_transfer.waiting import Waiting
+from kv_transfer.local.connector import LocalSink, LocalSource
+from kv_transfer.movers.mover import Mover
+from kv_transfer.movers.nixl import NixlMover
+from kv_transfer.movers.tcp import TcpMover
+from kv_transfer.side_channel.connections import Reception
+from kv_transfer.side_channel.waiting import Waiting
+from kv_transfer.thread.service import TransferService
+from kv_transfer.thread.threaded import Connector
 from tests.contract.rigs import HERE, TURN_S
 from tests.fakes.sharded import Memory, layout
 from tests.fakes.spoiling import SpoilingMover

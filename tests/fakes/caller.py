@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from kv_transfer.frames import LENGTH_BYTES, framed
+from kv_transfer.side_channel.frames import LENGTH_BYTES, framed
 from kv_transfer.wire import FromSink, FromSource, decode_from_source, encode
 
 SOON_S = 10.0

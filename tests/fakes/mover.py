@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
-from kv_transfer.mover import ReadEnd
+from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.wire import Welcome
 
 

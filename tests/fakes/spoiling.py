@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.mover import MoverAround, ReadEnd
+from kv_transfer.movers.mover import MoverAround, ReadEnd
 from kv_transfer.regions import Region
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from engine.request import Request, RequestId, Sampling
-from kv_transfer.faults import Delay, Fault, On
+from kv_transfer.local.faults import Delay, Fault, On
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone

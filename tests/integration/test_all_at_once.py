@@ -12,7 +12,7 @@ import pytest
 
 from engine.request import Request, RequestId, Sampling
 from kv_transfer.checking import Level
-from kv_transfer.faults import Cut, Fault, Mishap, On, Step
+from kv_transfer.local.faults import Cut, Fault, Mishap, On, Step
 from proxy.errors import NodeFailed, NoNodeAvailable
 from proxy.routing import conversations, names, prefixes
 from tests.fakes.cluster import Cluster

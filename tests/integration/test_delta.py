@@ -15,7 +15,7 @@ from api.generator import (
     TokenEvent,
 )
 from engine.request import Request, RequestId, Sampling
-from kv_transfer.faults import Fault
+from kv_transfer.local.faults import Fault
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import TOKEN_BYTES, alone

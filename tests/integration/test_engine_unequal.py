@@ -8,7 +8,7 @@ import pytest
 from engine.request import Request, RequestId
 from engine.torch_engine import TorchEngine
 from kv_transfer.api import Arrived, Sealed
-from kv_transfer.local import LocalSink, LocalSource
+from kv_transfer.local.connector import LocalSink, LocalSource
 from node.identity import layout_of
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import GREEDY, assert_idle, drain, load, park, prompt, requests, run

@@ -6,7 +6,7 @@ import pytest
 
 from api.generator import Event, PromptEvent, StageEvent, TokenEvent
 from engine.request import Request, RequestId, Sampling
-from kv_transfer.faults import Fault, Kind, On
+from kv_transfer.local.faults import Fault, Kind, On
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.request import Request, RequestId, Sampling
 from kv_transfer.checking import Level
-from kv_transfer.faults import Cut, Fault, Mishap, On
+from kv_transfer.local.faults import Cut, Fault, Mishap, On
 from tests.fakes.cluster import Cluster, next_tokens, tokens_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.request import Request, RequestId, Sampling
-from kv_transfer.faults import KINDS, Cut, Delay, Fault, On, Step
+from kv_transfer.local.faults import KINDS, Cut, Delay, Fault, On, Step
 from tests.fakes.cluster import Cluster, next_tokens, tokens_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone

@@ -10,7 +10,7 @@ import pytest
 from api.generator import Event, Leg
 from decode_node.worker import NO_ROOM_S, STANDSTILL_S
 from engine.request import Request, RequestId, Sampling
-from kv_transfer.faults import Fault
+from kv_transfer.local.faults import Fault
 from kv_transfer.wire import BEAT_S, SILENCE_S
 from tests.fakes.cluster import Cluster, next_tokens, tokens_of
 from tests.fakes.engine import FakeEngine

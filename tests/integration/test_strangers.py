@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from kv_transfer.frames import framed
+from kv_transfer.side_channel.frames import framed
 from tests.contract.rigs import HERE, tcp_rig
 from tests.fakes.caller import calling
 

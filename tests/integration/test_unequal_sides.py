@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from api.generator import FailedEvent, Leg
 from engine.request import Request, RequestId, Sampling
-from kv_transfer.local import LocalSink, LocalSource
+from kv_transfer.local.connector import LocalSink, LocalSource
 from node.identity import layout_of
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine

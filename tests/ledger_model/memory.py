@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from kv_transfer.errors import PeerUnreachable, TransferCancelled
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
-from kv_transfer.mover import ReadEnd
+from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.wire import Welcome
 
 PIECES = 2  # of a block: a read may stop in the middle of one

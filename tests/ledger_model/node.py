@@ -9,9 +9,9 @@ from kv_transfer.api import Arrived, Outcome, Settled
 from kv_transfer.identity import Identity
 from kv_transfer.ledger.claims import Claims
 from kv_transfer.ledger.sources import Address
-from kv_transfer.local import layout_of
-from kv_transfer.service import TransferService
-from kv_transfer.threaded import ThreadedSink, ThreadedSource
+from kv_transfer.local.connector import layout_of
+from kv_transfer.thread.service import TransferService
+from kv_transfer.thread.threaded import ThreadedSink, ThreadedSource
 from kv_transfer.ticket import KvTicket
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import TOKEN_BYTES, alone

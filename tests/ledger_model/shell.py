@@ -9,9 +9,9 @@ from kv_transfer.identity import Identity
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.ledger.sources import Address
-from kv_transfer.news import NewsQueues
 from kv_transfer.regions import Region, describe
-from kv_transfer.service import Command
+from kv_transfer.thread.news import NewsQueues
+from kv_transfer.thread.service import Command
 from kv_transfer.wire import Hello, Welcome, decode_from_sink, decode_from_source, encode
 from tests.ledger_model.memory import SlowMover
 from tests.ledger_model.network import Network
@@ -21,7 +21,7 @@ MACHINE = "machine"
 
 @dataclass
 class Shell:
-    """What kv_transfer.threaded needs of a TransferService; its turns are in the same order."""
+    """What `threaded.py` needs of a TransferService; its turns are in the same order."""
 
     identity: Identity
     regions: Sequence[Region]

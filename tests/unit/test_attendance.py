@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kv_transfer.attendance import AWAY_S, Attendance
+from kv_transfer.thread.attendance import AWAY_S, Attendance
 
 LATE_S = 1.0
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from engine.api import KvRegion
-from kv_transfer.checked import BYTES_AT_ONCE, CheckedMover
 from kv_transfer.checking import Level
-from kv_transfer.checksums import BlockSums
 from kv_transfer.errors import CorruptKv, PeerUnreachable
+from kv_transfer.integrity.checked import BYTES_AT_ONCE, CheckedMover
+from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.mover import ReadEnd
+from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.regions import Run
 from tests.fakes.mover import FakeMover
 

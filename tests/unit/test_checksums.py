@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.api import KvRegion
 from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES, Level
-from kv_transfer.checksums import BlockSums, gather
+from kv_transfer.integrity.checksums import BlockSums, gather
 
 BLOCKS = 3
 SIZES = [1, 63, 64, 65, 1023, 1024, 1025, 1088, 4096, 5000]

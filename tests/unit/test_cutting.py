@@ -6,9 +6,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kv_transfer.api import Arrived, Sealed
-from kv_transfer.cutting import cut
+from kv_transfer.blocks.cutting import cut
 from kv_transfer.layout import VERSION, KvLayout, can_pull
-from kv_transfer.local import LocalSink, LocalSource
+from kv_transfer.local.connector import LocalSink, LocalSource
 from tests.fakes.sharded import Memory, layout
 
 AT = ("source", 1)

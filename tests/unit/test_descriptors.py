@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import KvRegion
-from kv_transfer.descriptors import (
+from kv_transfer.movers.descriptors import (
     Rows,
     blocks_of,
     device_of,

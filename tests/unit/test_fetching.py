@@ -14,9 +14,9 @@ from api.generator import (
 from decode_node.fetching import LEFT_ALONE_S, MOST_WAIT_S
 from engine.request import Request, RequestId, Sampling
 from kv_transfer.api import Arrived, Fetched, Loan, Moved, Sealed
-from kv_transfer.faults import Fault, On
 from kv_transfer.ledger.sources import Address
-from kv_transfer.local import LocalSink, LocalSource
+from kv_transfer.local.connector import LocalSink, LocalSource
+from kv_transfer.local.faults import Fault, On
 from kv_transfer.ticket import CacheHint
 from kv_transfer.wire import SILENCE_S
 from node.loop import NodeLoop

@@ -9,7 +9,7 @@ from engine.request import (
     Sampling,
     first_token_digest,
 )
-from kv_transfer.local import LocalSink, LocalSource
+from kv_transfer.local.connector import LocalSink, LocalSource
 from node.loop import NodeLoop
 from tests.fakes.engine import FakeEngine
 from tests.fakes.node import node_loop

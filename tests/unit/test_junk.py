@@ -1,6 +1,6 @@
 """A stranger cannot fill the log."""
 
-from kv_transfer.junk import JunkCount
+from kv_transfer.side_channel.junk import JunkCount
 
 
 def test_a_flood_is_told_of_now_and_then_and_all_of_it() -> None:

@@ -7,13 +7,13 @@ import nixl_cu12._bindings as bindings
 import pytest
 
 from engine.api import KvRegion
-from kv_transfer.descriptors import PIECE_BYTES, Numbers, Rows
 from kv_transfer.errors import PeerUnreachable, TransferCancelled
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.mover import ReadEnd
-from kv_transfer.nixl import AGAIN_S, POSTING_S, NixlMover
-from kv_transfer.nixl_reads import STALLED_S
+from kv_transfer.movers.descriptors import PIECE_BYTES, Numbers, Rows
+from kv_transfer.movers.mover import ReadEnd
+from kv_transfer.movers.nixl import AGAIN_S, POSTING_S, NixlMover
+from kv_transfer.movers.nixl_reads import STALLED_S
 from kv_transfer.regions import RemoteRegion, Run
 from kv_transfer.wire import Welcome
 

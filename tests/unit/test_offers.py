@@ -5,7 +5,7 @@ import pytest
 from kv_transfer.api import Outcome, Sealed, Settled
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.offers import OfferBook
-from kv_transfer.nixl import AGAIN_S
+from kv_transfer.movers.nixl import AGAIN_S
 from kv_transfer.ticket import LEASE_S
 from kv_transfer.wire import (
     DRIVEN_S,

@@ -4,7 +4,7 @@ from array import array
 
 from api.generator import Event, FailedEvent, Leg, PooledEvent, PromptEvent, StageEvent
 from engine.request import PoolingRequest, Request, RequestId, Sampling
-from kv_transfer.local import LocalSink, LocalSource
+from kv_transfer.local.connector import LocalSink, LocalSource
 from node.loop import NodeLoop
 from tests.fakes.engine import FakeEngine
 from tests.fakes.node import node_loop

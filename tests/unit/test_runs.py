@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv_transfer.runs import joined, merged
+from kv_transfer.blocks.runs import joined, merged
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)))
 first, counts = st.integers(0, 20), st.integers(1, 3)

@@ -11,12 +11,12 @@ from kv_transfer.errors import PeerUnreachable
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.sources import Address
-from kv_transfer.mover import ReadEnd
-from kv_transfer.service import READING_PAUSE_S, TransferService
-from kv_transfer.side_channel import Reception
-from kv_transfer.threaded import ThreadedSource
+from kv_transfer.movers.mover import ReadEnd
+from kv_transfer.side_channel.connections import Reception
+from kv_transfer.side_channel.waiting import Ready, Waiting
+from kv_transfer.thread.service import READING_PAUSE_S, TransferService
+from kv_transfer.thread.threaded import ThreadedSource
 from kv_transfer.ticket import LEASE_S, KvTicket
-from kv_transfer.waiting import Ready, Waiting
 from kv_transfer.wire import (
     SILENCE_S,
     Hello,

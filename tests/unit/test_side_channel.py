@@ -8,11 +8,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from kv_transfer import frames, side_channel
-from kv_transfer.frames import LARGEST_FRAME, BadFrames, framed
 from kv_transfer.ledger.guests import Peer
-from kv_transfer.side_channel import INTRODUCTION_S, LONGEST_NAME, RETRY_S, Reception, Way
-from kv_transfer.waiting import Waiting
+from kv_transfer.side_channel import connections, frames
+from kv_transfer.side_channel.connections import (
+    INTRODUCTION_S,
+    LONGEST_NAME,
+    RETRY_S,
+    Reception,
+    Way,
+)
+from kv_transfer.side_channel.frames import LARGEST_FRAME, BadFrames, framed
+from kv_transfer.side_channel.waiting import Waiting
 
 HERE, PATIENCE_S = "127.0.0.1", 10.0
 Said = tuple[Peer, bytes | BadFrames]
@@ -241,9 +247,9 @@ def test_a_name_is_looked_up_by_somebody_else(
     reception: Reception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name server that does not answer keeps no lease from being renewed."""
-    found = side_channel._in_background("localhost", reception.port)
-    lookup: Future[side_channel.Found] = Future()
-    monkeypatch.setattr(side_channel, "_in_background", lambda *_: lookup)
+    found = connections._in_background("localhost", reception.port)
+    lookup: Future[connections.Found] = Future()
+    monkeypatch.setattr(connections, "_in_background", lambda *_: lookup)
     way = Way(("localhost", reception.port), b"sink", Waiting())
     way.say(b"hello", 0.0)
     assert way._connection is None
@@ -255,9 +261,9 @@ def test_a_name_is_looked_up_by_somebody_else(
 
 def test_a_name_that_is_none_is_not_connected_to() -> None:
     with pytest.raises(OSError, match="no address"):
-        side_channel._in_background("no address", 1).result(PATIENCE_S)
+        connections._in_background("no address", 1).result(PATIENCE_S)
     with pytest.raises(OSError, match=r"x{64}"):
-        side_channel._in_background("x" * 64, 1).result(PATIENCE_S)
+        connections._in_background("x" * 64, 1).result(PATIENCE_S)
 
 
 def test_connections_announce_what_there_is_to_do(reception: Reception) -> None:

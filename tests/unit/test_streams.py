@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv_transfer.streams import CHUNK_BYTES, MOST_VIEWS, fill, send_views
+from kv_transfer.movers.streams import CHUNK_BYTES, MOST_VIEWS, fill, send_views
 
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 

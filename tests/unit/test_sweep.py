@@ -18,12 +18,12 @@ from kv_transfer.api import Outcome, Sealed, Settled
 from kv_transfer.errors import PeerUnreachable
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
-from kv_transfer.mover import ReadEnd
-from kv_transfer.service import OPEN_TURN_S, TransferService
-from kv_transfer.side_channel import Reception
-from kv_transfer.threaded import Connector, TransferThreadDied
+from kv_transfer.movers.mover import ReadEnd
+from kv_transfer.side_channel.connections import Reception
+from kv_transfer.side_channel.waiting import Waiting
+from kv_transfer.thread.service import OPEN_TURN_S, TransferService
+from kv_transfer.thread.threaded import Connector, TransferThreadDied
 from kv_transfer.ticket import LEASE_S, KvTicket
-from kv_transfer.waiting import Waiting
 from kv_transfer.wire import SILENCE_S
 from node.door import Door
 from node.engine_client import LATE_S, EngineClient

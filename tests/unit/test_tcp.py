@@ -10,9 +10,9 @@ import pytest
 from engine.api import KvRegion
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.mover import ReadEnd
+from kv_transfer.movers.mover import ReadEnd
+from kv_transfer.movers.tcp import TcpMover
 from kv_transfer.regions import Run
-from kv_transfer.tcp import TcpMover
 from kv_transfer.wire import Welcome
 
 HERE, AT = "127.0.0.1", ("source", 1)

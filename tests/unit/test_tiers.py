@@ -6,7 +6,7 @@ from random import Random
 from api.generator import Leg
 from engine.request import Request, RequestId, Sampling
 from engine.tiers.tiers import Tiers
-from kv_transfer.local import LocalSink, LocalSource
+from kv_transfer.local.connector import LocalSink, LocalSource
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone
 from tests.fakes.node import node_loop

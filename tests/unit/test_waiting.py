@@ -3,8 +3,8 @@
 import os
 import select
 
-from kv_transfer.waiting import Waiting
-from kv_transfer.wakeup import Wakeup
+from kv_transfer.side_channel.waiting import Waiting
+from kv_transfer.side_channel.wakeup import Wakeup
 
 AT_ONCE, LONG_S = 0.0, 30.0
 

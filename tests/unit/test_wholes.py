@@ -1,8 +1,8 @@
 """Which of a source's blocks can be compared after a read in pieces."""
 
-from kv_transfer.checked import expected
+from kv_transfer.blocks.cutting import Cut, Piece
 from kv_transfer.checking import Level
-from kv_transfer.cutting import Cut, Piece
+from kv_transfer.integrity.checked import expected
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.regions import Run
 

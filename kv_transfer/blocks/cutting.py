@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from kv_transfer.blocks.runs import Runs, joined
 from kv_transfer.layout import KvLayout
-from kv_transfer.runs import Runs, joined
 
 MOST_PIECES = 16_384  # at a time: to name them takes the transfer thread a while
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from kv_transfer.errors import PeerUnreachable
-from kv_transfer.frames import BadFrames
-from kv_transfer.junk import JunkCount
 from kv_transfer.ledger.guests import Peer
 from kv_transfer.ledger.sources import Address
-from kv_transfer.side_channel import Reception, Way
-from kv_transfer.waiting import Ready
+from kv_transfer.side_channel.connections import Reception, Way
+from kv_transfer.side_channel.frames import BadFrames
+from kv_transfer.side_channel.junk import JunkCount
+from kv_transfer.side_channel.waiting import Ready
 from kv_transfer.wire import (
     FromSink,
     FromSource,

@@ -25,7 +25,12 @@ from nixl_cu12._api import (
     nixl_xfer_handle,
 )
 
-from kv_transfer.descriptors import (
+from kv_transfer.blocks.runs import Runs
+from kv_transfer.errors import PeerUnreachable, TransferCancelled
+from kv_transfer.identity import this_machine
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
+from kv_transfer.movers.descriptors import (
     PIECE_BYTES,
     Numbers,
     Rows,
@@ -35,15 +40,10 @@ from kv_transfer.descriptors import (
     pieces,
     rows_in,
 )
-from kv_transfer.errors import PeerUnreachable, TransferCancelled
-from kv_transfer.identity import this_machine
-from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
-from kv_transfer.mover import ReadEnd
-from kv_transfer.nixl_reads import Peer, Piece, Read, note_connected
+from kv_transfer.movers.mover import ReadEnd
+from kv_transfer.movers.nixl_reads import Peer, Piece, Read, note_connected
+from kv_transfer.movers.spans import both_sides
 from kv_transfer.regions import Region, RemoteRegion
-from kv_transfer.runs import Runs
-from kv_transfer.spans import both_sides
 from kv_transfer.wire import Welcome
 
 CPU_TRANSPORTS = "tcp,sm"

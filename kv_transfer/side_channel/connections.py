@@ -16,11 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from kv_transfer.frames import BadFrames, Incoming, Outgoing, framed
 from kv_transfer.ledger.guests import Peer
 from kv_transfer.ledger.sources import Address
-from kv_transfer.streams import send_bytes
-from kv_transfer.waiting import Ready, Waiting
+from kv_transfer.side_channel.frames import BadFrames, Incoming, Outgoing, framed
+from kv_transfer.side_channel.waiting import Ready, Waiting
 
 LONGEST_NAME = 255
 RETRY_S = 0.1  # between two attempts to connect
@@ -151,7 +150,7 @@ class Way:
     name: Peer
     waiting: Waiting
     _connection: socket.socket | None = None
-    _greeting: bytearray = field(default_factory=bytearray)
+    _greeting: Outgoing = field(default_factory=Outgoing)
     _incoming: Incoming = field(default_factory=Incoming)
     _outgoing: Outgoing = field(default_factory=Outgoing)
     _retry_at: float = 0.0
@@ -196,7 +195,8 @@ class Way:
             return
         family, _, _, _, place = found[0]
         self._connection, self._incoming = socket.socket(family, socket.SOCK_STREAM), Incoming()
-        self._greeting[:] = framed(self.name)
+        self._greeting = Outgoing()
+        self._greeting.add(framed(self.name))
         _prepare(self._connection)
         self.waiting.watch(self._connection.fileno(), BOTH)
         trouble = self._connection.connect_ex(place)
@@ -217,7 +217,7 @@ class Way:
 
     def _send(self, connection: socket.socket) -> None:
         before = bool(self._greeting or self._outgoing)
-        send_bytes(connection, self._greeting)
+        self._greeting.send(connection)
         if not self._greeting:
             self._outgoing.send(connection)
         if before:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
+from kv_transfer.blocks.cutting import Cut
+from kv_transfer.blocks.images import images
 from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES, Level
-from kv_transfer.cutting import Cut
-from kv_transfer.images import images
 from kv_transfer.regions import Region
 
 if TYPE_CHECKING:

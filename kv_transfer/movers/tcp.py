@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from kv_transfer.blocks.runs import Runs, merged
 from kv_transfer.errors import PeerUnreachable, TransferCancelled, TransferError
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
-from kv_transfer.mover import ReadEnd
+from kv_transfer.movers.mover import ReadEnd
+from kv_transfer.movers.spans import Ids, Slots, sides, stretches
+from kv_transfer.movers.streams import fill, send_bytes, send_views
 from kv_transfer.regions import Region
-from kv_transfer.runs import Runs, merged
-from kv_transfer.spans import Ids, Slots, sides, stretches
-from kv_transfer.streams import fill, send_bytes, send_views
 from kv_transfer.wire import Welcome
 
 LENGTH_BYTES = 4

@@ -16,7 +16,7 @@ from typing import TypeVar
 from kv_transfer.api import Arrived, Asked, Loan, Sealed, Settled
 from kv_transfer.errors import LayoutMismatch
 from kv_transfer.ledger.claims import Claims
-from kv_transfer.service import TransferService
+from kv_transfer.thread.service import TransferService
 from kv_transfer.ticket import CacheHint, KvTicket
 
 SWEEP_S = 0.25

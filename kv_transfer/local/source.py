@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kv_transfer.api import Asked, Sealed, Settled
 from kv_transfer.checking import Level
-from kv_transfer.checksums import BlockSums
+from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.sources import Address

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kv_transfer.cutting import Cut
+from kv_transfer.blocks.cutting import Cut
 
 Bytes = NDArray[np.uint8]
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kv_transfer.cutting import Cut
+from kv_transfer.blocks.cutting import Cut
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.regions import Region, RemoteRegion
 

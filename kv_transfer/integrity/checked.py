@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 
+from kv_transfer.blocks.cutting import WHOLE, Cut
+from kv_transfer.blocks.runs import Runs, spelled
 from kv_transfer.checking import Check
-from kv_transfer.checksums import BlockSums
-from kv_transfer.cutting import WHOLE, Cut
 from kv_transfer.errors import CorruptKv
+from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.mover import MoverAround, ReadEnd
-from kv_transfer.runs import Runs, spelled
+from kv_transfer.movers.mover import MoverAround, ReadEnd
 
 BYTES_AT_ONCE = 16 << 20
 Place = int | tuple[int, ...]

@@ -16,21 +16,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kv_transfer.attendance import Attendance
-from kv_transfer.checked import BYTES_AT_ONCE, CheckedMover
 from kv_transfer.checking import Level
-from kv_transfer.checksums import BlockSums
 from kv_transfer.errors import PeerUnreachable, TransferError
-from kv_transfer.exchange import Exchange
 from kv_transfer.identity import Identity, this_machine
+from kv_transfer.integrity.checked import BYTES_AT_ONCE, CheckedMover
+from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
-from kv_transfer.mover import Mover
-from kv_transfer.news import NewsQueues
+from kv_transfer.movers.mover import Mover
 from kv_transfer.regions import Region, describe
-from kv_transfer.side_channel import Reception
-from kv_transfer.waiting import Ready
-from kv_transfer.wakeup import Wakeup
+from kv_transfer.side_channel.connections import Reception
+from kv_transfer.side_channel.exchange import Exchange
+from kv_transfer.side_channel.waiting import Ready
+from kv_transfer.side_channel.wakeup import Wakeup
+from kv_transfer.thread.attendance import Attendance
+from kv_transfer.thread.news import NewsQueues
 from kv_transfer.wire import (
     SILENCE_S,
     Hello,

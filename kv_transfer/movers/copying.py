@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from kv_transfer.errors import PeerUnreachable
 from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.movers.spans import both_sides
 from kv_transfer.regions import Region
-from kv_transfer.spans import both_sides
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from kv_transfer.blocks.runs import Column, spelled
+from kv_transfer.movers.spans import Spans
 from kv_transfer.regions import Region, RemoteRegion
-from kv_transfer.runs import Column, spelled
-from kv_transfer.spans import Spans
 
 PIECE_BYTES = 32 << 20
 Rows = NDArray[np.uint64]

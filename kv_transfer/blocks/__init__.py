@@ -1,0 +1,1 @@
+"""How blocks of two sides lie to each other: cuts, runs, and what they look like. Pure."""

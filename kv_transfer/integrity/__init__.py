@@ -1,0 +1,1 @@
+"""Whether the bytes that came are those that were sent."""

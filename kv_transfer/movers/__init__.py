@@ -1,0 +1,1 @@
+"""What moves bytes: NIXL, TCP, and what they have in common."""

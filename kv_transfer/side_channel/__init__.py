@@ -1,0 +1,1 @@
+"""Messages between a sink and a source, over connections of their own."""
