@@ -38,7 +38,6 @@ from api.served import Models, ReadLeg, no_legs
 from api.sse import frames, whole
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
-LARGEST_BODY = 16 << 20  # for whoever makes the app
 REQUEST_ID = "X-Request-Id"
 IN_HEADERS = {
     "priority": ("X-Vllm-Priority", Priority),

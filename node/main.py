@@ -15,8 +15,10 @@ import uvloop
 from quart import Quart
 
 from api.defaults import load_defaults
+from api.door.keeper import LARGEST_BODY, DoorLimits, Keeper
+from api.door.protocol import careful
 from api.ending import expect_cuts
-from api.routes import LARGEST_BODY, openai_routes
+from api.routes import openai_routes
 from api.served import Served
 from api.text_files import Parcel
 from api.tokenizing import TextCodec, load_text_codec
@@ -42,6 +44,7 @@ from node.text_door import TextDoor, parcel_of
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 KEEP_ALIVE_S = 75
+SLOW_CLIENT_S = 600.0  # a proxy is slow where its client is, and cuts that itself
 GRACE_S = 2
 DECODE_NICENESS = 5  # where cores are shared, a batch of decode steps is what can wait
 log = logging.getLogger(__name__)
@@ -103,11 +106,13 @@ class _Node:
             raise first_of(failures, EngineDied) or failures from None
 
     async def _serve(self) -> None:
+        keeper = Keeper(DoorLimits(write_s=SLOW_CLIENT_S))
         announcer = self._announcer()
         duty = self._duty(announcer)
-        server = _Server(_http(self._app(duty)))
+        server = _Server(_http(self._app(duty), keeper))
         async with asyncio.TaskGroup() as tasks:
-            parts = [tasks.create_task(part.run()) for part in (self.engine, announcer, duty)]
+            rooms = self.engine, announcer, duty, keeper
+            parts = [tasks.create_task(room.run()) for room in rooms]
             serving = tasks.create_task(server.serve(sockets=[self.listening]))
             self._say_ready()
             await _stop_signal()
@@ -207,11 +212,11 @@ async def _stop_signal() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _http(app: Quart) -> uvicorn.Config:
+def _http(app: Quart, keeper: Keeper) -> uvicorn.Config:
     expect_cuts()
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=careful(keeper),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -9,8 +9,9 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from quart import Quart, Response, request
 
+from api.door.keeper import LARGEST_BODY
 from api.errors import ApiError, body_of
-from api.routes import LARGEST_BODY, openai_routes
+from api.routes import openai_routes
 from api.served import Models
 from proxy.admin.audit import audit_line
 from proxy.admin.guard import NOBODY, Guard, is_for_admins

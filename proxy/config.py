@@ -30,6 +30,7 @@ AT_LEAST = {
     "max_requests_per_node": 1,
     "max_tokens_per_node": 1,
     "request_timeout_s": 0.001,
+    "slow_client_timeout_s": 1.0,
 }
 
 
@@ -120,6 +121,9 @@ class ProxyConfig:
 
     request_timeout_s: float | None = None
     """How long a request may take that says nothing of it itself. Default: any time."""
+
+    slow_client_timeout_s: float = 60.0
+    """How long a client may take next to nothing of what there is for it."""
 
     policy: Policy = "planned"
     """Which nodes get the next request."""

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -18,6 +20,8 @@ import zmq
 from quart import Quart
 
 from api.defaults import load_defaults
+from api.door.keeper import DoorLimits, Keeper
+from api.door.protocol import careful
 from api.ending import expect_cuts
 from api.pooling.facts import load_pooling
 from api.tokenizing import load_text_codec
@@ -42,7 +46,7 @@ from proxy.nodes.client import HttpNodeClient
 from proxy.nodes.instances import Instances
 from proxy.nodes.lines import Lines, open_lines
 from proxy.nodes.session import open_session
-from proxy.observing.at_the_gate import GateMetrics
+from proxy.observing.at_the_gate import DoorMetrics, GateMetrics
 from proxy.observing.kept import KeptTimelines
 from proxy.observing.metrics import ProxyMetrics
 from proxy.observing.observed import Observed
@@ -55,6 +59,7 @@ from proxy.serving.collecting import settle
 from proxy.serving.corked import CorkedProtocol
 from proxy.workers.place import Place, cluster_key, door_address
 
+FILES_PER_CLIENT = 3  # its connection, and one to each of two nodes
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -91,14 +96,14 @@ async def _serve(place: Place) -> None:
         instances = Instances(session, registry, key, siblings=place.siblings)
         catalogue = _catalogue(config, registry, session)
         stack.enter_context(catalogue.grammars)
-        gate = _gate(config, registry)
+        entrance = _entrance(config, registry)
         lines = await stack.enter_async_context(open_lines())
-        app = build(config, instances, lines, catalogue, gate, secrets.guard)
+        app = build(config, instances, lines, catalogue, entrance, secrets.guard)
         leaving = Leaving(app)
-        http = _uvicorn(leaving, config, secrets)
+        http = _uvicorn(leaving, config, secrets, entrance.keeper)
         server = _Server(http, leaving, place.discovery, config)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        parts = instances, gate, catalogue, secrets.watch
+        parts = instances, catalogue, secrets.watch, entrance.gate, entrance.keeper
         helpers = [place.hear(registry), *(part.run() for part in parts)]
         running = [tasks.create_task(helper) for helper in helpers]
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, secrets.watch.tell)
@@ -108,12 +113,20 @@ async def _serve(place: Place) -> None:
             helper.cancel()
 
 
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """What clients come by: connections are kept by the one, requests by the other."""
+
+    gate: AdmissionGate
+    keeper: Keeper
+
+
 def build(
     config: ProxyConfig,
     instances: Instances,
     lines: Lines,
     models: Catalogue,
-    gate: AdmissionGate,
+    entrance: Entrance,
     guard: Guard,
 ) -> Quart:
     """The app of these settings."""
@@ -133,9 +146,10 @@ def build(
     kept = KeptTimelines(config.timeline_kept)
     spans = tracing(config.otlp_traces_endpoint, config.names[0])
     metrics = ProxyMetrics(registry, health)
-    metrics.all.register(GateMetrics(gate))
+    metrics.all.register(GateMetrics(entrance.gate))
+    metrics.all.register(DoorMetrics(entrance.keeper))
     door = Observed(pipeline, metrics, config.names[0], pooling, kept, spans)
-    return create_app(door, models, instances, guard, gate)
+    return create_app(door, models, instances, guard, entrance.gate)
 
 
 class _Server(uvicorn.Server):
@@ -177,11 +191,13 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _uvicorn(app: Leaving, config: ProxyConfig, secrets: Secrets) -> uvicorn.Config:
+def _uvicorn(
+    app: Leaving, config: ProxyConfig, secrets: Secrets, keeper: Keeper
+) -> uvicorn.Config:
     expect_cuts()
     http = uvicorn.Config(
         app,
-        http=CorkedProtocol,
+        http=careful(keeper, CorkedProtocol),
         ws="none",
         lifespan="on",
         access_log=False,
@@ -195,12 +211,16 @@ def _uvicorn(app: Leaving, config: ProxyConfig, secrets: Secrets) -> uvicorn.Con
     return http
 
 
-def _gate(config: ProxyConfig, registry: Registry) -> AdmissionGate:
+def _entrance(config: ProxyConfig, registry: Registry) -> Entrance:
     def nodes() -> int:
         return len(registry.nodes(Role.DECODE, now=time.monotonic()))
 
     admission = Admission(config.limits, config.key_limits)
-    return AdmissionGate(admission, nodes, config.request_timeout_s)
+    gate = AdmissionGate(admission, nodes, config.request_timeout_s)
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = None if files == resource.RLIM_INFINITY else files // FILES_PER_CLIENT
+    write_s = config.slow_client_timeout_s
+    return Entrance(gate, Keeper(DoorLimits(write_s=write_s, connections=most)))
 
 
 def _catalogue(

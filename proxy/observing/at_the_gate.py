@@ -1,4 +1,4 @@
-"""What Prometheus is told of admission, read off when somebody asks."""
+"""What Prometheus is told of doors and gates, read off when somebody asks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from api.door.keeper import Keeper
 from proxy.admission.gate import BUCKETS_S, AdmissionGate
 from proxy.observing.metrics import PREFIX
 
@@ -43,6 +44,24 @@ class GateMetrics(Collector):
         counts = list(map(float, accumulate(waits.counts)))
         family.add_metric([], list(zip(bounds, counts, strict=True)), waits.sum_s)
         return family
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DoorMetrics(Collector):
+    """Connections, and those that were refused or cut."""
+
+    keeper: Keeper
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        keeper = self.keeper
+        yield _gauge("connections", "Connections of clients", len(keeper.connections))
+        yield _gauge("body_bytes", "Bytes of bodies that are kept", keeper.held_bytes)
+        name, help_text = PREFIX + "connections_refused", "Refused or cut, by reason"
+        refused = CounterMetricFamily(name, help_text, labels=["reason"])
+        for reason, count in keeper.refused.items():
+            refused.add_metric([reason], count)
+        yield refused
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

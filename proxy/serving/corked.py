@@ -9,7 +9,7 @@ a callback lets go of what was kept.
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from api.door.protocol import CarefulProtocol
 
 HEAD = b"HTTP/1.1 "
 LAST = b"data: [DONE]\n\n\r\n"
@@ -43,14 +43,19 @@ class Corked:
         self._let_go()
         self._inner.close()
 
+    def write_eof(self) -> None:
+        """As of any transport: behind what was written before."""
+        self._let_go()
+        self._inner.write_eof()
+
     def _let_go(self) -> None:
         if self._kept:
             data, self._kept = self._kept, b""
             self._inner.write(data)
 
 
-class CorkedProtocol(HttpToolsProtocol):
-    """Uvicorn's, over such a transport."""
+class CorkedProtocol(CarefulProtocol):
+    """The careful one, over such a transport."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""

@@ -8,6 +8,9 @@ from contextlib import asynccontextmanager
 import uvicorn
 from quart import Quart
 
+from api.door.keeper import Keeper
+from api.door.protocol import careful
+
 HERE = "127.0.0.1"
 
 
@@ -34,10 +37,11 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(app: Quart) -> AsyncGenerator[str]:
+async def serving(app: Quart, keeper: Keeper | None = None) -> AsyncGenerator[str]:
     """Its address; leaving stops it, and cuts what still runs."""
     door = socket.create_server((HERE, 0))
-    config = uvicorn.Config(app, ws="none", log_config=None, access_log=False)
+    http = careful(keeper or Keeper())
+    config = uvicorn.Config(app, http=http, ws="none", log_config=None, access_log=False)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[door]))
     try:

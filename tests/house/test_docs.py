@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from api import bodies, generate, generated, generator
+from api.door.keeper import Keeper
 from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING, POOLING
 from api.pooling import bodies as pooled
 from bench.config import BenchConfig
@@ -28,7 +29,7 @@ from proxy.admin.status import cluster_status
 from proxy.admission.gate import AdmissionGate
 from proxy.config import ProxyConfig
 from proxy.health.health import Health
-from proxy.observing.at_the_gate import GateMetrics
+from proxy.observing.at_the_gate import DoorMetrics, GateMetrics
 from proxy.observing.metrics import ProxyMetrics
 from proxy.workers.pages import counting
 
@@ -140,6 +141,7 @@ def metrics_of(registry: CollectorRegistry) -> Iterator[tuple[str, str]]:
 def of_the_proxy() -> CollectorRegistry:
     metrics = ProxyMetrics(Registry(), Health(Registry()))
     metrics.all.register(GateMetrics(AdmissionGate()))
+    metrics.all.register(DoorMetrics(Keeper()))
     return metrics.all
 
 

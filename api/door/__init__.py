@@ -1,0 +1,1 @@
+"""What an HTTP door holds against clients that are hostile, broken, or asleep."""

@@ -1,0 +1,240 @@
+"""What hostile clients get over real sockets, and what others notice of them: nothing."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from quart import Quart
+
+from api.door.keeper import DoorLimits, Fault, Keeper
+from api.generator import WHOLE, Event, Leg, TokenEvent
+from api.routes import openai_routes
+from engine.request import FinishReason, Request
+from tests.fakes.hostile_http import LINE, connect, head, last, post, stuck
+from tests.fakes.serving import serving
+from tests.fakes.text import served
+
+PATIENCE_S = 20
+NO_TIME = DoorLimits(head_s=0.0, body_s=0.0, write_s=0.0)
+GOOD = post(b'{"prompt": "the", "max_tokens": 1}')
+ENDLESS = post(b'{"prompt": "the", "max_tokens": 100, "stream": true}')
+FRAME = 2000  # tokens
+
+
+class Door:
+    """Answers at once; a prompt of which more is wanted, for ever."""
+
+    def __init__(self) -> None:
+        self.said = 0
+        self.closed = asyncio.Event()
+
+    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+        assert leg == WHOLE
+        try:
+            while request.sampling.max_tokens > 1:
+                self.said += 1
+                yield TokenEvent((5,) * FRAME)
+                await asyncio.sleep(0)
+            yield TokenEvent((5,), FinishReason.LENGTH)
+        finally:
+            self.closed.set()
+
+
+@asynccontextmanager
+async def door(limits: DoorLimits | None = None) -> AsyncGenerator[tuple[str, Keeper, Door]]:
+    """Its keeper sweeps when the test says so."""
+    keeper, app, generator = Keeper(limits or DoorLimits()), Quart("door"), Door()
+    model = served()
+    app.register_blueprint(openai_routes(generator, model))
+    app.config["MAX_CONTENT_LENGTH"] = keeper.limits.body_bytes
+    async with asyncio.timeout(PATIENCE_S), serving(app, keeper) as address:
+        yield address, keeper, generator
+        await _comes_true(lambda: not keeper.connections)
+        assert (keeper.held_bytes, len(keeper.heads), len(keeper.bodies)) == (0, 0, 0)
+    model.grammars.close()
+
+
+async def _comes_true(said: Callable[[], bool]) -> None:
+    while not said():  # noqa: ASYNC110  nobody tells of it
+        await asyncio.sleep(0)
+
+
+async def _asked(address: str) -> int:
+    async with aiohttp.ClientSession() as session:
+        body = {"prompt": "the", "max_tokens": 1}
+        async with session.post(f"http://{address}/v1/completions", json=body) as answer:
+            return answer.status
+
+
+CHUNKED = head(b"Transfer-Encoding: chunked")
+REFUSED: dict[str, tuple[int | None, bytes]] = {
+    "a body that says it is 100 MB": (413, head(b"Content-Length: 100000000")),
+    "a chunk of 100 MB": (413, CHUNKED + b"5f5e100\r\n" + b"x" * 17_000_000),
+    "chunks of one byte": (413, CHUNKED + b"1\r\nx\r\n" * 70_000),
+    "a chunk with an endless extension": (413, CHUNKED + b"1;" + b"x" * 34_000_000),
+    "trailers without end": (431, CHUNKED + b"0\r\n" + b"a: b\r\n" * 200),
+    "many headers": (431, head(*[b"a: b"] * 200)),
+    "large headers": (431, head(*[b"a: " + b"b" * 8000] * 10)),
+    "one line without end": (431, LINE + b"a: " + b"b" * 300_000),
+    "a path without end": (431, b"GET /" + b"a" * 300_000),
+    "another protocol": (400, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    "noise": (400, bytes(range(256)) * 4),
+    "two lengths": (400, head(b"Content-Length: 3", b"Content-Length: 4") + b"abcd"),
+    "a length and chunks": (400, head(b"Content-Length: 3", b"Transfer-Encoding: chunked")),
+    "a length that is none": (400, head(b"Content-Length: -1")),
+    "a path that is no text": (400, b"GET /\xff\xfe HTTP/1.1\r\nHost: a\r\n\r\n"),
+    "a compressed body": (415, last(post(b"{}", b"Content-Encoding: gzip"))),
+    "deep JSON": (400, last(post(b"[" * 10_000 + b"]" * 10_000))),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+async def test_it_is_refused_and_others_are_served(what: str) -> None:
+    status, sent = REFUSED[what]
+    async with door() as (address, _keeper, _):
+        client = await connect(address)
+        sending = asyncio.create_task(client.send(sent))
+        assert await client.status() == status
+        await sending
+        assert await _asked(address) == 200
+        client.close()
+
+
+SLOW: dict[str, tuple[int | None, bytes, Fault | None]] = {
+    "a head": (408, b"GET / HT", Fault.SLOW_HEAD),
+    "nothing": (None, b"", Fault.IDLE),
+    "the end of a line": (None, b"\r\n", Fault.IDLE),
+    "a body": (408, head(b"Content-Length: 9") + b"{", None),
+}
+
+
+@pytest.mark.parametrize("what", SLOW)
+@pytest.mark.parametrize("first", [b"", GOOD])
+async def test_what_drips_is_cut_when_its_time_is_over(what: str, first: bytes) -> None:
+    """On a new connection, and on one that was answered."""
+    status, data, fault = SLOW[what]
+    if first and not data:
+        return  # the time that a connection is kept for another request is the server's
+    async with door(NO_TIME) as (address, keeper, _):
+        client = await connect(address)
+        if first:
+            await client.send(first)
+            assert await client.answer() == 200
+            await _comes_true(lambda: not keeper.heads)
+        await client.send(data)
+        if fault:
+            await _comes_true(lambda: [one.idle for one in keeper.heads] == [fault])
+        else:
+            await _comes_true(lambda: bool(keeper.bodies))
+        keeper.sweep(asyncio.get_running_loop().time() + 1)
+        assert await client.status() == status
+        assert keeper.refused == {(fault or Fault.SLOW_BODY).reason: 1}
+        client.close()
+
+
+async def test_a_long_answer_is_not_cut_for_its_clients_silence() -> None:
+    async with door(NO_TIME) as (address, keeper, generator):
+        client = await connect(address)
+        await client.send(ENDLESS, b"\r\n")
+        await client.reader.readuntil(b"data: ")
+        keeper.sweep(asyncio.get_running_loop().time() + 1)
+        keeper.writes.clear()
+        before = generator.said
+        while generator.said < before + 3:
+            await client.reader.read(65536)
+        assert not keeper.refused
+        client.close()
+        await generator.closed.wait()
+
+
+async def test_a_client_that_takes_nothing_stops_its_nodes_and_is_cut_at_last() -> None:
+    async with door(DoorLimits(write_s=5.0)) as (address, keeper, generator):
+        client = await stuck(address, ENDLESS)
+        with client:
+            await _comes_true(lambda: bool(keeper.writes))
+            await _still(generator)
+            (connection,) = keeper.writes
+            assert connection.unsent() < 300_000, "one frame above the mark"
+            keeper.sweep(asyncio.get_running_loop().time() + 1)
+            assert not keeper.refused
+            keeper.sweep(asyncio.get_running_loop().time() + 20)
+            await generator.closed.wait()
+            assert keeper.refused == {"slow_client": 1}
+
+
+async def _still(generator: Door) -> None:
+    """It is not asked for more any longer: a hundred turns pass, and nothing is said."""
+    before = -1
+    while before != generator.said:
+        before = generator.said
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+
+async def test_requests_in_a_row_are_answered_and_too_many_are_not() -> None:
+    async with door() as (address, keeper, _):
+        client = await connect(address)
+        await client.send(GOOD * 5)
+        for _ in range(5):
+            assert await client.answer() == 200
+        client.close()
+        client = await connect(address)
+        await client.send(GOOD * 1000)
+        await client.rest()
+        assert keeper.refused == {"pipelined": 1}
+        client.close()
+
+
+async def test_noise_behind_a_request_ends_its_answer_and_nobody_elses() -> None:
+    async with door() as (address, keeper, generator):
+        client, other = await connect(address), await connect(address)
+        await other.send(ENDLESS)
+        await other.reader.readuntil(b"data: ")
+        await client.send(ENDLESS, b"\0\1\2\r\n\r\n" * 10)
+        said = await client.rest()
+        assert b"HTTP/1.1 400" not in said[10:], "never within another answer"
+        before = generator.said
+        while generator.said < before + 3:
+            await other.reader.read(65536)
+        assert keeper.refused == {"malformed": 1}
+        client.close()
+        other.close()
+
+
+async def test_a_client_that_closes_its_half_has_left() -> None:
+    async with door() as (address, _keeper, generator):
+        client = await connect(address)
+        await client.send(ENDLESS)
+        client.writer.write_eof()
+        await client.rest()
+        await generator.closed.wait()
+        client.close()
+
+
+async def test_bodies_of_all_together_have_a_limit() -> None:
+    limits = DoorLimits(all_bodies=100_000)
+    half = head(b"Content-Length: 90000") + b"x" * 60_000
+    async with door(limits) as (address, keeper, _):
+        first, second = await connect(address), await connect(address)
+        await first.send(half)
+        await _comes_true(lambda: keeper.held_bytes == 60_000)
+        await second.send(half)
+        said = await second.rest()
+        assert said.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in said
+        first.close()
+        await _comes_true(lambda: keeper.held_bytes == 0)
+        assert await _asked(address) == 200
+        second.close()
+
+
+async def test_of_too_many_connections_the_idle_ones_go() -> None:
+    async with door(DoorLimits(connections=20)) as (address, keeper, _):
+        idle = [await connect(address) for _ in range(50)]
+        assert await _asked(address) == 200
+        await _comes_true(lambda: len(keeper.connections) <= 20)
+        assert keeper.refused["crowded"] >= 30
+        for client in idle:
+            client.close()

@@ -1,0 +1,95 @@
+"""Who has taken too long at a door: decisions, with a clock in the hand."""
+
+from dataclasses import dataclass, field
+
+from api.door.keeper import DoorLimits, Fault, Keeper
+
+
+@dataclass(eq=False)
+class Client:
+    idle: Fault | None = Fault.IDLE
+    closing: bool = False
+    left: int = 0
+    ended: list[Fault] = field(default_factory=list)
+
+    def unsent(self) -> int:
+        return self.left
+
+    def end(self, fault: Fault) -> None:
+        self.ended.append(fault)
+
+
+def keeper(**limits: float) -> Keeper:
+    return Keeper(DoorLimits(head_s=10, body_s=60, write_s=30, **limits))  # type: ignore[arg-type]
+
+
+def test_who_says_nothing_for_too_long_is_cut_once() -> None:
+    door, early, late = keeper(), Client(), Client()
+    door.enter(early, 0.0)
+    door.enter(late, 5.0)
+    door.sweep(9.9)
+    assert not early.ended
+    door.sweep(10.0)
+    door.sweep(11.0)
+    assert (early.ended, late.ended) == ([Fault.IDLE], [])
+
+
+def test_who_is_being_answered_may_be_silent() -> None:
+    door, client = keeper(), Client(idle=None)
+    door.enter(client, 0.0)
+    door.sweep(100.0)
+    assert not client.ended
+
+
+def test_a_body_has_its_own_time() -> None:
+    door, client = keeper(), Client()
+    door.bodies[client] = 0.0
+    door.sweep(59.0)
+    assert not client.ended
+    door.sweep(60.0)
+    assert client.ended == [Fault.SLOW_BODY]
+
+
+def test_who_takes_something_is_slow_and_who_takes_nothing_is_cut() -> None:
+    door, slow, stuck = keeper(), Client(left=100_000), Client(left=100_000)
+    for client in (slow, stuck):
+        door.enter(client, 0.0)
+        door.expect_nothing(client)
+        door.expect_reading(client, 0.0)
+    for now in range(0, 100, 10):
+        slow.left -= 5000
+        stuck.left -= 1
+        door.sweep(float(now))
+    assert not slow.ended
+    assert stuck.ended[0] is Fault.SLOW_CLIENT
+
+
+def test_who_closes_has_as_long_to_take_the_rest() -> None:
+    door, client = keeper(), Client(closing=True, left=100)
+    door.enter(client, 0.0)
+    door.expect_nothing(client)
+    door.sweep(0.0)
+    door.sweep(29.0)
+    assert not client.ended
+    door.sweep(30.0)
+    assert client.ended == [Fault.SLOW_CLIENT]
+
+
+def test_where_there_are_too_many_the_most_silent_goes() -> None:
+    door = keeper(connections=2)
+    busy, silent, new = Client(), Client(), Client()
+    for number, client in enumerate((busy, silent)):
+        door.enter(client, float(number))
+    door.expect_nothing(busy)
+    door.enter(new, 2.0)
+    assert (busy.ended, silent.ended, new.ended) == ([], [Fault.CROWDED], [])
+
+
+def test_who_left_is_in_no_table() -> None:
+    door, client = keeper(), Client()
+    door.enter(client, 0.0)
+    door.bodies[client] = 0.0
+    door.expect_reading(client, 0.0)
+    door.leave(client)
+    tables = door.connections, door.heads, door.bodies, door.writes
+    assert not any(tables)
