@@ -27,7 +27,8 @@ def request_attributes(exchange: Exchange, model: str) -> Mapping[str, Value]:
         found["gen_ai.operation.name"] = operation
     if exchange.stories:
         found["gen_ai.request.id"] = exchange.request_id
-        found["gen_ai.response.model"] = model
+        named = exchange.stories[0].request.model
+        found["gen_ai.response.model"] = (named and named[0]) or model
         found.update(_asked(exchange.stories[0], len(exchange.stories)))
         found.update(_used(exchange))
         found.update(_latencies(exchange))

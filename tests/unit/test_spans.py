@@ -171,6 +171,15 @@ async def test_the_users_name_of_the_service_counts(monkeypatch: pytest.MonkeyPa
     assert rig.root.resource.attributes["service.name"] == "theirs"
 
 
+async def test_the_span_names_the_model_that_the_request_was_for() -> None:
+    rig = Rig()
+    exchange = Exchange(0.0, 1e9, "/v1/completions", request_id="r")
+    exchange.trace = rig.spans.begin(exchange, None)
+    exchange.stories.append(Story(Request(RequestId("r"), (1,), model=("one of two", None))))
+    rig.spans.end(exchange)
+    assert (rig.root.attributes or {})["gen_ai.response.model"] == "one of two"
+
+
 def test_without_an_endpoint_there_are_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)

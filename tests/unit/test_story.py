@@ -7,7 +7,15 @@ from random import Random
 
 import pytest
 
-from api.generator import Event, Leg, PooledEvent, PromptEvent, StageEvent, TokenEvent
+from api.generator import (
+    Event,
+    Leg,
+    PooledEvent,
+    PromptEvent,
+    StageEvent,
+    TicketEvent,
+    TokenEvent,
+)
 from discovery.registration import Registration, Role
 from discovery.registry import Node, Registry
 from engine.request import FinishReason, PoolingRequest, Request, RequestId
@@ -19,7 +27,7 @@ from proxy.observing.observed import Observed
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing.building import build_planner
-from proxy.timeline.marks import Retried
+from proxy.timeline.marks import Retried, Ticketed
 from proxy.timeline.story import MOST_MARKS, Story
 
 REQUEST = Request(RequestId("r"), (1, 2, 3))
@@ -60,6 +68,15 @@ def test_a_second_decode_node_for_the_same_ticket_is_a_move_and_no_try() -> None
         story.called(node, Leg(ticket=ticket), 0.0)
     assert (story.tries, story.moves, story.decode) == (1, 1, D1)
     assert "nodes=p:1->d:2 tries=1" in story.line("m")
+
+
+def test_a_ticket_that_comes_again_with_the_token_is_told_once_in_each_try() -> None:
+    story, ticket = Story(REQUEST), TicketEvent(KvTicket("t", "p0", "h", 1, None))
+    for _ in range(2):
+        story.planned(P0, D0, 0.0)
+        for _ in range(2):
+            story.heard(P0, ticket, 0.0)
+    assert sum(isinstance(mark, Ticketed) for mark in story.marks) == 2
 
 
 def test_endings() -> None:

@@ -102,6 +102,17 @@ async def test_a_pull_says_its_bytes_and_how_long_it_waited() -> None:
     assert prefill["seconds"] > 0
 
 
+async def test_nodes_say_when_each_stage_was_over_since_they_were_called() -> None:
+    exchange = await lived(Cluster(engine=small, turn_s=0.01))
+    said = [mark for mark in exchange.stories[0].marks if isinstance(mark, Staged)]
+    over = {mark.stage: mark.node_s for mark in said}
+    took = {mark.stage: mark.seconds for mark in said}
+    assert over["queue"] == pytest.approx(took["queue"])
+    assert over["prefill"] == pytest.approx(took["queue"] + took["prefill"])
+    assert over["reserve"] == pytest.approx(took["reserve"])
+    assert over["decode"] == pytest.approx((over["transfer"] or 0.0) + took["decode"])
+
+
 async def test_a_retry_says_why_and_who_and_goes_on_elsewhere() -> None:
     cluster = Cluster(2, 2, engine=small, turn_s=0.01)
     cluster.decodes[0].script[9] = Ill.KILL
@@ -194,6 +205,14 @@ def test_memory_has_a_bound_in_bytes_too() -> None:
     assert kept.find("r0", None) is None
     kept.end(over("huge" * 50_000))
     assert kept.num_bytes <= 100_000
+
+
+def test_a_request_that_is_over_runs_no_more() -> None:
+    kept, exchange = KeptTimelines(1), over("gone")
+    kept.begin(exchange)
+    kept.end(exchange)
+    kept.end(over("next"))
+    assert kept.find("gone", None) is None
 
 
 def test_with_none_to_keep_none_is_kept_not_even_while_it_runs() -> None:
