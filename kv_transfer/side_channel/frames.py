@@ -9,6 +9,7 @@ LENGTH_BYTES = 4
 LARGEST_FRAME = 16 << 20
 MOST_UNSENT = 16 << 20
 AT_ONCE = 256 << 10
+MOST_AT_ONCE = 16  # so often: who never stops sending has no more of a turn than that
 
 
 class BadFrames(ConnectionError):
@@ -64,23 +65,21 @@ class Incoming:
     _bytes: bytearray = field(default_factory=bytearray)
 
     def receive(self, connection: socket.socket) -> Iterator[bytes]:
-        """Every message that is complete; then ConnectionError if the stream is over.
+        """Every message that is complete, of some bytes; ConnectionError at the stream's end.
 
         BadFrames for a message that is too long, whose bytes are not waited for.
         """
-        over = False
-        while not over:
+        for _ in range(MOST_AT_ONCE):
             try:
                 data = connection.recv(AT_ONCE)
             except BlockingIOError:
-                break
-            over = not data
+                return
+            if not data:
+                raise ConnectionResetError("the connection was closed")
             self._bytes += data
             yield from self._complete()
-            if 0 < len(data) < AT_ONCE:
-                break
-        if over:
-            raise ConnectionResetError("the connection was closed")
+            if len(data) < AT_ONCE:
+                return
 
     def _complete(self) -> Iterator[bytes]:
         start, end = 0, len(self._bytes)

@@ -221,6 +221,23 @@ def test_who_does_not_say_its_name_does_not_stay(reception: Reception) -> None:
             assert (b"sink", b"here") in heard(reception, 1)
 
 
+def test_who_never_stops_sending_has_its_share_of_a_turn_only() -> None:
+    """Leases and other peers wait for the turn's end."""
+    incoming, endless = frames.Incoming(), Endless()
+    messages = list(incoming.receive(endless))  # type: ignore[arg-type]
+    assert len(messages) == endless.calls == frames.MOST_AT_ONCE
+
+
+class Endless:
+    """A connection that always has as much as is asked for."""
+
+    calls = 0
+
+    def recv(self, size: int) -> bytes:
+        self.calls += 1
+        return framed(bytes(size - frames.LENGTH_BYTES))
+
+
 def test_nobody_is_told_nothing(reception: Reception) -> None:
     reception.say(b"nobody", b"hello")
     assert reception.waiting.look() == {}
