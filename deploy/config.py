@@ -6,7 +6,7 @@ from pathlib import Path
 from discovery.checks import at_least, is_port
 from discovery.registration import Role
 from node.config import HTTP_PORTS, KV_PORTS, ServingOptions
-from proxy.config import LocalPrefill, Policy
+from proxy.config import ProxyOptions
 
 DEMO_MODEL = Path(__file__).parent / "demo" / "model"
 DEMO_NAME = "pdserve-demo"
@@ -15,7 +15,7 @@ PROXY_URL = f"http://127.0.0.1:{PROXY_PORT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpConfig(ServingOptions):
+class UpConfig(ServingOptions, ProxyOptions):
     """One proxy, some prefill nodes and some decode nodes."""
 
     model: str = str(DEMO_MODEL)
@@ -28,16 +28,6 @@ class UpConfig(ServingOptions):
     """HTTP port of the proxy; 0: every port of the cluster is any free one."""
     discovery_port: int | None = None
     """Where nodes register with the proxy. Default: 30001, or any free one with --port 0."""
-    policy: Policy = "planned"
-    """Which nodes get the next request."""
-    prefill_policy: Policy | None = None
-    """Which prefill node, if not by --policy."""
-    decode_policy: Policy | None = None
-    """Which decode node, if not by --policy."""
-    local_prefill: LocalPrefill = "never"
-    """Whether decode nodes run prompts while prefill nodes are ready: auto if it is cheaper."""
-    workers: int = 1
-    """How many processes the proxy is."""
     prefill_ports: tuple[int, ...] = ()
     """HTTP ports of the prefill nodes. Default: from 8100 on."""
     decode_ports: tuple[int, ...] = ()
@@ -46,17 +36,13 @@ class UpConfig(ServingOptions):
     """A torch device for each prefill node. Default: --device for all."""
     decode_devices: tuple[str, ...] = ()
     """A torch device for each decode node. Default: --device for all."""
-    api_key: tuple[str, ...] = ()
-    """Keys of clients, any of which opens the proxy; without one it is open."""
-    admin_api_key: str | None = None
-    """The key for adding nodes by hand; without it that is not possible."""
     ready_timeout_s: float = 1200.0
     """How long to wait for all of it to be ready."""
 
     def __post_init__(self) -> None:
         """Refuse what does not add up."""
         ServingOptions.__post_init__(self)
-        at_least(1, "workers", self.workers)
+        ProxyOptions.__post_init__(self)
         at_least(0, "prefill", self.prefill)
         at_least(0, "decode", self.decode)
         if not self.prefill + self.decode:

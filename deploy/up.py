@@ -16,6 +16,7 @@ from deploy.config import UpConfig
 from deploy.supervisor import Child, ProcessFailed
 from discovery.registration import DEFAULT_PORT, Role
 from node.config import ServingOptions
+from proxy.config import ProxyOptions
 
 LOOK_AGAIN_S = 0.1
 ANSWER_S = 5.0
@@ -27,13 +28,16 @@ NODE_OPTIONS = sorted(
     {*ServingOptions.__dataclass_fields__}
     - {"cluster_key", "device", "threads", "served_model_name"}
 )
+PROXY_OPTIONS = sorted(
+    {*ProxyOptions.__dataclass_fields__} - {"api_key", "admin_api_key"}  # by variable
+)
 
 
 class Counts(msgspec.Struct):
-    """What of the proxy's /status is waited for."""
+    """What of the proxy's /health is waited for, which needs no key."""
 
-    prefill_node_count: int
-    decode_node_count: int
+    prefill_nodes: int
+    decode_nodes: int
 
 
 def run(config: UpConfig) -> None:
@@ -119,7 +123,8 @@ class Cluster:
         try:
             async with asyncio.timeout(self.config.ready_timeout_s):
                 tasks.create_task(self._keep(self.proxy))
-                url = f"http://{(await self.proxy.ready)['http_address']}"
+                scheme = "https" if self.config.ssl_certfile else "http"
+                url = f"{scheme}://{(await self.proxy.ready)['http_address']}"
                 for node in self.nodes:
                     tasks.create_task(self._keep(node))
                 await self._registered(url)
@@ -139,12 +144,16 @@ class Cluster:
         self._told.set()
 
     async def _registered(self, url: str) -> None:
-        """Wait until every node is ready, and the proxy knows as many; it may know others."""
+        """Wait until every node is ready, and the proxy knows as many; it may know others.
+
+        A proxy that wants certificates of its clients cannot be asked: we have none.
+        """
         await asyncio.gather(*(node.ready for node in self.nodes))
+        if self.config.ssl_ca_certs:
+            return
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
-        keys = self.config.api_key
-        headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
-        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+        ours = aiohttp.TCPConnector(ssl=False)  # our own child: whose name is of no matter
+        async with aiohttp.ClientSession(timeout=timeout, connector=ours) as session:
             while not self._has_all(await _counts(session, url)):  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_AGAIN_S)
 
@@ -169,6 +178,8 @@ class Cluster:
         if self.config.admin_api_key and name == PROXY:
             environment[f"{PREFIX}ADMIN_API_KEY"] = self.config.admin_api_key
         stop_timeout_s = self.config.drain_timeout_s + STOP_MARGIN_S
+        if name == PROXY:  # it may have workers of its own to wait for
+            stop_timeout_s += self.config.drain_notice_s + STOP_MARGIN_S
         return Child(name, arguments, environment, self._show_line, stop_timeout_s)
 
     def _show_line(self, name: str, line: str) -> None:
@@ -185,13 +196,10 @@ class Cluster:
             *("--discovery-host", config.host, "--discovery-port", discovery),
             *("--model", config.model, "--log-level", config.log_level),
             *("--drain-timeout-s", str(config.drain_timeout_s)),
-            *("--policy", config.policy, "--workers", str(config.workers)),
-            *("--local-prefill", config.local_prefill),
             *("--generation-config", config.generation_config),
             *("--max-logprobs", str(config.max_logprobs)),
-            *_flag("prefill-policy", config.prefill_policy),
-            *_flag("decode-policy", config.decode_policy),
             *_flag("tokenizer", config.tokenizer),
+            *_flags(config, PROXY_OPTIONS),
             *_names(config),
         ]
 
@@ -202,7 +210,6 @@ class Cluster:
     def _node(self, role: Role, index: int) -> Sequence[str]:
         config, told = self.config, self.proxy.facts
         assert told is not None
-        options = [_flag(name, getattr(config, name)) for name in NODE_OPTIONS]
         return [
             *(sys.executable, "-m", f"{role.name.lower()}_node", "--model", config.model),
             *("--port", str(config.http_port(role, index))),
@@ -211,7 +218,7 @@ class Cluster:
             *("--threads", str(config.threads or self._threads())),
             *("--proxy", told["discovery_address"]),
             *_names(config),
-            *(word for words in options for word in words),
+            *_flags(config, NODE_OPTIONS),
         ]
 
     def _threads(self) -> int:
@@ -234,13 +241,15 @@ def example(config: UpConfig) -> str:
     if not config.decode:
         path, body = "/pooling", {"model": model, "input": text}
     said = msgspec.json.encode(body).decode()
-    key = " -H 'Authorization: Bearer KEY'" if config.api_key else ""
-    return f"{path} -H 'Content-Type: application/json'{key} -d '{said}'"
+    key = " -H 'Authorization: Bearer KEY'" if config.api_key or config.api_key_file else ""
+    trust = f" --cacert {config.ssl_certfile}" if config.ssl_certfile else ""
+    shown = " --cert YOURS" if config.ssl_ca_certs else ""
+    return f"{path}{trust}{shown} -H 'Content-Type: application/json'{key} -d '{said}'"
 
 
 async def _counts(session: aiohttp.ClientSession, url: str) -> Counts | None:
     try:
-        async with session.get(f"{url}/status") as answer:
+        async with session.get(f"{url}/health") as answer:
             return msgspec.json.decode(await answer.read(), type=Counts)
     except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError):
         return None
@@ -248,6 +257,10 @@ async def _counts(session: aiohttp.ClientSession, url: str) -> Counts | None:
 
 def _names(config: UpConfig) -> list[str]:
     return [word for name in config.served_names for word in ("--served-model-name", name)]
+
+
+def _flags(config: UpConfig, names: Sequence[str]) -> list[str]:
+    return [word for name in names for word in _flag(name, getattr(config, name))]
 
 
 def _flag(name: str, value: object) -> list[str]:

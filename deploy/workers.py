@@ -161,7 +161,8 @@ class Parent:
         place = f"{self.entrance.name}/{number}"
         command = [sys.executable, "-m", "proxy", "--worker-of", place]
         environment = {k: v for k, v in os.environ.items() if not k.startswith(VARIABLES)}
-        stop_timeout_s = self.config.drain_timeout_s + STOP_MARGIN_S
+        stop_timeout_s = self.config.drain_notice_s + self.config.drain_timeout_s
+        stop_timeout_s += STOP_MARGIN_S
         return Child(f"worker-{number}", lambda: command, environment, _show, stop_timeout_s)
 
     def _page(self) -> bytes:

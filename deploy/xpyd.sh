@@ -44,5 +44,8 @@ fi
 
 here=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 pdserve=$here/.venv/bin/pdserve
-[[ -x "$pdserve" ]] || pdserve=pdserve
+if [[ ! -x "$pdserve" ]] && ! pdserve=$(command -v pdserve); then
+  echo "xpyd.sh: no pdserve: there is no $here/.venv (run make serve once), nor is it on PATH" >&2
+  exit 127
+fi
 exec "$pdserve" up "${arguments[@]}" "$@"

@@ -1,4 +1,7 @@
-"""What a proxy can be told, all of it. Read once; the command line is made from this."""
+"""What a proxy can be told, all of it. Read once; the command line is made from this.
+
+`ProxyOptions` is what `pdserve up` hands on to its proxy as well.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,10 +20,7 @@ AT_LEAST = {
     "timeline_kept": 0,
     "first_sign_timeout_s": 0.1,
     "silence_timeout_s": 3.0,
-    "drain_timeout_s": 0.0,
     "drain_notice_s": 0.0,
-    "max_model_len": 1,
-    "max_logprobs": -1,
     "max_requests_in_flight": 1,
     "max_tokens_in_flight": 1,
     "max_queued_requests": 0,
@@ -32,32 +32,12 @@ AT_LEAST = {
     "request_timeout_s": 0.001,
     "slow_client_timeout_s": 1.0,
 }
+AT_LEAST_HERE = {"drain_timeout_s": 0.0, "max_model_len": 1, "max_logprobs": -1}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyConfig:
-    """Raises ValueError, naming the flag, for a value that cannot be meant."""
-
-    host: str = "127.0.0.1"
-    """The address that clients come to."""
-
-    port: int = 8000
-    """Its port; 0 lets the system pick one."""
-
-    discovery_host: str = "127.0.0.1"
-    """The address that nodes announce themselves to."""
-
-    discovery_port: int = DEFAULT_PORT
-    """Its port; 0 lets the system pick one."""
-
-    model: str | None = None
-    """A model whose text is made with this folder, whatever its nodes bring. Default: none."""
-
-    tokenizer: str | None = None
-    """A folder with the tokenizer of that model. Default: --model's, or what nodes bring."""
-
-    served_model_name: tuple[str, ...] = ()
-    """What clients and nodes call the model that --model and --tokenizer are of."""
+@dataclass(frozen=True, kw_only=True)
+class ProxyOptions:
+    """What does not depend on where it runs. No slots: it has an heir with another base."""
 
     api_key: tuple[str, ...] = ()
     """Keys of clients, any of which opens the door; without one it is open."""
@@ -73,9 +53,6 @@ class ProxyConfig:
 
     ssl_ca_certs: str | None = None
     """Who has to have signed a client's certificate; by default clients need none."""
-
-    cluster_key: str | None = None
-    """A secret of the whole cluster: only nodes that sign with it are listened to."""
 
     admin_api_key: str | None = None
     """The key for adding nodes by hand; without it that is not possible."""
@@ -137,15 +114,6 @@ class ProxyConfig:
     local_prefill: LocalPrefill = "never"
     """Whether decode nodes run prompts while prefill nodes are ready: auto if it is cheaper."""
 
-    max_model_len: int | None = None
-    """The longest prompt and answer together. Default: the shortest of the decode nodes."""
-
-    generation_config: str = "auto"
-    """Defaults of sampling: auto takes the model's file, vllm none, a folder another file."""
-
-    max_logprobs: int = 20
-    """Most log-probabilities that may be asked for beside each token; -1: any number."""
-
     otlp_traces_endpoint: str | None = None
     """Where spans go, by OTLP over HTTP; without it OTEL_EXPORTER_OTLP_* say, if anything."""
 
@@ -155,17 +123,65 @@ class ProxyConfig:
     text_cache_dir: str | None = None
     """Where text files that nodes gave are kept. Default: pdserve/text in the user's cache."""
 
-    drain_timeout_s: float = 30.0
-    """How long running streams have after a signal to stop."""
-
     drain_notice_s: float = 0.0
     """How long before that /health says 503 and new requests are still answered."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is logged."""
-
     workers: int = 1
     """How many processes serve behind the one port; they share what nodes say."""
+
+    def __post_init__(self) -> None:
+        """Refuse what can never work; raises ValueError, naming the flag."""
+        for name, least in AT_LEAST.items():
+            if (value := getattr(self, name)) is not None:
+                at_least(least, name, value)
+        not_empty(self)
+        for name in ("ssl_keyfile", "ssl_ca_certs"):
+            if getattr(self, name) is not None and self.ssl_certfile is None:
+                raise ValueError(f"--{name.replace('_', '-')} goes with --ssl-certfile only")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyConfig(ProxyOptions):
+    """Raises ValueError, naming the flag, for a value that cannot be meant."""
+
+    host: str = "127.0.0.1"
+    """The address that clients come to."""
+
+    port: int = 8000
+    """Its port; 0 lets the system pick one."""
+
+    discovery_host: str = "127.0.0.1"
+    """The address that nodes announce themselves to."""
+
+    discovery_port: int = DEFAULT_PORT
+    """Its port; 0 lets the system pick one."""
+
+    model: str | None = None
+    """A model whose text is made with this folder, whatever its nodes bring. Default: none."""
+
+    tokenizer: str | None = None
+    """A folder with the tokenizer of that model. Default: --model's, or what nodes bring."""
+
+    served_model_name: tuple[str, ...] = ()
+    """What clients and nodes call the model that --model and --tokenizer are of."""
+
+    cluster_key: str | None = None
+    """A secret of the whole cluster: only nodes that sign with it are listened to."""
+
+    max_model_len: int | None = None
+    """The longest prompt and answer together. Default: the shortest of the decode nodes."""
+
+    generation_config: str = "auto"
+    """Defaults of sampling: auto takes the model's file, vllm none, a folder another file."""
+
+    max_logprobs: int = 20
+    """Most log-probabilities that may be asked for beside each token; -1: any number."""
+
+    drain_timeout_s: float = 30.0
+    """How long running streams have after a signal to stop."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is logged."""
 
     worker_of: str | None = None
     """Set by the parent of several workers, for each: where its hub is, and which one it is."""
@@ -177,13 +193,10 @@ class ProxyConfig:
         """Check each field."""
         for name in ("port", "discovery_port"):
             is_port(name, getattr(self, name))
-        for name, least in AT_LEAST.items():
+        for name, least in AT_LEAST_HERE.items():
             if (value := getattr(self, name)) is not None:
                 at_least(least, name, value)
-        not_empty(self)
-        for name in ("ssl_keyfile", "ssl_ca_certs"):
-            if getattr(self, name) is not None and self.ssl_certfile is None:
-                raise ValueError(f"--{name.replace('_', '-')} goes with --ssl-certfile only")
+        ProxyOptions.__post_init__(self)
 
     @property
     def limits(self) -> Limits:

@@ -4,16 +4,21 @@ import asyncio
 import os
 import re
 import socket
+import ssl
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import pytest
+import trustme
 
 from bench.cpu import children, cpu_seconds
 from node.main import DECODE_NICENESS
 from tests.e2e.cluster import MODEL, Running, running, stage, tokens_of
 from tests.fakes.driver import prompt
+from tests.unit.test_watching import keys, replace
 
 ROOT = Path(__file__).parents[2]
 KEY = {"X-API-Key": "secret"}
@@ -68,6 +73,8 @@ async def test_the_xpyd_script_starts_and_ends_a_cluster(tiny: Path) -> None:
         "PROXY_PORT": str(discovery),
         "HTTP_PORT": str(http),
         "TIMEOUT_SECONDS": "60",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
     }
     script = await asyncio.create_subprocess_exec(
         str(ROOT / "deploy" / "xpyd.sh"),
@@ -112,6 +119,37 @@ async def test_a_cluster_with_keys_gets_ready_and_keeps_others_out(tiny: Path) -
         for key, status in (("boss", 400), ("one", 403)):  # 400: nothing was said
             async with cluster.session.post(add, headers={"X-API-Key": key}) as answer:
                 assert answer.status == status
+
+
+@pytest.mark.parametrize("asks_clients", [False, True])
+async def test_a_cluster_has_certificates_keys_of_a_file_and_any_setting(
+    tiny: Path, tmp_path: Path, asks_clients: bool
+) -> None:
+    """What a proxy can be told, `up` tells its own."""
+    authority, certificate = trustme.CA(), tmp_path / "proxy.pem"
+    issued = authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
+    certificate.write_bytes(issued.bytes())
+    trusted = ssl.create_default_context()
+    authority.configure_trust(trusted)
+    options: dict[str, Any] = {"ssl_certfile": str(certificate), "timeline_kept": 0}
+    if asks_clients:
+        trusted.load_cert_chain(certificate)
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        options["ssl_ca_certs"] = str(tmp_path / "ca.pem")
+    path = replace(tmp_path / "keys.toml", keys(web="sk-1"))
+    async with running(tiny, api_key_file=str(path), **options) as cluster:
+        assert cluster.url.startswith("https://")
+        url = f"{cluster.url}/v1/completions"
+        asked = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 3}
+        async with cluster.session.post(url, json=asked, ssl=trusted) as refused:
+            assert refused.status == 401
+        headers = {"Authorization": "Bearer sk-1"}
+        call = cluster.session.post(url, json=asked, headers=headers, ssl=trusted)
+        async with call as answer:
+            assert answer.status == 200, await answer.text()
+        timeline = f"{cluster.url}/requests/{answer.headers['X-Request-Id']}"
+        async with cluster.session.get(timeline, headers=headers, ssl=trusted) as none:
+            assert none.status == 404
 
 
 async def test_decode_engines_give_way_to_everybody_else(tiny: Path) -> None:

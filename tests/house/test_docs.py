@@ -27,7 +27,7 @@ from node.config import NodeConfig, ServingOptions
 from node.metrics import NodeMetrics
 from proxy.admin.status import cluster_status
 from proxy.admission.gate import AdmissionGate
-from proxy.config import ProxyConfig
+from proxy.config import ProxyConfig, ProxyOptions
 from proxy.health.health import Health
 from proxy.observing.at_the_gate import DoorMetrics, GateMetrics
 from proxy.observing.metrics import ProxyMetrics
@@ -51,6 +51,7 @@ SETTINGS: dict[str, type] = {
     "Serving options": ServingOptions,
     "A whole cluster": UpConfig,
     "A node": NodeConfig,
+    "Proxy options": ProxyOptions,
     "The proxy": ProxyConfig,
     "A look at a cluster": StatusConfig,
     "A measurement": BenchConfig,
