@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 
 from discovery.address import parse_address
 from discovery.errors import MalformedAddress, MalformedRegistration
-from discovery.registration import LONGEST_FRAME, Layout, Registration, from_map, unpack
+from discovery.registration import (
+    LONGEST_FRAME,
+    Layout,
+    Registration,
+    from_map,
+    only_load,
+    read,
+    unpack,
+)
 from discovery.registry import Node, Registry
 from discovery.signature import Verifier
 
@@ -36,6 +44,8 @@ class Intake:
         """One message as a ROUTER reads it; raises MalformedRegistration."""
         registration = self._read(frames, wall_time)
         before = self.registry.at(registration.http_address)
+        if before is None or not only_load(before.registration, registration):
+            check_names(registration)
         if before is None and len(self.registry) >= MOST_NODES:
             raise MalformedRegistration(f"{MOST_NODES} nodes are known already")
         node = self.registry.apply(registration, now=now)
@@ -57,10 +67,11 @@ class Intake:
             raise MalformedRegistration(f"{len(frames)} frames")
         if len(frames[-1]) > LONGEST_FRAME:
             raise MalformedRegistration(f"{len(frames[-1])} bytes")
+        if self.verifier is None:
+            return read(frames[-1])
         message = unpack(frames[-1])
-        if self.verifier:
-            self.verifier.check(message, wall_time=wall_time)
-        return check_names(from_map(message))
+        self.verifier.check(message, wall_time=wall_time)
+        return from_map(message)
 
 
 def check_names(registration: Registration) -> Registration:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
-import zmq.asyncio
 
 from discovery.address import format_address
 from discovery.errors import MalformedRegistration
@@ -18,6 +17,8 @@ from discovery.registry import Node, Registry
 from discovery.signature import Verifier
 
 LOOK_S = 0.5  # how often somebody looks for who went quiet
+GATHER_S = 0.02  # after a message, for more of them: waking up costs more than reading one
+MOST_AT_ONCE = 64  # messages are read before others have a turn
 MAPPED = "::ffff:"  # an IPv4 peer of an IPv6 socket
 
 logger = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ class Listener:
     port: int
     look_s: float
     clock: Callable[[], float]
-    _context: zmq.asyncio.Context
-    _router: zmq.asyncio.Socket
+    _context: zmq.Context[zmq.Socket[bytes]]
+    _router: zmq.Socket[bytes]
 
     @classmethod
     def bind(
@@ -46,7 +47,7 @@ class Listener:
         clock: Callable[[], float] = time.monotonic,
     ) -> "Listener":
         """Open the socket; port 0 lets the system pick, and `port` tells which it was."""
-        context = zmq.asyncio.Context()
+        context = zmq.Context[zmq.Socket[bytes]]()
         router = context.socket(zmq.ROUTER)
         try:
             bound = _bind(router, host, port)
@@ -69,10 +70,33 @@ class Listener:
         self._context.term()
 
     async def _listen(self) -> None:
-        """A message that is there already is no reason to wait, and streams need their turn."""
+        """A message that comes alone is heard at once, and many are heard together."""
         while True:
-            self._hear(await self._router.recv_multipart(copy=False))
-            await asyncio.sleep(0)
+            if not (heard := self._drain()):
+                await self._told()
+            else:
+                await asyncio.sleep(0 if heard == MOST_AT_ONCE else GATHER_S)
+
+    async def _told(self) -> None:
+        """Until there may be messages. ZMQ tells only once, so all have to be read before."""
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        descriptor = self._router.getsockopt(zmq.FD)
+        assert isinstance(descriptor, int)
+        loop.add_reader(descriptor, told.set)
+        try:
+            await told.wait()
+        finally:
+            loop.remove_reader(descriptor)
+
+    def _drain(self) -> int:
+        """How many messages were there; so many at most."""
+        for heard in range(MOST_AT_ONCE):
+            try:
+                frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return heard
+            self._hear(frames)
+        return MOST_AT_ONCE
 
     def _hear(self, frames: list[zmq.Frame]) -> None:
         now, wall_time = self.clock(), time.time()
@@ -115,7 +139,7 @@ def log_joined(joined: Joined) -> None:
         logger.warning("%s fits nobody: %s", describe(joined.node), joined.misfit)
 
 
-def _bind(router: zmq.asyncio.Socket, host: str, port: int) -> int:
+def _bind(router: zmq.Socket[bytes], host: str, port: int) -> int:
     """A name is looked up first, as ZMQ binds to addresses only."""
     router.setsockopt(zmq.LINGER, 0)
     router.setsockopt(zmq.IPV6, 1)

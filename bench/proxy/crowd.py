@@ -12,6 +12,7 @@ from typing import get_args
 
 import aiohttp
 import zmq
+from msgspec.structs import replace
 
 from api.generator import Event, Leg
 from bench.proxy.cluster import NAME, proxy_command, running
@@ -34,6 +35,7 @@ LAYOUT: Layout = {"dtype": "bfloat16", "block_size": 16, "num_kv_heads": 8, "hea
 PLANS = 300
 WINDOW_S = 5.0
 SETTLE_S = 2.0
+LOADS = 3
 PROMPT = tuple(range(1000, 1256))
 
 
@@ -136,16 +138,25 @@ def main() -> None:
 def _announce(proxy: str, count: int, supervisor: int) -> None:
     context = zmq.Context[zmq.Socket[bytes]]()
     context.set(zmq.MAX_SOCKETS, 2 * count)
-    frames, dealers = [pack(to_map(one)) for one in crowd(count)], list[zmq.Socket[bytes]]()
-    for _ in frames:
+    frames, dealers = _frames(count), list[zmq.Socket[bytes]]()
+    for _ in range(count):
         dealers.append(context.socket(zmq.DEALER))
         dealers[-1].connect(f"tcp://{proxy}")
     tell(supervisor, count=str(count))
-    begun, pairs = time.monotonic(), list(zip(dealers, frames, strict=True))
+    begun = time.monotonic()
     for turn in numbers():
-        dealer, frame = pairs[turn % count]
-        dealer.send(frame, zmq.NOBLOCK)
+        number, beat = turn % count, turn // count
+        dealers[number].send(frames[(number, beat % LOADS)], zmq.NOBLOCK)
         time.sleep(max(0.0, begun + turn * BEAT_S / count - time.monotonic()))
+
+
+def _frames(count: int) -> dict[tuple[int, int], bytes]:
+    """What each node says in turn: never twice the same load."""
+    return {
+        (number, turn): pack(to_map(replace(one, load=Load(turn, number % 31, 1000, 8192))))
+        for number, one in enumerate(crowd(count))
+        for turn in range(LOADS)
+    }
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from discovery.misfits import Difference, first_difference
 from discovery.registration import Layout
-from discovery.registry import Difference, first_difference
 from kv_transfer.layout import KvLayout, difference
 
 

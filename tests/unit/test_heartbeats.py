@@ -12,7 +12,6 @@ from typing import Any
 import msgpack
 import pytest
 import zmq
-import zmq.asyncio
 
 from discovery.announcer import Announcer
 from discovery.intake import Intake
@@ -201,11 +200,15 @@ class Flood:
     def __init__(self) -> None:
         self.left = 1000
 
-    async def recv_multipart(self, *, copy: bool) -> list[zmq.Frame]:
+    def recv_multipart(self, flags: int, *, copy: bool) -> list[zmq.Frame]:
+        assert flags == zmq.NOBLOCK
         assert not copy
         self.left -= 1
         assert self.left, "nobody else had a turn"
         return [zmq.Frame(b"id"), zmq.Frame(bytes(msgpack.packb(BARE)))]
+
+    def getsockopt(self, option: int) -> int:
+        return option
 
     def close(self, *, linger: int) -> None:
         assert linger == 0
@@ -214,7 +217,7 @@ class Flood:
 async def test_a_flood_of_registrations_leaves_others_their_turn() -> None:
     flood: Any = Flood()
     intake = Intake(WatchedRegistry())
-    listener = Listener(intake, 0, BEAT_S, time.monotonic, zmq.asyncio.Context(), flood)
+    listener = Listener(intake, 0, BEAT_S, time.monotonic, zmq.Context(), flood)
     hearing = asyncio.create_task(listener.run())
     for _ in range(10):
         await asyncio.sleep(0)

@@ -190,3 +190,27 @@ def test_addresses(text: str, parsed: tuple[str, int]) -> None:
 def test_what_is_no_address(text: str, why: str) -> None:
     with pytest.raises(MalformedAddress, match=why):
         parse_address(text)
+
+
+@pytest.mark.parametrize("name", ["model", "zmq_address", "fingerprint"])
+def test_a_known_node_is_refused_a_bad_name_as_any_other(name: str) -> None:
+    intake = Intake(Registry())
+    take(intake, b"id", pack(BARE))
+    take(intake, b"id", pack(BARE), now=1)
+    with pytest.raises(MalformedRegistration, match="printable"):
+        take(intake, b"id", pack(BARE | {name: "two\nlines"}), now=2)
+    assert [one.heard_at for one in intake.registry.all()] == [1]
+
+
+def test_a_message_that_says_it_is_longer_than_it_is_costs_nothing() -> None:
+    """Four billion aliases, and as many names in a layout, by their headers."""
+    for name, header in (("aliases", b"\xdd"), ("kv_layout", b"\xdf"), ("what", b"\xdd")):
+        frame = pack(BARE | {name: 0})
+        with pytest.raises(MalformedRegistration):
+            take(Intake(Registry()), b"id", frame[:-1] + header + b"\xff" * 4)
+
+
+def test_a_word_that_nobody_reads_may_not_be_deep_without_end() -> None:
+    frame = pack(BARE | {"what": 0})
+    with pytest.raises(MalformedRegistration):
+        take(Intake(Registry()), b"id", frame[:-1] + b"\x91" * 50_000 + b"\x01")

@@ -1,0 +1,93 @@
+"""Why a node works with nobody: what keeps two apart, asked once for all that are alike."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from discovery.kinds import Fitting, Kind, kind_of
+from discovery.registration import Layout, Registration, Role
+
+Difference = tuple[str, object, object]
+"""What it is of, and the two values."""
+Differ = Callable[[Layout | None, Layout | None], Difference | None]
+Names = frozenset[str]
+
+
+class Named(Fitting, Protocol):
+    """What has to be known of a node besides."""
+
+    @property
+    def names(self) -> Names:
+        """All that its model is called."""
+
+
+N = TypeVar("N", bound=Named)
+Likeness = tuple[Role, Kind, Names]
+
+
+@dataclass(slots=True)
+class Misfits(Generic[N]):
+    """All nodes, by role, kind and names: whoever is alike fits the same others."""
+
+    differ: Differ
+    _alike: dict[Likeness, dict[str, N]] = field(default_factory=dict)
+    _known: dict[str, Likeness] = field(default_factory=dict)  # by address
+
+    def put(self, address: str, node: N) -> None:
+        """Take it in; who was there before is dropped first."""
+        likeness = self._known[address] = node.role, kind_of(node), node.names
+        self._alike.setdefault(likeness, {})[address] = node
+
+    def drop(self, address: str) -> None:
+        """Take it out, if it is here."""
+        if (likeness := self._known.pop(address, None)) is None:
+            return
+        del self._alike[likeness][address]
+        if not self._alike[likeness]:
+            del self._alike[likeness]
+
+    def reason(self, node: N) -> str | None:
+        """Why it pairs with nobody, though nodes of the other role go by one of its names."""
+        first = None
+        for (role, _, names), nodes in self._alike.items():
+            if role is not node.role and _namesakes(node.names, names):
+                other = next(iter(nodes.values()))
+                if (
+                    found := misfit(node.registration, other.registration, self.differ)
+                ) is None:
+                    return None
+                first = first or found
+        return first
+
+
+def misfit(ours: Registration, theirs: Registration, differ: Differ) -> str | None:
+    """None if the two may exchange KV, or else why not."""
+    found = _another_model(ours, theirs)
+    if found is None and ours.kv_layout != theirs.kv_layout:
+        found = differ(ours.kv_layout, theirs.kv_layout)
+    if found is None:
+        return None
+    name, one, two = found
+    return f"{name} is {one} here and {two} on {theirs.http_address}"
+
+
+def first_difference(one: Layout | None, two: Layout | None) -> Difference | None:
+    """The first entry that is not the same; None: there is none."""
+    if one is not None and two is not None:
+        keys = sorted({*one, *two}, key=str)
+        found = ((key, one.get(key), two.get(key)) for key in keys)
+        return next((which for which in found if which[1] != which[2]), None)
+    return None if one == two else ("kv_layout", one, two)
+
+
+def _another_model(ours: Registration, theirs: Registration) -> Difference | None:
+    if ours.model != theirs.model:
+        return "model", ours.model, theirs.model
+    if ours.fingerprint != theirs.fingerprint:
+        return "fingerprint", ours.fingerprint, theirs.fingerprint
+    return None
+
+
+def _namesakes(one: Names, other: Names) -> bool:
+    """Who does not say what it serves may be meant by any name."""
+    return not (one and other) or not one.isdisjoint(other)
