@@ -34,6 +34,7 @@ app = App(
     version=lambda: version("pdserve"),
 )
 Settings = Parameter(name="*")
+CONFIG = Parameter(env_var="PDSERVE_CONFIG", help="A TOML file with a table for each command.")
 UP_DEFAULTS, PROXY_DEFAULTS = UpConfig(), ProxyConfig()
 STATUS_DEFAULTS, BENCH_DEFAULTS = StatusConfig(), BenchConfig()
 ADMIN_KEY_VARIABLE = "ADMIN_API_KEY"  # vLLM's name for it
@@ -93,7 +94,7 @@ def bench(config: Annotated[BenchConfig, Settings] = BENCH_DEFAULTS) -> None:
 @app.meta.default
 def _with_file(
     *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
-    config: Annotated[Path | None, Parameter(env_var="PDSERVE_CONFIG")] = None,
+    config: Annotated[Path | None, CONFIG] = None,
 ) -> None:
     """Take settings from a TOML file too."""
     command, bound = parse(tokens, config)

@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Sequence
 
-from discovery.address import parse_address
+from discovery.address import format_address, parse_address
 
 HERE = "127.0.0.1"
 
@@ -20,7 +20,7 @@ def advertised_host(bind_host: str, wanted: str | None, proxies: Sequence[str]) 
     everywhere is told as being here.
 
     Raises UnreachableAddress where only this machine could use it and a proxy is elsewhere, and
-    OSError where no proxy's name is known.
+    where no proxy's name is known.
     """
     outward = _outward([parse_address(proxy) for proxy in proxies])
     host = wanted or ((outward or HERE) if _is_any(bind_host) else bind_host)
@@ -40,7 +40,8 @@ def _outward(proxies: Sequence[tuple[str, int]]) -> str | None:
         except OSError as error:  # its name may be known later
             unknown.append(error)
     if unknown and not found:
-        raise unknown[0]
+        first = format_address(*proxies[0])
+        raise UnreachableAddress(f"--proxy {first}: {unknown[0].strerror}") from unknown[0]
     return next((end for end in found if not _is_loopback(end)), found[0] if found else None)
 
 

@@ -47,8 +47,9 @@ class Secrets:
             secrets.certificate = Certificate(*paths)
             try:
                 secrets.certificate.load()
-            except ssl.SSLError as error:
-                raise MalformedSecrets(f"{config.ssl_certfile}: {error}") from error
+            except (ssl.SSLError, FileNotFoundError, PermissionError) as error:  # unnamed there
+                files = ", ".join(secrets.certificate.paths)
+                raise MalformedSecrets(f"{files}: {error}") from error
         for one in secrets.watch.files:
             one.begin()
         return secrets

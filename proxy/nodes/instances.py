@@ -29,6 +29,10 @@ PATIENCE_S = 2.0
 LONGEST_ANSWER = 1 << 20
 OK = 200
 NO_PAGE = {404, 405, 501}
+NO_NODE = (
+    "Instance validation failed. Nobody at {} says what it is, by /server_info or /v1/models: "
+    "does it run, and can the proxy reach it?"
+)
 
 INSTANCE = "instance"
 _encode = msgspec.msgpack.encode
@@ -95,7 +99,7 @@ class Instances:
             raise InstanceError("Instance already exists.", "instance")
         registration = await self._ask(instance)
         if registration is None:
-            raise InstanceError("Instance validation failed.", "instance")
+            raise InstanceError(NO_NODE.format(instance.address), "instance")
         if registration.type is not instance.role:
             kind = registration.type.name.lower()
             raise InstanceError(f"Instance is a {kind} node.", "type")

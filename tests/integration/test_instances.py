@@ -96,7 +96,9 @@ async def test_a_vllm_node_is_known_by_its_model() -> None:
 async def test_who_is_no_node_is_not_added(scripts: list[list[bytes]]) -> None:
     async with http_cluster(Cluster(0, 0)) as proxy, raw_server(*scripts) as raw:
         address = raw.address if scripts else "127.0.0.1:1"
-        assert await ask(proxy, "decode", address) == (400, "Instance validation failed.")
+        code, said = await ask(proxy, "decode", address)
+        assert (code, said[:26]) == (400, "Instance validation failed")
+        assert f"Nobody at {address} says what it is" in said
         assert not proxy.registry.all()
 
 

@@ -58,6 +58,16 @@ def test_a_port_of_the_proxy_that_is_taken(flag: str, taken: str) -> None:
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("flag", ["--api-key-file", "--ssl-certfile"])
+def test_a_file_of_the_proxy_that_is_nowhere(flag: str, tmp_path: Path) -> None:
+    missing = str(tmp_path / "none")
+    ran = pdserve("proxy", "--port", "0", "--discovery-port", "0", flag, missing)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("the proxy ends: ")
+    assert missing in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 async def test_a_port_of_one_node_that_is_taken_ends_all_of_them(taken: str) -> None:
     config = UpConfig(port=0, prefill_ports=(int(taken),), threads=1, kv_connector="tcp")
     cluster = Cluster(config, show=lambda line: None)
