@@ -7,8 +7,9 @@ from msgspec import Meta
 
 VERSION = 1
 MOST_RANKS = 1024
+MOST = 1 << 48  # of anything: sizes that are made of several stay numbers to count with
 
-Count = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=MOST)]
 Ranks = Annotated[int, Meta(ge=1, le=MOST_RANKS)]
 Difference = tuple[str, object, object]
 """A field, what it is there, and what it is here."""

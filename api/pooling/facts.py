@@ -12,6 +12,8 @@ from engine.pooling.config import PoolingConfig
 from engine.pooling.reading import MODULES, read_pooling
 
 CONFIG = "config.json"
+NONSENSE = (ValueError, TypeError, AttributeError, OverflowError)
+"""What a config may lead to that has values of other kinds than any model's."""
 log = logging.getLogger(__name__)
 
 
@@ -26,7 +28,7 @@ def load_pooling(model: str | None) -> PoolingConfig | None:
     try:
         config = msgspec.json.decode((folder / CONFIG).read_bytes(), type=dict[str, object])
         return read_pooling(folder, config)
-    except (*UNREADABLE, UnusableCheckpoint) as error:
+    except (*UNREADABLE, UnusableCheckpoint, *NONSENSE) as error:
         log.warning("what %s pools is left to its nodes: %s", model, error)
         return None
 

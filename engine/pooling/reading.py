@@ -18,6 +18,7 @@ from engine.pooling.config import Activation, Kind, PoolingConfig
 from engine.pooling.encoders import is_encoder
 
 MODULES = "modules.json"
+MOST_LABELS = 1 << 20
 MODES: Mapping[str, Kind] = {
     "pooling_mode_lasttoken": "last",
     "pooling_mode_mean_tokens": "mean",
@@ -56,7 +57,10 @@ def _labels(config: Mapping[str, Any]) -> tuple[str, ...]:
     named = config.get("id2label")
     if isinstance(named, Mapping) and named:
         return tuple(str(named[key]) for key in sorted(named, key=int))
-    return tuple(f"LABEL_{number}" for number in range(config.get("num_labels") or 2))
+    count = config.get("num_labels") or 2
+    if not isinstance(count, int) or count > MOST_LABELS:
+        raise UnusableCheckpoint(f"config.json: num_labels {count} is not supported")
+    return tuple(f"LABEL_{number}" for number in range(count))
 
 
 def _activation(config: Mapping[str, Any], labels: tuple[str, ...]) -> Activation:

@@ -57,3 +57,15 @@ def test_a_layout_that_cannot_be_read_fits_its_like_only() -> None:
     strange: Layout = {**plain(layout(16)), "block_size": "16"}
     assert pair(strange, dict(strange))[1] is None
     assert pair({"name": "x"}, plain(layout(16)))[0] == ()
+
+
+def test_numbers_beyond_all_measure_fit_nobody_and_harm_nobody() -> None:
+    """Pain: a forged registration must not end a proxy."""
+    huge = 2**63
+    first, second = (
+        {"dtype": "f", "block_size": size, "kv_heads": huge, "block_bytes": [size * 16]}
+        for size in (16, 32)
+    )
+    partners, misfit = pair(first, second)
+    assert not partners
+    assert misfit

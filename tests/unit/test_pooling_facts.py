@@ -67,3 +67,22 @@ def test_where_nothing_is_to_be_learned_it_is_left_to_the_nodes(
     assert "Unheard" in caplog.text
     (tmp_path / "config.json").write_text("{")
     assert load_pooling(model) is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"id2label": {"first": "good"}},
+        {"num_labels": "many"},
+        {"num_labels": 10**12},
+        {"sentence_transformers": "5.0"},
+        {"architectures": 5},
+    ],
+)
+def test_a_config_of_no_model_s_kind_is_left_to_the_nodes(
+    tmp_path: Path, odd: dict[str, object]
+) -> None:
+    """It may have come from any node."""
+    architectures = ["BertForSequenceClassification"]
+    said = {"model_type": "bert", "architectures": architectures, **odd}
+    assert load_pooling(folder(tmp_path, **said)) is None
