@@ -22,6 +22,7 @@ from discovery.listener import describe, log_joined
 from discovery.registration import BEAT_S, Registration, Role, from_map
 from discovery.registry import Registry
 from proxy.health.probes import Probe
+from proxy.nodes.session import read_all
 from proxy.workers.api import Alone, Siblings
 
 ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
@@ -209,7 +210,7 @@ class Instances:
         url = f"http://{instance.address}{path}"
         try:
             async with self.session.get(url, timeout=timeout, allow_redirects=False) as answer:
-                data = await answer.content.read(LONGEST_ANSWER)
+                data = await read_all(answer, LONGEST_ANSWER)
                 return msgspec.json.decode(data) if answer.status == OK else None
         except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE):
             return None

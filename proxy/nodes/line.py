@@ -107,10 +107,13 @@ class Line(asyncio.Protocol):
         return data
 
     def close(self) -> None:
-        """Free for the next call if this reply was whole, else hung up: that is an abort."""
+        """Free for the next call if this reply was whole, else hung up: that is an abort.
+
+        One whose reading was paused has too much that nobody has read, and is hung up too.
+        """
         if self._timer is not None:
             self._timer.cancel()
-        if self.whole and self._lasting and not self.lost:
+        if self.whole and self._lasting and not self.lost and self._unread <= MOST_UNREAD:
             self._give_back(self)
         else:
             self.hang_up()

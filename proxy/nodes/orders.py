@@ -12,6 +12,7 @@ from discovery.orders import PATH, Order, Standing, to_order
 from discovery.registration import Role, State, pack
 from discovery.registry import Node
 from discovery.signature import sign
+from proxy.nodes.session import read_all
 
 PATIENCE_S = 5.0
 LONGEST_ANSWER = 64 << 10
@@ -51,7 +52,7 @@ class Orders:
             async with self.session.post(
                 url, data=pack(message), timeout=timeout, allow_redirects=False
             ) as answer:
-                return _read(answer.status, await answer.content.read(LONGEST_ANSWER))
+                return _read(answer.status, await read_all(answer, LONGEST_ANSWER))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NotObeyed(str(error) or "it did not answer") from error
 

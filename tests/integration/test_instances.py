@@ -1,5 +1,6 @@
 """Nodes that are added by hand, and what the proxy tells of them."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -10,10 +11,11 @@ from discovery.registration import Role
 from proxy.admin.guard import Guard
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_cluster import ADMIN, HttpCluster, http_cluster
-from tests.fakes.raw_http import answer, raw_server
+from tests.fakes.raw_http import Step, answer, raw_server
 from tests.fakes.watched import WatchedRegistry
 
 KEY = {"X-API-Key": ADMIN}
+GAP_S = 0.05
 DEEP = b"[" * 100_000
 VLLM = [answer(404, {}), answer(200, {"data": [{"id": "m"}]})]
 
@@ -81,6 +83,16 @@ async def test_a_vllm_node_is_known_by_its_model() -> None:
         (node,) = proxy.registry.all()
         said = node.registration
         assert (said.type, said.model, node.ours) == (Role.PREFILL, "m", False)
+
+
+async def test_an_answer_in_several_pieces_is_read_to_its_end() -> None:
+    said = {"type": "D", "http_address": "h:1", "zmq_address": "h:2", "node_id": "d"}
+    whole, gap = answer(200, said), asyncio.Event()
+    script: list[Step] = [whole[:-20], gap, whole[-20:]]
+    async with http_cluster(Cluster(0, 0)) as proxy, raw_server(script) as raw:
+        asyncio.get_running_loop().call_later(GAP_S, gap.set)
+        assert (await ask(proxy, "decode", raw.address))[0] == 200
+        assert [one.node_id for one in proxy.registry.all()] == ["d"]
 
 
 @pytest.mark.parametrize(

@@ -166,3 +166,16 @@ async def test_a_slow_reader_is_not_buried_and_loses_nothing() -> None:
                 await asyncio.sleep(0)
             assert len(poured) < PARTS
             assert len(await line.read()) == PARTS * MOST_UNREAD
+
+
+async def test_a_connection_that_nobody_read_to_its_end_is_not_used_again() -> None:
+    """Its reading is paused: whoever called next would wait for nothing."""
+    large = chunk(b"x" * (2 * MOST_UNREAD))
+    async with asking([SSE, chunk(b"one"), large, END], WELL) as (lines, server):
+        line = await call(lines, server)
+        async with asyncio.timeout(PATIENCE_S):
+            while not line.whole:  # noqa: ASYNC110  nobody waits, that is the point
+                await asyncio.sleep(0)
+        line.close()
+        assert await read(lines, server) == b"onetwo"
+        assert server.connections == 2
