@@ -1,7 +1,8 @@
 """A pooling request's way through the cluster: one call to a prefill node, or to the next."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ from discovery.registry import Node
 from engine.request import PoolingRequest, Request
 from proxy.errors import NodeFailed, NoNodeAvailable, ProxyExhausted
 from proxy.pipeline import LOOK_AGAIN_S, Pipeline
-from proxy.routing.plan import Ask
+from proxy.routing.plan import Ask, Plan
 
 LOOK_AFTER_S = 1.0
 
@@ -53,7 +54,8 @@ class PoolingPipeline:
         while True:
             try:
                 node = await self._choose(requests[0], tries)
-                pooled = await self._watched(node, self.client.pool(node, requests))
+                with self._begun(node, tries):
+                    pooled = await self._watched(node, self.client.pool(node, requests))
             except (NodeFailed, ProxyExhausted) as failure:
                 self._note(tries, failure)
                 self.pipeline.health.retries[failure.cause] += 1
@@ -63,6 +65,16 @@ class PoolingPipeline:
                 health, now = self.pipeline.health, self.pipeline.clock()
                 health.worked(node, begun=tries.begun, now=now)
                 return pooled
+
+    @contextmanager
+    def _begun(self, node: Node, tries: _Tries) -> Iterator[None]:
+        """Half open, a node gets one call at a time."""
+        health, plan = self.pipeline.health, Plan(None, node)
+        health.begin(plan, now=tries.begun)
+        try:
+            yield
+        finally:
+            health.end(plan, begun=tries.begun)
 
     async def _choose(self, request: PoolingRequest, tries: _Tries) -> Node:
         """Where there is no node, wait for one as long as that makes sense."""

@@ -19,6 +19,7 @@ from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
 from proxy.health.health import Health
 from proxy.routing.flight import Flight
+from proxy.routing.plan import Plan
 from proxy.routing.planner import Plans
 from proxy.timeline.story import Story
 
@@ -103,6 +104,7 @@ class HandOver:
         assert relay.leg is not None
         assert relay.leg.ticket is not None
         (self._tried if failure.no_room else self._failed).add(failure.node_id)
+        self.health.end(relay.plan, begun=self.begun)
         await self.legs.close(relay.plan.decode)
         if (decode := self._another()) is None:
             raise failure
@@ -134,6 +136,7 @@ class HandOver:
         prefill = self.relay.plan.prefill
         decode = self.planner.choose(nodes, self.flight.ask, prefill)
         self.flight.move(decode, self.clock())
+        self.health.begin(Plan(prefill, decode), now=self.begun)  # half open, it has one call
         return decode
 
     def _untried(self) -> Sequence[Node]:

@@ -65,8 +65,11 @@ class Breaker:
         return state is BreakerState.CLOSED
 
     def begin(self, *, now: float) -> None:
-        """A call is sent: half open, there is no other until something is heard of it."""
-        if self.opened_at is not None:
+        """A call is sent: half open, there is no other until something is heard of it.
+
+        One of an attempt that began before it opened is none of those: see above.
+        """
+        if self.opened_at is not None and now >= self.opened_at:
             self.probe_at = now
 
     def end(self, *, begun: float) -> None:
@@ -112,6 +115,11 @@ class Breaker:
             and not self.told
             and now - self.closed_at >= self.rules.calm_s
         )
+
+    def old(self, *, now: float) -> bool:
+        """Whether it opened so long ago that nobody has tried since, though somebody might."""
+        since = self.closed_at if self.opened_at is None else self.opened_at
+        return now - since >= self.rules.calm_s
 
     @property
     def open_for_s(self) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from api.generator import Event, StageEvent, TokenEvent
+from discovery.registration import Role
 from discovery.registry import Node, Registry, node_address
 from proxy.errors import Cause, NodeFailed
 from proxy.health.breaker import Breaker, BreakerState, Rules
@@ -131,14 +132,21 @@ class Health:
             self.opened["node"] += breaker.failed(begun=begun, now=now, sure=sure)
 
     def forget(self, *, now: float) -> None:
-        """Of whom nothing is to be held against any more."""
+        """Of whom nothing is to be held against any more, and who is not there any more."""
         for address, (_, breaker) in list(self._nodes.items()):
-            if breaker.spent(now=now):
+            gone = self.registry.at(address) is None and breaker.old(now=now)
+            if gone or breaker.spent(now=now):
                 del self._nodes[address]
         for pair, breaker in list(self._pairs.items()):
-            gone = any(self.registry.find(name) is None for name in pair)
-            if gone or breaker.spent(now=now):
+            if not self._are_pair(pair) or breaker.spent(now=now):
                 del self._pairs[pair]
+
+    def _are_pair(self, pair: Pair) -> bool:
+        """Whether both are there, in the roles that they had."""
+        prefill, decode = map(self.registry.find, pair)
+        if prefill is None or decode is None:
+            return False
+        return prefill.role is Role.PREFILL and decode.role is Role.DECODE
 
     def _pair_failed(self, pair: Pair, begun: float, now: float) -> None:
         breaker = self._pairs.get(pair) or Breaker(self.rules)

@@ -131,13 +131,9 @@ class Catalogue:
         self._look()
         if not self._pools:
             raise NoNodeAvailable("no node has said yet what it serves")
-        name = asked or self._default()
-        now, pools = self.clock(), self._pools.items()
-        named = [
-            self._served[key]
-            for key, pool in pools
-            if name in pool.names and (key in self._live or pool.own or self._lately(key, now))
-        ]
+        known_still = self._known_still()
+        name = asked or self._default(known_still)
+        named = [self._served[pool.key] for pool in known_still if name in pool.names]
         if not named:
             known = sorted({one for key in self._live for one in self._pools[key].names})
             others = ", ".join(known[:MOST_NAMED])
@@ -145,11 +141,22 @@ class Catalogue:
             raise UnknownModel(said, "model")
         return self._share(_able(named, text=text), outer_id)
 
-    def _default(self) -> str:
+    def _known_still(self) -> list[Pool]:
+        """Those that are served, or were lately: heartbeats alone have nobody forgotten."""
+        now = self.clock()
+        return [
+            pool
+            for key, pool in self._pools.items()
+            if key in self._live or pool.own or self._lately(key, now)
+        ]
+
+    def _default(self, pools: Sequence[Pool]) -> str:
         """What is meant by a client that names no model; raises BadRequest."""
-        firsts = {pool.names[0] for pool in self._pools.values()}
+        firsts = {pool.names[0] for pool in pools}
         if self.own.names.models:
             return self.own.names.told[0]
+        if not firsts:
+            raise NoNodeAvailable("nobody serves any model now")
         if len(firsts) > 1:
             listed = ", ".join(sorted(firsts)[:MOST_NAMED])
             raise BadRequest(f"model is missing; there are: {listed}", "model")

@@ -3,11 +3,13 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import pytest
 
 from api.generator import PooledEvent
+from discovery.registration import Role
 from discovery.registry import Node, Registry
 from engine.request import PoolingRequest, RequestId
 from proxy.errors import NodeFailed
@@ -159,3 +161,40 @@ async def test_a_node_that_failed_is_left_alone_while_another_is_well() -> None:
         fails(proxy, cluster.decodes[0])
         assert (await ask(proxy, [[1]]))[0] == 200
         assert cluster.prefills[0].legs == 1
+
+
+@dataclass
+class Hanging:
+    """Answers nobody; knows who was asked."""
+
+    most: int
+    asked: list[str] = field(default_factory=list)
+    all_asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def pool(
+        self, node: Node, requests: Sequence[PoolingRequest]
+    ) -> Sequence[PooledEvent]:
+        self.asked.append(node.node_id)
+        if len(self.asked) == self.most:
+            self.all_asked.set()
+        await asyncio.Event().wait()
+        return []
+
+
+async def test_a_node_on_trial_gets_one_call_at_a_time() -> None:
+    cluster = Cluster(2, 0)
+    began = cluster.now
+    cluster.health.failed(NodeFailed("p0", "ill"), begun=began, now=began)
+    cluster.now += 2
+    cluster.beat()
+    client = Hanging(40)
+    pooling = PoolingPipeline(cluster.pipeline, client)
+    ask = [PoolingRequest(RequestId("r"), (1,))]
+    tasks = [asyncio.create_task(pooling.embed(ask)) for _ in range(40)]
+    await client.all_asked.wait()
+    assert client.asked.count("p0") <= 1
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    nodes = cluster.registry.nodes(Role.PREFILL, now=cluster.now)
+    assert len(cluster.health.well(nodes, now=cluster.now)) == len(nodes)

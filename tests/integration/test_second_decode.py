@@ -9,9 +9,11 @@ import pytest
 
 from api.generator import Event, Leg
 from decode_node.worker import NO_ROOM_S, STANDSTILL_S
+from discovery.registration import Role
 from engine.request import Request, RequestId, Sampling
 from kv_transfer.local.faults import Fault
 from kv_transfer.wire import BEAT_S, SILENCE_S
+from proxy.errors import NodeFailed
 from tests.fakes.cluster import Cluster, next_tokens, tokens_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone
@@ -76,6 +78,28 @@ class TestNoRoom:
         assert await asked == alone(request())
         assert legs(cluster) == {"p0": 1, "d0": 2, "d1": 1}
         assert not cluster.suspects  # to be full is no fault
+        await full.aclose()
+        cluster.settle()
+        assert cluster.leaked_blocks == 0
+
+    async def test_a_node_on_trial_that_is_full_may_be_tried_again_at_once(self) -> None:
+        """Half open, it was sent one call, which has gone elsewhere."""
+        cluster = Cluster(1, 2, engine=small)
+        full = await fill(cluster.decodes[0])
+        d0, d1 = (cluster.registry.find(name) for name in ("d0", "d1"))
+        assert d0
+        assert d1
+        began = cluster.now
+        for one in (d0, d1):
+            cluster.health.failed(NodeFailed(one.node_id, "ill"), begun=began, now=began)
+        await wait(cluster, 2.0)
+        asked = asyncio.create_task(cluster.ask(request()))
+        await wait(cluster, NO_ROOM_S + 2 * BEAT_S)
+        assert legs(cluster) == {"p0": 1, "d0": 2, "d1": 1}
+        decodes = cluster.registry.nodes(Role.DECODE, now=cluster.now)
+        well = cluster.health.well(decodes, now=cluster.now)
+        assert "d0" in [one.node_id for one in well]
+        assert await asked == alone(request())
         await full.aclose()
         cluster.settle()
         assert cluster.leaked_blocks == 0

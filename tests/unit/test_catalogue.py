@@ -134,3 +134,23 @@ async def test_a_new_template_of_the_same_model_takes_over_once_it_is_loaded() -
     assert (await rig.find("m", text=True)).text.render(CHAT, {}) != "another template"
     await rig.load()
     assert (await rig.find("m", text=True)).text.render(CHAT, {}) == "another template"
+
+
+async def test_a_model_that_is_long_gone_is_not_among_those_that_may_be_meant() -> None:
+    rig = Rig()
+    rig.beat("a:1", model="a")
+    rig.beat("b:1", model="b")
+    await rig.find("a")
+    rig.registry.remove("a:1")
+    rig.catalogue.listed()  # nothing but time changes from here on
+    rig.catalogue.wait_s = 30.0
+    rig.registry.changes += 1
+    rig.catalogue.listed()
+    rig.now += 31
+    rig.beat("b:1", model="b")
+    assert (await rig.find(None)).key == ("b", "f")
+    rig.registry.remove("b:1")
+    rig.catalogue.listed()
+    rig.now += 31
+    with pytest.raises(NoNodeAvailable):
+        await rig.find(None)

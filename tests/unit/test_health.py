@@ -2,6 +2,7 @@
 
 import time
 
+import msgspec
 import pytest
 
 from api.generator import StageEvent, TokenEvent
@@ -189,3 +190,33 @@ def test_with_a_thousand_nodes_and_one_in_trouble_it_is_asked_in_no_time() -> No
     for _ in range(10):
         assert len(health.well(nodes, now=0.5)) == 999
     assert time.process_time() - begun < 0.1
+
+
+def test_what_is_gone_for_long_costs_no_plan_anything() -> None:
+    """Nodes that crash and come back elsewhere leave their addresses behind."""
+    health = cluster(1, 2)
+    breaks(health, "d0", 1)
+    health.registry.remove("d0:80")
+    health.forget(now=2)
+    assert health.troubled  # it may come back, and is tried carefully then
+    health.forget(now=62)
+    assert not health.troubled
+
+
+def test_two_nodes_that_have_changed_their_roles_are_no_pair_any_more() -> None:
+    health = cluster(1, 1)
+    plan = Plan(node(health, "p0"), node(health, "d0"))
+    health.heard(plan.decode, LOST, plan, begun=1, now=1)
+    said = node(health, "p0").registration
+    health.registry.apply(msgspec.structs.replace(said, type=Role.DECODE, turn=1), now=2)
+    health.forget(now=2)
+    assert not list(health.pairs(now=2))
+    assert not health.troubled
+
+
+def test_a_call_of_an_attempt_that_began_before_is_no_probe() -> None:
+    health = cluster(1, 1)
+    breaks(health, "d0", 5)
+    beat(health.registry, "d0", 10)
+    health.begin(Plan(None, node(health, "d0")), now=4)
+    assert well(health, Role.DECODE, 10) == ["d0"]
