@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from discovery.address import format_address, parse_address
 from discovery.errors import MalformedAddress, MalformedRegistration
 from discovery.intake import MOST_NODES, MOST_SENDERS, Intake
-from discovery.registration import LONGEST_FRAME, pack
+from discovery.registration import LONGEST_FRAME, Registration, Role, pack
 from discovery.registry import Registry
 from discovery.signature import Verifier, sign
 
@@ -214,3 +214,16 @@ def test_a_word_that_nobody_reads_may_not_be_deep_without_end() -> None:
     frame = pack(BARE | {"what": 0})
     with pytest.raises(MalformedRegistration):
         take(Intake(Registry()), b"id", frame[:-1] + b"\x91" * 50_000 + b"\x01")
+
+
+def test_who_is_held_is_held_when_it_comes_back() -> None:
+    """A node that was drained by hand and restarts does not take work by that."""
+    registry, held = Registry(), Registration(Role.DECODE, "d:1", "d:2", "d")
+    registry.apply(held, now=0)
+    registry.hold("d:1")
+    registry.remove("d:1")
+    registry.apply(held, now=1)
+    assert not registry.nodes(Role.DECODE, now=1)
+    registry.let_go("d:1")
+    registry.apply(held, now=2)
+    assert registry.nodes(Role.DECODE, now=2)
