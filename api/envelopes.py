@@ -86,6 +86,11 @@ class Writer:
     created: int
     _around: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
 
+    @property
+    def streams(self) -> bool:
+        """Whether the client wants it as it comes."""
+        return bool(self.answer.asked.body.stream)
+
     def openings(self) -> Sequence[Envelope]:
         """The chunks before all text."""
         return [

@@ -1,54 +1,40 @@
 """The OpenAI endpoints over HTTP. The only module of the room that knows Quart."""
 
-import re
 import time
-import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
 
 import msgspec
-from msgspec.structs import replace
 from quart import Blueprint, Response, g, request
 from werkzeug.exceptions import HTTPException
 
-from api.answering import Answer
-from api.asking import Asker, needs_text
-from api.bodies import Priority, TextBody, Timeout, read_chat, read_completion
-from api.calls import Asked
-from api.chat import ChatForm
-from api.completions import CompletionForm
-from api.envelopes import Form, Writer
-from api.errors import SERVER_ERROR, ApiError, BadRequest, WrongType, body_of, error_body
+from api.endpoints import (
+    AS_IT_COMES,
+    EVENTS,
+    JSON,
+    REQUEST_ID,
+    Call,
+    Endpoint,
+    TextEndpoints,
+    begun,
+    check_type,
+)
+from api.errors import SERVER_ERROR, ApiError, body_of, error_body
 from api.gate import OPEN, Gate
 from api.generator import Embedder, Generator, StreamFailed
-from api.logprobs import Telling
 from api.models import find_model, list_models
 from api.pooling.bodies import (
     ClassifyBody,
     EmbeddingsBody,
     Numbers,
-    PoolingBody,
     RerankBody,
     ScoreBody,
     VectorsBody,
 )
 from api.pooling.endpoints import Body, PoolingDoor, has_text, read
 from api.served import Models, ReadLeg, no_legs
-from api.sse import frames, whole
+from api.sse import whole
 
-JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
-REQUEST_ID = "X-Request-Id"
-IN_HEADERS = {
-    "priority": ("X-Vllm-Priority", Priority),
-    "timeout": ("X-Request-Timeout", Timeout),
-    "session_id": ("X-Session-Id", str),
-}
-AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""What keeps nginx, and others that read the second, from saving up a stream."""
 Pooling = Callable[[PoolingDoor, Body, str], Awaitable[Numbers]]
-TextKind = TypeVar("TextKind", bound=TextBody)
-SANE_ID = re.compile(r"[!#-;=?-\[\]-~]{1,256}")
 
 
 def openai_routes(
@@ -68,28 +54,15 @@ def openai_routes(
     """
     routes = Blueprint("openai", __name__)
 
-    async def answer(asked: Asked, form: Form) -> Response:
-        writer = Writer(Answer(generator, asked, gate), form, int(clock()))
-        if asked.body.stream:
-            return await _streamed(writer)
-        return Response(await whole(writer), mimetype=JSON)
+    texts = TextEndpoints(generator, models, read_leg, gate, clock)
 
     @routes.post("/v1/completions")
     async def completions() -> Response:
-        body = _with_headers(read_completion(await _body()))
-        outer_id = _outer_id(body)
-        served = await models.find(body.model, outer_id, text=needs_text(body))
-        asked = await Asker(served, read_leg).completion(body, outer_id)
-        return await answer(asked, CompletionForm(_telling(asked)))
+        return await _answered(texts.completions)
 
     @routes.post("/v1/chat/completions")
     async def chat() -> Response:
-        data = await _body()
-        body = _with_headers(read_chat(data))
-        outer_id = _outer_id(body)
-        served = await models.find(body.model, outer_id)
-        asked = await Asker(served, read_leg).chat(body, outer_id, len(data))
-        return await answer(asked, ChatForm(_telling(asked)))
+        return await _answered(texts.chat)
 
     @routes.get("/v1/models")
     async def all_models() -> Response:
@@ -113,8 +86,9 @@ def _pool(
 
     def serve(kind: type[Body], answer: Pooling[Body], *paths: str) -> None:
         async def endpoint() -> Response:
-            body = read(await _body(), kind)
-            outer_id = _outer_id(body)
+            call = await _call()
+            body = read(call.data, kind)
+            outer_id = call.name(body)
             served = await models.find(body.model, outer_id, text=has_text(body))
             door = PoolingDoor(embedder, served, clock)
             return _json(await answer(door, body, outer_id))
@@ -129,67 +103,29 @@ def _pool(
     serve(RerankBody, PoolingDoor.rerank, "/rerank", "/v1/rerank", "/v2/rerank")
 
 
-def _telling(asked: Asked) -> Telling:
-    return Telling(asked.codec.vocabulary, bool(asked.body.return_tokens_as_token_ids))
-
-
-async def _body() -> bytes:
-    """A body without a type is taken for JSON; a form that a browser can send is not."""
-    kind = request.mimetype
-    if kind and kind != JSON and not kind.endswith("+json"):
-        raise WrongType(f"the body must be {JSON}, not {kind}")
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise WrongType("the body must not be compressed")
+async def _call() -> Call:
+    """Raises WrongType."""
+    check_type(request.headers)
     data = await request.get_data(as_text=False)
     assert isinstance(data, bytes)
-    return data
-
-
-def _with_headers(body: TextKind) -> TextKind:
-    """What a body leaves open may be said in a header; raises BadRequest."""
-    said = dict[str, object]()
-    for name, (header, kind) in IN_HEADERS.items():
-        if getattr(body, name) is None and (given := request.headers.get(header)) is not None:
-            try:
-                said[name] = msgspec.convert(given, kind, strict=False)
-            except msgspec.ValidationError as error:
-                raise BadRequest(f"{header}: {error}", header) from error
-    return replace(body, **said) if said else body
-
-
-def _outer_id(body: TextBody | PoolingBody) -> str:
-    """The client's own name for the request where it is a sane one, or else a new one."""
-    given = (request.headers.get(REQUEST_ID), body.request_id)
-    sane = (one for one in given if one and SANE_ID.fullmatch(one))
-    g.outer_id = outer_id = next(sane, None) or uuid.uuid4().hex
-    return outer_id
+    g.call = call = Call(request.headers, data)
+    return call
 
 
 async def _named(response: Response) -> Response:
     """A failure too: by this name the log has it."""
-    if "outer_id" in g:
-        response.headers[REQUEST_ID] = g.outer_id
+    if "call" in g and g.call.outer_id:
+        response.headers[REQUEST_ID] = g.call.outer_id
     return response
 
 
-async def _streamed(writer: Writer) -> Response:
-    """Begins only when there is something to say, as a failure until then has a status."""
-    events = frames(writer)
-    try:
-        first = await anext(events)
-    except BaseException:
-        await events.aclose()
-        raise
-    response = Response(_all(first, events), content_type=EVENTS, headers=AS_IT_COMES)
+async def _answered(endpoint: Endpoint) -> Response:
+    writer = await endpoint(await _call())
+    if not writer.streams:
+        return Response(await whole(writer), mimetype=JSON)
+    response = Response(await begun(writer), content_type=EVENTS, headers=AS_IT_COMES)
     response.timeout = None  # Quart cuts a stream after a minute otherwise
     return response
-
-
-async def _all(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    async with aclosing(rest):
-        yield first
-        async for event in rest:
-            yield event
 
 
 def _json(body: msgspec.Struct, status: int = 200) -> Response:

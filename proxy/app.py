@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from quart import Quart, Response, request
 
 from api.door.keeper import LARGEST_BODY
+from api.endpoints import REQUEST_ID, Headers, TextEndpoints
 from api.errors import ApiError, body_of
 from api.routes import openai_routes
 from api.served import Models
@@ -21,10 +23,11 @@ from proxy.admin.status import cluster_status, health
 from proxy.admission.gate import AdmissionGate, GatedEmbedder, caller
 from proxy.nodes.instances import Instances
 from proxy.nodes.orders import Orders
-from proxy.observing.exchanges import WANTED, Exchanges
+from proxy.observing.exchanges import WANTED, Exchanges, answered, last_word
 from proxy.observing.kept import KeptTimelines
 from proxy.observing.observed import Observed
 from proxy.observing.telling import tell
+from proxy.serving.front import TextFront
 from proxy.timeline.exchange import current
 from proxy.workers.told import Told
 
@@ -49,9 +52,13 @@ def create_app(
     app.register_blueprint(
         openai_routes(door, models, embedder=GatedEmbedder(door, gate), gate=gate)
     )
-    exchanges = Exchanges(app.asgi_app, COUNTED, door.kept, door.tracing, clock)
+    watch = Watch(door, guard, clock)
+    texts = TextEndpoints(door, models, gate=gate)
+    paths = {"/v1/completions": texts.completions, "/v1/chat/completions": texts.chat}
+    front = TextFront(app.asgi_app, paths, watch)
+    exchanges = Exchanges(front, COUNTED, door.kept, door.tracing, clock)
     app.asgi_app = exchanges  # type: ignore[method-assign]
-    _watch(app, door, guard, exchanges)
+    _watch(app, watch)
     told = Told(instances.siblings)
     _tell(app, door, models, told, clock)
     told.offer_timelines(lambda name, owner: _timeline(door.kept, name, owner))
@@ -62,22 +69,44 @@ def create_app(
     return app
 
 
-def _watch(app: Quart, door: Observed, guard: Guard, exchanges: Exchanges) -> None:
-    """Let in who may, and count what they are answered."""
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Lets in who may, and counts what they are answered; see Watch in proxy/serving."""
+
+    door: Observed
+    guard: Guard
+    clock: Callable[[], float]
+
+    def enter(self, path: str, headers: Headers) -> None:
+        """Raises Unauthorized or Forbidden."""
+        keys = headers.get("Authorization"), headers.get("X-API-Key")
+        caller.set(who := self.guard.check(path, *keys))
+        if exchange := current.get():
+            exchange.owner = "" if who is NOBODY else who.name
+
+    def leave(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
+        """`path` is that of the endpoint; answers with headers."""
+        self.door.metrics.answered(path, status)
+        return answered(status, outer_id or "", self.clock())
+
+    def comment(self, headers: Headers) -> bytes:
+        """The timeline, if it was asked for."""
+        return last_word(headers.get(WANTED))
+
+
+def _watch(app: Quart, watch: Watch) -> None:
+    """Over what is not answered before it comes here."""
 
     @app.before_request
     async def enter() -> None:
-        keys = request.headers.get("Authorization"), request.headers.get("X-API-Key")
-        caller.set(who := guard.check(request.path, *keys))
-        if exchange := current.get():
-            exchange.owner = "" if who is NOBODY else who.name
+        watch.enter(request.path, request.headers)
 
     @app.after_request
     async def leave(response: Response) -> Response:
         if request.path.startswith(COUNTED):
             rule = request.url_rule.rule if request.url_rule else "unknown"
-            door.metrics.answered(rule, response.status_code)
-            exchanges.answered(response, request.headers.get(WANTED))
+            outer_id = response.headers.get(REQUEST_ID)
+            response.headers.update(watch.leave(rule, response.status_code, outer_id))
         if is_for_admins(request.path):
             call = f"{request.method} {request.path}"
             answer = await response.get_data(as_text=False)

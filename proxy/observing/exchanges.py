@@ -1,13 +1,10 @@
 """Each HTTP request from its first byte to its last: begun before the app, told at its end."""
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quart import Response
-
-from api.generated import DONE
 from api.trace_context import TRACEPARENT, TRACESTATE, read_trace
 from proxy.observing.kept import KeptTimelines
 from proxy.observing.telling import comment, server_timing
@@ -17,7 +14,7 @@ from proxy.timeline.trace import Trace
 
 WANTED = "X-Pdserve-Timing"
 SERVER_TIMING = "Server-Timing"
-EVENTS = "text/event-stream"
+NOTHING: Mapping[str, str] = {}
 NO = ("", "0", "false")
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
@@ -57,31 +54,28 @@ class Exchanges:
             if self.tracing is not None:
                 self.tracing.end(exchange)
 
-    def answered(self, response: Response, wanted: str | None) -> None:
-        """Its headers are about to leave, with all that is known by now; the rest at the end of
-        its stream, if the client has asked for that.
-        """
-        exchange = current.get()
-        if exchange is None:
-            return
-        exchange.status = response.status_code
-        exchange.request_id = response.headers.get("X-Request-Id", "")
-        if not exchange.stories:
-            return
-        response.headers[SERVER_TIMING] = server_timing(exchange, self.clock())
-        if (wanted or "").lower() not in NO and response.mimetype == EVENTS:
-            frames: Any = response.response
-            response.response = response.iterable_body_class(_commented(frames, exchange))
+
+def answered(status: int, request_id: str, now: float) -> Mapping[str, str]:
+    """The headers of this request's answer are about to leave: what goes with them is all that
+    is known by now.
+    """
+    exchange = current.get()
+    if exchange is None:
+        return NOTHING
+    exchange.status, exchange.request_id = status, request_id
+    if not exchange.stories:
+        return NOTHING
+    return {SERVER_TIMING: server_timing(exchange, now)}
 
 
-async def _commented(frames: Any, exchange: Exchange) -> AsyncGenerator[bytes]:  # noqa: ANN401
-    """The timeline is complete when all has been said, and nobody reads on after `[DONE]`."""
-    async with frames as body:
-        async for frame in body:
-            if frame.endswith(DONE):
-                yield frame.removesuffix(DONE) + comment(exchange) + DONE
-            else:
-                yield frame
+def last_word(wanted: str | None) -> bytes:
+    """The rest, at the end of its stream, if the client has asked for that: the timeline is
+    complete when all has been said, and nobody reads on after `[DONE]`.
+    """
+    exchange = current.get()
+    if exchange is None or (wanted or "").lower() in NO:
+        return b""
+    return comment(exchange) if exchange.stories else b""
 
 
 def _all(headers: Headers, name: str) -> list[str]:

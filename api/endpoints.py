@@ -1,0 +1,144 @@
+"""The two endpoints of text, whoever reads the HTTP: from a call to what writes its answer."""
+
+import re
+import time
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from api.answering import Answer
+from api.asking import Asker, needs_text
+from api.bodies import Priority, TextBody, Timeout, read_chat, read_completion
+from api.calls import Asked
+from api.chat import ChatForm
+from api.completions import CompletionForm
+from api.envelopes import Form, Writer
+from api.errors import BadRequest, WrongType
+from api.gate import OPEN, Gate
+from api.generator import Generator
+from api.logprobs import Telling
+from api.pooling.bodies import PoolingBody
+from api.served import Models, ReadLeg, no_legs
+from api.sse import frames
+
+JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
+REQUEST_ID = "X-Request-Id"
+IN_HEADERS = {
+    "priority": ("X-Vllm-Priority", Priority),
+    "timeout": ("X-Request-Timeout", Timeout),
+    "session_id": ("X-Session-Id", str),
+}
+AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""What keeps nginx, and others that read the second, from saving up a stream."""
+SANE_ID = re.compile(r"[!#-;=?-\[\]-~]{1,256}")
+TextKind = TypeVar("TextKind", bound=TextBody)
+
+
+class Headers(Protocol):
+    """Those of a request, by their names in any case; the first of several."""
+
+    def get(self, name: str, /) -> str | None:
+        """None where there is none."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of an endpoint. `outer_id` is there once its body was understood."""
+
+    headers: Headers
+    data: bytes = b""
+    outer_id: str | None = None
+
+    def name(self, body: TextBody | PoolingBody) -> str:
+        """The client's own name for it where that is a sane one, or else a new one."""
+        given = (self.headers.get(REQUEST_ID), body.request_id)
+        sane = (one for one in given if one and SANE_ID.fullmatch(one))
+        self.outer_id = next(sane, None) or uuid.uuid4().hex
+        return self.outer_id
+
+
+@dataclass(frozen=True, slots=True)
+class TextEndpoints:
+    """Text completions and chat completions over a Generator; each waits at the gate."""
+
+    generator: Generator
+    models: Models
+    read_leg: ReadLeg = no_legs
+    gate: Gate = OPEN
+    clock: Callable[[], float] = time.time
+
+    async def completions(self, call: Call) -> Writer:
+        """Raises ApiError."""
+        body = _with_headers(read_completion(call.data), call.headers)
+        outer_id = call.name(body)
+        served = await self.models.find(body.model, outer_id, text=needs_text(body))
+        asked = await Asker(served, self.read_leg).completion(body, outer_id)
+        return self._writer(asked, CompletionForm(_telling(asked)))
+
+    async def chat(self, call: Call) -> Writer:
+        """Raises ApiError."""
+        body = _with_headers(read_chat(call.data), call.headers)
+        outer_id = call.name(body)
+        served = await self.models.find(body.model, outer_id)
+        asked = await Asker(served, self.read_leg).chat(body, outer_id, len(call.data))
+        return self._writer(asked, ChatForm(_telling(asked)))
+
+    def _writer(self, asked: Asked, form: Form) -> Writer:
+        return Writer(Answer(self.generator, asked, self.gate), form, int(self.clock()))
+
+
+Endpoint = Callable[[Call], Awaitable[Writer]]
+
+
+def check_type(headers: Headers) -> None:
+    """A body without a type is taken for JSON; a form that a browser can send is not.
+
+    Raises WrongType.
+    """
+    kind = (headers.get("Content-Type") or "").partition(";")[0].strip().lower()
+    if kind and kind != JSON and not kind.endswith("+json"):
+        raise WrongType(f"the body must be {JSON}, not {kind}")
+    if (headers.get("Content-Encoding") or "identity").lower() != "identity":
+        raise WrongType("the body must not be compressed")
+
+
+async def begun(writer: Writer) -> AsyncGenerator[bytes]:
+    """A stream of events that has begun: there is something to say, and a status for it.
+
+    Raises what fails before. Whoever gets it closes it.
+    """
+    events = frames(writer)
+    try:
+        first = await anext(events)
+    except BaseException:
+        await events.aclose()
+        raise
+    return _all(first, events)
+
+
+async def _all(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(rest):
+        yield first
+        async for event in rest:
+            yield event
+
+
+def _telling(asked: Asked) -> Telling:
+    return Telling(asked.codec.vocabulary, bool(asked.body.return_tokens_as_token_ids))
+
+
+def _with_headers(body: TextKind, headers: Headers) -> TextKind:
+    """What a body leaves open may be said in a header; raises BadRequest."""
+    said = dict[str, object]()
+    for name, (header, kind) in IN_HEADERS.items():
+        if getattr(body, name) is None and (given := headers.get(header)) is not None:
+            try:
+                said[name] = msgspec.convert(given, kind, strict=False)
+            except msgspec.ValidationError as error:
+                raise BadRequest(f"{header}: {error}", header) from error
+    return replace(body, **said) if said else body

@@ -1,0 +1,215 @@
+"""The endpoints of text as a plain ASGI application before the one for all the rest.
+
+A framework's request, response, contexts and tasks are a sixth of what a request costs a
+proxy. Who may call, what is counted and what errors look like is not decided here: that is
+the watch's, who watches over both applications.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from api.door.keeper import LARGEST_BODY, Fault
+from api.endpoints import AS_IT_COMES, EVENTS, JSON, REQUEST_ID, Call, Endpoint, check_type
+from api.envelopes import Writer
+from api.errors import SERVER_ERROR, ApiError, ErrorBody, body_of
+from api.generated import DONE
+from api.generator import StreamFailed
+from api.sse import OUR_MISTAKE, frames, whole
+
+Asgi = Callable[[Any, Any, Any], Awaitable[None]]
+Message = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Pair = tuple[bytes, bytes]
+OK, TOO_LARGE = 200, 413
+OF_STREAMS = [
+    (name.lower().encode(), value.encode())
+    for name, value in {"Content-Type": EVENTS, **AS_IT_COMES}.items()
+]
+
+log = logging.getLogger(__name__)
+
+
+class Watch(Protocol):
+    """Lets in who may, and counts what they are answered."""
+
+    def enter(self, path: str, headers: "Fields") -> None:
+        """Raises ApiError."""
+
+    def leave(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
+        """An answer is about to begin; what is to be said in its head."""
+
+    def comment(self, headers: "Fields") -> bytes:
+        """What a stream tells of itself before its end, if it was asked to."""
+
+
+class Gone(Exception):
+    """The client has left before its request was whole."""
+
+
+class TooLarge(ApiError):
+    """The body is larger than any may be."""
+
+    status = TOO_LARGE
+
+
+class Fields:
+    """The headers of an ASGI scope; see Headers."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self._values = dict(reversed(pairs))
+
+    def get(self, name: str, /) -> str | None:
+        """See Headers."""
+        value = self._values.get(name.lower().encode())
+        return None if value is None else value.decode("latin-1")
+
+
+@dataclass(frozen=True, slots=True)
+class TextFront:
+    """Answers POST at the paths of `endpoints`; all else is for `app`."""
+
+    app: Asgi
+    endpoints: Mapping[str, Endpoint]
+    watch: Watch
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  ASGI
+        """Answer one request."""
+        endpoint = None
+        if scope["type"] == "http" and scope["method"] == "POST":
+            endpoint = self.endpoints.get(scope["path"])
+        if endpoint is None:
+            await self.app(scope, receive, send)
+            return
+        headers = Fields(scope["headers"])
+        reply = _Reply(self.watch, scope["path"], headers, Call(headers), send)
+        try:
+            self.watch.enter(reply.path, headers)
+            check_type(headers)
+            reply.call.data = await _body(receive)
+            with _while_there(receive):
+                await _answer(endpoint, reply)
+        except Gone:
+            return
+        except (ApiError, StreamFailed) as failure:
+            await reply.refuse(failure.status, body_of(failure), failure.retry_after_s)
+
+
+@dataclass(slots=True)
+class _Reply:
+    """What is sent to one client."""
+
+    watch: Watch
+    path: str
+    headers: Fields
+    call: Call
+    send: Send
+    begun: bool = False
+
+    async def stream(self, writer: Writer) -> None:
+        """Begins when there is something to say: what fails until then has a status."""
+        async with aclosing(frames(writer)) as said:
+            async for event in said:
+                if not self.begun:
+                    await self._begin(OK, OF_STREAMS)
+                if event.endswith(DONE):
+                    await self._more(event.removesuffix(DONE) + self._last())
+                else:
+                    await self._more(event)
+        await self._more(b"", last=True)
+
+    async def say(self, status: int, body: bytes, *more: Pair) -> None:
+        """A whole answer."""
+        length = b"content-length", str(len(body)).encode()
+        await self._begin(status, [(b"content-type", JSON.encode()), length, *more])
+        await self._more(body, last=True)
+
+    async def refuse(
+        self, status: int, error: ErrorBody, retry_after_s: int | None = None
+    ) -> None:
+        """An error, in the form that all have."""
+        later = [] if retry_after_s is None else [(b"retry-after", str(retry_after_s).encode())]
+        await self.say(status, msgspec.json.encode(error), *later)
+
+    def _last(self) -> bytes:
+        return self.watch.comment(self.headers) + DONE
+
+    async def _begin(self, status: int, headers: Sequence[Pair]) -> None:
+        self.begun = True
+        name = self.call.outer_id
+        said = dict(self.watch.leave(self.path, status, name))
+        if name:
+            said[REQUEST_ID] = name
+        more = [(key.lower().encode(), value.encode("latin-1")) for key, value in said.items()]
+        start = {"type": "http.response.start", "status": status, "headers": [*headers, *more]}
+        await self.send(start)
+
+    async def _more(self, body: bytes, *, last: bool = False) -> None:
+        await self.send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+async def _answer(endpoint: Endpoint, reply: _Reply) -> None:
+    """Raises ApiError or StreamFailed, before anything was sent."""
+    try:
+        writer = await endpoint(reply.call)
+        if writer.streams:
+            await reply.stream(writer)
+        else:
+            await reply.say(OK, await whole(writer))
+    except (ApiError, StreamFailed):
+        raise
+    except Exception:
+        if reply.begun:
+            raise
+        log.exception("request_id=%s broke off", reply.call.outer_id)
+        await reply.refuse(SERVER_ERROR, OUR_MISTAKE)
+
+
+async def _body(receive: Receive) -> bytes:
+    """All of it; raises TooLarge, or Gone."""
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        piece: bytes = message.get("body", b"")
+        if len(body) + len(piece) > LARGEST_BODY:
+            raise TooLarge(Fault.LARGE_BODY.message)
+        body = body + piece if body else piece
+        if not message.get("more_body", False):
+            return body
+
+
+@contextmanager
+def _while_there(receive: Receive) -> Iterator[None]:
+    """What is done within is cancelled when the client leaves, and Gone raised."""
+    task = asyncio.current_task()
+    assert task is not None, "an ASGI server runs each request as one"
+
+    def cancel(_: "asyncio.Task[None]") -> None:
+        task.cancel()
+
+    watching = asyncio.create_task(_left(receive))
+    watching.add_done_callback(cancel)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if watching.done() and not task.uncancel():
+            raise Gone from None
+        raise
+    finally:
+        watching.remove_done_callback(cancel)
+        watching.cancel()  # it holds nothing, so nobody need wait for its end
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
