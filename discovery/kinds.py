@@ -64,12 +64,18 @@ class Kinds(Generic[N]):
             if role is not node.role and self._fit(kind, other, node, roster):
                 yield roster
 
-    def paired(self, role: Role, model: Model | None, since: float) -> Iterator[Roster[N]]:
-        """Nodes of a role, and of a model, that somebody fits who was heard of since then."""
+    def paired(
+        self, role: Role, model: Model | None, since: float, but: frozenset[N]
+    ) -> Iterator[Roster[N]]:
+        """Nodes of a role, and of a model, that somebody fits who was heard of since then.
+
+        Those in `but` count for nobody.
+        """
         for (its_role, (its_model, _)), roster in self._rosters.items():
             if its_role is not role or model not in (None, its_model):
                 continue
-            if any(other.living(since) for other in self.fitting(roster.first)):
+            others = (other.living(since) for other in self.fitting(roster.first))
+            if any(living and not but.issuperset(living) for living in others):
                 yield roster
 
     def _kind(self, node: N) -> Kind:

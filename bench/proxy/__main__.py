@@ -140,7 +140,7 @@ def step_s(streams: int, length: int) -> float:
 async def _crowd(count: int) -> None:
     _say(f"{count} nodes:")
     for name, seconds in plans(count):
-        _say("    " + verdict(f"a plan, {name}", seconds, MOST_PLAN_S, MICRO, "us"))
+        _say("    " + verdict(name, seconds, MOST_PLAN_S, MICRO, "us"))
     share = await heartbeats(count)
     _say("    " + verdict("heartbeats, of a core", share, MOST_BEATS, 100, "%"))
 

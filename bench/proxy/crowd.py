@@ -23,6 +23,7 @@ from discovery.registry import Node, Registry
 from engine.request import Request, RequestId
 from proxy.attempt.progress import Progress
 from proxy.config import Policy
+from proxy.errors import NodeFailed
 from proxy.health.health import Health
 from proxy.pipeline import Pipeline
 from proxy.routing.building import build_planner
@@ -36,7 +37,7 @@ PLANS = 300
 WINDOW_S = 5.0
 SETTLE_S = 2.0
 LOADS = 3
-PROMPT = tuple(range(1000, 1256))
+PROMPT, LONG_PROMPT = tuple(range(1000, 1256)), tuple(range(1000, 3000))
 
 
 def crowd(count: int) -> list[Registration]:
@@ -58,19 +59,30 @@ def crowd(count: int) -> list[Registration]:
 
 
 def plans(count: int) -> Iterator[tuple[str, float]]:
-    """Seconds for one plan among so many nodes, median, by policy."""
+    """Seconds for one plan among so many nodes, median, by policy; the names of a prompt apart.
+
+    The default's also with a node in trouble.
+    """
     for name in get_args(Policy):
-        registry = Registry(differ=differ)
-        now = time.monotonic()
-        for one in crowd(count):
-            registry.apply(one, now=now)
-        yield name, _median_plan(registry, name, now)
+        yield f"a plan, {name}", _median_plan(count, name)
+    yield "a plan, planned, one breaker open", _median_plan(count, "planned", in_trouble=1)
+    request = Request(RequestId("request"), LONG_PROMPT)
+    times = list[float]()
+    for _ in range(PLANS):
+        since = time.perf_counter()
+        Ask.of(request, 0.0)
+        times.append(time.perf_counter() - since)
+    yield f"names of {len(LONG_PROMPT)} tokens", statistics.median(times)
 
 
-def _median_plan(registry: Registry, policy: Policy, now: float) -> float:
-    planner = build_planner(policy, policy, "never", Random(0))
-    parts = planner, _Nobody(), Health(registry)
-    pipeline = Pipeline(registry, *parts, clock=lambda: now)
+def _median_plan(count: int, policy: Policy, in_trouble: int = 0) -> float:
+    registry, now = Registry(differ=differ), time.monotonic()
+    for one in crowd(count):
+        registry.apply(one, now=now)
+    planner, health = build_planner(policy, policy, "never", Random(0)), Health(registry)
+    for node in registry.nodes(Role.DECODE, now=now)[:in_trouble]:
+        health.failed(NodeFailed(node.node_id, "is gone"), begun=now, now=now)
+    pipeline = Pipeline(registry, planner, _Nobody(), health, clock=lambda: now)
     times = list[float]()
     for number in range(PLANS):
         request = Request(RequestId(f"request-{number}"), PROMPT)

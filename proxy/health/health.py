@@ -15,6 +15,7 @@ from discovery.registration import Role
 from discovery.registry import Node, Registry, node_address
 from proxy.errors import Cause, NodeFailed
 from proxy.health.breaker import Breaker, BreakerState, Rules
+from proxy.health.sieve import Sieve
 from proxy.routing.plan import Plan
 
 MOST_KNOWN = 4096
@@ -26,6 +27,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 Pair = tuple[str, str]
 """The ids of a prefill and a decode node."""
+NO_PAIR: frozenset[Pair] = frozenset()
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Health:
     _nodes: dict[str, tuple[str, Breaker]] = field(default_factory=dict)
     _pairs: dict[Pair, Breaker] = field(default_factory=dict)
     _tidied_at: float = 0.0
+    _sieve: Sieve[Node] = field(default_factory=Sieve)
 
     @property
     def troubled(self) -> bool:
@@ -52,8 +55,11 @@ class Health:
 
     def well(self, nodes: Sequence[Node], *, now: float) -> Sequence[Node]:
         """Those to which a call may go."""
-        shut = self.shut(now=now)
-        return [node for node in nodes if node not in shut] if shut else nodes
+        return self._sieve.without(nodes, self.shut(now=now))
+
+    def without(self, nodes: Sequence[Node], shut: frozenset[Node]) -> Sequence[Node]:
+        """The same where it is known which are shut; cheap for who asks again and again."""
+        return self._sieve.without(nodes, shut)
 
     def shut(self, *, now: float) -> frozenset[Node]:
         """The nodes to which none may; looks at those only that ever failed."""
@@ -74,6 +80,13 @@ class Health:
             return True
         between = self._pairs.get((prefill.node_id, decode.node_id))
         return between is None or between.admits(now=now, heard_at=now)
+
+    def apart(self, *, now: float) -> frozenset[Pair]:
+        """The pairs between which nothing may be moved."""
+        if not self._pairs:
+            return NO_PAIR
+        each = self._pairs.items()
+        return frozenset(pair for pair, one in each if not one.admits(now=now, heard_at=now))
 
     def state(self, node: Node, *, now: float) -> BreakerState:
         """Of a node's breaker."""

@@ -93,7 +93,10 @@ class Costs:
         ours = self._prompt[role]
         if ours.count:
             return ours
-        return next((fit for fit in self._prompt.values() if fit.count), ours)
+        for fit in self._prompt.values():
+            if fit.count:
+                return fit
+        return ours
 
 
 def _of(fits: dict[Key, Fit], key: Key, usual: Fit, most: int) -> Fit:
@@ -107,6 +110,11 @@ def _of(fits: dict[Key, Fit], key: Key, usual: Fit, most: int) -> Fit:
 def of_work(work: Work) -> tuple[float, float, float]:
     """For one prompt or several, one after the other."""
     return float(work.prompts), work.tokens / K, work.pairs / M
+
+
+def of_prompt(tokens: int, pairs: int) -> tuple[float, float, float]:
+    """For one prompt."""
+    return 1.0, tokens / K, pairs / M
 
 
 def of_batch(requests: float, tokens: float) -> tuple[float, float, float]:

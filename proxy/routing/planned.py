@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from discovery.registration import Role
 from discovery.registry import Node
-from proxy.routing.claims import Claims, Work
-from proxy.routing.costs import Costs, of_batch, of_work
+from proxy.routing.claims import Claims
+from proxy.routing.costs import Costs, of_batch, of_prompt, of_work
 from proxy.routing.plan import Ask, Estimate, Plan
 from proxy.routing.prefixes import Prefixes, block_tokens
 from proxy.routing.sampling import MOST_LOOKED_AT, some_of
@@ -149,7 +149,7 @@ class Planned:
 
     def _run_s(self, node: Node, tokens: int, missing: int) -> float:
         pairs = missing * (2 * tokens - missing) // 2
-        return self.costs.prompt(node).at(of_work(Work(1, missing, pairs)))
+        return self.costs.prompt(node).at(of_prompt(missing, pairs))
 
     def _missing(self, node: Node, ask: Ask) -> int:
         """Of a prompt that is all there, the last token is computed again."""

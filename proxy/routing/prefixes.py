@@ -6,6 +6,7 @@ thought has forgotten what was used longer ago than that, too: so we learn what 
 """
 
 from collections import OrderedDict
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from discovery.registry import Node
@@ -73,24 +74,12 @@ class Prefixes:
     def cached(self, node: Node, names: Names) -> int:
         """So many tokens of a prompt with these names the node is thought to have."""
         cache = self._caches.get(node.node_id)
-        if cache is None or not names or names[0] not in cache.names:
-            return 0
-        low, high = (
-            1,
-            len(names),
-        )  # the first `low` are there; a prefix of what is there is, too
-        while low < high:
-            middle = (low + high + 1) // 2
-            if names[middle - 1] in cache.names:
-                low = middle
-            else:
-                high = middle - 1
-        return low * STRIDE
+        return 0 if cache is None else _there(names, cache.names) * STRIDE
 
     def holders(self, names: Names, most: int) -> list[str]:
         """Ids of nodes that have something of it, who has most first; about `most` of them."""
         found = dict[str, None]()
-        for name in reversed(names):
+        for name in reversed(names[: _there(names, self._holders)]):
             if len(found) >= most:
                 break
             for node_id in self._holders.get(name, ()):
@@ -166,6 +155,20 @@ class Prefixes:
         del holders[node_id]
         if not holders:
             del self._holders[name]
+
+
+def _there(names: Names, known: Container[bytes]) -> int:
+    """So many of the first are known: a prefix of what is known is, too."""
+    if not names or names[0] not in known:
+        return 0
+    low, high = 1, len(names)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if names[middle - 1] in known:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def block_tokens(node: Node) -> int:

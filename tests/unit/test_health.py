@@ -220,3 +220,18 @@ def test_a_call_of_an_attempt_that_began_before_is_no_probe() -> None:
     beat(health.registry, "d0", 10)
     health.begin(Plan(None, node(health, "d0")), now=4)
     assert well(health, Role.DECODE, 10) == ["d0"]
+
+
+def test_who_is_left_without_those_in_trouble_is_made_once() -> None:
+    health = cluster(0, 1000)
+    nodes = health.registry.nodes(Role.DECODE, now=0)
+    assert health.well(nodes, now=0.5) is nodes
+    breaks(health, "d7", 0)
+    left = health.well(nodes, now=0.5)
+    assert [one.node_id for one in nodes if one not in left] == ["d7"]
+    beat(health.registry, "d3", 0.5)
+    assert health.well(health.registry.nodes(Role.DECODE, now=0.5), now=0.5) is left
+    breaks(health, "d8", 0.5)
+    assert len(health.well(nodes, now=0.6)) == 998
+    health.registry.remove("d9:80")
+    assert len(health.well(health.registry.nodes(Role.DECODE, now=0.6), now=0.6)) == 997
