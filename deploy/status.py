@@ -48,11 +48,17 @@ def run(config: StatusConfig) -> None:
         body = _fetch(config)
         cluster = msgspec.json.decode(body, type=ClusterStatus)
     except (OSError, HTTPException, ValueError) as error:
-        why = " ".join(str(error).split())
+        why = " ".join(str(error).split()) + _hint(error)
         raise SystemExit(f"pdserve status: {config.url}: {why}") from error
     sys.stdout.write(body.decode() + "\n" if config.json else render(cluster))
     if cluster.status != "ok":
         raise SystemExit(1)
+
+
+def _hint(error: Exception) -> str:
+    """What to do about it, where that is known."""
+    known = {"HTTP Error 401": "--api-key", "CERTIFICATE_VERIFY_FAILED": "SSL_CERT_FILE"}
+    return next((f" (try {way})" for sign, way in known.items() if sign in str(error)), "")
 
 
 def render(cluster: ClusterStatus) -> str:

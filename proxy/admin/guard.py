@@ -12,6 +12,7 @@ ADMIN_PATHS = ("/instances", "/workers")
 WATCHED_PATHS = frozenset({"/status", "/get_loads"})  # for clients, and for admins
 TIMELINES = "/requests/"  # admins may see all, clients their own
 BEARER = "bearer "
+WANTED = "Unauthorized: this needs a client's key, as the header Authorization: Bearer KEY."
 NOBODY = Caller()
 
 
@@ -93,7 +94,7 @@ class Guard:
         if not self._asks:
             return NOBODY
         if (who := self._client(authorization)) is None:
-            raise Unauthorized("Unauthorized")
+            raise Unauthorized(WANTED)
         return who
 
 

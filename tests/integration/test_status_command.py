@@ -91,7 +91,7 @@ async def test_a_key_is_shown_to_a_proxy_that_wants_one() -> None:
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ([answer(401, {"error": "who?"})], "HTTP Error 401"),
+        ([answer(401, {"error": "who?"})], "HTTP Error 401: X (try --api-key)"),
         ([answer(200, ["not", "a", "proxy"])], "Expected `object`, got `array`"),
         ([CUT], "without response"),
         ([b"What?\r\n\r\n", CUT], "What?"),
