@@ -27,6 +27,7 @@ from proxy.observing.exchanges import WANTED, Exchanges, answered, last_word
 from proxy.observing.kept import KeptTimelines
 from proxy.observing.observed import Observed
 from proxy.observing.telling import tell
+from proxy.openapi.routes import describing_routes
 from proxy.serving.front import TextFront
 from proxy.timeline.exchange import current
 from proxy.workers.told import Told
@@ -66,6 +67,7 @@ def create_app(
     orders = Orders(instances.session, instances.cluster_key)
     operator = Operator(door.pipeline.registry, orders, instances.siblings, clock)
     app.register_blueprint(AdminRoutes(instances, operator, told.status).blueprint())
+    app.register_blueprint(describing_routes(app))
     return app
 
 

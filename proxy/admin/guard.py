@@ -7,7 +7,8 @@ from api.errors import ApiError
 from proxy.admin.keys import KeyRing
 from proxy.admission.limits import Caller
 
-OPEN_PATHS = frozenset({"/health", "/healthcheck", "/liveness", "/readiness", "/metrics"})
+TOLD_PATHS = {"/health", "/healthcheck", "/liveness", "/readiness", "/metrics"}
+OPEN_PATHS = frozenset({*TOLD_PATHS, "/openapi.json", "/docs"})
 ADMIN_PATHS = ("/instances", "/workers")
 WATCHED_PATHS = frozenset({"/status", "/get_loads"})  # for clients, and for admins
 TIMELINES = "/requests/"  # admins may see all, clients their own

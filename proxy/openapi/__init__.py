@@ -1,0 +1,1 @@
+"""What the proxy's doors take and answer, for machines and for people."""

@@ -1,0 +1,106 @@
+"""The OpenAPI document of an app: its routes, each with what the table says of it."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from quart import Quart
+
+from api.errors import ErrorBody
+from api.fields import CHAT, COMPLETIONS
+from proxy.openapi.operations import JSON, OPERATIONS, Operation
+
+VERSION = "3.1.0"
+REFERENCES = "#/components/schemas/{name}"
+PLACEHOLDER = re.compile(r"<(?:\w+:)?(\w+)>")
+NOT_TOLD = {"head", "options"}
+Json = dict[str, Any]
+OBJECT: Json = {"type": "object"}
+TEXT: Json = {"type": "string"}
+HEADERS: Json = {
+    "X-Request-Id": {"type": "string", "maxLength": 256},
+    "X-Request-Timeout": {"type": "number", "exclusiveMinimum": 0},
+    "X-Vllm-Priority": {"type": "integer"},
+}
+SCHEMES: Json = {
+    "client": {"type": "http", "scheme": "bearer"},
+    "admin": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+
+
+def routes_of(app: Quart) -> Iterator[tuple[str, str]]:
+    """Method and path of every route, as OpenAPI writes them."""
+    for rule in app.url_map.iter_rules():
+        if rule.endpoint != "static":
+            path = PLACEHOLDER.sub(r"{\1}", rule.rule)
+            methods = {method.lower() for method in rule.methods or ()} - NOT_TOLD
+            yield from ((method, path) for method in sorted(methods))
+
+
+def document(app: Quart, version: str) -> Json:
+    """Every route of the app; one that the table does not know is told without its types."""
+    paths = dict[str, Json]()
+    for method, path in routes_of(app):
+        operation = OPERATIONS.get((method, path), Operation("cluster", path))
+        paths.setdefault(path, {})[method] = _operation(path, operation)
+    return {
+        "openapi": VERSION,
+        "info": {"title": "pdserve", "version": version},
+        "paths": paths,
+        "components": {"schemas": _schemas(), "securitySchemes": SCHEMES},
+    }
+
+
+def _schemas() -> Json:
+    """Of all types that a body or an answer has."""
+    kinds = {kind for one in OPERATIONS.values() for kind in _types(one)} | {ErrorBody}
+    _, found = msgspec.json.schema_components(kinds, ref_template=REFERENCES)
+    for name, table in (("CompletionBody", COMPLETIONS), ("ChatBody", CHAT)):
+        found[name].setdefault("description", "")
+        found[name]["description"] += f" Known and refused: {', '.join(sorted(table))}."
+    return dict(found)
+
+
+def _types(operation: Operation) -> Iterator[type]:
+    for kind in (operation.body, operation.answer):
+        if kind is not None:
+            yield kind
+
+
+def _operation(path: str, operation: Operation) -> Json:
+    told: Json = {
+        "summary": operation.summary,
+        "tags": [operation.kind],
+        "parameters": list(_parameters(path, operation)),
+        "responses": _responses(operation),
+        "security": [{"admin": []}] if operation.kind == "admin" else [{}, {"client": []}],
+    }
+    if operation.body is not None:
+        content = {JSON: {"schema": _reference(operation.body)}}
+        told["requestBody"] = {"required": True, "content": content}
+    return told
+
+
+def _parameters(path: str, operation: Operation) -> Iterator[Json]:
+    for name in re.findall(r"{(\w+)}", path):
+        schema = {"type": "string", "minLength": 1}
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
+    for name, schema in HEADERS.items() if operation.kind == "text" else ():
+        yield {"name": name, "in": "header", "schema": schema}
+
+
+def _responses(operation: Operation) -> Json:
+    kind = operation.answer
+    schema = OBJECT if kind is None else _reference(kind)
+    media = {one: {"schema": schema if one == JSON else TEXT} for one in operation.media}
+    done = {"description": "Done", "content": media}
+    refused = {"description": "Refused", "content": {JSON: {"schema": _reference(ErrorBody)}}}
+    return {
+        **{str(status): done for status in operation.statuses},
+        **{str(status): refused for status in operation.refusals},
+    }
+
+
+def _reference(kind: type) -> Json:
+    return {"$ref": REFERENCES.format(name=kind.__name__)}

@@ -1,0 +1,103 @@
+"""Every operation of the proxy: what it takes, what it answers. Bodies are types."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from api.bodies import ChatBody, CompletionBody
+from api.models import ModelCard, ModelList
+from api.pooling.bodies import (
+    ClassifyBody,
+    EmbeddingsBody,
+    RerankBody,
+    ScoreBody,
+    VectorsBody,
+)
+
+REFUSALS = (400, 401, 404, 405, 408, 413, 415, 429, 431, 500, 501, 502, 503, 504)
+ADMIN_REFUSALS = (400, 401, 403, 404, 405, 408, 409, 413, 431, 500, 502, 503, 504)
+Kind = Literal["model", "text", "vectors", "cluster", "admin"]
+
+
+class InstanceBody(msgspec.Struct, frozen=True):
+    """A node by hand, as vLLM's proxy has it."""
+
+    type: Literal["prefill", "decode"]
+    instance: str
+
+
+class WishBody(msgspec.Struct, frozen=True):
+    """What is wished of a node; see the reference."""
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What was done."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Without an `answer` of a type it is an object, or text, as `media` say."""
+
+    kind: Kind
+    summary: str
+    body: type | None = None
+    answer: type | None = None
+    media: Sequence[str] = ("application/json",)
+    statuses: Sequence[int] = (200,)
+
+    @property
+    def refusals(self) -> Sequence[int]:
+        """What it may be refused with."""
+        return ADMIN_REFUSALS if self.kind == "admin" else REFUSALS
+
+
+JSON, EVENTS, PLAIN, PAGE = "application/json", "text/event-stream", "text/plain", "text/html"
+
+
+def _vectors(summary: str, body: type) -> Operation:
+    return Operation("vectors", summary, body)
+
+
+def _admin(summary: str, body: type | None = None, answer: type | None = None) -> Operation:
+    return Operation("admin", summary, body, answer)
+
+
+OPERATIONS: Mapping[tuple[str, str], Operation] = {
+    ("post", "/v1/completions"): Operation(
+        "text", "Continue prompts", CompletionBody, None, (JSON, EVENTS)
+    ),
+    ("post", "/v1/chat/completions"): Operation(
+        "text", "Answer a conversation", ChatBody, None, (JSON, EVENTS)
+    ),
+    ("get", "/v1/models"): Operation("model", "What is served", answer=ModelList),
+    ("get", "/v1/models/{name}"): Operation("model", "One of them", answer=ModelCard),
+    ("post", "/v1/embeddings"): _vectors("Vectors of texts", EmbeddingsBody),
+    ("post", "/pooling"): _vectors("What the model pools", VectorsBody),
+    ("post", "/classify"): _vectors("Classes of texts", ClassifyBody),
+    ("post", "/score"): _vectors("Scores of pairs", ScoreBody),
+    ("post", "/v1/score"): _vectors("Scores of pairs", ScoreBody),
+    ("post", "/rerank"): _vectors("Documents, the best first", RerankBody),
+    ("post", "/v1/rerank"): _vectors("Documents, the best first", RerankBody),
+    ("post", "/v2/rerank"): _vectors("Documents, the best first", RerankBody),
+    ("get", "/health"): Operation("cluster", "Whether requests can be answered"),
+    ("get", "/status"): Operation("cluster", "Every node that is known"),
+    ("get", "/metrics"): Operation("cluster", "For Prometheus", None, None, (PLAIN,)),
+    ("get", "/requests/{name}"): Operation("cluster", "The timeline of a request"),
+    ("get", "/openapi.json"): Operation("cluster", "This document"),
+    ("get", "/docs"): Operation("cluster", "This document, for people", None, None, (PAGE,)),
+    ("get", "/instances"): _admin("Every node"),
+    ("delete", "/instances"): _admin("Forget a node", InstanceBody, Message),
+    ("post", "/instances/add"): _admin("Add a node by hand", InstanceBody, Message),
+    ("post", "/instances/remove"): _admin("Forget a node", InstanceBody, Message),
+    ("get", "/instances/{name}"): _admin("One node"),
+    ("delete", "/instances/{name}"): _admin("Forget it", answer=Message),
+    ("post", "/instances/{name}/drain"): _admin("Send it no new work", WishBody),
+    ("post", "/instances/{name}/undrain"): _admin("Send it work again"),
+    ("post", "/instances/{name}/role"): Operation(
+        "admin", "Let it do the other kind of leg", WishBody, statuses=(200, 202)
+    ),
+}

@@ -1,0 +1,38 @@
+"""The two routes of the document."""
+
+from functools import cache
+from importlib import metadata
+
+import msgspec
+from quart import Blueprint, Quart, Response
+
+from proxy.openapi.document import document
+from proxy.openapi.page import PAGE
+
+DISTRIBUTION = "pdserve"
+
+
+def describing_routes(app: Quart) -> Blueprint:
+    """Of all the app's routes, made when it is asked for first."""
+    routes = Blueprint("openapi", __name__)
+
+    @cache
+    def told() -> bytes:
+        return msgspec.json.encode(document(app, _version()))
+
+    @routes.get("/openapi.json")
+    async def tell() -> Response:
+        return Response(told(), mimetype="application/json")
+
+    @routes.get("/docs")
+    async def show() -> Response:
+        return Response(PAGE, mimetype="text/html")
+
+    return routes
+
+
+def _version() -> str:
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return "0"

@@ -1,0 +1,84 @@
+"""The proxy's own OpenAPI document, and what comes of asking all that it allows."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+
+from proxy.openapi.operations import OPERATIONS
+from tests.fakes.cluster import Cluster
+from tests.fakes.http_cluster import ADMIN, HttpCluster, http_cluster
+
+EXAMPLES = 12
+PATIENCE_S = 20
+NO_NODES = 503
+
+
+async def _document(proxy: HttpCluster) -> dict[str, Any]:
+    status, data = await proxy.get("/openapi.json")
+    assert status == 200
+    said: dict[str, Any] = msgspec.json.decode(data)
+    return said
+
+
+async def test_every_route_is_in_the_document_and_nothing_else() -> None:
+    async with http_cluster(Cluster()) as proxy:
+        said = await _document(proxy)
+        told = {(method, path) for path, ways in said["paths"].items() for method in ways}
+        assert told == set(OPERATIONS)
+
+
+async def test_bodies_are_told_field_by_field() -> None:
+    async with http_cluster(Cluster()) as proxy:
+        said = await _document(proxy)
+        chat = said["components"]["schemas"]["ChatBody"]
+        assert chat["required"] == ["messages"]
+        assert {"temperature", "priority", "timeout"} <= chat["properties"].keys()
+
+
+async def test_the_page_needs_nothing_from_elsewhere() -> None:
+    async with http_cluster(Cluster()) as proxy:
+        status, page = await proxy.get("/docs")
+        assert status == 200
+        assert b"openapi.json" in page
+        assert b"http://" not in page
+        assert b"https://" not in page
+
+
+@pytest.mark.parametrize("nodes", [0, 1])
+async def test_nothing_that_it_allows_makes_the_proxy_fail_or_hang(nodes: int) -> None:
+    """Without nodes, what needs one is answered with 503; nothing else is a 5xx."""
+    async with http_cluster(Cluster(nodes, nodes)) as proxy:
+        document = await _document(proxy)
+        tried = await asyncio.to_thread(_try_all, document, f"http://{proxy.url}", nodes)
+        assert tried > EXAMPLES * 10
+        assert (await proxy.get("/v1/models"))[0] == 200
+        assert await proxy.settled() == 0
+
+
+def _try_all(document: dict[str, Any], url: str, nodes: int) -> int:
+    schema, tried = schemathesis.openapi.from_dict(document), 0
+    for found in schema.get_all_operations():
+        operation = found.ok()
+
+        @settings(
+            max_examples=EXAMPLES,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy())
+        def once(case: Any) -> None:  # noqa: ANN401
+            nonlocal tried
+            tried += 1
+            headers = {"X-API-Key": ADMIN}
+            answer = case.call(base_url=url, headers=headers, timeout=PATIENCE_S)
+            allowed = answer.status_code == NO_NODES and not nodes
+            assert answer.status_code < 500 or allowed, answer.text
+
+        once()
+    return tried
