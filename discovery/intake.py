@@ -41,13 +41,20 @@ class Intake:
     _blamed: dict[str, None] = field(default_factory=dict)
 
     def take(self, frames: Sequence[bytes], *, now: float, wall_time: float) -> Joined | None:
-        """One message as a ROUTER reads it; raises MalformedRegistration."""
+        """One message as a ROUTER reads it; raises MalformedRegistration, and counts it."""
+        try:
+            return self._take(frames, now, wall_time)
+        except MalformedRegistration as error:
+            self.registry.refused[error.reason] += 1
+            raise
+
+    def _take(self, frames: Sequence[bytes], now: float, wall_time: float) -> Joined | None:
         registration = self._read(frames, wall_time)
         before = self.registry.at(registration.http_address)
         if before is None or not only_load(before.registration, registration):
             check_names(registration)
         if before is None and len(self.registry) >= MOST_NODES:
-            raise MalformedRegistration(f"{MOST_NODES} nodes are known already")
+            raise MalformedRegistration(f"{MOST_NODES} nodes are known already", "crowded")
         node = self.registry.apply(registration, now=now)
         if node is None:
             return None
@@ -66,7 +73,7 @@ class Intake:
         if not 1 < len(frames) <= MOST_FRAMES:
             raise MalformedRegistration(f"{len(frames)} frames")
         if len(frames[-1]) > LONGEST_FRAME:
-            raise MalformedRegistration(f"{len(frames[-1])} bytes")
+            raise MalformedRegistration(f"{len(frames[-1])} bytes", "oversized")
         if self.verifier is None:
             return read(frames[-1])
         message = unpack(frames[-1])

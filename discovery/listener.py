@@ -12,13 +12,15 @@ import zmq
 from discovery.address import format_address
 from discovery.errors import MalformedRegistration
 from discovery.intake import Intake, Joined
-from discovery.registration import DEFAULT_PORT, LONGEST_FRAME
+from discovery.registration import DEFAULT_PORT
 from discovery.registry import Node, Registry
 from discovery.signature import Verifier
 
 LOOK_S = 0.5  # how often somebody looks for who went quiet
 GATHER_S = 0.02  # after a message, for more of them: waking up costs more than reading one
 MOST_AT_ONCE = 64  # messages are read before others have a turn
+LARGEST_READ = 2 << 20  # more than may be said, so that it can be counted; ZMQ cuts beyond
+MOST_UNREAD = 16  # messages of one sender
 MAPPED = "::ffff:"  # an IPv4 peer of an IPv6 socket
 
 logger = logging.getLogger(__name__)
@@ -144,7 +146,8 @@ def _bind(router: zmq.Socket[bytes], host: str, port: int) -> int:
     router.setsockopt(zmq.LINGER, 0)
     router.setsockopt(zmq.IPV6, 1)
     router.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a restarted vLLM node keeps its identity
-    router.setsockopt(zmq.MAXMSGSIZE, LONGEST_FRAME)
+    router.setsockopt(zmq.MAXMSGSIZE, LARGEST_READ)
+    router.setsockopt(zmq.RCVHWM, MOST_UNREAD)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     address = str(found[0][4][0])
     router.bind(f"tcp://{format_address(address, port or '*')}")

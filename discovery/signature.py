@@ -43,15 +43,19 @@ class Verifier:
         """Raises MalformedRegistration for what is not signed, or not new."""
         mac, time = message.get("mac"), message.get("time")
         if not isinstance(mac, bytes) or not isinstance(time, float):
-            raise MalformedRegistration("the cluster has a key and this message no signature")
+            raise MalformedRegistration(
+                "the cluster has a key and this message no signature", "unsigned"
+            )
         unsigned = {name: value for name, value in message.items() if name != "mac"}
         if not hmac.compare_digest(mac, _mac(unsigned, self.key)):
-            raise MalformedRegistration("the signature is wrong")
+            raise MalformedRegistration("the signature is wrong", "forged")
         if not abs(time - wall_time) <= WINDOW_S:  # nor if it is not a number
-            raise MalformedRegistration(f"signed {wall_time - time:.0f} s ago, by our clock")
+            raise MalformedRegistration(
+                f"signed {wall_time - time:.0f} s ago, by our clock", "stale"
+            )
         sender = repr(message.get(self.sender))
         if time <= self._latest.get(sender, 0.0):
-            raise MalformedRegistration("seen before")
+            raise MalformedRegistration("seen before", "replayed")
         self._forget(wall_time)
         self._latest[sender] = time
 

@@ -25,11 +25,13 @@ class Troubles(Collector):
     clock: Callable[[], float] = time.monotonic
 
     def collect(self) -> Iterator[Metric]:
-        """Three counters, and how many breakers are not closed just now."""
+        """Counters, and how many breakers are not closed just now."""
         health = self.health
         yield self._counts("node_failures", "Calls that failed", "node", health.failures)
         yield self._counts("retries", "Attempts after the first", "reason", health.retries)
         yield self._counts("breakers_opened", "Breakers that opened", "of", health.opened)
+        dropped = health.registry.refused
+        yield self._counts("registrations_refused", "Messages dropped", "reason", dropped)
         yield self._states()
 
     def _counts(

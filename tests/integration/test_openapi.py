@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from schemathesis.core.result import Ok
 
 from proxy.openapi.operations import OPERATIONS
 from tests.fakes.cluster import Cluster
@@ -62,6 +63,7 @@ async def test_nothing_that_it_allows_makes_the_proxy_fail_or_hang(nodes: int) -
 def _try_all(document: dict[str, Any], url: str, nodes: int) -> int:
     schema, tried = schemathesis.openapi.from_dict(document), 0
     for found in schema.get_all_operations():
+        assert isinstance(found, Ok)
         operation = found.ok()
 
         @settings(
