@@ -26,8 +26,8 @@ from proxy.workers.words import (
     Seen,
     Stored,
     Up,
-    pack,
     read_up,
+    say,
     talking,
 )
 
@@ -55,7 +55,7 @@ class Desk:
         """Tell what is new, once what was told before is taken in."""
         if self.sent == self.seen and board.version > self.seen:
             self.sent = board.version
-            self.writer.write(pack(News(self.sent, board.since(self.seen))))
+            say(self.writer, News(self.sent, board.since(self.seen)))
 
 
 @dataclass(slots=True)
@@ -125,7 +125,7 @@ class Hub:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.patience_s), self._seen:
                 await self._seen.wait_for(lambda: self._all_have(version))
-        desk.writer.write(pack(Stored(word.number)))
+        say(desk.writer, Stored(word.number))
 
     def _all_have(self, version: int) -> bool:
         return all(one.seen >= version for one in self._desks.values())
@@ -135,7 +135,7 @@ class Hub:
         bodies = await self._answers(others, word.kind, word.subject)
         if word.kind == METRICS:
             bodies = [*bodies, self.pages.gone, self.own_page()]
-        desk.writer.write(pack(Answers(word.number, bodies)))
+        say(desk.writer, Answers(word.number, bodies))
 
     async def _answers(
         self, desks: Sequence[Desk], kind: str, subject: str = ""
@@ -157,7 +157,7 @@ class Hub:
             return None
         answered = desk.waiting[question.number] = asyncio.Future()
         desk.unanswered += 1
-        desk.writer.write(pack(question))
+        say(desk.writer, question)
         try:
             return await asyncio.wait_for(answered, self.patience_s)
         except TimeoutError:

@@ -22,8 +22,8 @@ from proxy.workers.words import (
     Question,
     Seen,
     Stored,
-    pack,
     read_down,
+    say,
     talking,
 )
 
@@ -75,7 +75,7 @@ class Link:
                 await self._open.wait()
                 if self._writer is None:
                     return ()  # the hub is gone
-                self._writer.write(pack(word))
+                say(self._writer, word)
                 return await said
         except TimeoutError:
             return ()
@@ -89,11 +89,11 @@ class Link:
                 for entry in word.entries:
                     if adopt := self.adopts.get(entry.kind):
                         adopt(entry.name, entry.value)
-                self._writer.write(pack(Seen(word.version)))
+                say(self._writer, Seen(word.version))
             case Question():
                 answer = self.answers.get(word.kind)
                 body = answer(word.subject) if answer else None
-                self._writer.write(pack(Answer(word.number, body)))
+                say(self._writer, Answer(word.number, body))
             case Stored():
                 self._settle(word.number, ())
             case Answers():
@@ -109,4 +109,4 @@ class Link:
         writer, self._writer = self._writer, None
         page = self.answers[METRICS]("") if METRICS in self.answers else None
         if writer is not None and page is not None:
-            writer.write(pack(Farewell(page)))
+            say(writer, Farewell(page))

@@ -107,6 +107,12 @@ def pack(word: Any) -> bytes:  # noqa: ANN401  any of the above
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
+def say(writer: asyncio.StreamWriter, word: Any) -> None:  # noqa: ANN401  any of the above
+    """Unless the connection is lost: its reader hears of it, and uvloop would raise here."""
+    if not writer.is_closing():
+        writer.write(pack(word))
+
+
 async def read_up(reader: asyncio.StreamReader) -> Up:
     """The next word of a worker; raises IncompleteReadError at the end, or OSError."""
     return _from_worker.decode(await _read(reader))

@@ -6,15 +6,19 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing
 from dataclasses import dataclass, field
 
+import uvloop
+
 from proxy.workers.api import METRICS
 from proxy.workers.board import Board
 from proxy.workers.entrance import Entrance, come_in
-from proxy.workers.hub import Hub
+from proxy.workers.hub import Desk, Hub
 from proxy.workers.link import Link
 from proxy.workers.pages import merged
+from proxy.workers.words import talking
 
 KIND = "word"
 SOON_S = 10.0
+TURNS = 10
 Tasks = set["asyncio.Task[None]"]
 
 
@@ -133,3 +137,20 @@ async def test_a_worker_that_stands_still_holds_up_nobody() -> None:
         assert await worker.link.ask(KIND, "z") == [b"1:z"]
         for one in (stands_still.door, stands_still.connection):
             one.close()
+
+
+def test_a_word_to_a_worker_that_has_died_harms_nobody_else() -> None:
+    """The hub's loop is uvloop's, whose transports raise once they have found out."""
+
+    async def talk() -> None:
+        ours, theirs = socket.socketpair()
+        async with talking(ours) as (_, writer):
+            desk, board = Desk(0, writer), Board()
+            theirs.close()
+            for _ in range(TURNS):
+                board.put(KIND, "name", b"value")
+                desk.post(board)
+                desk.seen = desk.sent
+                await asyncio.sleep(0)
+
+    uvloop.run(talk())
