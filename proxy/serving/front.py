@@ -175,17 +175,18 @@ async def _answer(endpoint: Endpoint, reply: _Reply) -> None:
 
 async def _body(receive: Receive) -> bytes:
     """All of it; raises TooLarge, or Gone."""
-    body = b""
+    pieces, size = list[bytes](), 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Gone
         piece: bytes = message.get("body", b"")
-        if len(body) + len(piece) > LARGEST_BODY:
+        pieces.append(piece)
+        size += len(piece)
+        if size > LARGEST_BODY:
             raise TooLarge(Fault.LARGE_BODY.message)
-        body = body + piece if body else piece
         if not message.get("more_body", False):
-            return body
+            return b"".join(pieces)
 
 
 @contextmanager
