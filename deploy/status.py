@@ -34,12 +34,20 @@ class NodeStatus(msgspec.Struct, frozen=True):
     misfit: str | None
 
 
+class ModelStatus(msgspec.Struct, frozen=True):
+    """One model; `without_text` is why it answers in token ids only, for now or for good."""
+
+    names: tuple[str, ...]
+    without_text: str | None
+
+
 class ClusterStatus(msgspec.Struct, frozen=True):
     """What of the answer is shown."""
 
     status: Literal["ok", "degraded", "unavailable"]
     requests_in_flight: int
     nodes: tuple[NodeStatus, ...]
+    models: tuple[ModelStatus, ...] = ()
 
 
 def run(config: StatusConfig) -> None:
@@ -69,6 +77,7 @@ def render(cluster: ClusterStatus) -> str:
         f"{cluster.status}, {cluster.requests_in_flight} requests in flight",
         *(_aligned(row, widths) for row in rows),
         *(f"{node.http_address}: {node.misfit}" for node in cluster.nodes if node.misfit),
+        *(one.without_text for one in cluster.models if one.without_text),
     ]
     return "".join(f"{line}\n" for line in lines)
 

@@ -159,10 +159,10 @@ class Cluster:
 
     def _has_all(self, counts: Counts | None) -> bool:
         wanted = self.config.prefill, self.config.decode
-        return counts is not None and all(
-            there >= count
-            for there, count in zip(msgspec.structs.astuple(counts), wanted, strict=True)
-        )
+        if counts is None:
+            return False
+        there = counts.prefill_nodes, counts.decode_nodes
+        return all(known >= count for known, count in zip(there, wanted, strict=True))
 
     async def _end(self) -> None:
         """The proxy first: what it still relays needs the nodes."""
@@ -194,13 +194,10 @@ class Cluster:
         return [
             *(sys.executable, "-m", "proxy", "--host", config.host, "--port", port),
             *("--discovery-host", config.host, "--discovery-port", discovery),
-            *("--model", config.model, "--log-level", config.log_level),
+            *("--log-level", config.log_level),
             *("--drain-timeout-s", str(config.drain_timeout_s)),
-            *("--generation-config", config.generation_config),
             *("--max-logprobs", str(config.max_logprobs)),
-            *_flag("tokenizer", config.tokenizer),
             *_flags(config, PROXY_OPTIONS),
-            *_names(config),
         ]
 
     def _discovery(self) -> str:

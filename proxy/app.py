@@ -19,7 +19,7 @@ from proxy.admin.audit import audit_line
 from proxy.admin.guard import NOBODY, Guard, is_for_admins
 from proxy.admin.operating import Operator
 from proxy.admin.routes import AdminRoutes
-from proxy.admin.status import cluster_status, health
+from proxy.admin.status import cluster_status, health, served_models
 from proxy.admission.gate import AdmissionGate, GatedEmbedder, caller
 from proxy.nodes.instances import Instances
 from proxy.nodes.orders import Orders
@@ -139,9 +139,10 @@ def _tell(
     def own_status() -> dict[str, Any]:
         now, in_flight = clock(), metrics.requests_in_flight
         health_of = door.pipeline.health
-        return cluster_status(
+        said = cluster_status(
             registry, health_of, now=now, in_flight=in_flight, generates=generates()
         )
+        return {**said, "models": served_models(models.listed())}
 
     told.offer(own_status, metrics.render)
 

@@ -130,10 +130,9 @@ def build(
     guard: Guard,
 ) -> Quart:
     """The app of these settings."""
-    registry = instances.registry
+    registry, health = instances.registry, models.health
     patience = (config.silence_timeout_s, config.foreign_timeout_s, config.first_sign_timeout_s)
     client = HttpNodeClient(lines, *patience)
-    health = Health(registry)
     pipeline = Pipeline(
         registry,
         build_planner(*config.policies, config.local_prefill, Random()),
@@ -237,7 +236,9 @@ def _catalogue(
         config.max_model_len,
         config.max_logprobs,
     )
-    return Catalogue(registry, texts, own, GrammarChecker(), config.recovery_wait_s)
+    return Catalogue(
+        registry, texts, own, GrammarChecker(), Health(registry), config.recovery_wait_s
+    )
 
 
 def _own_text(config: ProxyConfig) -> Text | None:

@@ -1,7 +1,9 @@
 """The cluster in JSON: for people, for load balancers, and for vLLM's scripts. Pure."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from api.served import Served
 from discovery.registration import Role, to_map
 from discovery.registry import Node, Registry
 from proxy.health.breaker import BreakerState
@@ -44,6 +46,21 @@ def cluster_status(
         "pairs": [_between(pair, state) for pair, state in breakers.pairs(now=now)],
         "nodes": [_describe(node, registry, breakers, now) for node in nodes],
     }
+
+
+def served_models(models: Sequence[Served]) -> list[dict[str, Any]]:
+    """What can be asked for by which names, and whether in text yet."""
+    return [
+        {
+            "names": list(one.names),
+            "model": one.root,
+            "fingerprint": one.key and one.key[1],
+            "max_model_len": one.max_model_len(),
+            "text": "ready" if one.codec else "loading" if one.pending else "none",
+            "without_text": None if one.codec else one.no_text,
+        }
+        for one in models
+    ]
 
 
 def _between(pair: Pair, state: BreakerState) -> dict[str, Any]:

@@ -14,7 +14,16 @@ from discovery.registration import Role
 from discovery.registry import Registry
 from engine.grammars.checking import GrammarChecker
 from proxy.errors import NoNodeAvailable
-from proxy.models.pools import OwnNames, Pool, capacity, drawn, pools_of, shortest_context
+from proxy.health.health import Health
+from proxy.models.pools import (
+    OwnNames,
+    Pool,
+    capacity,
+    drawn,
+    in_order,
+    pools_of,
+    shortest_context,
+)
 from proxy.models.texts import Text, Texts
 
 LOOK_AGAIN_S = 0.05
@@ -51,6 +60,7 @@ class Catalogue:
     texts: Texts
     own: Own
     grammars: GrammarChecker
+    health: Health
     wait_s: float = 30.0
     settle_s: float = SETTLE_S
     clock: Callable[[], float] = time.monotonic
@@ -174,7 +184,8 @@ class Catalogue:
     def _capacity(self, served: Served) -> tuple[int, int]:
         assert served.key is not None
         generates = served.pooling is None or served.pooling.generates
-        return capacity(self.registry, served.key, now=self.clock(), generates=generates)
+        known = self.registry, self.health, served.key
+        return capacity(*known, now=self.clock(), generates=generates)
 
     def _look(self) -> None:
         """Take in what has changed."""
@@ -184,7 +195,7 @@ class Catalogue:
         self._seen, now = seen, self.clock()
         live = pools_of(self.registry.all(), self.own.names)
         left = {key: pool for key, pool in self._pools.items() if self._lately(key, now)}
-        self._pools, self._live = left | live, frozenset(live)
+        self._pools, self._live = in_order(left | live), frozenset(live)
         if self.own.names.models and not any(pool.own for pool in self._pools.values()):
             self._pools[self._alone.key] = self._alone
         self._served = {key: self._serve(pool) for key, pool in self._pools.items()}

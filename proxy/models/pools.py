@@ -7,14 +7,17 @@ one of them for good, and they share requests out by the decode nodes that they 
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import TypeVar
 
 from discovery.kinds import Model
 from discovery.registration import Role, State
 from discovery.registry import Node, Registry
+from proxy.health.health import Health
 
+Value = TypeVar("Value")
 DRAWN = 8  # bytes of a hash, to draw with
 
 
@@ -54,8 +57,13 @@ def pools_of(nodes: Iterable[Node], own: OwnNames) -> dict[Model, Pool]:
     for node in nodes:
         if node.registration.state is State.READY:
             found.setdefault(node.model, []).append(node)
-    keys = sorted(found, key=lambda key: (key[0] or "", key[1] or ""))
-    return {key: _pool(key, found[key], own) for key in keys}
+    return {key: _pool(key, nodes_of, own) for key, nodes_of in in_order(found).items()}
+
+
+def in_order(by_model: Mapping[Model, Value]) -> dict[Model, Value]:
+    """By name and fingerprint; those that do not say come first."""
+    keys = sorted(by_model, key=lambda key: (key[0] or "", key[1] or ""))
+    return {key: by_model[key] for key in keys}
 
 
 def _pool(key: Model, nodes: Sequence[Node], own: OwnNames) -> Pool:
@@ -84,13 +92,16 @@ def shortest_context(
 
 
 def capacity(
-    registry: Registry, model: Model, *, now: float, generates: bool
+    registry: Registry, health: Health, model: Model, *, now: float, generates: bool
 ) -> tuple[int, int]:
     """How well a pool can serve, and with how many nodes: to be compared, the larger first.
 
+    Nodes that are left alone for their failures do not count.
+
     2: both kinds of node are there; 1: those that cannot be done without; 0: not even they.
     """
-    prefill, decode = (len(registry.nodes(role, now=now, model=model)) for role in Role)
+    nodes = (registry.nodes(role, now=now, model=model) for role in Role)
+    prefill, decode = (len(health.well(one, now=now)) for one in nodes)
     needed, other = (decode, prefill) if generates else (prefill, decode)
     if needed:
         return (2 if other or not generates else 1), needed

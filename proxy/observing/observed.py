@@ -54,7 +54,7 @@ class Observed:
             self.metrics.book(story)
             logger.info("%s", story.line(self._name(request), exchange.endpoint))
 
-    def _name(self, request: Request) -> str:
+    def _name(self, request: Request | PoolingRequest) -> str:
         """The model's own, where the request says which one it is for."""
         return (request.model and request.model[0]) or self.model
 
@@ -74,10 +74,11 @@ class Observed:
         finally:
             tokens, took_s = sum(len(one.prompt) for one in requests), clock() - begun
             self.metrics.requests_in_flight -= count
+            model = self._name(requests[0])
             self.metrics.book_pooled(count, tokens, took_s, ending)
             logger.info(
                 "request_id=%s endpoint=%s model=%s prompts=%d prompt_tokens=%d finish=%s "
                 "total_s=%.4f%s",
-                *(requests[0].request_id, exchange.endpoint, self.model, count, tokens),
+                *(requests[0].request_id, exchange.endpoint, model, count, tokens),
                 *(ending, took_s, reason),
             )

@@ -125,7 +125,7 @@ async def _leave(cluster: Running, seats: asyncio.Semaphore, chance: random.Rand
                     await asyncio.wait_for(anext(chunks), chance.random() / 100)
                 return
             for _ in range(patience):
-                await anext(chunks)
+                await anext(chunks, None)  # tokens that came together are one chunk
 
 
 async def _chunks(

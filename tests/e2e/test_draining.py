@@ -24,7 +24,8 @@ async def test_a_stream_that_is_not_done_in_time_is_handed_on_and_nobody_is_blam
     tiny: Path,
 ) -> None:
     """Told by the node itself: nothing breaks off, and its breaker stays closed."""
-    async with running(tiny, prefill=1, decode=2, drain_timeout_s=0.0) as cluster:
+    settings: dict[str, Any] = {"drain_timeout_s": 0.0, "policy": "round_robin"}
+    async with running(tiny, prefill=1, decode=2, **settings) as cluster:
         undisturbed = tokens_of(await cluster.complete(prompt(40), max_tokens=LONG))
         begun = asyncio.Event()
         streams = [asyncio.create_task(stream(cluster, begun)) for _ in range(STREAMS)]

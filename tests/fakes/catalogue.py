@@ -7,6 +7,7 @@ from api.text_files import Parcel
 from discovery.registration import Registration, Role
 from discovery.registry import Registry
 from engine.grammars.checking import GrammarChecker
+from proxy.health.health import Health
 from proxy.models.catalogue import Catalogue, Own
 from proxy.models.fetching import NotFetched
 from proxy.models.pools import OwnNames
@@ -41,9 +42,9 @@ class Rig:
     registry: Registry = field(default_factory=Registry)
 
     def __post_init__(self) -> None:
-        self.texts = Texts(self.nodes)
+        self.health, self.texts = Health(self.registry), Texts(self.nodes)
         self.catalogue = Catalogue(
-            *(self.registry, self.texts, self.own, GrammarChecker()),
+            *(self.registry, self.texts, self.own, GrammarChecker(), self.health),
             wait_s=0.0,
             settle_s=0.0,
             clock=lambda: self.now,

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -11,13 +11,20 @@ import aiohttp
 import msgspec
 
 from api.served import Served
+from api.text_files import Parcel
 from api.tokenizing import TextCodec
 from discovery.registration import Registration
 from discovery.registry import Registry
+from engine.grammars.checking import GrammarChecker
+from node.text_door import TextDoor
 from proxy.admin.guard import Guard
 from proxy.admission.gate import AdmissionGate
 from proxy.app import create_app
 from proxy.health.health import Health
+from proxy.models.catalogue import Catalogue, Own
+from proxy.models.fetching import HttpFetcher
+from proxy.models.pools import OwnNames
+from proxy.models.texts import Texts
 from proxy.nodes.client import HttpNodeClient
 from proxy.nodes.instances import Instances
 from proxy.nodes.lines import open_lines
@@ -84,8 +91,14 @@ async def http_cluster(
     codec: TextCodec | None = None,
     gate: AdmissionGate | None = None,
     drain_timeout_s: float = PATIENCE_S,
+    parcels: Mapping[str, Parcel] | None = None,
+    text_key: bytes = CLUSTER_KEY.encode(),
 ) -> AsyncGenerator[HttpCluster]:
-    """Not announced, nodes are there and the proxy does not know."""
+    """Not announced, nodes are there and the proxy does not know.
+
+    With `parcels` by node id, the proxy has no model files: nodes bring them, under their key,
+    and it signs with `text_key`.
+    """
     registry = known = Registry(ttl_s=60) if registry is None else registry
 
     def announce(registration: Registration) -> None:
@@ -96,33 +109,53 @@ async def http_cluster(
         nodes = cluster.nodes.values()
         http = [HttpNode(node, announce, drain_timeout_s) for node in nodes]
         for one in http:
-            node, app = one.node, node_app(one)
-            address = await stack.enter_async_context(serving(app))
-            node.registration = msgspec.structs.replace(
-                node.registration, http_address=address, kv_layout=LAYOUT, max_model_len=CONTEXT
-            )
-            one.identity.registration = node.registration
-            announce(node.registration)
-            stack.callback(asyncio.create_task(one.duty.run()).cancel)
+            await _open(stack, one, parcels.get(one.node.node_id) if parcels else None)
+            announce(one.node.registration)
         session = await stack.enter_async_context(open_session())
         client = HttpNodeClient(await stack.enter_async_context(open_lines()))
         health = Health(registry)
-        pipeline = Pipeline(
-            registry,
-            build_planner("round_robin", "round_robin", "never", Random(0)),
-            client,
-            health,
-            tries=tries,
-            recovery_wait_s=recovery_wait_s,
-        )
-        pooling = PoolingPipeline(pipeline, client)
-        door = Observed(pipeline, ProxyMetrics(registry, health), "tiny", pooling)
-        served = Served(("tiny",), codec or byte_level(), lambda: CONTEXT)
-        stack.callback(served.grammars.close)
+        planner = build_planner("round_robin", "round_robin", "never", Random(0))
+        parts = registry, planner, client, health
+        door = _door(Pipeline(*parts, tries=tries, recovery_wait_s=recovery_wait_s), client)
+        models: Served | Catalogue = Served(("tiny",), codec or byte_level(), lambda: CONTEXT)
+        if parcels is not None:
+            models = _catalogue(health, HttpFetcher(session, text_key), recovery_wait_s)
+            stack.callback(asyncio.create_task(models.run()).cancel)
+        stack.callback(models.grammars.close)
         instances = Instances(session, registry, CLUSTER_KEY.encode(), beat_s=0.01)
-        let_in = guard or Guard(admin_key=ADMIN)
-        app = create_app(door, served, instances, let_in, gate or AdmissionGate())
+        shields = guard or Guard(admin_key=ADMIN), gate or AdmissionGate()
+        app = create_app(door, models, instances, *shields)
         url = await stack.enter_async_context(serving(app))
-        probing = asyncio.create_task(instances.run())
-        stack.callback(probing.cancel)
+        stack.callback(asyncio.create_task(instances.run()).cancel)
         yield HttpCluster(cluster, registry, door, instances, url, session, http)
+
+
+def _door(pipeline: Pipeline, client: HttpNodeClient) -> Observed:
+    metrics = ProxyMetrics(pipeline.registry, pipeline.health)
+    return Observed(pipeline, metrics, "tiny", PoolingPipeline(pipeline, client))
+
+
+async def _open(stack: AsyncExitStack, one: HttpNode, parcel: Parcel | None) -> None:
+    app = node_app(one)
+    app.register_blueprint(TextDoor(parcel, CLUSTER_KEY.encode()).blueprint())
+    address = await stack.enter_async_context(serving(app))
+    one.node.registration = _at(address, one.node.registration, parcel)
+    one.identity.registration = one.node.registration
+    stack.callback(asyncio.create_task(one.duty.run()).cancel)
+
+
+def _at(address: str, said: Registration, parcel: Parcel | None) -> Registration:
+    return msgspec.structs.replace(
+        said,
+        http_address=address,
+        kv_layout=LAYOUT,
+        max_model_len=CONTEXT,
+        text_digest=parcel and parcel.digest,
+    )
+
+
+def _catalogue(health: Health, fetcher: HttpFetcher, wait_s: float) -> Catalogue:
+    """Of a proxy that is told nothing about models."""
+    own = Own(OwnNames(frozenset(), ("model",)))
+    parts = health.registry, Texts(fetcher), own, GrammarChecker(), health
+    return Catalogue(*parts, wait_s=wait_s, settle_s=0.0)

@@ -9,7 +9,7 @@ from api.errors import BadRequest, UnknownModel
 from api.models import find_model, list_models
 from api.text_files import pack
 from discovery.registration import Role
-from proxy.errors import NoNodeAvailable
+from proxy.errors import NodeFailed, NoNodeAvailable
 from tests.fakes.catalogue import Rig
 from tests.fakes.text import parcel_of_text
 
@@ -154,3 +154,19 @@ async def test_a_model_that_is_long_gone_is_not_among_those_that_may_be_meant() 
     rig.now += 31
     with pytest.raises(NoNodeAvailable):
         await rig.find(None)
+
+
+async def test_a_model_whose_nodes_fail_gets_no_request_while_another_of_its_name_is_well() -> (
+    None
+):
+    rig = Rig()
+    for fingerprint in ("f", "g"):
+        rig.beat(f"p:{fingerprint}", P, fingerprint=fingerprint)
+        rig.beat(f"d:{fingerprint}", fingerprint=fingerprint)
+    assert {(await rig.find("m", rid=f"r{i}")).key for i in range(50)} == {
+        ("m", "f"),
+        ("m", "g"),
+    }
+    failure = NodeFailed("d:g", "connection lost", retryable=True)
+    rig.health.failed(failure, begun=rig.now, now=rig.now)
+    assert {(await rig.find("m", rid=f"r{i}")).key for i in range(50)} == {("m", "f")}

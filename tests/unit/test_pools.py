@@ -6,6 +6,7 @@ import pytest
 
 from discovery.registration import Registration, Role, State
 from discovery.registry import Node, Registry
+from proxy.health.health import Health
 from proxy.models.pools import OwnNames, Pool, capacity, drawn, pools_of
 
 P, D = Role.PREFILL, Role.DECODE
@@ -87,4 +88,6 @@ def test_what_a_pool_can_do(
     registry = Registry()
     for number, role in enumerate(roles):
         registry.apply(node(role, number=number).registration, now=0)
-    assert capacity(registry, ("m", "f"), now=0, generates=generates) == expected
+    assert (
+        capacity(registry, Health(registry), ("m", "f"), now=0, generates=generates) == expected
+    )
