@@ -40,7 +40,9 @@ LAST_FRAME = DONE.strip()
 CUT = (FinishReason.ABORT, FinishReason.ERROR)
 
 
-class _Choice(msgspec.Struct):
+class Choice(msgspec.Struct):
+    """What is new of an answer."""
+
     token_ids: tuple[int, ...] | None = ()
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
@@ -52,14 +54,18 @@ class _Details(msgspec.Struct):
     cached_tokens: int | None = 0
 
 
-class _Usage(msgspec.Struct, omit_defaults=True):
+class Usage(msgspec.Struct, omit_defaults=True):
+    """How many tokens there were."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
     prompt_tokens_details: _Details | None = None
 
 
-class _Error(msgspec.Struct):
+class ErrorBody(msgspec.Struct):
+    """Why there will be no more; vLLM's has message, code and param."""
+
     message: str = ""
     code: int = BAD_GATEWAY
     retryable: bool | None = None
@@ -78,17 +84,19 @@ class _Extra(msgspec.Struct, omit_defaults=True):
     logprobs: tuple[Logprobs, ...] = ()
 
 
-class _Chunk(msgspec.Struct, omit_defaults=True):
+class Chunk(msgspec.Struct, omit_defaults=True):
+    """One frame of an answer, or all of it."""
+
     request_id: str | None = None
-    choices: tuple[_Choice, ...] | None = None
-    usage: _Usage | None = None
+    choices: tuple[Choice, ...] | None = None
+    usage: Usage | None = None
     prompt_logprobs: PromptLogprobs | None = None
     kv_transfer_params: dict[str, Any] | None = None
-    error: _Error | None = None
+    error: ErrorBody | None = None
     pdserve: _Extra | None = None
 
 
-_decoder = msgspec.json.Decoder(_Chunk, strict=False)
+_decoder = msgspec.json.Decoder(Chunk, strict=False)
 
 
 def encode_event(
@@ -111,12 +119,19 @@ def decode_event(frame: bytes) -> Sequence[Event]:
     if len(frame) <= len(DONE) and frame.strip() == LAST_FRAME:
         return [EndEvent()]
     try:
-        chunk = _decoder.decode(frame.removeprefix(b"data:"))
+        return read_chunk(_decoder.decode(frame.removeprefix(b"data:")))
+    except UNREADABLE as error:
+        raise WireError(str(error)) from error
+
+
+def read_chunk(chunk: Chunk) -> Sequence[Event]:
+    """What it says; raises WireError."""
+    try:
         ticket = from_params(chunk.kv_transfer_params)
-    except (*UNREADABLE, MalformedTicket) as error:
+    except MalformedTicket as error:
         raise WireError(str(error)) from error
     events: list[Event] = [] if ticket is None else [TicketEvent(ticket)]
-    if chunk.pdserve or chunk.prompt_logprobs:
+    if chunk.pdserve or chunk.prompt_logprobs or chunk.usage:
         events += _prompt_and_stage(chunk)
     for choice in chunk.choices or ():
         events += _tokens(choice, chunk.pdserve.logprobs if chunk.pdserve else ())
@@ -163,9 +178,9 @@ def encode_answer(request: Request, events: Sequence[Event], model: str, created
     return msgspec.json.encode(answer)
 
 
-def _usage(prompt: int, said: int, prompts: Sequence[PromptEvent]) -> _Usage:
+def _usage(prompt: int, said: int, prompts: Sequence[PromptEvent]) -> Usage:
     cached = prompts[0].cached_tokens if prompts else 0
-    return _Usage(prompt, said, prompt + said, _Details(cached))
+    return Usage(prompt, said, prompt + said, _Details(cached))
 
 
 def _chunk(
@@ -173,14 +188,14 @@ def _chunk(
     ticket: KvTicket | None,
     *,
     compact: bool,
-) -> _Chunk:
+) -> Chunk:
     match event:
         case TicketEvent(ticket=early):
-            return _Chunk(choices=(), kv_transfer_params=to_params(early))
+            return Chunk(choices=(), kv_transfer_params=to_params(early))
         case PromptEvent():
             return _prompt_chunk(event, compact=compact)
         case StageEvent():
-            return _Chunk(choices=(), pdserve=_Extra(stage=event))
+            return Chunk(choices=(), pdserve=_Extra(stage=event))
         case TokenEvent():
             chunk = _token_chunk(event, compact=compact)
             chunk.kv_transfer_params = to_params(ticket) if ticket else None
@@ -188,42 +203,42 @@ def _chunk(
         case FailedEvent():
             code = BAD_GATEWAY if event.retryable else BAD_REQUEST
             said = event.reason, code, event.retryable, event.by_peer, event.param
-            return _Chunk(error=_Error(*said, event.parked, event.no_room, event.leaving))
+            return Chunk(error=ErrorBody(*said, event.parked, event.no_room, event.leaving))
 
 
-def _prompt_chunk(event: PromptEvent, *, compact: bool) -> _Chunk:
+def _prompt_chunk(event: PromptEvent, *, compact: bool) -> Chunk:
     if compact:
         said = msgspec.structs.replace(event, logprobs=finite(event.logprobs))
-        return _Chunk(choices=(), pdserve=_Extra(prompt=said))
+        return Chunk(choices=(), pdserve=_Extra(prompt=said))
     said = msgspec.structs.replace(event, logprobs=())
-    chunk = _Chunk(choices=(), pdserve=_Extra(prompt=said))
+    chunk = Chunk(choices=(), pdserve=_Extra(prompt=said))
     chunk.prompt_logprobs = prompt_of(event.logprobs) if event.logprobs else None
     return chunk
 
 
-def _token_chunk(event: TokenEvent, *, compact: bool) -> _Chunk:
-    choice = _Choice(event.tokens, event.finish, event.stop_reason)
+def _token_chunk(event: TokenEvent, *, compact: bool) -> Chunk:
+    choice = Choice(event.tokens, event.finish, event.stop_reason)
     if event.logprobs and compact:
-        return _Chunk(choices=(choice,), pdserve=_Extra(logprobs=finite(event.logprobs)))
+        return Chunk(choices=(choice,), pdserve=_Extra(logprobs=finite(event.logprobs)))
     if event.logprobs:
         choice.logprobs = content_of(event.logprobs)
-    return _Chunk(choices=(choice,))
+    return Chunk(choices=(choice,))
 
 
-def _prompt_and_stage(chunk: _Chunk) -> Iterator[Event]:
-    """A prompt's log-probabilities of another make are an event of their own."""
+def _prompt_and_stage(chunk: Chunk) -> Iterator[Event]:
+    """A prompt of another make: of how many tokens it knows, and their log-probabilities."""
     extra, foreign = chunk.pdserve or _Extra(), read_prompt(chunk.prompt_logprobs)
-    if foreign:
-        details = chunk.usage and chunk.usage.prompt_tokens_details
-        cached = (details.cached_tokens if details else 0) or 0
-        yield PromptEvent(extra.prompt.cached_tokens if extra.prompt else cached, foreign)
-    elif extra.prompt:
+    details = chunk.usage and chunk.usage.prompt_tokens_details
+    cached = details.cached_tokens if details else None
+    if extra.prompt and not foreign:
         yield extra.prompt
+    elif foreign or cached is not None:
+        yield PromptEvent(extra.prompt.cached_tokens if extra.prompt else cached or 0, foreign)
     if extra.stage:
         yield extra.stage
 
 
-def _tokens(choice: _Choice, compact: tuple[Logprobs, ...]) -> list[Event]:
+def _tokens(choice: Choice, compact: tuple[Logprobs, ...]) -> list[Event]:
     """The end may come without a token. One that is none is a failure, behind what was said."""
     tokens, finish = choice.token_ids or (), choice.finish_reason
     reason = choice.stop_reason if isinstance(choice.stop_reason, int) else None

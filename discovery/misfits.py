@@ -62,6 +62,9 @@ class Misfits(Generic[N]):
 
 def misfit(ours: Registration, theirs: Registration, differ: Differ) -> str | None:
     """None if the two may exchange KV, or else why not."""
+    if (ours.node_id is None) is not (theirs.node_id is None):
+        makes = "pdserve here and vLLM" if ours.node_id else "vLLM here and pdserve"
+        return f"it is {makes} on {theirs.http_address}: KV stays with nodes of one make"
     found = _another_model(ours, theirs)
     if found is None and ours.kv_layout != theirs.kv_layout:
         found = differ(ours.kv_layout, theirs.kv_layout)

@@ -50,7 +50,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     def of(cls, request: Request, leg: Leg, since: float) -> Self:
         """Without what others relay in a ticket: it may be anything, and is for nobody here."""
         if leg.ticket is not None:
-            leg = replace(leg, ticket=replace(leg.ticket, relayed={}))
+            leg = replace(leg, ticket=replace(leg.ticket, relayed={}, verbatim=None))
         return cls(request, leg, since)
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from api.errors import BadRequest
 from api.wire import UNREADABLE, explained
-from proxy.nodes.instances import Instance, check_instance
+from proxy.nodes.instances import Instance, check_instance, with_bootstrap
 
 Node = Mapping[str, Any]
 SCHEME = "http://"
@@ -23,6 +23,7 @@ class _WorkerSpec(msgspec.Struct, frozen=True):
 
     url: str
     worker_type: str | None = None
+    bootstrap_port: int | None = None
 
 
 def read_worker(data: bytes) -> Instance:
@@ -33,7 +34,8 @@ def read_worker(data: bytes) -> Instance:
         wrong = explained(error)
         raise BadRequest(str(wrong), wrong.param) from error
     address = spec.url.removeprefix(SCHEME).rstrip("/")
-    return check_instance(spec.worker_type, address, ("worker_type", "url"))
+    instance = check_instance(spec.worker_type, address, ("worker_type", "url"))
+    return with_bootstrap(instance, spec.bootstrap_port)
 
 
 def worker(node: Node) -> dict[str, Any]:

@@ -8,6 +8,9 @@ gives it.
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+from uuid import uuid4
+
+from msgspec.structs import replace
 
 from api.generator import WHOLE, Event, Leg
 from discovery.registry import Node, Registry
@@ -54,6 +57,7 @@ class HandOver:
     _tried: set[str] = field(default_factory=set)  # they had no room
     _failed: set[str] = field(default_factory=set)
     _since: float | None = None  # when decode was asked first
+    _outer_id: str | None = None  # what both legs are called where nodes go by it
 
     @property
     def request(self) -> Request:
@@ -70,7 +74,10 @@ class HandOver:
             raise orphaned from None
 
     def call(self, node: Node, request: Request, leg: Leg) -> None:
-        """Open one leg."""
+        """Open one leg. To vLLM's nodes both have one id: an attempt's, and no client's."""
+        if not node.ours:
+            self._outer_id = self._outer_id or uuid4().hex
+            leg = replace(leg, keep_open=False, outer_id=self._outer_id)
         placed = self.story.called(node, leg, self.clock())
         self.legs.open(node, self.client.generate(node, request, placed))
 

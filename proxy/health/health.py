@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from api.generator import Event, StageEvent, TokenEvent
+from api.generator import EndEvent, Event, StageEvent, TokenEvent
 from discovery.registration import Role
 from discovery.registry import Node, Registry, node_address
 from proxy.errors import Cause, NodeFailed
@@ -116,8 +116,11 @@ class Health:
             breaker.end(begun=begun)
 
     def heard(self, node: Node, event: Event, plan: Plan, *, begun: float, now: float) -> None:
-        """One event of an attempt that began at `begun`; a token shows that its node works."""
-        if isinstance(event, TokenEvent):
+        """One event of an attempt that began at `begun`; a token shows that its node works.
+
+        So does a prefill leg's end: of vLLM's that is all there is.
+        """
+        if isinstance(event, TokenEvent | EndEvent):
             self.worked(node, begun=begun, now=now)
         elif isinstance(event, StageEvent) and plan.prefill is not None:
             pair = plan.prefill.node_id, plan.decode.node_id

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -19,7 +19,7 @@ from discovery.address import parse_address
 from discovery.errors import MalformedAddress, MalformedRegistration
 from discovery.intake import Joined, check_names
 from discovery.listener import describe, log_joined
-from discovery.registration import BEAT_S, Registration, Role, from_map
+from discovery.registration import BEAT_S, Port, Registration, Role, from_map
 from discovery.registry import Registry
 from proxy.health.probes import Probe
 from proxy.nodes.session import read_all
@@ -35,7 +35,9 @@ NO_NODE = (
     "does it run, and can the proxy reach it?"
 )
 
-INSTANCE = "instance"
+INSTANCE, BOOTSTRAP = "instance", "bootstrap_port"
+MOONCAKE, MOONCAKE_PORT = "MooncakeConnector", 8998
+ABOUT_VLLM = "/server_info?config_format=json"
 _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.Decoder(Registration).decode
 
@@ -48,10 +50,11 @@ class InstanceError(BadRequest):
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What somebody says is a node."""
+    """What somebody says is a node; with `bootstrap_port`, one of vLLM that has Mooncake."""
 
     role: Role
     address: str
+    bootstrap_port: int | None = None
 
 
 def read_instance(data: bytes) -> Instance:
@@ -61,7 +64,8 @@ def read_instance(data: bytes) -> Instance:
     except UNREADABLE as error:
         raise InstanceError(f"The body is not JSON: {error}") from error
     given = body if isinstance(body, dict) else {}
-    return check_instance(given.get("type"), given.get("instance"), ("type", "instance"))
+    instance = check_instance(given.get("type"), given.get("instance"), ("type", "instance"))
+    return with_bootstrap(instance, given.get(BOOTSTRAP))
 
 
 def check_instance(kind: object, address: object, fields: tuple[str, str]) -> Instance:
@@ -77,6 +81,14 @@ def check_instance(kind: object, address: object, fields: tuple[str, str]) -> In
     return Instance(ROLES[kind], address)
 
 
+def with_bootstrap(instance: Instance, port: object) -> Instance:
+    """Where it says which engines it has; raises InstanceError."""
+    try:
+        return replace(instance, bootstrap_port=msgspec.convert(port, Port | None))
+    except msgspec.ValidationError as error:
+        raise InstanceError(f"{BOOTSTRAP}: {error}", BOOTSTRAP) from error
+
+
 @dataclass(slots=True)
 class Instances:
     """Keeps them fresh in the registry; who is not up leaves it and is still asked."""
@@ -87,7 +99,7 @@ class Instances:
     beat_s: float = BEAT_S
     clock: Callable[[], float] = time.monotonic
     siblings: Siblings = field(default_factory=Alone)
-    _known: dict[str, Role] = field(default_factory=dict)
+    _known: dict[str, Instance] = field(default_factory=dict)
     _probes: dict[str, Probe] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -106,13 +118,14 @@ class Instances:
             raise InstanceError(f"Instance is a {kind} node.", "type")
         if self._announced(registration):
             raise InstanceError("Instance already exists: it announces itself.", "instance")
-        self._known[instance.address] = instance.role
+        self._known[instance.address] = instance
         self._apply(registration)
         await self.siblings.put(INSTANCE, instance.address, _encode(registration))
 
     async def remove(self, instance: Instance) -> None:
         """Raises InstanceError for one that was not added by hand."""
-        if self._known.get(instance.address) is not instance.role:
+        known = self._known.get(instance.address)
+        if known is None or known.role is not instance.role:
             raise InstanceError("Instance was not added here.", "instance")
         await self.forget(instance.address)
 
@@ -128,7 +141,8 @@ class Instances:
         """Added or removed, here or by another worker; each asks the nodes itself then."""
         if value is not None:
             registration = _decode(value)
-            self._known[address] = registration.type
+            port = registration.bootstrap_port
+            self._known[address] = Instance(registration.type, address, port)
             self._apply(registration)
         elif self._known.pop(address, None):
             self._probes.pop(address, None)
@@ -138,8 +152,7 @@ class Instances:
         """Ask all of them every beat until cancelled."""
         while True:
             await asyncio.sleep(self.beat_s)
-            known = [Instance(role, address) for address, role in self._known.items()]
-            await asyncio.gather(*map(self._probe, known))
+            await asyncio.gather(*map(self._probe, tuple(self._known.values())))
 
     async def _probe(self, instance: Instance) -> None:
         """How it is, and who it is now: it may be another one since."""
@@ -155,7 +168,7 @@ class Instances:
         if was_up and not up and (gone := self.registry.remove(address)):
             logger.info("%s left: it does not answer well", describe(gone))
         if up and registration and not self._announced(registration):
-            self._known[address] = registration.type
+            self._known[address] = replace(instance, role=registration.type)
             self._apply(registration)
 
     async def _is_well(self, instance: Instance) -> bool:
@@ -189,21 +202,27 @@ class Instances:
 
     async def _ask(self, instance: Instance) -> Registration | None:
         """Who is there, filed under the address it was given; None: no node."""
-        said = await self._get(instance, "/server_info")
+        said = await self._get(instance, ABOUT_VLLM)
         try:
             registration = check_names(from_map(said))
         except MalformedRegistration:
-            return await self._ask_vllm(instance)
+            return await self._ask_vllm(instance, said)
         return msgspec.structs.replace(registration, http_address=instance.address)
 
-    async def _ask_vllm(self, instance: Instance) -> Registration | None:
-        """A node of vLLM says which model it has, and not which kind it is."""
+    async def _ask_vllm(self, instance: Instance, about: object) -> Registration | None:
+        """A node of vLLM says which model it has, and not which kind it is; in its development
+        mode it also says how it hands KV over.
+        """
         said = await self._get(instance, "/v1/models")
         try:
             model = msgspec.convert(said, _Models).data[0].id
         except (msgspec.ValidationError, IndexError):
             return None
-        return Registration(instance.role, instance.address, "", model=model)
+        port = instance.bootstrap_port or _bootstrap_of(about)
+        port = port if instance.role is Role.PREFILL else None
+        return Registration(
+            instance.role, instance.address, "", model=model, bootstrap_port=port
+        )
 
     async def _get(self, instance: Instance, path: str) -> Any | None:  # noqa: ANN401  JSON
         timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
@@ -214,6 +233,27 @@ class Instances:
                 return msgspec.json.decode(data) if answer.status == OK else None
         except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE):
             return None
+
+
+def _bootstrap_of(about: object) -> int | None:
+    """What vLLM's `/server_info` says of its connector; None: it hands over another way."""
+    try:
+        transfer = msgspec.convert(about, _About).vllm_config.kv_transfer_config
+    except msgspec.ValidationError:
+        return None
+    return MOONCAKE_PORT if transfer and transfer.kv_connector == MOONCAKE else None
+
+
+class _Transfer(msgspec.Struct):
+    kv_connector: str | None = None
+
+
+class _Settings(msgspec.Struct):
+    kv_transfer_config: _Transfer | None = None
+
+
+class _About(msgspec.Struct):
+    vllm_config: _Settings
 
 
 class _Model(msgspec.Struct):

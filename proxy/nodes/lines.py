@@ -31,7 +31,9 @@ class Lines:
         patience: Patience,
         headers: Mapping[str, str] = NOTHING,
     ) -> Line:
-        """POST JSON; the reply's head is there. The caller closes what it gets.
+        """POST JSON, or GET where there is none; the reply's head is there.
+
+        The caller closes what it gets.
 
         A connection that the node has hung up while it was idle is not the node's failure.
         """
@@ -120,7 +122,7 @@ async def open_lines() -> AsyncIterator[Lines]:
 
 def _request(address: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
     lines = [
-        f"POST {path} HTTP/1.1",
+        f"{'POST' if body else 'GET'} {path} HTTP/1.1",
         f"Host: {address}",
         "Accept-Encoding: identity",
         "Content-Type: application/json",

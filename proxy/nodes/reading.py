@@ -1,33 +1,16 @@
 """What one leg's events mean to the pipeline, whoever's node it is. Pure.
 
-A node of vLLM ends a prefill leg by itself, with its ticket in the last chunk, and it was
+A node of vLLM ends a prefill leg by itself, with its ticket in its answer, and it was
 asked for one token there: unless that is the whole answer, the decode leg will say it again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from api.generated import decode_event
-from api.generator import EndEvent, Event, FailedEvent, Leg, StageEvent, TicketEvent, TokenEvent
+from api.generator import EndEvent, Event, FailedEvent, StageEvent, TicketEvent, TokenEvent
 from api.wire import WireError
-from engine.request import FinishReason, Request
-
-
-def request_for(request: Request, leg: Leg, *, ours: bool) -> Request:
-    """The request as this node has to see it.
-
-    A foreign one counts `min_tokens` from where a retry begins, and a prefill leg's single
-    token from `max_tokens`.
-    """
-    if ours:
-        return request
-    sampling, done = request.sampling, len(request.generated)
-    limit = done + 1 if leg.hold else sampling.max_tokens
-    least = max(0, min(sampling.min_tokens, limit) - done)
-    sampling = msgspec.structs.replace(sampling, max_tokens=limit, min_tokens=least)
-    return msgspec.structs.replace(request, sampling=sampling)
+from engine.request import FinishReason
 
 
 @dataclass(slots=True)
@@ -37,6 +20,7 @@ class LegReader:
     hold: bool
     ours: bool
     wanted: int  # tokens that are missing from the answer
+    decode: Callable[[bytes], Sequence[Event]] = decode_event
     over: bool = False
     _tokens: int = 0
     _ticket: bool = False
@@ -66,7 +50,7 @@ class LegReader:
 
     def _heard(self, frames: Sequence[bytes]) -> Iterator[Event]:
         for frame in frames:
-            for event in decode_event(frame):
+            for event in self.decode(frame):
                 if (kept := self._keep(event)) is not None:
                     yield kept
                 if self.over:

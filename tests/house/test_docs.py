@@ -58,8 +58,8 @@ SETTINGS: dict[str, type] = {
 }
 STRUCTS: dict[str, list[type[msgspec.Struct]]] = {
     "node-call.md": [
-        *(generate._Body, generate._Asks, generated._Chunk, generated._Choice),
-        *(generated._Error, generated._Extra, generated._Usage, generated._Details),
+        *(generate._Body, generate._Asks, generated.Chunk, generated.Choice),
+        *(generated.ErrorBody, generated._Extra, generated.Usage, generated._Details),
         *(generator.PromptEvent, generator.StageEvent),
         *(ticket._Params, ticket._Ours, ticket.CacheHint, Sampling),
     ],

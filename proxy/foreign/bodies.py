@@ -1,0 +1,95 @@
+"""What a node of vLLM is asked, in the words of either of its endpoints. Pure.
+
+`/inference/v1/generate` takes and gives token ids. It is off by default there, so the same is
+asked of `/v1/completions`, with a prompt of token ids and `return_token_ids`. A leg that holds
+is not streamed: only a whole answer is sure to have `kv_transfer_params` in it.
+
+Unspeakable   the request has what no node of vLLM can be told; `param` names it
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from api.node_sampling import encode_sampling
+from api.wire import WireError
+from engine.request import Request, Sampling
+
+GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
+MOST_SEED = 2**63 - 1  # it reads a number with a sign, and -1 as none
+STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: neighbours come to lie far apart
+OURS_ONLY = ("sample_index", "bad_words")
+
+Params = Mapping[str, object]
+"""What goes as `kv_transfer_params`."""
+
+
+class Unspeakable(WireError):
+    """The request has what no node of vLLM can be told."""
+
+
+def generate_body(request: Request, outer_id: str, params: Params | None, hold: bool) -> bytes:
+    """For `/inference/v1/generate`."""
+    said = {
+        "request_id": outer_id,
+        "token_ids": request.tokens,
+        "sampling_params": sampling_of(request, hold),
+        **_shared(request, params, stream=not hold),
+    }
+    return msgspec.json.encode(said)
+
+
+def completion_body(
+    request: Request, model: str | None, params: Params | None, hold: bool
+) -> bytes:
+    """For `/v1/completions`; a stream has no log-probabilities of the prompt there."""
+    scored = request.sampling.prompt_logprobs is not None
+    said = {
+        **({"model": model} if model else {}),
+        "prompt": request.tokens,
+        **sampling_of(request, hold),
+        "add_special_tokens": False,
+        "skip_special_tokens": False,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        **_shared(request, params, stream=not (hold or scored)),
+    }
+    return msgspec.json.encode(said)
+
+
+def sampling_of(request: Request, hold: bool) -> dict[str, object]:
+    """What is still to come; a leg that holds is asked for one token.
+
+    It counts `min_tokens` from where a retry begins. It has no choices of one request, so each
+    is asked with a seed of its own. Raises Unspeakable.
+    """
+    sampling, done = request.sampling, len(request.generated)
+    if sampling.bad_words:
+        raise Unspeakable("bad_words cannot be told to a node of vLLM", "bad_words")
+    limit = done + 1 if hold else sampling.max_tokens
+    least = max(0, min(sampling.min_tokens, limit) - done)
+    asked = msgspec.structs.replace(
+        sampling, max_tokens=limit, min_tokens=least, seed=_seed(sampling)
+    )
+    said = encode_sampling(asked, done)
+    return {
+        key: value
+        for key, value in said.items()
+        if key not in OURS_ONLY and value is not None and value != {}
+    }
+
+
+def _seed(sampling: Sampling) -> int:
+    return (sampling.seed + sampling.sample_index * STEP) & MOST_SEED
+
+
+def _shared(request: Request, params: Params | None, *, stream: bool) -> dict[str, object]:
+    """What is called the same in both, and left out where it says nothing."""
+    said: dict[str, object] = {"stream": stream}
+    if request.cache_salt:
+        said["cache_salt"] = request.cache_salt
+    if request.priority:
+        said["priority"] = request.priority
+    if params is not None:
+        said["kv_transfer_params"] = params
+    return said

@@ -1,0 +1,94 @@
+"""What `/v1/completions` of vLLM answers, as the events of a leg. Pure.
+
+It is read as if `/inference/v1/generate` had said it: token ids, not text; the likeliest
+tokens by `token_id:N`, as `return_tokens_as_token_ids` has them; and their ranks follow from
+their order, as they are not told.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+import msgspec
+
+from api.generated import DONE, LAST_FRAME, Choice, Chunk, ErrorBody, Usage, read_chunk
+from api.generator import EndEvent, Event
+from api.node_logprobs import Content, Entry, PromptLogprobs, Top
+from api.wire import UNREADABLE, WireError
+from engine.request import FinishReason
+
+NO_IDS = "it says text and no token ids: vLLM has return_token_ids since 0.10.2"
+
+
+class _Logprobs(msgspec.Struct):
+    tokens: tuple[str, ...] = ()
+    token_logprobs: tuple[float | None, ...] = ()
+    top_logprobs: tuple[Mapping[str, float | None] | None, ...] | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = ""
+    token_ids: tuple[int, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    logprobs: _Logprobs | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: tuple[_Choice, ...] = ()
+    usage: Usage | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    error: ErrorBody | None = None
+
+
+_decoder = msgspec.json.Decoder(_Completion, strict=False)
+
+
+def decode_completion(frame: bytes, likeliest: int | None = None) -> Sequence[Event]:
+    """Read one SSE frame, or a whole answer; so many of the `likeliest` were asked for, all
+    of them with -1. Raises WireError.
+    """
+    if len(frame) <= len(DONE) and frame.strip() == LAST_FRAME:
+        return [EndEvent()]
+    try:
+        said = _decoder.decode(frame.removeprefix(b"data:"))
+    except UNREADABLE as error:
+        raise WireError(str(error)) from error
+    scored = [one.prompt_logprobs for one in said.choices if one.prompt_logprobs]
+    return read_chunk(
+        Chunk(
+            choices=tuple(_choice(one, likeliest) for one in said.choices),
+            usage=said.usage,
+            prompt_logprobs=scored[0] if scored else None,
+            kv_transfer_params=said.kv_transfer_params,
+            error=said.error,
+        )
+    )
+
+
+def _choice(said: _Choice, likeliest: int | None) -> Choice:
+    if said.token_ids is None and said.text:
+        raise WireError(NO_IDS)
+    choice = Choice(said.token_ids or (), said.finish_reason, said.stop_reason)
+    if said.logprobs is not None and likeliest is not None:
+        choice.logprobs = _content(said.logprobs, likeliest)
+    return choice
+
+
+def _content(said: _Logprobs, likeliest: int) -> Content:
+    """The token itself is among its likeliest there, also where it is none of them."""
+    tops = said.top_logprobs or repeat(None)
+    places = zip(said.tokens, said.token_logprobs, tops, strict=False)
+    return Content(
+        tuple(
+            Entry(token, logprob, top_logprobs=_tops(top or {}, likeliest))
+            for token, logprob, top in places
+        )
+    )
+
+
+def _tops(said: Mapping[str, float | None], likeliest: int) -> tuple[Top, ...]:
+    known = ((token, logprob) for token, logprob in said.items() if logprob is not None)
+    best = sorted(known, key=lambda one: -one[1])
+    return tuple(Top(*one) for one in (best if likeliest < 0 else best[:likeliest]))

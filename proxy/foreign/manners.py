@@ -1,0 +1,167 @@
+"""How nodes of vLLM hand KV over, and what was found out of each of them. Pure.
+
+pull        the prefill leg's answer has the ticket, and decode fetches (NixlConnector)
+push        once an answer said `transfer_mode: push`, it is known where its prefill node is.
+            From then on decode is asked at the same time, and named by the legs' common id
+            (NixlPushConnector)
+Mooncake    the same from the first call on: the prefill node's bootstrap server has told which
+            engines it has, and a `transfer_id` of ours joins the legs (MooncakeConnector)
+
+All is by address, and forgotten as soon as a call shows that it may not be true any more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from api.generator import Leg
+from api.wire import UNREADABLE, WireError
+from discovery.address import format_address, parse_address
+from discovery.registry import Node, node_address
+from kv_transfer.ticket import HOLD, KvTicket, to_params
+from proxy.foreign.bodies import Params
+
+MOST_KNOWN = 4096
+FRESH_S = 10.0  # a prefill node that was started anew meanwhile has other engines
+PUSH = "push"
+PULL = {
+    **HOLD,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+"""What asks vLLM's NIXL connectors for a ticket, as its own proxies say it."""
+COORDINATES = ("remote_engine_id", "remote_host", "remote_port", "tp_size", "pp_size")
+RANK = "X-data-parallel-rank"
+Value = TypeVar("Value")
+
+
+class _Engine(msgspec.Struct, frozen=True):
+    engine_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How one leg is asked for; `ticket`: decode can begin with it at once."""
+
+    params: Params | None = None
+    ticket: KvTicket | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True)
+class Manners:
+    """What this process has found out."""
+
+    _textual: dict[str, bool] = field(default_factory=dict)
+    _pushing: dict[str, Params] = field(default_factory=dict)
+    _engines: dict[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    _asked_at: dict[str, float] = field(default_factory=dict)
+    _turn: int = 0
+
+    def generates(self, node: Node) -> bool:
+        """Whether it may have an endpoint for token ids; as long as it has not said no."""
+        return node_address(node) not in self._textual
+
+    def lacks_generate(self, node: Node) -> None:
+        """It has said no."""
+        _keep(self._textual, node_address(node), True)
+
+    def bootstrap(self, node: Node, now: float) -> str | None:
+        """The address to be asked for its engines, where these are not known, or not lately."""
+        port = node.registration.bootstrap_port
+        asked_at = self._asked_at.get(node_address(node))
+        if port is None or (asked_at is not None and now - asked_at < FRESH_S):
+            return None
+        host, _ = parse_address(node_address(node))
+        return format_address(host, port)
+
+    def learn_engines(self, node: Node, data: bytes, now: float) -> None:
+        """What its bootstrap server says: an engine for each data-parallel rank."""
+        try:
+            said = msgspec.json.decode(data, type=dict[str, _Engine])
+        except UNREADABLE as error:
+            raise WireError(f"its bootstrap server: {error}") from error
+        if not said or not all(rank.isdecimal() for rank in said):
+            raise WireError("its bootstrap server knows no engines")
+        engines = [(rank, engine.engine_id) for rank, engine in sorted(said.items())]
+        _keep(self._engines, node_address(node), engines)
+        _keep(self._asked_at, node_address(node), now)
+
+    def of(self, node: Node, leg: Leg, outer_id: str) -> Manner:
+        """How to ask for this leg; engines that are needed are known."""
+        if not leg.hold:
+            return Manner(to_params(leg.ticket) if leg.ticket else None)
+        if node.registration.bootstrap_port is not None:
+            return self._mooncake(node, outer_id)
+        known = self._pushing.get(node_address(node))
+        return Manner(PULL, _pushed(known, outer_id) if known else None)
+
+    def answered(self, node: Node, manner: Manner, ticket: KvTicket) -> bool:
+        """What a prefill leg's answer shows; False: decode was sent elsewhere before."""
+        said = ticket.verbatim or {}
+        where = {key: said[key] for key in COORDINATES if said.get(key) is not None}
+        address = node_address(node)
+        self._pushing.pop(address, None)
+        if said.get("transfer_mode") == PUSH:
+            _keep(self._pushing, address, where)
+        sent = (manner.ticket.verbatim or {}) if manner.ticket else where
+        return all(sent.get(key) == value for key, value in where.items())
+
+    def doubt(self, node: Node) -> None:
+        """A call has not come to its end: another process may be there, or none."""
+        self._pushing.pop(node_address(node), None)
+        self._asked_at.pop(node_address(node), None)
+
+    def doubt_engine(self, engine_id: str | None) -> None:
+        """Somebody could not fetch from it."""
+        for address, where in list(self._pushing.items()):
+            if where.get("remote_engine_id") == engine_id:
+                del self._pushing[address]
+        for address, engines in self._engines.items():
+            if any(one == engine_id for _, one in engines):
+                self._asked_at.pop(address, None)
+
+    def ask_anew(self, node: Node) -> None:
+        """It has neither endpoint, or so it says: it may have been started anew."""
+        self._textual.pop(node_address(node), None)
+
+    def _mooncake(self, node: Node, outer_id: str) -> Manner:
+        address = node_address(node)
+        engines = self._engines[address]
+        self._turn += 1
+        rank, engine_id = engines[self._turn % len(engines)]
+        host, _ = parse_address(address)
+        port = node.registration.bootstrap_port or 0
+        name = f"xfer-{outer_id}"
+        decode: dict[str, Any] = {
+            "do_remote_decode": False,
+            "do_remote_prefill": True,
+            "remote_bootstrap_addr": f"http://{format_address(host, port)}",
+            "remote_engine_id": engine_id,
+            "transfer_id": name,
+        }
+        ticket = KvTicket(name, engine_id, host, port, None, verbatim=decode)
+        return Manner({**HOLD, "transfer_id": name}, ticket, ((RANK, rank),))
+
+
+def _pushed(where: Params, outer_id: str) -> KvTicket:
+    decode = {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        **where,
+        "remote_request_id": outer_id,
+    }
+    engine_id, host = str(where["remote_engine_id"]), str(where["remote_host"])
+    return KvTicket(outer_id, engine_id, host, 0, None, verbatim=decode)
+
+
+def _keep(entries: dict[str, Value], address: str, value: Value) -> None:
+    """The latest last: who was not met for longest is forgotten."""
+    entries.pop(address, None)
+    entries[address] = value
+    while len(entries) > MOST_KNOWN:
+        del entries[next(iter(entries))]

@@ -1,0 +1,281 @@
+"""Nodes that speak vLLM's HTTP contract, and refuse what is not exactly in it.
+
+Written after the wire that vLLM 0.33 documents; no vLLM has a part in it. KV is not moved:
+`Network` knows which prompts' KV was offered under which name, and decode runs only those.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from quart import Quart, Response, request
+
+from discovery.registration import Registration, Role
+from tests.fakes.serving import serving
+from tests.fakes.vllm_answer import Answer
+
+SIX_KEYS = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+SAMPLING = {
+    *("temperature", "top_p", "top_k", "min_p", "seed", "min_tokens", "max_tokens"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "stop_token_ids"),
+    *("ignore_eos", "logit_bias", "allowed_token_ids", "logprobs", "prompt_logprobs"),
+    "structured_outputs",
+}
+SHARED = {"stream", "cache_salt", "priority", "kv_transfer_params"}
+GENERATE_FIELDS = {"token_ids", "sampling_params", "request_id", *SHARED}
+COMPLETION_FIELDS = {
+    *("prompt", "model", "return_token_ids", "return_tokens_as_token_ids"),
+    *("add_special_tokens", "skip_special_tokens"),
+    *SAMPLING,
+    *SHARED,
+}
+PATIENCE_S = 10.0
+SUFFIX = "-0-1a2b3c4d"
+HOST = "10.9.9.9"
+
+
+class Connector(StrEnum):
+    """How it hands KV over."""
+
+    PULL = "pull"
+    PUSH = "push"
+    MOONCAKE = "mooncake"
+
+
+class Refused(Exception):
+    """What is not in the contract."""
+
+
+@dataclass
+class Network:
+    """Whose KV was offered, by engine and name."""
+
+    offered: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def offer(self, engine: str, name: str, tokens: tuple[int, ...]) -> None:
+        async with self.news:
+            self.offered[engine, name] = tokens
+            self.news.notify_all()
+
+    async def fetch(self, engine: str, name: str) -> tuple[int, ...]:
+        async with self.news:
+            await self.news.wait_for(lambda: (engine, name) in self.offered)
+            return self.offered.pop((engine, name))
+
+
+@dataclass
+class Asked:
+    """One call as it came."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: dict[str, Any]
+
+    @property
+    def params(self) -> Any:  # noqa: ANN401  JSON
+        return self.body.get("kv_transfer_params")
+
+    @property
+    def name(self) -> str:
+        return self.headers["x-request-id"]
+
+
+@dataclass
+class VllmNode:
+    """`go` is waited for before a prompt is run; `engine` is another one after a restart."""
+
+    role: Role
+    network: Network
+    connector: Connector = Connector.PULL
+    token_endpoint: bool = True
+    engine: str = "engine-1"
+    address: str = ""
+    bootstrap_port: int | None = None
+    fails: int = 0
+    cached: int = 0
+    calls: list[Asked] = field(default_factory=list)
+    queries: int = 0
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.go.set()
+
+    @property
+    def registration(self) -> Registration:
+        return Registration(self.role, self.address, "", bootstrap_port=self.bootstrap_port)
+
+    async def answer(self, asked: Asked) -> Response:
+        self.calls.append(asked)
+        self.begun.set()
+        textual = asked.path == "/v1/completions"
+        try:
+            tokens, said = self._checked(asked, textual)
+        except Refused as error:
+            return _error(400, str(error))
+        if self.fails:
+            self.fails -= 1
+            return _error(500, "KV load failure")
+        await self.go.wait()
+        params = asked.params or {}
+        if params.get("do_remote_prefill"):
+            await self._fetch(asked, tokens)
+        handed = None
+        if params.get("do_remote_decode"):
+            handed = await self._hand_over(asked, tokens)
+        answer = Answer(self.cached, tokens, said, textual, handed)
+        if asked.body["stream"]:
+            response = Response(answer.frames(), content_type="text/event-stream")
+            response.timeout = None
+            return response
+        return _json(answer.whole())
+
+    def _checked(
+        self, asked: Asked, textual: bool
+    ) -> tuple[tuple[int, ...], Mapping[str, Any]]:
+        body = asked.body
+        sampling = body if textual else body["sampling_params"]
+        unknown = set(body) - (COMPLETION_FIELDS if textual else GENERATE_FIELDS)
+        if not textual:
+            unknown |= set(sampling) - SAMPLING
+        if unknown:
+            raise Refused(f"unknown fields {sorted(unknown)}")
+        if textual and not (body["return_token_ids"] and body["return_tokens_as_token_ids"]):
+            raise Refused("nothing but text is wanted")
+        if not -(2**63) <= sampling["seed"] < 2**63:
+            raise Refused("seed")
+        if textual and body["stream"] and "prompt_logprobs" in body:
+            raise Refused("prompt_logprobs are not available when stream=True")
+        if (asked.params or {}).get("do_remote_decode"):
+            if body["stream"] or sampling["max_tokens"] != 1 or sampling["min_tokens"] > 1:
+                raise Refused("a prefill leg is one token, and not streamed")
+            self._check_hold(asked.params)
+        return tuple(body["prompt" if textual else "token_ids"]), sampling
+
+    def _check_hold(self, params: dict[str, Any]) -> None:
+        if self.connector is not Connector.MOONCAKE:
+            if params != SIX_KEYS:
+                raise Refused(f"not the six keys: {params}")
+        elif set(params) != {"do_remote_decode", "do_remote_prefill", "transfer_id"}:
+            raise Refused(f"not Mooncake's keys: {params}")
+
+    async def _hand_over(self, asked: Asked, tokens: tuple[int, ...]) -> dict[str, Any] | None:
+        if self.connector is Connector.MOONCAKE:
+            if asked.headers["x-data-parallel-rank"] != "0":
+                raise AssertionError("no such rank")
+            await self.network.offer(self.engine, asked.params["transfer_id"], tokens)
+            return None
+        inner = f"cmpl-{asked.name}{SUFFIX}"
+        push = self.connector is Connector.PUSH
+        await self.network.offer(self.engine, asked.name if push else inner, tokens)
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [[17, 18]],
+            "remote_engine_id": self.engine,
+            "remote_request_id": inner,
+            "remote_host": HOST,
+            "remote_port": 5600,
+            "tp_size": 1,
+            "dcp_size": 1,
+            "pp_size": 1,
+            "remote_num_tokens": len(tokens),
+            "remote_blocks_expiry_time": None,
+            "remote_registration_generation": 1,
+            "transfer_mode": self.connector.value,
+            "remote_prefill_cached_tokens": self.cached,
+        }
+
+    async def _fetch(self, asked: Asked, tokens: tuple[int, ...]) -> None:
+        """What is missing in the parameters is an error here, and 500 over there."""
+        params = asked.params
+        name = params.get("transfer_id") or params["remote_request_id"]
+        if self.connector is Connector.PUSH:
+            name = asked.name  # both legs have the same
+        if self.connector is Connector.MOONCAKE:
+            assert set(params) == {
+                *("do_remote_decode", "do_remote_prefill", "transfer_id"),
+                *("remote_bootstrap_addr", "remote_engine_id"),
+            }
+        else:
+            assert (params["remote_host"], params["remote_port"]) == (HOST, 5600)
+            assert params["tp_size"] == params["pp_size"] == 1
+        if self.connector is Connector.PULL:
+            assert params["remote_block_ids"] == [[17, 18]]
+            assert "pdserve" not in params
+        async with asyncio.timeout(PATIENCE_S):
+            assert await self.network.fetch(params["remote_engine_id"], name) == tokens
+
+
+def vllm_app(node: VllmNode) -> Quart:
+    app = Quart("vllm")
+
+    @app.post("/v1/completions")
+    async def completions() -> Response:
+        return await node.answer(await _asked())
+
+    if node.token_endpoint:
+
+        @app.post("/inference/v1/generate")
+        async def generate() -> Response:
+            return await node.answer(await _asked())
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return _json({"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]})
+
+    @app.get("/health")
+    async def health() -> Response:
+        return Response(b"")
+
+    return app
+
+
+def bootstrap_app(node: VllmNode) -> Quart:
+    app = Quart("mooncake")
+
+    @app.get("/query")
+    async def query() -> Response:
+        node.queries += 1
+        workers = {"0": {"0": "tcp://10.9.9.9:1"}}
+        return _json({"0": {"engine_id": node.engine, "worker_addr": workers}})
+
+    return app
+
+
+@asynccontextmanager
+async def vllm_nodes(*nodes: VllmNode) -> AsyncGenerator[None]:
+    async with AsyncExitStack() as stack:
+        for node in nodes:
+            node.address = await stack.enter_async_context(serving(vllm_app(node)))
+            if node.role is Role.PREFILL and node.connector is Connector.MOONCAKE:
+                bootstrap = await stack.enter_async_context(serving(bootstrap_app(node)))
+                node.bootstrap_port = int(bootstrap.rpartition(":")[2])
+        yield
+
+
+async def _asked() -> Asked:
+    body: Any = await request.get_data(as_text=False)
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    return Asked(request.path, headers, msgspec.json.decode(body))
+
+
+def _json(body: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, mimetype="application/json")
+
+
+def _error(status: int, message: str) -> Response:
+    said = {"message": message, "type": "BadRequestError", "param": None, "code": status}
+    return _json({"error": said}, status)
