@@ -172,10 +172,12 @@ async def test_ours_and_vllms_are_never_paired_and_told_why() -> None:
 async def test_nodes_of_no_name_are_not_paired_across_makes_either() -> None:
     async with http_cluster(Cluster(0, 0)) as proxy:
         now = time.monotonic()
-        proxy.registry.apply(Registration(P, "p:1", "p:2", "p0"), now=now)
+        like = proxy.registry.apply(Registration(P, "p:9", "p:8"), now=now)
         theirs = proxy.registry.apply(Registration(D, "d:1", "d:2"), now=now)
         assert theirs is not None
-        assert not proxy.registry.partners(theirs, now=now)
+        assert proxy.registry.partners(theirs, now=now) == (like,)
+        proxy.registry.apply(Registration(P, "p:1", "p:2", "p0"), now=now)
+        assert proxy.registry.partners(theirs, now=now) == (like,)
 
 
 async def test_one_added_by_hand_may_have_a_bootstrap_server() -> None:
