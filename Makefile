@@ -21,7 +21,7 @@ check: $(INSTALLED)  ## linters, types, layers, and the fast tests
 	$(BIN)/pytest $(TESTS)
 
 test: check  ## check, then whole clusters: in one process, and of real processes
-	$(BIN)/pytest tests/integration tests/e2e
+	$(BIN)/pytest tests/kernels tests/integration tests/e2e
 
 soak: $(INSTALLED)  ## a thousand requests in five minutes, while nodes and links are hurt
 	$(BIN)/python -m tests.soak $(ARGS)
@@ -45,5 +45,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --upgrade pip
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable . --group dev
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps nixl nixl-cu12
-	$(BIN)/python -m engine.kernels.build
+	$(BIN)/python -m engine.kernels.cpu.build
 	touch $@

@@ -10,7 +10,7 @@ from engine.attention.kv_memory import KvMemory
 from engine.errors import NoKernels, UnusableCheckpoint, UnusableTier
 from engine.free_memory import free_memory_bytes
 from engine.grammars.compiling import load_grammars
-from engine.kernels.native import Kernels, open_kernels
+from engine.kernels.cpu.native import Kernels, open_kernels
 from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.choosing import kv_variant, load_model, read_config
 from engine.models.model import Shape

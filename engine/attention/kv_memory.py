@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.api import KvRegion
-from engine.kernels.native import Kernels
+from engine.kernels.cpu.native import Kernels
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
-from engine.attention.style import AttentionStyle
-from engine.kernels.attention import PagedAttention
+from engine.kernels.cpu.attention import PagedAttention
+from engine.kernels.style import AttentionStyle
 
 QUERIES_AT_ONCE = 64
 SHORT = 512

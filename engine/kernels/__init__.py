@@ -1,1 +1,1 @@
-"""Kernels in C++ for the CPU: compiled where there is a compiler, and otherwise not needed."""
+"""What is faster than plain torch: C++ for CPUs, Triton for GPUs; each has a twin in torch."""

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from engine.attention.kv_memory import KvShape
 from engine.attention.paged import AttentionBatch
-from engine.attention.style import AttentionStyle
 from engine.errors import UnusableCheckpoint
+from engine.kernels.style import AttentionStyle
 from engine.models.checkpoint import Checkpoint
 from engine.models.rope_config import TRAINED
 

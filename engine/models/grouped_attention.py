@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.attention.paged import AttentionBatch
-from engine.attention.style import AttentionStyle
+from engine.kernels.style import AttentionStyle
 from engine.models.linear import Linear
 from engine.models.norm import Norm
 from engine.models.rope import Rotations, rotate

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.paged import AttentionBatch
-from engine.attention.style import AttentionStyle
+from engine.kernels.style import AttentionStyle
 from engine.models.linear import Linear
 from engine.models.norm import Norm
 from engine.models.rope import Rotations, rotate

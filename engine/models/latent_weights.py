@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from engine.attention.style import AttentionStyle
+from engine.kernels.style import AttentionStyle
 from engine.models.config import ModelConfig
 from engine.models.expert_config import Latent
 from engine.models.latent_attention import LatentAttention, LatentQuery

@@ -6,7 +6,7 @@ itself. So on a CPU that has bfloat16 instructions the weights are packed once, 
 loaded; what comes out is the same.
 
 Up to FEW rows a product is bounded by reading its weight, and there our own kernel is faster
-(engine/kernels/native/products.cpp): it reads oneDNN's layout, so nothing is held twice.
+(engine/kernels/cpu/native/products.cpp): it reads oneDNN's layout, so nothing is held twice.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
-from engine.kernels.few_rows import FewRows
-from engine.kernels.native import Kernels
+from engine.kernels.cpu.few_rows import FewRows
+from engine.kernels.cpu.native import Kernels
 
 FEW = 32
 

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from engine.kernels.native import GATES
+from engine.kernels.cpu.native import GATES
 from engine.models import mxfp4
 from engine.models.config import ModelConfig
 from engine.models.decoder import Mlp

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
-from engine.kernels.native import Kernels
+from engine.kernels.cpu.native import Kernels
 
 
 @dataclass(frozen=True, slots=True, eq=False)

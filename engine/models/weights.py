@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from engine.attention.style import AttentionStyle
-from engine.kernels.native import Kernels
+from engine.kernels.cpu.native import Kernels
+from engine.kernels.style import AttentionStyle
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
 from engine.models.decoder import Attention, Decoder, Layer

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.kernels import build
-from engine.kernels.native import Kernels
+from engine.kernels.cpu import build
+from engine.kernels.cpu.native import Kernels
 
 PORTABLE = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fopenmp")
 

@@ -8,9 +8,9 @@ import torch
 
 from deploy.config import DEMO_MODEL
 from engine.errors import NoKernels, UnusableCheckpoint
-from engine.kernels.build import library
-from engine.kernels.int8 import quantize
-from engine.kernels.native import Kernels
+from engine.kernels.cpu.build import library
+from engine.kernels.cpu.int8 import quantize
+from engine.kernels.cpu.native import Kernels
 from engine.models.linear import linear
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits

@@ -6,7 +6,7 @@ import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory, KvShape
-from engine.kernels.native import GATES, Kernels
+from engine.kernels.cpu.native import GATES, Kernels
 from engine.models.mlp import ACTIVATIONS
 from engine.models.norm import Norm
 from engine.models.rope import rotate

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import AttentionBatch, Span
-from engine.attention.style import AttentionStyle
+from engine.kernels.style import AttentionStyle
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 4, 2, 8, 5
 SINKS = torch.tensor([2.0, -1.0, 0.5, 5.0])

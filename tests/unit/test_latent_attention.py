@@ -6,7 +6,7 @@ from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import AttentionBatch, Span
-from engine.attention.style import AttentionStyle
+from engine.kernels.style import AttentionStyle
 from engine.models.latent_attention import LatentAttention, LatentQuery
 from engine.models.linear import PlainLinear
 from engine.models.norm import Norm

@@ -1,4 +1,4 @@
-"""Compiles the CPU kernels, once for a machine; `python -m engine.kernels.build` at install.
+"""Compiles the CPU kernels, once for a machine: `python -m engine.kernels.cpu.build`.
 
 They know pointers and sizes, and neither Python nor torch, so a compiler is all it takes. The
 library lies under the environment's own prefix, or where that cannot be written, in the user's

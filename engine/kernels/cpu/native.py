@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from engine.errors import NoKernels
-from engine.kernels.attention import FORMATS, PagedAttention
-from engine.kernels.build import library
-from engine.kernels.few_rows import FewRows, packed_as_we_read
-from engine.kernels.int8 import Quantizer
+from engine.kernels.cpu.attention import FORMATS, PagedAttention
+from engine.kernels.cpu.build import library
+from engine.kernels.cpu.few_rows import FewRows, packed_as_we_read
+from engine.kernels.cpu.int8 import Quantizer
 
 log = logging.getLogger(__name__)
 Numbers: TypeAlias = "array[int]"  # of type "q"

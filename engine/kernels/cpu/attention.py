@@ -5,7 +5,7 @@ from ctypes import CDLL, Structure, byref, c_float, c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from engine.attention.style import AttentionStyle
+from engine.kernels.style import AttentionStyle
 
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
