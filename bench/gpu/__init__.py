@@ -1,0 +1,1 @@
+"""Our kernels and steps on one GPU, beside their floors and beside torch's own."""

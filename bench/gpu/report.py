@@ -1,0 +1,116 @@
+"""What was measured, as a table to read and as JSON to keep."""
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.gpu.ceilings import Ceilings
+from bench.gpu.measuring import Measured
+
+US, GIGA, TERA = 1e6, 1e9, 1e12
+FORMAT = 1
+COLUMNS = {"us": 10, "floor": 10, "share": 7, "host us": 9, "error": 9}
+
+
+def facts(device: torch.device, ceilings: Ceilings) -> dict[str, Any]:
+    """Where, when and with what: whoever reads the numbers has to know."""
+    return {
+        "format": FORMAT,
+        "command": " ".join(["python", "-m", "bench.gpu", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": _name(device),
+        "driver": _driver() if device.type == "cuda" else None,
+        "memory_bytes": _memory(device),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": _triton(),
+        "commit": _commit(),
+        "ceilings": asdict(ceilings),
+    }
+
+
+def write(file: Path, said: dict[str, Any], measured: Sequence[Measured]) -> None:
+    """All of it, anew each time: a run that is cut off keeps what it had."""
+    rows = [asdict(one) | {"share": one.share} for one in measured]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(said | {"rows": rows}, indent=1) + "\n")
+
+
+def heading(said: dict[str, Any], ceilings: Ceilings) -> str:
+    """The device and what it does at most."""
+    float8 = f", float8 {ceilings.float8 / TERA:.0f}" if ceilings.float8 else ""
+    titles = "".join(f"{name:>{width}}" for name, width in COLUMNS.items())
+    return (
+        f"{said['device']}, driver {said['driver']}, torch {said['torch']}, "
+        f"triton {said['triton']}\n"
+        f"copies {ceilings.bandwidth / GIGA:.0f} GB/s, multiplies bfloat16 at "
+        f"{ceilings.bfloat16 / TERA:.1f} TFLOP/s{float8}\n"
+        f"{'shape':14}{'row':62}{titles}  rivals"
+    )
+
+
+def line(one: Measured) -> str:
+    """One row."""
+    title = f"{one.shape:14}{f'{one.name}: {one.setting}':62}"
+    if one.failed is not None:
+        return f"{title} failed: {one.failed}"
+    return title + "".join(_cells(one)) + "  " + ", ".join(_rivals(one))
+
+
+def _cells(one: Measured) -> Iterator[str]:
+    share = "" if one.share is None else f"{one.share:.0%}"
+    error = "" if one.error is None else f"{one.error:.1e}"
+    cells = _us(one.seconds), _us(one.floor_s), share, _us(one.host_s), error
+    yield from map(str.rjust, cells, COLUMNS.values())
+
+
+def _rivals(one: Measured) -> Iterator[str]:
+    for name, took in one.rivals.items():
+        yield f"{name} {_us(took)}" if isinstance(took, float) else f"{name} failed ({took})"
+
+
+def _us(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * US:.1f}"
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+def _memory(device: torch.device) -> int | None:
+    if device.type != "cuda":
+        return None
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def _driver() -> str | None:
+    return _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+
+
+def _commit() -> str | None:
+    return _said("git", "rev-parse", "--short", "HEAD")
+
+
+def _said(*command: str) -> str | None:
+    """The first line that a command says, if it is to be had."""
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return run.stdout.splitlines()[0].strip() if run.stdout else None
+
+
+def _triton() -> str | None:
+    try:
+        import triton  # absent where there is only a CPU
+    except ImportError:
+        return None
+    return str(triton.__version__)

@@ -1,0 +1,1 @@
+"""What is measured: each module here has `rows(shape)`, and is found by being here."""

@@ -1,0 +1,43 @@
+"""The dense products of a layer and of the head, which cuBLAS does for us."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from bench.gpu.row import Prepared, Row
+from bench.gpu.shapes import Shape
+from engine.kernels.floor import Floor
+
+
+def rows(shape: Shape) -> Iterator[Row]:
+    """Each product with one row for each sequence of a step, and for a whole prompt."""
+    if shape.quantization is not None:
+        return
+    for name, outputs, inputs in _products(shape):
+        for tokens in (*shape.batches, shape.prefill):
+            if name == "head" and tokens == shape.prefill:
+                continue  # of a prompt, one row goes through the head
+            make = partial(_make, tokens, outputs, inputs, shape.dtype)
+            yield Row("product", f"{name} {outputs} x {inputs}, {tokens} rows", make)
+
+
+def _products(shape: Shape) -> Iterator[tuple[str, int, int]]:
+    hidden, queries = shape.hidden_size, shape.num_attention_heads * shape.head_dim
+    yield "qkv", queries + 2 * shape.num_key_value_heads * shape.head_dim, hidden
+    yield "output", hidden, queries
+    if not shape.num_experts:
+        yield "gate and up", 2 * shape.intermediate_size, hidden
+        yield "down", hidden, shape.intermediate_size
+    yield "head", shape.vocab_size, hidden
+
+
+def _make(
+    tokens: int, outputs: int, inputs: int, dtype: torch.dtype, device: torch.device
+) -> Prepared:
+    rows_in = torch.randn(tokens, inputs, dtype=dtype, device=device)
+    weight = torch.randn(outputs, inputs, dtype=dtype, device=device)
+    result = torch.empty(tokens, outputs, dtype=dtype, device=device)
+    numbers = rows_in.numel() + weight.numel() + result.numel()
+    floor = Floor(numbers * dtype.itemsize, 2 * tokens * outputs * inputs)
+    return Prepared(partial(torch.mm, rows_in, weight.T, out=result), floor)

@@ -1,0 +1,124 @@
+"""What the bench of a GPU makes of its rows, with rows that are made up."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from bench.gpu import report
+from bench.gpu.__main__ import NO_DEVICE, main
+from bench.gpu.ceilings import Ceilings
+from bench.gpu.measuring import Measured, Meter, difference, find_rows
+from bench.gpu.row import Prepared, Row
+from bench.gpu.shapes import LLAMA, SHAPES, TINY
+from engine.kernels.floor import Floor
+
+CEILINGS = Ceilings(bandwidth=1e9, bfloat16=1e12, float8=2e12)
+CPU = torch.device("cpu")
+
+
+class Stepping:
+    """A timer to which everything takes two seconds."""
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        run()
+        return 2.0
+
+    def host_seconds(self, run: Callable[[], object]) -> float:
+        return 0.5
+
+
+def _meter() -> Meter:
+    return Meter(CPU, Stepping(), CEILINGS)
+
+
+def _row(prepared: Prepared) -> Row:
+    return Row("kernel", "batch 1", lambda _device: prepared)
+
+
+def test_the_floor_is_the_longer_of_bytes_and_operations() -> None:
+    assert CEILINGS.seconds(Floor(10**9, 10)) == 1
+    assert CEILINGS.seconds(Floor(10, 3 * 10**12)) == 3
+    assert CEILINGS.seconds(Floor(10, 3 * 10**12, "float8")) == 1.5
+
+
+def test_without_float8_its_ceiling_is_that_of_bfloat16() -> None:
+    plain = Ceilings(1e9, 1e12)
+    assert plain.seconds(Floor(10, 10**12, "float8")) == 1
+
+
+def test_a_share_says_how_near_to_the_floor_it_is() -> None:
+    one = _meter().measure(TINY, _row(Prepared(lambda: None, Floor(10**9))))
+    assert (one.seconds, one.floor_s, one.share, one.host_s) == (2.0, 1.0, 0.5, 0.5)
+
+
+def test_a_row_that_fails_is_told_by_name_and_so_is_a_rival() -> None:
+    def broken() -> None:
+        raise RuntimeError("no such\ninstruction")
+
+    failed = _meter().measure(TINY, _row(Prepared(broken, Floor(1))))
+    assert failed.failed == "RuntimeError: no such instruction"
+    beside = Prepared(lambda: None, Floor(1), rivals={"torch": lambda: broken})
+    one = _meter().measure(TINY, _row(beside))
+    assert one.failed is None
+    assert one.rivals == {"torch": "RuntimeError: no such instruction"}
+    assert "kernel: batch 1" in report.line(failed)
+
+
+def test_a_wrong_result_is_seen_beside_its_twin() -> None:
+    ours = torch.tensor([3.0, 4.0])
+    assert difference(ours, [ours, None]) == 0
+    assert difference(ours * 1.1, ours) == pytest.approx(0.1)
+    assert math.isnan(difference(ours * math.nan, ours))
+
+
+def test_a_module_that_cannot_be_imported_leaves_the_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "made_up_rows"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "absent.py").write_text("import no_such_thing\n")
+    (folder / "there.py").write_text(
+        "from bench.gpu.row import Row\n"
+        "def rows(shape):\n"
+        "    yield Row('there', shape.name, None)\n"
+        "    yield Row('elsewhere', shape.name, None)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = ModuleType("made_up_rows")
+    package.__path__ = [str(folder)]
+    lost, *found = find_rows(TINY, ["there: "], package)
+    assert isinstance(lost, Measured)
+    assert lost.name == "absent"
+    assert "no_such_thing" in str(lost.failed)
+    assert [str(row) for row in found] == ["there: tiny"]
+
+
+def test_results_have_everything_that_a_reader_must_know(tmp_path: Path) -> None:
+    file, one = tmp_path / "new" / "results.json", Measured("tiny", "kernel", "batch 1", 2.0)
+    report.write(file, report.facts(CPU, CEILINGS), [one])
+    said = json.loads(file.read_text())
+    assert {"device", "driver", "torch", "triton", "command", "date", "commit"} <= said.keys()
+    assert said["ceilings"]["bandwidth"] == 1e9
+    assert said["rows"][0] | {"rivals": {}} == said["rows"][0]
+    assert said["rows"][0]["seconds"] == 2.0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+def test_without_a_device_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == NO_DEVICE
+    assert "no CUDA device" in capsys.readouterr().out
+
+
+def test_shapes_are_the_published_models() -> None:
+    weights = 2 * LLAMA.vocab_size * LLAMA.hidden_size + LLAMA.num_hidden_layers * (
+        LLAMA.hidden_size * (2 * 4096 + 2 * 1024) + 3 * LLAMA.hidden_size * 14336
+    )
+    assert round(weights / 1e9, 2) == 8.03
+    assert LLAMA.kv_bytes == 128 << 10
+    assert SHAPES["30b-a3b"].config["num_experts"] == 128
