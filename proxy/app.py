@@ -16,6 +16,7 @@ from api.errors import ApiError, body_of
 from api.routes import openai_routes
 from api.served import Models
 from proxy.admin.audit import audit_line
+from proxy.admin.departures import Departures
 from proxy.admin.guard import NOBODY, Guard, is_for_admins
 from proxy.admin.operating import Operator
 from proxy.admin.routes import AdminRoutes
@@ -65,7 +66,9 @@ def create_app(
     told.offer_timelines(lambda name, owner: _timeline(door.kept, name, owner))
     _tell_timelines(app, told, guard)
     orders = Orders(instances.session, instances.cluster_key)
-    operator = Operator(door.pipeline.registry, orders, instances.siblings, clock)
+    shared = door.pipeline.registry, instances.siblings
+    departures = Departures(*shared, clock)
+    operator = Operator(shared[0], orders, shared[1], departures, clock)
     app.register_blueprint(AdminRoutes(instances, operator, told.status).blueprint())
     app.register_blueprint(describing_routes(app))
     return app

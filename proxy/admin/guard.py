@@ -63,15 +63,21 @@ class Guard:
         return self._check_client(authorization).name
 
     @property
+    def names(self) -> frozenset[str]:
+        """Those by which keys of the settings are counted."""
+        return self._given.names
+
+    @property
     def _asks(self) -> bool:
         """Whether clients need a key."""
         return bool(self.api_keys) or self.listed is not None
 
     @property
     def _rings(self) -> Iterator[KeyRing]:
-        yield self._given
+        """Of a key that is in both, the name and the limits of the file count."""
         if self.listed is not None:
             yield self.listed
+        yield self._given
 
     def _admin(self, given: str | None) -> Caller | None:
         found = (ring.admin(given) for ring in self._rings if given)

@@ -77,6 +77,11 @@ class KeyRing:
         admins = [] if admin is None else [Key(Caller(ADMIN), _digest(admin), admin=True)]
         return cls.of([*keys, *admins])
 
+    @property
+    def names(self) -> frozenset[str]:
+        """What clients are counted by; nobody else may be called so."""
+        return frozenset(key.caller.name for key in self.clients.values())
+
     def client(self, given: str) -> Caller | None:
         """Whose key this is; None: nobody's."""
         return _find(self.clients, given)
@@ -86,10 +91,12 @@ class KeyRing:
         return _find(self.admins, given)
 
 
-def read_keys(data: bytes, *, is_json: bool, parts: int = 1) -> KeyRing:
+def read_keys(
+    data: bytes, *, is_json: bool, parts: int = 1, taken: frozenset[str] = frozenset()
+) -> KeyRing:
     """The file's; each of `parts` processes may let in its part of what a key may have.
 
-    Raises MalformedKeys, naming the field.
+    Nobody is called by a name that is `taken`. Raises MalformedKeys, naming the field.
     """
     try:
         plain = msgspec.json.decode(data) if is_json else tomllib.loads(data.decode())
@@ -99,6 +106,8 @@ def read_keys(data: bytes, *, is_json: bool, parts: int = 1) -> KeyRing:
     names = [entry.name for entry in entries]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise MalformedKeys(f"keys: there are two of the name {twice}")
+    if theirs := next((name for name in names if name in taken), None):
+        raise MalformedKeys(f"keys: {theirs} is the name of one that --api-key gives")
     return KeyRing.of(_key(entry, parts) for entry in entries)
 
 

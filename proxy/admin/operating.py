@@ -10,7 +10,8 @@ ApiError (api)
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from api.wire import UNREADABLE, explained
 from discovery.orders import Standing
 from discovery.registration import Role, State
 from discovery.registry import Node, Registry
+from proxy.admin.departures import Departures
 from proxy.nodes.instances import ROLES
 from proxy.nodes.orders import NotObeyed, Orders
 from proxy.workers.api import Siblings
@@ -70,6 +72,7 @@ class Operator:
     registry: Registry
     orders: Orders
     siblings: Siblings
+    departures: Departures
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -85,14 +88,14 @@ class Operator:
     async def drain(self, name: str, wish: Wish) -> dict[str, Any]:
         """No new work; what it has goes on to its end."""
         node = self.find(name)
-        if not wish.force:
-            self._must_not_be_last(node)
-        if node.ours:
-            standing = await self._tell(node, state=DRAINING)
-            return _answer(node, f"Draining {_address(node)}.", standing)
-        self._adopt(_address(node), b"")
-        await self.siblings.put(HELD, _address(node), b"")
-        return _answer(node, f"Draining {_address(node)}, at this proxy.", None, DRAINING)
+        said = f"Draining {_address(node)}"
+        async with self._leaving(node, force=wish.force):
+            if node.ours:
+                standing = await self._tell(node, state=DRAINING)
+                return _answer(node, f"{said}.", standing)
+            self._adopt(_address(node), b"")
+            await self.siblings.put(HELD, _address(node), b"")
+            return _answer(node, f"{said}, at this proxy.", None, DRAINING)
 
     async def undrain(self, name: str) -> dict[str, Any]:
         """New work as before."""
@@ -115,12 +118,28 @@ class Operator:
         node, role = self.find(name), _role(wish)
         if not node.ours:
             raise BadRequest("A node of vLLM has no role of its own: add it anew.", "instance")
-        if role is not node.role and not wish.force:
-            self._must_not_be_last(node)
-        standing = await self._tell(node, role=role)
+        stays = wish.force or role is node.role
+        async with self._leaving(node, force=stays):
+            standing = await self._tell(node, role=role)
         kind = role.name.lower()
         said = "will be" if standing.wanted else "is"
         return _answer(node, f"{_address(node)} {said} a {kind} node.", standing)
+
+    @asynccontextmanager
+    async def _leaving(self, node: Node, *, force: bool) -> AsyncGenerator[None]:
+        """While it is told to take no more work; raises Unwilling for the last one.
+
+        Nobody else may go meanwhile: looking and telling are one.
+        """
+        if force or node.role is Role.PREFILL:
+            yield
+            return
+        address = _address(node)
+        async with self.departures.alone(address) as others:
+            self._must_not_be_last(node, others)
+            yield
+            if node.ours:
+                await self.departures.left(address, node.node_id)
 
     async def _tell(
         self, node: Node, *, state: State | None = None, role: Role | None = None
@@ -143,14 +162,19 @@ class Operator:
         else:
             self.registry.hold(address)
 
-    def _must_not_be_last(self, node: Node) -> None:
+    def _must_not_be_last(self, node: Node, leaving: frozenset[str]) -> None:
         """Without a prefill node decode runs prompts; without a decode node nothing goes."""
-        others = self.registry.nodes(node.role, now=self.clock())
         model = node.registration.model
-        if node.role is Role.PREFILL or any(
-            one.node_id != node.node_id and one.registration.model == model for one in others
-        ):
+        others = [
+            one
+            for one in self.registry.nodes(node.role, now=self.clock())
+            if one.node_id != node.node_id and one.registration.model == model
+        ]
+        if any(_address(one) not in leaving for one in others):
             return
+        if others:
+            what = f"{_address(others[0])} is being asked to leave too, and there is no other"
+            raise Unwilling(f"{what} decode node: try again.", "instance")
         what = f"{_address(node)} is the last decode node that takes work"
         raise Unwilling(f'{what}: add another one first, or say {{"force": true}}.', "instance")
 

@@ -60,7 +60,8 @@ class Secrets:
         if len(data) > LARGEST_FILE:
             raise MalformedSecrets(f"{path}: {len(data)} bytes are too many")
         try:
-            ring = read_keys(data, is_json=path.endswith(JSON_SUFFIX), parts=parts)
+            kind, taken = path.endswith(JSON_SUFFIX), self.guard.names
+            ring = read_keys(data, is_json=kind, parts=parts, taken=taken)
         except MalformedKeys as error:
             raise MalformedSecrets(f"{path}: {error}") from error
         _warn_of_readers(path)

@@ -1,13 +1,14 @@
 """What models' text is made with, by digest: fetched once, from any node that names it.
 
-Where it cannot be had it is tried again, later and later; what is had and cannot be used is not
-tried again.
+Where it cannot be had, or not be loaded in time or for want of something else, it is tried
+again, later and later; what is had and says what cannot be used is not tried again.
 """
 
 import asyncio
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,6 +55,7 @@ class Texts:
     fetcher: Fetcher
     cache: ParcelCache | None = None
     generation_config: str = AUTO
+    read: "Callable[[str, bytes, str], Text]" = field(default_factory=lambda: read_text)
     changes: int = 0
     _texts: dict[str, Text] = field(default_factory=dict)
     _troubles: dict[str, Trouble] = field(default_factory=dict)
@@ -85,13 +87,13 @@ class Texts:
         """Fetch and load it; what becomes of it is told by `find` and `trouble`."""
         try:
             text = await self._load(digest, await self._fetch(digest, addresses))
-        except NotFetched as error:
+        except TextFilesError as error:
+            self._fail(digest, Trouble(str(error), None))
+        except (NotFetched, OSError) as error:  # a TimeoutError is an OSError
+            reason = str(error) or f"not loaded within {LOADING_S:.0f} s"
             before = self._troubles.get(digest)
             pause_s = min(2 * before.pause_s, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
-            self._fail(digest, Trouble(str(error), now + pause_s, pause_s))
-        except (TextFilesError, OSError, TimeoutError) as error:
-            reason = str(error) or f"not loaded within {LOADING_S:.0f} s"
-            self._fail(digest, Trouble(reason, None))
+            self._fail(digest, Trouble(reason, now + pause_s, pause_s))
         else:
             self._troubles.pop(digest, None)
             self._texts[digest] = text
@@ -123,24 +125,40 @@ class Texts:
     async def _load(self, digest: str, data: bytes) -> Text:
         """In a thread: it takes seconds where a vocabulary is large."""
         async with asyncio.timeout(LOADING_S):
-            return await asyncio.to_thread(read_text, digest, data, self.generation_config)
+            return await asyncio.to_thread(self.read, digest, data, self.generation_config)
 
 
 def read_text(digest: str, data: bytes, generation_config: str) -> Text:
-    """Raises TextFilesError, and OSError where a file is not what its name says."""
+    """Raises TextFilesError where a file is not what its name says.
+
+    OSError where the system has too little of something.
+    """
     files = unpack(data, digest)
     if TOKENIZER not in files:
         raise BadParcel(f"it has no {TOKENIZER}")
     with tempfile.TemporaryDirectory(prefix="pdserve-text-") as name:
         folder = Path(name)
         write_files(files, folder)
-        codec = _codec_of(folder)
-        return Text(codec, load_defaults(generation_config, name), load_pooling(name))
+        with _explained("no tokenizer can be made of it", folder):
+            codec = load_text_codec(folder)
+        with _explained("its defaults cannot be used", folder):
+            defaults = load_defaults(generation_config, name)
+        return Text(codec, defaults, load_pooling(name))
 
 
-def _codec_of(folder: Path) -> TextCodec:
+@contextmanager
+def _explained(what: str, folder: Path) -> Iterator[None]:
+    """Raises BadParcel with the reason for all but what the system has too little of."""
     try:
-        return load_text_codec(folder)
+        yield
     except Exception as error:  # what reads a tokenizer.json raises nothing more special
+        if _of_the_system(error):
+            raise
         why = " ".join(str(error).replace(str(folder), "it").split())
-        raise BadParcel(f"no tokenizer can be made of it: {why}") from error
+        raise BadParcel(f"{what}: {why}") from error
+
+
+def _of_the_system(error: BaseException) -> bool:
+    """An OSError about what a file says has no number, nor has what it comes from."""
+    inner = error.__cause__ or error
+    return isinstance(inner, OSError) and inner.errno is not None

@@ -108,9 +108,9 @@ class Instances:
 
     async def add(self, instance: Instance) -> None:
         """Raises InstanceError if there is nobody of that kind, or it is known already."""
-        if instance.address in self._known or self.registry.at(instance.address):
-            raise InstanceError("Instance already exists.", "instance")
+        self._must_be_new(instance.address)
         registration = await self._ask(instance)
+        self._must_be_new(instance.address)  # it may have been added while it was asked
         if registration is None:
             raise InstanceError(NO_NODE.format(instance.address), "instance")
         if registration.type is not instance.role:
@@ -121,6 +121,10 @@ class Instances:
         self._known[instance.address] = instance
         self._apply(registration)
         await self.siblings.put(INSTANCE, instance.address, _encode(registration))
+
+    def _must_be_new(self, address: str) -> None:
+        if address in self._known or self.registry.at(address):
+            raise InstanceError("Instance already exists.", "instance")
 
     async def remove(self, instance: Instance) -> None:
         """Raises InstanceError for one that was not added by hand."""
@@ -155,14 +159,15 @@ class Instances:
             await asyncio.gather(*map(self._probe, tuple(self._known.values())))
 
     async def _probe(self, instance: Instance) -> None:
-        """How it is, and who it is now: it may be another one since."""
+        """How it is, and who it is now: it may be another one since, or of the other role.
+
+        One of ours says itself which it is.
+        """
         well = await self._is_well(instance)
         registration = await self._ask(instance) if well else None
         address = instance.address
-        if registration and registration.type is not instance.role:
-            registration = registration if self._turned(registration) else None
-        if address not in self._known:
-            return
+        if self._known.get(address) is not instance:
+            return  # it was removed, or added anew
         probe = self._probes.setdefault(address, Probe())
         was_up, up = probe.up, probe.heard(well=registration is not None)
         if was_up and not up and (gone := self.registry.remove(address)):
@@ -186,11 +191,6 @@ class Instances:
         node = self.registry.apply(registration, now=self.clock(), static=True)
         if node:
             log_joined(Joined(node, before, self.registry.misfit(node)))
-
-    def _turned(self, registration: Registration) -> bool:
-        """Whether this very node, which was known in another role, has changed it."""
-        node = self.registry.at(registration.http_address)
-        return node is not None and registration.node_id == node.registration.node_id
 
     def _announced(self, registration: Registration) -> bool:
         """Whether this very node is known under an address of its own."""

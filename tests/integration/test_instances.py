@@ -182,6 +182,33 @@ async def test_one_whose_engine_hangs_leaves_although_its_door_answers() -> None
         await registry.until(registry.all)
 
 
+async def test_of_two_who_add_one_node_at_once_one_is_told_that_it_exists() -> None:
+    async with http_cluster(Cluster(0, 1), announced=False) as proxy:
+        d0 = proxy.cluster.decodes[0].registration.http_address
+        said = await asyncio.gather(*(ask(proxy, "decode", d0) for _ in range(2)))
+        added = (200, f"Added {d0} to decode_instances.")
+        assert sorted(said) == [added, (400, "Instance already exists.")]
+
+
+async def test_one_that_was_started_anew_in_the_other_role_is_taken_in_that() -> None:
+    registry = WatchedRegistry(ttl_s=60)
+
+    def said(kind: str, name: str) -> bytes:
+        about = {"type": kind, "http_address": "h:1", "zmq_address": "h:2", "node_id": name}
+        return answer(200, about)
+
+    well = answer(200, {})
+    scripts = [[said("D", "first")]] + [[well], [said("P", "second")]] * 50
+    async with (
+        http_cluster(Cluster(0, 0), registry=registry) as proxy,
+        raw_server(*scripts) as raw,
+    ):
+        assert (await ask(proxy, "decode", raw.address))[0] == 200
+        await registry.until(lambda: registry.all()[0].role is Role.PREFILL)
+        assert [one.node_id for one in registry.all()] == ["second"]
+        assert (await ask(proxy, "prefill", raw.address, what="remove"))[0] == 200
+
+
 async def test_errors_are_openais_everywhere() -> None:
     async with http_cluster(Cluster(0, 0), guard=Guard(("key",))) as proxy:
         for path, code in (("/v1/models", 401), ("/status", 401), ("/health", 503)):

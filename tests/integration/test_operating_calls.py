@@ -1,10 +1,12 @@
 """The calls of operators: who may make them, and what is no call."""
 
+import asyncio
+
 import msgspec
 import pytest
 
 from discovery.orders import PATH, Order, to_order
-from discovery.registration import State, pack
+from discovery.registration import Role, State, pack
 from discovery.signature import sign
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_cluster import ADMIN, http_cluster
@@ -51,6 +53,17 @@ async def test_a_wish_that_cannot_be_read_is_400(data: bytes, param: str | None)
         async with proxy.session.post(url, data=data, headers=KEY) as refused:
             assert refused.status == 400
             assert (await refused.json())["error"]["param"] == param
+
+
+@pytest.mark.parametrize("what", ["drain", "role"])
+async def test_of_two_that_are_told_to_leave_at_once_one_stays(what: str) -> None:
+    async with http_cluster(Cluster(1, 2)) as proxy:
+        said = await asyncio.gather(
+            *(tell(proxy, name, what, role="prefill") for name in ("d0", "d1"))
+        )
+        assert sorted(code for code, _ in said) in ([200, 409], [202, 409])
+        stay = [(one.identity.role, one.identity.state) for one in proxy.http[1:]]
+        assert stay.count((Role.DECODE, State.READY)) == 1
 
 
 async def test_all_instances_and_each_of_them_are_shown() -> None:

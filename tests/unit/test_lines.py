@@ -1,10 +1,11 @@
 """Connections to nodes: what is read of them, when they are kept, and what ends them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, closing
 
 import pytest
+import uvloop
 
 from proxy.nodes.line import (
     LONGEST_HEAD,
@@ -104,6 +105,26 @@ async def test_who_hung_up_while_idle_is_asked_anew_and_who_began_to_answer_is_n
         with pytest.raises(HungUp):
             await call(lines, server)
         assert server.connections == 2
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_one_that_is_hung_up_at_this_moment_is_asked_anew(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """The transport knows it before the line is told: what is written then goes nowhere."""
+
+    async def ask_twice() -> None:
+        async with asking(WELL, WELL) as (lines, server):
+            first = await call(lines, server)
+            with closing(first):
+                await first.read()
+            first._transport.close()
+            assert not first.lost
+            assert await read(lines, server) == b"onetwo"
+            assert server.connections == 2
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(ask_twice())
 
 
 async def test_a_fresh_connection_that_is_cut_is_a_failure() -> None:

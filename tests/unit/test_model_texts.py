@@ -1,16 +1,17 @@
 """What a model's text is made with comes from its nodes: once, whole, or with a reason."""
 
 import asyncio
+import errno
 
 import pytest
 
 from api.errors import NoText, TooBusy
-from api.text_files import BadParcel, Parcel, TooLarge, pack
+from api.text_files import BadParcel, Parcel, TooLarge, pack, unpack
 from discovery.registration import Registration, Role
 from proxy.models.catalogue import Own
 from proxy.models.fetching import NotFetched
 from proxy.models.pools import OwnNames
-from proxy.models.texts import Text
+from proxy.models.texts import FIRST_PAUSE_S, Text, read_text
 from tests.fakes.catalogue import Rig
 from tests.fakes.text import byte_level, parcel_of_text
 
@@ -90,6 +91,42 @@ async def test_what_cannot_be_used_is_said_and_never_silent(bad: Parcel | Except
     with pytest.raises((NoText, TooBusy), match=r"cannot be used|larger than can be"):
         await rig.find("m", text=True)
     assert (await rig.find("m", text=False)).text.decode([1]) == ""
+
+
+@pytest.mark.parametrize(
+    "passing", [OSError(errno.EMFILE, "too many open files"), TimeoutError()]
+)
+async def test_what_could_not_be_loaded_for_a_moment_is_loaded_later(
+    passing: Exception,
+) -> None:
+    rig, parcel, troubles = Rig(), parcel_of_text(), [passing]
+
+    def read(digest: str, data: bytes, generation_config: str) -> Text:
+        if troubles:
+            raise troubles.pop()
+        return read_text(digest, data, generation_config)
+
+    rig.texts.read = read
+    rig.beat("a:1", parcel=parcel)
+    await rig.load()
+    with pytest.raises(TooBusy, match="on their way") as refusal:
+        await rig.find("m", text=True)
+    said = str(refusal.value)
+    assert "too many open files" in said or "not loaded within" in said
+    rig.now += FIRST_PAUSE_S + 0.01
+    await rig.load()
+    assert (await rig.find("m", text=True)).codec
+
+
+async def test_defaults_that_cannot_be_meant_are_not_tried_again() -> None:
+    files = unpack(parcel_of_text().data, parcel_of_text().digest)
+    rig = Rig()
+    rig.beat("a:1", parcel=pack({**files, "generation_config.json": b'{"top_p": "all"}'}))
+    await rig.load()
+    with pytest.raises(NoText, match="cannot be used: its defaults"):
+        await rig.find("m", text=True)
+    rig.now += 1000
+    assert not rig.catalogue.wanted()
 
 
 async def test_nodes_that_bring_no_tokenizer_are_named_with_the_way_out() -> None:

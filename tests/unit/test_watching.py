@@ -57,6 +57,24 @@ def test_a_changed_file_counts_at_once(path: Path) -> None:
     assert not opened(secrets.guard, "sk-1")
 
 
+def test_nobody_in_a_file_is_called_as_a_key_of_the_settings_is(path: Path) -> None:
+    config = ProxyConfig(api_key=("sk-a", "sk-b"), api_key_file=str(path))
+    replace(path, keys(**{"api-key-2": "sk-1"}))
+    with pytest.raises(MalformedSecrets, match="api-key-2 is the name of one that --api-key"):
+        Secrets.of(config)
+    replace(path, keys(**{"api-key-3": "sk-1"}))
+    assert opened(Secrets.of(config).guard, "sk-1")
+
+
+def test_a_key_of_the_settings_that_is_in_the_file_too_has_its_limits(path: Path) -> None:
+    replace(path, keys(one="sk-1") + "limits = { max_requests = 1 }\n")
+    guard = Secrets.of(ProxyConfig(api_key=("sk-1",), api_key_file=str(path))).guard
+    found = guard.check(V1, "Bearer sk-1", None)
+    assert found.name == "one"
+    assert found.limits
+    assert found.limits.max_requests == 1
+
+
 def test_so_does_one_of_the_same_time_and_size(path: Path) -> None:
     secrets, before = secrets_of(path), path.stat()
     replace(path, keys(one="sk-2"))
