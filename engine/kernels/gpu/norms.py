@@ -1,0 +1,135 @@
+"""RMS norms on a GPU, with the residual added on the way where there is one.
+
+All of a row is computed in float32 and rounded once, whatever the weight's dtype is: that is
+what a float32 weight in a model of half precision asks for (engine/models/norm.py).
+A norm is bound by memory: see `norm_floor`.
+"""
+
+import torch
+import torch.nn.functional as F  # noqa: N812  the name the field knows it by
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from engine.kernels.floor import Floor
+
+NUMBERS_AT_ONCE = 2048  # of a program: short rows, as heads are, go together
+NUMBERS_OF_A_WARP = 512
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / rms(x) * weight over the last dimension (Zhang and Sennrich 2019), in x's dtype.
+
+    `x` [tokens, size] or [tokens, heads, size], the last dimension contiguous, else of any
+    strides: heads of a fused product need no copy. `weight` [size] of any float dtype.
+    """
+    normed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rows, rows_at_once, width, warps = _launch(x)
+    if rows:
+        _norm[(triton.cdiv(rows, rows_at_once),)](
+            x, weight, normed, rows, _heads(x), *_strides(x), x.shape[-1], eps,
+            ROWS=rows_at_once, WIDTH=width, num_warps=warps,
+        )  # fmt: skip
+    return normed
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """`residual + scale * x`, and its rms_norm: (normed, residual), both as `residual` is.
+
+    `x` and `residual` [tokens, size] of one dtype, the last dimension contiguous. The sum is
+    rounded before it is normed: the next layer's residual is what this one's norm saw.
+    """
+    normed = torch.empty(residual.shape, dtype=residual.dtype, device=residual.device)
+    added = torch.empty_like(normed)
+    rows, rows_at_once, width, warps = _launch(residual)
+    if rows:
+        _add_norm[(triton.cdiv(rows, rows_at_once),)](
+            x, residual, weight, normed, added, rows, x.stride(0), residual.stride(0),
+            residual.shape[-1], eps, scale, ROWS=rows_at_once, WIDTH=width, num_warps=warps,
+        )  # fmt: skip
+    return normed, added
+
+
+def rms_norm_twin(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The same in plain torch, in float64 where `x` is."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return F.rms_norm(wide, (x.shape[-1],), weight.to(wide.dtype), eps).to(x.dtype)
+
+
+def add_rms_norm_twin(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """The same in plain torch."""
+    added = residual.add(x, alpha=scale)
+    return rms_norm_twin(added, weight, eps), added
+
+
+def norm_floor(rows: int, size: int, itemsize: int, *, residual: bool = False) -> Floor:
+    """A row is read and written once; with a residual that is read and written as well."""
+    moved = (4 if residual else 2) * rows * size * itemsize + size * itemsize
+    return Floor(bytes=moved, operations=(6 if residual else 4) * rows * size)
+
+
+def _launch(x: Tensor) -> tuple[int, int, int, int]:
+    """Rows in all, of one program, the power of two that holds a row, and warps."""
+    size = x.shape[-1]
+    rows = x.numel() // size if size else 0
+    width = triton.next_power_of_2(max(1, size))
+    at_once = max(1, NUMBERS_AT_ONCE // width)
+    at_once = min(at_once, triton.next_power_of_2(max(1, rows // 256)))  # fill the device first
+    warps = min(16, max(1, at_once * width // NUMBERS_OF_A_WARP))
+    return rows, at_once, width, warps
+
+
+def _heads(x: Tensor) -> int:
+    return x.shape[1] if x.dim() == 3 else 1
+
+
+def _strides(x: Tensor) -> tuple[int, int]:
+    return x.stride(0), x.stride(1) if x.dim() == 3 else 0
+
+
+@triton.jit
+def _normed(row, weight, column, size, eps):
+    """[ROWS, WIDTH] float32, zeros beyond `size`, to the same."""
+    mean = tl.sum(row * row, axis=1) / size
+    factor = 1.0 / tl.sqrt_rn(mean + eps)
+    scale = tl.load(weight + column, mask=column < size, other=0.0).to(tl.float32)
+    return row * factor[:, None] * scale[None, :]
+
+
+@triton.jit
+def _norm(
+    x, weight, normed, rows, heads, token_stride, head_stride, size, eps,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    inside = (row < rows)[:, None] & (column < size)[None, :]
+    start = row // heads * token_stride + row % heads * head_stride
+    read = tl.load(x + start[:, None] + column[None, :], mask=inside, other=0.0)
+    made = _normed(read.to(tl.float32), weight, column, size, eps)
+    place = normed + row[:, None] * size + column[None, :]
+    tl.store(place, made.to(normed.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _add_norm(
+    x, residual, weight, normed, added, rows, x_stride, residual_stride, size, eps, scale,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    inside = (row < rows)[:, None] & (column < size)[None, :]
+    fresh = tl.load(x + row[:, None] * x_stride + column[None, :], mask=inside, other=0.0)
+    before = tl.load(
+        residual + row[:, None] * residual_stride + column[None, :], mask=inside, other=0.0
+    )
+    both = before.to(tl.float32) + scale * fresh.to(tl.float32)
+    both = both.to(added.dtype.element_ty)
+    place = row[:, None] * size + column[None, :]
+    tl.store(added + place, both, mask=inside)
+    made = _normed(both.to(tl.float32), weight, column, size, eps)
+    tl.store(normed + place, made.to(normed.dtype.element_ty), mask=inside)

@@ -1,0 +1,105 @@
+"""Compiles kernels for Hopper where there is no GPU: what a wrapper launches is only compiled.
+
+The interpreter takes what a compiler refuses: shapes that are no constants, types that change
+in a loop. So each wrapper is called once more, in a process that does not interpret, with a
+launch that goes as far as ptxas. Nothing runs.
+
+    python -m tests.kernels.ahead engine.kernels.gpu.norms "rms_norm(torch.ones(3, 8), …)"
+"""
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ARCHITECTURE = 90
+REPORT = re.compile(r"Used (\d+) registers|(\d+) bytes spill stores")
+LONGEST_S = 300
+
+
+def compiled(module: str, *calls: str) -> dict[str, dict[str, int]]:
+    """For each kernel that `calls` launch, with the names of `module` and torch: `registers`,
+    `spilled` bytes and `shared` bytes, the most of all its launches. Raises where one does not
+    compile.
+    """
+    environment = dict(os.environ, TRITON_INTERPRET="0")
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.ahead", module, *calls],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+    )
+    if ran.returncode:
+        raise AssertionError(ran.stderr[-4000:])
+    found = dict[str, dict[str, int]]()
+    for line in ran.stdout.splitlines():
+        name, registers, spilled, shared = line.split()
+        most = found.setdefault(name, {"registers": 0, "spilled": 0, "shared": 0})
+        told = {"registers": int(registers), "spilled": int(spilled), "shared": int(shared)}
+        found[name] = {key: max(most[key], told[key]) for key in most}
+    return found
+
+
+class _Hopper:
+    """As much of a driver as a compiler asks for."""
+
+    def get_current_target(self) -> object:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", ARCHITECTURE, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> str:
+        return "cpu"
+
+
+def _main(module: str, *calls: str) -> None:
+    import torch
+    import triton
+    from triton.runtime.jit import JITFunction
+
+    triton.runtime.driver.set_active(_Hopper())
+    launch = JITFunction.run
+
+    def compile_only(kernel: JITFunction, *args: object, **kwargs: object) -> None:
+        made = launch(kernel, *args, **(kwargs | {"warmup": True}))
+        numbers = *_report(made.asm["ptx"]), made.metadata.shared
+        print(kernel.fn.__name__, *numbers)  # noqa: T201  it is what the parent reads
+
+    JITFunction.run = compile_only
+    names = {**vars(importlib.import_module(module)), "torch": torch}
+    for call in calls:
+        exec(call, dict(names))
+
+
+def _report(ptx: str) -> tuple[int, int]:
+    """Registers and spilled bytes, by ptxas."""
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    with tempfile.TemporaryDirectory() as place:
+        source = Path(place, "kernel.ptx")
+        source.write_text(ptx)
+        arguments = ["-v", f"--gpu-name=sm_{ARCHITECTURE}a", str(source), "-o", f"{place}/out"]
+        ran = subprocess.run(
+            [get_ptxas(ARCHITECTURE).path, *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    found = REPORT.findall(ran.stderr)
+    registers = max(int(one or 0) for one, _ in found)
+    return registers, max(int(other or 0) for _, other in found)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
