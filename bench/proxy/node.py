@@ -154,7 +154,8 @@ class Door(asyncio.Protocol):
 
     def finish(self) -> None:
         """The end of one answer."""
-        self.transport.write(LAST)
+        if not self.transport.is_closing():
+            self.transport.write(LAST)
 
     def _answer(self, head: bytes, body: bytes) -> None:
         if SCRIPT.encode() in head:
@@ -207,6 +208,8 @@ class Door(asyncio.Protocol):
             prefill.finish()
 
     def _whole(self, request_id: RequestId, tokens: tuple[int, ...], wanted: int) -> None:
+        if self.transport.is_closing():
+            return  # it has left before its first token
         stream = Stream(request_id, tokens, wanted)
         frames, _ = stream.more(1)
         self.say(encode_event(request_id, PromptEvent(0)), *frames)

@@ -1,10 +1,13 @@
 """What one request and one token cost is told from two lengths of answers."""
 
-import pytest
+import asyncio
 
-from bench.proxy.answers import Done
+import pytest
+import uvloop
+
+from bench.proxy.answers import HERE, Done, Script
 from bench.proxy.figures import Costs, Firsts, Work, verdict
-from bench.proxy.node import Stream
+from bench.proxy.node import Door, Stage, Stream
 from engine.request import FinishReason, RequestId
 
 
@@ -51,3 +54,55 @@ def test_a_scripted_stream_says_what_a_node_would() -> None:
     assert not more
     _, token = last.split(b"\n\n")[:2]
     assert list(decode_event(token)) == [TokenEvent((5,), FinishReason.LENGTH)]
+
+
+PATIENCE_S = 10.0
+WHOLE = b'{"sampling_params": {"max_tokens": 4}}'
+CALL = b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(WHOLE), WHOLE)
+
+
+class Told(Door):
+    """Says when its client has left."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self.lost.set_result(None)
+
+
+async def left_early() -> tuple[Stage, "asyncio.Task[None]", bytes]:
+    """A client leaves before its first token, while another is answered to its end."""
+    loop, stage = asyncio.get_running_loop(), Stage((5,), Script(step_s=0.001))
+    doors = list[Told]()
+
+    def open_door() -> Told:
+        doors.append(Told(stage))
+        return doors[-1]
+
+    async with await loop.create_server(open_door, HERE, 0) as server:
+        place = server.sockets[0].getsockname()
+        (_, leaves), (reader, stays) = [await asyncio.open_connection(*place) for _ in "12"]
+        running = loop.create_task(stage.run())
+        leaves.transport.abort()
+        await doors[0].lost
+        doors[0]._whole(RequestId("r"), (5,), 2)  # its time had been set before
+        stays.write(CALL)
+        said = await reader.readuntil(b"0\r\n\r\n")
+        stays.close()
+        await doors[1].lost
+    return stage, running, said
+
+
+def test_a_client_that_leaves_ends_only_its_own_stream() -> None:
+    async def leave() -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            stage, running, said = await left_early()
+        assert b"[DONE]" in said
+        assert not stage.streams
+        assert not running.done()
+        running.cancel()
+
+    uvloop.run(leave())
