@@ -10,7 +10,7 @@ from engine.attention.kv_memory import KvMemory
 from engine.errors import NoKernels, UnusableCheckpoint, UnusableTier
 from engine.free_memory import free_memory_bytes
 from engine.grammars.compiling import load_grammars
-from engine.kernels.cpu.native import Kernels, open_kernels
+from engine.kernels.cpu.native import CpuKernels, open_kernels
 from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.choosing import kv_variant, load_model, read_config
 from engine.models.model import Shape
@@ -111,7 +111,9 @@ def prepare_torch(threads: int | None) -> None:
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
 
 
-def _kernels(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Kernels | None:
+def _kernels(
+    config: EngineConfig, dtype: torch.dtype, device: torch.device
+) -> CpuKernels | None:
     """Raises NoKernels where what is demanded needs them."""
     kernels = open_kernels(config.cpu_kernels) if device.type == "cpu" else None
     if config.quantization is None:
@@ -125,7 +127,7 @@ def _kernels(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> 
     return kernels
 
 
-def _tell_of_quantization(kernels: Kernels | None) -> None:
+def _tell_of_quantization(kernels: CpuKernels | None) -> None:
     """What it cost, or that there was nothing to quantize."""
     if kernels is None or kernels.quantizer is None:
         return

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from engine.api import KvRegion
-from engine.kernels.cpu.native import Kernels
+from engine.kernels.contract import Kernels
+from engine.kernels.cpu.native import CpuKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,8 @@ class KvMemory:
     """The tensor, its views, and where a token or a block lies in them.
 
     `token_rows` is [blocks * layers * parts * heads * block_size, width], `block_rows` is
-    [blocks * layers * parts * heads, block_size * width]. `kernels` are for attention over
-    it; None: plain torch.
+    [blocks * layers * parts * heads, block_size * width]. Of `kernels` the
+    CPU's write to it and attend over it; without them plain torch does.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class KvMemory:
         device: torch.device,
         kernels: Kernels | None = None,
     ) -> None:
-        self.kernels = kernels if device.type == "cpu" else None
+        self.kernels = kernels if isinstance(kernels, CpuKernels) else None
         self.shape, self.block_size, self.num_blocks = shape, block_size, num_blocks
         self.rows_per_layer = shape.parts * shape.heads
         self.rows_per_block = shape.layers * self.rows_per_layer
@@ -105,12 +106,16 @@ class KvMemory:
         each = each.view(parts, *[1] * (blocks.dim() - 1), heads, 1)
         return (blocks * self.rows_per_block).unsqueeze(-2) + each
 
+    def token_rows_of(self, layer: int) -> Tensor:
+        """`token_rows` from those of this layer on, so that layer 0's places are its own."""
+        return self.token_rows[layer * self.rows_per_layer * self.block_size :]
+
     def write(self, layer: int, slots: Tensor, *parts: Tensor) -> None:
         """Store keys and values, or latents, [tokens, heads, width] of one layer at `slots`.
 
         `slots` [parts, tokens * heads] are rows of `token_rows` for layer 0's.
         """
-        ours = self.token_rows[layer * self.rows_per_layer * self.block_size :]
+        ours = self.token_rows_of(layer)
         for at, part in zip(slots, parts, strict=True):
             if self.kernels is not None:
                 self.kernels.write(ours, at, part)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
+from engine.attention.rotation import Rotation
 from engine.kernels.cpu.attention import PagedAttention
 from engine.kernels.style import AttentionStyle
 
@@ -106,7 +107,7 @@ class _Group:
 
 
 class AttentionBatch:
-    """What one forward pass needs to know of positions and blocks; built once per step."""
+    """A Batch (engine/attention/batch.py) on any device; built anew for each step."""
 
     def __init__(
         self, memory: KvMemory, singles: Sequence[Span], chunks: Sequence[Span]
@@ -122,8 +123,32 @@ class AttentionBatch:
             alike = [list(some) for _, some in groupby(singles, key=_size_class)]
             self._groups = [self._group(some) for some in [*alike, *([one] for one in chunks)]]
 
+    def turn_and_write(
+        self,
+        layer: int,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        rotation: Rotation | None,
+    ) -> Tensor:
+        """See Batch. The kernel turns in place."""
+        memory = self.memory
+        if memory.kernels is not None:
+            angles = None if rotation is None else rotation.angles
+            ours = memory.token_rows_of(layer)
+            memory.kernels.turn_and_write((queries, keys, values), angles, ours, self.slots)
+            return queries
+        if rotation is not None:
+            queries, keys = rotation.turn(queries), rotation.turn(keys)
+        memory.write(layer, self.slots, keys, values)
+        return queries
+
+    def write(self, layer: int, *parts: Tensor) -> None:
+        """See Batch."""
+        self.memory.write(layer, self.slots, *parts)
+
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
-        """[tokens, heads, width] against the layer's KV; [tokens, heads * value width]."""
+        """See Batch."""
         if self._compiled is not None:
             return self._compiled.attend(layer, style, queries)
         kv_heads, width = self.memory.shape.heads, self.memory.shape.width
@@ -175,7 +200,7 @@ class AttentionBatch:
         rows = self.memory.rows(self._row(blocks)[:, None]).squeeze(
             -1
         )  # [parts, tokens, heads]
-        return (rows * size + (self.positions % size)[:, None]).flatten(1)
+        return (rows * size + (self.positions % size)[:, None]).flatten(1).contiguous()
 
     def _row(self, numbers: Sequence[int]) -> Tensor:
         return long_row(numbers).to(self.memory.block_rows.device)

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engine.attention.batch import Batch
 from engine.attention.kv_memory import KvShape
-from engine.attention.paged import AttentionBatch
 from engine.errors import UnusableCheckpoint
 from engine.kernels.style import AttentionStyle
 from engine.models.checkpoint import Checkpoint
@@ -65,7 +65,7 @@ class AdaptedModel:
     whole: Any
     base: Any
 
-    def forward(self, tokens: Tensor, batch: AttentionBatch) -> Tensor:
+    def forward(self, tokens: Tensor, batch: Batch) -> Tensor:
         """[tokens] ids to [tokens, hidden], KV written on the way."""
         with attending(_Paged(batch)):
             outputs = self.base(
@@ -205,7 +205,7 @@ def _attend(
 class _Paged:
     """Attention of one batch, through its blocks."""
 
-    batch: AttentionBatch
+    batch: Batch
 
     def __call__(
         self,
@@ -219,7 +219,7 @@ class _Paged:
         _, heads, tokens, dim = query.shape
         stored, layer = self.batch.memory.block_rows.dtype, layer_of(module)
         keys, values = (one[0].transpose(0, 1).to(stored) for one in (key, value))
-        self.batch.memory.write(layer, self.batch.slots, keys, values)
+        self.batch.write(layer, keys, values)
         scale = dim**-0.5 if scaling is None else float(scaling)
         window, softcap = more.get("sliding_window"), more.get("softcap")
         style = AttentionStyle(scale, window, softcap, more.get("s_aux"))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import AttentionBatch, Span
 from engine.errors import UnusableCheckpoint
-from engine.kernels.cpu.native import Kernels
+from engine.kernels.contract import Kernels
 from engine.models.adapter import (
     ATTENTION,
     BROKEN,

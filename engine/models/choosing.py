@@ -5,7 +5,7 @@ import logging
 import torch
 
 from engine.errors import UnknownModel
-from engine.kernels.cpu.native import Kernels
+from engine.kernels.contract import Kernels
 from engine.models.adapter import AdaptedConfig, read_adapted_config
 from engine.models.adapting import load_adapted
 from engine.models.checkpoint import Checkpoint

@@ -12,18 +12,19 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
+from engine.attention.batch import Batch
 from engine.attention.kv_memory import KvShape
-from engine.attention.paged import AttentionBatch
+from engine.attention.rotation import Rotation
 from engine.models.config import ModelConfig
 from engine.models.linear import Linear
-from engine.models.norm import Norm, normed
+from engine.models.norm import Norm, add_normed, normed
 from engine.models.rope import Rotations
 
 
 class Attention(Protocol):
     """What tokens read from those before them. It knows its layer, and writes its KV."""
 
-    def __call__(self, normed: Tensor, rotations: Rotations, batch: AttentionBatch) -> Tensor:
+    def __call__(self, normed: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
         """[tokens, hidden] to [tokens, hidden]."""
 
 
@@ -49,13 +50,18 @@ class Layer:
     mlp_output_norm: Norm | None = None
     residual_scale: float = 1.0
 
-    def forward(self, hidden: Tensor, rotations: Rotations, batch: AttentionBatch) -> Tensor:
-        """[tokens, hidden] to [tokens, hidden]."""
-        read = self.attention(normed(self.attention_norm, hidden), rotations, batch)
-        read = normed(self.attention_output_norm, read)
-        hidden = hidden.add(read, alpha=self.residual_scale)
-        made = self.mlp(normed(self.mlp_norm, hidden))
-        return hidden.add(normed(self.mlp_output_norm, made), alpha=self.residual_scale)
+    def forward(
+        self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
+    ) -> tuple[Tensor, Tensor]:
+        """[tokens, hidden], and what the layer before made of it, to the same of this one.
+
+        What was made is added by whoever is next, who may do so on the way to a norm.
+        """
+        scale = self.residual_scale
+        inputs, hidden = add_normed(self.attention_norm, made, hidden, scale)
+        read = normed(self.attention_output_norm, self.attention(inputs, rotations, batch))
+        inputs, hidden = add_normed(self.mlp_norm, read, hidden, scale)
+        return hidden, normed(self.mlp_output_norm, self.mlp(inputs))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,15 +88,15 @@ class Decoder:
             return KvShape(config.num_layers, 1, width, parts=1, value_width=latent.rank)
         return KvShape(config.num_layers, config.num_kv_heads, config.head_dim)
 
-    def forward(self, tokens: Tensor, batch: AttentionBatch) -> Tensor:
+    def forward(self, tokens: Tensor, batch: Batch) -> Tensor:
         """[tokens] ids to [tokens, hidden], normalised and ready for `logits`."""
-        rotations = [_rotation(rope, batch.positions) for rope in self.ropes]
-        hidden = F.embedding(tokens, self.embedding)
+        rotations = [Rotation(rope, batch.positions) for rope in self.ropes]
+        hidden, made = F.embedding(tokens, self.embedding), None
         if self.embedding_scale is not None:
             hidden = hidden * self.embedding_scale
         for layer in self.layers:
-            hidden = layer.forward(hidden, rotations, batch)
-        return self.norm(hidden)
+            hidden, made = layer.forward(hidden, made, rotations, batch)
+        return add_normed(self.norm, made, hidden, self.config.residual_scale)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] to [rows, vocabulary], float32."""
@@ -98,9 +104,3 @@ class Decoder:
         logits = logits if scale == 1 else logits * scale
         cap = self.config.logits_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
-
-
-def _rotation(rope: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [tokens, 1, head_dim]."""
-    cos, sin = rope[positions].unsqueeze(2).unbind(1)
-    return cos, sin

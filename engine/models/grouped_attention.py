@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.attention.paged import AttentionBatch
+from engine.attention.batch import Batch
 from engine.kernels.style import AttentionStyle
 from engine.models.linear import Linear
 from engine.models.norm import Norm
-from engine.models.rope import Rotations, rotate
+from engine.models.rope import Rotations
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,31 +29,17 @@ class GroupedAttention:
     query_norm: Norm | None = None
     key_norm: Norm | None = None
 
-    def __call__(self, normed: Tensor, rotations: Rotations, batch: AttentionBatch) -> Tensor:
+    def __call__(self, normed: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
         """See Attention in engine/models/decoder.py."""
         heads, kv_heads = self.num_heads, self.num_kv_heads
         mixed = self.query_key_value(normed)
         mixed = mixed.view(len(normed), heads + 2 * kv_heads, -1)
-        turning, values = mixed.split((heads + kv_heads, kv_heads), dim=1)
-        if self.query_norm is None or self.key_norm is None:
-            turned = self._turn(turning, rotations, batch)
-            queries, keys = turned.split((heads, kv_heads), dim=1)
-        else:
-            queries, keys = turning.split((heads, kv_heads), dim=1)
-            queries = self._turn(_norm(self.query_norm, queries), rotations, batch)
-            keys = self._turn(_norm(self.key_norm, keys), rotations, batch)
-        batch.memory.write(self.index, batch.slots, keys, values)
+        queries, keys, values = mixed.split((heads, kv_heads, kv_heads), dim=1)
+        if self.query_norm is not None and self.key_norm is not None:
+            queries, keys = _norm(self.query_norm, queries), _norm(self.key_norm, keys)
+        rotation = None if self.rope is None else rotations[self.rope]
+        queries = batch.turn_and_write(self.index, queries, keys, values, rotation)
         return self.output(batch.attend(self.index, self.style, queries))
-
-    def _turn(self, heads: Tensor, rotations: Rotations, batch: AttentionBatch) -> Tensor:
-        """Its argument is gone afterwards: a kernel turns in place."""
-        kernels = batch.memory.kernels
-        if self.rope is None:
-            return heads
-        if kernels is None:
-            return rotate(heads, *rotations[self.rope])
-        kernels.turn(heads, *rotations[self.rope])
-        return heads
 
 
 def _norm(norm: Norm, heads: Tensor) -> Tensor:

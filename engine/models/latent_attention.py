@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.attention.paged import AttentionBatch
+from engine.attention.batch import Batch
 from engine.kernels.style import AttentionStyle
 from engine.models.linear import Linear
 from engine.models.norm import Norm
-from engine.models.rope import Rotations, rotate
+from engine.models.rope import Rotations
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +50,7 @@ class LatentAttention:
     style: AttentionStyle
     rope: int = 0
 
-    def __call__(self, normed: Tensor, rotations: Rotations, batch: AttentionBatch) -> Tensor:
+    def __call__(self, normed: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
         """See Attention in engine/models/decoder.py."""
         heads, plain_size, rank = self.keys.shape
         turned_size = batch.memory.shape.width - rank
@@ -62,9 +62,9 @@ class LatentAttention:
         plain, turning = queries.view(len(normed), heads, -1).split(
             (plain_size, turned_size), 2
         )
-        turned = rotate(torch.cat((turning, key.unsqueeze(1)), 1), *rotations[self.rope])
+        turned = rotations[self.rope].turn(torch.cat((turning, key.unsqueeze(1)), 1))
         row = torch.cat((self.latent_norm(latent), turned[:, -1]), 1).unsqueeze(1)
-        batch.memory.write(self.index, batch.slots, row)
+        batch.write(self.index, row)
         absorbed = torch.bmm(plain.transpose(0, 1), self.keys).transpose(0, 1)
         read = batch.attend(self.index, self.style, torch.cat((absorbed, turned[:, :-1]), 2))
         read = read.view(len(normed), heads, rank).transpose(0, 1)  # [heads, tokens, rank]

@@ -10,23 +10,17 @@ Up to FEW rows a product is bounded by reading its weight, and there our own ker
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
+from engine.kernels.contract import Kernels
+from engine.kernels.contract import Linear as Linear
 from engine.kernels.cpu.few_rows import FewRows
-from engine.kernels.cpu.native import Kernels
+from engine.kernels.cpu.native import CpuKernels
 
 FEW = 32
-
-
-class Linear(Protocol):
-    """y = x W^T + b, for x [tokens, inputs] and W [outputs, inputs]."""
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """[tokens, inputs] to [tokens, outputs]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +56,14 @@ def linear(
     weight: Tensor, bias: Tensor | None = None, kernels: Kernels | None = None
 ) -> Linear:
     """The fastest way to multiply with this weight; a packed one is a copy."""
-    if kernels is not None and kernels.quantizer is not None:
-        return kernels.quantizer.linear(weight, bias)
+    own = None if kernels is None else kernels.linear(weight, bias)
+    if own is not None:
+        return own
     if weight.device.type == "cpu" and weight.dtype is torch.bfloat16 and _has_bfloat16():
         packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        few = None if kernels is None else kernels.few_rows(packed, weight, bias)
+        few = None
+        if isinstance(kernels, CpuKernels):
+            few = kernels.few_rows(packed, weight, bias)
         return PackedLinear(packed, bias, few)
     return PlainLinear(weight, bias)
 

@@ -6,7 +6,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from engine.kernels.cpu.native import GATES
 from engine.models import mxfp4
 from engine.models.config import ModelConfig
 from engine.models.decoder import Mlp
@@ -45,7 +44,7 @@ def _dense(shelf: Shelf, config: ModelConfig, at: str, wide: int) -> GatedMlp:
 
 def _fused(shelf: Shelf, config: ModelConfig) -> Activation | None:
     """Gate and activation in one, where there is a kernel for it."""
-    if shelf.kernels is None or config.activation not in GATES:
+    if shelf.kernels is None or config.activation not in shelf.kernels.gates:
         return None
     return partial(shelf.kernels.gated, gate=config.activation)
 

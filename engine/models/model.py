@@ -4,8 +4,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from engine.attention.batch import Batch
 from engine.attention.kv_memory import KvShape
-from engine.attention.paged import AttentionBatch
 
 
 class Shape(Protocol):
@@ -39,7 +39,7 @@ class Model(Protocol):
     def kv_shape(self) -> KvShape:
         """What is kept of a token."""
 
-    def forward(self, tokens: Tensor, batch: AttentionBatch) -> Tensor:
+    def forward(self, tokens: Tensor, batch: Batch) -> Tensor:
         """[tokens] ids to [tokens, hidden], ready for `logits`."""
 
     def logits(self, hidden: Tensor) -> Tensor:

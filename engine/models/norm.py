@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
-from engine.kernels.cpu.native import Kernels
+from engine.kernels.contract import Kernels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +30,29 @@ class Norm:
             return F.rms_norm(inputs, size, self.weight, self.eps)
         return F.rms_norm(inputs.to(torch.float32), size, self.weight, self.eps).to(dtype)
 
+    def add(self, inputs: Tensor, residual: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """The norm of residual + scale * inputs, and that sum; all [tokens, size]."""
+        if self.kernels is not None:
+            return self.kernels.add_norm(inputs, residual, self.weight, self.eps, scale)
+        added = residual.add(inputs, alpha=scale)
+        return self(added), added
+
 
 def normed(norm: Norm | None, inputs: Tensor) -> Tensor:
     """`inputs` as they are where a family has no norm."""
     return inputs if norm is None else norm(inputs)
+
+
+def add_normed(
+    norm: Norm | None, inputs: Tensor | None, residual: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """What goes into a part, and what its answer is added to, once `inputs` are; scaled.
+
+    Without a norm, or with nothing to add, there is less to do.
+    """
+    if inputs is None:
+        return normed(norm, residual), residual
+    if norm is not None:
+        return norm.add(inputs, residual, scale)
+    added = residual.add(inputs, alpha=scale)
+    return added, added

@@ -23,16 +23,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from engine.attention.rotation import Rotation
 from engine.models.rope_config import Rope
 
-Rotations = Sequence[tuple[Tensor, Tensor]]  # of each rope: cos and sin [tokens, 1, head_dim]
+Rotations = Sequence[Rotation]  # of each rope of a model
 
 
 def rope_table(rope: Rope, head_dim: int, length: int) -> Tensor:
     """[length, 2, head_dim] float32: cosines, and sines that have the rotation's sign.
 
-    It turns heads whose dimensions are in the order of `head_order`; those that are not
-    rotated are turned by nothing.
+    It turns heads (engine/attention/rotation.py) whose dimensions are in the order of
+    `head_order`; those that are not rotated are turned by nothing.
     """
     frequencies, scale = _frequencies(rope, length)
     positions = torch.arange(length, dtype=torch.float32)
@@ -44,7 +45,7 @@ def rope_table(rope: Rope, head_dim: int, length: int) -> Tensor:
 
 
 def head_order(rope: Rope, head_dim: int) -> Tensor | None:
-    """[head_dim] the checkpoint's dimensions as `rotate` wants them; None: as they are.
+    """[head_dim] the checkpoint's dimensions as `Rotation.turn` wants them; None: as they are.
 
     Each pair that turns together is put half a head apart, whatever the family's own way.
     Queries and keys are ordered alike, so their products do not change.
@@ -58,12 +59,6 @@ def head_order(rope: Rope, head_dim: int) -> Tensor | None:
         first, second = dimensions[:turned].chunk(2)
     before, after = dimensions[turned:].chunk(2) if turned < head_dim else (dimensions[:0],) * 2
     return torch.cat((first, before, second, after))
-
-
-def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate [tokens, heads, head_dim] by each token's [tokens, 1, head_dim] cos and sin."""
-    swapped = heads.roll(heads.shape[-1] // 2, -1)
-    return torch.addcmul(heads * cos, swapped, sin)
 
 
 def _frequencies(rope: Rope, length: int) -> tuple[Tensor, float]:

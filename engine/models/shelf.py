@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.errors import UnusableCheckpoint
-from engine.kernels.cpu.native import Kernels
+from engine.kernels.contract import Kernels
 from engine.models.linear import Linear, linear
 
 WRAPPED = "model."  # a model that was saved without a head has its tensors without this

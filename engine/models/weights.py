@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from engine.kernels.cpu.native import Kernels
+from engine.kernels.contract import Kernels
 from engine.kernels.style import AttentionStyle
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig

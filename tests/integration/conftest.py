@@ -3,7 +3,7 @@
 import pytest
 
 from engine.kernels.cpu import build
-from engine.kernels.cpu.native import Kernels
+from engine.kernels.cpu.native import CpuKernels
 
 PORTABLE = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fopenmp")
 
@@ -11,10 +11,10 @@ PORTABLE = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fopenmp")
 @pytest.fixture(scope="session", params=["this machine", "any machine"])
 def kernels(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Kernels:
+) -> CpuKernels:
     """As they are installed, and compiled for no machine in particular."""
     if request.param == "this machine":
-        return Kernels(build.library())
+        return CpuKernels(build.library())
     path = tmp_path_factory.mktemp("kernels") / "portable.so"
     build.compile_into(path, "g++", PORTABLE)
-    return Kernels(path)
+    return CpuKernels(path)

@@ -10,12 +10,12 @@ from deploy.config import DEMO_MODEL
 from engine.errors import NoKernels, UnusableCheckpoint
 from engine.kernels.cpu.build import library
 from engine.kernels.cpu.int8 import quantize
-from engine.kernels.cpu.native import Kernels
+from engine.kernels.cpu.native import CpuKernels
 from engine.models.linear import linear
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits
 
-kernels = Kernels(library())
+kernels = CpuKernels(library())
 pytestmark = pytest.mark.skipif(
     not kernels.library.pd_quads(), reason="this CPU has no instructions for 8 bits"
 )
@@ -28,7 +28,7 @@ CLOSE = 0.05  # of the norm of a model's logits
 def test_a_product_is_what_the_formula_says(
     rows: int, outputs: int, inputs: int, bias: bool
 ) -> None:
-    narrow = Kernels(library())
+    narrow = CpuKernels(library())
     narrow.quantize()
     weight, asked = (
         torch.randn(outputs, inputs).bfloat16(),

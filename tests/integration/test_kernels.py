@@ -11,7 +11,7 @@ from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import AttentionBatch, Span
 from engine.errors import NoKernels
 from engine.kernels.cpu import build
-from engine.kernels.cpu.native import Kernels, open_kernels
+from engine.kernels.cpu.native import CpuKernels, open_kernels
 from engine.kernels.style import AttentionStyle
 from engine.models.linear import PackedLinear, PlainLinear, linear
 from tests.fakes.checkpoints import make_checkpoint
@@ -58,7 +58,7 @@ def batch(memory: KvMemory) -> AttentionBatch:
 
 
 def attend(
-    memory: KvMemory, heads: int, style: AttentionStyle, kernels: Kernels | None
+    memory: KvMemory, heads: int, style: AttentionStyle, kernels: CpuKernels | None
 ) -> Tensor:
     memory.kernels = kernels
     tokens = len(SINGLES) + sum(some for _, some in CHUNKS)
@@ -69,7 +69,7 @@ def attend(
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_attention_is_its_twin(shape: str, dtype: torch.dtype, kernels: Kernels) -> None:
+def test_attention_is_its_twin(shape: str, dtype: torch.dtype, kernels: CpuKernels) -> None:
     kept, heads, size = SHAPES[shape]
     blocks = sum(-(-end // size) for end in (*SINGLES, *(end for end, _ in CHUNKS)))
     memory = KvMemory(kept, blocks, size, dtype, torch.device("cpu"))
@@ -82,7 +82,7 @@ def test_attention_is_its_twin(shape: str, dtype: torch.dtype, kernels: Kernels)
         assert error < TOLERANCE[dtype], name
 
 
-def test_a_sequence_attends_alike_whoever_is_there(kernels: Kernels) -> None:
+def test_a_sequence_attends_alike_whoever_is_there(kernels: CpuKernels) -> None:
     memory = KvMemory(KvShape(1, 2, 64), 400, 16, torch.bfloat16, torch.device("cpu"), kernels)
     memory.block_rows.normal_()
     style, queries = AttentionStyle(0.125), torch.randn(3, 8, 64).bfloat16()
@@ -96,7 +96,7 @@ def test_a_sequence_attends_alike_whoever_is_there(kernels: Kernels) -> None:
         assert torch.equal(alone[0], row)
 
 
-def test_what_lies_behind_a_sequence_does_not_matter(kernels: Kernels) -> None:
+def test_what_lies_behind_a_sequence_does_not_matter(kernels: CpuKernels) -> None:
     """Not even if it is no number."""
     memory = KvMemory(KvShape(1, 1, 32), 4, 16, torch.float32, torch.device("cpu"), kernels)
     memory.blocks[0, ..., 5:, :] = torch.nan
@@ -105,7 +105,7 @@ def test_what_lies_behind_a_sequence_does_not_matter(kernels: Kernels) -> None:
     assert batch.attend(0, AttentionStyle(1.0), torch.ones(6, 2, 32)).isfinite().all()
 
 
-def test_a_window_may_be_wider_than_any_context(kernels: Kernels) -> None:
+def test_a_window_may_be_wider_than_any_context(kernels: CpuKernels) -> None:
     memory = KvMemory(KvShape(1, 1, 32), 2, 16, torch.float32, torch.device("cpu"), kernels)
     memory.block_rows.normal_()
     batch, queries = AttentionBatch(memory, [Span(20, 1, [0, 1])], []), torch.randn(1, 2, 32)
@@ -122,7 +122,7 @@ def test_a_few_rows_are_multiplied_as_many_are(
 ) -> None:
     weight = torch.randn(outputs, inputs).bfloat16()
     offsets = torch.randn(outputs).bfloat16() if bias else None
-    made = linear(weight, offsets, Kernels(build.library()))
+    made = linear(weight, offsets, CpuKernels(build.library()))
     assert isinstance(made, PackedLinear)
     assert made.few is not None
     asked = torch.randn(rows, inputs).bfloat16()
@@ -134,7 +134,7 @@ def test_a_few_rows_are_multiplied_as_many_are(
 def test_a_layout_that_we_cannot_read_is_left_to_onednn() -> None:
     weight = torch.randn(128, 64).bfloat16()
     packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-    kernels = Kernels(build.library())
+    kernels = CpuKernels(build.library())
     assert kernels.few_rows(packed, weight.roll(1, 0), None) is None
     assert kernels.few_rows(packed, weight[:, :-1], None) is None
 

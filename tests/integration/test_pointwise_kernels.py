@@ -6,10 +6,11 @@ import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory, KvShape
-from engine.kernels.cpu.native import GATES, Kernels
+from engine.attention.paged import AttentionBatch, Span
+from engine.attention.rotation import Rotation
+from engine.kernels.cpu.native import GATES, CpuKernels
 from engine.models.mlp import ACTIVATIONS
 from engine.models.norm import Norm
-from engine.models.rope import rotate
 
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 0.01, torch.float16: 2e-3}
 TOKENS = (1, 300)  # the second is worth more than one thread
@@ -24,7 +25,7 @@ def close(ours: Tensor, exact: Tensor) -> bool:
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("size", [8, 100, 896])
-def test_norms(kernels: Kernels, size: int, dtype: torch.dtype, tokens: int) -> None:
+def test_norms(kernels: CpuKernels, size: int, dtype: torch.dtype, tokens: int) -> None:
     inputs = torch.randn(tokens, size).to(dtype)
     for weight in (torch.randn(size).to(dtype), torch.randn(size)):
         ours = Norm(weight, 1e-3, kernels)(inputs)
@@ -32,7 +33,7 @@ def test_norms(kernels: Kernels, size: int, dtype: torch.dtype, tokens: int) -> 
         assert close(ours, exact)
 
 
-def test_norms_over_heads_that_lie_among_others(kernels: Kernels) -> None:
+def test_norms_over_heads_that_lie_among_others(kernels: CpuKernels) -> None:
     mixed, weight = torch.randn(40, 9, 24), torch.randn(24)
     keys = mixed[:, 5:7]
     exact = F.rms_norm(keys.double(), (24,), weight.double(), 1e-3)
@@ -43,7 +44,9 @@ def test_norms_over_heads_that_lie_among_others(kernels: Kernels) -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("size", [5, 688])
 @pytest.mark.parametrize("name", GATES)
-def test_gates(kernels: Kernels, name: str, size: int, dtype: torch.dtype, tokens: int) -> None:
+def test_gates(
+    kernels: CpuKernels, name: str, size: int, dtype: torch.dtype, tokens: int
+) -> None:
     both = (3 * torch.randn(tokens, 2 * size)).to(dtype)
     both[0, 0], both[-1, 1] = -200, 200
     gate, up = both.double().chunk(2, -1)
@@ -51,7 +54,7 @@ def test_gates(kernels: Kernels, name: str, size: int, dtype: torch.dtype, token
 
 
 @pytest.mark.parametrize("name", GATES)
-def test_gates_of_what_is_hardly_a_number(kernels: Kernels, name: str) -> None:
+def test_gates_of_what_is_hardly_a_number(kernels: CpuKernels, name: str) -> None:
     gate = torch.tensor(
         [[3e38, -3e38, 1e9, -1e9, 95.0, -95.0, torch.nan, torch.inf, -torch.inf]]
     )
@@ -62,20 +65,33 @@ def test_gates_of_what_is_hardly_a_number(kernels: Kernels, name: str) -> None:
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("width", [2, 24, 128])
-def test_turns(kernels: Kernels, width: int, dtype: torch.dtype, tokens: int) -> None:
-    """In place, and what lies beside is left alone."""
-    mixed = torch.randn(tokens, 7, width).to(dtype)
+def test_turns(kernels: CpuKernels, width: int, dtype: torch.dtype, tokens: int) -> None:
+    """In place, wherever they lie, and what lies beside is left alone."""
     table = torch.randn(tokens, 2, width).to(dtype)
-    cos, sin = table.unsqueeze(2).unbind(1)
-    exact = rotate(mixed[:, :5].double(), cos.double(), sin.double())
-    rest = mixed[:, 5:].clone()
-    kernels.turn(mixed[:, :5], cos, sin)
-    assert close(mixed[:, :5], exact)
-    assert torch.equal(mixed[:, 5:], rest)
+    exactly = Rotation(table.double(), torch.arange(tokens))
+    cpu, shape = torch.device("cpu"), KvShape(1, 2, width)
+    for apart in (False, True):
+        mixed = torch.randn(tokens, 7, width).to(dtype)
+        queries, keys, values = mixed.split((3, 2, 2), 1)
+        if apart:
+            queries, keys = queries.clone(), keys.clone()
+        exact = [exactly.turn(heads.double()) for heads in (queries, keys)]
+        memory, rest = KvMemory(shape, tokens, 1, dtype, cpu, kernels), values.clone()
+        batch = AttentionBatch(memory, [], [Span(0, tokens, range(tokens))])
+        turned = batch.turn_and_write(
+            0, queries, keys, values, Rotation(table, batch.positions)
+        )
+        assert close(turned, exact[0])
+        kept = memory.blocks[:, 0, ..., 0, :]  # [tokens, part, kv_head, width]
+        assert close(kept[:, 0], exact[1])
+        assert torch.equal(kept[:, 1], rest)
+        assert torch.equal(values, rest)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_what_is_written_is_where_torch_writes_it(kernels: Kernels, dtype: torch.dtype) -> None:
+def test_what_is_written_is_where_torch_writes_it(
+    kernels: CpuKernels, dtype: torch.dtype
+) -> None:
     cpu, shape = torch.device("cpu"), KvShape(2, 3, 24)
     ours, twin = (KvMemory(shape, 5, 7, dtype, cpu, one) for one in (kernels, None))
     slots = torch.stack((torch.tensor([30, 4, 11]), torch.tensor([95, 2, 1])))

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import AttentionBatch, Span
+from engine.attention.rotation import Rotation
 from engine.kernels.style import AttentionStyle
 from engine.models.latent_attention import LatentAttention, LatentQuery
 from engine.models.linear import PlainLinear
@@ -43,8 +44,10 @@ def angles(positions: Tensor) -> Tensor:
 
 
 def rotations(positions: Tensor) -> Rotations:
-    cos, sin = angles(positions).cos(), angles(positions).sin()
-    return [(torch.cat((cos, cos), 1)[:, None], torch.cat((-sin, sin), 1)[:, None])]
+    every = angles(torch.arange(int(positions.max()) + 1))
+    cos, sin = every.cos(), every.sin()
+    table = torch.stack((torch.cat((cos, cos), 1), torch.cat((-sin, sin), 1)), 1)
+    return [Rotation(table, positions)]
 
 
 def turn(pair_halves: Tensor, angle: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ runs without them. Threads are those of torch: both use the same OpenMP runtime.
 import ctypes
 import logging
 from array import array
+from collections.abc import Collection
 from ctypes import c_float, c_int64, c_void_p
 from pathlib import Path
 from typing import TypeAlias
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import NoKernels
+from engine.kernels.contract import Linear
 from engine.kernels.cpu.attention import FORMATS, PagedAttention
 from engine.kernels.cpu.build import library
 from engine.kernels.cpu.few_rows import FewRows, packed_as_we_read
@@ -32,12 +34,12 @@ _HEAVY = {  # Python goes on meanwhile
 _LIGHT = {  # over before another thread could have done anything
     "pd_norm": (*[_POINTER] * 3, *[_NUMBER] * 7, c_float),
     "pd_gate": (_POINTER, _POINTER, *[_NUMBER] * 5),
-    "pd_turn": (*[_POINTER] * 3, *[_NUMBER] * 7),
+    "pd_turn_and_write": (*[_POINTER] * 3, _NUMBER, *[_POINTER] * 2, *[_NUMBER] * 5),
     "pd_write": (*[_POINTER] * 3, *[_NUMBER] * 5),
 }
 
 
-class Kernels:
+class CpuKernels:
     """The library; opened once and handed to what calculates; raises NoKernels.
 
     With a `quantizer` products have weights of 8 bits.
@@ -60,6 +62,15 @@ class Kernels:
         if not self.library.pd_quads():
             raise NoKernels("weights of 8 bits want a CPU with AVX512-VNNI and AVX512-BF16")
         self.quantizer = Quantizer(self.library)
+
+    @property
+    def gates(self) -> Collection[str]:
+        """See Kernels in engine/kernels/contract.py, here and below."""
+        return GATES
+
+    def linear(self, weight: Tensor, bias: Tensor | None) -> Linear | None:
+        """Of 8 bits where that is demanded."""
+        return None if self.quantizer is None else self.quantizer.linear(weight, bias)
 
     def attention(
         self, memory: Tensor, value_width: int | None, spans: Numbers, tables: Numbers
@@ -100,6 +111,13 @@ class Kernels:
         )
         return outputs
 
+    def add_norm(
+        self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """The sum is torch's."""
+        added = residual.add(inputs, alpha=scale)
+        return self.norm(added, weight, eps), added
+
     def gated(self, gate_up: Tensor, gate: str) -> Tensor:
         """[rows, 2 * size] to [rows, size]: activate(gate) * up, for the names in GATES."""
         gate_up = gate_up.contiguous()
@@ -116,22 +134,40 @@ class Kernels:
         )
         return outputs
 
-    def turn(self, heads: Tensor, cos: Tensor, sin: Tensor) -> None:
-        """Rotate [tokens, heads, width], in place, by [tokens, 1, width]; see rope.py."""
-        tokens, count, width = heads.shape
-        assert heads.stride()[1:] == (width, 1), "heads of a token lie behind one another"
-        assert cos.dtype is sin.dtype is heads.dtype, "turned in one dtype"
-        assert cos.stride(0) == sin.stride(0), "from one table"
-        self._light.pd_turn(
-            heads.data_ptr(),
-            cos.data_ptr(),
-            sin.data_ptr(),
+    def turn_and_write(
+        self,
+        parts: tuple[Tensor, Tensor, Tensor],
+        angles: tuple[Tensor, Tensor] | None,
+        memory: Tensor,
+        slots: Tensor,
+    ) -> None:
+        """Queries, keys and values [tokens, heads, width]: turn the first two, keep the others.
+
+        In place, by cosines and sines [tokens, 1, width], if there are `angles`; then keys and
+        values go to the rows `slots` [2, tokens * kv_heads] of `memory` [.., width].
+        """
+        queries, keys, values = parts
+        tokens, _, width = queries.shape
+        assert all(one.stride()[1:] == (width, 1) for one in parts), "a token's lie together"
+        assert keys.dtype is values.dtype is memory.dtype, "kept as it was computed"
+        if angles is not None:
+            cos, sin = angles
+            assert cos.dtype is sin.dtype is queries.dtype is keys.dtype, "turned in one dtype"
+            assert cos.stride(0) == sin.stride(0), "from one table"
+        told = (c_int64 * 9)(
+            *(n for one in parts for n in (one.data_ptr(), one.shape[1], one.stride(0)))
+        )
+        self._light.pd_turn_and_write(
+            told,
+            None if angles is None else angles[0].data_ptr(),
+            None if angles is None else angles[1].data_ptr(),
+            0 if angles is None else angles[0].stride(0),
+            memory.data_ptr(),
+            slots.data_ptr(),
             tokens,
-            count,
             width,
-            heads.stride(0),
-            cos.stride(0),
-            FORMATS[heads.dtype],
+            memory.element_size(),
+            FORMATS[memory.dtype],
             torch.get_num_threads(),
         )
 
@@ -155,7 +191,7 @@ class Kernels:
         )
 
 
-def open_kernels(wanted: str) -> Kernels | None:
+def open_kernels(wanted: str) -> CpuKernels | None:
     """None where plain torch is `wanted`, or where there are none and `auto` leaves it open.
 
     Raises NoKernels where they are wanted by name: `native`.
@@ -164,7 +200,7 @@ def open_kernels(wanted: str) -> Kernels | None:
         log.info("kernels: plain torch, as demanded")
         return None
     try:
-        kernels = Kernels(library())
+        kernels = CpuKernels(library())
     except NoKernels as error:
         if wanted == "native":
             raise

@@ -161,6 +161,9 @@ extern "C" void pd_gate(const void* inputs, void* outputs, int64_t rows, int64_t
     PD_BY_FORMAT(format, gate)
 }
 
+extern "C" void pd_write(char* memory, const int64_t* slots, const char* rows, int64_t tokens,
+                         int64_t heads, int64_t stride, int64_t bytes, int64_t threads);
+
 extern "C" void pd_turn(void* heads, const void* cosines, const void* sines, int64_t tokens,
                         int64_t count, int64_t width, int64_t stride, int64_t table_stride,
                         int64_t format, int64_t threads) {
@@ -189,4 +192,31 @@ extern "C" void pd_write(char* memory, const int64_t* slots, const char* rows, i
         for (long head = 0; head < heads; ++head)
             pd::copy(memory + slots[token * heads + head] * bytes,
                      rows + token * stride + head * bytes, bytes);
+}
+
+// What stands in a batch's rows: heads of `width` numbers, `stride` numbers between tokens.
+struct pd_heads {
+    char* at;
+    int64_t count, stride;
+};
+
+// Turn queries and keys in place, and write keys and values; without cosines nothing turns.
+// Heads that lie behind one another are turned in one pass.
+extern "C" void pd_turn_and_write(const pd_heads* parts, const void* cosines, const void* sines,
+                                  int64_t table_stride, char* memory, const int64_t* slots,
+                                  int64_t tokens, int64_t width, int64_t item, int64_t format,
+                                  int64_t threads) {
+    pd_heads queries = parts[0], keys = parts[1];
+    if (cosines) {
+        bool joined = queries.stride == keys.stride &&
+                      queries.at + queries.count * width * item == keys.at;
+        pd_turn(queries.at, cosines, sines, tokens, queries.count + (joined ? keys.count : 0),
+                width, queries.stride, table_stride, format, threads);
+        if (!joined)
+            pd_turn(keys.at, cosines, sines, tokens, keys.count, width, keys.stride,
+                    table_stride, format, threads);
+    }
+    for (int part = 1; part < 3; ++part, slots += tokens * keys.count)
+        pd_write(memory, slots, parts[part].at, tokens, keys.count, parts[part].stride * item,
+                 width * item, threads);
 }

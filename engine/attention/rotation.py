@@ -1,0 +1,33 @@
+"""Rotation of heads by position: what engine/models/rope.py makes tables for."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Rotation:
+    """One rope at the positions of one batch.
+
+    `table` [positions, 2, width] has cosines, and sines with the rotation's sign. They are
+    looked up when they are first asked for, once for all layers.
+    """
+
+    table: Tensor
+    positions: Tensor  # [tokens]
+    _found: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def angles(self) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [tokens, 1, width]."""
+        if self._found is None:
+            cos, sin = self.table[self.positions].unsqueeze(2).unbind(1)
+            self._found = cos, sin
+        return self._found
+
+    def turn(self, heads: Tensor) -> Tensor:
+        """[tokens, heads, width] to the same, half a head against the other."""
+        cos, sin = self.angles
+        swapped = heads.roll(heads.shape[-1] // 2, -1)
+        return torch.addcmul(heads * cos, swapped, sin)
