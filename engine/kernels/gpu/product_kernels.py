@@ -1,0 +1,172 @@
+"""The kernels behind products.py: one tile of the answer for each program.
+
+Which expert a tile is of, it finds in the offsets, on the device; more tiles are launched than
+there may be, and those too many leave at once.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _place(tile, row_tiles, column_tiles, BAND: tl.constexpr):
+    """A tile's row and column: BAND rows by all columns, then the next BAND."""
+    in_band = BAND * column_tiles
+    first = tile // in_band * BAND
+    height = tl.minimum(row_tiles - first, BAND)
+    return first + tile % in_band % height, tile % in_band // height
+
+
+@triton.jit
+def _owner(offsets, tile, experts, BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr):
+    """Of which expert a tile of rows is (`experts`: of none), its first row, and the end."""
+    every = tl.arange(0, EXPERTS)
+    known = every < experts
+    firsts = tl.load(offsets + every, mask=known, other=0)
+    ends = tl.load(offsets + every + 1, mask=known, other=0)
+    tiles = (ends - firsts + BLOCK_M - 1) // BLOCK_M
+    through = tl.cumsum(tiles, 0)
+    expert = tl.sum((known & (through <= tile)).to(tl.int32), 0)
+    ours = every == expert
+    before = tl.sum(tl.where(ours, through - tiles, 0), 0)
+    first = tl.sum(tl.where(ours, firsts, 0), 0) + (tile - before) * BLOCK_M
+    return expert, first, tl.sum(tl.where(ours, ends, 0), 0)
+
+
+@triton.jit
+def _whole_steps(
+    row_at, inside, weight_at, wanted, span, inputs, acc,
+    STEP: tl.constexpr, OPERAND: tl.constexpr, FP8: tl.constexpr,
+):  # fmt: skip
+    """Inputs span[0] .. span[1] - 1, summed in one go."""
+    within = tl.arange(0, STEP)[None, :]
+    for k in range(span[0], span[1], STEP):
+        there = k + within < inputs
+        x = tl.load(row_at + k + within, mask=inside & there, other=0.0).to(OPERAND)
+        w = tl.load(weight_at + k + within, mask=wanted & there, other=0.0).to(OPERAND)
+        if FP8:  # Hopper's 8-bit units keep 14 bits of a sum: it is added up outside of them
+            acc = tl.dot(x, tl.trans(w), acc, max_num_imprecise_acc=STEP)
+        else:
+            acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit
+def _blocked_steps(
+    row_at, inside, weight_at, wanted, span, inputs, acc,
+    row_scale_at, row_scale_step, scale_at,
+    STEP: tl.constexpr, OPERAND: tl.constexpr,
+):  # fmt: skip
+    """STEP inputs of a row share a scale, and so do those of BLOCK outputs."""
+    within = tl.arange(0, STEP)[None, :]
+    for k in range(span[0], span[1], STEP):
+        there = k + within < inputs
+        x = tl.load(row_at + k + within, mask=inside & there, other=0.0).to(OPERAND)
+        w = tl.load(weight_at + k + within, mask=wanted & there, other=0.0).to(OPERAND)
+        block = k // STEP
+        row_scale = tl.load(row_scale_at + block * row_scale_step, mask=inside, other=0.0)
+        scale = tl.load(scale_at + block, mask=wanted, other=0.0)
+        acc += tl.dot(x, tl.trans(w)) * row_scale * tl.trans(scale)
+    return acc
+
+
+@triton.jit
+def _four_bit_steps(
+    row_at, inside, weight_at, wanted, span, inputs, acc,
+    scale_at, zero_at, scale_step,
+    STEP: tl.constexpr, OPERAND: tl.constexpr, ZEROS: tl.constexpr,
+):  # fmt: skip
+    """STEP inputs of an output share a scale; bytes hold numbers half a step apart."""
+    HALF: tl.constexpr = STEP // 2
+    within = tl.arange(0, HALF)[None, :]
+    for k in range(span[0], span[1], STEP):
+        low_at, high_at = k + within, k + HALF + within
+        low = tl.load(row_at + low_at, mask=inside & (low_at < inputs), other=0.0)
+        high = tl.load(row_at + high_at, mask=inside & (high_at < inputs), other=0.0)
+        both = tl.load(weight_at + k // 2 + within, mask=wanted, other=0)
+        group = (k // STEP) * scale_step
+        zero = tl.full((1, 1), 8, tl.int8)
+        if ZEROS:
+            zero = tl.load(zero_at + group, mask=wanted, other=0).to(tl.int8)
+        first = ((both & 15).to(tl.int8) - zero).to(OPERAND)
+        second = ((both >> 4).to(tl.int8) - zero).to(OPERAND)
+        part = tl.dot(low.to(OPERAND), tl.trans(first), input_precision="ieee")
+        part = tl.dot(high.to(OPERAND), tl.trans(second), part, input_precision="ieee")
+        scale = tl.load(scale_at + group, mask=wanted, other=0.0).to(tl.float32)
+        acc += part * tl.trans(scale)
+    return acc
+
+
+@triton.jit
+def multiply_tiles(  # noqa: C901, PLR0912  formats, chosen when it is compiled
+    rows, row_scales, weight, scales, zeros, bias, answers, offsets, sources, targets,
+    num_rows, outputs, inputs, experts, row_tiles, column_tiles, split_steps,
+    row_stride, row_scale_stride, row_scale_step, expert_stride, output_stride,
+    expert_scale_stride, scale_stride, answer_stride, split_stride,
+    FORMAT: tl.constexpr, GROUPED: tl.constexpr, EXPERTS: tl.constexpr, OPERAND: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, BAND: tl.constexpr,
+    SCALE_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Program (tile, part): BLOCK_M rows by BLOCK_N outputs, over split_steps of inputs."""
+    tile, column = _place(tl.program_id(0), row_tiles, column_tiles, BAND)
+    expert, first, end = 0, tile * BLOCK_M, num_rows
+    if GROUPED:
+        expert, first, end = _owner(offsets, tile, experts, BLOCK_M, EXPERTS)
+        if expert >= experts:
+            return
+    at = first + tl.arange(0, BLOCK_M)
+    inside = at < end
+    source, target = at, at
+    if sources is not None:
+        source = tl.load(sources + at, mask=inside, other=0)
+    if targets is not None:
+        target = tl.load(targets + at, mask=inside, other=0)
+    column_at = column * BLOCK_N + tl.arange(0, BLOCK_N)
+    wanted, far = column_at < outputs, tl.cast(expert, tl.int64)
+    split = tl.program_id(1)
+    span = split * split_steps * STEP, tl.minimum((split + 1) * split_steps * STEP, inputs)
+    row_at = rows + source.to(tl.int64)[:, None] * row_stride
+    weight_at = weight + far * expert_stride + column_at.to(tl.int64)[:, None] * output_stride
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    ours, theirs = inside[:, None], wanted[:, None]
+    if FORMAT == 0 or FORMAT == 1:
+        acc = _whole_steps(
+            row_at, ours, weight_at, theirs, span, inputs, acc, STEP, OPERAND, FORMAT == 1
+        )
+    if FORMAT == 1:
+        row_scale = tl.load(row_scales + source * row_scale_stride, mask=inside, other=0.0)
+        scale = tl.load(scales + far * outputs + column_at, mask=wanted, other=0.0)
+        acc = acc * row_scale[:, None] * scale[None, :]
+    if FORMAT == 2:
+        row_scale_at = row_scales + source[:, None].to(tl.int64) * row_scale_stride
+        block_at = far * expert_scale_stride + column_at[:, None] // SCALE_BLOCK * scale_stride
+        acc = _blocked_steps(
+            row_at, ours, weight_at, theirs, span, inputs, acc,
+            row_scale_at, row_scale_step, scales + block_at, STEP, OPERAND,
+        )  # fmt: skip
+    if FORMAT == 3:
+        scale_at = far * expert_scale_stride + column_at[:, None]
+        acc = _four_bit_steps(
+            row_at, ours, weight_at, theirs, span, inputs, acc,
+            scales + scale_at, zeros + scale_at if zeros is not None else scales,
+            scale_stride, STEP, OPERAND, zeros is not None,
+        )  # fmt: skip
+    if bias is not None:
+        offset = tl.load(
+            bias + far * outputs + column_at, mask=wanted & (split == 0), other=0.0
+        )
+        acc += offset.to(tl.float32)[None, :]
+    target_at = target.to(tl.int64)[:, None] * answer_stride + column_at[None, :]
+    part = answers + split.to(tl.int64) * split_stride
+    tl.store(part + target_at, acc, mask=ours & wanted[None, :])
+
+
+@triton.jit
+def add_up(parts, answers, count, split_stride, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    """[SPLITS, count] float32 to [count], in order."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    there = at < count
+    total = tl.zeros((BLOCK,), tl.float32)
+    for split in range(SPLITS):
+        total += tl.load(parts + split * split_stride + at, mask=there, other=0.0)
+    tl.store(answers + at, total, mask=there)

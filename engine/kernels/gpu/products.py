@@ -1,0 +1,227 @@
+"""Products with weights of one or many experts, whole or of 8 or 4 bits, in one launch.
+
+A program makes one tile of the answer: some sorted rows of one expert by some outputs. Nothing
+of a launch depends on what the router said, so a CUDA graph can hold it. Few rows (decode) make
+tiles of 16 rows, which read every weight that is used once; where there are too few tiles to
+keep all multiprocessors reading, each takes a part of the inputs, and a second kernel adds the
+parts up, always in the same order. Many rows (prefill) are gone through in bands, so that what
+a tile reads is still in the L2 cache from its neighbours. The floor is `product_floor`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from engine.kernels.floor import Floor, Unit
+from engine.kernels.gpu.product_kernels import add_up, multiply_tiles
+from engine.kernels.gpu.rounding import round_rows
+from engine.kernels.weights import (
+    BLOCK,
+    Fp8Weight,
+    Int4Weight,
+    PlainWeight,
+    Weight,
+)
+
+PLAIN, CHANNELS, BLOCKS, FOUR_BITS = 0, 1, 2, 3
+BAND = 8  # tiles of rows that are gone through together
+DEPTH = 128  # bytes of inputs that a step of the inner loop takes
+FEW_ROWS, MOST_SPLITS, LEAST_STEPS = 64, 16, 4
+WAVES = 2  # tiles a multiprocessor should have to read with
+MULTIPROCESSORS = 132  # where there is no device to ask
+FORMATS = {
+    torch.float32: tl.float32,
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float8_e4m3fn: tl.float8e4nv,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How a product is cut: rows and outputs of a tile, inputs of a step, parts of inputs."""
+
+    rows: int
+    outputs: int
+    step: int
+    splits: int
+    warps: int
+    stages: int
+
+
+def choose_tiles(rows: int, weight: Weight, multiprocessors: int) -> Tiles:
+    """By hand, from shapes alone; `rows` of all experts together.
+
+    Splits do not depend on how many rows there are, up to FEW_ROWS: an answer is not summed
+    in another way because of others in its batch.
+    """
+    experts, outputs, inputs = weight.shape
+    step = _step(weight)
+    each = -(-rows // experts)
+    if rows > FEW_ROWS and each > FEW_ROWS:
+        return Tiles(128, 128, step, 1, 8, 3)
+    height = 16 if each <= 16 else 32 if each <= 32 else 64
+    width = 64
+    tiles = -(-outputs // width) * min(experts, rows)
+    steps = -(-inputs // step)
+    splits = 1
+    if experts == 1:
+        splits = min(-(-WAVES * multiprocessors // tiles), steps // LEAST_STEPS, MOST_SPLITS)
+        # a split that would have nothing to do is not made
+        splits = max(splits, 1)
+        splits = -(-steps // -(-steps // splits))
+    return Tiles(height, width, step, splits, 4, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class TritonProducts:
+    """See Products in engine/kernels/weights.py, which is its twin."""
+
+    def multiply(self, rows: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        """See Products."""
+        assert weight.shape[0] == 1, "of several experts, by offsets"
+        return _launch(rows, weight, bias, _Route(None, None, None))
+
+    def grouped(
+        self,
+        rows: Tensor,
+        offsets: Tensor,
+        weight: Weight,
+        bias: Tensor | None = None,
+        *,
+        sources: Tensor | None = None,
+        targets: Tensor | None = None,
+    ) -> Tensor:
+        """See Products; rows that the offsets do not reach are not written."""
+        return _launch(rows, weight, bias, _Route(offsets, sources, targets))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Route:
+    offsets: Tensor | None
+    sources: Tensor | None
+    targets: Tensor | None
+
+
+def _launch(rows: Tensor, weight: Weight, bias: Tensor | None, route: _Route) -> Tensor:
+    experts, outputs, inputs = weight.shape
+    assert rows.shape[1] == inputs, "rows are as long as the weight is wide"
+    rows = rows if rows.stride(1) == 1 else rows.contiguous()
+    count = len(rows) if route.sources is None else len(route.sources)
+    answers = rows.new_empty(count, outputs)
+    if not count:
+        return answers
+    tiles = choose_tiles(count, weight, _multiprocessors(rows.device))
+    into = answers
+    if tiles.splits > 1:
+        into = rows.new_empty(tiles.splits, count, outputs, dtype=torch.float32)
+    operands = _operands(rows, weight)
+    row_tiles = -(-count // tiles.rows)
+    if route.offsets is not None:
+        row_tiles = count // tiles.rows + min(experts, count)
+    column_tiles = -(-outputs // tiles.outputs)
+    steps = -(-inputs // tiles.step)
+    multiply_tiles[(row_tiles * column_tiles, tiles.splits)](
+        operands.rows, operands.row_scales, operands.weight, operands.scales, operands.zeros,
+        bias, into, route.offsets, route.sources, route.targets,
+        count, outputs, inputs, experts, row_tiles, column_tiles, -(-steps // tiles.splits),
+        operands.rows.stride(0), *operands.strides, outputs, count * outputs,
+        FORMAT=operands.format, GROUPED=route.offsets is not None,
+        EXPERTS=triton.next_power_of_2(experts), OPERAND=operands.dtype,
+        BLOCK_M=tiles.rows, BLOCK_N=tiles.outputs, STEP=tiles.step, BAND=BAND,
+        SCALE_BLOCK=BLOCK, num_warps=tiles.warps, num_stages=tiles.stages,
+    )  # fmt: skip
+    if tiles.splits > 1:
+        block = 1024
+        add_up[(-(-answers.numel() // block),)](
+            into, answers, answers.numel(), answers.numel(), SPLITS=tiles.splits, BLOCK=block
+        )
+    return answers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Operands:
+    """What the kernel reads; `strides` are those of row scales, weight and scales."""
+
+    format: int
+    dtype: tl.dtype
+    rows: Tensor
+    weight: Tensor
+    row_scales: Tensor | None = None
+    scales: Tensor | None = None
+    zeros: Tensor | None = None
+    strides: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
+
+
+def _operands(rows: Tensor, weight: Weight) -> _Operands:
+    dtype = _operand_dtype(rows)
+    if isinstance(weight, PlainWeight):
+        strides = (0, 0, *weight.values.stride()[:2], 0, 0)
+        return _Operands(PLAIN, dtype, rows, weight.values, strides=strides)
+    if isinstance(weight, Int4Weight):
+        packed = weight.packed.stride()
+        strides = (0, 0, packed[0], packed[1], weight.scales.stride(0), weight.scales.stride(1))
+        return _Operands(
+            FOUR_BITS, dtype, rows, weight.packed,
+            scales=weight.scales, zeros=weight.zeros, strides=strides,
+        )  # fmt: skip
+    scales = weight.scales
+    values, row_scales = round_rows(rows, BLOCK if weight.blocked else None)
+    return _Operands(
+        BLOCKS if weight.blocked else CHANNELS,
+        FORMATS[values.dtype],
+        values,
+        weight.values,
+        row_scales,
+        scales,
+        strides=(
+            *row_scales.stride(),
+            *weight.values.stride()[:2],
+            *weight.scales.stride()[:2],
+        ),
+    )
+
+
+def _operand_dtype(rows: Tensor) -> tl.dtype:
+    """Triton's interpreter multiplies bfloat16 as whole numbers, so it gets float32."""
+    return tl.float32 if triton.knobs.runtime.interpret else FORMATS[rows.dtype]
+
+
+def _step(weight: Weight) -> int:
+    if isinstance(weight, Int4Weight):
+        return weight.group
+    if isinstance(weight, Fp8Weight):
+        return BLOCK
+    return DEPTH // weight.values.element_size()
+
+
+def product_floor(rows: int, weight: Weight, experts: int = 1, itemsize: int = 2) -> Floor:
+    """For `rows` rows over all experts together, of which `experts` have any.
+
+    Each used weight with its scales is read once, rows and answers pass once; what rows are
+    rounded to is not counted. Operations are of the unit that multiplies: weights of four bits
+    are widened to the rows' dtype.
+    """
+    every, outputs, inputs = weight.shape
+    used = sum(part.nbytes for part in _parts(weight)) * experts // every
+    unit: Unit = "float8" if isinstance(weight, Fp8Weight) else "bfloat16"
+    passed = rows * (inputs + outputs) * itemsize
+    return Floor(used + passed, 2 * rows * outputs * inputs, unit)
+
+
+def _parts(weight: Weight) -> list[Tensor]:
+    if isinstance(weight, PlainWeight):
+        return [weight.values]
+    if isinstance(weight, Fp8Weight):
+        return [weight.values, weight.scales]
+    zeros = [] if weight.zeros is None else [weight.zeros]
+    return [weight.packed, weight.scales, *zeros]
+
+
+def _multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return MULTIPROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

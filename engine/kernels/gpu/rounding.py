@@ -1,0 +1,105 @@
+"""Rows rounded to 8 bits (e4m3), before they are multiplied with weights of 8 bits.
+
+Floor: each number is read once, and written in one byte, over the bandwidth.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from engine.kernels.weights import E4M3, E4M3_MAX, LEAST_SCALE
+
+LONGEST = 8192  # numbers of a row that a program holds at once
+GROUPS = 8  # of a row, that a program rounds
+
+
+@triton.jit
+def _e4m3(x):
+    """To the nearest number of 8 bits, ties to even, as hardware does; exact when cast.
+
+    Done by hand, so that Triton's interpreter and every GPU round alike.
+    """
+    x = tl.minimum(tl.maximum(x, -448.0), 448.0)
+    bits = x.to(tl.int32, bitcast=True)
+    bits = (bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000  # 3 bits of mantissa are left
+    normal = bits.to(tl.float32, bitcast=True)
+    small = (x + 24576.0) - 24576.0  # 1.5 * 2 ** 14: in steps of 2 ** -9
+    return tl.where(tl.abs(x) < 0.015625, small, normal).to(tl.float8e4nv)
+
+
+@triton.jit
+def _sizes(x):
+    """How large each number is, and whether it is none."""
+    number = x == x
+    return tl.where(number, tl.abs(x), 0.0), 1 - number.to(tl.int32)
+
+
+@triton.jit
+def _scale(largest, spoiled, MOST: tl.constexpr, LEAST: tl.constexpr):
+    """No number where there is one that is none: 8 bits would hide it."""
+    scale = tl.maximum(tl.div_rn(largest, MOST), LEAST)
+    return tl.where(spoiled > 0, float("nan"), scale)
+
+
+@triton.jit
+def _round_whole(
+    rows, values, scales, size, row_stride,
+    MOST: tl.constexpr, LEAST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    source, target = rows + row.to(tl.int64) * row_stride, values + row.to(tl.int64) * size
+    within = tl.arange(0, BLOCK)
+    largest, spoiled = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.int32)
+    for first in range(0, size, BLOCK):
+        x = tl.load(source + first + within, mask=first + within < size, other=0.0)
+        size_of, none = _sizes(x.to(tl.float32))
+        largest, spoiled = tl.maximum(largest, size_of), spoiled + none
+    scale = _scale(tl.max(largest, 0), tl.sum(spoiled, 0), MOST, LEAST)
+    tl.store(scales + row, scale)
+    for first in range(0, size, BLOCK):
+        there = first + within < size
+        x = tl.load(source + first + within, mask=there, other=0.0).to(tl.float32)
+        tl.store(target + first + within, _e4m3(tl.div_rn(x, scale)), mask=there)
+
+
+@triton.jit
+def _round_groups(
+    rows, values, scales, count, size, groups, row_stride,
+    MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    row, group = tl.program_id(0), tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    at = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    far, there = row.to(tl.int64), at < size
+    x = tl.load(rows + far * row_stride + at, mask=there, other=0.0).to(tl.float32)
+    size_of, none = _sizes(x)
+    scale = _scale(tl.max(size_of, 1), tl.sum(none, 1), MOST, LEAST)
+    tl.store(scales + group.to(tl.int64) * count + row, scale, mask=group < groups)
+    tl.store(values + far * size + at, _e4m3(tl.div_rn(x, scale[:, None])), mask=there)
+
+
+def round_rows(rows: Tensor, group: int | None) -> tuple[Tensor, Tensor]:
+    """[rows, size] to float8_e4m3fn, with a float32 scale for each row, or each `group` of it.
+
+    Scales are [rows, groups], those of one group behind one another. Its twin is `to_fp8` in
+    engine/kernels/weights.py.
+    """
+    assert rows.stride(1) == 1, "rows lie whole"
+    count, size = rows.shape
+    groups = 1 if group is None else -(-size // group)
+    values = torch.empty((count, size), dtype=E4M3, device=rows.device)
+    scales = torch.empty((groups, count), dtype=torch.float32, device=rows.device)
+    if not count:
+        return values, scales.T
+    if group is None:
+        block = min(triton.next_power_of_2(size), LONGEST)
+        _round_whole[(count,)](
+            rows, values, scales, size, rows.stride(0),
+            MOST=E4M3_MAX, LEAST=LEAST_SCALE, BLOCK=block, num_warps=8,
+        )  # fmt: skip
+    else:
+        _round_groups[(count, -(-groups // GROUPS))](
+            rows, values, scales, count, size, groups, rows.stride(0),
+            MOST=E4M3_MAX, LEAST=LEAST_SCALE, GROUP=group, GROUPS=GROUPS,
+        )  # fmt: skip
+    return values, scales.T

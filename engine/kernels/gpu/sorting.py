@@ -1,0 +1,73 @@
+"""Tokens sorted by expert, and what their experts say weighed and added up, on the device.
+
+Floors: the choices read once and their order written, over the bandwidth; answers read once,
+and a row written for each token. Both are small beside the experts' products, and both are
+bounded by how long a launch takes when there are few tokens.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+CHUNK = 1024  # choices that a program looks at at once
+WIDTH = 1024  # numbers of a token that a program adds up
+
+
+@triton.jit
+def _sort(chosen, order, offsets, count, experts, CHUNK: tl.constexpr):
+    """A program for each expert, which counts the choices before its own, then lists those."""
+    expert = tl.program_id(0)
+    within = tl.arange(0, CHUNK)
+    before = tl.zeros((CHUNK,), tl.int32)
+    for first in range(0, count, CHUNK):
+        ids = tl.load(chosen + first + within, mask=first + within < count, other=experts)
+        before += (ids < expert).to(tl.int32)
+    place = tl.sum(before, 0)
+    tl.store(offsets + expert, place)
+    if expert == experts - 1:
+        tl.store(offsets + experts, count)
+    for first in range(0, count, CHUNK):
+        ids = tl.load(chosen + first + within, mask=first + within < count, other=experts)
+        ours = (ids == expert).to(tl.int32)
+        rank = tl.cumsum(ours, 0)
+        tl.store(order + place + rank - 1, first + within, mask=ours > 0)
+        place += tl.sum(ours, 0)
+
+
+@triton.jit
+def _combine(answers, weights, mixed, size, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = at < size
+    total = tl.zeros((BLOCK,), tl.float32)
+    for choice in range(TOP_K):
+        answer = tl.load(answers + (token * TOP_K + choice) * size + at, mask=there, other=0.0)
+        total += answer.to(tl.float32) * tl.load(weights + token * TOP_K + choice)
+    tl.store(mixed + token * size + at, total, mask=there)
+
+
+def sort_by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    """[tokens, top_k] ids to the stable order of all choices, and where each expert's begin.
+
+    Order [tokens * top_k] int32 has places in `chosen`, flattened; offsets [experts + 1] int32.
+    """
+    ids = chosen.contiguous()
+    order = torch.empty(ids.numel(), dtype=torch.int32, device=ids.device)
+    offsets = torch.empty(experts + 1, dtype=torch.int32, device=ids.device)
+    chunk = min(CHUNK, triton.next_power_of_2(max(ids.numel(), 1)))
+    _sort[(experts,)](ids, order, offsets, ids.numel(), experts, CHUNK=chunk)
+    return order, offsets
+
+
+def combine(answers: Tensor, weights: Tensor) -> Tensor:
+    """[tokens, top_k, size] by float32 weights [tokens, top_k]: summed, in order of choice."""
+    tokens, top_k, size = answers.shape
+    answers, weights = answers.contiguous(), weights.float().contiguous()
+    mixed = answers.new_empty(tokens, size)
+    if tokens:
+        block = min(WIDTH, triton.next_power_of_2(size))
+        _combine[(tokens, -(-size // block))](
+            answers, weights, mixed, size, TOP_K=top_k, BLOCK=block
+        )
+    return mixed

@@ -1,0 +1,106 @@
+"""Many experts in one launch say what each of them says alone."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.kernels.gpu.products import TritonProducts
+from engine.kernels.gpu.sorting import sort_by_expert
+from engine.kernels.weights import Products, TorchProducts
+from tests.kernels.test_products import CLOSE, FORMATS, assert_close, exactly, made, numbers
+
+EVERYBODY = (TritonProducts(), TorchProducts())
+COUNTS = {
+    "a few each": [3, 1, 2, 5],
+    "nobody at the ends": [0, 0, 7, 0, 17, 0],
+    "one has all": [0, 35, 0],
+    "more than a tile": [33, 16, 1],
+    "the only one": [4],
+    "many without any": [0] * 11 + [1] + [0] * 9 + [2],
+}
+
+
+def offsets_of(counts: list[int], device: torch.device) -> Tensor:
+    ends = torch.tensor(counts).cumsum(0)
+    return torch.cat((torch.zeros(1, dtype=torch.int64), ends)).to(device, torch.int32)
+
+
+@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS.keys())
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("products", EVERYBODY, ids=["triton", "torch"])
+def test_each_expert_multiplies_its_own(
+    products: Products, name: str, counts: list[int], device: torch.device
+) -> None:
+    experts, dtype = len(counts), torch.float32
+    weight = made(name, numbers(experts, 35, 70, dtype=dtype, device=device))
+    bias = numbers(experts, 35, dtype=dtype, device=device)
+    given = numbers(sum(counts), 70, dtype=dtype, device=device)
+    answer = products.grouped(given, offsets_of(counts, device), weight, bias)
+    parts = [
+        exactly(rows, weight, expert) + bias[expert].double().cpu()
+        for expert, rows in enumerate(given.split(counts))
+        if len(rows)
+    ]
+    assert_close(answer, torch.cat(parts), dtype)
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=str)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("products", EVERYBODY, ids=["triton", "torch"])
+def test_rows_are_fetched_and_put_back_by_place(
+    products: Products, name: str, dtype: torch.dtype, device: torch.device
+) -> None:
+    """A token's row is read by each expert that it chose; answers lie by token."""
+    tokens, top_k, experts = 6, 2, 5
+    chosen = torch.rand(tokens, experts, device=device).topk(top_k).indices
+    weight = made(name, numbers(experts, 33, 64, dtype=dtype, device=device))
+    given = numbers(tokens, 64, dtype=dtype, device=device)
+    order, offsets = sort_by_expert(chosen, experts)
+    answer = products.grouped(
+        given, offsets, weight, sources=order // top_k, targets=order
+    ).view(tokens, top_k, -1)
+    for token, experts_of in enumerate(chosen.tolist()):
+        for choice, expert in enumerate(experts_of):
+            exact = exactly(given[token : token + 1], weight, expert)
+            assert_close(answer[token, choice : choice + 1], exact, dtype)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_of_others_are_neither_read_nor_written(name: str, device: torch.device) -> None:
+    """Offsets of a part of all experts: what is before and behind is another rank's."""
+    weight = made(name, numbers(2, 33, 64, dtype=torch.float32, device=device))
+    given = numbers(10, 64, dtype=torch.float32, device=device)
+    given[:3], given[8:] = torch.nan, torch.nan
+    offsets = torch.tensor([3, 4, 8], dtype=torch.int32, device=device)
+    answer = TritonProducts().grouped(given, offsets, weight)
+    assert_close(answer[3:4], exactly(given[3:4], weight, 0), torch.float32)
+    assert_close(answer[4:8], exactly(given[4:8], weight, 1), torch.float32)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_expert_far_into_memory(name: str, device: torch.device) -> None:
+    """Weights may lie more than 2^31 numbers from the first: strides are not cut off."""
+    far = 3
+    weight = made(name, numbers(far + 1, 16, 32, dtype=torch.float32, device=device))
+    given = numbers(2, 32, dtype=torch.float32, device=device)
+    offsets = offsets_of([0] * far + [2], device)
+    answer = TritonProducts().grouped(given, offsets, weight)
+    assert_close(answer, exactly(given, weight, far), torch.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("tokens", [1, 16, 64, 2048])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1536, 2048), (2048, 768)])
+def test_real_shapes(
+    name: str, tokens: int, outputs: int, inputs: int, device: torch.device
+) -> None:
+    experts, top_k, dtype = 128, 8, torch.bfloat16
+    weight = made(name, numbers(experts, outputs, inputs, dtype=dtype, device=device), 128)
+    given = numbers(tokens, inputs, dtype=dtype, device=device)
+    chosen = torch.rand(tokens, experts, device=device).topk(top_k).indices
+    order, offsets = sort_by_expert(chosen, experts)
+    route = {"sources": order // top_k, "targets": order}
+    ours = TritonProducts().grouped(given, offsets, weight, **route)
+    theirs = TorchProducts().grouped(given, offsets, weight, **route)
+    assert_close(ours, theirs.double().cpu(), dtype)

@@ -1,0 +1,192 @@
+"""Products in Triton are those of float64, of whatever numbers a weight was rounded to."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.kernels.gpu.products import TritonProducts, choose_tiles
+from engine.kernels.weights import (
+    Int4Weight,
+    PlainWeight,
+    TorchProducts,
+    Weight,
+    fp8_weight,
+    int4_weight,
+    packed_halves,
+    rounded,
+)
+from tests.kernels.ahead import compiled
+
+CLOSE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+SHARED_BYTES = 227 << 10  # of a program, on Hopper
+_HALVES = "torch.ones(1, 512, 1024, dtype=torch.bfloat16)"
+_EIGHT = "torch.ones(1, 512, 1024, dtype=torch.float8_e4m3fn)"
+_BYTES = "torch.ones(1, 512, 8, 64, dtype=torch.uint8)"
+_OF_GROUPS = "torch.ones(1, 8, 512, dtype=torch.bfloat16)"
+_WEIGHTS = [
+    f"PlainWeight({_HALVES})",
+    f"Fp8Weight({_EIGHT}, torch.ones(1, 512, 1))",
+    f"Fp8Weight({_EIGHT}, torch.ones(1, 4, 8), True)",
+    f"Int4Weight({_BYTES}, {_OF_GROUPS}, None, 1024)",
+    f"Int4Weight({_BYTES}, {_OF_GROUPS}, {_OF_GROUPS}.to(torch.uint8), 1024)",
+]
+FORMATS = ["plain", "fp8", "fp8 in blocks", "int4", "int4 with zeros"]
+NARROW = [name for name in FORMATS if name != "plain"]
+
+
+def numbers(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.randn(shape, device=device).to(dtype)
+
+
+def with_zeros(like: Int4Weight) -> Int4Weight:
+    zeros = torch.randint(0, 16, like.scales.shape, device=like.packed.device)
+    return Int4Weight(like.packed, like.scales, zeros.to(torch.uint8), like.inputs)
+
+
+def made(name: str, values: Tensor, group: int = 32) -> Weight:
+    if name == "plain":
+        return PlainWeight(values)
+    if name.startswith("fp8"):
+        return fp8_weight(values, blocked=name.endswith("blocks"))
+    weight = int4_weight(values, group)
+    return with_zeros(weight) if name.endswith("zeros") else weight
+
+
+def exactly(rows: Tensor, weight: Weight, expert: int = 0) -> Tensor:
+    """[rows, outputs] in float64, on the CPU."""
+    exact = weight.whole(expert, torch.float64).cpu()
+    return rounded(rows, weight).double().cpu() @ exact.T
+
+
+def assert_close(answer: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
+    away = (answer.double().cpu() - exact).norm() / exact.norm().clamp(min=1e-30)
+    assert away < CLOSE[dtype], f"{away:.2e} away"
+    assert torch.isfinite(answer).all()
+
+
+def inside(tensor: Tensor, margin: int = 3) -> Tensor:
+    """The same numbers with NaN all around: rows, and the ends of rows."""
+    rows, size = tensor.shape
+    padded = torch.full(
+        (rows + 2 * margin, size + 2 * margin), torch.nan, dtype=tensor.dtype
+    ).to(tensor.device)
+    padded[margin:-margin, margin:-margin] = tensor
+    return padded[margin:-margin, margin:-margin]
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=str)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 70, 130), (5, 33, 51), (18, 1, 9)])
+def test_a_product_is_that_of_float64(
+    name: str, dtype: torch.dtype, rows: int, outputs: int, inputs: int, device: torch.device
+) -> None:
+    values = numbers(1, outputs, inputs, dtype=dtype, device=device)
+    given = inside(numbers(rows, inputs, dtype=dtype, device=device))
+    bias = numbers(1, outputs, dtype=dtype, device=device) if rows % 2 else None
+    weight = made(name, values)
+    exact = exactly(given, weight) + (0 if bias is None else bias.double().cpu())
+    for products in (TritonProducts(), TorchProducts()):
+        assert_close(products.multiply(given, weight, bias), exact, dtype)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_inputs_in_parts_add_up_to_the_whole(name: str, device: torch.device) -> None:
+    values = numbers(1, 40, 1090, dtype=torch.float32, device=device)
+    weight, bias = made(name, values, 64), numbers(1, 40, dtype=torch.float32, device=device)
+    given = numbers(3, 1090, dtype=torch.float32, device=device)
+    assert choose_tiles(3, weight, 132).splits > 1
+    answer = TritonProducts().multiply(given, weight, bias)
+    assert_close(answer, exactly(given, weight) + bias.double().cpu(), torch.float32)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_row_is_the_same_among_others(name: str, device: torch.device) -> None:
+    """To the bit, as far as few rows go: parts do not depend on how many there are."""
+    values = numbers(1, 20, 600, dtype=torch.float32, device=device)
+    weight, given = made(name, values), numbers(20, 600, dtype=torch.float32, device=device)
+    many = TritonProducts().multiply(given, weight)
+    alone = torch.cat([TritonProducts().multiply(row[None], weight) for row in given[-2:]])
+    close = 0.0 if device.type == "cuda" else 1e-5  # numpy sums tiles of each height its way
+    torch.testing.assert_close(alone, many[-2:], rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_zeros_and_huge_numbers_leave_no_hole(name: str, device: torch.device) -> None:
+    """Groups of zeros have a scale all the same, and an outlier harms its own group alone."""
+    values = numbers(1, 24, 160, dtype=torch.float32, device=device)
+    values[0, 3], values[0, 5, 17], values[0, 6] = 0, 3e4, 1e-40
+    weight = made(name, values)
+    given = numbers(4, 160, dtype=torch.float32, device=device)
+    given[1], given[2, 9], given[3] = 0, 1e6, 1e-42
+    answer = TritonProducts().multiply(given, weight)
+    exact = exactly(given, weight)
+    assert_close(answer[:3], exact[:3], torch.float32)
+    assert answer[1].count_nonzero() == 0
+    assert answer[3].abs().max() < 1e-30
+
+
+@pytest.mark.parametrize("name", ["fp8", "fp8 in blocks"])
+def test_a_row_that_is_no_number_is_seen_and_stays_alone(
+    name: str, device: torch.device
+) -> None:
+    weight = made(name, numbers(1, 24, 160, dtype=torch.float32, device=device))
+    given = numbers(3, 160, dtype=torch.float32, device=device)
+    given[1, 150] = torch.nan
+    for products in (TritonProducts(), TorchProducts()):
+        answer = products.multiply(given, weight)
+        assert answer[1].isnan().all()
+        assert answer[[0, 2]].isfinite().all()
+
+
+def test_no_rows_have_no_answer(device: torch.device) -> None:
+    for name in FORMATS:
+        weight = made(name, numbers(1, 24, 64, dtype=torch.float32, device=device))
+        given = numbers(0, 64, dtype=torch.float32, device=device)
+        assert TritonProducts().multiply(given, weight).shape == (0, 24)
+
+
+def test_bytes_hold_their_numbers_half_a_group_apart() -> None:
+    numbers = torch.arange(16)
+    packed = packed_halves(numbers)
+    assert packed.tolist() == [low + 16 * (low + 8) for low in range(8)]
+    weight = Int4Weight(packed.view(1, 1, 1, 8), torch.full((1, 1, 1), 2.0), None, 15)
+    assert weight.whole(0).tolist() == [[2.0 * (number - 8) for number in range(15)]]
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("fp8", 0.04), ("fp8 in blocks", 0.04), ("int4", 0.13)]
+)
+def test_rounding_costs_what_the_format_costs(name: str, most: float) -> None:
+    values = torch.randn(1, 130, 256)
+    weight = made(name, values, 128)
+    away = (weight.whole(0) - values[0]).norm() / values.norm()
+    assert most / 3 < away < most
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("rows", [1, 16, 64, 2048])
+@pytest.mark.parametrize(("outputs", "inputs"), [(28672, 4096), (4096, 14336), (6144, 4096)])
+def test_real_shapes(
+    name: str, rows: int, outputs: int, inputs: int, device: torch.device
+) -> None:
+    values = numbers(1, outputs, inputs, dtype=torch.bfloat16, device=device)
+    weight = made(name, values, 128)
+    given = numbers(rows, inputs, dtype=torch.bfloat16, device=device)
+    answer = TritonProducts().multiply(given, weight)
+    exact = rounded(given, weight) @ weight.whole(0).T
+    assert_close(answer, exact.double().cpu(), torch.bfloat16)
+
+
+def test_they_compile_for_hopper_and_nothing_spills() -> None:
+    bfloat16 = "dtype=torch.bfloat16"
+    calls = [
+        f"weight = {weight};"
+        f"[TritonProducts().multiply(torch.ones(rows, 1024, {bfloat16}), weight) "
+        "for rows in (4, 300)]"
+        for weight in _WEIGHTS
+    ]
+    found = compiled("engine.kernels.gpu.products", *calls)
+    assert sorted(found) == ["_round_groups", "_round_whole", "add_up", "multiply_tiles"]
+    assert not any(one["spilled"] for one in found.values())
+    assert all(one["shared"] <= SHARED_BYTES for one in found.values())

@@ -1,0 +1,44 @@
+"""Rows rounded to 8 bits by the kernel are those of torch, number by number."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.kernels.gpu.rounding import LONGEST, round_rows
+from engine.kernels.weights import to_fp8
+
+
+def assert_same(rows: Tensor, group: int | None) -> None:
+    values, scales = round_rows(rows, group)
+    ours, our_scales = to_fp8(rows, group or rows.shape[1])
+    assert torch.equal(values.float(), ours.float())  # -0 is 0
+    assert torch.equal(scales, our_scales)
+
+
+@pytest.mark.parametrize("group", [None, 16, 128])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("rows", "size"), [(1, 1), (3, 130), (2, 16), (5, 300)])
+def test_rows_are_rounded_as_torch_does(
+    rows: int, size: int, dtype: torch.dtype, group: int | None, device: torch.device
+) -> None:
+    wide = torch.randn(rows, size + 4, device=device) * 10 ** torch.randn(rows, 1).to(device)
+    wide[:, size:] = torch.nan
+    assert_same(wide.to(dtype)[:, :size], group)
+
+
+def test_every_magnitude_is_rounded_as_torch_does(device: torch.device) -> None:
+    """Any number of bfloat16 up to the largest: ties, and those below the normal ones."""
+    every = torch.arange(2**16, dtype=torch.int32).to(torch.uint16).view(torch.bfloat16)
+    fits = every[every.float().abs() <= 448]
+    fits = fits[: len(fits) // 127 * 127].view(-1, 127).to(device)
+    whole = torch.cat((fits, torch.full((len(fits), 1), 448.0).to(fits)), 1)  # a scale of 1
+    chosen = torch.randperm(len(whole))
+    assert_same(whole[chosen], None)
+    assert_same(whole[chosen], 128)
+
+
+@pytest.mark.parametrize("group", [None, 128])
+def test_a_row_longer_than_a_program_holds(group: int | None, device: torch.device) -> None:
+    rows = torch.randn(2, 2 * LONGEST + 77, device=device)
+    rows[0, -1], rows[1] = 1e3, 0
+    assert_same(rows, group)
