@@ -8,6 +8,7 @@ started them with, never by name.
 import asyncio
 import json
 import logging
+import signal
 import socket
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Callable, Mapping, Sequence
@@ -71,6 +72,12 @@ class Child:
         self.stopping.set()
         if self.process is not None and self.process.returncode is None:
             self.process.kill()
+
+    def reread(self) -> None:
+        """Have it read its files again; one that was never ready has just read them."""
+        running = self.process is not None and self.process.returncode is None
+        if self.process is not None and running and self.ready.done():
+            self.process.send_signal(signal.SIGHUP)
 
     async def stop(self) -> None:
         """Ask it to end, and wait; then make it."""

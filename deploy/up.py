@@ -14,6 +14,7 @@ import msgspec
 
 from deploy.config import UpConfig
 from deploy.supervisor import Child, ProcessFailed
+from deploy.terminal import Terminal
 from discovery.registration import DEFAULT_PORT, Role
 from node.config import ServingOptions
 from proxy.config import ProxyOptions
@@ -55,6 +56,13 @@ async def _until_signal(config: UpConfig) -> None:
     cluster = Cluster(config)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, cluster.stop)
+    terminal = Terminal.find()
+
+    def hang_up() -> None:
+        """As with other servers, unless it means that whoever started this has left."""
+        return cluster.stop() if terminal.gone else cluster.reread()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
     running = asyncio.create_task(cluster.run())
     either: set[asyncio.Future[None] | asyncio.Future[str]] = {running, cluster.ready}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -117,6 +125,10 @@ class Cluster:
             for child in (self.proxy, *self.nodes):
                 child.kill()
         self._told.set()
+
+    def reread(self) -> None:
+        """Have the proxy read its keys and certificates again."""
+        self.proxy.reread()
 
     async def _start(self, tasks: asyncio.TaskGroup) -> None:
         """Nodes need to know where the proxy listens, so it comes first."""

@@ -50,6 +50,7 @@ def run(config: ProxyConfig) -> None:
     SystemExit with the reason where it cannot.
     """
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read anew
     if config.supervisor_fd is not None:
         end_with(config.supervisor_fd)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -128,9 +129,7 @@ class Parent:
     def _told_to_read(self) -> None:
         """Files of keys and certificates are the workers' to read."""
         for worker in self.workers:
-            process = worker.process if worker.ready.done() else None
-            if process is not None and process.returncode is None:
-                process.send_signal(signal.SIGHUP)
+            worker.reread()
 
     async def _let_in(self, tasks: asyncio.TaskGroup) -> None:
         async with aclosing(self.entrance.comers()) as comers:

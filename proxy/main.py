@@ -77,6 +77,7 @@ def run(config: ProxyConfig) -> None:
         end_with(config.supervisor_fd)
     for stop in STOP_SIGNALS:
         signal.signal(stop, signal.SIG_DFL)  # the end, until there is something to finish
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read anew
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_serve(Place.find(config)))

@@ -137,9 +137,11 @@ async def running(folder: Path, **settings: Any) -> AsyncGenerator[Running]:  # 
 
 
 @asynccontextmanager
-async def launched(folder: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
+async def launched(
+    folder: Path, *more: str
+) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
     """`pdserve up` as an operator starts it, once it says that it is ready."""
-    command = [*("up", "--port", "0", "--model", str(folder)), "--drain-timeout-s", "5"]
+    command = [*("up", "--port", "0", "--model", str(folder)), "--drain-timeout-s", "5", *more]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", "from deploy.cli import main; main()", *command),
         stdout=asyncio.subprocess.PIPE,

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import shlex
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from openai import AsyncOpenAI
 
 from deploy.config import DEMO_MODEL
 from tests.e2e.cluster import MODEL, PATIENCE_S, launched, running
+from tests.unit.test_watching import keys, replace
 
 ROOT = Path(__file__).parents[2]
 MOVED = re.compile(r"transfer .* (\d+) bytes, [\d.]+ GB/s")
@@ -46,6 +48,24 @@ async def test_the_line_to_copy_gets_an_answer() -> None:
             said = await answer.json()
     assert where.startswith(f"{url}/v1/")
     assert "A prefill node runs" in said["choices"][0]["message"]["content"]
+
+
+async def test_a_sighup_has_the_proxy_read_its_keys_and_ends_nothing(tmp_path: Path) -> None:
+    """The file has not changed, so nothing else has it read."""
+    path = replace(tmp_path / "keys.toml", keys(one="sk-1"))
+    more = ("--api-key-file", str(path), "--workers", "2")
+    async with launched(DEMO_MODEL, *more) as (launcher, url), asyncio.timeout(PATIENCE_S):
+        assert launcher.stdout
+        launcher.send_signal(signal.SIGHUP)
+        for _ in range(2):
+            while "was read anew" not in (await launcher.stdout.readline()).decode():
+                assert launcher.returncode is None
+        key = {"Authorization": "Bearer sk-1"}
+        async with (
+            aiohttp.ClientSession(headers=key) as session,
+            session.get(f"{url}/v1/models") as answer,
+        ):
+            assert answer.status == 200
 
 
 async def test_the_openai_client_chats_and_the_model_ends_by_itself() -> None:

@@ -27,6 +27,7 @@ from proxy.config import ProxyConfig
 from proxy.main import run
 run(ProxyConfig(port=0, discovery_port=0, admin_api_key="key", **json.loads(sys.argv[1])))
 """
+START_WORKERS = START.replace("proxy.main", "deploy.workers")
 LOAD = """
 import sys, threading, types
 def load(folder):
@@ -39,7 +40,8 @@ from proxy.main import run
 run(ProxyConfig(port=0, discovery_port=0, tokenizer=sys.argv[1]))
 """
 READY = re.compile(
-    r"ready on https?://(?P<address>[^ ]+) \(nodes register at [^ ]+:(?P<port>\d+)\)"
+    r"ready on https?://(?P<address>[^ ]+) (with \d+ workers )?"
+    r"\(nodes register at [^ ]+:(?P<port>\d+)\)"
 )
 
 
@@ -59,14 +61,18 @@ class Running:
 
 
 @asynccontextmanager
-async def running(**settings: str | float) -> AsyncGenerator[Running]:
-    command = [sys.executable, "-c", START, json.dumps(settings)]
+async def running(*, workers: int = 1, **settings: str | float) -> AsyncGenerator[Running]:
+    start, said = START, dict[str, object](settings)
+    if workers > 1:
+        start, said["workers"] = START_WORKERS, workers
+    command = [sys.executable, "-c", start, json.dumps(said)]
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
     assert process.stderr
     proxy = Running(process, process.stderr, "", "")
     try:
         async with asyncio.timeout(PATIENCE_S):
-            ready = READY.search(await proxy.line("ready on"))
+            last = "ready on" if workers == 1 else f"with {workers} workers"
+            ready = READY.search(await proxy.line(last))
             assert ready
             proxy.address = ready["address"]
             proxy.discovery = f"{HERE}:{ready['port']}"

@@ -64,6 +64,17 @@ async def test_keys_come_and_go_while_it_runs(tmp_path: Path) -> None:
         proxy.process.terminate()
 
 
+async def test_a_sighup_to_their_parent_has_all_workers_read_the_keys(tmp_path: Path) -> None:
+    """The file has not changed, so nothing else has them read it."""
+    path = replace(tmp_path / "keys.toml", keys(one="sk-1"))
+    async with running(workers=2, api_key_file=str(path)) as proxy:
+        proxy.process.send_signal(signal.SIGHUP)
+        told = [await proxy.line("the file of keys was read anew") for _ in range(2)]
+        assert {line.partition(" | ")[0] for line in told} == {"worker-0", "worker-1"}
+        assert await answered(proxy, "/v1/models", "sk-1") == 200
+        proxy.process.terminate()
+
+
 async def test_each_call_of_an_admin_is_one_line_of_the_log(tmp_path: Path) -> None:
     named = keys(ops="sk-ops") + "admin = true\n"
     path = replace(tmp_path / "keys.toml", named)
