@@ -54,7 +54,7 @@ def create_app(
     app.register_blueprint(
         openai_routes(door, models, embedder=GatedEmbedder(door, gate), gate=gate)
     )
-    watch = Watch(door, guard, clock)
+    watch = Watch(door, guard, gate, clock)
     texts = TextEndpoints(door, models, gate=gate)
     paths = {"/v1/completions": texts.completions, "/v1/chat/completions": texts.chat}
     front = TextFront(app.asgi_app, paths, watch)
@@ -80,6 +80,7 @@ class Watch:
 
     door: Observed
     guard: Guard
+    gate: AdmissionGate
     clock: Callable[[], float]
 
     def enter(self, path: str, headers: Headers) -> None:
@@ -92,7 +93,7 @@ class Watch:
     def leave(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
         """`path` is that of the endpoint; answers with headers."""
         self.door.metrics.answered(path, status)
-        return answered(status, outer_id or "", self.clock())
+        return {**answered(status, outer_id or "", self.clock()), **self.gate.told()}
 
     def comment(self, headers: Headers) -> bytes:
         """The timeline, if it was asked for."""

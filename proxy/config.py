@@ -27,6 +27,8 @@ AT_LEAST = {
     "max_requests_per_key": 1,
     "max_tokens_per_key": 1,
     "max_queued_per_key": 0,
+    "requests_per_minute_per_key": 1,
+    "tokens_per_minute_per_key": 1,
     "max_requests_per_node": 1,
     "max_tokens_per_node": 1,
     "request_timeout_s": 0.001,
@@ -89,6 +91,12 @@ class ProxyOptions:
 
     max_queued_per_key: int | None = None
     """Most requests in line with one client key. Default: as many as in all."""
+
+    requests_per_minute_per_key: int | None = None
+    """Most calls of one client key that begin in a minute. Default: any number."""
+
+    tokens_per_minute_per_key: int | None = None
+    """Most tokens of them, of prompts and answers. Default: any number."""
 
     max_requests_per_node: int | None = None
     """Most choices that this proxy has at work on one decode node. Default: any number."""
@@ -216,6 +224,8 @@ class ProxyConfig(ProxyOptions):
             max_requests=self.max_requests_per_key,
             max_tokens=self.max_tokens_per_key,
             max_queued=self.max_queued_per_key,
+            requests_per_minute=self.requests_per_minute_per_key,
+            tokens_per_minute=self.tokens_per_minute_per_key,
         )
 
     @property

@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from proxy.admission.errors import KeyQueueFull, QueueFull, Refused, TooLate
-from proxy.admission.limits import KeyLimits, Limits
+from proxy.admission.errors import KeyQueueFull, QueueFull, RateLimited, Refused, TooLate
+from proxy.admission.limits import Caller, KeyLimits, Limits
 from proxy.admission.line import Entry, Line
+from proxy.admission.rates import Rates
 
 HEADROOM = 1.5
 NEWEST = 0.1  # what the newest answer weighs in an average
@@ -46,11 +47,16 @@ class Admission:
     limits: Limits = field(default_factory=Limits)
     key_limits: KeyLimits = field(default_factory=KeyLimits)  # of keys without their own
     line: Line = field(default_factory=Line)
+    rates: Rates = field(default_factory=Rates)
     all: AtWork = field(default_factory=AtWork)
     refused: Counter[str] = field(default_factory=Counter)
     _keys: dict[str, AtWork] = field(default_factory=dict)
     _answers: dict[str, float] = field(default_factory=dict)
     _pace: float | None = None  # tokens per second and choice, lately
+
+    def limits_of(self, who: Caller) -> KeyLimits:
+        """Its own, or else those of all keys."""
+        return who.limits or self.key_limits
 
     def estimate(self, name: str, most: int) -> int:
         """Tokens of all answers to one request of this key, which may have `most`."""
@@ -58,8 +64,16 @@ class Admission:
         return most if usual is None else min(most, int(usual * HEADROOM) + 1)
 
     def arrive(self, entry: Entry, *, now: float, nodes: int) -> list[Entry]:
-        """Take one in: it is among those that may go now, or else it is in line."""
+        """Take one in: it is among those that may go now, or else it is in line.
+
+        Raises RateLimited, and then it is nowhere.
+        """
         entry.arrived = now
+        try:
+            self.rates.begin(entry, now=now)
+        except RateLimited as refusal:
+            self.refused[refusal.reason] += 1
+            raise
         self.line.push(entry)
         return self.next(now=now, nodes=nodes)
 
@@ -67,7 +81,7 @@ class Admission:
         """One that has just come has to wait; raises QueueFull, KeyQueueFull or TooLate."""
         wait_s = self.wait_s(entry) or 0.0
         if refusal := self._refusal(entry, now, wait_s):
-            self.line.remove(entry)
+            self.leave(entry, now=now)
             self.refused[refusal.reason] += 1
             raise refusal
 
@@ -75,9 +89,12 @@ class Admission:
         """Those that may go now, in their order; they are at work from then on."""
         return list(self._going(now, nodes))
 
-    def leave(self, entry: Entry) -> bool:
+    def leave(self, entry: Entry, *, now: float) -> bool:
         """It waits no longer, for a reason of its own; False if it did not."""
-        return self.line.remove(entry)
+        waited = self.line.remove(entry)
+        if waited:
+            self.rates.undo(entry, now=now)
+        return waited
 
     def came(self, entry: Entry, tokens: int) -> None:
         """So many more tokens of its answer."""
@@ -93,6 +110,7 @@ class Admission:
         """It is at work no longer, however it ended."""
         assert entry.began is not None
         self._book(entry.name, -entry.choices, -entry.tokens)
+        self.rates.end(entry, now=now)
         real = entry.prompt_tokens + entry.produced
         self.line.charge(entry, real - entry.tokens)
         if entry.answered and now > entry.began:

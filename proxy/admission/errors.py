@@ -4,6 +4,9 @@ StreamFailed (api)
 └── Refused                     503  `reason` is one word for the metrics
     ├── QueueFull                    the line is as long as it may be
     ├── KeyQueueFull            429  the key's own part of it is
+    ├── RateLimited             429  the key has had its part of this minute
+    │   ├── RequestsPerMinute
+    │   └── TokensPerMinute
     └── TooLate                      its deadline would pass in line, or has
 """
 
@@ -37,6 +40,28 @@ class KeyQueueFull(Refused):
 
     status = 429
     reason = "key_queue_full"
+
+
+class RateLimited(Refused):
+    """The key has begun as much in the last minute as it may; `wait_s` is no guess."""
+
+    status = 429
+
+    def __init__(self, message: str, wait_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = max(1, ceil(wait_s))
+
+
+class RequestsPerMinute(RateLimited):
+    """Of requests."""
+
+    reason = "requests_per_minute"
+
+
+class TokensPerMinute(RateLimited):
+    """Of tokens, of prompts and answers together."""
+
+    reason = "tokens_per_minute"
 
 
 class TooLate(Refused):

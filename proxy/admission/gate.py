@@ -3,7 +3,7 @@
 import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ class AdmissionGate:
     async def enter(self, visit: Visit) -> AsyncGenerator[Pass]:
         """See Gate. Raises Refused."""
         who, admission = caller.get(), self.admission
-        own = who.limits or admission.key_limits
+        own = admission.limits_of(who)
         timeout_s = self.timeout_s if visit.timeout_s is None else visit.timeout_s
         entry = self._entry(visit, who.name, own, timeout_s)
         deadline = None if timeout_s is None else _now() + timeout_s
@@ -91,6 +91,11 @@ class AdmissionGate:
         finally:
             if limited:
                 self._end(entry)
+
+    def told(self) -> Mapping[str, str]:
+        """The headers that say what is left of its minute to whoever is answered."""
+        who, admission = caller.get(), self.admission
+        return admission.rates.told(who, admission.limits_of(who), now=self.clock())
 
     async def run(self) -> None:
         """Look for new nodes while somebody waits, until cancelled."""
@@ -144,7 +149,7 @@ class AdmissionGate:
         """Who was let in at the very moment it left gives its place to the next."""
         if entry.began is not None:
             self._end(entry)
-        elif self.admission.leave(entry):
+        elif self.admission.leave(entry, now=self.clock()):
             self._admit()
 
     def _end(self, entry: Entry) -> None:

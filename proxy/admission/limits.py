@@ -1,4 +1,4 @@
-"""How much may be at work and in line at once: of all, of one key, of one node."""
+"""How much may be at work and in line at once, and begin in a minute: of all, a key, a node."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -18,7 +18,8 @@ Weight = Annotated[float, Meta(ge=0.001, le=1000)]
 class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the owner of one key may have; None: as much as there is.
 
-    Requests are counted by their choices; tokens are those of prompts and answers together.
+    Requests at work are counted by their choices, those of a minute by calls; tokens are those
+    of prompts and answers together.
     Of those who wait, each key has a share of what becomes free that grows with its
     `weight`. `min_priority` is the most urgent that
     its requests may be; what asks for less than that number is as urgent as that.
@@ -27,6 +28,8 @@ class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     max_requests: Amount | None = None
     max_tokens: Amount | None = None
     max_queued: Places | None = None
+    requests_per_minute: Amount | None = None
+    tokens_per_minute: Amount | None = None
     weight: Weight = 1.0
     min_priority: int | None = None
 

@@ -33,6 +33,7 @@ class Entry:
     produced: int = 0
     answered: bool = False
     number: int = 0
+    charged: int = 0  # tokens, of its key's minute
 
     @property
     def rank(self) -> tuple[int, int]:

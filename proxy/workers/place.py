@@ -20,6 +20,7 @@ BACKLOG = 2048
 DIVIDED = (
     *("max_requests_in_flight", "max_tokens_in_flight", "max_queued_requests"),
     *("max_requests_per_key", "max_tokens_per_key", "max_queued_per_key"),
+    *("requests_per_minute_per_key", "tokens_per_minute_per_key"),
     *("max_requests_per_node", "max_tokens_per_node"),
 )
 

@@ -136,8 +136,8 @@ async def test_clients_may_have_to_show_a_certificate(tmp_path: Path) -> None:
     authority, strangers = trustme.CA(), trustme.CA()
     path = write(authority.issue_cert(HERE), tmp_path / "proxy.pem")
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    settings = {"ssl_certfile": str(path), "ssl_ca_certs": str(tmp_path / "ca.pem")}
-    async with running(**settings) as proxy:
+    trusted = str(tmp_path / "ca.pem")
+    async with running(ssl_certfile=str(path), ssl_ca_certs=trusted) as proxy:
         known, stranger = trusting(authority), trusting(authority)
         authority.issue_cert("client").configure_cert(known)
         strangers.issue_cert("client").configure_cert(stranger)

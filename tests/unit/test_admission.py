@@ -230,8 +230,8 @@ def test_who_leaves_the_line_frees_its_place_at_once() -> None:
     crowd = door(requests=1, queued=1)
     crowd.come()
     second = crowd.come()
-    assert crowd.admission.leave(second)
-    assert not crowd.admission.leave(second)
+    assert crowd.admission.leave(second, now=crowd.now)
+    assert not crowd.admission.leave(second, now=crowd.now)
     assert crowd.come().began is None
 
 
@@ -261,7 +261,7 @@ def test_books_hold_whatever_happens(
                 entry = crowd.come(name, own, prompt_tokens=1, tokens=size, priority=priority)
                 waiting.append(entry)
         elif act == "leave" and waiting:
-            crowd.admission.leave(waiting.pop(which % len(waiting)))
+            crowd.admission.leave(waiting.pop(which % len(waiting)), now=crowd.now)
             crowd.inside += crowd.admission.next(now=crowd.now, nodes=0)
         elif crowd.inside and act == "came":
             crowd.admission.came(crowd.inside[which % len(crowd.inside)], size)
@@ -273,7 +273,7 @@ def test_books_hold_whatever_happens(
 
 def _empty(crowd: Door, waiting: list[Entry]) -> None:
     for entry in waiting:
-        crowd.admission.leave(entry)
+        crowd.admission.leave(entry, now=crowd.now)
     while crowd.inside:
         crowd.end(crowd.inside[0])
     assert (crowd.admission.all.choices, crowd.admission.all.tokens) == (0, 0)
