@@ -34,9 +34,11 @@ KV_SHARE_OF_FREE_MEMORY = 0.25
 
 def open_engine(config: EngineConfig) -> Engine:
     """Whatever kind of engine the checkpoint wants; raises UnusableCheckpoint."""
-    checkpoint = open_checkpoint(config.model)
+    checkpoint = open_checkpoint(config.model, config.dummy_seed)
     if not is_encoder(checkpoint.config):
         return _decoder_engine(checkpoint, config)
+    if config.dummy_seed is not None:
+        raise UnusableCheckpoint("--load-format dummy: encoders want their own weights")
     if config.quantization is not None:
         raise UnusableCheckpoint("--quantization: encoders run with the weights that they have")
     for flag, asked in (
@@ -55,7 +57,7 @@ def open_engine(config: EngineConfig) -> Engine:
 
 def load_engine(config: EngineConfig) -> TorchEngine:
     """Of a decoder: read the checkpoint and take the memory; raises UnusableCheckpoint."""
-    return _decoder_engine(open_checkpoint(config.model), config)
+    return _decoder_engine(open_checkpoint(config.model, config.dummy_seed), config)
 
 
 def _decoder_engine(checkpoint: Checkpoint, config: EngineConfig) -> TorchEngine:

@@ -45,11 +45,14 @@ class EngineConfig:
     are `native`, `torch`, or `auto`: native if they can be had. `quantization` is `int8` or
     nothing. `speculative_config` is JSON of a SpeculativeConfig; None foretells nothing.
     `kv_offloading_size` is GiB of host memory below a GPU's KV memory, `kv_disk_size` GiB of
-    disk below that, at `kv_disk_path`; None: no such tier.
+    disk below that, at `kv_disk_path`; None: no such tier. `load_format` is `auto` or
+    `safetensors`, or `dummy`: weights made up from `seed`.
     """
 
     model: str
     model_impl: str = "auto"
+    load_format: str = "auto"
+    seed: int = 0
     dtype: str = "auto"
     device: str = "cpu"
     max_model_len: int | None = None
@@ -65,3 +68,8 @@ class EngineConfig:
     kv_offloading_size: float | None = None
     kv_disk_path: str | None = None
     kv_disk_size: float = 16.0
+
+    @property
+    def dummy_seed(self) -> int | None:
+        """Of weights that are made up; None: they are read."""
+        return self.seed if self.load_format == "dummy" else None

@@ -28,6 +28,10 @@ class ServingOptions:
     """Folder or hub name of the tokenizer. Default: the model's own."""
     model_impl: Literal["auto", "pdserve", "transformers"] = "auto"
     """Whose code runs the model; auto takes ours where we have the family."""
+    load_format: Literal["auto", "safetensors", "dummy"] = "auto"
+    """Where weights come from: safetensors files, as auto is, or dummy: random ones."""
+    seed: int = 0
+    """Of what --load-format dummy makes up; nodes with the same one have the same weights."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of weights and KV; auto takes the checkpoint's."""
     device: str = "cpu"

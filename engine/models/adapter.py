@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from engine.attention.kv_memory import KvShape
 from engine.errors import UnusableCheckpoint
 from engine.kernels.style import AttentionStyle
 from engine.models.checkpoint import Checkpoint
+from engine.models.dummy import Made
 from engine.models.rope_config import TRAINED
 
 ATTENTION = "pdserve_paged"
@@ -120,6 +122,9 @@ def load_whole(
     from transformers import AttentionInterface, AutoModelForCausalLM
 
     AttentionInterface.register(ATTENTION, _attend)
+    if checkpoint.dummy_seed is not None:
+        whole = _made_up(checkpoint.folder, dtype, checkpoint.dummy_seed)
+        return AdaptedModel(config, NOT_KNOWN, whole.eval(), whole.get_decoder())
     try:
         with _quiet():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -139,6 +144,23 @@ def load_whole(
         if names := [name for name in names if not name.endswith(CONSTANT)]:
             raise UnusableCheckpoint(f"{len(names)} tensors {what}, such as {names[0]}")
     return AdaptedModel(config, NOT_KNOWN, whole.eval(), whole.get_decoder())
+
+
+def _made_up(folder: Path, dtype: torch.dtype, seed: int) -> Any:  # noqa: ANN401  theirs
+    """Their model with our random numbers, tensor by tensor."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        with _quiet():
+            config = AutoConfig.from_pretrained(folder, local_files_only=True)
+            auto: Any = AutoModelForCausalLM
+            whole = auto.from_config(config, dtype=dtype, attn_implementation="eager")
+    except broken() as error:
+        raise UnusableCheckpoint(f"{folder}: {error}") from error
+    for name, one in whole.named_parameters():
+        made = Made(tuple(one.shape), one.dtype, one.device, seed)
+        one.data.copy_(made.get_tensor(name))
+    return whole
 
 
 def _must_be_known(raw: Mapping[str, Any]) -> None:

@@ -14,7 +14,8 @@ from engine.errors import UnusableCheckpoint
 
 PROTOCOL_MAJOR = 1
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-FETCHED = ["*.json", "*.safetensors", "*.jinja", "tokenizer*"]
+FETCHED_OF_DUMMIES = ("*.json", "*.jinja", "tokenizer*")
+FETCHED = (*FETCHED_OF_DUMMIES, "*.safetensors")
 NOT_FETCHED = ["[!0-9]*/*.safetensors", "consolidated*"]
 """The same weights once more, in other layouts. Numbered folders are of layers behind them."""
 SMALL_FILES = (
@@ -29,10 +30,14 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder in the Hugging Face layout, with its config read."""
+    """A folder in the Hugging Face layout, with its config read.
+
+    `dummy_seed`: its weights are not read but made up from this (engine/models/dummy.py).
+    """
 
     folder: Path
     config: Mapping[str, Any]
+    dummy_seed: int | None = None
 
     @property
     def weight_files(self) -> Sequence[Path]:
@@ -70,34 +75,40 @@ class Checkpoint:
         """Equal for equal config, tokenizer and weights, whatever the folder is called.
 
         Of the weights, the headers are read whole, which have all names, types and shapes,
-        and both ends of every tensor. `variant` tells ways of using them apart, whose KV is
-        not the same.
+        and both ends of every tensor; those made up are named by their seed. `variant` tells
+        ways of using them apart, whose KV is not the same.
         """
         seed = f"pdserve/{PROTOCOL_MAJOR}{variant}".encode()
         digest = blake2b(seed, digest_size=DIGEST_BYTES)
         for name in SMALL_FILES:
             file = self.folder / name
             digest.update(name.encode() + (file.read_bytes() if file.exists() else b""))
+        if self.dummy_seed is not None:
+            digest.update(f"dummy/{self.dummy_seed}".encode())
+            return digest.hexdigest()
         for file in self.weight_files:
             for part in _samples(file):
                 digest.update(part)
         return digest.hexdigest()
 
 
-def open_checkpoint(model: str) -> Checkpoint:
-    """A folder, or else a name on the Hugging Face hub, which is fetched if it is not here."""
+def open_checkpoint(model: str, dummy_seed: int | None = None) -> Checkpoint:
+    """A folder, or else a name on the Hugging Face hub, which is fetched if it is not here.
+
+    With a `dummy_seed` no weights are looked for.
+    """
     folder = Path(model).expanduser()
     if not folder.is_dir():
         if model.startswith(("/", ".", "~")):
             raise UnusableCheckpoint(f"{model} is no folder")
-        folder = _fetch(model)
+        folder = _fetch(model, FETCHED if dummy_seed is None else FETCHED_OF_DUMMIES)
     config = folder / "config.json"
     if not config.exists():
         raise UnusableCheckpoint(f"{config} is missing")
-    return Checkpoint(folder, _read_json(config))
+    return Checkpoint(folder, _read_json(config), dummy_seed)
 
 
-def _fetch(model: str) -> Path:
+def _fetch(model: str, patterns: Sequence[str]) -> Path:
     # seldom needed, and slow to load
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -108,7 +119,7 @@ def _fetch(model: str) -> Path:
 
     try:
         return Path(
-            snapshot_download(model, allow_patterns=FETCHED, ignore_patterns=NOT_FETCHED)
+            snapshot_download(model, allow_patterns=list(patterns), ignore_patterns=NOT_FETCHED)
         )
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         why = " ".join(str(error).split())

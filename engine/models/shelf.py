@@ -1,41 +1,32 @@
-"""The tensors of a checkpoint's safetensors files, taken by name, fused where a model fuses.
+"""The tensors of a checkpoint, taken by name, fused where a model fuses.
 
-Files are mapped, not read. A large tensor that is needed as it is in its file stays there, and
-only what is looked at comes into memory; every other is copied once, into its place. What is
-missing, unknown or of another shape is refused by name.
+On a CPU the files are mapped, not read. A large tensor that is needed as it is in its file
+stays there, and only what is looked at comes into memory; every other is copied once, into its
+place. For other devices see engine/models/store.py. What is missing, unknown or of another
+shape is refused by name.
 
 So the files of a running model must not be written to. Who replaces them by renaming, as the
 Hugging Face cache does, harms nobody.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import Kernels
 from engine.models.linear import Linear, linear
+from engine.models.store import Store, Tensors
 
 WRAPPED = "model."  # a model that was saved without a head has its tensors without this
 MAPPED_BYTES = 1 << 20
 TEXT_PARTS = ("language_model.", "model.language_model.")  # of models of text and images
 OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_")
-IGNORED = "rotary_emb.inv_freq"  # old checkpoints carry it; it follows from the config
-
-
-class Tensors(Protocol):
-    """A file, or what stands for it."""
-
-    def get_tensor(self, name: str) -> Tensor:
-        """Read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,38 +151,26 @@ class Shelf:
 
 @contextmanager
 def filled_shelf(
-    files: Sequence[Path],
+    store: Store,
     dtype: torch.dtype,
     device: torch.device,
     kernels: Kernels | None = None,
 ) -> Iterator[Shelf]:
-    """All tensors of these files, and a bar of how many were taken; none may be left."""
-    with _open_all(files) as tensors, _progress(files) as progress:
-        shelf = Shelf(tensors, dtype, device, kernels, progress)
+    """All tensors of it, and a bar of how many were taken; none may be left."""
+    with _progress(store) as progress:
+        shelf = Shelf(dict(store.tensors), dtype, device, kernels, progress)
         yield shelf
         shelf.must_be_empty()
 
 
 @contextmanager
-def _open_all(files: Sequence[Path]) -> Iterator[dict[str, Tensors]]:
-    tensors = dict[str, Tensors]()
-    for file in files:
-        try:
-            opened = safe_open(file, framework="pt")
-        except (SafetensorError, OSError) as error:
-            raise UnusableCheckpoint(f"{file}: {error}") from error
-        tensors |= {name: opened for name in opened.keys() if IGNORED not in name}  # noqa: SIM118
-    yield tensors
-
-
-@contextmanager
-def _progress(files: Sequence[Path]) -> Iterator[Progress]:
+def _progress(store: Store) -> Iterator[Progress]:
     """Bytes and rate on standard error, if that is a terminal somebody may watch."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    console, total = Console(stderr=True), sum(file.stat().st_size for file in files)
+    console, total = Console(stderr=True), store.total_bytes
     with Progress(
         *columns, TransferSpeedColumn(), console=console, disable=not console.is_terminal
     ) as progress:
-        task = progress.add_task("loading weights", total=total)
+        task = progress.add_task(store.title, total=total)
         yield progress
         progress.update(task, completed=total)

@@ -3,11 +3,13 @@
 import torch
 from torch import Tensor
 
+from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import Kernels
 from engine.kernels.style import AttentionStyle
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
 from engine.models.decoder import Attention, Decoder, Layer
+from engine.models.dummy import AskingShelf, dummy_store
 from engine.models.family import TEXT, classifies
 from engine.models.grouped_attention import GroupedAttention
 from engine.models.latent_weights import read_latent_attention
@@ -15,6 +17,7 @@ from engine.models.mlp_weights import read_mlp
 from engine.models.norm import Norm
 from engine.models.rope import head_order, rope_table
 from engine.models.shelf import Shelf, filled_shelf
+from engine.models.store import Store, open_store
 
 CLASSES = "score.weight"
 
@@ -28,7 +31,8 @@ def load_decoder(
     kernels: Kernels | None = None,
 ) -> Decoder:
     """Read all weights, showing a progress bar; `max_len` positions get rotary angles."""
-    with filled_shelf(checkpoint.weight_files, dtype, device, kernels) as shelf:
+    store = _store(checkpoint, config, dtype, device)
+    with filled_shelf(store, dtype, device, kernels) as shelf:
         if classifies(checkpoint.config):
             shelf.drop(CLASSES)
         if TEXT in checkpoint.config:
@@ -40,10 +44,24 @@ def load_classes(
     checkpoint: Checkpoint, labels: int, hidden: int, device: torch.device
 ) -> Tensor:
     """A classifier's head: [labels, hidden] in float32, as it is so small."""
-    with filled_shelf(checkpoint.weight_files, torch.float32, device) as shelf:
+    if checkpoint.dummy_seed is not None:
+        raise UnusableCheckpoint(f"--load-format dummy: {CLASSES} is not made up")
+    store = open_store(checkpoint.weight_files, device)
+    with filled_shelf(store, torch.float32, device) as shelf:
         head = shelf.take(CLASSES, labels, hidden)
         shelf.files.clear()
     return head
+
+
+def _store(
+    checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> Store:
+    """The checkpoint's files; or, of a dummy, all that a model of this config asks for."""
+    if checkpoint.dummy_seed is None:
+        return open_store(checkpoint.weight_files, device)
+    asking = AskingShelf({}, dtype, torch.device("meta"))
+    _build(asking, config, max_len=1)
+    return dummy_store(asking.asked, dtype, device, checkpoint.dummy_seed)
 
 
 def _build(shelf: Shelf, config: ModelConfig, max_len: int) -> Decoder:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engine.models.checkpoint import Checkpoint
 from engine.models.shelf import filled_shelf
+from engine.models.store import open_store
 from engine.models.weights import load_classes
 from engine.pooling.config import Dense, PoolingConfig
 from engine.pooling.pooler import Pooler
@@ -53,7 +54,7 @@ def load_layers(
 
 
 def _layer(file: Path, dense: Dense, device: torch.device) -> DenseLayer:
-    with filled_shelf([file], torch.float32, device) as shelf:
+    with filled_shelf(open_store([file], device), torch.float32, device) as shelf:
         weight = shelf.take("linear.weight", dense.outputs, dense.inputs)
         bias = shelf.take("linear.bias", dense.outputs) if dense.bias else None
     return DenseLayer(weight, bias, THROUGH[dense.activation])
