@@ -1,0 +1,120 @@
+"""What decode and prefill attention share: a tile of paged KV, its scores, the running softmax.
+
+A tile is TILE tokens of one sequence and one KV head. Its rows are gathered by the block
+table, token by token, so a block may have any size and any stride; each row is contiguous, and
+read in whole vectors. Widths that are no powers of two are padded in registers, not in memory:
+the leading `VALUE` numbers of a row to the next power of two, and what a key has beyond them
+(a latent's turned part) as a product of its own, so 576 is 512 + 64 and not 1024.
+
+The softmax is the streaming one (Milakov and Gimelshein 2018; Dao 2023, "FlashAttention-2"), in
+powers of two: scores carry log2(e), since exp2 is what the hardware has. A row that has seen
+nothing yet has a maximum of -inf, from which nothing is ever subtracted.
+"""
+
+import math
+
+import triton
+import triton.knobs
+import triton.language as tl
+
+from engine.kernels.style import AttentionStyle
+
+LOG2_E = math.log2(math.e)
+IN_LOG2 = tl.constexpr(LOG2_E)
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def row_offsets(table, tokens, seen, block_stride, token_stride, BLOCK, MASKED: tl.constexpr):
+    """Where the rows of `tokens` [TILE] begin, int64; unseen tokens' table is not read."""
+    if MASKED:
+        blocks = tl.load(table + tokens // BLOCK, mask=seen, other=0)
+    else:
+        blocks = tl.load(table + tokens // BLOCK)
+    return blocks.to(tl.int64) * block_stride + (tokens % BLOCK) * token_stride
+
+
+@triton.jit
+def load_rows(
+    memory, offsets, seen, WIDTH: tl.constexpr, PADDED: tl.constexpr, MASKED: tl.constexpr
+):
+    """[TILE, PADDED]: WIDTH numbers of each row; unseen rows are zero and are not read."""
+    columns = tl.arange(0, PADDED)
+    at = memory + offsets[:, None] + columns[None, :]
+    if MASKED and WIDTH != PADDED:
+        return tl.load(at, mask=seen[:, None] & (columns < WIDTH)[None, :], other=0.0)
+    if MASKED:
+        return tl.load(at, mask=seen[:, None], other=0.0)
+    if WIDTH != PADDED:
+        return tl.load(at, mask=(columns < WIDTH)[None, :], other=0.0)
+    return tl.load(at)
+
+
+@triton.jit
+def product(rows, columns, added):
+    """rows [m, k] @ columns [k, n] + added, in float32; not in the 19 bits of tf32.
+
+    Triton's interpreter multiplies bfloat16 as whole numbers, so it gets float32.
+    """
+    if INTERPRETED:
+        rows, columns = rows.to(tl.float32), columns.to(tl.float32)
+    return tl.dot(rows, columns, added, input_precision="ieee")
+
+
+@triton.jit
+def score_tile(leading, rest, keys, keys_rest, scale, cap, CAPPED, REST: tl.constexpr):
+    """[ROWS, TILE] float32 scores, times log2(e); see `score_factors`.
+
+    Capped, they are cap * tanh(x) for scale * product = 2 x log2(e): beyond 2^64 it is 1.
+    """
+    nothing = tl.zeros((leading.shape[0], keys.shape[0]), tl.float32)
+    products = product(leading, tl.trans(keys), nothing)
+    if REST:
+        products = product(rest, tl.trans(keys_rest), products)
+    scores = products * scale
+    if CAPPED:
+        scores = cap - 2 * cap / (1 + tl.exp2(tl.minimum(scores, 64.0)))
+    return scores
+
+
+def score_factors(style: AttentionStyle) -> tuple[float, float]:
+    """`scale` and `cap` of `score_tile`, with log2(e) folded in."""
+    if style.softcap is None:
+        return style.scale * LOG2_E, 0.0
+    return 2 * LOG2_E * style.scale / style.softcap, style.softcap * LOG2_E
+
+
+@triton.jit
+def absorb_tile(mixed, top, total, scores, values):
+    """The state after one more tile: values mixed so far, the highest score, the sum.
+
+    `mixed` [ROWS, VALUE] and `total` [ROWS] are in units of 2^top. -inf scores count nothing.
+    """
+    higher = tl.maximum(top, tl.max(scores, 1))
+    shift = tl.where(higher == float("-inf"), 0.0, higher)
+    weights = tl.exp2(scores - shift[:, None])
+    fade = tl.exp2(top - shift)
+    total = total * fade + tl.sum(weights, 1)
+    mixed = mixed * fade[:, None]
+    mixed = product(weights.to(values.dtype), values, mixed)
+    return mixed, higher, total
+
+
+@triton.jit
+def add_sinks(sinks, heads, live, mixed, top, total, SINKS: tl.constexpr):
+    """One more score of each row, which weighs no value."""
+    if SINKS:
+        sink = tl.load(sinks + heads, mask=live, other=0.0).to(tl.float32)
+        sink = sink * IN_LOG2
+        higher = tl.maximum(top, sink)
+        shift = tl.where(higher == float("-inf"), 0.0, higher)
+        fade = tl.exp2(top - shift)
+        total = total * fade + tl.exp2(sink - shift)
+        mixed = mixed * fade[:, None]
+    return mixed, total
+
+
+@triton.jit
+def divide(mixed, total):
+    """[ROWS, VALUE] / [ROWS]; zeros for a row that has looked at nothing."""
+    return mixed / tl.where(total == 0, 1.0, total)[:, None]

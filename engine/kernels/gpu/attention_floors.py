@@ -1,0 +1,43 @@
+"""The least that attention, and what goes before it, has to read, write and multiply."""
+
+from collections.abc import Sequence
+
+from engine.kernels.floor import Floor
+from engine.kernels.gpu.paged_call import Heads
+
+
+def decode_floor(heads: Heads, lengths: Sequence[int], window: int | None = None) -> Floor:
+    """Each query and what it sees is read once, each result written once."""
+    return prefill_floor(heads, [(1, length) for length in lengths], window)
+
+
+def prefill_floor(
+    heads: Heads, chunks: Sequence[tuple[int, int]], window: int | None = None
+) -> Floor:
+    """Chunks of some queries, each the end of a sequence of some length (theirs included).
+
+    A query is multiplied with each key that it sees, and so is its weight with each value.
+    Keys and values are read once for a chunk, by all its queries and heads together.
+    """
+    asked = sum(count for count, _ in chunks)
+    read = sum(
+        _first_sees(count, length, window) + count - 1 for count, length in chunks if count
+    )
+    pairs = sum(_pairs(count, length, window) for count, length in chunks)
+    ours = asked * heads.heads * (heads.width + heads.value_width) * heads.itemsize
+    kv = read * heads.kv_heads * heads.token_bytes
+    return Floor(ours + kv, 2 * pairs * heads.heads * (heads.width + heads.value_width))
+
+
+def _first_sees(count: int, length: int, window: int | None) -> int:
+    """How many tokens the first query of a chunk sees."""
+    return max(0, min(length - count + 1, window or length))
+
+
+def _pairs(count: int, length: int, window: int | None) -> int:
+    """Queries and the tokens they see, counted in pairs."""
+    first = length - count + 1
+    if window is None or length <= window:
+        return count * (first + length) // 2
+    growing = max(0, window - first)
+    return growing * (first + window - 1) // 2 + (count - growing) * window

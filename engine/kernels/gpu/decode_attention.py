@@ -1,0 +1,291 @@
+"""Attention of one query per sequence over paged KV, split over the context.
+
+    softmax(scale * query . keys) values        [S, heads, width] -> [S, heads * value_width]
+
+A program reads a stretch of one sequence's keys and values of one KV head, for all query heads
+that share them, so each byte of KV is read once (Dao et al. 2023, "Flash-Decoding"). How many
+stretches there are is the host's choice, from what it knows without asking the device; how long
+each is follows from the length that is found on the device, so one captured graph is balanced
+for short contexts and for long ones. Where a sequence takes more than one stretch, each leaves
+its part in float32, and a second, small kernel adds the parts up, always in the same order.
+
+Twin: engine/attention/paged.py. Floor: `decode_floor` (engine/kernels/gpu/attention_floors.py).
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from engine.kernels.gpu.attending import (
+    IN_LOG2,
+    absorb_tile,
+    add_sinks,
+    divide,
+    load_rows,
+    row_offsets,
+    score_factors,
+    score_tile,
+)
+from engine.kernels.gpu.paged_call import Heads, PagedCall, power_of_two, processors
+from engine.kernels.style import AttentionStyle
+
+TILE_BYTES = 40 * 1024
+WIDE_TILE_BYTES = 80 * 1024
+MOST_SPLITS = 128
+MOST_WAVES = 4
+REDUCED_NUMBERS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """How a launch is cut: each program reads `tile` tokens at a time, for `rows` heads.
+
+    On Hopper a memory-bound kernel wants some 25 KB on their way per multiprocessor (4.8 TB/s
+    times 0.7 us, over 132 of them): programs of four warps each, two or three at a time, with a
+    tile of some 32 KB arriving while another is counted. Five stages are what that takes: the
+    block table is read two stages before the rows it points to. `rows` are padded to the 16 of
+    a tensor core's product, whose time hides behind memory's. Latents, which 128 heads read,
+    are near the ridge instead: 64 rows by 512 values are 128 registers of each of 256 threads,
+    so one program of eight warps fills a multiprocessor, with two tiles of 72 KB.
+    """
+
+    rows: int
+    tile: int
+    splits: int
+    warps: int
+    stages: int
+
+
+@lru_cache(maxsize=1024)
+def plan_decode(heads: Heads, sequences: int, most_tokens: int, processors: int) -> DecodePlan:
+    """From bounds that hold for a whole graph: `most_tokens` is what a table or a window holds.
+
+    One sequence is cut into programs that are one full wave, all alike. Several may differ in
+    length, so they are cut finer, up to four waves, and the last wave wastes little. A program
+    that finds nothing to do costs its start, which is why there are not more.
+    """
+    rows = min(64, max(16, power_of_two(heads.sharing)))
+    wide = rows * heads.padded > 64 * 256
+    room = WIDE_TILE_BYTES if wide else TILE_BYTES
+    tile = max(16, min(128, power_of_two(room // heads.token_room + 1) // 2))
+    slots = processors if wide else 3 * processors
+    programs = sequences * heads.kv_heads * -(-heads.sharing // rows)
+    splits = max(1, round(slots * min(MOST_WAVES, sequences) / programs))
+    splits = min(splits, MOST_SPLITS, max(1, -(-most_tokens // tile)))
+    return DecodePlan(rows, tile, splits, 8 if wide else 4, 3 if wide else 5)
+
+
+def decode_attention(
+    queries: Tensor,
+    memory: Tensor,
+    layer: int,
+    tables: Tensor,
+    lengths: Tensor,
+    style: AttentionStyle,
+    value_width: int | None = None,
+    plan: DecodePlan | None = None,
+) -> Tensor:
+    """[S, heads, width], each the last of its sequence, to [S, heads * value_width].
+
+    `memory` [block, layer, part, kv_head, token, width]; `tables` [S, most] int32 block ids;
+    `lengths` [S] int32 tokens, the query's own included: a row with 0 reads nothing and gives
+    zeros. Nothing is read of a table behind its length, nor of tokens before the window.
+    `plan` instead of `plan_decode`'s. Raises ValueError for what does not fit together.
+    """
+    call = PagedCall.of(queries, memory, tables, style, value_width)
+    heads, sequences = call.heads, len(queries)
+    if lengths.shape != (sequences,) or len(tables) != sequences:
+        raise ValueError(
+            f"{len(tables)} tables and {len(lengths)} lengths for {sequences} queries"
+        )
+    output = queries.new_empty(sequences, heads.heads * heads.value_width)
+    if not sequences:
+        return output
+    bound = min(call.most_tokens, call.window or call.most_tokens)
+    plan = plan or plan_decode(heads, sequences, bound, processors(queries.device))
+    mixed, sums = _room_for_parts(plan, sequences, heads, output)
+    groups = -(-heads.sharing // plan.rows)
+    window = call.window or 0
+    _decode[heads.kv_heads * groups, sequences, plan.splits](
+        queries, memory, tables, lengths, style.sinks, output, mixed, sums,
+        call.layer_offset(layer), window, *score_factors(style), *queries.stride()[:2],
+        tables.stride(0), *call.strides, BLOCK=memory.shape[4], SHARING=heads.sharing,
+        GROUPS=groups, VALUE=heads.value_width, PADDED=heads.padded,
+        WIDTH=heads.width, REST=heads.rest, SHARED=heads.parts == 1,
+        CAPPED=style.softcap is not None, SINKS=style.sinks is not None,
+        ROWS=plan.rows, TILE=plan.tile, num_warps=plan.warps, num_stages=plan.stages,
+    )  # fmt: skip
+    if plan.splits > 1:
+        columns = min(128, heads.padded)
+        splits = power_of_two(plan.splits)
+        _add_parts[heads.heads, sequences, -(-heads.value_width // columns)](
+            lengths, style.sinks, output, mixed, sums, plan.splits, window,
+            VALUE=heads.value_width, COLUMNS=columns, SPLITS=splits, TILE=plan.tile,
+            STEP=min(splits, REDUCED_NUMBERS // columns), SINKS=style.sinks is not None,
+            num_warps=4,
+        )  # fmt: skip
+    return output
+
+
+def _room_for_parts(
+    plan: DecodePlan, sequences: int, heads: Heads, output: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Values mixed [S, heads, splits, value_width]; highest and sum [2, S, heads, splits]."""
+    if plan.splits == 1:
+        return output, output  # not looked at
+    rows = sequences, heads.heads, plan.splits
+    mixed = output.new_empty(*rows, heads.value_width, dtype=torch.float32)
+    return mixed, output.new_empty(2, *rows, dtype=torch.float32)
+
+
+@triton.jit
+def _stretch(length, window, splits, TILE: tl.constexpr):
+    """The first token that is seen, and how many of a stretch: whole tiles, at least one."""
+    low = tl.where(window > 0, tl.maximum(length - window, 0), 0)
+    return low, tl.cdiv(tl.cdiv(length - low, splits), TILE) * TILE
+
+
+@triton.jit(do_not_specialize=["window"])
+def _decode(
+    queries,
+    memory,
+    tables,
+    lengths,
+    sinks,
+    output,
+    mixed_parts,
+    sums,
+    layer_offset,
+    window,  # 0: none
+    scale,
+    cap,
+    query_stride,
+    head_stride,
+    table_stride,
+    block_stride,
+    kv_head_stride,
+    token_stride,
+    value_offset,
+    BLOCK: tl.constexpr,
+    SHARING: tl.constexpr,
+    GROUPS: tl.constexpr,
+    VALUE: tl.constexpr,
+    PADDED: tl.constexpr,
+    WIDTH: tl.constexpr,
+    REST: tl.constexpr,
+    SHARED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """A program: stretch `z` of sequence `y`, for a group of the query heads of a KV head.
+
+    Groups of one KV head are neighbours, so that all but the first find its rows in L2.
+    """
+    kv_head, group = tl.program_id(0) // GROUPS, tl.program_id(0) % GROUPS
+    sequence, split, splits = tl.program_id(1), tl.program_id(2), tl.num_programs(2)
+    length = tl.load(lengths + sequence)
+    low, stretch = _stretch(length, window, splits, TILE)
+    begin = low + split * stretch
+    end = tl.minimum(begin + stretch, length)
+    if begin >= end and split > 0:
+        return
+
+    rows = group * ROWS + tl.arange(0, ROWS)
+    live, head = rows < SHARING, kv_head * SHARING + rows
+    ours = queries + sequence.to(tl.int64) * query_stride
+    at = head.to(tl.int64) * head_stride
+    leading = load_rows(ours, at, live, VALUE, PADDED, True)
+    rest = leading
+    if REST:
+        rest = load_rows(ours + VALUE, at, live, WIDTH - VALUE, REST, True)
+
+    memory += layer_offset + kv_head.to(tl.int64) * kv_head_stride
+    table = tables + sequence.to(tl.int64) * table_stride
+    top = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    mixed = tl.zeros((ROWS, PADDED), tl.float32)
+    for first in tl.range(begin, end, TILE):
+        tokens = first + tl.arange(0, TILE)
+        seen = tokens < end
+        offsets = row_offsets(table, tokens, seen, block_stride, token_stride, BLOCK, True)
+        keys = load_rows(memory, offsets, seen, VALUE, PADDED, True)
+        keys_rest = keys
+        if REST:
+            keys_rest = load_rows(memory + VALUE, offsets, seen, WIDTH - VALUE, REST, True)
+        values = keys
+        if not SHARED:
+            values = load_rows(memory + value_offset, offsets, seen, VALUE, PADDED, True)
+        scores = score_tile(leading, rest, keys, keys_rest, scale, cap, CAPPED, REST)
+        scores = tl.where(seen[None, :], scores, float("-inf"))
+        mixed, top, total = absorb_tile(mixed, top, total, scores, values)
+
+    columns = tl.arange(0, PADDED)
+    keep = live[:, None] & (columns < VALUE)[None, :]
+    row = sequence.to(tl.int64) * SHARING * (tl.num_programs(0) // GROUPS) + head
+    if stretch >= length - low:  # it is the only one
+        mixed, total = add_sinks(sinks, head, live, mixed, top, total, SINKS)
+        result = divide(mixed, total).to(output.dtype.element_ty)
+        tl.store(output + row[:, None] * VALUE + columns[None, :], result, mask=keep)
+    else:
+        part = row * splits + split
+        tl.store(mixed_parts + part[:, None] * VALUE + columns[None, :], mixed, mask=keep)
+        all_parts = tl.num_programs(1).to(tl.int64) * splits * SHARING
+        tl.store(sums + part, top, mask=live)
+        behind = all_parts * (tl.num_programs(0) // GROUPS)
+        tl.store(sums + behind + part, total, mask=live)
+
+
+@triton.jit(do_not_specialize=["splits", "window"])
+def _add_parts(
+    lengths,
+    sinks,
+    output,
+    mixed_parts,
+    sums,
+    splits,
+    window,
+    VALUE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    TILE: tl.constexpr,
+    STEP: tl.constexpr,
+    SINKS: tl.constexpr,
+):
+    """A program: one query head of one sequence, and COLUMNS of its value."""
+    head, sequence, slice_ = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    length = tl.load(lengths + sequence)
+    low, stretch = _stretch(length, window, splits, TILE)
+    if stretch >= length - low:
+        return  # its only part is the result, and already there
+    used = tl.cdiv(length - low, stretch)
+    row = sequence.to(tl.int64) * tl.num_programs(0) + head
+    first = row * splits
+    behind = tl.num_programs(1).to(tl.int64) * tl.num_programs(0) * splits
+
+    parts = tl.arange(0, SPLITS)
+    tops = tl.load(sums + first + parts, mask=parts < used, other=float("-inf"))
+    totals = tl.load(sums + behind + first + parts, mask=parts < used, other=0.0)
+    top, sink = tl.max(tops, 0), float("-inf")
+    if SINKS:
+        sink = tl.load(sinks + head).to(tl.float32) * IN_LOG2
+        top = tl.maximum(top, sink)
+    total = tl.sum(totals * tl.exp2(tops - top), 0) + tl.exp2(sink - top)
+
+    columns = slice_ * COLUMNS + tl.arange(0, COLUMNS)
+    inside = columns < VALUE
+    mixed = tl.zeros((COLUMNS,), tl.float32)
+    for begin in tl.range(0, used, STEP):
+        some_parts = begin + tl.arange(0, STEP)
+        keep = some_parts < used
+        at = tl.load(sums + first + some_parts, mask=keep, other=float("-inf"))
+        some = mixed_parts + (first + some_parts)[:, None] * VALUE + columns[None, :]
+        some = tl.load(some, mask=keep[:, None] & inside[None, :], other=0.0)
+        mixed += tl.sum(some * tl.exp2(at - top)[:, None], 0)
+    result = (mixed / total).to(output.dtype.element_ty)
+    tl.store(output + row * VALUE + columns, result, mask=inside)

@@ -1,0 +1,129 @@
+"""Sequences in paged memory full of what is no number, and attention said slowly in float64."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.kernels.style import AttentionStyle
+
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
+LAYERS, LAYER = 2, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Heads and widths of a case. `value_width` with one part is a latent's."""
+
+    heads: int
+    kv_heads: int
+    width: int
+    block_size: int
+    parts: int = 2
+    value_width: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """Sequences whose last `counts` tokens ask, in blocks that lie in no order."""
+
+    queries: Tensor  # [sum of counts, heads, width]
+    memory: Tensor
+    tables: Tensor
+    firsts: Tensor
+    lengths: Tensor
+    shape: Shape
+
+    @property
+    def value_width(self) -> int:
+        return self.shape.value_width or self.shape.width
+
+
+def make_case(
+    shape: Shape,
+    lengths: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    counts: Sequence[int] | None = None,
+    window: int | None = None,
+    spare: int = 2,
+) -> Case:
+    """Whatever no query may see is NaN: other layers, unused slots, tokens before the window.
+
+    Tables point at no block where there is none to be seen.
+    """
+    counts = counts or [1] * len(lengths)
+    size = shape.block_size
+    most = max(1, *(math.ceil(length / size) for length in lengths)) + spare
+    blocks = len(lengths) * most + 1
+    order = iter(torch.randperm(blocks).tolist())
+    memory = torch.full(
+        (blocks, LAYERS, shape.parts, shape.kv_heads, size, shape.width), math.nan
+    )
+    tables = torch.full((len(lengths), most), 1 << 30, dtype=torch.int32)
+    for row, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+        low = 0 if window is None else max(0, length - count + 1 - window)
+        for token in range(low, length):
+            if tables[row, token // size] == 1 << 30:
+                tables[row, token // size] = next(order)
+            at = memory[tables[row, token // size], LAYER, :, :, token % size]
+            at.copy_(torch.randn(at.shape))
+    firsts = torch.tensor([0, *counts], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    queries = torch.randn(sum(counts), shape.heads, shape.width)
+    told = torch.tensor(lengths, dtype=torch.int32)
+    return Case(
+        queries.to(device, dtype),
+        memory.to(device, dtype),
+        tables.to(device),
+        firsts.to(device),
+        told.to(device),
+        shape,
+    )
+
+
+def expected(case: Case, style: AttentionStyle) -> Tensor:
+    """[queries, heads * value_width] float64 on the CPU, one query and one head at a time."""
+    memory, queries = case.memory.cpu().double()[:, LAYER], case.queries.cpu().double()
+    sharing = case.shape.heads // case.shape.kv_heads
+    firsts, lengths = case.firsts.tolist(), case.lengths.tolist()
+    result = torch.zeros(len(queries), case.shape.heads, case.value_width, dtype=torch.float64)
+    for row, length in enumerate(lengths):
+        first, count = firsts[row], firsts[row + 1] - firsts[row]
+        for index in range(count):
+            end = length - count + index + 1
+            low = 0 if style.window is None else max(0, end - style.window)
+            if end <= low:
+                continue
+            seen = _rows(case, memory, row, low, end)
+            for head in range(case.shape.heads):
+                keys, values = seen[:, 0, head // sharing], seen[:, -1, head // sharing]
+                weights = _weights(keys @ queries[first + index, head], style, head)
+                result[first + index, head] = weights @ values[:, : case.value_width]
+    return result.flatten(1)
+
+
+def _rows(case: Case, memory: Tensor, row: int, low: int, end: int) -> Tensor:
+    """[tokens, parts, kv_heads, width]."""
+    size, table = case.shape.block_size, case.tables[row].tolist()
+    places = [(table[token // size], token % size) for token in range(low, end)]
+    return torch.stack([memory[block, :, :, offset] for block, offset in places])
+
+
+def _weights(products: Tensor, style: AttentionStyle, head: int) -> Tensor:
+    scores = products * style.scale
+    if style.softcap is not None:
+        scores = style.softcap * torch.tanh(scores / style.softcap)
+    if style.sinks is not None:
+        scores = torch.cat((scores, style.sinks[head : head + 1].cpu().double()))
+    return scores.softmax(0)[: len(products)]
+
+
+def distance(result: Tensor, right: Tensor) -> float:
+    """|result - right| / |right|; infinite where something is no number."""
+    result = result.cpu().double()
+    if not result.isfinite().all():
+        return math.inf
+    return float((result - right).norm() / right.norm())
