@@ -1,13 +1,10 @@
-"""Weights that never change, whole or rounded to 8 or 4 bits, and products with them in torch.
+"""Formats of weights that never change: whole, or rounded to 8 or to 4 bits.
 
-Every format holds one weight per expert; a dense layer's is that of its only expert. What is
-here is plain torch and runs anywhere, slowly, as it takes a weight apart in each product: it is
-the twin of the kernels in engine/kernels/gpu/products.py, and says what is right.
+Every one holds a weight for each expert; a dense layer's is that of its only expert.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -41,14 +38,14 @@ class PlainWeight:
 class Fp8Weight:
     """Numbers of 8 bits (e4m3; Micikevicius et al. 2022) times scales.
 
-    A scale belongs to an output, or, `blocked`, to BLOCK outputs by BLOCK inputs
-    (DeepSeek-AI 2024, "DeepSeek-V3", section 3.3.2). Inputs are rounded likewise when they are
-    multiplied: with a scale for each row, or for each BLOCK numbers of a row.
+    A scale belongs to an output, or to BLOCK inputs of an output: what shares one by blocks of
+    BLOCK by BLOCK (DeepSeek-AI 2024, "DeepSeek-V3", section 3.3.2) has it once for each output
+    here, so that outputs can be put behind one another and into any order. Inputs are rounded
+    likewise when they are multiplied: with a scale for each row, or for BLOCK numbers of it.
     """
 
     values: Tensor  # [experts, outputs, inputs] float8_e4m3fn
-    scales: Tensor  # [experts, outputs, 1] or [experts, blocks, blocks] float32
-    blocked: bool = False
+    scales: Tensor  # [experts, 1 or inputs / BLOCK, outputs] float32
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -56,12 +53,16 @@ class Fp8Weight:
         experts, outputs, inputs = self.values.shape
         return experts, outputs, inputs
 
+    @property
+    def blocked(self) -> bool:
+        """Whether scales are of parts of the inputs."""
+        return self.scales.shape[1] > 1
+
     def whole(self, expert: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """One expert's numbers, [outputs, inputs]."""
-        values, scales = self.values[expert].to(dtype), self.scales[expert].to(dtype)
+        values, scales = self.values[expert].to(dtype), self.scales[expert].T.to(dtype)
         if self.blocked:
-            scales = scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
-            scales = scales[: values.shape[0], : values.shape[1]]
+            scales = scales.repeat_interleave(BLOCK, 1)[:, : values.shape[1]]
         return values * scales
 
 
@@ -101,72 +102,19 @@ class Int4Weight:
 Weight: TypeAlias = PlainWeight | Fp8Weight | Int4Weight
 
 
-class Products(Protocol):
-    """Who multiplies: this file in plain torch, or kernels."""
-
-    def multiply(self, rows: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-        """[rows, inputs] to [rows, outputs]: x W^T + b, with a weight of one expert."""
-
-    def grouped(
-        self,
-        rows: Tensor,
-        offsets: Tensor,
-        weight: Weight,
-        bias: Tensor | None = None,
-        *,
-        sources: Tensor | None = None,
-        targets: Tensor | None = None,
-    ) -> Tensor:
-        """Rows sorted by expert, each times its own expert's weight.
-
-        Expert e has the sorted rows offsets[e] .. offsets[e + 1] - 1, of `offsets`
-        [experts + 1] int32. `sources` [rows] int32 says where in `rows` each of them is,
-        `targets` [rows] int32 where its answer goes; both None: where it is.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class TorchProducts:
-    """See Products; slow, on any device."""
-
-    def multiply(self, rows: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-        """See Products."""
-        answer = rounded(rows, weight) @ weight.whole(0).T
-        return (answer if bias is None else answer + bias[0].float()).to(rows.dtype)
-
-    def grouped(
-        self,
-        rows: Tensor,
-        offsets: Tensor,
-        weight: Weight,
-        bias: Tensor | None = None,
-        *,
-        sources: Tensor | None = None,
-        targets: Tensor | None = None,
-    ) -> Tensor:
-        """See Products."""
-        sorted_rows = rounded(rows, weight)
-        sorted_rows = sorted_rows if sources is None else sorted_rows[sources.long()]
-        answers = sorted_rows.new_empty(len(sorted_rows), weight.shape[1])
-        firsts = offsets.tolist()
-        for expert, (first, end) in enumerate(pairwise(firsts)):
-            if first == end:
-                continue
-            answer = sorted_rows[first:end] @ weight.whole(expert).T
-            answers[first:end] = answer if bias is None else answer + bias[expert].float()
-        if targets is not None:
-            answers = torch.empty_like(answers).index_copy_(0, targets.long(), answers)
-        return answers.to(rows.dtype)
+def wide(rows: Tensor) -> torch.dtype:
+    """What is summed in."""
+    return torch.promote_types(rows.dtype, torch.float32)
 
 
 def rounded(rows: Tensor, weight: Weight) -> Tensor:
-    """Inputs as they are multiplied with such a weight, float32."""
+    """Inputs as they are multiplied with such a weight, float32 or wider."""
     if not isinstance(weight, Fp8Weight):
-        return rows.float()
+        return rows.to(wide(rows))
     group = BLOCK if weight.blocked else rows.shape[1]
     values, scales = to_fp8(rows, group)
     spread = scales.repeat_interleave(group, 1)[:, : rows.shape[1]]
-    return values.float() * spread
+    return values.to(wide(rows)) * spread
 
 
 def to_fp8(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:
@@ -181,18 +129,11 @@ def to_fp8(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 
 def fp8_weight(weight: Tensor, *, blocked: bool = False) -> Fp8Weight:
-    """[experts, outputs, inputs] of any float, rounded with the finest scales there are."""
+    """[experts, outputs, inputs] of any float, with a scale for each output, or finer ones."""
     experts, outputs, inputs = weight.shape
-    if not blocked:
-        values, scales = to_fp8(weight.flatten(0, 1), inputs)
-        return Fp8Weight(values.view(weight.shape), scales.view(experts, outputs, 1))
-    down, across = -(-outputs // BLOCK), -(-inputs // BLOCK)
-    missing = (0, across * BLOCK - inputs, 0, down * BLOCK - outputs)
-    padded = torch.nn.functional.pad(weight.float(), missing)
-    shaped = padded.view(experts, down, BLOCK, across, BLOCK)
-    scales = _scales(shaped.abs().amax((2, 4)))
-    values = (shaped / scales[:, :, None, :, None]).to(E4M3).view(padded.shape)
-    return Fp8Weight(values[:, :outputs, :inputs].contiguous(), scales, blocked=True)
+    values, scales = to_fp8(weight.flatten(0, 1), BLOCK if blocked else inputs)
+    turned = scales.view(experts, outputs, -1).transpose(1, 2).contiguous()
+    return Fp8Weight(values.view(weight.shape), turned)
 
 
 def int4_weight(weight: Tensor, group: int = GROUP) -> Int4Weight:

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.gpu.products import TritonProducts
-from engine.kernels.gpu.sorting import sort_by_expert
-from engine.kernels.weights import Products, TorchProducts
+from engine.kernels.products import Products, Route, TorchProducts
 from tests.kernels.test_products import CLOSE, FORMATS, assert_close, exactly, made, numbers
 
 EVERYBODY = (TritonProducts(), TorchProducts())
@@ -35,7 +34,7 @@ def test_each_expert_multiplies_its_own(
     weight = made(name, numbers(experts, 35, 70, dtype=dtype, device=device))
     bias = numbers(experts, 35, dtype=dtype, device=device)
     given = numbers(sum(counts), 70, dtype=dtype, device=device)
-    answer = products.grouped(given, offsets_of(counts, device), weight, bias)
+    answer = products.grouped(given, Route(offsets_of(counts, device)), weight, bias)
     parts = [
         exactly(rows, weight, expert) + bias[expert].double().cpu()
         for expert, rows in enumerate(given.split(counts))
@@ -55,10 +54,9 @@ def test_rows_are_fetched_and_put_back_by_place(
     chosen = torch.rand(tokens, experts, device=device).topk(top_k).indices
     weight = made(name, numbers(experts, 33, 64, dtype=dtype, device=device))
     given = numbers(tokens, 64, dtype=dtype, device=device)
-    order, offsets = sort_by_expert(chosen, experts)
-    answer = products.grouped(
-        given, offsets, weight, sources=order // top_k, targets=order
-    ).view(tokens, top_k, -1)
+    order, offsets = products.sort(chosen, experts)
+    route = Route(offsets, order, order, top_k)
+    answer = products.grouped(given, route, weight, None).view(tokens, top_k, -1)
     for token, experts_of in enumerate(chosen.tolist()):
         for choice, expert in enumerate(experts_of):
             exact = exactly(given[token : token + 1], weight, expert)
@@ -66,15 +64,20 @@ def test_rows_are_fetched_and_put_back_by_place(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_rows_of_others_are_neither_read_nor_written(name: str, device: torch.device) -> None:
+@pytest.mark.parametrize("products", EVERYBODY, ids=["triton", "torch"])
+def test_rows_of_others_are_not_read_and_zero(
+    products: Products, name: str, device: torch.device
+) -> None:
     """Offsets of a part of all experts: what is before and behind is another rank's."""
     weight = made(name, numbers(2, 33, 64, dtype=torch.float32, device=device))
     given = numbers(10, 64, dtype=torch.float32, device=device)
     given[:3], given[8:] = torch.nan, torch.nan
     offsets = torch.tensor([3, 4, 8], dtype=torch.int32, device=device)
-    answer = TritonProducts().grouped(given, offsets, weight)
+    answer = products.grouped(given, Route(offsets, partly=True), weight, None)
     assert_close(answer[3:4], exactly(given[3:4], weight, 0), torch.float32)
     assert_close(answer[4:8], exactly(given[4:8], weight, 1), torch.float32)
+    assert not answer[:3].any()
+    assert not answer[8:].any()
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -84,7 +87,7 @@ def test_an_expert_far_into_memory(name: str, device: torch.device) -> None:
     weight = made(name, numbers(far + 1, 16, 32, dtype=torch.float32, device=device))
     given = numbers(2, 32, dtype=torch.float32, device=device)
     offsets = offsets_of([0] * far + [2], device)
-    answer = TritonProducts().grouped(given, offsets, weight)
+    answer = TritonProducts().grouped(given, Route(offsets), weight, None)
     assert_close(answer, exactly(given, weight, far), torch.float32)
 
 
@@ -99,8 +102,7 @@ def test_real_shapes(
     weight = made(name, numbers(experts, outputs, inputs, dtype=dtype, device=device), 128)
     given = numbers(tokens, inputs, dtype=dtype, device=device)
     chosen = torch.rand(tokens, experts, device=device).topk(top_k).indices
-    order, offsets = sort_by_expert(chosen, experts)
-    route = {"sources": order // top_k, "targets": order}
-    ours = TritonProducts().grouped(given, offsets, weight, **route)
-    theirs = TorchProducts().grouped(given, offsets, weight, **route)
+    order, offsets = TritonProducts().sort(chosen, experts)
+    route = Route(offsets, order, order, top_k)
+    ours, theirs = (one.grouped(given, route, weight, None) for one in EVERYBODY)
     assert_close(ours, theirs.double().cpu(), dtype)

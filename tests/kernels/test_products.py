@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from engine.kernels.gpu.products import TritonProducts, choose_tiles
+from engine.kernels.products import TorchProducts
 from engine.kernels.weights import (
     Int4Weight,
     PlainWeight,
-    TorchProducts,
     Weight,
     fp8_weight,
     int4_weight,
@@ -25,8 +25,8 @@ _BYTES = "torch.ones(1, 512, 8, 64, dtype=torch.uint8)"
 _OF_GROUPS = "torch.ones(1, 8, 512, dtype=torch.bfloat16)"
 _WEIGHTS = [
     f"PlainWeight({_HALVES})",
-    f"Fp8Weight({_EIGHT}, torch.ones(1, 512, 1))",
-    f"Fp8Weight({_EIGHT}, torch.ones(1, 4, 8), True)",
+    f"Fp8Weight({_EIGHT}, torch.ones(1, 1, 512))",
+    f"Fp8Weight({_EIGHT}, torch.ones(1, 8, 512))",
     f"Int4Weight({_BYTES}, {_OF_GROUPS}, None, 1024)",
     f"Int4Weight({_BYTES}, {_OF_GROUPS}, {_OF_GROUPS}.to(torch.uint8), 1024)",
 ]

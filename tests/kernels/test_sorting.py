@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from engine.kernels.gpu.sorting import CHUNK, combine, sort_by_expert
+from engine.kernels.products import TorchProducts
 
 
 @pytest.mark.parametrize(
@@ -15,12 +16,14 @@ def test_a_sort_is_stable_and_complete(
     assert tokens < 500 or tokens * top_k > CHUNK
     chosen = torch.rand(tokens, experts, device=device).topk(min(top_k, experts)).indices
     chosen = chosen if top_k <= experts else chosen.repeat(1, top_k)
-    order, offsets = sort_by_expert(chosen, experts)
     ids = chosen.flatten()
-    assert torch.equal(order.long(), ids.argsort(stable=True))
     counts = torch.bincount(ids, minlength=experts)
     expected = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
-    assert torch.equal(offsets.long(), expected)
+    for sort in (sort_by_expert, TorchProducts().sort):
+        order, offsets = sort(chosen, experts)
+        assert torch.equal(order.long(), ids.argsort(stable=True))
+        assert torch.equal(offsets.long(), expected)
+        assert order.dtype is offsets.dtype is torch.int32
 
 
 @pytest.mark.parametrize("only", [0, 3])
@@ -39,6 +42,6 @@ def test_answers_are_weighed_and_added(
     weights = torch.rand(tokens, top_k, device=device)
     exact = (answers.double() * weights.double().unsqueeze(-1)).sum(1)
     close = 1e-6 if dtype is torch.float32 else 1e-2
-    mixed = combine(answers, weights)
-    assert mixed.dtype is dtype
-    torch.testing.assert_close(mixed.double(), exact, rtol=close, atol=close)
+    for mixed in (combine(answers, weights), TorchProducts().combine(answers, weights)):
+        assert mixed.dtype is dtype
+        torch.testing.assert_close(mixed.double(), exact, rtol=close, atol=close)

@@ -54,10 +54,10 @@ def _whole_steps(
 @triton.jit
 def _blocked_steps(
     row_at, inside, weight_at, wanted, span, inputs, acc,
-    row_scale_at, row_scale_step, scale_at,
+    row_scale_at, row_scale_step, scale_at, scale_step,
     STEP: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
-    """STEP inputs of a row share a scale, and so do those of BLOCK outputs."""
+    """STEP inputs of a row or of an output share a scale."""
     within = tl.arange(0, STEP)[None, :]
     for k in range(span[0], span[1], STEP):
         there = k + within < inputs
@@ -65,7 +65,7 @@ def _blocked_steps(
         w = tl.load(weight_at + k + within, mask=wanted & there, other=0.0).to(OPERAND)
         block = k // STEP
         row_scale = tl.load(row_scale_at + block * row_scale_step, mask=inside, other=0.0)
-        scale = tl.load(scale_at + block, mask=wanted, other=0.0)
+        scale = tl.load(scale_at + block * scale_step, mask=wanted, other=0.0)
         acc += tl.dot(x, tl.trans(w)) * row_scale * tl.trans(scale)
     return acc
 
@@ -99,13 +99,12 @@ def _four_bit_steps(
 
 @triton.jit
 def multiply_tiles(  # noqa: C901, PLR0912  formats, chosen when it is compiled
-    rows, row_scales, weight, scales, zeros, bias, answers, offsets, sources, targets,
+    rows, row_scales, weight, scales, zeros, bias, answers, offsets, sources, targets, times,
     num_rows, outputs, inputs, experts, row_tiles, column_tiles, split_steps,
     row_stride, row_scale_stride, row_scale_step, expert_stride, output_stride,
     expert_scale_stride, scale_stride, answer_stride, split_stride,
     FORMAT: tl.constexpr, GROUPED: tl.constexpr, EXPERTS: tl.constexpr, OPERAND: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STEP: tl.constexpr, BAND: tl.constexpr,
-    SCALE_BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Program (tile, part): BLOCK_M rows by BLOCK_N outputs, over split_steps of inputs."""
     tile, column = _place(tl.program_id(0), row_tiles, column_tiles, BAND)
@@ -118,7 +117,7 @@ def multiply_tiles(  # noqa: C901, PLR0912  formats, chosen when it is compiled
     inside = at < end
     source, target = at, at
     if sources is not None:
-        source = tl.load(sources + at, mask=inside, other=0)
+        source = tl.load(sources + at, mask=inside, other=0) // times
     if targets is not None:
         target = tl.load(targets + at, mask=inside, other=0)
     column_at = column * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -139,10 +138,10 @@ def multiply_tiles(  # noqa: C901, PLR0912  formats, chosen when it is compiled
         acc = acc * row_scale[:, None] * scale[None, :]
     if FORMAT == 2:
         row_scale_at = row_scales + source[:, None].to(tl.int64) * row_scale_stride
-        block_at = far * expert_scale_stride + column_at[:, None] // SCALE_BLOCK * scale_stride
+        scale_at = scales + far * expert_scale_stride + column_at[:, None]
         acc = _blocked_steps(
             row_at, ours, weight_at, theirs, span, inputs, acc,
-            row_scale_at, row_scale_step, scales + block_at, STEP, OPERAND,
+            row_scale_at, row_scale_step, scale_at, scale_stride, STEP, OPERAND,
         )  # fmt: skip
     if FORMAT == 3:
         scale_at = far * expert_scale_stride + column_at[:, None]

@@ -18,6 +18,8 @@ from torch import Tensor
 from engine.kernels.floor import Floor, Unit
 from engine.kernels.gpu.product_kernels import add_up, multiply_tiles
 from engine.kernels.gpu.rounding import round_rows
+from engine.kernels.gpu.sorting import combine, sort_by_expert
+from engine.kernels.products import Route
 from engine.kernels.weights import (
     BLOCK,
     Fp8Weight,
@@ -78,61 +80,59 @@ def choose_tiles(rows: int, weight: Weight, multiprocessors: int) -> Tiles:
 
 @dataclass(frozen=True, slots=True)
 class TritonProducts:
-    """See Products in engine/kernels/weights.py, which is its twin."""
+    """See Products in engine/kernels/products.py, which is its twin."""
 
     def multiply(self, rows: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-        """See Products."""
-        assert weight.shape[0] == 1, "of several experts, by offsets"
-        return _launch(rows, weight, bias, _Route(None, None, None))
+        """See Products, here and below."""
+        assert weight.shape[0] == 1, "of several experts, by a route"
+        return _launch(rows, weight, bias, None)
 
     def grouped(
-        self,
-        rows: Tensor,
-        offsets: Tensor,
-        weight: Weight,
-        bias: Tensor | None = None,
-        *,
-        sources: Tensor | None = None,
-        targets: Tensor | None = None,
+        self, rows: Tensor, route: Route, weight: Weight, bias: Tensor | None
     ) -> Tensor:
-        """See Products; rows that the offsets do not reach are not written."""
-        return _launch(rows, weight, bias, _Route(offsets, sources, targets))
+        """Nothing waits for what the offsets are."""
+        return _launch(rows, weight, bias, route)
+
+    def sort(self, chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+        """In one launch."""
+        return sort_by_expert(chosen, experts)
+
+    def combine(self, answers: Tensor, weights: Tensor) -> Tensor:
+        """In one launch."""
+        return combine(answers, weights)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Route:
-    offsets: Tensor | None
-    sources: Tensor | None
-    targets: Tensor | None
-
-
-def _launch(rows: Tensor, weight: Weight, bias: Tensor | None, route: _Route) -> Tensor:
+def _launch(rows: Tensor, weight: Weight, bias: Tensor | None, route: Route | None) -> Tensor:
     experts, outputs, inputs = weight.shape
     assert rows.shape[1] == inputs, "rows are as long as the weight is wide"
     rows = rows if rows.stride(1) == 1 else rows.contiguous()
-    count = len(rows) if route.sources is None else len(route.sources)
-    answers = rows.new_empty(count, outputs)
+    sources = targets = offsets = None
+    if route is not None:
+        sources, targets, offsets = route.sources, route.targets, route.offsets
+    count = len(rows) if sources is None else len(sources)
+    allocate = rows.new_zeros if route is not None and route.partly else rows.new_empty
+    answers = allocate((count, outputs))
     if not count:
         return answers
     tiles = choose_tiles(count, weight, _multiprocessors(rows.device))
     into = answers
     if tiles.splits > 1:
-        into = rows.new_empty(tiles.splits, count, outputs, dtype=torch.float32)
+        into = allocate((tiles.splits, count, outputs), dtype=torch.float32)
     operands = _operands(rows, weight)
     row_tiles = -(-count // tiles.rows)
-    if route.offsets is not None:
+    if offsets is not None:
         row_tiles = count // tiles.rows + min(experts, count)
     column_tiles = -(-outputs // tiles.outputs)
     steps = -(-inputs // tiles.step)
     multiply_tiles[(row_tiles * column_tiles, tiles.splits)](
         operands.rows, operands.row_scales, operands.weight, operands.scales, operands.zeros,
-        bias, into, route.offsets, route.sources, route.targets,
+        bias, into, offsets, sources, targets, 1 if route is None else route.times,
         count, outputs, inputs, experts, row_tiles, column_tiles, -(-steps // tiles.splits),
         operands.rows.stride(0), *operands.strides, outputs, count * outputs,
-        FORMAT=operands.format, GROUPED=route.offsets is not None,
+        FORMAT=operands.format, GROUPED=offsets is not None,
         EXPERTS=triton.next_power_of_2(experts), OPERAND=operands.dtype,
         BLOCK_M=tiles.rows, BLOCK_N=tiles.outputs, STEP=tiles.step, BAND=BAND,
-        SCALE_BLOCK=BLOCK, num_warps=tiles.warps, num_stages=tiles.stages,
+        num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     if tiles.splits > 1:
         block = 1024

@@ -1,0 +1,95 @@
+"""Products with the weights of one or of many experts: the contract, and plain torch.
+
+Plain torch runs anywhere, slowly, as it takes a weight apart in each product. It is the twin of
+the kernels in engine/kernels/gpu/products.py, and says what is right.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.kernels.weights import Weight, rounded, wide
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Route:
+    """Which rows an expert multiplies: the sorted rows offsets[e] .. offsets[e + 1] - 1.
+
+    `sources` says of which row of the inputs a sorted row is, when each is there `times` times
+    (place // times); `targets` where its answer goes; None: they lie sorted. `partly`: the
+    offsets do not reach all rows, as some are for experts that are elsewhere.
+    """
+
+    offsets: Tensor  # [experts + 1] int32
+    sources: Tensor | None = None  # [sorted rows] int32
+    targets: Tensor | None = None  # [sorted rows] int32
+    times: int = 1
+    partly: bool = False
+
+
+class Products(Protocol):
+    """Who multiplies: this file in plain torch, or kernels."""
+
+    def multiply(self, rows: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        """[rows, inputs] to [rows, outputs]: x W^T + b, with a weight of one expert.
+
+        `bias` [1, outputs].
+        """
+
+    def grouped(
+        self, rows: Tensor, route: Route, weight: Weight, bias: Tensor | None
+    ) -> Tensor:
+        """[sorted rows, outputs]: each row times its own expert's weight, and its bias.
+
+        `bias` [experts, outputs]. Rows of no expert are zero where the route says `partly`.
+        """
+
+    def sort(self, chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+        """[tokens, top_k] ids to the stable order of all, and where each expert's begin.
+
+        Order [tokens * top_k] int32 has places in `chosen`, flattened; offsets [experts + 1]
+        int32.
+        """
+
+    def combine(self, answers: Tensor, weights: Tensor) -> Tensor:
+        """[tokens, top_k, size] by [tokens, top_k]: weighed and added, in order of choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchProducts:
+    """See Products; slow, on any device."""
+
+    def multiply(self, rows: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+        """See Products."""
+        answer = rounded(rows, weight) @ weight.whole(0, wide(rows)).T
+        return (answer if bias is None else answer + bias[0]).to(rows.dtype)
+
+    def grouped(
+        self, rows: Tensor, route: Route, weight: Weight, bias: Tensor | None
+    ) -> Tensor:
+        """See Products."""
+        ours = rounded(rows, weight)
+        if route.sources is not None:
+            ours = ours[route.sources.long() // route.times]
+        answers = ours.new_zeros(len(ours), weight.shape[1])
+        for expert, (first, end) in enumerate(pairwise(route.offsets.tolist())):
+            if first == end:
+                continue
+            answer = ours[first:end] @ weight.whole(expert, ours.dtype).T
+            answers[first:end] = answer if bias is None else answer + bias[expert]
+        if route.targets is not None:
+            answers = torch.empty_like(answers).index_copy_(0, route.targets.long(), answers)
+        return answers.to(rows.dtype)
+
+    def sort(self, chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+        """See Products."""
+        ids, order = chosen.flatten().sort(stable=True)
+        firsts = torch.arange(experts + 1, device=ids.device)
+        return order.int(), torch.searchsorted(ids, firsts, out_int32=True)
+
+    def combine(self, answers: Tensor, weights: Tensor) -> Tensor:
+        """See Products."""
+        return (answers * weights.unsqueeze(-1)).sum(1).to(answers.dtype)
