@@ -3,8 +3,9 @@
 Every one holds a weight for each expert; a dense layer's is that of its only expert.
 """
 
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -100,6 +101,15 @@ class Int4Weight:
 
 
 Weight: TypeAlias = PlainWeight | Fp8Weight | Int4Weight
+
+
+def together(weights: Sequence[Weight]) -> Weight:
+    """The experts of several weights of one format, in one."""
+    first, joined = weights[0], dict[str, Any]()
+    for part in fields(first):
+        if isinstance(getattr(first, part.name), Tensor):
+            joined[part.name] = torch.cat([getattr(one, part.name) for one in weights])
+    return replace(first, **joined)
 
 
 def wide(rows: Tensor) -> torch.dtype:

@@ -8,14 +8,17 @@ order of the batch, so that an answer does not depend on who else was there.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
+from engine.kernels.products import Products, Route
 from engine.models.linear import Linear
 from engine.models.mlp import Activation, GatedMlp
 from engine.models.routing import Groups, Routing
+from engine.models.storage import Stack
 
 TINY = 1e-20  # where all chosen scores are zero, weights are zero too
 
@@ -81,34 +84,39 @@ class SharedExpert:
         return answer if self.gate is None else answer * self.gate(hidden).sigmoid()
 
 
+class Experts(Protocol):
+    """All of a layer's, or those that are here: the others' answers are zeros."""
+
+    def __call__(self, hidden: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """What each token's experts say of it, weighed and added: [tokens, hidden].
+
+        `hidden` [tokens, hidden]; `weights`, `chosen` [tokens, top_k].
+        """
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class SparseMlp:
-    """A layer's router, its experts, and one that is always asked.
+class LoopedExperts:
+    """Each multiplies its tokens for itself.
 
     `gating` makes of an expert's gates and ups, [rows, 2 * width], what `down` is given.
     """
 
-    router: Router
-    experts: Sequence[Expert]
+    each: Sequence[Expert]
     gating: Activation
-    shared: SharedExpert | None = None
 
-    def __call__(self, normed: Tensor) -> Tensor:
-        """See Mlp in engine/models/decoder.py."""
-        weights, chosen = self.router(normed)
-        answers = self._routed(normed, chosen)  # [tokens, top_k, hidden]
-        weighed = answers * weights.unsqueeze(-1)  # in the router's dtype
-        mixed = weighed.sum(1).to(normed.dtype)
-        return mixed if self.shared is None else mixed + self.shared(normed)
+    def __call__(self, hidden: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """See Experts."""
+        weighed = self._answers(hidden, chosen) * weights.unsqueeze(-1)  # in the router's dtype
+        return weighed.sum(1).to(hidden.dtype)
 
-    def _routed(self, hidden: Tensor, chosen: Tensor) -> Tensor:
-        """What each token's experts say of it, [tokens, top_k, hidden]."""
+    def _answers(self, hidden: Tensor, chosen: Tensor) -> Tensor:
+        """[tokens, top_k, hidden]."""
         tokens, top_k = chosen.shape
         ids = chosen.flatten()
         order = ids.argsort(stable=True)
-        every = torch.bincount(ids, minlength=len(self.experts)).tolist()
+        every = torch.bincount(ids, minlength=len(self.each)).tolist()
         counts = [count for count in every if count]
-        used = [self.experts[index] for index, count in enumerate(every) if count]
+        used = [self.each[index] for index, count in enumerate(every) if count]
         rows = hidden[order.div(top_k, rounding_mode="floor")].split(counts)
         middle = torch.cat(
             [expert.gate_up(ours) for expert, ours in zip(used, rows, strict=True)]
@@ -120,6 +128,51 @@ class SparseMlp:
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device=order.device)
         return sorted_answers[back].view(tokens, top_k, -1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackedExperts:
+    """All multiply at once, and nobody but the device knows which were chosen.
+
+    Of `count` experts those from `first` on are here.
+    """
+
+    gate_up: Stack
+    down: Stack
+    gating: Activation
+    products: Products
+    count: int
+    first: int = 0
+
+    def __call__(self, hidden: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """See Experts."""
+        tokens, top_k = chosen.shape
+        order, offsets = self.products.sort(chosen, self.count)
+        here = self.gate_up.weight.shape[0]
+        ours, partly = offsets[self.first : self.first + here + 1], here < self.count
+        inward = Route(ours, sources=order, times=top_k, partly=partly)
+        outward = Route(ours, targets=order, partly=partly)
+        middle = self._multiply(hidden, inward, self.gate_up)
+        answers = self._multiply(self.gating(middle), outward, self.down)
+        return self.products.combine(answers.view(tokens, top_k, -1), weights)
+
+    def _multiply(self, rows: Tensor, route: Route, stack: Stack) -> Tensor:
+        return self.products.grouped(rows, route, stack.weight, stack.bias)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseMlp:
+    """A layer's router, its experts, and one that is always asked."""
+
+    router: Router
+    experts: Experts
+    shared: SharedExpert | None = None
+
+    def __call__(self, normed: Tensor) -> Tensor:
+        """See Mlp in engine/models/decoder.py."""
+        weights, chosen = self.router(normed)
+        mixed = self.experts(normed, weights, chosen)
+        return mixed if self.shared is None else mixed + self.shared(normed)
 
 
 def _within_groups(wanted: Tensor, groups: Groups) -> Tensor:

@@ -12,14 +12,18 @@ from engine.models.decoder import Mlp
 from engine.models.expert_config import Experts
 from engine.models.experts import (
     Expert,
+    LoopedExperts,
     Router,
     SharedExpert,
     SparseMlp,
+    StackedExperts,
     clamped_swiglu,
     gated,
 )
+from engine.models.experts import Experts as RoutedExperts
 from engine.models.mlp import ACTIVATIONS, Activation, GatedMlp
 from engine.models.shelf import Shelf
+from engine.models.storage import stacked
 
 
 def read_mlp(shelf: Shelf, config: ModelConfig, index: int) -> Mlp:
@@ -59,10 +63,18 @@ def _sparse(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> Spa
         gating = partial(clamped_swiglu, alpha=clamp.alpha, limit=clamp.limit)
     return SparseMlp(
         _router(shelf, config, experts, at),
-        _experts(shelf, config, experts, at),
-        gating,
+        _gathered(shelf, _experts(shelf, config, experts, at), gating),
         _shared(shelf, config, experts, at),
     )
+
+
+def _gathered(shelf: Shelf, each: Sequence[Expert], gating: Activation) -> RoutedExperts:
+    """In one piece where one product can be of all."""
+    if shelf.storage is None:
+        return LoopedExperts(each, gating)
+    inward, outward = ([getattr(one, name) for one in each] for name in ("gate_up", "down"))
+    products = shelf.storage.products
+    return StackedExperts(stacked(inward), stacked(outward), gating, products, len(each))
 
 
 def _router(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> Router:

@@ -21,6 +21,7 @@ from torch import Tensor
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import Kernels
 from engine.models.linear import Linear, linear
+from engine.models.storage import Storage
 from engine.models.store import Store, Tensors
 
 WRAPPED = "model."  # a model that was saved without a head has its tensors without this
@@ -50,6 +51,7 @@ class Shelf:
     device: torch.device
     kernels: Kernels | None = None
     progress: Progress | None = None
+    storage: Storage | None = None
 
     def __contains__(self, name: str) -> bool:
         """Whether it is there to be taken."""
@@ -112,6 +114,8 @@ class Shelf:
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """See engine/models/linear.py; a weight that is packed is not kept beside that."""
+        if self.storage is not None:
+            return self.storage.linear(weight, bias)
         return linear(weight, bias, self.kernels)
 
     def drop(self, name: str) -> None:

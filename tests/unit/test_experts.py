@@ -1,6 +1,7 @@
 """Experts chosen and computed all at once are those chosen and computed one by one."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -10,19 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.kernels.products import TorchProducts
 from engine.models.experts import (
     Expert,
+    LoopedExperts,
     Router,
     SharedExpert,
     SparseMlp,
+    StackedExperts,
     clamped_swiglu,
     gated,
 )
 from engine.models.linear import PlainLinear
 from engine.models.mlp import Activation, GatedMlp
 from engine.models.routing import Groups, Routing
+from engine.models.storage import stacked
 
 HIDDEN, WIDTH, EXPERTS = 6, 5, 8
+PRODUCTS = ("gate_up", "down")
 ROUTINGS = {
     "all in one softmax": Routing(num_experts=EXPERTS, top_k=2),
     "normalised": Routing(num_experts=EXPERTS, top_k=3, normalised=True),
@@ -70,9 +76,18 @@ def layer(routing: Routing, *, seed: int = 0, shared: bool = False) -> SparseMlp
     gate = PlainLinear(numbers(1, HIDDEN, seed=seed + 5))
     one = expert(seed + 7)
     always = SharedExpert(GatedMlp(one.gate_up, one.down), gate) if shared else None
-    return SparseMlp(
-        router, experts, partial(clamped_swiglu, limit=0.7) if shared else gated, always
-    )
+    gating = partial(clamped_swiglu, limit=0.7) if shared else gated
+    return SparseMlp(router, LoopedExperts(experts, gating), always)
+
+
+def at_once(mlp: SparseMlp, part: range = range(EXPERTS)) -> SparseMlp:
+    """The same experts in one piece, or some of them."""
+    assert isinstance(mlp.experts, LoopedExperts)
+    each = [mlp.experts.each[place] for place in part]
+    inward, outward = (stacked([getattr(one, name) for one in each]) for name in PRODUCTS)
+    gating, products = mlp.experts.gating, TorchProducts()
+    stack = StackedExperts(inward, outward, gating, products, EXPERTS, part.start)
+    return replace(mlp, experts=stack)
 
 
 def expert(seed: int) -> Expert:
@@ -84,11 +99,12 @@ def expert(seed: int) -> Expert:
 
 def one_by_one(mlp: SparseMlp, hidden: Tensor) -> Tensor:
     """Every token alone through every expert it chose, in Python."""
-    rows = list[Tensor]()
+    rows, experts = list[Tensor](), mlp.experts
+    assert isinstance(experts, LoopedExperts)
     for token in hidden:
         total = torch.zeros_like(token)
         for index, weight in choices(mlp.router, token).items():
-            total = total + weight * through(mlp.experts[index], token, mlp.gating)
+            total = total + weight * through(experts.each[index], token, experts.gating)
         if mlp.shared is not None:
             assert mlp.shared.gate is not None
             share = 1 / (1 + torch.exp(-mlp.shared.gate(token[None])[0]))
@@ -139,7 +155,22 @@ def test_all_at_once_is_one_by_one(
     routing: Routing, shared: bool, tokens: int, seed: int
 ) -> None:
     mlp, hidden = layer(routing, seed=seed, shared=shared), numbers(tokens, HIDDEN, seed=seed)
-    torch.testing.assert_close(mlp(hidden), one_by_one(mlp, hidden), rtol=1e-12, atol=1e-12)
+    expected = one_by_one(mlp, hidden)
+    for ours in (mlp, at_once(mlp)):
+        torch.testing.assert_close(ours(hidden), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("routing", ROUTINGS.values(), ids=ROUTINGS.keys())
+def test_ranks_with_some_experts_each_add_up_to_all(routing: Routing) -> None:
+    mlp, hidden = layer(routing), numbers(23, HIDDEN)
+    parts = [at_once(mlp, part)(hidden) for part in (range(3), range(3, 4), range(4, EXPERTS))]
+    torch.testing.assert_close(sum(parts), mlp(hidden), rtol=1e-12, atol=1e-12)
+
+
+def test_in_one_piece_nobody_in_the_batch_changes_an_answer() -> None:
+    mlp, hidden = at_once(layer(ROUTINGS["normalised"])), numbers(23, HIDDEN)
+    alone = torch.cat([mlp(token[None]) for token in hidden])
+    torch.testing.assert_close(mlp(hidden), alone, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS.values(), ids=ROUTINGS.keys())
@@ -151,13 +182,14 @@ def test_nobody_in_the_batch_changes_an_answer(routing: Routing) -> None:
 
 def test_experts_that_nobody_chose_are_not_touched() -> None:
     mlp, hidden = layer(ROUTINGS["normalised"]), numbers(2, HIDDEN)
-    chosen = mlp.router(hidden)[1].flatten().tolist()
+    chosen, experts = mlp.router(hidden)[1].flatten().tolist(), mlp.experts
+    assert isinstance(experts, LoopedExperts)
     calls.clear()
     mlp(hidden)
     expected = {
         (id(product), chosen.count(index))
         for index in set(chosen)
-        for product in (mlp.experts[index].gate_up, mlp.experts[index].down)
+        for product in (experts.each[index].gate_up, experts.each[index].down)
     }
     assert set(calls) == expected
     assert len(calls) == len(expected) < 2 * EXPERTS

@@ -1,0 +1,92 @@
+"""How a model's weights are kept: whole, or rounded to 8 or 4 bits while they are loaded."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F  # noqa: N812  the name the field knows it by
+from torch import Tensor
+
+from engine.kernels.contract import Linear
+from engine.kernels.products import Products
+from engine.kernels.weights import PlainWeight, Weight, fp8_weight, int4_weight, together
+from engine.models.linear import PlainLinear
+
+PROBE_ROWS, PROBE_SEED = 4, 0
+ROUNDINGS: Mapping[str, Callable[[Tensor], Weight]] = {"fp8": fp8_weight, "int4": int4_weight}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredLinear:
+    """y = x W^T + b, of a weight in some format."""
+
+    weight: Weight  # of one expert
+    bias: Tensor | None  # [1, outputs]
+    products: Products
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """See Linear in engine/kernels/contract.py."""
+        return self.products.multiply(inputs, self.weight, self.bias)
+
+
+@dataclass(slots=True)
+class Storage:
+    """Makes the products of a model; told what was lost by rounding, if there was any.
+
+    `rounding` is one of ROUNDINGS, None keeps weights as they are.
+    """
+
+    products: Products
+    rounding: str | None = None
+    errors: list[Tensor] = field(default_factory=list)
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """`weight` [outputs, inputs], which is not kept where it is rounded."""
+        if self.rounding is None:
+            return PlainLinear(weight, bias)
+        rounded = ROUNDINGS[self.rounding](weight.unsqueeze(0))
+        made = StoredLinear(rounded, None if bias is None else bias.unsqueeze(0), self.products)
+        self.errors.append(_lost(made, weight, bias))
+        return made
+
+    def summary(self) -> str:
+        """One line for the log."""
+        errors = torch.stack(self.errors)
+        return (
+            f"{len(errors)} products have weights in {self.rounding}; on a random probe they "
+            f"differ from what they were by {errors.mean():.2%} in the mean and "
+            f"{errors.max():.2%} at most, in norm"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """The same product of several experts, in one piece of memory."""
+
+    weight: Weight
+    bias: Tensor | None  # [experts, outputs]
+
+
+def stacked(linears: Sequence[Linear]) -> Stack:
+    """Of what Storage made, all alike; each is let go of when the caller does so."""
+    pairs = [_weight(one) for one in linears]
+    biases = [bias for _, bias in pairs if bias is not None]
+    assert len(biases) in (0, len(pairs)), "all have a bias, or none"
+    weight = together([weight for weight, _ in pairs])
+    return Stack(weight, torch.cat(biases) if biases else None)
+
+
+def _weight(one: Linear) -> tuple[Weight, Tensor | None]:
+    if isinstance(one, StoredLinear):
+        return one.weight, one.bias
+    assert isinstance(one, PlainLinear), "made by Storage"
+    return PlainWeight(one.weight[None]), None if one.bias is None else one.bias[None]
+
+
+def _lost(made: StoredLinear, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """How far it is from what it was, a number that may still be under way on the device."""
+    generator = torch.Generator().manual_seed(PROBE_SEED)
+    probe = torch.randn(PROBE_ROWS, weight.shape[1], generator=generator).to(weight)
+    exact = F.linear(probe, weight, bias).float()
+    lost: Tensor = (made(probe).float() - exact).norm() / exact.norm()
+    return lost
