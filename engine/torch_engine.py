@@ -17,12 +17,14 @@ from engine.api import (
     StepResult,
 )
 from engine.attention.kv_memory import KvMemory
-from engine.attention.paged import AttentionBatch, Span, long_row
+from engine.attention.paged import Span
+from engine.attention.plan import Plan
 from engine.errors import EmptyPrompt, UnknownToken, WrongTask
 from engine.models.model import Model
 from engine.pooling.checks import check_task
 from engine.pooling.pooler import Pooler
 from engine.request import PoolingRequest, Request, RequestId
+from engine.running.runner import PlainRunner, Runner
 from engine.sampling.sampler import Draw, Sampler
 from engine.sampling.sampler import Drawn as DrawnRows
 from engine.sampling.scoring import score
@@ -45,6 +47,7 @@ class TorchEngine:
     sampler: Sampler
     eos: frozenset[int]
     pooler: Pooler
+    runner: Runner
     tiers: Tiers | None = None
     lending: Lending = field(init=False)
     _refused: Sequence | None = None
@@ -62,6 +65,7 @@ class TorchEngine:
         limits: Limits,
         *,
         pooler: Pooler | None = None,
+        runner: Runner | None = None,
     ) -> "TorchEngine":
         """Put the parts together; `memory` says how many blocks there are."""
         blocks = KvManager(
@@ -73,7 +77,8 @@ class TorchEngine:
         scheduler = Scheduler(Room(blocks, limits))
         sampler = Sampler(decoder.config.vocab_size)
         eos, pooler = frozenset(info.eos_token_ids), pooler or Pooler(info.pooling)
-        return cls(info, decoder, memory, scheduler, sampler, eos, pooler)
+        runner = runner or PlainRunner(decoder, memory)
+        return cls(info, decoder, memory, scheduler, sampler, eos, pooler, runner)
 
     def put_below(self, tiers: Tiers) -> None:
         """What the KV memory forgets is kept there; before anything is handed in."""
@@ -213,17 +218,16 @@ class TorchEngine:
 
     @torch.inference_mode()
     def _run(self, batch: Seq[Chunk]) -> StepResult:
-        """One forward pass; single tokens first, as AttentionBatch wants them."""
+        """One forward pass, and what is made of it."""
         ordered = sorted(batch, key=_place)
-        spans = [Span(chunk.start, chunk.size, chunk.seq.blocks) for chunk in ordered]
-        singles = sum(span.length == 1 for span in spans)
-        attention = AttentionBatch(self.memory, spans[:singles], spans[singles:])
-        self.memory.clear(attention.entered)
-        device = self.memory.block_rows.device
-        tokens = long_row([token for chunk in ordered for token in chunk.tokens])
-        hidden = self.decoder.forward(tokens.to(device), attention)
+        hidden, logits = self.runner.run(_plan(ordered))
         scored = list(score(ordered, hidden, self.decoder.logits))
-        drawn, pooled = self._sample(ordered, hidden), self._pool(ordered, hidden)
+        pooled = self._pool(ordered, hidden)
+        if logits is None:
+            hidden[-1, 0].item()  # wait for the device: others read what we call filled
+            drawn = dict[RequestId, Drawn]()
+        else:
+            drawn = self._sample(ordered, logits)
         return replace(self.scheduler.commit(drawn), pooled=pooled, scored=scored)
 
     def _pool(self, batch: Seq[Chunk], hidden: torch.Tensor) -> list[Pooled]:
@@ -237,29 +241,32 @@ class TorchEngine:
             first += chunk.size
         return pooled
 
-    def _sample(self, batch: Seq[Chunk], hidden: torch.Tensor) -> dict[RequestId, Drawn]:
+    def _sample(self, batch: Seq[Chunk], logits: torch.Tensor) -> dict[RequestId, Drawn]:
         """What follows each sequence whose end was reached, and each of its drafts."""
-        rows, draws, sampling, end = list[int](), list[Draw](), list[Chunk](), 0
-        for chunk in batch:
-            end += chunk.size
-            if chunk.samples:
-                rows += range(end - len(chunk.drafts) - 1, end)
-                draws += [
-                    Draw(chunk.seq, tuple(chunk.drafts[:ahead]))
-                    for ahead in range(len(chunk.drafts) + 1)
-                ]
-                sampling.append(chunk)
-        if not rows:
-            hidden[-1, 0].item()  # wait for the device: others read what we call filled
-            return {}
-        picked = hidden if len(rows) == len(hidden) else hidden[rows]
-        drawn = self.sampler.sample(self.decoder.logits(picked), draws)
-        return dict(_by_request(sampling, drawn))
+        sampling = [chunk for chunk in batch if chunk.samples]
+        draws = [
+            Draw(chunk.seq, tuple(chunk.drafts[:ahead]))
+            for chunk in sampling
+            for ahead in range(len(chunk.drafts) + 1)
+        ]
+        return dict(_by_request(sampling, self.sampler.sample(logits, draws)))
 
 
 def _place(chunk: Chunk) -> tuple[bool, int]:
     """Singles of like length behind one another."""
     return chunk.size > 1, chunk.start
+
+
+def _plan(ordered: Seq[Chunk]) -> Plan:
+    """Single tokens first; a token is drawn at a sequence's end, and behind its drafts."""
+    tokens, picks = list[int](), list[int]()
+    spans = [Span(chunk.start, chunk.size, chunk.seq.blocks) for chunk in ordered]
+    for chunk in ordered:
+        tokens += chunk.tokens
+        if chunk.samples:
+            picks += range(len(tokens) - len(chunk.drafts) - 1, len(tokens))
+    singles = sum(span.length == 1 for span in spans)
+    return Plan(tokens, spans[:singles], spans[singles:], picks)
 
 
 def _by_request(sampling: Seq[Chunk], drawn: DrawnRows) -> Iterator[tuple[RequestId, Drawn]]:

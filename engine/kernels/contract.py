@@ -3,10 +3,12 @@
 Plain torch does all of it where there are none: each kernel has a twin there.
 """
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
+
+from engine.kernels.style import AttentionStyle
 
 
 class Linear(Protocol):
@@ -39,3 +41,71 @@ class Kernels(Protocol):
 
     def gated(self, gate_up: Tensor, gate: str) -> Tensor:
         """[rows, 2 * size] to [rows, size]: activate(gate) * up, gates first."""
+
+
+class LayerKv(NamedTuple):
+    """One layer of KV memory [block, layer, part, kv_head, token, width].
+
+    Of a value the first `value_width` numbers count; None: all.
+    """
+
+    memory: Tensor
+    layer: int
+    value_width: int | None = None
+
+
+class Contexts(NamedTuple):
+    """Of each sequence: block ids, and how many tokens they hold, these queries' among them.
+
+    A sequence of length 0 stands for nothing, and nothing is read for it.
+    """
+
+    tables: Tensor  # [sequences, most] int32
+    lengths: Tensor  # [sequences] int32
+
+
+class Chunks(NamedTuple):
+    """Where each sequence's queries begin, and no fewer than any has."""
+
+    firsts: Tensor  # [sequences + 1] int32 rows
+    longest: int
+
+
+class PagedKernels(Kernels, Protocol):
+    """Kernels that attend over paged KV as well, where all that tells a batch is on the device.
+
+    No call asks the device anything, and no launch depends on what a tensor holds: a CUDA
+    graph can have them all.
+    """
+
+    def decode_attention(
+        self, queries: Tensor, kv: LayerKv, contexts: Contexts, style: AttentionStyle
+    ) -> Tensor:
+        """One query of each sequence: [sequences, heads, width] to [.., heads * values]."""
+
+    def prefill_attention(
+        self,
+        queries: Tensor,
+        kv: LayerKv,
+        contexts: Contexts,
+        chunks: Chunks,
+        style: AttentionStyle,
+    ) -> Tensor:
+        """The last queries of each sequence: [tokens, heads, width] to [.., heads * values]."""
+
+    def turn_and_write(
+        self,
+        parts: tuple[Tensor, Tensor, Tensor],
+        rotation: tuple[Tensor, Tensor] | None,
+        kv: LayerKv,
+        slots: Tensor,
+    ) -> Tensor:
+        """The queries of `parts` turned; its keys turned and its values are kept at `slots`.
+
+        Each [tokens, heads, width]. Turned by a table [positions, 2, width] at positions
+        [tokens], if there is one. A slot [tokens] is block * block_size + offset; at -1 nothing
+        is written.
+        """
+
+    def write(self, parts: Sequence[Tensor], kv: LayerKv, slots: Tensor) -> None:
+        """Keep all parts, as many as `kv` has, [tokens, kv_heads, width] each, at `slots`."""

@@ -1,0 +1,174 @@
+"""A batch's numbers on their way to the device: one stretch of bytes, moved by one copy.
+
+Where a field lies in the stretch follows from the batch's size alone, so batches of one size
+have their fields at the same addresses: a CUDA graph that was captured with them is replayed
+over the next batch's. The device's buffer is never allocated anew.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.attention.paged import Span
+from engine.attention.plan import Plan
+
+ALIGNMENT = 128  # of fields, in bytes
+TABLE_STEP = 16  # tables are so many blocks wide, or a multiple: fewer kinds of launch
+PADDING = -1  # the slot of a row that stands for nothing
+LONG, SHORT = np.dtype(np.int64), np.dtype(np.int32)
+Type: TypeAlias = "np.dtype[np.int64] | np.dtype[np.int32]"
+Kind: TypeAlias = tuple[Type, tuple[int, ...]]
+
+
+class BatchSize(NamedTuple):
+    """Rows of one forward pass, `sequences` that they are of, and blocks of each table."""
+
+    tokens: int
+    sequences: int
+    blocks: int
+
+
+class Fields(NamedTuple):
+    """Where the fields lie: from which byte on, of which type, and of which shape."""
+
+    tokens: "Field"  # [tokens] the ids
+    positions: "Field"  # [tokens]
+    picks: "Field"  # [tokens] rows whose logits are wanted
+    slots: "Field"  # [tokens] block * block_size + offset, or PADDING
+    lengths: "Field"  # [sequences] of their context, these tokens among it; 0: padding
+    firsts: "Field"  # [sequences + 1] rows where chunks begin, from the first chunk's on
+    tables: "Field"  # [sequences, blocks], the last: most of a large one is not copied
+
+
+class Field(NamedTuple):
+    """One of them."""
+
+    begin: int
+    dtype: "Type"
+    shape: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        """The byte behind it."""
+        return self.begin + int(np.prod(self.shape)) * self.dtype.itemsize
+
+
+def layout(size: BatchSize) -> Fields:
+    """Behind one another, each aligned."""
+    tokens, sequences, blocks = size
+    row = (tokens,)
+    kinds: list[Kind] = [(LONG, row)] * 4
+    kinds += [(SHORT, (sequences,)), (SHORT, (sequences + 1,)), (SHORT, (sequences, blocks))]
+    fields, begin = list[Field](), 0
+    for dtype, shape in kinds:
+        fields.append(Field(begin, dtype, shape))
+        begin = -(-fields[-1].end // ALIGNMENT) * ALIGNMENT
+    return Fields(*fields)
+
+
+def table_blocks(blocks: int) -> int:
+    """How wide tables are that have room for so many."""
+    return -(-blocks // TABLE_STEP) * TABLE_STEP
+
+
+class DeviceFields(NamedTuple):
+    """The fields as tensors on the device; see Fields."""
+
+    tokens: Tensor
+    positions: Tensor
+    picks: Tensor
+    slots: Tensor
+    lengths: Tensor
+    firsts: Tensor
+    tables: Tensor
+
+
+class Staging:
+    """Two buffers that hold any batch up to `most`: pinned on the host, and on the device."""
+
+    def __init__(self, most: BatchSize, block_size: int, device: torch.device) -> None:
+        num_bytes, on_gpu = layout(most).tables.end, device.type == "cuda"
+        self.most, self.block_size = most, block_size
+        self._host = torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=on_gpu)
+        self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        self._bytes: NDArray[np.uint8] = self._host.numpy()
+        self._copied = torch.cuda.Event() if on_gpu else None
+        self._size: BatchSize | None = None
+        self._known = list[tuple[Sequence[int], int]]()
+
+    def on_device(self, size: BatchSize) -> DeviceFields:
+        """Where a batch of this size lies there, at the same addresses for good."""
+        return DeviceFields(*(self._tensor(field) for field in layout(size)))
+
+    def stage(self, size: BatchSize, plan: Plan) -> DeviceFields:
+        """Send a batch on its way, behind what the device was told before; it fits in `size`.
+
+        Rows beyond it stand for nothing. The host's buffer is written to only once the copy
+        before has left it.
+        """
+        if self._copied is not None:
+            self._copied.synchronize()
+        self._write(size, plan)
+        end = layout(size).tables.end
+        self._device[:end].copy_(self._host[:end], non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+        return self.on_device(size)
+
+    def clear(self, size: BatchSize) -> DeviceFields:
+        """A batch of this size in which every row stands for nothing."""
+        return self.stage(size, Plan((), (), (), ()))
+
+    def _write(self, size: BatchSize, plan: Plan) -> None:
+        fields = [self._view(field) for field in layout(size)]
+        ids, positions, picks, slots, lengths, firsts, tables = fields
+        spans, used = [*plan.singles, *plan.chunks], len(plan.tokens)
+        ids[:used], ids[used:] = plan.tokens, 0
+        picks[: len(plan.picks)] = plan.picks
+        lengths[: len(spans)] = [span.start + span.length for span in spans]
+        lengths[len(spans) :] = 0
+        firsts[: len(plan.chunks) + 1] = [0, *accumulate(span.length for span in plan.chunks)]
+        self._write_tables(size, tables, spans)
+        positions[: len(plan.singles)] = [span.start for span in plan.singles]
+        row = len(plan.singles)
+        for span in plan.chunks:
+            positions[row : row + span.length] = np.arange(span.start, span.start + span.length)
+            row += span.length
+        positions[used:] = 0
+        counts = np.array([span.length for span in spans], np.int64)
+        lines = np.repeat(np.arange(len(spans)), counts)
+        index, offsets = np.divmod(positions[:used], self.block_size)
+        slots[:used] = tables[lines, index].astype(np.int64) * self.block_size + offsets
+        slots[used:] = PADDING
+
+    def _write_tables(
+        self, size: BatchSize, tables: NDArray[np.int64], spans: Sequence[Span]
+    ) -> None:
+        """A table that the last batch of the same size had in the same line has only grown.
+
+        A sequence's list of blocks is another one after it was put back, and else only longer.
+        """
+        known = self._known if size == self._size else []
+        self._size = size
+        for line, span in enumerate(spans):
+            before = (
+                known[line][1] if line < len(known) and known[line][0] is span.blocks else 0
+            )
+            count = len(span.blocks)
+            if count > before:
+                tables[line, before:count] = span.blocks[before:count]
+        self._known = [(span.blocks, len(span.blocks)) for span in spans]
+
+    def _view(self, field: Field) -> NDArray[np.int64]:
+        view = self._bytes[field.begin : field.end].view(field.dtype)
+        numbers: NDArray[np.int64] = view.reshape(field.shape)
+        return numbers
+
+    def _tensor(self, field: Field) -> Tensor:
+        dtype = torch.int64 if field.dtype is LONG else torch.int32
+        return self._device[field.begin : field.end].view(dtype).view(field.shape)

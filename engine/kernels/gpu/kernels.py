@@ -1,0 +1,42 @@
+"""The kernels of a GPU, as models and batches ask for them."""
+
+from collections.abc import Collection
+
+from torch import Tensor
+
+from engine.kernels.contract import Contexts, LayerKv
+from engine.kernels.gpu.decode_attention import decode_attention
+from engine.kernels.gpu.gates import ACTIVATIONS, gated
+from engine.kernels.gpu.norms import add_rms_norm, rms_norm
+from engine.kernels.gpu.twins import TorchKernels
+from engine.kernels.style import AttentionStyle
+
+
+class TritonKernels(TorchKernels):
+    """See PagedKernels in engine/kernels/contract.py; what has no kernel yet is its twin."""
+
+    @property
+    def gates(self) -> Collection[str]:
+        """See Kernels, here and below."""
+        return ACTIVATIONS
+
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See Kernels."""
+        return rms_norm(inputs, weight, eps)
+
+    def add_norm(
+        self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """See Kernels."""
+        return add_rms_norm(inputs, residual, weight, eps, scale)
+
+    def gated(self, gate_up: Tensor, gate: str) -> Tensor:
+        """See Kernels."""
+        return gated(gate_up, gate)
+
+    def decode_attention(
+        self, queries: Tensor, kv: LayerKv, contexts: Contexts, style: AttentionStyle
+    ) -> Tensor:
+        """See PagedKernels."""
+        memory, layer, value_width = kv
+        return decode_attention(queries, memory, layer, *contexts, style, value_width)

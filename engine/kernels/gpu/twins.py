@@ -1,0 +1,128 @@
+"""What kernels on a GPU do, in plain torch: what is right, and runs anywhere, slowly."""
+
+from collections.abc import Collection, Sequence
+
+import torch
+from torch import Tensor
+
+from engine.kernels.contract import Chunks, Contexts, LayerKv, Linear
+from engine.kernels.gpu.gates import ACTIVATIONS, gated_twin
+from engine.kernels.gpu.norms import add_rms_norm_twin, rms_norm_twin
+from engine.kernels.style import AttentionStyle
+
+TOKENS_AT_ONCE = 64
+
+
+class TorchKernels:
+    """See PagedKernels in engine/kernels/contract.py."""
+
+    @property
+    def gates(self) -> Collection[str]:
+        """See Kernels, here and below."""
+        return ACTIVATIONS
+
+    def linear(self, weight: Tensor, bias: Tensor | None) -> Linear | None:
+        """Torch's."""
+        del weight, bias
+        return None
+
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See Kernels."""
+        return rms_norm_twin(inputs, weight, eps)
+
+    def add_norm(
+        self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """See Kernels."""
+        return add_rms_norm_twin(inputs, residual, weight, eps, scale)
+
+    def gated(self, gate_up: Tensor, gate: str) -> Tensor:
+        """See Kernels."""
+        return gated_twin(gate_up, gate)
+
+    def decode_attention(
+        self, queries: Tensor, kv: LayerKv, contexts: Contexts, style: AttentionStyle
+    ) -> Tensor:
+        """See PagedKernels."""
+        keys, values = _read(kv, contexts.tables)  # [sequences, kv_heads, seen, ..]
+        count, _, width = queries.shape
+        kv_heads = keys.shape[1]
+        grouped = queries.view(count, kv_heads, -1, width).float()
+        scores = grouped @ keys.float().transpose(2, 3) * style.scale
+        if style.softcap is not None:
+            scores = style.softcap * torch.tanh(scores / style.softcap)
+        at = torch.arange(keys.shape[2], device=keys.device)
+        lengths = contexts.lengths[:, None]
+        seen = at < lengths
+        if style.window is not None:
+            seen &= at >= lengths - style.window
+        scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
+        if style.sinks is not None:
+            sinks = style.sinks.float().view(1, kv_heads, -1, 1).expand(count, -1, -1, 1)
+            scores = torch.cat((scores, sinks), -1)
+        weights = scores.softmax(-1).nan_to_num(0.0)[..., : keys.shape[2]]
+        values = values.float().masked_fill(~seen[:, None, :, None], 0.0)
+        return (weights @ values).to(queries.dtype).reshape(count, -1)
+
+    def prefill_attention(
+        self,
+        queries: Tensor,
+        kv: LayerKv,
+        contexts: Contexts,
+        chunks: Chunks,
+        style: AttentionStyle,
+    ) -> Tensor:
+        """Each query as a sequence of its own, that ends with it."""
+        rows = torch.arange(len(queries), device=queries.device)
+        owners = torch.searchsorted(chunks.firsts[1:].long(), rows, right=True)
+        behind = chunks.firsts[1:].long()[owners] - rows - 1
+        lengths = (contexts.lengths[owners] - behind).int()
+        answers = list[Tensor]()
+        for some in rows.split(TOKENS_AT_ONCE):
+            ours = Contexts(contexts.tables[owners[some]], lengths[some])
+            answers.append(self.decode_attention(queries[some], kv, ours, style))
+        return torch.cat(answers)
+
+    def turn_and_write(
+        self,
+        parts: tuple[Tensor, Tensor, Tensor],
+        rotation: tuple[Tensor, Tensor] | None,
+        kv: LayerKv,
+        slots: Tensor,
+    ) -> Tensor:
+        """See PagedKernels."""
+        queries, keys, values = parts
+        if rotation is not None:
+            table, positions = rotation
+            cos, sin = table[positions].unsqueeze(2).unbind(1)
+            queries, keys = _turned(queries, cos, sin), _turned(keys, cos, sin)
+        self.write((keys, values), kv, slots)
+        return queries
+
+    def write(self, parts: Sequence[Tensor], kv: LayerKv, slots: Tensor) -> None:
+        """A slot that stands for nothing is written to as the first that does not, and alike.
+
+        Where none stands for anything, what is there is written again.
+        """
+        used = slots >= 0
+        rows = torch.arange(len(slots), device=slots.device)
+        rows = torch.where(used, rows, used.int().argmax())
+        at, size = slots[rows].clamp(min=0), kv.memory.shape[4]
+        block, token = at // size, at % size
+        for index, part in enumerate(parts):
+            ours = kv.memory[:, kv.layer, index].transpose(1, 2)  # [block, token, ..]
+            fresh = torch.where(used.any(), part[rows], ours[block, token])
+            ours.index_put_((block, token), fresh)
+
+
+def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As Rotation of engine/attention/rotation.py."""
+    return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), sin)
+
+
+def _read(kv: LayerKv, tables: Tensor) -> tuple[Tensor, Tensor]:
+    """All that the tables name, [sequences, kv_heads, tokens, width or value width] twice."""
+    ours = kv.memory[:, kv.layer]  # [block, part, kv_head, token, width]
+    ids = tables.long().clamp(0, len(ours) - 1)  # behind a sequence's end there may be anything
+    parts = ours[ids].permute(2, 0, 3, 1, 4, 5).flatten(3, 4)
+    return parts[0], parts[-1][..., : kv.value_width]

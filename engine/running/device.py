@@ -1,0 +1,96 @@
+"""A step on a device: its numbers sent by one copy, then launches, or one graph of them."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from engine.attention.device_batch import DeviceBatch
+from engine.attention.kv_memory import KvMemory
+from engine.attention.plan import Plan
+from engine.attention.staging import BatchSize, DeviceFields, Staging, table_blocks
+from engine.kernels.contract import PagedKernels
+from engine.models.model import Model
+from engine.running.graphs import Graphs, Recorder, Step, fitting_size, graph_sizes
+from engine.running.runner import Ran
+from engine.scheduling.room import Limits
+
+
+@dataclass(slots=True)
+class DeviceRunner:
+    """See Runner. Nothing here waits for the device but a copy that has not left the host."""
+
+    model: Model
+    memory: KvMemory
+    kernels: PagedKernels
+    limits: Limits
+    staging: Staging = field(init=False)
+    graphs: Graphs | None = None
+
+    def __post_init__(self) -> None:
+        """Room for the largest batch there can be."""
+        tokens = max(self.limits.max_tokens, self.limits.max_sequences)
+        most = BatchSize(tokens, self.limits.max_sequences, self._most_blocks)
+        device = self.memory.block_rows.device
+        self.staging = Staging(most, self.memory.block_size, device)
+
+    def run(self, plan: Plan) -> Ran:
+        """See Runner."""
+        graphs, count = self.graphs, len(plan.singles)
+        graph = None if graphs is None else fitting_size(graphs.sizes, count, len(plan.chunks))
+        size = self._size_of(plan) if graph is None else self._graph_size(graph)
+        fields = self.staging.stage(size, plan)
+        picks = fields.picks[: len(plan.picks)]
+        if graphs is not None and graph is not None:
+            hidden, logits = graphs.replay(graph, count)
+            return Ran(hidden, logits if plan.picks_all or logits is None else logits[picks])
+        longest = max((span.length for span in plan.chunks), default=0)
+        hidden = self._forward(fields, count, longest)
+        if not plan.picks:
+            return Ran(hidden, None)
+        picked = hidden if plan.picks_all else hidden[picks]
+        return Ran(hidden, self.model.logits(picked))
+
+    @torch.inference_mode()
+    def capture(self, recorder: Recorder) -> None:
+        """Decode steps by batch size; before anything is in KV memory."""
+        sizes = graph_sizes(self.limits.max_sequences)
+        rows, config = sizes[-1], self.model.config
+        like = self.memory.block_rows
+        self.graphs = Graphs(
+            Ran(
+                like.new_empty(rows, config.hidden_size),
+                like.new_empty(rows, config.vocab_size, dtype=torch.float32),
+            )
+        )
+        self.graphs.capture(recorder, sizes, self._step_of)
+
+    def _step_of(self, sequences: int) -> Step:
+        """Over the fields of so many sequences, which stand for nothing as yet."""
+        fields = self.staging.clear(self._graph_size(sequences))
+
+        def step() -> Ran:
+            hidden = self._forward(fields, sequences)
+            return Ran(hidden, self.model.logits(hidden))
+
+        return step
+
+    def _forward(self, fields: DeviceFields, singles: int, longest: int = 0) -> Tensor:
+        batch = DeviceBatch(self.memory, self.kernels, fields, singles, longest)
+        return self.model.forward(fields.tokens, batch)
+
+    def _size_of(self, plan: Plan) -> BatchSize:
+        spans = [*plan.singles, *plan.chunks]
+        blocks = table_blocks(max(len(span.blocks) for span in spans))
+        return BatchSize(len(plan.tokens), len(spans), min(blocks, self._most_blocks))
+
+    def _graph_size(self, sequences: int) -> BatchSize:
+        return BatchSize(sequences, sequences, self._most_blocks)
+
+    @property
+    def _most_blocks(self) -> int:
+        """Of the longest sequence."""
+        longest = self.memory.num_blocks
+        if self.limits.max_model_len is not None:
+            longest = min(longest, -(-self.limits.max_model_len // self.memory.block_size))
+        return table_blocks(longest)

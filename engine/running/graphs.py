@@ -1,0 +1,120 @@
+"""Which batches are replayed as a CUDA graph, and the graphs themselves.
+
+A decode step of a few sequences is a thousand small launches: told one by one, they take the
+host longer than the device. Captured once, they are told as one. A graph has fixed shapes and
+addresses, so there is one for each of some batch sizes; a smaller batch is padded up to it with
+rows that stand for nothing.
+
+Only steps of one token for each sequence are captured. A step with a chunk of a prompt has
+another shape each time, and its hundreds of rows keep the device busy longer than the host
+needs to tell what is next: docs/decisions/0044-steps-on-a-device.md.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeAlias
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from engine.running.runner import Ran
+
+SMALL_SIZES = (1, 2, 4)
+SIZE_STEP = 8
+WARM_UPS = 2  # before a capture: kernels are compiled, libraries take their workspaces
+
+Step: TypeAlias = Callable[[], Ran]
+
+
+def graph_sizes(most: int) -> list[int]:
+    """1, 2, 4, then every eighth number, and `most` itself; ascending."""
+    sizes = {size for size in SMALL_SIZES if size < most}
+    return sorted(sizes | {*range(SIZE_STEP, most, SIZE_STEP), most})
+
+
+def fitting_size(sizes: Sequence[int], singles: int, chunks: int) -> int | None:
+    """The smallest size that has room for a batch; None: it is run without a graph.
+
+    Drafts make a chunk of their sequence, so they are run without. What is done with a step's
+    logits or hidden states comes behind it, so sampling, grammars and pooling are all the same.
+    """
+    if chunks or not singles:
+        return None
+    return next((size for size in sizes if size >= singles), None)
+
+
+class Recorder(Protocol):
+    """Captures work, to do it again at one word."""
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Do `work` for a try, then capture it; calling what comes back replays it.
+
+        It reads and writes the tensors that it read and wrote when it was captured, whatever
+        names for them mean by then.
+        """
+
+
+class CudaRecorder:
+    """One pool of memory for all graphs: what one works in, the next may, as only one runs."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        """See Recorder."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            for _ in range(WARM_UPS):
+                work()
+        current.wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            work()
+        return graph.replay
+
+
+@dataclass(slots=True)
+class Graphs:
+    """Of each size one; all write to `outputs`, whose rows are as many as the largest has."""
+
+    outputs: Ran
+    _replays: dict[int, Callable[[], None]] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Of those that were captured, ascending."""
+        return sorted(self._replays)
+
+    def capture(
+        self, recorder: Recorder, sizes: Sequence[int], step_of: Callable[[int], Step]
+    ) -> None:
+        """`step_of` a size is its step; the largest first, for the pool's sake."""
+        order = sorted(sizes, reverse=True)
+        console = Console(stderr=True)
+        for size in track(
+            order, "capturing graphs", console=console, disable=not console.is_terminal
+        ):
+            self._replays[size] = recorder.record(
+                partial(_keep, _first_rows(self.outputs, size), step_of(size))
+            )
+
+    def replay(self, size: int, used: int) -> Ran:
+        """What the first `used` rows came to."""
+        self._replays[size]()
+        return _first_rows(self.outputs, used)
+
+
+def _keep(outputs: Ran, step: Step) -> None:
+    for kept, made in zip(outputs, step(), strict=True):
+        assert kept is not None
+        assert made is not None
+        kept.copy_(made)
+
+
+def _first_rows(ran: Ran, count: int) -> Ran:
+    assert ran.logits is not None
+    return Ran(ran.hidden[:count], ran.logits[:count])

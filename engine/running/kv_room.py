@@ -1,0 +1,124 @@
+"""How much of a device's memory is for KV: what a run of the largest batch leaves of our share.
+
+The share is --gpu-memory-utilization of all the device has. Weights are taken from it, whatever
+else this process has on the device, what the largest batch needs while it runs, and what graphs
+keep for themselves.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from engine.attention.kv_memory import KvMemory
+from engine.attention.paged import Span
+from engine.attention.plan import Plan
+from engine.errors import UnusableDevice
+from engine.models.model import Model
+from engine.running.accelerator import Accelerator
+from engine.running.device import DeviceRunner
+from engine.scheduling.room import Limits
+
+FLAG = "--gpu-memory-utilization"
+DEFAULT_SHARE = 0.9
+GIB = 1 << 30
+LIKE_LOGITS = 2  # what sampling makes of the logits, as large as they are
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Bytes beside weights and KV: of the largest batch, and of graphs for decode steps."""
+
+    batch: int
+    graphs: int
+
+
+def share_bytes(accelerator: Accelerator, utilization: float | None) -> int:
+    """Our share of the device, which has to be free when we start; raises UnusableDevice."""
+    free, total = accelerator.memory_bytes()
+    wanted = DEFAULT_SHARE if utilization is None else utilization
+    share = int(total * wanted)
+    if free < share:
+        raise UnusableDevice(
+            f"{FLAG} {wanted} of {total / GIB:.2f} GiB is more than the {free / GIB:.2f} GiB "
+            "that are free: another process has the rest; nodes that share a device share "
+            "this number, too"
+        )
+    return share
+
+
+def kv_bytes(share: int, used: int, needs: Needs) -> int:
+    """What is left of our share, `used` being what of the device we have already."""
+    left = share - used - needs.batch - needs.graphs
+    if left <= 0:
+        raise UnusableDevice(
+            f"{FLAG}: our share is {share / GIB:.2f} GiB; weights take {used / GIB:.2f} GiB, "
+            f"the largest batch {needs.batch / GIB:.2f} GiB, graphs {needs.graphs / GIB:.2f} "
+            "GiB: nothing is left for KV"
+        )
+    return left
+
+
+def tell(blocks: int, block_size: int, max_len: int) -> None:
+    """In vLLM's words, which people grep for."""
+    tokens = blocks * block_size
+    log.info("GPU KV cache size: %s tokens", f"{tokens:,}")
+    each = -(-max_len // block_size) * block_size
+    log.info(
+        "Maximum concurrency for %s tokens per request: %.2fx", f"{max_len:,}", tokens / each
+    )
+
+
+def measure(
+    model: Model, accelerator: Accelerator, memory: KvMemory, limits: Limits, *, graphs: bool
+) -> Needs:
+    """Run the largest batches there can be over a `memory` that is just large enough."""
+    runner = DeviceRunner(model, memory, accelerator.kernels, limits)
+    singles = _needs(accelerator, runner, _singles(limits))
+    prompts = _needs(accelerator, runner, _prompts(memory, limits))
+    return Needs(max(prompts, singles), singles if graphs else 0)
+
+
+def least_blocks(limits: Limits, block_size: int) -> int:
+    """Of a memory for `measure`."""
+    return -(-limits.max_tokens // block_size) + limits.max_sequences
+
+
+@torch.inference_mode()
+def _needs(accelerator: Accelerator, runner: DeviceRunner, plan: Plan) -> int:
+    """What the device has less for it, as torch keeps what it once took.
+
+    Once before that, to load what is loaded at first use and stays.
+    """
+    free = 0
+    for _ in range(2):
+        accelerator.forget()
+        free, _ = accelerator.memory_bytes()
+        ran = runner.run(plan)
+        assert ran.logits is not None
+        spare = [torch.empty_like(ran.logits) for _ in range(LIKE_LOGITS)]
+        del ran, spare
+    left, _ = accelerator.memory_bytes()
+    accelerator.forget()
+    return free - left
+
+
+def _prompts(memory: KvMemory, limits: Limits) -> Plan:
+    """As many tokens as a batch has, of as many prompts as there are seats."""
+    count = min(limits.max_sequences, max(1, limits.max_tokens // 2))
+    length, more = divmod(limits.max_tokens, count)
+    spans, first, ends = list[Span](), 0, list[int]()
+    for index in range(count):
+        ours = length + (index < more)
+        blocks = range(first, first - (-ours // memory.block_size))
+        first = blocks.stop
+        spans.append(Span(0, ours, blocks))
+        ends.append((ends[-1] if ends else -1) + ours)
+    return Plan([0] * limits.max_tokens, (), spans, ends)
+
+
+def _singles(limits: Limits) -> Plan:
+    count = limits.max_sequences
+    spans = [Span(0, 1, range(index, index + 1)) for index in range(count)]
+    return Plan([0] * count, spans, (), range(count))

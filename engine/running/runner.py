@@ -1,0 +1,47 @@
+"""How a batch that was chosen is run: the contract, and the plain way, which any device has."""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from engine.attention.kv_memory import KvMemory
+from engine.attention.paged import AttentionBatch, long_row
+from engine.attention.plan import Plan
+from engine.models.model import Model
+
+
+class Ran(NamedTuple):
+    """What one forward pass came to; the next one may write over it."""
+
+    hidden: Tensor  # [tokens, hidden]
+    logits: Tensor | None  # [picks, vocabulary] float32; None: there are no picks
+
+
+class Runner(Protocol):
+    """Owns what it needs of a device for as long as it lives."""
+
+    def run(self, plan: Plan) -> Ran:
+        """One forward pass.
+
+        It need not be over when this returns; what is launched on the device next is behind it.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRunner:
+    """A batch is built anew, in plain torch or for the CPU's kernels."""
+
+    model: Model
+    memory: KvMemory
+
+    def run(self, plan: Plan) -> Ran:
+        """See Runner."""
+        batch = AttentionBatch(self.memory, plan.singles, plan.chunks)
+        self.memory.clear(batch.entered)
+        ids = long_row(plan.tokens).to(self.memory.block_rows.device)
+        hidden = self.model.forward(ids, batch)
+        if not plan.picks:
+            return Ran(hidden, None)
+        picked = hidden if plan.picks_all else hidden[plan.picks]
+        return Ran(hidden, self.model.logits(picked))

@@ -1,0 +1,109 @@
+"""A batch's numbers are where they belong on the device, and always at the same addresses."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.attention.paged import Span
+from engine.attention.plan import Plan
+from engine.attention.staging import (
+    ALIGNMENT,
+    PADDING,
+    BatchSize,
+    DeviceFields,
+    Staging,
+    layout,
+    table_blocks,
+)
+
+BLOCK = 4
+MOST = BatchSize(40, 9, 16)
+
+
+@pytest.fixture
+def staging() -> Staging:
+    return Staging(MOST, BLOCK, torch.device("cpu"))
+
+
+def told(fields: DeviceFields) -> dict[str, list[object]]:
+    return {name: tensor.tolist() for name, tensor in fields._asdict().items()}
+
+
+def singles(*blocks_and_starts: tuple[Sequence[int], int]) -> Plan:
+    spans = [Span(start, 1, blocks) for blocks, start in blocks_and_starts]
+    return Plan(range(70, 70 + len(spans)), spans, (), range(len(spans)))
+
+
+def test_every_row_has_its_place(staging: Staging) -> None:
+    plan = Plan(
+        [50, 51, 60, 61, 62, 63],
+        [Span(5, 1, [3, 9])],
+        [Span(2, 3, [4, 8]), Span(0, 2, [1])],
+        [0, 3],
+    )
+    staged = staging.stage(BatchSize(6, 3, 16), plan)
+    fields = told(staged)
+    assert fields["tokens"] == plan.tokens
+    assert fields["positions"] == [5, 2, 3, 4, 0, 1]
+    assert fields["picks"][:2] == [0, 3]
+    assert fields["slots"] == [37, 18, 19, 32, 4, 5]
+    assert fields["lengths"] == [6, 5, 2]
+    assert fields["firsts"][:3] == [0, 3, 5]
+    assert staged.tables[:2, :2].tolist() == [[3, 9], [4, 8]]
+
+
+def test_rows_beyond_a_batch_stand_for_nothing(staging: Staging) -> None:
+    size = BatchSize(4, 4, 16)
+    staging.stage(size, singles(*[([7, 8], 6)] * 4))
+    fields = told(staging.stage(size, singles(([5], 2))))
+    assert fields["slots"] == [22, *[PADDING] * 3]
+    assert fields["lengths"] == [3, 0, 0, 0]
+    assert fields["positions"] == [2, 0, 0, 0]
+
+
+def test_batches_of_one_size_lie_at_the_same_addresses(staging: Staging) -> None:
+    size = BatchSize(2, 2, 16)
+    before = staging.stage(size, singles(([1], 0), ([2], 0)))
+    between = staging.stage(BatchSize(3, 1, 16), Plan([1, 2, 3], (), [Span(0, 3, [5])], ()))
+    after = staging.stage(size, singles(([6], 3), ([7], 1)))
+    assert [one.data_ptr() for one in before] == [one.data_ptr() for one in after]
+    assert told(before) == told(after)
+    assert between.tokens.data_ptr() == before.tokens.data_ptr()
+
+
+def test_a_table_that_grew_is_complete_and_another_one_is_written_anew(
+    staging: Staging,
+) -> None:
+    size, first, second = BatchSize(2, 2, 16), [1, 2], [5]
+    staging.stage(size, singles((first, 7), (second, 0)))
+    first.append(9)
+    fields = staging.stage(size, singles((first, 8), (second, 1)))
+    assert fields.tables[0, :3].tolist() == [1, 2, 9]
+    second = [6, 7, 8]  # it was put back, and has other blocks
+    fields = staging.stage(size, singles((second, 9), (first, 9)))
+    assert fields.tables[:, :3].tolist() == [[6, 7, 8], [1, 2, 9]]
+    assert fields.slots.tolist() == [33, 37]
+
+
+def test_what_another_size_wrote_over_is_written_again(staging: Staging) -> None:
+    size, blocks = BatchSize(1, 1, 16), [1, 2, 3]
+    staging.stage(size, singles((blocks, 8)))
+    staging.stage(MOST, singles(*[([0], 0)] * 9))
+    assert staging.stage(size, singles((blocks, 9))).tables[0, :3].tolist() == blocks
+
+
+@given(st.integers(1, 99), st.integers(1, 20), st.integers(1, 40))
+def test_fields_are_aligned_and_apart(tokens: int, sequences: int, blocks: int) -> None:
+    fields = layout(BatchSize(tokens, sequences, table_blocks(blocks)))
+    assert all(field.begin % ALIGNMENT == 0 for field in fields)
+    assert all(one.end <= other.begin for one, other in pairwise(fields))
+    assert table_blocks(blocks) >= blocks
+
+
+def test_nothing_is_staged_for_a_step_that_is_captured(staging: Staging) -> None:
+    fields = told(staging.clear(BatchSize(2, 2, 16)))
+    assert (fields["slots"], fields["lengths"]) == ([PADDING] * 2, [0, 0])
