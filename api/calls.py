@@ -55,6 +55,7 @@ class Asked:
             choices=len(asked),
             priority=asked[0].priority,
             timeout_s=self.body.timeout,
+            model=asked[0].model,
         )
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from api.generator import StreamFailed
+from engine.request import Model
 
 GATEWAY_TIMEOUT = 504
 TOO_LONG = "its time was over before the answer was"
@@ -24,6 +25,7 @@ class Visit:
     """What a request is to whoever has to share out time and room.
 
     `most_tokens` may come as answers of all its choices. Smaller priorities are more urgent.
+    `model`: only its nodes can do it.
     """
 
     prompt_tokens: int
@@ -31,6 +33,7 @@ class Visit:
     choices: int = 1
     priority: int = 0
     timeout_s: float | None = None
+    model: Model | None = None
 
 
 class Pass(Protocol):

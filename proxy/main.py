@@ -29,6 +29,7 @@ from discovery.lifeline import end_with, tell
 from discovery.registration import Role
 from discovery.registry import Registry
 from engine.grammars.checking import GrammarChecker
+from engine.request import Model
 from proxy.admin.guard import Guard
 from proxy.admin.leaving import Leaving
 from proxy.admin.secrets import MalformedSecrets, Secrets
@@ -55,6 +56,7 @@ from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing.building import build_planner
 from proxy.routing.pairing import differ
+from proxy.routing.room import Room
 from proxy.serving.collecting import settle
 from proxy.serving.corked import CorkedProtocol
 from proxy.workers.place import Place, cluster_key, door_address
@@ -134,9 +136,10 @@ def build(
     registry, health = instances.registry, models.health
     patience = (config.silence_timeout_s, config.foreign_timeout_s, config.first_sign_timeout_s)
     client = HttpNodeClient(lines, *patience)
+    room = Room(config.max_requests_per_node, config.max_tokens_per_node)
     pipeline = Pipeline(
         registry,
-        build_planner(*config.policies, config.local_prefill, Random()),
+        build_planner(*config.policies, config.local_prefill, Random(), room),
         client,
         health,
         tries=config.tries,
@@ -212,8 +215,8 @@ def _uvicorn(
 
 
 def _entrance(config: ProxyConfig, registry: Registry) -> Entrance:
-    def nodes() -> int:
-        return len(registry.nodes(Role.DECODE, now=time.monotonic()))
+    def nodes(model: Model | None) -> int:
+        return len(registry.nodes(Role.DECODE, now=time.monotonic(), model=model))
 
     admission = Admission(config.limits, config.key_limits)
     gate = AdmissionGate(admission, nodes, config.request_timeout_s)

@@ -6,14 +6,17 @@ answer that grows beyond its estimate is booked as it grows.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from engine.request import Model
 from proxy.admission.errors import KeyQueueFull, QueueFull, RateLimited, Refused, TooLate
 from proxy.admission.limits import Caller, KeyLimits, Limits
 from proxy.admission.line import Entry, Line
 from proxy.admission.rates import Rates
 
+Nodes = Callable[[Model | None], int]
+"""How many nodes there are that a model's work can be shared among."""
 HEADROOM = 1.5
 NEWEST = 0.1  # what the newest answer weighs in an average
 MOST_GUESSED = 4096
@@ -51,6 +54,7 @@ class Admission:
     all: AtWork = field(default_factory=AtWork)
     refused: Counter[str] = field(default_factory=Counter)
     _keys: dict[str, AtWork] = field(default_factory=dict)
+    _pools: dict[Model | None, AtWork] = field(default_factory=dict)
     _answers: dict[str, float] = field(default_factory=dict)
     _pace: float | None = None  # tokens per second and choice, lately
 
@@ -63,7 +67,7 @@ class Admission:
         usual = self._answers.get(name)
         return most if usual is None else min(most, int(usual * HEADROOM) + 1)
 
-    def arrive(self, entry: Entry, *, now: float, nodes: int) -> list[Entry]:
+    def arrive(self, entry: Entry, *, now: float, nodes: Nodes) -> list[Entry]:
         """Take one in: it is among those that may go now, or else it is in line.
 
         Raises RateLimited, and then it is nowhere.
@@ -85,7 +89,7 @@ class Admission:
             self.refused[refusal.reason] += 1
             raise refusal
 
-    def next(self, *, now: float, nodes: int) -> list[Entry]:
+    def next(self, *, now: float, nodes: Nodes) -> list[Entry]:
         """Those that may go now, in their order; they are at work from then on."""
         return list(self._going(now, nodes))
 
@@ -103,13 +107,13 @@ class Admission:
         beyond = entry.prompt_tokens + entry.produced - entry.tokens
         if beyond > 0:
             entry.tokens += beyond
-            self._book(entry.name, 0, beyond)
+            self._book(entry, 0, beyond)
             self.line.charge(entry, beyond)
 
     def finish(self, entry: Entry, *, now: float) -> None:
         """It is at work no longer, however it ended."""
         assert entry.began is not None
-        self._book(entry.name, -entry.choices, -entry.tokens)
+        self._book(entry, -entry.choices, -entry.tokens)
         self.rates.end(entry, now=now)
         real = entry.prompt_tokens + entry.produced
         self.line.charge(entry, real - entry.tokens)
@@ -136,15 +140,21 @@ class Admission:
             waits.append((before + entry.tokens) / own.choices)
         return max(waits) / self._pace
 
-    def _going(self, now: float, nodes: int) -> Iterator[Entry]:
-        """Who is too large for what is free holds up those behind: it would never fit else."""
-        most, tokens = self.limits.least_requests(nodes), self.limits.least_tokens(nodes)
-        while entry := self.line.next(self._key_has_room):
-            if not self.all.fits(entry, most, tokens):
+    def _going(self, now: float, nodes: Nodes) -> Iterator[Entry]:
+        """Who is too large for what is free holds up those behind: it would never fit else.
+
+        Who waits for its key or for a model's nodes holds up nobody of others.
+        """
+
+        def may(entry: Entry) -> bool:
+            return self._key_has_room(entry) and self._pool_has_room(entry, nodes)
+
+        while entry := self.line.next(may):
+            if not self.all.fits(entry, self.limits.requests, self.limits.tokens):
                 return
             self.line.remove(entry)
             entry.began = now
-            self._book(entry.name, entry.choices, entry.tokens)
+            self._book(entry, entry.choices, entry.tokens)
             self.line.charge(entry, entry.tokens)
             yield entry
 
@@ -165,12 +175,19 @@ class Admission:
         limits, own = entry.limits, self._keys.get(entry.name)
         return own is None or own.fits(entry, limits.max_requests, limits.max_tokens)
 
-    def _book(self, name: str, choices: int, tokens: int) -> None:
-        own = self._keys.setdefault(name, AtWork())
-        for one in (own, self.all):
+    def _pool_has_room(self, entry: Entry, nodes: Nodes) -> bool:
+        own = self._pools.get(entry.model)
+        return own is None or own.fits(entry, *self.limits.of_pool(nodes(entry.model)))
+
+    def _book(self, entry: Entry, choices: int, tokens: int) -> None:
+        own = self._keys.setdefault(entry.name, AtWork())
+        pool = self._pools.setdefault(entry.model, AtWork())
+        for one in (own, pool, self.all):
             one.add(choices, tokens)
         if not own.choices:
-            del self._keys[name]
+            del self._keys[entry.name]
+        if not pool.choices:
+            del self._pools[entry.model]
 
 
 def _average(before: float | None, newest: float) -> float:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from api.gate import TOO_LONG, OpenPass, Pass, TimeIsOver, Visit
 from api.generator import Embedder, PooledEvent
-from engine.request import PoolingRequest
-from proxy.admission.admission import Admission
+from engine.request import Model, PoolingRequest
+from proxy.admission.admission import Admission, Nodes
 from proxy.admission.errors import TooLate
 from proxy.admission.limits import Caller, KeyLimits
 from proxy.admission.line import Entry
@@ -62,12 +62,12 @@ class AdmissionGate:
     """
 
     admission: Admission = field(default_factory=Admission)
-    nodes: Callable[[], int] = lambda: 0
+    nodes: Nodes = lambda _model: 0
     timeout_s: float | None = None
     clock: Callable[[], float] = time.monotonic
     waits: Waits = field(default_factory=Waits)
     _waiting: dict[Entry, "asyncio.Future[None]"] = field(default_factory=dict)
-    _nodes: int | None = None
+    _nodes: dict[Model | None, int] = field(default_factory=dict)
 
     @asynccontextmanager
     async def enter(self, visit: Visit) -> AsyncGenerator[Pass]:
@@ -101,7 +101,7 @@ class AdmissionGate:
         """Look for new nodes while somebody waits, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
-            self._nodes = None
+            self._nodes.clear()
             if self._waiting:
                 self._admit()
 
@@ -117,11 +117,12 @@ class AdmissionGate:
             visit.choices,
             visit.priority if least is None else max(visit.priority, least),
             None if timeout_s is None else self.clock() + timeout_s,
+            model=visit.model if self.admission.limits.of_nodes else None,
         )
 
     async def _turn(self, entry: Entry) -> None:
         now = self.clock()
-        self._wake(self.admission.arrive(entry, now=now, nodes=self._count()))
+        self._wake(self.admission.arrive(entry, now=now, nodes=self._count))
         try:
             if entry.began is None:
                 self.admission.stay(entry, now=now)
@@ -158,7 +159,7 @@ class AdmissionGate:
 
     def _admit(self) -> None:
         if len(self.admission.line):
-            self._wake(self.admission.next(now=self.clock(), nodes=self._count()))
+            self._wake(self.admission.next(now=self.clock(), nodes=self._count))
 
     def _wake(self, going: Sequence[Entry]) -> None:
         for entry in going:
@@ -166,11 +167,13 @@ class AdmissionGate:
             if woken is not None and not woken.done():
                 woken.set_result(None)
 
-    def _count(self) -> int:
+    def _count(self, model: Model | None) -> int:
         """Not anew for each request: there may be a thousand nodes."""
-        if self._nodes is None:
-            self._nodes = self.nodes() if self.admission.limits.of_nodes else 0
-        return self._nodes
+        if not self.admission.limits.of_nodes:
+            return 0
+        if model not in self._nodes:
+            self._nodes[model] = self.nodes(model)
+        return self._nodes[model]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +186,8 @@ class GatedEmbedder:
     async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:
         """See Embedder; raises Refused and TimeIsOver as well."""
         tokens, urgent = sum(len(one.prompt) for one in requests), requests[0].priority
-        visit = Visit(tokens, 0, choices=len(requests), priority=urgent)
+        count, model = len(requests), requests[0].model
+        visit = Visit(tokens, 0, choices=count, priority=urgent, model=model)
         async with self.gate.enter(visit) as let_in:
             try:
                 async with asyncio.timeout_at(let_in.deadline):

@@ -44,7 +44,11 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Those of the whole proxy, and of each node behind it; None: no limit."""
+    """Those of the whole proxy, and of each node behind it; None: no limit.
+
+    A model's nodes may have as much as each of them may, times as many as there are. Which of
+    them gets a request is not decided here: see proxy/routing/room.py.
+    """
 
     requests: int | None = None
     tokens: int | None = None
@@ -62,17 +66,10 @@ class Limits:
         """Whether there is no limit at all."""
         return self.requests is None and self.tokens is None and not self.of_nodes
 
-    def least_requests(self, nodes: int) -> int | None:
-        """How many requests may be at work on so many nodes; without any, nodes set none."""
-        return _least(self.requests, self.node_requests, nodes)
-
-    def least_tokens(self, nodes: int) -> int | None:
-        """The same for tokens."""
-        return _least(self.tokens, self.node_tokens, nodes)
+    def of_pool(self, nodes: int) -> tuple[int | None, int | None]:
+        """Requests and tokens that may be at work on so many nodes; without any: any number."""
+        return _times(self.node_requests, nodes), _times(self.node_tokens, nodes)
 
 
-def _least(of_all: int | None, of_each: int | None, nodes: int) -> int | None:
-    given = [of_all] if of_all is not None else []
-    if of_each is not None and nodes:
-        given.append(of_each * nodes)
-    return min(given, default=None)
+def _times(of_each: int | None, nodes: int) -> int | None:
+    return of_each * nodes if of_each is not None and nodes else None

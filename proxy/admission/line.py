@@ -10,7 +10,10 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from engine.request import Model
 from proxy.admission.limits import KeyLimits
+
+Lane = tuple[str, Model | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -34,53 +37,60 @@ class Entry:
     answered: bool = False
     number: int = 0
     charged: int = 0  # tokens, of its key's minute
+    model: Model | None = None  # None: any node will do
+
+    @property
+    def lane(self) -> Lane:
+        """Where it stands: those of a key wait for each model's nodes apart."""
+        return self.name, self.model
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Smaller goes first, among those of one key."""
+        """Smaller goes first, among those of one lane."""
         return self.priority, self.number
 
 
 @dataclass(slots=True)
 class Line:
-    """Those that wait. A call costs no more than the number of keys that do."""
+    """Those that wait. A call costs no more than the number of lanes that they do in."""
 
     tokens: int = 0
     _length: int = 0
     _arrivals: int = 0
     _time: float = 0.0
-    _waiting: dict[str, list[Entry]] = field(default_factory=dict)
+    _waiting: dict[Lane, list[Entry]] = field(default_factory=dict)
     _times: dict[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return self._length
 
     def of(self, name: str) -> list[Entry]:
-        """Who waits with this key, the next one first; not to be changed."""
-        return self._waiting.get(name, [])
+        """Who waits with this key."""
+        lanes = self._waiting.items()
+        return [one for (key, _), lane in lanes if key == name for one in lane]
 
     def push(self, entry: Entry) -> None:
-        """Behind all of its key that are as urgent."""
+        """Behind all of its lane that are as urgent."""
         entry.number, self._arrivals = self._arrivals, self._arrivals + 1
-        insort(self._waiting.setdefault(entry.name, []), entry, key=_rank)
+        insort(self._waiting.setdefault(entry.lane, []), entry, key=_rank)
         self._length += 1
         self.tokens += entry.tokens
 
     def remove(self, entry: Entry) -> bool:
         """Out of its place at once; False if it is in none."""
-        own = self.of(entry.name)
+        own = self._waiting.get(entry.lane, [])
         place = bisect_left(own, entry.rank, key=_rank)
         if place == len(own) or own[place] is not entry:
             return False
         del own[place]
         if not own:
-            del self._waiting[entry.name]
+            del self._waiting[entry.lane]
         self._length -= 1
         self.tokens -= entry.tokens
         return True
 
     def next(self, may: Callable[[Entry], bool]) -> Entry | None:
-        """Who is to go next, of the keys whose first `may`; stays in line."""
+        """Who is to go next, of the lanes whose first `may`; stays in line."""
         firsts = [own[0] for own in self._waiting.values()]
         return min(filter(may, firsts), key=self._turn, default=None)
 
@@ -98,10 +108,10 @@ class Line:
         """Tokens that are likely to be given to others before its turn comes."""
         weight = entry.limits.weight
         own = sum(one.tokens for one in self.of(entry.name) if one.rank < entry.rank)
+        names = {name for name, _ in self._waiting} - {entry.name}
         return own + sum(
-            _before(others, entry.priority, (own + entry.tokens) / weight)
-            for key, others in self._waiting.items()
-            if key != entry.name
+            _before(self.of(name), entry.priority, (own + entry.tokens) / weight)
+            for name in names
         )
 
     def _turn(self, entry: Entry) -> tuple[int, float, int]:

@@ -9,19 +9,26 @@ from proxy.routing.planned import Planned
 from proxy.routing.planner import Planner
 from proxy.routing.policies import AnyOfThem, LeastLoaded, Policy, RoundRobin
 from proxy.routing.prefix_aware import PrefixAware
+from proxy.routing.room import Room
 from proxy.routing.sessions import BySession
+
+EVERY = Room()
 
 
 def build_planner(
-    prefill: PolicyName, decode: PolicyName, local: LocalPrefill, chance: Random
+    prefill: PolicyName,
+    decode: PolicyName,
+    local: LocalPrefill,
+    chance: Random,
+    room: Room = EVERY,
 ) -> Planner:
-    """With books of its own, which all its policies read."""
+    """With books of its own, which all its policies read; each decode node has so much room."""
     books = Books()
     judge = Planned(books.claims, books.prefixes, books.costs, chance)
     first = _policy(prefill, judge, books, chance)
     turns = prefill == decode == "round_robin"  # it counts per role and partner itself
     rest = first if turns else _policy(decode, judge, books, chance)
-    return Planner(first, rest, judge, books, local)
+    return Planner(first, rest, judge, books, local, room=room)
 
 
 def _policy(name: PolicyName, judge: Planned, books: Books, chance: Random) -> Policy:

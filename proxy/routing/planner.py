@@ -10,6 +10,7 @@ from proxy.routing.flight import Books, Flight
 from proxy.routing.plan import Ask, Plan
 from proxy.routing.planned import Partners, Planned
 from proxy.routing.policies import Policy
+from proxy.routing.room import Room
 from proxy.routing.siblings import Siblings
 
 
@@ -41,9 +42,11 @@ class Planner:
     books: Books
     local: LocalPrefill = "never"
     siblings: Siblings = field(default_factory=Siblings)
+    room: Room = field(default_factory=Room)
 
     def plan(self, ask: Ask, decodes: Sequence[Node], partners: Partners) -> Plan:
         """See Plans."""
+        decodes = self._with_room(decodes, ask)
         plan = self.siblings.plan(ask.request, decodes, partners)
         if plan is None:
             plan = self._plan(ask, decodes, partners)
@@ -52,12 +55,17 @@ class Planner:
 
     def choose(self, nodes: Sequence[Node], ask: Ask, partner: Node | None) -> Node:
         """See Plans."""
-        policy = self.prefill if partner is None else self.decode
-        return policy.choose(nodes, ask, partner)
+        if partner is None:
+            return self.prefill.choose(nodes, ask, None)
+        return self.decode.choose(self._with_room(nodes, ask), ask, partner)
 
     def depart(self, plan: Plan, ask: Ask) -> Flight:
         """See Plans."""
         return Flight(self.books, plan, ask)
+
+    def _with_room(self, decodes: Sequence[Node], ask: Ask) -> Sequence[Node]:
+        tokens = ask.num_tokens + self.books.costs.tokens_to_come(ask.request)
+        return self.room.some(decodes, self.books.claims, tokens)
 
     def _plan(self, ask: Ask, decodes: Sequence[Node], partners: Partners) -> Plan:
         if self.prefill is self.decode is self.judge and self.local != "always":

@@ -188,7 +188,7 @@ async def test_a_stream_whose_time_is_over_says_so_at_its_end() -> None:
 async def test_new_nodes_let_in_who_waits() -> None:
     async with crowd(node_requests=1) as clients, asyncio.TaskGroup() as tasks:
         nodes = [1]
-        clients.gate.nodes = lambda: nodes[0]
+        clients.gate.nodes = lambda _model: nodes[0]
         looking = tasks.create_task(clients.gate.run())
         tasks.create_task(clients.ask())
         await clients.at_work(1)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.request import Model
 from proxy.admission.admission import Admission
 from proxy.admission.errors import KeyQueueFull, QueueFull, Refused, TooLate
 from proxy.admission.limits import KeyLimits, Limits
@@ -22,6 +23,7 @@ class Door:
     admission: Admission
     now: float = 0.0
     nodes: int = 0
+    of_models: dict[Model | None, int] = field(default_factory=dict)
     inside: list[Entry] = field(default_factory=list)
 
     def come(
@@ -34,17 +36,22 @@ class Door:
         choices: int = 1,
         priority: int = 0,
         deadline: float | None = None,
+        model: Model | None = None,
     ) -> Entry:
-        entry = Entry(name, limits, prompt_tokens, tokens, choices, priority, deadline)
-        self.inside += self.admission.arrive(entry, now=self.now, nodes=self.nodes)
+        what = name, limits, prompt_tokens, tokens, choices, priority, deadline
+        entry = Entry(*what, model=model)
+        self.inside += self.admission.arrive(entry, now=self.now, nodes=self.count)
         if entry.began is None:
             self.admission.stay(entry, now=self.now)
         return entry
 
+    def count(self, model: Model | None) -> int:
+        return self.of_models.get(model, self.nodes)
+
     def end(self, entry: Entry) -> None:
         self.admission.finish(entry, now=self.now)
         self.inside.remove(entry)
-        self.inside += self.admission.next(now=self.now, nodes=self.nodes)
+        self.inside += self.admission.next(now=self.now, nodes=self.count)
 
     def whole(self, entry: Entry) -> None:
         """All came that was thought."""
@@ -98,7 +105,20 @@ def test_each_node_adds_room() -> None:
     first, second, third = crowd.come(), crowd.come(), crowd.come()
     assert [one.began is None for one in (first, second, third)] == [False, False, True]
     crowd.nodes = 3
-    assert crowd.admission.next(now=0.0, nodes=3) == [third]
+    assert crowd.admission.next(now=0.0, nodes=crowd.count) == [third]
+
+
+def test_who_waits_for_one_models_nodes_holds_up_nobody_of_another() -> None:
+    """Not even those of the same key, who stand behind him."""
+    large, small = ("large", "f"), ("small", "f")
+    crowd = door(Limits(node_requests=1))
+    crowd.of_models = {large: 1, small: 2}
+    first, waits = crowd.come(model=large), crowd.come(model=large)
+    assert [crowd.come(model=small).began is None for _ in range(3)] == [False, False, True]
+    assert waits.began is None
+    crowd.end(first)
+    assert waits.began is not None
+    assert len(crowd.admission.line) == 1
 
 
 def test_without_nodes_their_limits_hold_up_nobody() -> None:
@@ -262,7 +282,7 @@ def test_books_hold_whatever_happens(
                 waiting.append(entry)
         elif act == "leave" and waiting:
             crowd.admission.leave(waiting.pop(which % len(waiting)), now=crowd.now)
-            crowd.inside += crowd.admission.next(now=crowd.now, nodes=0)
+            crowd.inside += crowd.admission.next(now=crowd.now, nodes=crowd.count)
         elif crowd.inside and act == "came":
             crowd.admission.came(crowd.inside[which % len(crowd.inside)], size)
         elif crowd.inside and act == "end":
