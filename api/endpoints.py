@@ -76,7 +76,8 @@ class TextEndpoints:
         """Raises ApiError."""
         body = _with_headers(read_completion(call.data), call.headers)
         outer_id = call.name(body)
-        served = await self.models.find(body.model, outer_id, text=needs_text(body))
+        text, timeout_s = needs_text(body), body.timeout
+        served = await self.models.find(body.model, outer_id, text=text, timeout_s=timeout_s)
         asked = await Asker(served, self.read_leg).completion(body, outer_id)
         return self._writer(asked, CompletionForm(_telling(asked)))
 
@@ -84,7 +85,7 @@ class TextEndpoints:
         """Raises ApiError."""
         body = _with_headers(read_chat(call.data), call.headers)
         outer_id = call.name(body)
-        served = await self.models.find(body.model, outer_id)
+        served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
         asked = await Asker(served, self.read_leg).chat(body, outer_id, len(call.data))
         return self._writer(asked, ChatForm(_telling(asked)))
 

@@ -23,11 +23,19 @@ NO_TOKENIZER = "There is no tokenizer here: use /inference/v1/generate"
 class Models(Protocol):
     """What a door serves: one model, or several."""
 
-    async def find(self, asked: str | None, outer_id: str, *, text: bool = True) -> "Served":
+    async def find(
+        self,
+        asked: str | None,
+        outer_id: str,
+        *,
+        text: bool = True,
+        timeout_s: float | None = None,
+    ) -> "Served":
         """The model that a request named `outer_id` goes to; `text`: it cannot do without.
 
-        Raises UnknownModel, BadRequest where a name is missing, and where there is no text
-        NoText, or TooBusy if there will be soon.
+        It has so much time to be answered in; None: as it is for all. Raises UnknownModel,
+        BadRequest where a name is missing, and where there is no text NoText, or TooBusy if
+        there will be soon.
         """
 
     def listed(self) -> "Sequence[Served]":
@@ -61,9 +69,16 @@ class Served:
     no_text: str = NO_TOKENIZER
     pending: bool = False
 
-    async def find(self, asked: str | None, outer_id: str, *, text: bool = True) -> "Served":
+    async def find(
+        self,
+        asked: str | None,
+        outer_id: str,
+        *,
+        text: bool = True,
+        timeout_s: float | None = None,
+    ) -> "Served":
         """See Models: the only one there is."""
-        del outer_id
+        del outer_id, timeout_s
         self.name(asked)
         return self.ready(text=text)
 

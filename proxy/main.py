@@ -41,6 +41,7 @@ from proxy.health.health import Health
 from proxy.models.cache import ParcelCache, default_folder
 from proxy.models.catalogue import Catalogue, Own
 from proxy.models.fetching import HttpFetcher
+from proxy.models.patience import Patience
 from proxy.models.pools import OwnNames
 from proxy.models.texts import Text, Texts
 from proxy.nodes.client import HttpNodeClient
@@ -240,9 +241,12 @@ def _catalogue(
         config.max_model_len,
         config.max_logprobs,
     )
-    return Catalogue(
-        registry, texts, own, GrammarChecker(), Health(registry), config.recovery_wait_s
+    patience = Patience(
+        config.recovery_wait_s,
+        timeout_s=config.request_timeout_s,
+        most=config.max_queued_requests,
     )
+    return Catalogue(registry, texts, own, GrammarChecker(), Health(registry), patience)
 
 
 def _own_text(config: ProxyConfig) -> Text | None:

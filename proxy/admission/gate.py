@@ -74,12 +74,12 @@ class AdmissionGate:
         """See Gate. Raises Refused."""
         who, admission = caller.get(), self.admission
         own = admission.limits_of(who)
-        timeout_s = self.timeout_s if visit.timeout_s is None else visit.timeout_s
+        exchange = current.get() or Exchange(self.clock())
+        exchange.tokenized = self.clock()
+        timeout_s = self._left_s(visit, exchange)
         entry = self._entry(visit, who.name, own, timeout_s)
         deadline = None if timeout_s is None else _now() + timeout_s
         limited = own != NO_LIMITS or not admission.limits.none
-        exchange = current.get() or Exchange(0.0)
-        exchange.tokenized = self.clock()
         if limited:
             await self._turn(entry)
             exchange.admitted = self.clock()
@@ -104,6 +104,11 @@ class AdmissionGate:
             self._nodes.clear()
             if self._waiting:
                 self._admit()
+
+    def _left_s(self, visit: Visit, exchange: Exchange) -> float | None:
+        """Of its time, some has gone since it came: for its body, its model's text, its own."""
+        timeout_s = self.timeout_s if visit.timeout_s is None else visit.timeout_s
+        return None if timeout_s is None else timeout_s - (self.clock() - exchange.received)
 
     def _entry(
         self, visit: Visit, name: str, limits: KeyLimits, timeout_s: float | None

@@ -15,6 +15,8 @@ from discovery.registry import Registry
 from engine.grammars.checking import GrammarChecker
 from proxy.errors import NoNodeAvailable
 from proxy.health.health import Health
+from proxy.models.namesakes import Namesakes
+from proxy.models.patience import LOOK_AGAIN_S, Patience
 from proxy.models.pools import (
     OwnNames,
     Pool,
@@ -26,8 +28,6 @@ from proxy.models.pools import (
 )
 from proxy.models.texts import Text, Texts
 
-LOOK_AGAIN_S = 0.05
-SETTLE_S = 3.0  # after a start: all nodes were heard of by then
 WAYS = "start the proxy with --tokenizer, or send and ask for token ids"
 MOST_NAMED = 8  # of models, in a message
 logger = logging.getLogger(__name__)
@@ -52,7 +52,8 @@ class Catalogue:
     """The Models of a proxy: what live nodes serve.
 
     A model whose nodes are all gone is known for `wait_s` more, so that its requests wait for
-    nodes instead of being told that it does not exist. So long a request waits for text.
+    nodes instead of being told that it does not exist. They wait for text as `patience` says;
+    those that need none as well, as their defaults come with it, but not beyond a failure.
     `run` has to run for text to come.
     """
 
@@ -61,35 +62,34 @@ class Catalogue:
     own: Own
     grammars: GrammarChecker
     health: Health
-    wait_s: float = 30.0
-    settle_s: float = SETTLE_S
+    patience: Patience = field(default_factory=Patience)
     clock: Callable[[], float] = time.monotonic
     created: int = field(default_factory=lambda: int(time.time()))
-    _begun: float = field(init=False)
     _seen: tuple[int, int] | None = None
     _pools: dict[Model, Pool] = field(default_factory=dict)
     _live: frozenset[Model] = frozenset()
     _served: dict[Model, Served] = field(default_factory=dict)
-    _told: frozenset[tuple[str, tuple[Model, ...]]] = frozenset()
+    _namesakes: Namesakes = field(default_factory=Namesakes)
 
-    def __post_init__(self) -> None:
-        """The clock is read once, to know when everybody has had time to register."""
-        self._begun = self.clock()
-
-    async def find(self, asked: str | None, outer_id: str, *, text: bool = True) -> Served:
+    async def find(
+        self,
+        asked: str | None,
+        outer_id: str,
+        *,
+        text: bool = True,
+        timeout_s: float | None = None,
+    ) -> Served:
         """See Models; raises NoNodeAvailable where nobody has said yet what it serves."""
-        begun = self.clock()
-        while True:
-            try:
-                return self._find(asked, outer_id, text=text)
-            except TooBusy:
-                patient = self.clock() - begun < self.wait_s
-                if not patient:
-                    raise
-            except (UnknownModel, NoNodeAvailable):
-                if self.clock() - self._begun >= self.settle_s:
-                    raise
-            await asyncio.sleep(LOOK_AGAIN_S)
+
+        def found() -> Served:
+            return self._find(asked, outer_id, text=text)
+
+        try:
+            return await self.patience.wait(found, timeout_s)
+        except TooBusy:
+            if text:
+                raise
+            return self._find(asked, outer_id, text=False, waits=False)
 
     def listed(self) -> Sequence[Served]:
         """See Models: what live nodes serve."""
@@ -137,7 +137,9 @@ class Catalogue:
                 return digest
         return None
 
-    def _find(self, asked: str | None, outer_id: str, *, text: bool) -> Served:
+    def _find(
+        self, asked: str | None, outer_id: str, *, text: bool, waits: bool = True
+    ) -> Served:
         self._look()
         if not self._pools:
             raise NoNodeAvailable("no node has said yet what it serves")
@@ -149,7 +151,16 @@ class Catalogue:
             others = ", ".join(known[:MOST_NAMED])
             said = f"The model `{name}` does not exist. There are: {others}"
             raise UnknownModel(said, "model")
+        if waits and not text and (coming := next(filter(self._comes, named), None)):
+            raise TooBusy(coming.no_text)
         return self._share(_able(named, text=text), outer_id)
+
+    def _comes(self, served: Served) -> bool:
+        """Whether its text is on its way, and nothing has been wrong with it so far."""
+        if served.codec is not None or not served.pending or served.key is None:
+            return False
+        digests = self._pools[served.key].digests
+        return not any(self.texts.trouble(one) for one in digests)
 
     def _known_still(self) -> list[Pool]:
         """Those that are served, or were lately: heartbeats alone have nobody forgotten."""
@@ -201,24 +212,7 @@ class Catalogue:
         self._served = {key: self._serve(pool) for key, pool in self._pools.items()}
         named = (digest for pool in self._pools.values() for digest in pool.digests)
         self.texts.forget(frozenset(named))
-        self._tell()
-
-    def _tell(self) -> None:
-        """Say once which names stand for several models."""
-        said = set[tuple[str, tuple[Model, ...]]]()
-        for name in {name for key in self._live for name in self._pools[key].names}:
-            live = [key for key in self._pools if key in self._live]
-            of_name = [key for key in live if name in self._pools[key].names]
-            if len(of_name) > 1:
-                said.add((name, tuple(of_name)))
-        for name, keys in said - self._told:
-            models = ", ".join(f"{model} {fingerprint}" for model, fingerprint in keys)
-            logger.warning(
-                "%s is the name of %d models that are not the same (%s): each request stays "
-                "with one of them, and they share requests by their nodes",
-                *(name, len(keys), models),
-            )
-        self._told = frozenset(said)
+        self._namesakes.tell(self._pools[key] for key in self._pools if key in live)
 
     @property
     def _alone(self) -> Pool:
@@ -229,7 +223,7 @@ class Catalogue:
     def _lately(self, key: Model, now: float) -> bool:
         seen = [self.registry.last_seen(role, key) for role in Role]
         latest = max((at for at in seen if at is not None), default=None)
-        return latest is not None and now - latest <= self.wait_s
+        return latest is not None and now - latest <= self.patience.wait_s
 
     def _text_of(self, pool: Pool) -> Text | None:
         """What is said to the proxy goes first, for the model that it is about."""

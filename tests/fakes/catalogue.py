@@ -10,6 +10,7 @@ from engine.grammars.checking import GrammarChecker
 from proxy.health.health import Health
 from proxy.models.catalogue import Catalogue, Own
 from proxy.models.fetching import NotFetched
+from proxy.models.patience import Patience
 from proxy.models.pools import OwnNames
 from proxy.models.texts import Texts
 
@@ -45,8 +46,7 @@ class Rig:
         self.health, self.texts = Health(self.registry), Texts(self.nodes)
         self.catalogue = Catalogue(
             *(self.registry, self.texts, self.own, GrammarChecker(), self.health),
-            wait_s=0.0,
-            settle_s=0.0,
+            Patience(0.0, 0.0, clock=lambda: self.now),
             clock=lambda: self.now,
         )
 

@@ -23,6 +23,7 @@ from proxy.app import create_app
 from proxy.health.health import Health
 from proxy.models.catalogue import Catalogue, Own
 from proxy.models.fetching import HttpFetcher
+from proxy.models.patience import Patience
 from proxy.models.pools import OwnNames
 from proxy.models.texts import Texts
 from proxy.nodes.client import HttpNodeClient
@@ -158,4 +159,4 @@ def _catalogue(health: Health, fetcher: HttpFetcher, wait_s: float) -> Catalogue
     """Of a proxy that is told nothing about models."""
     own = Own(OwnNames(frozenset(), ("model",)))
     parts = health.registry, Texts(fetcher), own, GrammarChecker(), health
-    return Catalogue(*parts, wait_s=wait_s, settle_s=0.0)
+    return Catalogue(*parts, Patience(wait_s, 0.0))

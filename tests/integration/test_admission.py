@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+import pytest
 from quart import Quart
 
+from api.gate import Visit
 from api.generator import WHOLE, Event, Leg, TokenEvent
 from api.routes import openai_routes
 from engine.request import FinishReason, Request
 from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate
 from proxy.admission.limits import KeyLimits, Limits
+from proxy.timeline.exchange import Exchange, current
 from tests.fakes.serving import serving
 from tests.fakes.text import served
 
@@ -198,3 +201,13 @@ async def test_new_nodes_let_in_who_waits() -> None:
         await clients.at_work(2)
         clients.door.go.set()
         looking.cancel()
+
+
+async def test_what_has_gone_of_a_requests_time_before_the_gate_is_gone() -> None:
+    gate, now = AdmissionGate(clock=lambda: 5.0), asyncio.get_running_loop().time()
+    token = current.set(Exchange(received=0.5))
+    try:
+        async with gate.enter(Visit(1, 1, timeout_s=10.0)) as let_in:
+            assert let_in.deadline == pytest.approx(now + 5.5, abs=1.0)
+    finally:
+        current.reset(token)

@@ -44,7 +44,7 @@ async def test_token_ids_work_before_there_is_text() -> None:
 
 async def test_text_that_is_on_its_way_is_waited_for() -> None:
     rig = Rig()
-    rig.catalogue.wait_s = 30.0
+    rig.catalogue.patience.wait_s = 30.0
     rig.beat("a:1", parcel=parcel_of_text())
     running = asyncio.create_task(rig.catalogue.run())
     try:
@@ -52,6 +52,47 @@ async def test_text_that_is_on_its_way_is_waited_for() -> None:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_no_more_wait_for_text_than_may_and_none_for_longer_than_it_has_time() -> None:
+    rig = Rig()
+    rig.catalogue.patience.wait_s, rig.catalogue.patience.most = 30.0, 2
+    rig.beat("a:1", parcel=parcel_of_text())
+    waiting = [asyncio.create_task(rig.find("m", text=True)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(TooBusy, match="on their way"):
+        await rig.find("m", text=True)
+    await rig.load()
+    assert all(one.codec for one in await asyncio.gather(*waiting))
+    assert rig.catalogue.patience.waiting == 0
+    rig.beat("b:1", model="other", parcel=GARBAGE)
+    hurried = asyncio.create_task(rig.catalogue.find("other", "r", timeout_s=2.0))
+    await asyncio.sleep(0)
+    assert not hurried.done()
+    rig.now += 2.0
+    with pytest.raises(TooBusy, match="on their way"):
+        await hurried
+
+
+async def test_requests_in_token_ids_wait_for_the_defaults_that_come_with_text() -> None:
+    files = unpack(parcel_of_text().data, parcel_of_text().digest)
+    rig = Rig()
+    rig.catalogue.patience.wait_s = 30.0
+    rig.beat("a:1", parcel=pack({**files, "generation_config.json": b'{"temperature": 0.5}'}))
+    asked = asyncio.create_task(rig.find("m", text=False))
+    await asyncio.sleep(0)
+    assert not asked.done()
+    await rig.load()
+    assert (await asked).defaults.temperature == 0.5
+
+
+async def test_they_do_not_wait_where_it_cannot_be_had_for_now() -> None:
+    rig = Rig()
+    rig.catalogue.patience.wait_s = 30.0
+    rig.nodes.parcels["a:1"] = NotFetched("cut")
+    rig.beat("a:1", parcel=parcel_of_text())
+    await rig.load()
+    assert (await rig.find("m", text=False)).text.decode([1]) == ""
 
 
 async def test_another_node_is_asked_where_one_dies_or_lies() -> None:

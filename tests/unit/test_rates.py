@@ -19,7 +19,7 @@ def entry(limits: KeyLimits, name: str = "a", tokens: int = 10, prompt: int = 0)
 
 
 def come(admission: Admission, one: Entry, now: float) -> Entry:
-    admission.arrive(one, now=now, nodes=0)
+    admission.arrive(one, now=now, nodes=lambda _model: 0)
     if one.began is None:
         admission.stay(one, now=now)
     return one
