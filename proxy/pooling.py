@@ -14,6 +14,7 @@ from engine.request import PoolingRequest, Request
 from proxy.errors import NodeFailed, NoNodeAvailable, ProxyExhausted
 from proxy.pipeline import LOOK_AGAIN_S, Pipeline
 from proxy.routing.plan import Ask, Plan
+from proxy.routing.pooled import PooledFlight
 
 LOOK_AFTER_S = 1.0
 
@@ -54,8 +55,9 @@ class PoolingPipeline:
         while True:
             try:
                 node = await self._choose(requests[0], tries)
-                with self._begun(node, tries):
+                with self._begun(node, tries, requests) as flight:
                     pooled = await self._watched(node, self.client.pool(node, requests))
+                    flight.ran(self.pipeline.clock())
             except (NodeFailed, ProxyExhausted) as failure:
                 self._note(tries, failure)
                 self.pipeline.health.retries[failure.cause] += 1
@@ -67,13 +69,18 @@ class PoolingPipeline:
                 return pooled
 
     @contextmanager
-    def _begun(self, node: Node, tries: _Tries) -> Iterator[None]:
-        """Half open, a node gets one call at a time."""
+    def _begun(
+        self, node: Node, tries: _Tries, requests: Sequence[PoolingRequest]
+    ) -> Iterator[PooledFlight]:
+        """Half open, a node gets one call at a time; what it has to do counts in all plans."""
         health, plan = self.pipeline.health, Plan(None, node)
+        lengths = [len(one.prompt) for one in requests]
+        flight = self.pipeline.planner.pool(node, lengths, tries.begun)
         health.begin(plan, now=tries.begun)
         try:
-            yield
+            yield flight
         finally:
+            flight.land(self.pipeline.clock())
             health.end(plan, begun=tries.begun)
 
     async def _choose(self, request: PoolingRequest, tries: _Tries) -> Node:

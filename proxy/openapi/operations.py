@@ -15,6 +15,7 @@ from api.pooling.bodies import (
     ScoreBody,
     VectorsBody,
 )
+from discovery.registration import Port
 
 REFUSALS = (400, 401, 404, 405, 408, 413, 415, 429, 431, 500, 501, 502, 503, 504)
 ADMIN_REFUSALS = (400, 401, 403, 404, 405, 408, 409, 413, 431, 500, 502, 503, 504)
@@ -26,10 +27,27 @@ class InstanceBody(msgspec.Struct, frozen=True):
 
     type: Literal["prefill", "decode"]
     instance: str
+    bootstrap_port: Port | None = None
+
+
+class WorkerBody(msgspec.Struct, frozen=True):
+    """The same, as SGLang's router has it."""
+
+    url: str
+    worker_type: Literal["prefill", "decode"]
+    bootstrap_port: Port | None = None
 
 
 class WishBody(msgspec.Struct, frozen=True):
-    """What is wished of a node; see the reference."""
+    """What is wished of a node. `force`: even of the last one that takes work."""
+
+    force: bool = False
+
+
+class RoleBody(WishBody, frozen=True, kw_only=True):
+    """The same, and what it is to be."""
+
+    role: Literal["prefill", "decode"]
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -94,7 +112,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("get", "/readiness"): Operation("cluster", "Whether requests can be answered"),
     ("get", "/get_loads"): Operation("cluster", "How busy every node is"),
     ("get", "/workers"): _admin("Every node, as other routers list them"),
-    ("post", "/workers"): _admin("Add a node by hand", WishBody),
+    ("post", "/workers"): _admin("Add a node by hand", WorkerBody),
     ("get", "/workers/{name}"): _admin("One node"),
     ("delete", "/workers/{name}"): _admin("Forget it"),
     ("get", "/instances"): _admin("Every node"),
@@ -106,6 +124,6 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("post", "/instances/{name}/drain"): _admin("Send it no new work", WishBody),
     ("post", "/instances/{name}/undrain"): _admin("Send it work again"),
     ("post", "/instances/{name}/role"): Operation(
-        "admin", "Let it do the other kind of leg", WishBody, statuses=(200, 202)
+        "admin", "Let it do the other kind of leg", RoleBody, statuses=(200, 202)
     ),
 }

@@ -74,7 +74,9 @@ class Flight:
                 (self._prompt or self._rest).told(event.cached_tokens)
             case StageEvent(stage="transfer"):
                 self._moved_bytes = event.num_bytes
-            case EndEvent() | FailedEvent() | NodeFailed() if node is self.plan.prefill:
+            case EndEvent() if node is self.plan.prefill:
+                self._prompt_told(now)
+            case FailedEvent() | NodeFailed() if node is self.plan.prefill:
                 self._prompt_over(now)
 
     def move(self, decode: Node, now: float) -> None:
@@ -121,6 +123,12 @@ class Flight:
             self.books.costs.ran(self.plan.first, measured)
         self._prompt_over(now)
         self._prompt_sent.computed(self._cached)
+
+    def _prompt_told(self, now: float) -> None:
+        """A node of vLLM says nothing of its token, only that it has run the prompt."""
+        if self._prompt and (measured := self._prompt.ran(now)):
+            self.books.costs.ran(self.plan.first, measured)
+        self._prompt_over(now)
 
     def _prompt_over(self, now: float) -> None:
         if self._prompt is not None:

@@ -10,6 +10,7 @@ from proxy.routing.flight import Books, Flight
 from proxy.routing.plan import Ask, Plan
 from proxy.routing.planned import Partners, Planned
 from proxy.routing.policies import Policy
+from proxy.routing.pooled import PooledFlight
 from proxy.routing.room import Room
 from proxy.routing.siblings import Siblings
 
@@ -25,6 +26,9 @@ class Plans(Protocol):
 
     def depart(self, plan: Plan, ask: Ask) -> Flight:
         """It is carried out from now on, until it lands."""
+
+    def pool(self, node: Node, lengths: Sequence[int], now: float) -> PooledFlight:
+        """The same of prompts of these lengths that are pooled at a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,10 @@ class Planner:
     def depart(self, plan: Plan, ask: Ask) -> Flight:
         """See Plans."""
         return Flight(self.books, plan, ask)
+
+    def pool(self, node: Node, lengths: Sequence[int], now: float) -> PooledFlight:
+        """See Plans."""
+        return PooledFlight(self.books, node, lengths, now)
 
     def _with_room(self, decodes: Sequence[Node], ask: Ask) -> Sequence[Node]:
         tokens = ask.num_tokens + self.books.costs.tokens_to_come(ask.request)

@@ -16,6 +16,12 @@ from tests.fakes.http_cluster import ADMIN, HttpCluster, http_cluster
 EXAMPLES = 12
 PATIENCE_S = 20
 NO_NODES = 503
+OPERATORS = {
+    "InstanceBody": {"type", "instance", "bootstrap_port"},
+    "WorkerBody": {"url", "worker_type", "bootstrap_port"},
+    "WishBody": {"force"},
+    "RoleBody": {"force", "role"},
+}
 
 
 async def _document(proxy: HttpCluster) -> dict[str, Any]:
@@ -38,6 +44,13 @@ async def test_bodies_are_told_field_by_field() -> None:
         chat = said["components"]["schemas"]["ChatBody"]
         assert chat["required"] == ["messages"]
         assert {"temperature", "priority", "timeout"} <= chat["properties"].keys()
+
+
+async def test_the_bodies_of_operators_are_told_field_by_field() -> None:
+    async with http_cluster(Cluster()) as proxy:
+        said = (await _document(proxy))["components"]["schemas"]
+        told = {name: said[name]["properties"].keys() for name in OPERATORS}
+        assert told == OPERATORS
 
 
 async def test_the_page_needs_nothing_from_elsewhere() -> None:

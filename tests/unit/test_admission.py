@@ -108,19 +108,6 @@ def test_each_node_adds_room() -> None:
     assert crowd.admission.next(now=0.0, nodes=crowd.count) == [third]
 
 
-def test_who_waits_for_one_models_nodes_holds_up_nobody_of_another() -> None:
-    """Not even those of the same key, who stand behind him."""
-    large, small = ("large", "f"), ("small", "f")
-    crowd = door(Limits(node_requests=1))
-    crowd.of_models = {large: 1, small: 2}
-    first, waits = crowd.come(model=large), crowd.come(model=large)
-    assert [crowd.come(model=small).began is None for _ in range(3)] == [False, False, True]
-    assert waits.began is None
-    crowd.end(first)
-    assert waits.began is not None
-    assert len(crowd.admission.line) == 1
-
-
 def test_without_nodes_their_limits_hold_up_nobody() -> None:
     """The pipeline waits for one to come, and knows what to say if none does."""
     assert door(Limits(node_requests=1, node_tokens=1)).come().began is not None

@@ -20,9 +20,10 @@ from engine.request import FinishReason, Request, RequestId
 from proxy.errors import NodeFailed
 from proxy.routing.building import build_planner
 from proxy.routing.claims import Claims, Prompt, Work
+from proxy.routing.costs import of_prompt
 from proxy.routing.flight import Flight
 from proxy.routing.names import STRIDE
-from proxy.routing.plan import Ask
+from proxy.routing.plan import Ask, Plan
 
 
 def node(role: Role, number: int, load: Load = Load(), heard_at: float = 0.0) -> Node:  # noqa: B008
@@ -132,3 +133,19 @@ def test_a_node_is_measured_by_its_busy_time() -> None:
     again = claims.claim(PREFILLS[0], 100, 30.0, prompt).ran(30.5)
     assert again
     assert again.seconds == pytest.approx(0.5)
+
+
+def test_a_node_of_vllm_is_measured_by_the_end_of_its_leg() -> None:
+    """It keeps its token to itself, and is done when its answer is whole."""
+    planner = build_planner("planned", "planned", "never", Random(0))
+    vllm = Node(Registration(Role.PREFILL, "v:80", ""), 0.0)
+    for number in range(20):
+        now = 10.0 * number
+        prompt = tuple(range(1000 * number, 1000 * number + 1000))
+        ask = Ask.of(Request(RequestId(str(number)), prompt), now)
+        flight = planner.depart(Plan(vllm, DECODES[0]), ask)
+        flight.hear(vllm, EndEvent(), now + 2.0)
+        flight.hear(DECODES[0], TokenEvent((1,)), now + 3.0)
+        flight.land(now + 4.0)
+    foretold_s = planner.books.costs.prompt(vllm).at(of_prompt(1000, 500_000))
+    assert foretold_s == pytest.approx(2.0, rel=0.1)

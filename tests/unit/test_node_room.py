@@ -6,12 +6,14 @@ import pytest
 
 from discovery.registration import Role
 from engine.request import Request, RequestId, Sampling
+from proxy.admission.limits import Limits
 from proxy.config import Policy
 from proxy.routing.building import build_planner
 from proxy.routing.flight import Flight
 from proxy.routing.plan import Ask
 from proxy.routing.planner import Planner
 from proxy.routing.room import Room
+from tests.unit.test_admission import door
 from tests.unit.test_siblings import nodes
 
 POLICIES = ["planned", "prefix_aware", "least_loaded", "session", "round_robin", "random"]
@@ -53,3 +55,16 @@ def test_where_nobody_has_room_whoever_lost_its_node_goes_on_all_the_same() -> N
         go(planner, ask(number))
     assert go(planner, ask(3)).plan.decode in DECODES
     assert planner.choose(DECODES, ask(4), DECODES[0]) in DECODES
+
+
+def test_who_waits_for_one_models_nodes_holds_up_nobody_of_another() -> None:
+    """Not even those of the same key, who stand behind him."""
+    large, small = ("large", "f"), ("small", "f")
+    crowd = door(Limits(node_requests=1))
+    crowd.of_models = {large: 1, small: 2}
+    first, waits = crowd.come(model=large), crowd.come(model=large)
+    assert [crowd.come(model=small).began is None for _ in range(3)] == [False, False, True]
+    assert waits.began is None
+    crowd.end(first)
+    assert waits.began is not None
+    assert len(crowd.admission.line) == 1
