@@ -14,7 +14,7 @@ def rows(shape: Shape) -> Iterator[Row]:
     """Each product with one row for each sequence of a step, and for a whole prompt."""
     if shape.quantization is not None:
         return
-    for name, outputs, inputs in _products(shape):
+    for name, outputs, inputs in products_of(shape):
         for tokens in (*shape.batches, shape.prefill):
             if name == "head" and tokens == shape.prefill:
                 continue  # of a prompt, one row goes through the head
@@ -22,7 +22,8 @@ def rows(shape: Shape) -> Iterator[Row]:
             yield Row("product", f"{name} {outputs} x {inputs}, {tokens} rows", make)
 
 
-def _products(shape: Shape) -> Iterator[tuple[str, int, int]]:
+def products_of(shape: Shape) -> Iterator[tuple[str, int, int]]:
+    """Name, outputs and inputs of each."""
     hidden, queries = shape.hidden_size, shape.num_attention_heads * shape.head_dim
     yield "qkv", queries + 2 * shape.num_key_value_heads * shape.head_dim, hidden
     yield "output", hidden, queries

@@ -1,0 +1,86 @@
+"""What a layer of experts launches: tokens sorted, two grouped products, answers combined."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from bench.gpu.row import Prepared, Row, Run
+from bench.gpu.rows.stored import EIGHT, FOUR, Formats
+from bench.gpu.shapes import Shape
+from engine.kernels.floor import Floor
+from engine.kernels.gpu.products import TritonProducts, product_floor
+from engine.kernels.products import Route, TorchProducts
+from engine.kernels.weights import PlainWeight, Weight
+
+FORMATS: Formats = {"whole": PlainWeight, **EIGHT, **FOUR}
+
+
+def rows(shape: Shape) -> Iterator[Row]:
+    """For each batch of a decode step, and for a prompt."""
+    if not shape.num_experts:
+        return
+    width, hidden = shape.moe_intermediate_size, shape.hidden_size
+    for tokens in (*shape.batches, shape.prefill):
+        yield Row("expert sort", f"{tokens} tokens", partial(_sort, shape, tokens))
+        yield Row("expert combine", f"{tokens} tokens", partial(_combine, shape, tokens))
+        for name, outputs, inputs in (("in", 2 * width, hidden), ("out", hidden, width)):
+            for called, form in FORMATS.items():
+                setting = f"{called}, {name} {outputs} x {inputs}, {tokens} tokens"
+                make = partial(_product, shape, form, (tokens, outputs, inputs))
+                yield Row("grouped product", setting, make)
+
+
+def _sort(shape: Shape, tokens: int, device: torch.device) -> Prepared:
+    chosen = _chosen(shape, tokens, device)
+    moved = chosen.nbytes + chosen.numel() * 4
+    ours, twin = (
+        partial(one.sort, chosen, shape.num_experts)
+        for one in (TritonProducts(), TorchProducts())
+    )
+    return Prepared(ours, Floor(moved), twin, {"torch sort": lambda: twin})
+
+
+def _combine(shape: Shape, tokens: int, device: torch.device) -> Prepared:
+    sizes = tokens, shape.num_experts_per_tok, shape.hidden_size
+    answers = torch.randn(sizes, dtype=shape.dtype, device=device)
+    weights = torch.rand(sizes[:2], device=device)
+    moved = answers.nbytes + answers.nbytes // sizes[1] + weights.nbytes
+    ours, twin = (
+        partial(one.combine, answers, weights) for one in (TritonProducts(), TorchProducts())
+    )
+    return Prepared(ours, Floor(moved, 2 * answers.numel()), twin, {"torch sum": lambda: twin})
+
+
+def _product(
+    shape: Shape,
+    form: Callable[[Tensor], Weight],
+    sizes: tuple[int, int, int],
+    device: torch.device,
+) -> Prepared:
+    """Rows lie sorted already, as a rival wants them."""
+    tokens, outputs, inputs = sizes
+    experts, count = shape.num_experts, tokens * shape.num_experts_per_tok
+    given = torch.randn(count, inputs, dtype=shape.dtype, device=device)
+    values = torch.randn(experts, outputs, inputs, dtype=shape.dtype, device=device)
+    chosen, weight = _chosen(shape, tokens, device), form(values)
+    route = Route(TorchProducts().sort(chosen, experts)[1])
+    used = len(chosen.unique())
+    return Prepared(
+        partial(TritonProducts().grouped, given, route, weight, None),
+        product_floor(count, weight, used, shape.dtype.itemsize),
+        partial(TorchProducts().grouped, given, route, weight, None),
+        {"torch._grouped_mm whole": partial(_grouped, given, values, route.offsets)},
+    )
+
+
+def _grouped(given: Tensor, values: Tensor, offsets: Tensor) -> Run:
+    ends = offsets[1:].contiguous()
+    return partial(torch._grouped_mm, given, values.transpose(1, 2), offs=ends)
+
+
+def _chosen(shape: Shape, tokens: int, device: torch.device) -> Tensor:
+    """[tokens, top_k], as even as chance makes it."""
+    scores = torch.rand(tokens, shape.num_experts, device=device)
+    return scores.topk(shape.num_experts_per_tok).indices
