@@ -5,24 +5,43 @@ end, and the read below comes back.
 """
 
 import json
+import logging
 import os
 import threading
 
 ORPHANED = 3  # exit status
+LONGEST_LINE = 1 << 20
+log = logging.getLogger(__name__)
 
 
-def end_with(fd: int) -> None:
-    """End this process at once when the other end of `fd` is closed."""
-    threading.Thread(target=_watch, args=(fd,), name="lifeline", daemon=True).start()
+def end_with(fd: int, last_words: str | None = None) -> None:
+    """End this process at once when the other end of `fd` is closed; what is logged then."""
+    told = fd, last_words
+    threading.Thread(target=_watch, args=told, name="lifeline", daemon=True).start()
 
 
-def _watch(fd: int) -> None:
+def first_line(fd: int) -> bytes:
+    """What a starter says first, unbuffered: what follows is the lifeline's to read.
+
+    Raises SystemExit where nobody says anything.
+    """
+    line = b""
+    while not line.endswith(b"\n"):
+        if not (part := os.read(fd, LONGEST_LINE)):
+            raise SystemExit("no job on standard input: this process is started by a node")
+        line += part
+    return line
+
+
+def _watch(fd: int, last_words: str | None) -> None:
     while True:
         try:
             said = os.read(fd, 1)
         except OSError:  # reset by a peer that was killed
             said = b""
         if not said:
+            if last_words is not None:
+                log.error("%s: so this process ends", last_words)
             os._exit(ORPHANED)
 
 

@@ -6,21 +6,32 @@ import os
 import torch
 
 from engine.api import Engine, EngineInfo
-from engine.attention.kv_memory import KvMemory
-from engine.errors import NoKernels, UnusableCheckpoint, UnusableTier
+from engine.attention.kv_memory import Kept, KvMemory
+from engine.errors import EngineError, NoKernels, UnusableCheckpoint, UnusableTier
 from engine.free_memory import free_memory_bytes
 from engine.grammars.compiling import load_grammars
 from engine.kernels.cpu.native import CpuKernels, open_kernels
 from engine.models.checkpoint import Checkpoint, open_checkpoint
-from engine.models.choosing import kv_variant, load_model, read_config
-from engine.models.model import Shape
+from engine.models.choosing import AnyConfig, kv_variant, load_model, read_config
+from engine.models.decoder import Decoder
+from engine.models.model import Model, Shape
+from engine.models.placement import Placement
+from engine.models.shards import FLAG
 from engine.pooling.encoder_loading import load_encoder
 from engine.pooling.encoders import is_encoder
 from engine.pooling.loading import load_pooler
 from engine.pooling.reading import read_pooling
+from engine.ranks.crew import Crew, Post
+from engine.ranks.follower import Follower
+from engine.ranks.leading import LeadingModel, LeadingRunner
+from engine.ranks.memory import LeadingMemory, SharedMemory
+from engine.ranks.opening import check_ranks, device_of, threads_of, whole_kv
+from engine.running.runner import PlainRunner, Runner
 from engine.scheduling.drafting import NgramDrafter
 from engine.scheduling.room import Limits
 from engine.settings import EngineConfig, read_speculative_config
+from engine.sharding.group import Group
+from engine.sharding.share import Share
 from engine.tiers.opening import check_tiers, open_tiers
 from engine.torch_engine import TorchEngine
 
@@ -32,11 +43,14 @@ LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # torch's name for them, for memory from 2
 KV_SHARE_OF_FREE_MEMORY = 0.25
 
 
-def open_engine(config: EngineConfig) -> Engine:
-    """Whatever kind of engine the checkpoint wants; raises UnusableCheckpoint."""
+def open_engine(config: EngineConfig, crew: Crew | None = None) -> Engine:
+    """Whatever kind of engine the checkpoint wants; raises UnusableCheckpoint.
+
+    `crew`: the other ranks, which load their parts at the same time (`load_follower`).
+    """
     checkpoint = open_checkpoint(config.model, config.dummy_seed)
     if not is_encoder(checkpoint.config):
-        return _decoder_engine(checkpoint, config)
+        return _decoder_engine(checkpoint, config, crew)
     if config.dummy_seed is not None:
         raise UnusableCheckpoint("--load-format dummy: encoders want their own weights")
     if config.quantization is not None:
@@ -55,25 +69,90 @@ def open_engine(config: EngineConfig) -> Engine:
     return load_encoder(checkpoint, config, _dtype(config.dtype, said), limits)
 
 
-def load_engine(config: EngineConfig) -> TorchEngine:
+def load_engine(config: EngineConfig, crew: Crew | None = None) -> TorchEngine:
     """Of a decoder: read the checkpoint and take the memory; raises UnusableCheckpoint."""
-    return _decoder_engine(open_checkpoint(config.model, config.dummy_seed), config)
+    return _decoder_engine(open_checkpoint(config.model, config.dummy_seed), config, crew)
 
 
-def _decoder_engine(checkpoint: Checkpoint, config: EngineConfig) -> TorchEngine:
-    check_tiers(config)
-    prepare_torch(config.threads)
-    shape, device = read_config(checkpoint, config.model_impl), torch.device(config.device)
+def refuse_ranks(config: EngineConfig) -> None:
+    """Raises EngineError where the engine cannot be shared out; cheap, before any is begun."""
+    checkpoint = open_checkpoint(config.model, config.dummy_seed)
+    if is_encoder(checkpoint.config):
+        raise UnusableCheckpoint(f"{FLAG}: encoders run in one process only")
+    check_ranks(config, read_config(checkpoint, config.model_impl))
+
+
+def load_follower(config: EngineConfig, rank: int, post: Post) -> Follower:
+    """A rank's part, for the leader at the other end of `post`; as `load_engine`."""
+    prepare_torch(threads_of(config))
+    checkpoint = open_checkpoint(config.model, config.dummy_seed)
+    shape, device = read_config(checkpoint, config.model_impl), device_of(config, rank)
+    group = Group.meet(post.store, Share(rank, config.tensor_parallel_size), device)
+    model, kept = _load_part(checkpoint, config, shape, device, group)
+    assert isinstance(model, Decoder)
+    memory = SharedMemory(post.memory_fd, kept)
+    runner = PlainRunner(model, memory)
+    follower = Follower(model, memory, runner, group, post.channel)
+    follower.report()
+    return follower
+
+
+def _load_whole(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    shape: AnyConfig,
+    device: torch.device,
+    crew: Crew | None,
+) -> tuple[Model, KvMemory, Runner]:
+    """In one process, or with the others' parts behind the same three."""
+    if config.tensor_parallel_size == 1:
+        model, kept = _load_part(checkpoint, config, shape, device, None)
+        memory = KvMemory(*kept)
+        return model, memory, PlainRunner(model, memory)
+    if crew is None:
+        raise EngineError(f"{FLAG} {config.tensor_parallel_size}: no other ranks were started")
+    group = Group.meet(crew.store, Share(0, crew.size), device)
+    model, kept = _load_part(checkpoint, config, shape, device, group)
+    assert isinstance(model, Decoder)
+    leading = LeadingMemory(*kept)
+    leading.meet(crew)
+    crew.go()
+    group.go()
+    runner = LeadingRunner(PlainRunner(model, leading), crew)
+    return LeadingModel(model, crew, group), leading, runner
+
+
+def _load_part(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    shape: AnyConfig,
+    device: torch.device,
+    group: Group | None,
+) -> tuple[Model, Kept]:
+    """All weights, or one rank's, and of what KvMemory is made; ranks have as many blocks."""
     dtype, max_len = _dtype(config.dtype, shape.dtype), _max_len(config, shape)
-    pooling = read_pooling(checkpoint.folder, checkpoint.config)
-    pooler = load_pooler(checkpoint, pooling, shape.hidden_size, device)
     kernels = _kernels(config, dtype, device)
-    model = load_model(checkpoint, shape, dtype, device, max_len, kernels)
+    model = load_model(checkpoint, shape, max_len, Placement(dtype, device, kernels, group))
     _tell_of_quantization(kernels)
     kv = model.kv_shape
     block_bytes = config.block_size * kv.numbers * dtype.itemsize
     blocks = _num_blocks(config, max_len, block_bytes, device)
-    memory = KvMemory(kv, blocks, config.block_size, dtype, device, kernels)
+    if group is not None:
+        blocks = group.least(blocks)
+    return model, (kv, blocks, config.block_size, dtype, device, kernels)
+
+
+def _decoder_engine(
+    checkpoint: Checkpoint, config: EngineConfig, crew: Crew | None
+) -> TorchEngine:
+    check_tiers(config)
+    prepare_torch(threads_of(config))
+    shape, device = read_config(checkpoint, config.model_impl), device_of(config, 0)
+    dtype, max_len = _dtype(config.dtype, shape.dtype), _max_len(config, shape)
+    pooling = read_pooling(checkpoint.folder, checkpoint.config)
+    pooler = load_pooler(checkpoint, pooling, shape.hidden_size, device)
+    model, memory, runner = _load_whole(checkpoint, config, shape, device, crew)
+    kv = whole_kv(shape, model.kv_shape, config.tensor_parallel_size)
     info = EngineInfo(
         checkpoint.fingerprint(kv_variant(shape, max_len) + (config.quantization or "")),
         max_len,
@@ -89,7 +168,7 @@ def _decoder_engine(checkpoint: Checkpoint, config: EngineConfig) -> TorchEngine
     )
     batch_tokens = config.max_num_batched_tokens or _batch_tokens(device, shape.hidden_size)
     limits = Limits(batch_tokens, config.max_num_seqs, max_len)
-    engine = TorchEngine.build(info, model, memory, limits, pooler=pooler)
+    engine = TorchEngine.build(info, model, memory, limits, pooler=pooler, runner=runner)
     tiers = open_tiers(config, info, memory)
     if tiers is not None:
         engine.put_below(tiers)
@@ -173,6 +252,8 @@ def _num_blocks(
     budget = config.kv_cache_memory_bytes
     if budget is None:
         budget = int(_free_memory_bytes(device) * KV_SHARE_OF_FREE_MEMORY)
+        if device.type == "cpu":
+            budget //= config.tensor_parallel_size
     blocks = min(per_sequence * config.max_num_seqs, budget // block_bytes)
     if blocks < per_sequence:
         raise UnusableCheckpoint(

@@ -46,7 +46,8 @@ class EngineConfig:
     nothing. `speculative_config` is JSON of a SpeculativeConfig; None foretells nothing.
     `kv_offloading_size` is GiB of host memory below a GPU's KV memory, `kv_disk_size` GiB of
     disk below that, at `kv_disk_path`; None: no such tier. `load_format` is `auto` or
-    `safetensors`, or `dummy`: weights made up from `seed`.
+    `safetensors`, or `dummy`: weights made up from `seed`. `tensor_parallel_size` is how many
+    ranks share out the model; more than one are started before the engine is opened.
     """
 
     model: str
@@ -55,6 +56,7 @@ class EngineConfig:
     seed: int = 0
     dtype: str = "auto"
     device: str = "cpu"
+    tensor_parallel_size: int = 1
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int | None = None

@@ -36,6 +36,8 @@ class ServingOptions:
     """Type of weights and KV; auto takes the checkpoint's."""
     device: str = "cpu"
     """Any torch device."""
+    tensor_parallel_size: int = 1
+    """Processes of each node that share out its model; --device is the first one's."""
     threads: int | None = None
     """Cores for an engine's kernels. Default: the machine's; `up` shares them among nodes."""
     cpu_kernels: Literal["auto", "native", "torch"] = "auto"
@@ -83,7 +85,7 @@ class ServingOptions:
 
     def __post_init__(self) -> None:
         """Refuse what can never work, before anything is loaded."""
-        for name in ("max_num_seqs", "block_size"):
+        for name in ("max_num_seqs", "block_size", "tensor_parallel_size"):
             at_least(1, name, getattr(self, name))
         for name in _CHOSEN_IF_NONE:
             if getattr(self, name) is not None:

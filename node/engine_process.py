@@ -14,9 +14,9 @@ import msgspec
 import zmq
 
 from decode_node.worker import DecodeWorker
-from discovery.lifeline import end_with
+from discovery.lifeline import end_with, first_line
 from engine.errors import EngineError
-from engine.loading import open_engine
+from engine.loading import open_engine, refuse_ranks
 from kv_transfer.checking import Level
 from kv_transfer.factory import KvMemory, build_connector
 from kv_transfer.thread.threaded import Connector
@@ -36,9 +36,9 @@ from node.ipc import (
 from node.loop import News as LoopNews
 from node.loop import NodeLoop
 from node.niceness import set_niceness
+from node.ranks import Ranks, start_ranks
 from prefill_node.worker import PrefillWorker
 
-LONGEST_LINE = 1 << 20
 EARLY_MS = 1  # between looks at a grammar that is being compiled
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 log = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ class EngineServer:
     connector: Connector
     door: "zmq.Socket[bytes]"
     doors_niceness: int = 0
+    ranks: Ranks | None = None
     last_word: float = 0.0
 
     def run(self) -> None:
@@ -87,6 +88,8 @@ class EngineServer:
                 self.loop.abort(message.request_id)
 
     def _renice(self, niceness: int) -> None:
+        if self.ranks is not None:
+            self.ranks.set_niceness(self.doors_niceness + niceness)
         if not set_niceness(self.doors_niceness + niceness):
             log.warning("may not give way less to others: that takes CAP_SYS_NICE")
 
@@ -103,7 +106,7 @@ class EngineServer:
 
 def main() -> None:
     """Load, say so, and serve until the door closes our standard input."""
-    job = msgspec.json.decode(_first_line(), type=EngineJob)
+    job = msgspec.json.decode(first_line(sys.stdin.fileno()), type=EngineJob)
     end_with(sys.stdin.fileno())
     doors_niceness = os.nice(0)
     set_niceness(doors_niceness + job.niceness)
@@ -122,7 +125,11 @@ def main() -> None:
 
 
 def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> EngineServer:
-    engine = open_engine(job.engine)
+    ranks = None
+    if job.engine.tensor_parallel_size > 1:
+        refuse_ranks(job.engine)
+        ranks = start_ranks(job.engine, job.log_level)
+    engine = open_engine(job.engine, ranks.crew if ranks else None)
     layout, level = layout_of(engine), Level.named(job.kv_checksum)
     memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions, level)
     connector = build_connector(
@@ -140,17 +147,7 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> Eng
     info, port = engine.info, connector.service.identity.port
     facts = info.fingerprint, layout, info.max_model_len, port, loop.load, info.pooling
     door.send(encode(Ready(*facts)))
-    return EngineServer(loop, connector, door, doors_niceness)
-
-
-def _first_line() -> bytes:
-    """Unbuffered: what follows on standard input is the lifeline's to read."""
-    line = b""
-    while not line.endswith(b"\n"):
-        if not (part := os.read(sys.stdin.fileno(), LONGEST_LINE)):
-            raise SystemExit("no job on standard input: this process is started by a node")
-        line += part
-    return line
+    return EngineServer(loop, connector, door, doors_niceness, ranks)
 
 
 if __name__ == "__main__":

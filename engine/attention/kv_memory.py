@@ -41,6 +41,10 @@ class KvShape:
         return self.layers * self.parts * self.heads * self.width
 
 
+Kept = tuple[KvShape, int, int, torch.dtype, torch.device, Kernels | None]
+"""What a KvMemory is made of: shape, blocks, tokens of a block, dtype, device, kernels."""
+
+
 class KvMemory:
     """The tensor, its views, and where a token or a block lies in them.
 
@@ -63,11 +67,12 @@ class KvMemory:
         self.rows_per_layer = shape.parts * shape.heads
         self.rows_per_block = shape.layers * self.rows_per_layer
         rows = num_blocks * self.rows_per_block
-        self.block_rows = torch.empty(
-            (rows, block_size * shape.width), dtype=dtype, device=device
-        )
-        self.block_rows.zero_()
+        self.block_rows = self._zeros((rows, block_size * shape.width), dtype, device)
         self.token_rows = self.block_rows.view(rows * block_size, shape.width)
+
+    def _zeros(self, size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """The memory itself."""
+        return torch.empty(size, dtype=dtype, device=device).zero_()
 
     @property
     def regions(self) -> Sequence[KvRegion]:

@@ -2,15 +2,13 @@
 
 import logging
 
-import torch
-
 from engine.errors import UnknownModel
-from engine.kernels.contract import Kernels
 from engine.models.adapter import AdaptedConfig, read_adapted_config
 from engine.models.adapting import load_adapted
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig, parse_config
 from engine.models.model import Model
+from engine.models.placement import Placement
 from engine.models.rope import reaches_far
 from engine.models.weights import load_decoder
 
@@ -37,15 +35,13 @@ def read_config(checkpoint: Checkpoint, implementation: str) -> AnyConfig:
 def load_model(
     checkpoint: Checkpoint,
     config: AnyConfig,
-    dtype: torch.dtype,
-    device: torch.device,
     max_len: int,
-    kernels: Kernels | None = None,
+    place: Placement,
 ) -> Model:
     """Read all weights, for sequences up to `max_len`; raises UnusableCheckpoint."""
     if isinstance(config, AdaptedConfig):
-        return load_adapted(checkpoint, config, dtype, device, kernels)
-    return load_decoder(checkpoint, config, dtype, device, max_len, kernels)
+        return load_adapted(checkpoint, config, place.dtype, place.device, place.kernels)
+    return load_decoder(checkpoint, config, max_len, place)
 
 
 def kv_variant(config: AnyConfig, max_len: int) -> str:

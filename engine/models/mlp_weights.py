@@ -1,6 +1,6 @@
 """The tensors of a layer's MLP, dense or of experts, in the ways checkpoints store them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -23,6 +23,7 @@ from engine.models.experts import (
 from engine.models.experts import Experts as RoutedExperts
 from engine.models.mlp import ACTIVATIONS, Activation, GatedMlp
 from engine.models.shelf import Shelf
+from engine.models.spread import Absent
 from engine.models.storage import stacked
 
 
@@ -63,18 +64,32 @@ def _sparse(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> Spa
         gating = partial(clamped_swiglu, alpha=clamp.alpha, limit=clamp.limit)
     return SparseMlp(
         _router(shelf, config, experts, at),
-        _gathered(shelf, _experts(shelf, config, experts, at), gating),
+        _gathered(shelf, config, _experts(shelf, config, experts, at), gating),
         _shared(shelf, config, experts, at),
     )
 
 
-def _gathered(shelf: Shelf, each: Sequence[Expert], gating: Activation) -> RoutedExperts:
-    """In one piece where one product can be of all."""
+def _gathered(
+    shelf: Shelf, config: ModelConfig, each: list[Expert], gating: Activation
+) -> RoutedExperts:
+    """In one piece where one product can be of all; another rank's say nothing."""
+    assert config.experts is not None
+    count, ours = config.experts.routing.num_experts, _ours(shelf, config.experts)
     if shelf.storage is None:
-        return LoopedExperts(each, gating)
+        absent = Expert(Absent(2 * config.experts.width), Absent(config.hidden_size))
+        all_of_them = [absent] * ours.start + each + [absent] * (count - ours.stop)
+        return LoopedExperts(all_of_them, gating)
     inward, outward = ([getattr(one, name) for one in each] for name in ("gate_up", "down"))
     products = shelf.storage.products
-    return StackedExperts(stacked(inward), stacked(outward), gating, products, len(each))
+    return StackedExperts(
+        stacked(inward), stacked(outward), gating, products, count, ours.start
+    )
+
+
+def _ours(shelf: Shelf, experts: Experts) -> range:
+    """Which experts this rank has."""
+    count = experts.routing.num_experts
+    return range(count) if shelf.group is None else shelf.group.share.part(count)
 
 
 def _router(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> Router:
@@ -101,7 +116,8 @@ def _shared(
     return SharedExpert(_dense(shelf, config, f"{at}{shared.name}.", shared.width), gate)
 
 
-def _experts(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> Sequence[Expert]:
+def _experts(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> list[Expert]:
+    """Those that this rank has."""
     if experts.stacked_across:
         return _stacked_across(shelf, config, experts, f"{at}experts.")
     if f"{at}experts.gate_up_proj" in shelf:
@@ -112,13 +128,13 @@ def _experts(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> Se
             shelf.fuse(f"{at}experts.{one}.", {gate: wide, up: wide}, hidden, bias=False),
             shelf.fuse(f"{at}experts.{one}.", {down: hidden}, wide, bias=False),
         )
-        for one in range(experts.routing.num_experts)
+        for one in _ours(shelf, experts)
     ]
 
 
 def _stacked(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> list[Expert]:
     """[experts, outputs, inputs], gates first."""
-    count, wide, hidden = experts.routing.num_experts, experts.width, config.hidden_size
+    count, wide, hidden = len(_ours(shelf, experts)), experts.width, config.hidden_size
     gates_and_ups = shelf.whole(f"{at}gate_up_proj", count, 2 * wide, hidden)
     downs = shelf.whole(f"{at}down_proj", count, hidden, wide)
     return [
@@ -131,7 +147,7 @@ def _stacked_across(
     shelf: Shelf, config: ModelConfig, experts: Experts, at: str
 ) -> list[Expert]:
     """Gates and ups alternate, and there are biases."""
-    count, wide, hidden = experts.routing.num_experts, experts.width, config.hidden_size
+    count, wide, hidden = len(_ours(shelf, experts)), experts.width, config.hidden_size
     apart = torch.arange(2 * wide).view(-1, 2).T.flatten()  # gates, then ups
     gate_up = _across(shelf, f"{at}gate_up_proj", count, 2 * wide, hidden)
     down = _across(shelf, f"{at}down_proj", count, hidden, wide)

@@ -9,7 +9,7 @@ So the files of a running model must not be written to. Who replaces them by ren
 Hugging Face cache does, harms nobody.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,12 +22,17 @@ from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import Kernels
 from engine.models.linear import Linear, linear
 from engine.models.storage import Storage
-from engine.models.store import Store, Tensors
+from engine.models.store import File, Store, Tensors
+from engine.sharding.group import Group
 
 WRAPPED = "model."  # a model that was saved without a head has its tensors without this
 MAPPED_BYTES = 1 << 20
 TEXT_PARTS = ("language_model.", "model.language_model.")  # of models of text and images
 OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_")
+
+
+Parts = Callable[[Mapping[str, File]], Mapping[str, Tensors]]
+"""What is wanted of all files (engine/models/shards.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Shelf:
     kernels: Kernels | None = None
     progress: Progress | None = None
     storage: Storage | None = None
+    group: Group | None = None
 
     def __contains__(self, name: str) -> bool:
         """Whether it is there to be taken."""
@@ -159,10 +165,14 @@ def filled_shelf(
     dtype: torch.dtype,
     device: torch.device,
     kernels: Kernels | None = None,
+    parts: Parts = dict,
 ) -> Iterator[Shelf]:
-    """All tensors of it, and a bar of how many were taken; none may be left."""
+    """All tensors of it, or `parts` of them, and a bar of how many were taken.
+
+    None may be left.
+    """
     with _progress(store) as progress:
-        shelf = Shelf(dict(store.tensors), dtype, device, kernels, progress)
+        shelf = Shelf(dict(parts(store.tensors)), dtype, device, kernels, progress)
         yield shelf
         shelf.must_be_empty()
 

@@ -1,10 +1,11 @@
 """From a checkpoint to a Decoder: which tensors make which part, as the config says."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from engine.errors import UnusableCheckpoint
-from engine.kernels.contract import Kernels
 from engine.kernels.style import AttentionStyle
 from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
@@ -15,8 +16,11 @@ from engine.models.grouped_attention import GroupedAttention
 from engine.models.latent_weights import read_latent_attention
 from engine.models.mlp_weights import read_mlp
 from engine.models.norm import Norm
+from engine.models.placement import Placement
 from engine.models.rope import head_order, rope_table
-from engine.models.shelf import Shelf, filled_shelf
+from engine.models.shards import config_of, parts_of
+from engine.models.shelf import Parts, Shelf, filled_shelf
+from engine.models.spread import SpreadAttention, SpreadHead, SpreadMlp, SpreadNorm
 from engine.models.store import Store, open_store
 
 CLASSES = "score.weight"
@@ -25,14 +29,21 @@ CLASSES = "score.weight"
 def load_decoder(
     checkpoint: Checkpoint,
     config: ModelConfig,
-    dtype: torch.dtype,
-    device: torch.device,
     max_len: int,
-    kernels: Kernels | None = None,
+    place: Placement,
 ) -> Decoder:
-    """Read all weights, showing a progress bar; `max_len` positions get rotary angles."""
-    store = _store(checkpoint, config, dtype, device)
-    with filled_shelf(store, dtype, device, kernels) as shelf:
+    """Read all weights, showing a progress bar; `max_len` positions get rotary angles.
+
+    Of several ranks each reads its own.
+    """
+    store = _store(checkpoint, config, place.dtype, place.device)
+    parts: Parts = dict
+    group, placed = place.group, (place.dtype, place.device, place.kernels)
+    if group is not None:
+        parts = partial(parts_of, config=config, share=group.share)
+        config = config_of(config, group.share)
+    with filled_shelf(store, *placed, parts) as shelf:
+        shelf.group = group
         if classifies(checkpoint.config):
             shelf.drop(CLASSES)
         if TEXT in checkpoint.config:
@@ -66,6 +77,7 @@ def _store(
 
 def _build(shelf: Shelf, config: ModelConfig, max_len: int) -> Decoder:
     hidden, vocabulary = config.hidden_size, config.vocab_size
+    words = shelf.group.share.part(vocabulary) if shelf.group else range(vocabulary)
     embedding = shelf.take("model.embed_tokens.weight", vocabulary, hidden)
     layers = tuple(_layer(shelf, config, index) for index in range(config.num_layers))
     norm = _norm(shelf, config, "model.norm", hidden)
@@ -73,9 +85,11 @@ def _build(shelf: Shelf, config: ModelConfig, max_len: int) -> Decoder:
         shelf.drop_all(f"model.layers.{index}.")
     if config.tied_embeddings:
         shelf.drop("lm_head.weight")
-        head = shelf.linear(embedding)
+        head = shelf.linear(embedding[words.start : words.stop])
     else:
-        head = shelf.linear(shelf.take("lm_head.weight", vocabulary, hidden))
+        head = shelf.linear(shelf.take("lm_head.weight", len(words), hidden))
+    if shelf.group is not None:
+        head = SpreadHead(head, vocabulary, shelf.group)
     ropes = [rope_table(rope, config.head_dim, max_len) for rope in config.ropes]
     placed = tuple(rope.to(shelf.device, shelf.dtype) for rope in ropes)
     scale = config.embedding_scale
@@ -92,9 +106,13 @@ def _layer(shelf: Shelf, config: ModelConfig, index: int) -> Layer:
             return None
         return _norm(shelf, config, f"{at}{name}", config.hidden_size)
 
+    attention = _attention(shelf, config, index, f"{at}self_attn.")
+    mlp = read_mlp(shelf, config, index)
+    if shelf.group is not None:
+        attention, mlp = SpreadAttention(attention, shelf.group), SpreadMlp(mlp, shelf.group)
     return Layer(
-        attention=_attention(shelf, config, index, f"{at}self_attn."),
-        mlp=read_mlp(shelf, config, index),
+        attention=attention,
+        mlp=mlp,
         attention_norm=norm(names.attention),
         attention_output_norm=norm(names.attention_output),
         mlp_norm=norm(names.mlp),
@@ -147,7 +165,10 @@ def _head_norm(shelf: Shelf, config: ModelConfig, name: str, heads: int) -> Norm
     if config.qk_norm is None:
         return None
     count = heads if config.qk_norm == "all" else 1
-    return _norm(shelf, config, name, count * config.head_dim)
+    norm = _norm(shelf, config, name, count * config.head_dim)
+    if shelf.group is None or config.qk_norm != "all":
+        return norm
+    return SpreadNorm(norm.weight, norm.eps, group=shelf.group)
 
 
 def _norm(shelf: Shelf, config: ModelConfig, name: str, size: int) -> Norm:

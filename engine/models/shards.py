@@ -1,0 +1,175 @@
+"""A rank's part of a model: its own config, and which part of each tensor it reads.
+
+Heads, the columns in the middle of each MLP, whole experts, and the rows of the vocabulary are
+shared out (Shoeybi et al. 2019, "Megatron-LM", section 3). What leads to them is cut by rows,
+what leads back by columns, and the ranks' answers add up. Nothing is read whole and then cut.
+The embedding is whole on every rank: it is looked up, not read, so it costs memory only.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from engine.errors import UnusableCheckpoint
+from engine.models.config import ModelConfig
+from engine.models.store import File, Tensors
+from engine.sharding.share import Share, shares_out
+
+FLAG = "--tensor-parallel-size"
+EXPERT = re.compile(r"\.experts\.(\d+)\.")
+BACK = ("o_proj", "down_proj")
+ADDED = tuple(f"{name}.bias" for name in BACK)  # to the sum of all ranks, by one of them
+KINDS = ("weight", "bias")
+STACKED = re.compile(r"\.experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?$")
+Ranges = Callable[[int], Sequence[range]]
+"""Of a dimension so long, what we want of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Stands for a file, of whose tensor it gives some stretches of dimension `dim`."""
+
+    file: File
+    dim: int
+    ranges: Ranges
+
+    def get_tensor(self, name: str) -> Tensor:
+        """The part, with as little read as can be."""
+        whole = self.file.get_slice(name)
+        before = (slice(None),) * self.dim
+        wanted = self.ranges(whole.get_shape()[self.dim])
+        parts = [whole[(*before, slice(one.start, one.stop))] for one in wanted]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, self.dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Zeros:
+    """Stands for a file whose tensor another rank adds to the sum of all."""
+
+    file: File
+
+    def get_tensor(self, name: str) -> Tensor:
+        """As many zeros."""
+        return torch.zeros_like(self.file.get_tensor(name))
+
+
+def check_shares(config: ModelConfig, size: int) -> None:
+    """Raises UnusableCheckpoint that names what does not go into so many ranks."""
+    experts, told = config.experts, f"{FLAG} {size}"
+    if config.latent is None and not shares_out(config.num_kv_heads, size):
+        raise UnusableCheckpoint(f"{told}: {config.num_kv_heads} KV heads do not share out")
+    sizes = {"heads": config.num_heads}
+    if experts is None or not all(layer.sparse for layer in config.layers):
+        sizes["columns of the MLP (intermediate_size)"] = config.intermediate_size
+    if experts is not None:
+        sizes["experts"] = experts.routing.num_experts
+        if experts.shared is not None:
+            sizes["columns of the shared expert"] = experts.shared.width
+    for name, count in sizes.items():
+        if count % size:
+            raise UnusableCheckpoint(f"{told}: {count} {name} do not share out")
+
+
+def config_of(config: ModelConfig, share: Share) -> ModelConfig:
+    """As if the model had our part only; what every rank has is as it was."""
+    each, experts = share.size, config.experts
+    if experts is not None and experts.shared is not None:
+        shared = replace(experts.shared, width=experts.shared.width // each)
+        experts = replace(experts, shared=shared)
+    return replace(
+        config,
+        num_heads=config.num_heads // each,
+        num_kv_heads=max(1, config.num_kv_heads // each),
+        intermediate_size=max(1, config.intermediate_size // each),
+        experts=experts,
+    )
+
+
+def parts_of(
+    files: Mapping[str, File], config: ModelConfig, share: Share
+) -> dict[str, Tensors]:
+    """The same tensors, each the part that is ours; `config` is the whole model's.
+
+    Experts that are another rank's are not among them.
+    """
+    found, rules = dict[str, Tensors](), _rules(config, share)
+    ours = share.part(config.experts.routing.num_experts) if config.experts else range(0)
+    for name, file in files.items():
+        if (expert := EXPERT.search(name)) and int(expert[1]) not in ours:
+            continue
+        part, found[name] = _part_name(name), file
+        if STACKED.search(name):
+            found[name] = Part(file, 0, _even(share))
+        elif not expert and part in rules:
+            found[name] = Part(file, *rules[part])
+        elif not expert and part in ADDED and share.rank > 0:
+            found[name] = Zeros(file)
+    return found
+
+
+def _part_name(name: str) -> str:
+    """`q_proj.weight` of any layer."""
+    return ".".join(name.rsplit(".", 2)[-2:])
+
+
+def _rules(config: ModelConfig, share: Share) -> dict[str, tuple[int, Ranges]]:
+    """By the last two words of a tensor's name: a dimension, and what is ours of it."""
+    even, kv = _even(share), _kv_rows(config, share)
+    rows: dict[str, Ranges] = {
+        "q_proj": even,
+        "q_b_proj": even,
+        "kv_b_proj": even,
+        "k_proj": kv,
+        "v_proj": kv,
+        "qkv_proj": _fused_rows(config, share),
+        "gate_proj": even,
+        "up_proj": even,
+        "gate_up_proj": _both_halves(share),
+    }
+    rules = {f"{name}.{kind}": (0, part) for name, part in rows.items() for kind in KINDS}
+    rules |= {f"{name}.weight": (1, even) for name in BACK}
+    rules |= {"self_attn.sinks": (0, even), "lm_head.weight": (0, even)}
+    if config.qk_norm == "all":
+        rules |= {"q_norm.weight": (0, even), "k_norm.weight": (0, kv)}
+    return rules
+
+
+def _even(share: Share) -> Ranges:
+    return lambda size: [share.part(size)]
+
+
+def _both_halves(share: Share) -> Ranges:
+    """Gates, then ups."""
+
+    def ranges(size: int) -> list[range]:
+        ours = share.part(size // 2)
+        return [ours, range(size // 2 + ours.start, size // 2 + ours.stop)]
+
+    return ranges
+
+
+def _kv_rows(config: ModelConfig, share: Share) -> Ranges:
+    heads = share.heads(config.num_kv_heads)
+
+    def ranges(size: int) -> list[range]:
+        each = size // config.num_kv_heads
+        return [range(heads.start * each, heads.stop * each)]
+
+    return ranges
+
+
+def _fused_rows(config: ModelConfig, share: Share) -> Ranges:
+    """Queries, then keys, then values."""
+    kv_heads, heads = config.num_kv_heads, config.num_heads
+    ours, kv_ours = share.part(heads), share.heads(kv_heads)
+
+    def ranges(size: int) -> list[range]:
+        each = size // (heads + 2 * kv_heads)
+        firsts = (0, ours), (heads, kv_ours), (heads + kv_heads, kv_ours)
+        return [range((at + some.start) * each, (at + some.stop) * each) for at, some in firsts]
+
+    return ranges

@@ -1,0 +1,78 @@
+"""Parts of layers whose answer is the sum of all ranks' (engine/sharding/group.py)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.attention.batch import Batch
+from engine.kernels.contract import Linear
+from engine.models.decoder import Attention, Mlp
+from engine.models.norm import Norm
+from engine.models.rope import Rotations
+from engine.sharding.group import Group
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpreadAttention:
+    """Each rank has some heads."""
+
+    ours: Attention
+    group: Group
+
+    def __call__(self, normed: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
+        """See Attention in engine/models/decoder.py."""
+        return self.group.sum(self.ours(normed, rotations, batch))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpreadMlp:
+    """Each rank has some columns of the middle, or some experts."""
+
+    ours: Mlp
+    group: Group
+
+    def __call__(self, normed: Tensor) -> Tensor:
+        """See Mlp in engine/models/decoder.py."""
+        return self.group.sum(self.ours(normed))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpreadNorm(Norm):
+    """RMS over all heads, of which each rank has as many; its weight is our part.
+
+    Where several ranks have copies of a head, all heads have as many, and the mean is the same.
+    """
+
+    group: Group | None = None
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """[tokens, our size] or [tokens, heads, size] to the same; computed in float32."""
+        assert self.group is not None
+        ours = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+        mean = self.group.sum(ours.square().mean(-1, keepdim=True)) / self.group.share.size
+        return (ours * torch.rsqrt(mean + self.eps) * self.weight).to(inputs.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpreadHead:
+    """Each rank has some words of the vocabulary; every rank learns what all of them get."""
+
+    ours: Linear
+    words: int
+    group: Group
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """See Linear in engine/kernels/contract.py."""
+        return self.group.columns(self.ours(inputs), self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A product of an expert that another rank has: zeros."""
+
+    outputs: int
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """See Linear in engine/kernels/contract.py."""
+        return inputs.new_zeros(1, 1).expand(len(inputs), self.outputs)

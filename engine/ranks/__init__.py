@@ -1,0 +1,1 @@
+"""The processes that run one model together: one leads, the others follow."""

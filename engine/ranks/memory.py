@@ -1,0 +1,69 @@
+"""The KV memory of all ranks, as the one that leads sees it.
+
+On a CPU the memory of the others is shared with it: it has a file without a name for each,
+which that rank sizes and maps, and the leader maps too, to look at what is in it (checksums).
+On devices each rank's memory is its own, and the leader knows only how it lies.
+"""
+
+import ctypes
+import math
+import mmap
+import os
+from collections.abc import Sequence
+
+import msgspec
+import torch
+from torch import Tensor
+
+from engine.api import KvRegion
+from engine.attention.kv_memory import Kept, KvMemory
+from engine.ranks.crew import Crew
+
+
+class LeadingMemory(KvMemory):
+    """Rank 0's own, and what it knows of the others'. Blocks are the same on all ranks."""
+
+    _crew: Crew | None = None
+    _others: Sequence[KvRegion] = ()
+    _maps: Sequence[mmap.mmap] = ()
+
+    def meet(self, crew: Crew) -> None:
+        """Wait until the others have theirs."""
+        self._crew = crew
+        self._others = [msgspec.msgpack.decode(frame, type=KvRegion) for frame in crew.hear()]
+        if self.block_rows.device.type == "cpu":
+            pairs = list(zip(crew.memory_fds, self._others, strict=True))
+            self._maps = [mmap.mmap(fd, one.block_bytes * one.num_blocks) for fd, one in pairs]
+            self._others = [_at(*pair) for pair in zip(self._maps, self._others, strict=True)]
+
+    @property
+    def regions(self) -> Sequence[KvRegion]:
+        """One for each rank."""
+        return [*super().regions, *self._others]
+
+    def clear_behind(self, block: int, tokens: int) -> None:
+        """On all ranks, before this returns: then others may write to the block."""
+        super().clear_behind(block, tokens)
+        if self._crew is not None:
+            self._crew.clear_behind(block, tokens)
+
+
+class SharedMemory(KvMemory):
+    """A follower's, in a file that its leader has, too."""
+
+    def __init__(self, fd: int, kept: Kept) -> None:
+        self._fd = fd
+        super().__init__(*kept)
+
+    def _zeros(self, size: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+        if device.type != "cpu":
+            return super()._zeros(size, dtype, device)
+        num_bytes = math.prod(size) * dtype.itemsize
+        os.ftruncate(self._fd, num_bytes)
+        return torch.frombuffer(mmap.mmap(self._fd, num_bytes), dtype=dtype).view(size)
+
+
+def _at(shared: mmap.mmap, region: KvRegion) -> KvRegion:
+    """The same memory, at its address in this process."""
+    address = ctypes.addressof(ctypes.c_char.from_buffer(shared))
+    return KvRegion(address, region.block_bytes, region.num_blocks, region.device)

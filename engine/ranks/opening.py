@@ -1,0 +1,55 @@
+"""What several ranks of one engine ask of its settings, and the meeting of them."""
+
+import os
+
+import torch
+
+from engine.attention.kv_memory import KvShape
+from engine.errors import EngineError, UnusableCheckpoint, UnusableTier
+from engine.models.choosing import AnyConfig
+from engine.models.config import ModelConfig
+from engine.models.shards import FLAG, check_shares
+from engine.settings import EngineConfig
+
+
+def check_ranks(config: EngineConfig, shape: AnyConfig) -> None:
+    """Before any rank is started; raises UnusableCheckpoint, UnusableTier or EngineError."""
+    told = f"{FLAG} {config.tensor_parallel_size}"
+    if not isinstance(shape, ModelConfig):
+        raise UnusableCheckpoint(f"{told}: transformers' own code runs in one process only")
+    check_shares(shape, config.tensor_parallel_size)
+    for flag, asked in (
+        ("--kv-offloading-size", config.kv_offloading_size),
+        ("--kv-disk-path", config.kv_disk_path),
+    ):
+        if asked is not None:
+            raise UnusableTier(f"{flag}: no tiers below the KV memory with {told}")
+    device = torch.device(config.device)
+    if device.type == "cpu":
+        return
+    there = torch.cuda.device_count() if device.type == "cuda" else 1
+    if (device.index or 0) + config.tensor_parallel_size > there:
+        raise EngineError(f"{told}: {there} devices from {config.device} on are too few")
+
+
+def device_of(config: EngineConfig, rank: int) -> torch.device:
+    """The CPU for all; of other devices, one for each rank, from `--device` on."""
+    device = torch.device(config.device)
+    if config.tensor_parallel_size == 1 or device.type == "cpu":
+        return device
+    return torch.device(device.type, (device.index or 0) + rank)
+
+
+def threads_of(config: EngineConfig) -> int | None:
+    """For each rank; all ranks together have what one process would have."""
+    if config.tensor_parallel_size == 1:
+        return config.threads
+    threads = config.threads or len(os.sched_getaffinity(0))
+    return max(1, threads // config.tensor_parallel_size)
+
+
+def whole_kv(config: AnyConfig, part: KvShape, ranks: int) -> KvShape:
+    """What all ranks together keep of a token, each head once."""
+    if ranks == 1 or not isinstance(config, ModelConfig) or config.latent is not None:
+        return part
+    return KvShape(part.layers, config.num_kv_heads, part.width, part.parts)

@@ -1,0 +1,82 @@
+"""What the rank that leads tells those that follow: frames of msgpack, numbers as arrays.
+
+A batch is told as what it was made of, so that each rank makes its own: tokens, and of each
+sequence where it begins, how much of it is computed, and its blocks.
+"""
+
+from array import array
+
+import msgspec
+
+from engine.attention.paged import Span
+from engine.attention.plan import Plan
+
+NUMBER = "i"  # of four bytes: tokens, positions and blocks are below 2**31
+
+
+class Step(msgspec.Struct, frozen=True, tag=1, array_like=True):
+    """Run one plan, of which the first `singles` sequences want one token each.
+
+    `spans` has three numbers for each sequence: start, length, and how many of `blocks`.
+    """
+
+    tokens: bytes
+    spans: bytes
+    blocks: bytes
+    singles: int
+    picks: bytes
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Step":
+        """All that there is to it."""
+        spans, blocks = array(NUMBER), array(NUMBER)
+        for span in (*plan.singles, *plan.chunks):
+            spans.extend((span.start, span.length, len(span.blocks)))
+            blocks.extend(span.blocks)
+        tokens, picks = (array(NUMBER, one).tobytes() for one in (plan.tokens, plan.picks))
+        return cls(tokens, spans.tobytes(), blocks.tobytes(), len(plan.singles), picks)
+
+    def read(self) -> Plan:
+        """The plan again."""
+        blocks, first, spans = _numbers(self.blocks), 0, list[Span]()
+        numbers = iter(_numbers(self.spans))
+        for start, length, count in zip(numbers, numbers, numbers, strict=True):
+            spans.append(Span(start, length, blocks[first : first + count]))
+            first += count
+        singles, chunks = spans[: self.singles], spans[self.singles :]
+        return Plan(_numbers(self.tokens), singles, chunks, _numbers(self.picks))
+
+
+class Logits(msgspec.Struct, frozen=True, tag=2, array_like=True):
+    """So many rows of hidden states follow; your part of the vocabulary is wanted for them."""
+
+    rows: int
+
+
+class ClearBehind(msgspec.Struct, frozen=True, tag=3, array_like=True):
+    """Forget what is in a block behind its first `tokens`, and say when it is done."""
+
+    block: int
+    tokens: int
+
+
+ToRank = Step | Logits | ClearBehind
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(ToRank)
+
+
+def encode(message: ToRank) -> bytes:
+    """One frame."""
+    return _encoder.encode(message)
+
+
+def decode(frame: bytes) -> ToRank:
+    """What the leader said."""
+    message: ToRank = _decoder.decode(frame)
+    return message
+
+
+def _numbers(data: bytes) -> list[int]:
+    found = array(NUMBER)
+    found.frombytes(data)
+    return found.tolist()

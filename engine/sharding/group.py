@@ -1,0 +1,93 @@
+"""What ranks say to each other within a step: sums and the like, over torch.distributed.
+
+gloo on CPUs, NCCL on CUDA devices, by the same calls. The group is an object that is handed to
+the layers that need it; torch's own default group, which a process has one of, is not touched.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812  the name the field knows it by
+from torch import Tensor
+from torch._C._distributed_c10d import TCPStore  # torch.distributed gives it no type
+
+from engine.errors import EngineError
+from engine.sharding.share import Share
+
+LOADING_S = 1800.0  # that ranks wait for one another while they load
+STALL_S = 30.0  # a rank that is so late in a step is given up, and the others end
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """All ranks; each makes the same calls in the same order, and waits for the others.
+
+    A call raises RuntimeError once another rank is gone, or late: STALL_S, or LOADING_S
+    until `go`. `backend` is a dist.Backend, whose calls torch gives no types.
+    """
+
+    share: Share
+    backend: Any
+    device: torch.device
+
+    @classmethod
+    def meet(cls, store: TCPStore, share: Share, device: torch.device) -> "Group":
+        """Wait for the other ranks at `store`."""
+        make = _nccl if device.type == "cuda" else _gloo
+        return cls(share, make(store, share, timedelta(seconds=LOADING_S)), device)
+
+    def go(self, stall_s: float = STALL_S) -> None:
+        """All are loaded: from now on nobody may be late."""
+        self.backend._set_default_timeout(timedelta(seconds=stall_s))
+
+    def sum(self, part: Tensor) -> Tensor:
+        """The sum of all ranks' parts, [..] as each of them, in place, on every rank."""
+        part = part.contiguous()
+        self.backend.allreduce([part]).wait()
+        return part
+
+    def least(self, number: int) -> int:
+        """The smallest of what the ranks say."""
+        told, options = torch.tensor([number], device=self.device), dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
+        self.backend.allreduce([told], options).wait()
+        return int(told.item())
+
+    def told(self, by_the_first: Tensor) -> Tensor:
+        """What rank 0 has, in place, on every rank; the others bring room for it."""
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        self.backend.broadcast([by_the_first], options).wait()
+        return by_the_first
+
+    def columns(self, part: Tensor, count: int) -> Tensor:
+        """[rows, our part of `count` columns] to [rows, count], on every rank."""
+        ranks = [Share(rank, self.share.size) for rank in range(self.share.size)]
+        widths = [len(rank.part(count)) for rank in ranks]
+        part = F.pad(part, (0, max(widths) - part.shape[1]))  # all are of one size
+        found = [torch.empty_like(part) for _ in ranks]
+        self.backend.allgather([found], [part]).wait()
+        return torch.cat([one[:, :width] for one, width in zip(found, widths, strict=True)], 1)
+
+
+def _gloo(store: TCPStore, share: Share, stall: timedelta) -> object:
+    """Over the loopback: all ranks are on one machine."""
+    make: Any = dist.ProcessGroupGloo
+    options = make._Options()
+    options._devices = [make.create_device(hostname=LOOPBACK)]
+    options._timeout = stall
+    return make(store, share.rank, share.size, options)
+
+
+def _nccl(store: TCPStore, share: Share, stall: timedelta) -> object:
+    """Not there in a torch that was built for CPUs."""
+    if not dist.is_nccl_available():
+        raise EngineError("--tensor-parallel-size on a CUDA device needs a torch with NCCL")
+    make: Any = dist.ProcessGroupNCCL
+    options = make.Options()
+    options._timeout = stall
+    return make(store, share.rank, share.size, options)

@@ -1,0 +1,31 @@
+"""What one of several ranks has of what is shared out among them. Pure arithmetic."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Rank `rank` of `size`; ranks share out evenly, neighbours to the same rank."""
+
+    rank: int
+    size: int
+
+    def part(self, count: int) -> range:
+        """Which of `count` are ours; where they do not divide, some ranks have one more."""
+        return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+
+    def heads(self, count: int) -> range:
+        """Which KV heads are ours; of fewer than there are ranks, several have the same one.
+
+        The other half of kv_transfer's KvLayout.heads_of, which has to say the same.
+        """
+        if self.size <= count:
+            return self.part(count)
+        first = self.rank // (self.size // count)
+        return range(first, first + 1)
+
+
+def shares_out(count: int, size: int) -> bool:
+    """Whether so many KV heads go to so many ranks: one number divides the other."""
+    small, large = sorted((count, size))
+    return large % small == 0

@@ -1,0 +1,40 @@
+"""A rank that follows: its part of the weights and of the KV memory, in its own process.
+
+It is told its job on standard input, which stays open for as long as the engine process lives.
+"""
+
+import logging
+import socket
+import sys
+
+import msgspec
+from torch._C._distributed_c10d import TCPStore
+
+from discovery.lifeline import end_with, first_line
+from engine.errors import EngineError
+from engine.loading import load_follower
+from engine.ranks.channel import Channel
+from engine.ranks.crew import Post
+from node.ranks import LOOPBACK, RankJob
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Load, say so, and do what the leader says until it ends."""
+    job = msgspec.json.decode(first_line(sys.stdin.fileno()), type=RankJob)
+    end_with(sys.stdin.fileno())
+    logging.basicConfig(level=job.log_level.upper(), format=LOG_FORMAT)
+    channel = Channel(socket.socket(fileno=job.channel_fd))
+    post = Post(channel, TCPStore(LOOPBACK, job.store_port), job.memory_fd)
+    try:
+        follower = load_follower(job.engine, job.rank, post)
+    except (EngineError, OSError, ImportError, ValueError, RuntimeError) as error:
+        log.error("rank %d cannot start: %s", job.rank, error)
+        sys.exit(1)
+    follower.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Ranks share out all there is, each part to one of them, as both ends of a hand-over say."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.attention.paged import Span
+from engine.attention.plan import Plan
+from engine.ranks.steps import ClearBehind, Logits, Step, decode, encode
+from engine.sharding.share import Share, shares_out
+from kv_transfer.layout import KvLayout
+
+sizes = st.integers(1, 9)
+
+
+@given(size=sizes, count=st.integers(0, 100))
+def test_every_part_goes_to_one_rank(size: int, count: int) -> None:
+    parts = [Share(rank, size).part(count) for rank in range(size)]
+    assert [one for part in parts for one in part] == list(range(count))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@given(size=sizes, heads=st.integers(1, 16))
+def test_heads_lie_where_the_layout_says(size: int, heads: int) -> None:
+    """What a peer reads from a rank's memory is what that rank keeps there."""
+    layout = KvLayout("float32", 16, heads, (1,) * size, size)
+    if shares_out(heads, size):
+        for rank in range(size):
+            assert Share(rank, size).heads(heads) == layout.heads_of(rank)
+
+
+@pytest.mark.parametrize(("heads", "size", "goes"), [(4, 2, True), (2, 4, True), (3, 2, False)])
+def test_one_number_divides_the_other(heads: int, size: int, goes: bool) -> None:
+    assert shares_out(heads, size) is goes
+
+
+spans = st.lists(
+    st.builds(Span, st.integers(0, 99), st.integers(1, 9), st.lists(st.integers(0, 99))),
+    max_size=3,
+)
+
+
+numbers = st.lists(st.integers(0, 1 << 20))
+
+
+@given(plan=st.builds(Plan, numbers, spans, spans, numbers))
+def test_a_batch_is_told_as_it_is(plan: Plan) -> None:
+    told = decode(encode(Step.of(plan)))
+    assert isinstance(told, Step)
+    assert told.read() == plan
+
+
+@pytest.mark.parametrize("message", [Logits(3), ClearBehind(5, 2)])
+def test_orders_are_told_as_they_are(message: Logits | ClearBehind) -> None:
+    assert decode(encode(message)) == message
