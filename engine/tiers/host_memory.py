@@ -9,12 +9,16 @@ blocks that lie behind one another in both places, one call moves all.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engine.errors import UnusableTier
 from engine.tiers.moves import Copy
+
+GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,9 @@ class HostMemory:
 
     def __init__(self, blocks: Tensor, slots: int) -> None:
         self._blocks, on_gpu = blocks, blocks.device.type == "cuda"
-        size = slots, blocks.shape[1]
-        self.slots = torch.empty(size, dtype=torch.uint8, pin_memory=on_gpu)
+        self.slots = torch.empty((slots, blocks.shape[1]), dtype=torch.uint8)
+        if on_gpu:
+            pin(self.slots, torch.cuda.cudart())
         self._stream = torch.cuda.Stream(blocks.device) if on_gpu else None
 
     def carry_out(self, copies: Sequence[Copy]) -> Copied:
@@ -66,6 +71,26 @@ class HostMemory:
                 np.copyto(into.numpy(), source.numpy())
             else:
                 into.copy_(source, non_blocking=True)
+
+
+class CudaRuntime(Protocol):
+    """Of CUDA's runtime what is needed here."""
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802
+        """0 where it worked."""
+
+
+def pin(memory: Tensor, runtime: CudaRuntime) -> None:
+    """Lock it in place, so that copies to and from a device need no thread to wait for them.
+
+    torch's own pinned memory is as large as the next power of two, which is a lot of nothing
+    below a tier of many GiB. Raises UnusableTier.
+    """
+    if error := int(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)):
+        size = memory.nbytes / GIB
+        raise UnusableTier(
+            f"--kv-offloading-size: {size:.3g} GiB cannot be pinned (CUDA error {error})"
+        )
 
 
 def _runs(copies: Sequence[Copy]) -> Iterator[tuple[Copy, int]]:

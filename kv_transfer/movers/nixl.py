@@ -8,25 +8,20 @@ handle, and then says that it is over, while UCX goes on writing what comes. So 
 parted from is only forgotten once its last transfer has ended.
 """
 
+import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
-import nixl_cu12._bindings as bindings
 import numpy as np
-from nixl_cu12._api import (
-    nixl_agent,
-    nixl_agent_config,
-    nixl_prepped_dlist_handle,
-    nixl_xfer_handle,
-)
 
 from kv_transfer.blocks.runs import Runs
-from kv_transfer.errors import PeerUnreachable, TransferCancelled
+from kv_transfer.errors import PeerUnreachable, TransferCancelled, UnusableMemory
 from kv_transfer.identity import this_machine
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
@@ -41,12 +36,19 @@ from kv_transfer.movers.descriptors import (
     rows_in,
 )
 from kv_transfer.movers.mover import ReadEnd
+from kv_transfer.movers.nixl_build import api, bindings
 from kv_transfer.movers.nixl_reads import Peer, Piece, Read, note_connected
 from kv_transfer.movers.spans import both_sides
 from kv_transfer.regions import Region, RemoteRegion
 from kv_transfer.wire import Welcome
 
+if TYPE_CHECKING:
+    from nixl_cu12._api import nixl_agent, nixl_prepped_dlist_handle, nixl_xfer_handle
+
+log = logging.getLogger(__name__)
 CPU_TRANSPORTS = "tcp,sm"
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+EXPANDABLE = "expandable_segments:True"
 OURS = "NIXL_INIT_AGENT"  # NIXL's name for the side that asks
 AGAIN_S = 0.02  # until a source is asked for help again
 POSTING_S = 0.01  # where the processor copies, beginning a transfer takes as long as its bytes
@@ -73,9 +75,9 @@ class NixlMover:
     wait for a long one, nor a heartbeat.
     """
 
-    agent: nixl_agent
+    agent: "nixl_agent"
     regions: Sequence[Region]
-    blocks: nixl_prepped_dlist_handle
+    blocks: "nixl_prepped_dlist_handle"
     machine: str = field(default_factory=this_machine)
     clock: Callable[[], float] = time.monotonic
     _peers: dict[Address, Peer] = field(default_factory=dict)
@@ -84,15 +86,25 @@ class NixlMover:
 
     @classmethod
     def start(cls, engine_id: str, regions: Sequence[Region]) -> "NixlMover":
-        """Create the agent; without a device and without a choice, UCX stays on this CPU."""
-        if all(region.device == "cpu" for region in regions):
-            os.environ.setdefault("UCX_TLS", CPU_TRANSPORTS)
-        config = nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
-        agent = nixl_agent(engine_id, config)
+        """Create the agent; raises UnusableMemory."""
+        choose_transports(regions, os.environ)
+        config = api.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
+        return cls.over(api.nixl_agent(engine_id, config), regions)
+
+    @classmethod
+    def over(cls, agent: "nixl_agent", regions: Sequence[Region]) -> "NixlMover":
+        """Register all regions; raises UnusableMemory where the agent does not take one.
+
+        UCX sets a device's copies to be synchronous with what it does there by itself.
+        """
         for region in regions:
             size = region.block_bytes * region.num_blocks
             kind, index = device_of(region)
-            agent.register_memory([(region.address, size, index, "")], kind)
+            try:
+                agent.register_memory([(region.address, size, index, "")], kind)
+            except FAILURES as error:
+                told = f"NIXL does not take the memory of {region.device} ({error!r})"
+                raise UnusableMemory(f"{told}: is its UCX built for this CUDA?") from error
         return cls(agent, regions, _prepare(agent, OURS, regions))
 
     @property
@@ -209,11 +221,11 @@ class NixlMover:
             some = slice(first, first + step)
             yield partial(self._by_number, peer, ours[some], theirs[some])
 
-    def _by_number(self, peer: Peer, ours: Numbers, theirs: Numbers) -> nixl_xfer_handle:
+    def _by_number(self, peer: Peer, ours: Numbers, theirs: Numbers) -> "nixl_xfer_handle":
         """Whole blocks, which were prepared."""
         return self.agent.make_prepped_xfer("READ", self.blocks, ours, peer.blocks, theirs)
 
-    def _by_address(self, peer: Peer, ours: Rows, theirs: Rows) -> nixl_xfer_handle:
+    def _by_address(self, peer: Peer, ours: Rows, theirs: Rows) -> "nixl_xfer_handle":
         """Parts of blocks."""
         local = self.agent.get_xfer_descs(ours, device_of(self.regions[0])[0])
         remote = self.agent.get_xfer_descs(theirs, device_of(peer.regions[0])[0])
@@ -240,7 +252,7 @@ class NixlMover:
         except FAILURES as error:
             read.fail(PeerUnreachable(repr(error)))
 
-    def _is_over(self, read: Read, handle: nixl_xfer_handle) -> bool:
+    def _is_over(self, read: Read, handle: "nixl_xfer_handle") -> bool:
         """Whether this transfer moves nothing more."""
         try:
             state = self.agent.check_xfer_state(handle)
@@ -256,9 +268,23 @@ class NixlMover:
         return True
 
 
+def choose_transports(regions: Sequence[Region], variables: MutableMapping[str, str]) -> None:
+    """Without a device and without a choice, UCX stays on this CPU.
+
+    With a device it chooses itself, among CUDA IPC, RDMA and the others. Memory that torch
+    has put together of segments it can only copy through main memory, which is told.
+    """
+    if all(region.device == "cpu" for region in regions):
+        variables.setdefault("UCX_TLS", CPU_TRANSPORTS)
+        return
+    for name in ALLOCATOR:
+        if EXPANDABLE in variables.get(name, ""):
+            log.warning("%s has %s: CUDA IPC cannot share such memory", name, EXPANDABLE)
+
+
 def _prepare(
-    agent: nixl_agent, name: str, regions: Sequence[Region] | Sequence[RemoteRegion]
-) -> nixl_prepped_dlist_handle:
+    agent: "nixl_agent", name: str, regions: Sequence[Region] | Sequence[RemoteRegion]
+) -> "nixl_prepped_dlist_handle":
     """All blocks, once: to name some of them by number costs next to nothing."""
     rows = np.concatenate([blocks_of(region) for region in regions])
     return agent.prep_xfer_dlist(name, rows, device_of(regions[0])[0])

@@ -7,16 +7,18 @@ and always over plain TCP, UCX needs the source's agent to be polled meanwhile.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-
-from nixl_cu12._api import nixl_prepped_dlist_handle, nixl_xfer_handle
+from typing import TYPE_CHECKING
 
 from kv_transfer.errors import TransferError
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.regions import RemoteRegion
 
+if TYPE_CHECKING:
+    from nixl_cu12._api import nixl_prepped_dlist_handle, nixl_xfer_handle
+
 STALLED_S = 0.01  # without a piece that ends
 
-Piece = Callable[[], nixl_xfer_handle]
+Piece = Callable[[], "nixl_xfer_handle"]
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +31,7 @@ class Peer:
 
     agent: str
     regions: Sequence[RemoteRegion]
-    blocks: nixl_prepped_dlist_handle
+    blocks: "nixl_prepped_dlist_handle"
     shares_memory: bool
     connected: bool = False
 
@@ -46,7 +48,7 @@ class Read:
     order: ReadOrder
     peer: Peer | None
     waiting: deque[Piece] = field(default_factory=deque)
-    handles: list[nixl_xfer_handle] = field(default_factory=list)
+    handles: list["nixl_xfer_handle"] = field(default_factory=list)
     error: TransferError | None = None
     patience: float = 0.0  # when its source is asked for help, if nothing has ended by then
 

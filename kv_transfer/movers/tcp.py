@@ -22,7 +22,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from kv_transfer.blocks.runs import Runs, merged
-from kv_transfer.errors import PeerUnreachable, TransferCancelled, TransferError
+from kv_transfer.errors import (
+    PeerUnreachable,
+    TransferCancelled,
+    TransferError,
+    UnusableMemory,
+)
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.mover import ReadEnd
@@ -90,10 +95,13 @@ class TcpMover:
     def start(
         cls, bind_host: str, advertise_host: str, regions: Sequence[Region]
     ) -> "TcpMover":
-        """Listen on a port that the system picks; raises ValueError for device memory."""
+        """Listen on a port that the system picks; raises UnusableMemory for a device's."""
         for region in regions:
             if region.device != "cpu":
-                raise ValueError(f"the tcp connector reads main memory, not {region.device}")
+                raise UnusableMemory(
+                    f"--kv-connector tcp moves KV in main memory, and not on {region.device}: "
+                    "nixl does"
+                )
         family = socket.AF_INET6 if ":" in bind_host else socket.AF_INET
         listener = socket.create_server((bind_host, 0), family=family)
         listener.setblocking(False)

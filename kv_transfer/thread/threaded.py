@@ -16,6 +16,7 @@ from typing import TypeVar
 from kv_transfer.api import Arrived, Asked, Loan, Sealed, Settled
 from kv_transfer.errors import LayoutMismatch
 from kv_transfer.ledger.claims import Claims
+from kv_transfer.thread.devices import enter
 from kv_transfer.thread.service import TransferService
 from kv_transfer.ticket import CacheHint, KvTicket
 
@@ -190,6 +191,7 @@ class Connector:
             raise TransferThreadDied(repr(self._failure)) from self._failure
 
     def _turn(self) -> None:
+        enter(self.service.regions)
         while not self._stopping.is_set():
             self.service.turn()
         self.service.end()

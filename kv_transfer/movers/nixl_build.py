@@ -1,0 +1,42 @@
+"""Which of NIXL's builds is used: the one for the CUDA that torch has, or what is installed.
+
+`nixl` itself wants two of them, each with a UCX of its own; one is enough. A UCX for another
+CUDA than the process has cannot register the memory of a device.
+"""
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+BUILDS = ("nixl_cu13", "nixl_cu12")
+
+
+def build_for(cuda: str | None, installed: tuple[str, ...]) -> str:
+    """`cuda` as torch says it, such as `13.0`; raises ImportError where none is installed.
+
+    Main memory any of them can move, so one that does not fit is better than none.
+    """
+    if not installed:
+        raise ImportError("NIXL is not installed: pip install nixl-cu12, or nixl-cu13")
+    wanted = f"nixl_cu{cuda.partition('.')[0]}" if cuda else None
+    return wanted if wanted in installed else installed[-1]
+
+
+def _load(part: str) -> Any:  # noqa: ANN401  bindings have no types
+    installed = tuple(name for name in BUILDS if find_spec(name))
+    return import_module(f"{build_for(_cuda(), installed)}.{part}")
+
+
+def _cuda() -> str | None:
+    """Of the torch that this process has loaded, if it can use a device."""
+    torch: ModuleType | None = sys.modules.get("torch")
+    said: str | None = torch.version.cuda if torch is not None else None
+    return said
+
+
+api = _load("_api")
+bindings = _load("_bindings")

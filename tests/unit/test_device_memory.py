@@ -1,0 +1,181 @@
+"""KV in a device's memory, as far as it can be told without one: what others are told of it."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import nixl_cu12._bindings as bindings
+import pytest
+import torch
+
+from engine.api import KvRegion
+from engine.errors import UnusableTier
+from engine.tiers.host_memory import pin
+from kv_transfer.blocks.cutting import Cut, Piece
+from kv_transfer.errors import UnusableMemory
+from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.movers.descriptors import Numbers, Rows
+from kv_transfer.movers.nixl import NixlMover, choose_transports
+from kv_transfer.movers.nixl_build import build_for
+from kv_transfer.movers.tcp import TcpMover
+from kv_transfer.regions import RemoteRegion, Run
+from kv_transfer.thread.devices import enter
+from kv_transfer.wire import Welcome
+
+AT, OURS, THEIRS, BLOCK, BLOCKS = ("source", 1), 1 << 40, 1 << 41, 4096, 64
+REGIONS = [KvRegion(OURS, BLOCK, BLOCKS, "cuda:3")]
+
+
+@dataclass(eq=False)
+class Agent:
+    """Writes down what it is told."""
+
+    told: list[tuple[Any, ...]] = field(default_factory=list)
+    takes: bool = True
+
+    def register_memory(self, regions: list[tuple[int, int, int, str]], kind: str) -> None:
+        if not self.takes:
+            raise bindings.nixlBackendError("no CUDA here")
+        self.told.append(("register", kind, regions))
+
+    def prep_xfer_dlist(self, name: str, rows: Rows, kind: str) -> str:
+        self.told.append(("prepare", kind, rows.tolist()))
+        return name
+
+    def add_remote_agent(self, _card: bytes) -> str:
+        return "peer"
+
+    def get_xfer_descs(self, rows: Rows, kind: str) -> tuple[str, list[list[int]]]:
+        return kind, rows.tolist()
+
+    def initialize_xfer(self, *what: object) -> str:
+        self.told.append(what)
+        return "handle"
+
+    def make_prepped_xfer(
+        self, operation: str, ours: str, here: Numbers, theirs: str, there: Numbers
+    ) -> str:
+        self.told.append((operation, ours, here.tolist(), theirs, there.tolist()))
+        return "handle"
+
+    def transfer(self, _handle: str) -> None:
+        """It is begun."""
+
+    def check_xfer_state(self, _handle: str) -> str:
+        return "PROC"
+
+
+def mover_over(agent: Agent) -> NixlMover:
+    mover = NixlMover.over(agent, REGIONS)  # type: ignore[arg-type]
+    theirs = RemoteRegion(THEIRS, BLOCK, BLOCKS, "cuda:1")
+    layout = KvLayout("bytes", 1, 1, (BLOCK,))
+    mover.meet(AT, Welcome("engine", "same", layout, (theirs,), (b"card",), "here"))
+    return mover
+
+
+def test_nixl_is_told_of_vram_with_the_index_of_its_device_on_either_side() -> None:
+    agent = Agent()
+    mover_over(agent)
+    assert agent.told == [
+        ("register", "VRAM", [(OURS, BLOCK * BLOCKS, 3, "")]),
+        ("prepare", "VRAM", [[OURS, BLOCK, 3, BLOCK, BLOCKS]]),
+        ("prepare", "VRAM", [[THEIRS, BLOCK, 1, BLOCK, BLOCKS]]),
+    ]
+
+
+def test_whole_blocks_and_parts_of_them_are_read_from_device_to_device() -> None:
+    agent = Agent()
+    mover = mover_over(agent)
+    mover.read(ReadOrder(1, AT, [Run(5, 7, 2)]))
+    half = Cut(
+        slot_bytes=BLOCK // 2, step_bytes=BLOCK, pieces=(Piece(0, 0, 0, 2048, BLOCK // 2),)
+    )
+    mover.read(ReadOrder(2, AT, [Run(5, 7, 1)], cut=half))
+    mover.poll()
+    assert agent.told[3] == ("READ", "NIXL_INIT_AGENT", [7, 8], "peer", [5, 6])
+    here = ("VRAM", [[OURS + 7 * BLOCK + 2048, BLOCK // 2, 3]])
+    there = ("VRAM", [[THEIRS + 5 * BLOCK, BLOCK // 2, 1]])
+    assert agent.told[4] == ("READ", here, there, "peer")
+
+
+def test_memory_that_nixl_does_not_take_is_named() -> None:
+    with pytest.raises(UnusableMemory, match=r"the memory of cuda:3 .*built for this CUDA"):
+        mover_over(Agent(takes=False))
+
+
+def test_tcp_refuses_a_devices_memory_by_name() -> None:
+    with pytest.raises(UnusableMemory, match=r"--kv-connector tcp .* not on cuda:3"):
+        TcpMover.start("127.0.0.1", "127.0.0.1", REGIONS)
+
+
+def test_transports_are_chosen_on_a_cpu_only_and_only_where_nobody_has() -> None:
+    on_cpu = [KvRegion(OURS, BLOCK, BLOCKS, "cpu")]
+    ours, theirs, device = dict[str, str](), {"UCX_TLS": "rc"}, dict[str, str]()
+    choose_transports(on_cpu, ours)
+    choose_transports(on_cpu, theirs)
+    choose_transports(REGIONS, device)
+    assert (ours, theirs, device) == ({"UCX_TLS": "tcp,sm"}, {"UCX_TLS": "rc"}, {})
+
+
+def test_memory_that_cannot_be_shared_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Reads of it work, at a thousandth of the speed."""
+    choose_transports(REGIONS, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"})
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        choose_transports(REGIONS, {"PYTORCH_CUDA_ALLOC_CONF": "x:1,expandable_segments:True"})
+    assert "PYTORCH_CUDA_ALLOC_CONF" in caplog.text
+
+
+def test_nixl_is_built_for_the_cuda_of_torch() -> None:
+    both = ("nixl_cu13", "nixl_cu12")
+    assert build_for("13.0", both) == "nixl_cu13"
+    assert build_for("12.9", both) == "nixl_cu12"
+    assert build_for(None, both) == "nixl_cu12"
+    assert build_for("13.0", ("nixl_cu12",)) == "nixl_cu12"
+    with pytest.raises(ImportError, match="not installed"):
+        build_for(None, ())
+
+
+@dataclass
+class Cuda:
+    told: list[tuple[str, object]] = field(default_factory=list)
+
+    def set_device(self, device: str) -> None:
+        self.told.append(("device", device))
+
+    def Stream(self, device: str) -> str:  # noqa: N802
+        return f"stream of {device}"
+
+    def set_stream(self, stream: object) -> None:
+        self.told.append(("stream", stream))
+
+
+def test_the_transfer_thread_works_on_the_device_and_on_a_stream_of_its_own() -> None:
+    cuda = Cuda()
+    enter(REGIONS, cuda)
+    assert cuda.told == [("device", "cuda:3"), ("stream", "stream of cuda:3")]
+
+
+def test_on_a_cpu_a_thread_has_nothing_to_tell() -> None:
+    cuda = Cuda()
+    enter([KvRegion(OURS, BLOCK, BLOCKS, "cpu")], cuda)
+    assert cuda.told == []
+
+
+@dataclass
+class Runtime:
+    answer: int = 0
+    pinned: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802
+        self.pinned.append((address, size, flags))
+        return self.answer
+
+
+def test_host_memory_is_pinned_as_it_is_or_refused() -> None:
+    memory, runtime = torch.empty(100, 300, dtype=torch.uint8), Runtime()
+    pin(memory, runtime)
+    assert runtime.pinned == [(memory.data_ptr(), 30000, 0)]
+    with pytest.raises(UnusableTier, match=r"cannot be pinned \(CUDA error 2\)"):
+        pin(memory, Runtime(answer=2))
