@@ -5,6 +5,7 @@ import logging
 import resource
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
@@ -26,6 +27,7 @@ from api.ending import expect_cuts
 from api.pooling.facts import load_pooling
 from api.tokenizing import load_text_codec
 from discovery.lifeline import end_with, tell
+from discovery.logs import LossyHandler
 from discovery.registration import Role
 from discovery.registry import Registry
 from engine.grammars.checking import GrammarChecker
@@ -74,7 +76,10 @@ def run(config: ProxyConfig) -> None:
 
     SystemExit with the reason where it cannot.
     """
-    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    supervised = config.supervisor_fd is not None
+    handlers = [LossyHandler(sys.stderr.fileno())] if supervised else None
+    level = config.log_level.upper()
+    logging.basicConfig(level=level, format=LOG_FORMAT, handlers=handlers)
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # unsaid
     if config.supervisor_fd is not None:
         end_with(config.supervisor_fd)

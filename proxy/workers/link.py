@@ -5,7 +5,8 @@ import itertools
 import logging
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from proxy.workers.api import METRICS, Adopt
@@ -34,16 +35,22 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Link:
-    """Siblings, while `run` runs."""
+    """Siblings, while `run` runs. `heard_at` is when the hub has said something last."""
 
     connection: socket.socket
     adopts: dict[str, Adopt] = field(default_factory=dict)
     answers: dict[str, Answering] = field(default_factory=dict)
     patience_s: float = PATIENCE_S
+    clock: Callable[[], float] = time.monotonic
+    heard_at: float = field(init=False)
     _open: asyncio.Event = field(default_factory=asyncio.Event)
     _writer: asyncio.StreamWriter | None = None
     _waiting: "dict[int, asyncio.Future[Sequence[bytes]]]" = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        """It has just let us in."""
+        self.heard_at = self.clock()
 
     async def run(self) -> None:
         """Take in what the hub says until cancelled; without it this process has to end."""
@@ -84,6 +91,7 @@ class Link:
 
     def _hear(self, word: Down) -> None:
         assert self._writer is not None
+        self.heard_at = self.clock()
         match word:
             case News():
                 for entry in word.entries:

@@ -1,6 +1,7 @@
 """Where a proxy process stands: alone, with ports of its own, or as one of several workers."""
 
 import asyncio
+import logging
 import socket
 import time
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from proxy.workers.link import Link
 from proxy.workers.published import adopting
 
 BACKLOG = 2048
+SILENT_S = 3.0  # a hub asks something every 2 s, and nodes are forgotten after 5 s
 DIVIDED = (
     *("max_requests_in_flight", "max_tokens_in_flight", "max_queued_requests"),
     *("max_requests_per_key", "max_tokens_per_key", "max_queued_per_key"),
@@ -32,6 +34,9 @@ def share(config: ProxyConfig) -> ProxyConfig:
         name: -(-limit // config.workers) for name, limit in limits.items() if limit is not None
     }
     return replace(config, **parts)
+
+
+logger = logging.getLogger(__name__)
 
 
 class WorkerSettings(msgspec.Struct, frozen=True):
@@ -85,7 +90,7 @@ class Place:
         elif self.link is not None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.link.run())
-                tasks.create_task(_forget(registry))
+                tasks.create_task(_forget(Forgetting(registry), self.link))
 
     def close(self) -> None:
         """Give back all that is ours."""
@@ -124,8 +129,30 @@ def discovery_address(config: ProxyConfig, listener: Listener) -> str:
     return format_address(config.discovery_host, listener.port)
 
 
-async def _forget(registry: Registry) -> None:
-    """Who is silent; the hub has a line of the log for it."""
+@dataclass(slots=True)
+class Forgetting:
+    """Nodes that are silent are forgotten, unless it is the hub that is silent: who passes on
+    nothing says nothing of nodes. Then those that are known stay, and calls show how they are.
+    """
+
+    registry: Registry
+    silent_s: float = SILENT_S
+    _alone: bool = False
+
+    def look(self, *, hub_heard_at: float, now: float) -> None:
+        """To be called on a timer."""
+        alone = now - hub_heard_at > self.silent_s
+        if alone is not self._alone:
+            said = "hangs: nodes stay as they are known" if alone else "speaks again"
+            logger.warning("the parent of this worker %s", said)
+        if alone or self._alone:
+            self.registry.excuse(now=now)
+        else:
+            self.registry.expire(now=now)  # the hub has a line of the log for it
+        self._alone = alone
+
+
+async def _forget(forgetting: Forgetting, link: Link) -> None:
     while True:
         await asyncio.sleep(LOOK_S)
-        registry.expire(now=time.monotonic())
+        forgetting.look(hub_heard_at=link.heard_at, now=time.monotonic())

@@ -13,6 +13,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.cpu import children
+from discovery.registration import EXPIRY_S
 from engine.request import Sampling
 from tests.chaos.workers import peers_of
 from tests.e2e.cluster import Running, gone, running
@@ -23,6 +24,7 @@ from tests.soak.questions import Question, answers
 STREAMS, ANSWER = 12, 300
 SOON_S = 60.0
 LOOK_AGAIN_S = 0.05
+HUNG_S = 2.0
 IN_FLIGHT, ANSWERED = "pdserve_proxy_requests_in_flight", "pdserve_proxy_answers_total"
 SAMPLING = Sampling(max_tokens=ANSWER, ignore_eos=True)
 ASKED = [
@@ -93,6 +95,24 @@ async def test_the_end_of_the_parent_is_the_end_of_its_workers_and_another_takes
                 await late.ask_alone(ASKED[0], leaves=False)
         assert late.told[0].choices == answers(tiny, ASKED[:1])[0]
         await cluster.blocks_come_back()
+
+
+async def test_while_the_parent_hangs_workers_go_on_with_the_nodes_they_know(
+    tiny: Path,
+) -> None:
+    """For longer than nodes may be silent, and with more log than its pipe has room for."""
+    async with running(tiny, workers=2) as cluster:
+        parent, clock = cluster.door("proxy"), asyncio.get_running_loop().time
+        os.kill(parent, signal.SIGSTOP)
+        try:
+            last = clock() + EXPIRY_S + HUNG_S
+            while clock() < last:
+                assert (await cluster.complete([5, 6, 7], max_tokens=2))["usage"]
+        finally:
+            os.kill(parent, signal.SIGCONT)
+        assert (await cluster.complete([5, 6, 7], max_tokens=2))["usage"]
+        await until(lambda: any("speaks again" in line for line in cluster.lines))
+        assert {one["breaker"] for one in await cluster.nodes()} == {"closed"}
 
 
 async def test_sigterm_to_the_parent_lets_all_streams_end(tiny: Path) -> None:

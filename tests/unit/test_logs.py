@@ -1,0 +1,41 @@
+"""A log that nobody reads holds up nobody, and says afterwards what was lost."""
+
+import logging
+import os
+
+from discovery.logs import MOST_BYTES, LossyHandler
+
+LINES = 5000  # more than a pipe has room for
+
+
+def line(text: str) -> logging.LogRecord:
+    return logging.LogRecord("name", logging.INFO, "file", 1, text, (), None)
+
+
+def test_lines_that_nobody_reads_are_lost_and_counted_and_those_after_are_not() -> None:
+    reader, writer = os.pipe()
+    try:
+        handler = LossyHandler(writer)
+        for number in range(LINES):
+            handler.emit(line(f"line {number} {'x' * 50}"))
+        said = os.read(reader, 1 << 20).decode().splitlines()
+        assert said == [f"line {number} {'x' * 50}" for number in range(len(said))]
+        handler.emit(line("after"))
+        more = os.read(reader, 1 << 20).decode().splitlines()
+        assert more == [f"{LINES - len(said)} lines of this log were lost", "after"]
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_line_is_whole_or_cut_and_never_mixed_and_a_closed_pipe_is_no_error() -> None:
+    reader, writer = os.pipe()
+    handler = LossyHandler(writer)
+    handler.emit(line("y" * 3 * MOST_BYTES))
+    handler.emit(line("z"))
+    said = os.read(reader, 1 << 20).decode().splitlines()
+    assert said == ["y" * (MOST_BYTES - 1), "z"]
+    os.close(reader)
+    handler.emit(line("into nowhere"))
+    assert handler.lost == 1
+    os.close(writer)
