@@ -17,6 +17,7 @@ from engine.models.decoder import Decoder
 from engine.models.model import Model, Shape
 from engine.models.placement import Placement
 from engine.models.shards import FLAG
+from engine.models.storage import ROUNDINGS, open_storage
 from engine.pooling.encoder_loading import load_encoder
 from engine.pooling.encoders import is_encoder
 from engine.pooling.loading import load_pooler
@@ -132,8 +133,11 @@ def _load_part(
     """All weights, or one rank's, and of what KvMemory is made; ranks have as many blocks."""
     dtype, max_len = _dtype(config.dtype, shape.dtype), _max_len(config, shape)
     kernels = _kernels(config, dtype, device)
-    model = load_model(checkpoint, shape, max_len, Placement(dtype, device, kernels, group))
-    _tell_of_quantization(kernels)
+    rounding = config.quantization if config.quantization in ROUNDINGS else None
+    storage = open_storage(rounding, config.cpu_kernels, device)
+    place = Placement(dtype, device, kernels, group, storage)
+    model = load_model(checkpoint, shape, max_len, place)
+    _tell_of_quantization(config, place)
     kv = model.kv_shape
     block_bytes = config.block_size * kv.numbers * dtype.itemsize
     blocks = _num_blocks(config, max_len, block_bytes, device)
@@ -197,7 +201,7 @@ def _kernels(
 ) -> CpuKernels | None:
     """Raises NoKernels where what is demanded needs them."""
     kernels = open_kernels(config.cpu_kernels) if device.type == "cpu" else None
-    if config.quantization is None:
+    if config.quantization is None or config.quantization in ROUNDINGS:
         return kernels
     wanted = f"--quantization {config.quantization}"
     if kernels is None:
@@ -208,13 +212,15 @@ def _kernels(
     return kernels
 
 
-def _tell_of_quantization(kernels: CpuKernels | None) -> None:
+def _tell_of_quantization(config: EngineConfig, place: Placement) -> None:
     """What it cost, or that there was nothing to quantize."""
-    if kernels is None or kernels.quantizer is None:
+    if config.quantization is None:
         return
-    if not kernels.quantizer.errors:
+    kernels = place.kernels
+    told = kernels.quantizer if isinstance(kernels, CpuKernels) else place.storage
+    if told is None or not told.errors:
         raise UnusableCheckpoint("--quantization: no product of this model can be quantized")
-    log.info("%s", kernels.quantizer.summary())
+    log.info("%s", told.summary())
 
 
 def _batch_tokens(device: torch.device, hidden_size: int | None) -> int:

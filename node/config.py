@@ -42,8 +42,8 @@ class ServingOptions:
     """Cores for an engine's kernels. Default: the machine's; `up` shares them among nodes."""
     cpu_kernels: Literal["auto", "native", "torch"] = "auto"
     """Compiled kernels, plain torch, or compiled ones where there is a compiler."""
-    quantization: Literal["int8"] | None = None
-    """Weights of 8 bits, made from the checkpoint's. Default: as they are."""
+    quantization: Literal["int8", "fp8", "int4"] | None = None
+    """Weights of 8 or 4 bits, made from the checkpoint's. Default: as they are."""
     max_model_len: int | None = None
     """Longest prompt plus answer, in tokens. Default: what the model was trained for."""
     max_num_seqs: int = 64

@@ -1,18 +1,23 @@
-"""Where a model's weights go, and what multiplies them."""
+"""Where a model's weights go, how they are kept, and what multiplies them."""
 
 from dataclasses import dataclass
 
 import torch
 
 from engine.kernels.contract import Kernels
+from engine.models.storage import Storage
 from engine.sharding.group import Group
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`group`: the ranks that share out the model; None: it is in one process."""
+    """`group`: the ranks that share out the model; None: it is in one process.
+
+    `storage` None: each weight is kept as a CPU wants it (engine/models/linear.py).
+    """
 
     dtype: torch.dtype
     device: torch.device
     kernels: Kernels | None = None
     group: Group | None = None
+    storage: Storage | None = None

@@ -7,12 +7,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
+from engine.errors import NoKernels
 from engine.kernels.contract import Linear
-from engine.kernels.products import Products
+from engine.kernels.products import Products, TorchProducts
 from engine.kernels.weights import PlainWeight, Weight, fp8_weight, int4_weight, together
 from engine.models.linear import PlainLinear
 
 PROBE_ROWS, PROBE_SEED = 4, 0
+FP8_SINCE = (8, 9)  # compute capability
 ROUNDINGS: Mapping[str, Callable[[Tensor], Weight]] = {"fp8": fp8_weight, "int4": int4_weight}
 
 
@@ -65,6 +67,31 @@ class Stack:
 
     weight: Weight
     bias: Tensor | None  # [experts, outputs]
+
+
+def open_storage(
+    rounding: str | None, cpu_kernels: str, device: torch.device
+) -> Storage | None:
+    """`rounding` is one of ROUNDINGS or None; raises NoKernels where it is not to be had.
+
+    None: on a CPU, which keeps weights as its own kernels want them.
+    """
+    if device.type == "cuda":
+        # triton is there where CUDA is
+        from engine.kernels.gpu.products import TritonProducts
+
+        if rounding == "fp8" and torch.cuda.get_device_capability(device) < FP8_SINCE:
+            name = torch.cuda.get_device_name(device)
+            raise NoKernels(f"--quantization fp8: {name} cannot multiply in 8 bits")
+        return Storage(TritonProducts(), rounding)
+    if rounding is None:
+        return None
+    if cpu_kernels != "torch":
+        raise NoKernels(
+            f"--quantization {rounding} is for --device cuda; a CPU has int8, and "
+            f"--cpu-kernels torch has {rounding} in plain torch, slowly"
+        )
+    return Storage(TorchProducts(), rounding)
 
 
 def stacked(linears: Sequence[Linear]) -> Stack:

@@ -43,7 +43,7 @@ def load_decoder(
         parts = partial(parts_of, config=config, share=group.share)
         config = config_of(config, group.share)
     with filled_shelf(store, *placed, parts) as shelf:
-        shelf.group = group
+        shelf.group, shelf.storage = group, place.storage
         if classifies(checkpoint.config):
             shelf.drop(CLASSES)
         if TEXT in checkpoint.config:

@@ -1,0 +1,102 @@
+"""Weights of 8 and of 4 bits in a whole model: near what they were, split or not."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from deploy.config import DEMO_MODEL
+from engine.errors import NoKernels, UnusableCheckpoint
+from engine.kernels.products import TorchProducts
+from engine.models.checkpoint import open_checkpoint
+from engine.models.choosing import load_model, read_config
+from engine.models.placement import Placement
+from engine.models.storage import Storage
+from engine.torch_engine import TorchEngine
+from tests.fakes.checkpoints import MIXTURE_SHAPE, make_checkpoint
+from tests.fakes.driver import drain, load, move, park, prompt, prompt_logits, requests, run
+
+CLOSE = {"fp8": 0.08, "int4": 0.25}  # of the norm of a model's logits
+ROUNDINGS = [*CLOSE]
+FAMILIES = ["llama", "qwen3_moe", "gpt_oss", "deepseek_v3"]
+
+
+def narrow(folder: Path, quantization: str, **settings: object) -> TorchEngine:
+    return load(folder, quantization=quantization, cpu_kernels="torch", **settings)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_the_demo_model_says_nearly_the_same(
+    rounding: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = prompt(60)
+    plain = load(DEMO_MODEL, dtype="bfloat16")
+    with caplog.at_level(logging.INFO, "engine.loading"):
+        ours = narrow(DEMO_MODEL, rounding, dtype="bfloat16")
+    answer, exact = (prompt_logits(one, tokens, 32) for one in (ours, plain))
+    away = (answer - exact).norm() / exact.norm()
+    assert CLOSE[rounding] / 20 < away < CLOSE[rounding]
+    assert f"products have weights in {rounding}; on a random probe" in caplog.text
+    assert ours.info.fingerprint != plain.info.fingerprint
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_chunks_and_company_change_no_token(rounding: str, family: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, family)
+    prompts = [prompt(length) for length in (3, 19, 40)]
+    together = run(narrow(tmp_path, rounding, max_num_batched_tokens=16), requests(prompts))
+    alone = [run(narrow(tmp_path, rounding), requests([one]))[0] for one in prompts]
+    assert together == alone
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_split_is_unsplit(rounding: str, family: str, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, family)
+    source, sink, whole = (narrow(tmp_path, rounding, block_size=4) for _ in range(3))
+    asked = requests([prompt(length) for length in (3, 18, 41)])
+    first = park(source, asked)
+    for request in asked:
+        move(source, sink, request)
+        sink.resume(request.request_id, [first[request.request_id]])
+    later = drain(sink)
+    answers = [[first[one.request_id], *later[one.request_id]] for one in asked]
+    assert answers == run(whole, asked)
+
+
+def test_each_rounding_has_kv_of_its_own(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "llama")
+    engines = [load(tmp_path), *(narrow(tmp_path, one) for one in ROUNDINGS)]
+    assert len({engine.info.fingerprint for engine in engines}) == len(engines)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_a_cpu_refuses_what_is_for_a_gpu_unless_it_is_told(
+    rounding: str, tmp_path: Path
+) -> None:
+    make_checkpoint(tmp_path, "llama")
+    with pytest.raises(NoKernels, match=f"{rounding} is for --device cuda.*int8"):
+        load(tmp_path, quantization=rounding)
+
+
+def test_transformers_own_code_is_not_rounded(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "llama")
+    with pytest.raises(UnusableCheckpoint, match="no product of this model"):
+        narrow(tmp_path, "fp8", model_impl="transformers")
+
+
+@pytest.mark.parametrize("family", MIXTURE_SHAPE)
+def test_a_mixture_in_one_piece_says_what_it_says_expert_by_expert(
+    family: str, tmp_path: Path
+) -> None:
+    make_checkpoint(tmp_path, family)
+    engine, tokens = load(tmp_path), prompt(30)
+    exact, checkpoint = prompt_logits(engine, tokens, 30), open_checkpoint(str(tmp_path))
+    storage = Storage(TorchProducts())
+    place = Placement(torch.float32, torch.device("cpu"), storage=storage)
+    config = read_config(checkpoint, "auto")
+    engine.decoder = load_model(checkpoint, config, engine.info.max_model_len, place)
+    torch.testing.assert_close(prompt_logits(engine, tokens, 30), exact, rtol=1e-4, atol=1e-4)
+    assert not storage.errors
