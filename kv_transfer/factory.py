@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 
 from kv_transfer.checking import Level
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
 from kv_transfer.movers.mover import Mover
+from kv_transfer.movers.ranks import RanksMover, agent_name
+from kv_transfer.movers.remote import MoverServer, RemoteMover
 from kv_transfer.regions import Region
 from kv_transfer.side_channel.connections import Reception
 from kv_transfer.side_channel.waiting import Waiting
@@ -30,18 +33,44 @@ class KvMemory:
 
 
 def build_connector(
-    kind: str, engine_id: str, memory: KvMemory, *, bind: tuple[str, int], advertise_host: str
+    kind: str,
+    engine_id: str,
+    memory: KvMemory,
+    *,
+    bind: tuple[str, int],
+    advertise_host: str,
+    ranks: Sequence[Connection] = (),
 ) -> Connector:
     """A connector that is ready to `start`; its side channel is bound, to a free port for 0.
 
-    Raises ValueError for an unknown kind, ImportError where NIXL is not installed.
+    `ranks` lead to the other ranks' processes, each with a `rank_server`; the memory's regions
+    are then one for each rank, the first of them in this process. Raises ValueError for an
+    unknown kind, ImportError where NIXL is not installed.
     """
-    mover = _mover(kind, engine_id, memory.regions, bind[0], advertise_host)
+    own = memory.regions[:1] if ranks else memory.regions
+    mover = _mover(kind, engine_id, own, bind[0], advertise_host)
+    others = [RemoteMover.over(rank) for rank in ranks]
+    if len(own) == 1:
+        mover = RanksMover([mover, *others])
     reception = Reception.bind(*bind, Waiting())
     facts = memory.fingerprint, memory.layout
     identity = Identity(engine_id, advertise_host, reception.port, *facts)
     service = TransferService(identity, memory.regions, mover, reception, memory.level)
+    service.others = [other.introduced for other in others]
     return Connector.over(service)
+
+
+def rank_server(
+    kind: str, engine_id: str, rank: int, region: Region, hosts: tuple[str, str], to: Connection
+) -> MoverServer:
+    """A rank's own mover, for the connector at the other end of `to`; introduced to it.
+
+    `hosts` are where to listen, and where others reach us.
+    """
+    mover = _mover(kind, agent_name(engine_id, rank), [region], *hosts)
+    server = MoverServer(to, mover, region)
+    server.introduce()
+    return server
 
 
 def _mover(

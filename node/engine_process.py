@@ -128,7 +128,7 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> Eng
     ranks = None
     if job.engine.tensor_parallel_size > 1:
         refuse_ranks(job.engine)
-        ranks = start_ranks(job.engine, job.log_level)
+        ranks = start_ranks(job)
     engine = open_engine(job.engine, ranks.crew if ranks else None)
     layout, level = layout_of(engine), Level.named(job.kv_checksum)
     memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions, level)
@@ -138,6 +138,7 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> Eng
         memory,
         bind=(job.kv_host, job.kv_port),
         advertise_host=job.advertise_host,
+        ranks=ranks.movers if ranks else (),
     )
     connector.start()
     prefill = PrefillWorker(engine, connector.source, time.monotonic)

@@ -4,8 +4,11 @@ It is told its job on standard input, which stays open for as long as the engine
 """
 
 import logging
+import os
 import socket
 import sys
+from multiprocessing.connection import Connection
+from threading import Thread
 
 import msgspec
 from torch._C._distributed_c10d import TCPStore
@@ -15,6 +18,9 @@ from engine.errors import EngineError
 from engine.loading import load_follower
 from engine.ranks.channel import Channel
 from engine.ranks.crew import Post
+from engine.ranks.follower import Follower
+from kv_transfer.factory import rank_server
+from kv_transfer.movers.remote import MoverServer
 from node.ranks import LOOPBACK, RankJob
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -30,10 +36,27 @@ def main() -> None:
     post = Post(channel, TCPStore(LOOPBACK, job.store_port), job.memory_fd)
     try:
         follower = load_follower(job.engine, job.rank, post)
+        server = _server(job, follower)
     except (EngineError, OSError, ImportError, ValueError, RuntimeError) as error:
         log.error("rank %d cannot start: %s", job.rank, error)
         sys.exit(1)
+    Thread(target=_serve, args=(server,), name="transfer", daemon=True).start()
     follower.run()
+
+
+def _server(job: RankJob, follower: Follower) -> MoverServer:
+    (region,) = follower.memory.regions
+    told = job.connector, job.engine_id, job.rank, region, job.kv_hosts
+    return rank_server(*told, Connection(job.mover_fd))
+
+
+def _serve(server: MoverServer) -> None:
+    """Without it nothing would arrive here any more: the process ends with it."""
+    try:
+        server.run()
+    except Exception:  # whatever it is, somebody reads the log
+        log.exception("the transfer thread died")
+    os._exit(1)
 
 
 if __name__ == "__main__":

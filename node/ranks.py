@@ -11,6 +11,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 
 import msgspec
 from torch._C._distributed_c10d import TCPStore
@@ -19,6 +21,7 @@ from discovery.lifeline import end_with
 from engine.ranks.channel import Channel
 from engine.ranks.crew import Crew
 from engine.settings import EngineConfig
+from node.ipc import EngineJob
 from node.niceness import set_niceness
 
 Process = subprocess.Popen[bytes]
@@ -34,7 +37,11 @@ class RankJob:
     rank: int
     store_port: int
     channel_fd: int
+    mover_fd: int
     memory_fd: int
+    connector: str
+    engine_id: str
+    kv_hosts: tuple[str, str]
     log_level: str
 
 
@@ -43,6 +50,7 @@ class Ranks:
     """All but the one that leads."""
 
     crew: Crew
+    movers: Sequence[Connection]
     processes: Sequence[Process]
 
     def set_niceness(self, niceness: int) -> None:
@@ -51,25 +59,32 @@ class Ranks:
             set_niceness(niceness, process.pid)
 
 
-def start_ranks(config: EngineConfig, log_level: str) -> Ranks:
+def start_ranks(job: EngineJob) -> Ranks:
     """From now on the end of one of them ends this process."""
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
-    channels, fds, processes = list[Channel](), list[int](), list[Process]()
-    for rank in range(1, config.tensor_parallel_size):
-        ours, theirs = socket.socketpair()
-        fds.append(os.memfd_create(f"kv of rank {rank}"))
-        job = RankJob(
-            engine=config,
+    ranks = range(1, job.engine.tensor_parallel_size)
+    pairs = [socket.socketpair() for _ in ranks]
+    pipes = [Pipe() for _ in ranks]
+    fds = [os.memfd_create(f"kv of rank {rank}") for rank in ranks]
+    processes = list[Process]()
+    for rank, (_, channel), (_, mover), memory_fd in zip(ranks, pairs, pipes, fds, strict=True):
+        told = RankJob(
+            engine=job.engine,
             rank=rank,
             store_port=store.port,
-            channel_fd=theirs.fileno(),
-            memory_fd=fds[-1],
-            log_level=log_level,
+            channel_fd=channel.fileno(),
+            mover_fd=mover.fileno(),
+            memory_fd=memory_fd,
+            connector=job.connector,
+            engine_id=job.engine_id,
+            kv_hosts=(job.kv_host, job.advertise_host),
+            log_level=job.log_level,
         )
-        processes.append(_start(job))
-        theirs.close()
-        channels.append(Channel(ours))
-    return Ranks(Crew(channels, store, fds), processes)
+        processes.append(_start(told))
+        channel.close()
+        mover.close()
+    crew = Crew([Channel(ours) for ours, _ in pairs], store, fds)
+    return Ranks(crew, [ours for ours, _ in pipes], processes)
 
 
 def _start(job: RankJob) -> Process:
@@ -78,7 +93,7 @@ def _start(job: RankJob) -> Process:
         process = subprocess.Popen(
             [sys.executable, "-m", RANK_PROCESS],
             stdin=theirs.fileno(),
-            pass_fds=(job.channel_fd, job.memory_fd),
+            pass_fds=(job.channel_fd, job.mover_fd, job.memory_fd),
         )
     ours.sendall(msgspec.json.encode(job) + b"\n")
     end_with(ours.detach(), f"rank {job.rank} is gone")

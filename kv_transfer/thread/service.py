@@ -24,6 +24,7 @@ from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.movers.mover import Mover
+from kv_transfer.movers.remote import Introduced
 from kv_transfer.regions import Region, describe
 from kv_transfer.side_channel.connections import Reception
 from kv_transfer.side_channel.exchange import Exchange
@@ -60,6 +61,7 @@ class TransferService:
     pause: Callable[[float], None] = time.sleep
     commands: deque[Command] = field(default_factory=deque)
     queues: NewsQueues = field(default_factory=NewsQueues)
+    others: Sequence[Introduced] = ()  # ranks of ours, whose memory has agents of their own
 
     def __post_init__(self) -> None:
         me = self.identity
@@ -264,6 +266,9 @@ class TransferService:
         self._news.ring()
 
     def _welcome(self) -> Welcome:
-        me, regions = self.identity, tuple(describe(region) for region in self.regions)
+        me, others = self.identity, self.others
+        ours = self.regions[:1] if others else self.regions
+        regions = *map(describe, ours), *(other.region for other in others)
+        cards = self.mover.card, *(other.card for other in others)
         facts = me.engine_id, me.fingerprint, me.layout
-        return Welcome(*facts, regions, (self.mover.card,), this_machine())
+        return Welcome(*facts, regions, cards, this_machine())

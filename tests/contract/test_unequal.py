@@ -1,87 +1,24 @@
 """Whatever two sides' blocks and ranks are like, every connector puts bytes in their place."""
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from kv_transfer.api import Arrived, KvSink, KvSource, Sealed
+from kv_transfer.api import Arrived, Sealed
 from kv_transfer.checking import Level
 from kv_transfer.errors import CorruptKv, LayoutMismatch
-from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.local.connector import LocalSink, LocalSource
-from kv_transfer.movers.mover import Mover
-from kv_transfer.movers.nixl import NixlMover
 from kv_transfer.movers.tcp import TcpMover
-from kv_transfer.side_channel.connections import Reception
-from kv_transfer.side_channel.waiting import Waiting
-from kv_transfer.thread.service import TransferService
-from kv_transfer.thread.threaded import Connector
-from tests.contract.rigs import HERE, TURN_S
+from tests.contract.rigs import HERE
+from tests.contract.unequal_pairs import MAKERS, Maker, Pair, network
 from tests.fakes.sharded import Memory, layout
 from tests.fakes.spoiling import SpoilingMover
 
 BLOCKS = 16
-AT = ("source", 1)
 MOST_TURNS = 2000
-
-
-@dataclass
-class Pair:
-    """A source and a sink; `step` lets both do one round."""
-
-    source: KvSource
-    sink: KvSink
-    living: Sequence[TransferService] = ()
-    asked: int = 0
-
-    def step(self) -> list[Arrived]:
-        for one in self.living:
-            one.turn(TURN_S)
-        return list(self.sink.poll())
-
-
-@contextmanager
-def local(theirs: Memory, ours: Memory) -> Iterator[Pair]:
-    source = LocalSource("engine", AT, theirs.regions, "same", float, theirs.layout)
-    sink = LocalSink({AT: source}, ours.regions, "same", float, layout=ours.layout)
-    yield Pair(source, sink)
-
-
-@contextmanager
-def _network(
-    movers: Sequence[Mover], theirs: Memory, ours: Memory, level: Level = Level.OFF
-) -> Iterator[Pair]:
-    living = list[TransferService]()
-    for mover, memory in zip(movers, (theirs, ours), strict=True):
-        reception = Reception.bind(HERE, 0, Waiting())
-        name = f"engine-{id(memory)}"
-        identity = Identity(name, HERE, reception.port, "same", memory.layout)
-        service = TransferService(identity, memory.regions, mover, reception, level)
-        living.append(service)
-    halves = [Connector.over(one) for one in living]
-    yield Pair(halves[0].source, halves[1].sink, living)
-    for one in living:
-        one.end()
-        one.close()
-
-
-@contextmanager
-def nixl(theirs: Memory, ours: Memory) -> Iterator[Pair]:
-    movers = [NixlMover.start(f"agent-{id(one)}", one.regions) for one in (theirs, ours)]
-    with _network(movers, theirs, ours) as pair:
-        yield pair
-
-
-@contextmanager
-def tcp(theirs: Memory, ours: Memory) -> Iterator[Pair]:
-    movers = [TcpMover.start(HERE, HERE, one.regions) for one in (theirs, ours)]
-    with _network(movers, theirs, ours) as pair:
-        yield pair
 
 
 LATENT = {"heads": 1, "parts": 1, "layers": 3, "row_bytes": 12}
@@ -105,10 +42,7 @@ CASES = {
 }
 
 
-Maker = Callable[[Memory, Memory], AbstractContextManager[Pair]]
-
-
-@pytest.fixture(params=[local, nixl, tcp], ids=lambda make: make.__name__)
+@pytest.fixture(params=MAKERS, ids=lambda make: make.__name__)
 def make(request: pytest.FixtureRequest) -> Maker:
     maker: Maker = request.param
     return maker
@@ -228,7 +162,7 @@ def checked(theirs: Memory, ours: Memory, level: Level) -> Iterator[tuple[Pair, 
     """Over a link that can be told to turn bits."""
     mover = TcpMover.start(HERE, HERE, theirs.regions)
     link = Turning(TcpMover.start(HERE, HERE, ours.regions), ours.regions)
-    with _network([mover, link], theirs, ours, level) as pair:
+    with network([mover, link], theirs, ours, level) as pair:
         yield pair, link
 
 

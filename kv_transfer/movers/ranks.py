@@ -1,0 +1,146 @@
+"""The movers of a node's ranks as one: a read is over when each rank's part of it is.
+
+Each rank reads into its own region, from the agent of each rank of the source that has some of
+its heads (blocks/sharing.py). To the mover of one rank, each rank of a source is a peer with
+one region, under an address of its own.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from kv_transfer.blocks.sharing import shares
+from kv_transfer.errors import PeerUnreachable, TransferError
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
+from kv_transfer.movers.mover import Interest, Mover, ReadEnd
+from kv_transfer.wire import Welcome
+
+
+@dataclass(slots=True)
+class _Whole:
+    """A read of which so many parts are under way."""
+
+    read_id: int
+    left: int
+    error: TransferError | None = None
+
+
+@dataclass(slots=True)
+class RanksMover:
+    """One mover for each rank, this process's first. Owns them."""
+
+    movers: Sequence[Mover]
+    _met: dict[Address, int] = field(default_factory=dict)  # how many agents a peer has
+    _wholes: dict[int, _Whole] = field(
+        default_factory=dict
+    )  # by the number of a part, below zero
+    _num_parts: int = 0
+    _failed: list[ReadEnd] = field(default_factory=list)
+
+    @property
+    def card(self) -> bytes:
+        """Of the first rank; the others' are told beside it."""
+        return self.movers[0].card
+
+    @property
+    def driven(self) -> bool:
+        """Whether any is."""
+        return any(mover.driven for mover in self.movers)
+
+    @property
+    def pending(self) -> bool:
+        """Whether any is, or a read has failed before it began."""
+        return bool(self._failed) or any(mover.pending for mover in self.movers)
+
+    @property
+    def interests(self) -> Mapping[int, Interest]:
+        """All of them."""
+        return {fd: what for mover in self.movers for fd, what in mover.interests.items()}
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        """Each of our ranks meets each of theirs, or the one agent that has all regions."""
+        self.part(address)
+        agents = len(welcome.cards)
+        if agents not in (1, len(welcome.regions)):
+            told = f"{agents} cards for {len(welcome.regions)} ranks"
+            raise PeerUnreachable(f"{address}: {told}")
+        self._met[address] = agents
+        for rank in range(agents):
+            alone = welcome if agents == 1 else _rank_of(welcome, rank)
+            for mover in self.movers:
+                mover.meet(address_of(address, rank), alone)
+
+    def part(self, address: Address) -> None:
+        """From all of its ranks."""
+        for rank in range(self._met.pop(address, 0)):
+            for mover in self.movers:
+                mover.part(address_of(address, rank))
+
+    def read(self, order: ReadOrder) -> None:
+        """In parts, as many as there are pairs of ranks."""
+        agents = self._met.get(order.address, 0)
+        if agents <= 1 and len(self.movers) == 1:
+            self.movers[0].read(order)  # as it is, under its own number
+            return
+        parts = shares(order.cut, len(self.movers), apart=agents > 1)
+        if any(theirs >= agents for _, theirs in parts):
+            error = PeerUnreachable(f"{order.address} was never met, or has fewer ranks")
+            self._failed.append((order.read_id, error))
+            return
+        whole = _Whole(order.read_id, len(parts))
+        for (ours, theirs), cut in parts.items():
+            self._num_parts += 1
+            self._wholes[-self._num_parts] = whole
+            at = address_of(order.address, theirs)
+            number = -self._num_parts
+            part = replace(order, read_id=number, address=at, checks=(), cut=cut)
+            self.movers[ours].read(part)
+
+    def poll(self) -> Sequence[ReadEnd]:
+        """Reads of which every part has ended: none writes to our memory any more."""
+        ended, self._failed = self._failed, []
+        for mover in self.movers:
+            for number, error in mover.poll():
+                whole = self._wholes.pop(number, None) or _Whole(number, 1)
+                whole.left -= 1
+                whole.error = whole.error or error
+                if not whole.left:
+                    ended.append((whole.read_id, whole.error))
+        return ended
+
+    def waits_for(self) -> Collection[Address]:
+        """Peers of any rank."""
+        waited = {at for mover in self.movers for at in mover.waits_for()}
+        return {
+            address
+            for address, count in self._met.items()
+            if waited.intersection(address_of(address, rank) for rank in range(count))
+        }
+
+    def close(self) -> None:
+        """Close all."""
+        for mover in self.movers:
+            mover.close()
+
+
+def address_of(address: Address, rank: int) -> Address:
+    """Of one rank of a peer; the first is where the peer is."""
+    host, port = address
+    return (f"{host} rank {rank}", port) if rank else address
+
+
+def agent_name(engine_id: str, rank: int) -> str:
+    """Of one rank's agent; the first is its engine's."""
+    return f"{engine_id}/{rank}" if rank else engine_id
+
+
+def _rank_of(welcome: Welcome, rank: int) -> Welcome:
+    """As if that rank were alone."""
+    return msgspec.structs.replace(
+        welcome,
+        engine_id=agent_name(welcome.engine_id, rank),
+        regions=welcome.regions[rank : rank + 1],
+        cards=welcome.cards[rank : rank + 1],
+    )

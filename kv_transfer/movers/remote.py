@@ -1,0 +1,232 @@
+"""A mover in another process: both ends of the socket between that and ours.
+
+The other process has a rank's KV memory and the agent that reaches it; ours has the books. What
+a Mover is told goes there as it is, and reads that ended come back. What may be refused there
+at once, such as meeting a peer, shows here at the first read.
+"""
+
+import math
+import select
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import msgspec
+import numpy as np
+
+from kv_transfer.blocks.cutting import Cut
+from kv_transfer.blocks.runs import Runs
+from kv_transfer.errors import (
+    MalformedTicket,
+    PeerUnreachable,
+    TransferCancelled,
+    TransferError,
+)
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
+from kv_transfer.movers.mover import Interest, Mover, ReadEnd
+from kv_transfer.regions import Region, RemoteRegion, describe
+from kv_transfer.wire import Welcome
+
+REST_S = 5.0
+DRIVE_S = 0.001  # no agent has to make progress more often for its peers
+PAUSE_S = 0.0001  # between two looks at reads that nothing announces
+
+
+class Introduced(msgspec.Struct, frozen=True, tag=True):
+    """What peers are told of this rank, and what its mover is like."""
+
+    region: RemoteRegion
+    card: bytes
+    driven: bool
+
+
+class Meet(msgspec.Struct, frozen=True, tag=True):
+    """See Mover, here and below."""
+
+    address: Address
+    welcome: Welcome
+
+
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """Mover.part."""
+
+    address: Address
+
+
+class Read(msgspec.Struct, frozen=True, tag=True):
+    """Mover.read; runs are three columns of int64."""
+
+    read_id: int
+    address: Address
+    runs: tuple[bytes, bytes, bytes]
+    cut: Cut
+
+    @classmethod
+    def of(cls, order: ReadOrder) -> "Read":
+        """Without checksums, which are another's to look at."""
+        runs = Runs.of(order.runs)
+        columns = runs.theirs.tobytes(), runs.ours.tobytes(), runs.counts.tobytes()
+        return cls(order.read_id, order.address, columns, order.cut)
+
+    @property
+    def order(self) -> ReadOrder:
+        """The same again."""
+        theirs, ours, counts = (np.frombuffer(one, dtype=np.int64) for one in self.runs)
+        return ReadOrder(self.read_id, self.address, Runs(theirs, ours, counts), (), self.cut)
+
+
+class Drive(msgspec.Struct, frozen=True, tag=True):
+    """Mover.poll, for the sake of peers that read from that rank."""
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """Reads that ended, each with why and in what words; peers to be asked for help."""
+
+    ended: tuple[tuple[int, str | None, str], ...]
+    waits_for: tuple[Address, ...]
+
+
+ToMover = Meet | Leave | Read | Drive
+KINDS: Mapping[str, type[TransferError]] = {
+    one.kind: one for one in (PeerUnreachable, TransferCancelled, MalformedTicket)
+}
+_to_mover = msgspec.msgpack.Decoder(ToMover)
+_progress = msgspec.msgpack.Decoder(Progress)
+
+
+@dataclass(slots=True)
+class RemoteMover:
+    """See Mover; the other process has it, and `introduced` it."""
+
+    line: Connection
+    introduced: Introduced
+    clock: Callable[[], float] = time.monotonic
+    _waits: tuple[Address, ...] = ()
+    _driven_at: float = -math.inf
+
+    @classmethod
+    def over(cls, line: Connection) -> "RemoteMover":
+        """Wait until the other process is ready."""
+        return cls(line, msgspec.msgpack.decode(line.recv_bytes(), type=Introduced))
+
+    @property
+    def card(self) -> bytes:
+        """See Mover, here and below."""
+        return self.introduced.card
+
+    @property
+    def driven(self) -> bool:
+        """As the other process says."""
+        return self.introduced.driven
+
+    @property
+    def pending(self) -> bool:
+        """The other process sees to its reads by itself."""
+        return False
+
+    @property
+    def interests(self) -> Mapping[int, Interest]:
+        """What it says."""
+        return {self.line.fileno(): select.POLLIN}
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        """That it failed shows at the first read."""
+        self._tell(Meet(address, welcome))
+
+    def part(self, address: Address) -> None:
+        """Its reads end with an error."""
+        self._tell(Leave(address))
+
+    def read(self, order: ReadOrder) -> None:
+        """Begin, there."""
+        self._tell(Read.of(order))
+
+    def poll(self) -> Sequence[ReadEnd]:
+        """What was told since the last call; and have it make progress for its peers."""
+        ended, self._waits = list[ReadEnd](), ()
+        while self.line.poll():
+            news = _progress.decode(self.line.recv_bytes())
+            ended += [(one, _error(kind, words)) for one, kind, words in news.ended]
+            self._waits += news.waits_for
+        if self.driven and self.clock() - self._driven_at >= DRIVE_S:
+            self._driven_at = self.clock()
+            self._tell(Drive())
+        return ended
+
+    def waits_for(self) -> Collection[Address]:
+        """As it said last."""
+        return self._waits
+
+    def close(self) -> None:
+        """It ends with its process."""
+        self.line.close()
+
+    def _tell(self, message: ToMover) -> None:
+        self.line.send_bytes(msgspec.msgpack.encode(message))
+
+
+@dataclass(slots=True)
+class MoverServer:
+    """The other end: a mover of one region, and who tells it what to read."""
+
+    line: Connection
+    mover: Mover
+
+    region: Region
+
+    @property
+    def introduced(self) -> Introduced:
+        """The first word."""
+        return Introduced(describe(self.region), self.mover.card, self.mover.driven)
+
+    def introduce(self) -> None:
+        """Say it; before anything else."""
+        self.line.send_bytes(msgspec.msgpack.encode(self.introduced))
+
+    def run(self) -> None:
+        """Turn after turn; raises EOFError or OSError when the other end is gone."""
+        while True:
+            self._wait()
+            self.turn()
+
+    def turn(self) -> None:
+        """Do what was asked for, and tell what ended."""
+        while self.line.poll():
+            self._do(_to_mover.decode(self.line.recv_bytes()))
+        ended = tuple(_words(*one) for one in self.mover.poll())
+        waits = tuple(self.mover.waits_for())
+        if ended or waits:
+            self.line.send_bytes(msgspec.msgpack.encode(Progress(ended, waits)))
+
+    def _wait(self) -> None:
+        if self.mover.pending:
+            time.sleep(PAUSE_S)  # who computes in this process needs the interpreter, too
+            return
+        poller = select.poll()
+        poller.register(self.line.fileno(), select.POLLIN)
+        for fd, what in self.mover.interests.items():
+            poller.register(fd, what)
+        poller.poll(REST_S * 1000)
+
+    def _do(self, message: ToMover) -> None:
+        if isinstance(message, Read):
+            self.mover.read(message.order)
+        elif isinstance(message, Leave):
+            self.mover.part(message.address)
+        elif isinstance(message, Meet):
+            try:
+                self.mover.meet(message.address, message.welcome)
+            except TransferError:
+                self.mover.part(message.address)  # so its reads fail
+
+
+def _words(read_id: int, error: TransferError | None) -> tuple[int, str | None, str]:
+    return read_id, None if error is None else error.kind, str(error or "")
+
+
+def _error(kind: str | None, words: str) -> TransferError | None:
+    if kind is None:
+        return None
+    return KINDS.get(kind, PeerUnreachable)(words)
