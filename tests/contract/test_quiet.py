@@ -129,4 +129,5 @@ def test_nixl_over_a_network() -> None:
     """There a transfer that NIXL has forgotten goes on, so it must not be forgotten."""
     command = [sys.executable, "-m", "tests.contract.quiet"]
     environment = {**os.environ, "UCX_TLS": "tcp"}
-    subprocess.run(command, check=True, cwd=ROOT, env=environment, timeout=60)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, timeout=60, check=False)
+    assert ran.returncode == 0

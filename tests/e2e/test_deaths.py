@@ -61,6 +61,8 @@ async def test_an_engine_whose_door_dies_is_gone(tiny: Path) -> None:
         door, engine = cluster.door("decode-0"), cluster.engine("decode-0")
         os.kill(door, signal.SIGKILL)
         await gone(engine)
+        answer = await cluster.complete(PROMPTS[0], max_tokens=4)
+        assert len(tokens_of(answer)) == 4
 
 
 async def test_nothing_outlives_the_launcher(tiny: Path) -> None:

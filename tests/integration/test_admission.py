@@ -199,6 +199,7 @@ async def test_new_nodes_let_in_who_waits() -> None:
         await clients.waiting(1)
         nodes[0] = 2
         await clients.at_work(2)
+        assert len(clients.gate.admission.line) == 0
         clients.door.go.set()
         looking.cancel()
 

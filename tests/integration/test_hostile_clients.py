@@ -204,12 +204,13 @@ async def test_noise_behind_a_request_ends_its_answer_and_nobody_elses() -> None
 
 
 async def test_a_client_that_closes_its_half_has_left() -> None:
-    async with door() as (address, _keeper, generator):
+    async with door() as (address, keeper, generator):
         client = await connect(address)
         await client.send(ENDLESS)
         client.writer.write_eof()
         await client.rest()
         await generator.closed.wait()
+        assert not keeper.refused
         client.close()
 
 

@@ -178,8 +178,10 @@ async def test_one_whose_engine_hangs_leaves_although_its_door_answers() -> None
         await ask(proxy, "decode", proxy.cluster.decodes[0].registration.http_address)
         proxy.http[0].well = False
         await registry.until(lambda: not registry.all())
+        assert (await proxy.get("/health"))[0] == 503
         proxy.http[0].well = True
         await registry.until(registry.all)
+        assert (await proxy.get("/health"))[0] == 200
 
 
 async def test_of_two_who_add_one_node_at_once_one_is_told_that_it_exists() -> None:

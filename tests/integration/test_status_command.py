@@ -101,18 +101,21 @@ async def test_who_does_not_answer_like_a_proxy(script: list[Step], said: str) -
     async with raw_server(script) as server:
         url = f"http://{server.address}"
         ran = await pdserve_status("--url", url)
-    _is_one_line(ran, url, said)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert said in the_line(ran, url)
 
 
 @pytest.mark.parametrize(
     ("url", "said"), [("http://127.0.0.1:1", "refused"), ("nowhere", "unknown url type")]
 )
 async def test_who_cannot_be_reached(url: str, said: str) -> None:
-    _is_one_line(await pdserve_status("--url", url), url, said)
-
-
-def _is_one_line(ran: subprocess.CompletedProcess[str], url: str, said: str) -> None:
+    ran = await pdserve_status("--url", url)
     assert (ran.returncode, ran.stdout) == (1, "")
+    assert said in the_line(ran, url)
+
+
+def the_line(ran: subprocess.CompletedProcess[str], url: str) -> str:
+    """The only one that it said, and what it is about."""
     (line,) = ran.stderr.splitlines()
     assert line.startswith(f"pdserve status: {url}: ")
-    assert said in line
+    return line

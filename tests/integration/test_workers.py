@@ -152,5 +152,6 @@ def test_a_word_to_a_worker_that_has_died_harms_nobody_else() -> None:
                 desk.post(board)
                 desk.seen = desk.sent
                 await asyncio.sleep(0)
+            assert desk.seen == board.version == TURNS
 
     uvloop.run(talk())
