@@ -11,16 +11,35 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from bench.checkpoint import Shape
 from engine.loading import load_engine
 from engine.request import Request, RequestId, Sampling
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
 
-BLOCK = 16
 PROFILED = 14
+
+
+class Shape(Protocol):
+    """What of a model's dimensions sizes its KV, and the tokens that there are."""
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """As in config.json; so are the others."""
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """Of each layer."""
+
+    @property
+    def head_dim(self) -> int:
+        """Numbers of a head."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens are below it."""
 
 
 @dataclass(slots=True)
@@ -33,19 +52,15 @@ class Ours:
     @classmethod
     def load(cls, settings: EngineConfig, shape: Shape, sequences: int, tokens: int) -> "Ours":
         """`settings`, with room for so many sequences of so many tokens each."""
-        kv = 4 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * BLOCK
-        blocks = sequences * (-(-tokens // BLOCK) + 1)
+        each = 4 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim
+        blocks = sequences * (-(-tokens // settings.block_size) + 1)
         engine = load_engine(
-            EngineConfig(
-                model=settings.model,
-                threads=settings.threads,
-                cpu_kernels=settings.cpu_kernels,
-                quantization=settings.quantization,
+            replace(
+                settings,
                 max_num_seqs=sequences,
                 max_model_len=tokens,
-                block_size=BLOCK,
                 enable_prefix_caching=False,
-                kv_cache_memory_bytes=blocks * kv,
+                kv_cache_memory_bytes=blocks * each * settings.block_size,
             )
         )
         engine.memory.block_rows.normal_()
@@ -55,23 +70,26 @@ class Ours:
         """Median seconds from submission to the first token."""
         times = list[float]()
         for _ in range(runs):
-            request = self._request(length, 1)
             since = time.perf_counter()
-            self.engine.generate(request)
-            while self._works():
-                self.engine.schedule()
-                self.engine.step()
+            self.prompt(length)
             times.append(time.perf_counter() - since)
         return statistics.median(times)
 
+    def prompt(self, length: int) -> None:
+        """A new one, from submission to its first token."""
+        self.engine.generate(self._request(length, 1))
+        while self._works():
+            self.engine.schedule()
+            self.engine.step()
+
     def step_s(self, batch: int, context: int, steps: int) -> float:
         """Median seconds of a decode step, schedule included."""
-        self._arrive(batch, context, steps)
+        self.arrive(batch, context, steps)
         return statistics.median(self._steps(batch))
 
     def profile(self, batch: int, context: int, steps: int) -> str:
         """Where the time of some steps goes, by function; a kernel's counts as its caller's."""
-        self._arrive(batch, context, steps)
+        self.arrive(batch, context, steps)
         watch, said = cProfile.Profile(), io.StringIO()
         watch.runcall(self._steps, batch)
         pstats.Stats(watch, stream=said).strip_dirs().sort_stats("tottime").print_stats(
@@ -79,11 +97,24 @@ class Ours:
         )
         return said.getvalue()
 
-    def _arrive(self, batch: int, context: int, steps: int) -> None:
-        for _ in range(batch):
-            request = self._request(context, steps)
+    def arrive(self, batch: int, context: int, steps: int) -> list[RequestId]:
+        """So many sequences whose KV came from elsewhere, each good for `steps` steps."""
+        requests = [self._request(context, steps) for _ in range(batch)]
+        for request in requests:
             assert self.engine.reserve(request) is not None, "room for all was asked for"
             self.engine.resume(request.request_id, [1])
+        return [request.request_id for request in requests]
+
+    def step(self, batch: int) -> None:
+        """One decode step of all that have arrived."""
+        self.engine.schedule()
+        made = self.engine.step().num_tokens
+        assert made == batch, f"a step of {made} tokens: the sequences are at their ends"
+
+    def end(self, names: Sequence[RequestId]) -> None:
+        """Take them away again."""
+        for name in names:
+            self.engine.release(name)
 
     def _steps(self, batch: int) -> Sequence[float]:
         times = list[float]()

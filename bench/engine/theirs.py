@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    ContinuousBatchingConfig,
+    GenerationConfig,
+)
 from transformers.utils.logging import disable_progress_bar
 
 PAGE = 256
@@ -26,38 +31,52 @@ class Theirs:
     """One of its managers, with pages for the largest batch and context."""
 
     manager: Any
+    vocabulary: int
 
     @classmethod
     @contextmanager
     def load(cls, folder: str, sequences: int, tokens: int) -> Iterator["Theirs"]:
         """Loaded as its own documentation does it, in bfloat16, with torch's attention."""
-        logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
         disable_progress_bar()  # type: ignore[no-untyped-call]
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.bfloat16, attn_implementation="sdpa"
         )
+        with cls.over(model, sequences, tokens) as theirs:
+            yield theirs
+
+    @classmethod
+    @contextmanager
+    def over(
+        cls,
+        model: Any,  # noqa: ANN401  a model of theirs
+        sequences: int,
+        tokens: int,
+        most: int = BATCH_TOKENS,
+    ) -> Iterator["Theirs"]:
+        """With pages for so many sequences of so many tokens; `most` tokens in one batch."""
+        logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
         greedy = GenerationConfig(  # type: ignore[no-untyped-call]
             do_sample=False, eos_token_id=-1, max_new_tokens=1
         )
         pages = sequences * (tokens // PAGE + 2)
-        batching = ContinuousBatchingConfig(num_blocks=pages, max_batch_tokens=BATCH_TOKENS)
+        batching = ContinuousBatchingConfig(num_blocks=pages, max_batch_tokens=most)
         with model.continuous_batching_context_manager(
             generation_config=greedy, continuous_batching_config=batching, timeout=5
         ) as manager:
-            yield cls(manager)
+            yield cls(manager, model.config.vocab_size)
 
     def prompt_s(self, length: int, runs: int) -> float:
         """Median seconds from submission to the first token, of prompts it has not seen."""
         times = list[float]()
         for _ in range(runs):
-            prompt = torch.randint(1, 8000, (length,)).tolist()
+            prompt = torch.randint(1, self.vocabulary, (length,)).tolist()
             (result,) = self._run([prompt], 1)
             times.append(result.timestamps[0] - result.created_time)
         return statistics.median(times)
 
     def step_s(self, batch: int, context: int, steps: int) -> float:
         """Mean seconds of a step, while all sequences are past their prompts."""
-        prompt = torch.randint(1, 8000, (context,)).tolist()
+        prompt = torch.randint(1, self.vocabulary, (context,)).tolist()
         self._run([prompt], 1)
         results = self._run([prompt] * batch, steps + batch)
         begin = max(one.timestamps[0] for one in results)
@@ -75,3 +94,11 @@ class Theirs:
         failed = [one for one in results if one is None or one.error]
         assert not failed, f"transformers did not answer: {failed[0]}"
         return results
+
+
+def random_model(config: dict[str, Any], dtype: torch.dtype, device: torch.device) -> Any:  # noqa: ANN401  theirs
+    """What `config.json` says, with numbers of theirs."""
+    known = AutoConfig.for_model(**config)
+    auto: Any = AutoModelForCausalLM
+    with device:
+        return auto.from_config(known, dtype=dtype, attn_implementation="sdpa").eval()

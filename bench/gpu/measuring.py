@@ -1,5 +1,6 @@
 """One row after the other, each on its own: what fails is told by name, the rest goes on."""
 
+import gc
 import importlib
 import pkgutil
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,9 @@ from bench.gpu.timing import Timer
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Seconds are of the device, `host_s` what one call takes the host.
+
+    Of a row that waits for its result they are the clock's, and `host_s` is what of that the
+    device did not work.
 
     `error` is how far the result is from the twin's, |ours - twin| / |twin|.
     """
@@ -53,26 +57,49 @@ class Meter:
     def measure(self, shape: Shape, row: Row) -> Measured:
         """Whatever happens to it."""
         named = shape.name, row.name, row.setting
+        self._tidy()
         try:
-            return self._measure(named, row.make(self.device))
+            prepared = row.make(self.device)
+            try:
+                return self._measure(named, prepared)
+            finally:
+                prepared.close()
         except Exception as error:  # noqa: BLE001  one row's failure is a result
             return Measured(*named, failed=told(error))
 
     def _measure(self, named: tuple[str, str, str], prepared: Prepared) -> Measured:
-        floor = prepared.floor
-        error = None
+        floor, error = prepared.floor, None
         if prepared.twin is not None:
             error = difference(prepared.run(), prepared.twin())
+        seconds, host_s = self._times(prepared)
         return Measured(
             *named,
-            seconds=self.timer.seconds(prepared.run),
-            host_s=self.timer.host_seconds(prepared.run),
+            seconds=seconds,
+            host_s=host_s,
             floor_s=self.ceilings.seconds(floor),
             floor_bytes=floor.bytes,
             floor_operations=floor.operations,
             error=error,
             rivals=dict(self._rivals(prepared)),
         )
+
+    def _times(self, prepared: Prepared) -> tuple[float, float | None]:
+        if prepared.measures:
+            took = prepared.run()
+            assert isinstance(took, float)
+            return took, None
+        if not prepared.waits:
+            run = prepared.run
+            return self.timer.seconds(run), self.timer.host_seconds(run)
+        seconds = self.timer.clock_seconds(prepared.run)
+        busy = self.timer.busy_seconds(prepared.run)
+        return seconds, None if busy is None else max(0.0, seconds - busy)
+
+    def _tidy(self) -> None:
+        """What rows before have left to the collector is in the way of this one."""
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _rivals(self, prepared: Prepared) -> Iterator[tuple[str, float | str]]:
         for name, make in prepared.rivals.items():

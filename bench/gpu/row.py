@@ -19,6 +19,10 @@ from engine.kernels.floor import Floor
 Run = Callable[[], object]
 
 
+def _nothing() -> None:
+    """What most rows have to close."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A row with its inputs on the device.
@@ -27,12 +31,20 @@ class Prepared:
     number of times. `twin` gives what `run` gives, in plain torch: a Tensor, or a sequence of
     which the first is compared. `rivals` by name: each makes what only it needs, and answers
     with what is timed.
+
+    `waits`: a call ends when its result is on the host, so it is measured by the clock, one
+    call behind the other and without flushes; then `twin` is asked for behind `run`.
+    `measures`: a call answers with the seconds that it counts. `close` gives back what is not
+    let go of by itself.
     """
 
     run: Run
     floor: Floor
     twin: Run | None = None
     rivals: Mapping[str, Callable[[], Run]] = field(default_factory=dict)
+    waits: bool = False
+    measures: bool = False
+    close: Callable[[], None] = _nothing
 
 
 @dataclass(frozen=True, slots=True)

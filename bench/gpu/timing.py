@@ -17,8 +17,8 @@ from bench.gpu.row import Run
 FLUSH_BYTES = 256 << 20
 PAUSE_CYCLES = 1_000_000  # half a millisecond
 LEAST_RUNS, MOST_RUNS, ABOUT_S = 5, 200, 0.3
-WARM_RUNS = 3
-MS = 1e3
+WARM_RUNS, PROFILED_RUNS = 3, 5
+MS, US = 1e3, 1e6
 
 
 class Timer(Protocol):
@@ -29,6 +29,12 @@ class Timer(Protocol):
 
     def host_seconds(self, run: Run) -> float:
         """What the host spends on a call of it, the device's time left out."""
+
+    def clock_seconds(self, run: Run) -> float:
+        """The median of calls that wait for their result, one behind the other."""
+
+    def busy_seconds(self, run: Run) -> float | None:
+        """What the device works in a call of it; None: it cannot be told from the host's."""
 
 
 @dataclass(slots=True)
@@ -61,6 +67,23 @@ class EventTimer:
         torch.cuda.synchronize(self.device)
         return statistics.median(times)
 
+    def clock_seconds(self, run: Run) -> float:
+        """See Timer."""
+        for _ in range(WARM_RUNS):
+            run()
+        first = _clocked(run)
+        runs = LEAST_RUNS if first > ABOUT_S else runs_for(first)
+        return statistics.median(_clocked(run) for _ in range(runs))
+
+    def busy_seconds(self, run: Run) -> float | None:
+        """By the profiler: all kernels and copies of some calls, which follow one another."""
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            for _ in range(PROFILED_RUNS):
+                run()
+            torch.cuda.synchronize(self.device)
+        total = sum(one.self_device_time_total for one in seen.key_averages())
+        return float(total) / US / PROFILED_RUNS if total else None
+
     def _medians(self, run: Run, runs: int) -> float:
         marks = [_pair() for _ in range(runs)]
         for begin, end in marks:
@@ -82,16 +105,20 @@ class ClockTimer:
 
     def seconds(self, run: Run) -> float:
         """See Timer."""
-        times = list[float]()
-        for _ in range(self.runs):
-            since = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - since)
-        return statistics.median(times)
+        return statistics.median(_clocked(run) for _ in range(self.runs))
 
     def host_seconds(self, run: Run) -> float:
         """All of it is the host's."""
         return self.seconds(run)
+
+    def clock_seconds(self, run: Run) -> float:
+        """The same."""
+        return self.seconds(run)
+
+    def busy_seconds(self, run: Run) -> float | None:
+        """There is no device."""
+        run()
+        return None
 
 
 def timer_of(device: torch.device) -> Timer:
@@ -102,6 +129,12 @@ def timer_of(device: torch.device) -> Timer:
 def runs_for(one_s: float) -> int:
     """As many as take ABOUT_S, within bounds."""
     return max(LEAST_RUNS, min(MOST_RUNS, round(ABOUT_S / max(one_s, 1e-9))))
+
+
+def _clocked(run: Run) -> float:
+    since = time.perf_counter()
+    run()
+    return time.perf_counter() - since
 
 
 def _pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:

@@ -15,6 +15,7 @@ from bench.gpu.ceilings import Ceilings
 from bench.gpu.measuring import Measured, Meter, difference, find_rows
 from bench.gpu.row import Prepared, Row
 from bench.gpu.shapes import LLAMA, SHAPES, TINY
+from bench.gpu.work import layer_weights, prompt_floor, step_floor
 from engine.kernels.floor import Floor
 
 CEILINGS = Ceilings(bandwidth=1e9, bfloat16=1e12, float8=2e12)
@@ -30,6 +31,13 @@ class Stepping:
 
     def host_seconds(self, run: Callable[[], object]) -> float:
         return 0.5
+
+    def clock_seconds(self, run: Callable[[], object]) -> float:
+        run()
+        return 3.0
+
+    def busy_seconds(self, run: Callable[[], object]) -> float | None:
+        return 2.75
 
 
 def _meter() -> Meter:
@@ -67,6 +75,58 @@ def test_a_row_that_fails_is_told_by_name_and_so_is_a_rival() -> None:
     assert one.failed is None
     assert one.rivals == {"torch": "RuntimeError: no such instruction"}
     assert "kernel: batch 1" in report.line(failed)
+
+
+def test_of_a_row_that_waits_the_clock_counts_and_the_host_has_what_the_device_has_not() -> (
+    None
+):
+    one = _meter().measure(TINY, _row(Prepared(lambda: None, Floor(1), waits=True)))
+    assert (one.seconds, one.host_s) == (3.0, 0.25)
+
+
+def test_a_row_may_measure_itself() -> None:
+    one = _meter().measure(TINY, _row(Prepared(lambda: 7.0, Floor(1), measures=True)))
+    assert (one.seconds, one.host_s) == (7.0, None)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_row_has_taken_it_gives_back(fails: bool) -> None:
+    closed = list[str]()
+
+    def run() -> None:
+        if fails:
+            raise RuntimeError
+
+    prepared = Prepared(run, Floor(1), close=lambda: closed.append("closed"))
+    assert bool(_meter().measure(TINY, _row(prepared)).failed) is fails
+    assert closed == ["closed"]
+
+
+def test_a_decode_step_reads_every_weight_and_all_kv() -> None:
+    weights = 2 * (8.03e9 - LLAMA.vocab_size * LLAMA.hidden_size)  # but the embedding
+    assert step_floor(LLAMA, 1).bytes == pytest.approx(weights + 2048 * (128 << 10), rel=1e-3)
+    more = step_floor(LLAMA, 64).bytes - step_floor(LLAMA, 1).bytes
+    assert more == 63 * 2048 * (128 << 10)
+    eight = step_floor(SHAPES["8b-fp8"], 1)
+    assert eight.unit == "float8"
+    assert eight.bytes == pytest.approx(weights / 2 + 2048 * (128 << 10), rel=1e-3)
+
+
+def test_of_experts_only_those_are_read_that_a_token_may_be_sent_to() -> None:
+    shape = SHAPES["30b-a3b"]
+    active, most = layer_weights(shape, 1), layer_weights(shape, 8192)
+    assert active / 1e9 == pytest.approx(2.72, abs=0.05)  # of 3.3 with both ends
+    assert most / 1e9 == pytest.approx(29.9, abs=0.2)
+    assert active < layer_weights(shape, 8) < most
+    assert prompt_floor(shape, 8192).operations < 2 * 8192 * most
+
+
+def test_a_prompts_floor_is_its_operations() -> None:
+    """Each token attends to half of them on average."""
+    layers = 2 * layer_weights(LLAMA, 1) * 8192
+    attention = 32 * 32 * 128 * 2 * 8192 * 8192
+    head = 2 * LLAMA.hidden_size * LLAMA.vocab_size
+    assert prompt_floor(LLAMA, 8192).operations == layers + attention + head
 
 
 def test_a_wrong_result_is_seen_beside_its_twin() -> None:

@@ -1,0 +1,56 @@
+"""Our engine over made-up weights of a shape, ready to be asked for steps and prompts.
+
+Whatever it imports is more than torch and triton, so rows import this only when they are made.
+"""
+
+import json
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from bench.engine.ours import Ours
+from bench.gpu.shapes import Shape
+from engine.settings import EngineConfig
+
+ROOM = 256  # tokens that a decode row may add to each sequence
+
+
+@dataclass(slots=True)
+class Loaded:
+    """One engine for all rows of a shape, loaded by the first."""
+
+    shape: Shape
+    _ours: Ours | None = field(default=None)
+
+    def on(self, device: torch.device) -> Ours:
+        """The engine."""
+        if self._ours is None:
+            with tempfile.TemporaryDirectory() as folder:
+                write_config(Path(folder), self.shape)
+                self._ours = self._load(folder, device)
+        return self._ours
+
+    def _load(self, folder: str, device: torch.device) -> Ours:
+        shape = self.shape
+        settings = EngineConfig(
+            model=folder,
+            load_format="dummy",
+            device=str(device),
+            quantization=shape.quantization,
+            block_size=shape.block_size,
+            max_num_batched_tokens=shape.prefill,
+        )
+        longest = max(shape.context + room_of(shape), shape.prefill + 1)
+        return Ours.load(settings, shape, max(shape.batches), longest)
+
+
+def room_of(shape: Shape) -> int:
+    """Tokens behind the context."""
+    return min(ROOM, shape.max_position_embeddings - shape.context)
+
+
+def write_config(folder: Path, shape: Shape) -> None:
+    """All that a dummy needs."""
+    (folder / "config.json").write_text(json.dumps(shape.config))

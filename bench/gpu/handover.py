@@ -1,0 +1,106 @@
+"""Two processes with KV memory on one device, and hand-overs of all of it by NIXL."""
+
+import multiprocessing
+import select
+from dataclasses import dataclass
+from itertools import count
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+import torch
+from torch import Tensor
+
+from bench.transfer.memory import FINGERPRINT
+from bench.transfer.source import HERE
+from engine.api import KvRegion
+from kv_transfer.api import Sealed
+from kv_transfer.factory import KvMemory, build_connector
+from kv_transfer.layout import KvLayout
+from kv_transfer.thread.threaded import Connector
+
+STARTING_S = 120.0
+KEY = 0x5EED  # of what the source's memory has in it
+
+
+@dataclass(slots=True)
+class Pair:
+    """The sink's half, and a pipe to the source's process."""
+
+    memory: Tensor
+    connector: Connector
+    process: BaseProcess
+    pipe: Connection
+    numbers: "count[int]"
+
+    @classmethod
+    def open(cls, device: torch.device, blocks: int, block_bytes: int) -> "Pair":
+        """Both with `blocks` of memory; raises RuntimeError where the source does not start."""
+        spawned, (ours, theirs) = multiprocessing.get_context("spawn"), multiprocessing.Pipe()
+        settings = theirs, str(device), blocks, block_bytes
+        process = spawned.Process(target=serve, args=settings, daemon=True)
+        process.start()
+        theirs.close()
+        memory = torch.zeros(blocks, block_bytes, dtype=torch.uint8, device=device)
+        connector = connect("sink", memory)
+        if not ours.poll(STARTING_S) or ours.recv() != "ready":
+            raise RuntimeError("the source's process did not start")
+        return cls(memory, connector, process, ours, count())
+
+    def hand_over(self) -> Tensor:
+        """All blocks, offered there and arrived here."""
+        self.pipe.send(str(next(self.numbers)))
+        service, sink = self.connector.service, self.connector.sink
+        sink.pull(self.pipe.recv(), range(len(self.memory)))
+        while True:
+            select.select([service.news_fd], [], [])
+            service.clear_news()
+            for arrived in sink.poll():
+                if arrived.error is not None:
+                    raise arrived.error
+                return self.memory
+
+    def twin(self) -> Tensor:
+        """What has to be there then."""
+        return content(self.memory)
+
+    def close(self) -> None:
+        """Both processes let go of their memory."""
+        self.pipe.send(None)
+        self.connector.stop()
+        self.process.join()
+
+
+def connect(name: str, memory: Tensor) -> Connector:
+    """A connector over this memory, started."""
+    blocks, block_bytes = memory.shape
+    region = KvRegion(memory.data_ptr(), block_bytes, blocks, str(memory.device))
+    kv = KvMemory(FINGERPRINT, KvLayout("bytes", 1, 1, (block_bytes,)), [region])
+    connector = build_connector("nixl", name, kv, bind=(HERE, 0), advertise_host=HERE)
+    connector.start()
+    return connector
+
+
+def content(like: Tensor) -> Tensor:
+    """Random bytes, the same in both processes."""
+    generator = torch.Generator(like.device).manual_seed(KEY)
+    return torch.randint(
+        0, 256, like.shape, dtype=torch.uint8, device=like.device, generator=generator
+    )
+
+
+def serve(pipe: Connection, device: str, blocks: int, block_bytes: int) -> None:
+    """The source: offers everything under each name that comes, until None does."""
+    memory = torch.empty(blocks, block_bytes, dtype=torch.uint8, device=device)
+    memory.copy_(content(memory))
+    if memory.is_cuda:
+        torch.cuda.synchronize(memory.device)
+    connector = connect("source", memory)
+    pipe.send("ready")
+    while (name := pipe.recv()) is not None:
+        source = connector.source
+        ticket = source.offer(name)
+        source.extend(ticket.ticket_id, range(blocks))
+        source.seal(ticket.ticket_id, Sealed(blocks, 0))
+        pipe.send(ticket)
+        source.poll()
+    connector.stop()

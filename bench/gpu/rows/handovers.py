@@ -1,0 +1,30 @@
+"""One prefill and one decode node's memory on the same device, and a hand-over between them.
+
+Two processes, as two nodes are; it begins with the offer and ends when the sink has all KV.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from bench.gpu.row import Prepared, Row
+from bench.gpu.shapes import Shape
+from bench.gpu.work import handover_floor
+
+
+def rows(shape: Shape) -> Iterator[Row]:
+    """Of KV in the model's own type only."""
+    if shape.quantization is not None:
+        return
+    setting = f"{shape.handed_over} tokens, NIXL"
+    yield Row("hand-over 1P1D", setting, partial(_make, shape))
+
+
+def _make(shape: Shape, device: torch.device) -> Prepared:
+    from bench.gpu.handover import Pair  # more than torch and triton
+
+    blocks = -(-shape.handed_over // shape.block_size)
+    pair = Pair.open(device, blocks, shape.block_size * shape.kv_bytes)
+    floor = handover_floor(shape, shape.handed_over)
+    return Prepared(pair.hand_over, floor, pair.twin, waits=True, close=pair.close)

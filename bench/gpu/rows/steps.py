@@ -1,0 +1,47 @@
+"""Whole steps of our engine: decode by batch, and a long prompt, by the host's clock.
+
+A step ends when its tokens are on the host, so it is the clock that counts; `busy` is the
+device's part of it, and what is left is the host's, graphs or not.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from bench.gpu.row import Prepared, Row
+from bench.gpu.shapes import Shape
+from bench.gpu.work import prompt_floor, step_floor
+
+if TYPE_CHECKING:
+    from bench.gpu.engines import Loaded
+
+
+def rows(shape: Shape) -> Iterator[Row]:
+    """One engine for all of them, which goes with the last."""
+    from bench.gpu.engines import Loaded  # more than torch and triton
+
+    loaded = Loaded(shape)
+    for batch in shape.batches:
+        make = partial(_decode, loaded, batch)
+        yield Row("decode step", f"batch {batch}, context {shape.context}", make)
+    yield Row("prefill", f"{shape.prefill} tokens", partial(_prefill, loaded))
+
+
+def _decode(loaded: "Loaded", batch: int, device: torch.device) -> Prepared:
+    from bench.gpu.engines import room_of
+
+    ours, shape = loaded.on(device), loaded.shape
+    names = ours.arrive(batch, shape.context, room_of(shape))
+    floor = step_floor(shape, batch)
+    return Prepared(
+        partial(ours.step, batch), floor, waits=True, close=partial(ours.end, names)
+    )
+
+
+def _prefill(loaded: "Loaded", device: torch.device) -> Prepared:
+    ours, tokens = loaded.on(device), loaded.shape.prefill
+    return Prepared(
+        partial(ours.prompt, tokens), prompt_floor(loaded.shape, tokens), waits=True
+    )

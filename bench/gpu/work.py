@@ -1,0 +1,65 @@
+"""What a whole step has to read and compute, counted from a model's shape."""
+
+from bench.gpu.shapes import Shape
+from engine.kernels.floor import Floor, Unit
+
+NARROW_BYTES = {"fp8": 1.0}
+
+
+def layer_weights(shape: Shape, tokens: int) -> int:
+    """Of all layers, numbers that some of so many tokens are multiplied with.
+
+    Of experts those that a token is sent to, if each is sent anywhere with like odds.
+    """
+    rows = 2 * shape.num_attention_heads + 2 * shape.num_key_value_heads
+    attention = rows * shape.head_dim * shape.hidden_size
+    return round(shape.num_hidden_layers * (attention + _mlp_weights(shape, tokens)))
+
+
+def step_floor(shape: Shape, sequences: int) -> Floor:
+    """A decode step: every weight and all KV once, and each sequence's operations."""
+    head = shape.hidden_size * shape.vocab_size
+    read = (layer_weights(shape, sequences) + head) * _bytes(shape)
+    cached = sequences * shape.context * shape.kv_bytes
+    attended = 4 * shape.num_hidden_layers * shape.num_attention_heads * shape.head_dim
+    operations = 2 * (_multiplied(shape) + head) + attended * shape.context
+    return Floor(round(read) + cached, sequences * operations, _unit(shape))
+
+
+def prompt_floor(shape: Shape, tokens: int) -> Floor:
+    """A prompt in one piece: each token attends to half of them on average."""
+    head = shape.hidden_size * shape.vocab_size
+    read = (layer_weights(shape, tokens) + head) * _bytes(shape)
+    attended = 2 * shape.num_hidden_layers * shape.num_attention_heads * shape.head_dim
+    operations = 2 * _multiplied(shape) * tokens + attended * tokens * tokens + 2 * head
+    return Floor(round(read) + tokens * shape.kv_bytes, operations, _unit(shape))
+
+
+def handover_floor(shape: Shape, tokens: int) -> Floor:
+    """On one device: all KV read, and written."""
+    blocks = -(-tokens // shape.block_size)
+    return Floor(2 * blocks * shape.block_size * shape.kv_bytes)
+
+
+def _mlp_weights(shape: Shape, tokens: int) -> float:
+    """Of one layer."""
+    if not shape.num_experts:
+        return 3 * shape.hidden_size * shape.intermediate_size
+    router = shape.hidden_size * shape.num_experts
+    missed = (1 - shape.num_experts_per_tok / shape.num_experts) ** tokens
+    touched = shape.num_experts * (1 - missed)
+    return router + touched * 3 * shape.hidden_size * shape.moe_intermediate_size
+
+
+def _multiplied(shape: Shape) -> int:
+    """Numbers of the layers that each token is multiplied with."""
+    return layer_weights(shape, 1)
+
+
+def _bytes(shape: Shape) -> float:
+    """Of a stored number."""
+    return NARROW_BYTES.get(shape.quantization or "", shape.dtype.itemsize)
+
+
+def _unit(shape: Shape) -> Unit:
+    return "float8" if shape.quantization == "fp8" else "bfloat16"
