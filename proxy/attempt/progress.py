@@ -1,5 +1,6 @@
 """What one request has come to, over all its tries."""
 
+from array import array
 from dataclasses import dataclass, field
 
 import msgspec
@@ -27,7 +28,7 @@ class Progress:
 
     request: Request
     story: Story
-    tokens: list[int] = field(default_factory=list)
+    tokens: "array[int]" = field(default_factory=lambda: array("i"))  # a ninth of a list's room
     prompted: bool = False
     scored: bool = False  # the prompt's log-probabilities were said
     tries: int = 0  # since the last token
@@ -47,7 +48,7 @@ class Progress:
     def note(self, event: Event) -> bool:
         """Book an event; False if the client has seen its like in an earlier try."""
         if isinstance(event, TokenEvent):
-            self.tokens += event.tokens
+            self.tokens.extend(event.tokens)
             self.tries = 0
             if self.met:
                 self.met.clear()

@@ -10,13 +10,15 @@ Unreadable     what came is not HTTP
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
 import httptools
 
-MOST_UNREAD = 128 << 10
+MOST_UNREAD = 64 << 10  # beyond it the socket is not read
+MOST_AT_ONCE = 64 << 10
 LONGEST_HEAD = 64 << 10
 
 
@@ -63,8 +65,9 @@ class Line(asyncio.Protocol):
         self._patience: Patience
         self._give_back = give_back
         self._loop = asyncio.get_running_loop()
-        self._parts: list[bytes] = []
+        self._parts: deque[bytes] = deque()
         self._unread = 0
+        self._paused = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -85,26 +88,26 @@ class Line(asyncio.Protocol):
             await self._wait()
 
     async def more(self) -> bytes:
-        """What has come of the body since, at least one byte; nothing: it is whole."""
+        """What has come of the body since, at least one byte and `MOST_AT_ONCE` at most: who
+        reads on only when that has gone has no more in hand. Nothing: it is whole.
+        """
         while not self._parts:
             if self.whole:
                 return b""
             self._check()
             await self._wait()
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts.clear()
-        if self._unread > MOST_UNREAD and not self.lost:
-            self._heard = self._loop.time()
+        data = self._taken()
+        if self._paused and self._unread <= MOST_UNREAD and not self.lost:
+            self._paused, self._heard = False, self._loop.time()
             self._transport.resume_reading()
-        self._unread = 0
         return data
 
     async def read(self, most: int | None = None) -> bytes:
         """The whole body, or what there is once it has `most` bytes."""
-        data = b""
+        data = bytearray()
         while (most is None or len(data) < most) and (part := await self.more()):
             data += part
-        return data
+        return bytes(data)
 
     def close(self) -> None:
         """Free for the next call if this reply was whole, else hung up: that is an abort.
@@ -113,7 +116,7 @@ class Line(asyncio.Protocol):
         """
         if self._timer is not None:
             self._timer.cancel()
-        if self.whole and self._lasting and not self.lost and self._unread <= MOST_UNREAD:
+        if self.whole and self._lasting and not self.lost and not self._paused:
             self._give_back(self)
         else:
             self.hang_up()
@@ -143,7 +146,8 @@ class Line(asyncio.Protocol):
         self._received += len(data)
         if not self.status and self._received > LONGEST_HEAD:
             self._fail(Unreadable("a head without an end"))
-        elif self._unread > MOST_UNREAD:
+        elif self._unread > MOST_UNREAD and not self._paused:
+            self._paused = True
             self._transport.pause_reading()
         self._wake()
 
@@ -186,12 +190,31 @@ class Line(asyncio.Protocol):
 
     def _begin(self, patience: Patience) -> None:
         self.status, self.content_type, self.whole = 0, "", False
-        self._parts, self._unread, self._error = [], 0, None
+        self._parts, self._unread, self._paused, self._error = deque(), 0, False, None
         self._type, self._framed, self._lasting, self._received = "", False, False, 0
         self._patience, self._borne_s = patience, patience.first_s
         self._heard = self._loop.time()
         self._parser = httptools.HttpResponseParser(self)
         self._timer = self._loop.call_later(self._borne_s, self._look)
+
+    def _taken(self) -> bytes:
+        """Nearly always all there is, and one part."""
+        parts = self._parts
+        if self._unread <= MOST_AT_ONCE:
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+            self._unread = 0
+            return data
+        taken, left = list[bytes](), MOST_AT_ONCE
+        while left:
+            part = parts.popleft()
+            if len(part) > left:
+                parts.appendleft(part[left:])
+                part = part[:left]
+            taken.append(part)
+            left -= len(part)
+        self._unread -= MOST_AT_ONCE
+        return b"".join(taken)
 
     def _check(self) -> None:
         if self._error is not None:
@@ -215,7 +238,7 @@ class Line(asyncio.Protocol):
 
     def _look(self) -> None:
         """One timer for the whole call: it looks whether it was silent all the time."""
-        if self._unread > MOST_UNREAD:
+        if self._paused:
             self._heard = self._loop.time()  # it may not speak
         left = self._heard + self._borne_s - self._loop.time()
         if left > 0:

@@ -1,6 +1,7 @@
 """All connections to nodes: those that are idle are kept for a while."""
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -11,6 +12,9 @@ from proxy.nodes.line import HungUp, Line, NoConnection, Patience
 
 KEEPALIVE_S = 4.0  # less than a server's 5 s, so that it is rarely the server who hangs up
 CONNECT_S = 3.0
+UNREAD_BYTES = (
+    64 << 10
+)  # the kernel keeps up to 6 MiB for who does not read, and hands on as much
 NOTHING: Mapping[str, str] = {}
 
 
@@ -87,13 +91,15 @@ class Lines:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.connect_s):
-                _, line = await loop.create_connection(
+                transport, line = await loop.create_connection(
                     lambda: Line(address, self.give_back), host, port
                 )
         except TimeoutError as error:
             raise NoConnection(None) from error
         except OSError as error:
             raise NoConnection(error) from error
+        wire: socket.socket = transport.get_extra_info("socket")
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, UNREAD_BYTES)
         return line
 
     def _sweep(self) -> None:

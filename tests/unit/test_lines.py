@@ -9,6 +9,7 @@ import uvloop
 
 from proxy.nodes.line import (
     LONGEST_HEAD,
+    MOST_AT_ONCE,
     MOST_UNREAD,
     HungUp,
     Line,
@@ -192,11 +193,25 @@ async def test_a_slow_reader_is_not_buried_and_loses_nothing() -> None:
 async def test_a_connection_that_nobody_read_to_its_end_is_not_used_again() -> None:
     """Its reading is paused: whoever called next would wait for nothing."""
     large = chunk(b"x" * (2 * MOST_UNREAD))
-    async with asking([SSE, chunk(b"one"), large, END], WELL) as (lines, server):
+    async with asking([SSE, chunk(b"one"), HANG], WELL) as (lines, server):
         line = await call(lines, server)
-        async with asyncio.timeout(PATIENCE_S):
-            while not line.whole:  # noqa: ASYNC110  nobody waits, that is the point
-                await asyncio.sleep(0)
+        line.data_received(large + END)
+        assert line.whole
         line.close()
         assert await read(lines, server) == b"onetwo"
         assert server.connections == 2
+
+
+async def test_what_is_handed_on_at_once_has_a_limit_and_is_all_there_in_the_end() -> None:
+    said = bytes(range(256)) * 4096
+    async with asking([SSE, HANG]) as (lines, server):
+        with closing(await call(lines, server)) as line:
+            line.data_received(chunk(said) + chunk(said[:9]) + END)
+            parts = [part async for part in _parts(line)]
+    assert max(map(len, parts)) == MOST_AT_ONCE
+    assert b"".join(parts) == said + said[:9]
+
+
+async def _parts(line: Line) -> AsyncGenerator[bytes]:
+    while part := await line.more():
+        yield part
