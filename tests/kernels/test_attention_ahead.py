@@ -17,15 +17,26 @@ decode_attention(
     1, torch.empty(S, 256, dtype=i32), torch.empty(S, dtype=i32), style, value_width,
 )
 """
+PREFILL = """
+from engine.kernels.style import AttentionStyle
+heads, kv_heads, width, parts, value_width = {shape}
+bf16, i32 = torch.bfloat16, torch.int32
+style = AttentionStyle(0.1, {style})
+prefill_attention(
+    torch.empty(9, heads, width, dtype=bf16),
+    torch.empty(3, 2, parts, kv_heads, 16, width, dtype=bf16), 1,
+    torch.empty(2, 256, dtype=i32), torch.empty(3, dtype=i32), torch.empty(2, dtype=i32),
+    {longest}, style, value_width,
+)
+"""
 ALL = "window=500, softcap=30.0, sinks=torch.empty(heads)"
-LLAMA, QWEN = (32, 8, 128, 2, 128), (32, 4, 128, 2, 128)
-GEMMA, NARROW = (16, 8, 256, 2, 256), (64, 8, 80, 2, 80)
+LLAMA, NARROW = (32, 8, 128, 2, 128), (64, 8, 80, 2, 80)
 LATENT, LATENT_SHARD = (128, 1, 576, 1, 512), (16, 1, 576, 1, 512)
 
 
 @pytest.fixture(scope="module")
 def decode() -> dict[str, dict[str, int]]:
-    shapes = (LLAMA, QWEN, GEMMA, NARROW, LATENT_SHARD)
+    shapes = LLAMA, NARROW, LATENT_SHARD
     calls = [DECODE.format(sequences=64, shape=shape, style="") for shape in shapes]
     calls.append(DECODE.format(sequences=1, shape=LLAMA, style=ALL))
     return compiled("engine.kernels.gpu.decode_attention", *calls)
@@ -44,3 +55,14 @@ def test_a_decode_program_over_latents_fits_alone() -> None:
     told = compiled("engine.kernels.gpu.decode_attention", call)["_decode"]
     assert told["spilled"] == 0
     assert told["shared"] <= SHARED_BYTES
+
+
+def test_a_prefill_program_fits() -> None:
+    calls = [
+        PREFILL.format(longest=8192, shape=LLAMA, style=""),
+        PREFILL.format(longest=2, shape=LLAMA, style=ALL),
+    ]
+    told = compiled("engine.kernels.gpu.prefill_attention", *calls)["_prefill"]
+    assert told["spilled"] == 0
+    assert told["shared"] <= SHARED_BYTES
+    assert told["registers"] * 4 * 256 <= REGISTERS_BYTES

@@ -9,7 +9,7 @@ each is follows from the length that is found on the device, so one captured gra
 for short contexts and for long ones. Where a sequence takes more than one stretch, each leaves
 its part in float32, and a second, small kernel adds the parts up, always in the same order.
 
-Twin: engine/attention/paged.py. Floor: `decode_floor` (engine/kernels/gpu/attention_floors.py).
+Twin: engine/attention/paged.py. Floor: `decode_floor`.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,298 @@
+"""Attention of chunks of prompts over paged KV, each behind what is cached of its sequence.
+
+    softmax(scale * query . keys) values      [T, heads, width] -> [T, heads * value_width]
+
+A program's rows are some neighbouring tokens of one sequence, each for all query heads that
+share a KV head: what those read of keys and values is read once, and a chunk of four tokens
+still makes a tile. Of the keys that it passes, most are seen by all its rows and are not
+masked; only the tiles at the window's edge and at the diagonal are (Dao 2023,
+"FlashAttention-2").
+
+Which tile is whose is found on the device: sequence s has its tiles from firsts[s] // span + s
+on, of `span` tokens each, so a launch of T // span + S + 1 programs per KV head has one for
+every tile, and at most one per sequence that finds nothing. The last tiles of sequences, which
+have the most to read, start first.
+
+Twin: engine/attention/paged.py. Floor: `prefill_floor`.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from engine.kernels.gpu.attending import (
+    absorb_tile,
+    add_sinks,
+    divide,
+    load_rows,
+    row_offsets,
+    score_factors,
+    score_tile,
+)
+from engine.kernels.gpu.paged_call import Heads, PagedCall, power_of_two
+from engine.kernels.style import AttentionStyle
+
+LOOK = tl.constexpr(128)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillPlan:
+    """How a launch is cut: `rows` are tokens, each with `packed` of its query heads.
+
+    A chunk's attention is bound by products. On Hopper a product wants 64 rows for each
+    warpgroup, and keys and values come from L2 for every program anew: 128 rows keep that at 3
+    TB/s for 400 TFLOP/s. Their scores and values are 128 registers of each of 256 threads, so
+    there is one program to a multiprocessor, and it must have its next tile on the way while it
+    counts: five stages, of which three tiles are in shared memory (192 KB of 227 for keys and
+    values of 128 numbers, 128 at a time). Where values are wider, tiles are shorter; latents
+    are shared between the two products, and 64 rows of them fill all registers. float32 is
+    multiplied without tensor cores, so its rows are few.
+    """
+
+    rows: int
+    packed: int
+    tile: int
+    warps: int
+    stages: int
+
+    @property
+    def span(self) -> int:
+        """Tokens of a tile."""
+        return self.rows // self.packed
+
+
+@lru_cache(maxsize=1024)
+def plan_prefill(heads: Heads, longest: int) -> PrefillPlan:
+    """`longest` is the most tokens of one sequence."""
+    rows = max(16, power_of_two(heads.sharing * longest))
+    if heads.itemsize == 4:
+        rows, tile, stages = 16, 32, 3
+    elif heads.padded > 256:
+        rows = min(64, rows)
+        tile, stages = (32, 5) if rows == 16 else (64, 3)
+    else:
+        rows, stages = min(128, rows), 5
+        tile = 32 if heads.padded == 256 else 128 if rows == 128 else 64
+    warps = 8 if rows == 128 or rows * heads.padded > 64 * 128 else 4
+    return PrefillPlan(rows, min(heads.sharing, rows), tile, warps, stages)
+
+
+def prefill_attention(
+    queries: Tensor,
+    memory: Tensor,
+    layer: int,
+    tables: Tensor,
+    firsts: Tensor,
+    lengths: Tensor,
+    longest: int,
+    style: AttentionStyle,
+    value_width: int | None = None,
+    plan: PrefillPlan | None = None,
+) -> Tensor:
+    """[T, heads, width] queries of S sequences behind one another, to [T, heads * value_width].
+
+    Sequence s has the rows from `firsts[s]` to `firsts[s + 1]` ([S + 1] int32), the last of its
+    `lengths[s]` tokens ([S] int32), whose KV is in `memory` already. No sequence has more than
+    `longest` rows. Rows behind `firsts[S]` are padding: they are not read, and give zeros.
+    Otherwise as `decode_attention`.
+    """
+    call = PagedCall.of(queries, memory, tables, style, value_width)
+    heads, sequences = call.heads, len(lengths)
+    if firsts.shape != (sequences + 1,) or len(tables) != sequences:
+        told = f"{len(tables)} tables and {len(firsts)} firsts"
+        raise ValueError(f"{told} for {sequences} lengths")
+    output = queries.new_empty(len(queries), heads.heads * heads.value_width)
+    if not len(queries) or not sequences:
+        return output
+    plan = plan or plan_prefill(heads, longest)
+    groups = -(-heads.sharing // plan.packed)
+    tiles = len(queries) // plan.span + sequences + 1
+    _prefill[(tiles * heads.kv_heads * groups,)](
+        queries, memory, tables, firsts, lengths, style.sinks, output, sequences, len(queries),
+        call.layer_offset(layer), call.window or 0, *score_factors(style),
+        *queries.stride()[:2], tables.stride(0), *call.strides, BLOCK=memory.shape[4],
+        KV_HEADS=heads.kv_heads, SHARING=heads.sharing, PACKED=plan.packed, GROUPS=groups,
+        VALUE=heads.value_width, PADDED=heads.padded, WIDTH=heads.width, REST=heads.rest,
+        SHARED=heads.parts == 1, WINDOWED=call.window is not None,
+        CAPPED=style.softcap is not None, SINKS=style.sinks is not None,
+        ROWS=plan.rows, TILE=plan.tile, num_warps=plan.warps, num_stages=plan.stages,
+    )  # fmt: skip
+    return output
+
+
+@triton.jit
+def _whose(firsts, sequences, tile, SPAN: tl.constexpr):
+    """The sequence that a tile would be of."""
+    found = 0
+    for base in tl.range(0, sequences, LOOK):
+        some = base + tl.arange(0, LOOK)
+        inside = some < sequences
+        starts = tl.load(firsts + some, mask=inside, other=0) // SPAN + some
+        found += tl.sum((inside & (starts <= tile)).to(tl.int32), 0)
+    return found - 1
+
+
+@triton.jit
+def _pass_keys(
+    state,
+    query,  # leading, rest
+    paged,  # memory at the KV head, table, strides of a block and a token, offset of a value
+    low,
+    end,
+    last,  # the last token that is there
+    positions,  # [ROWS]
+    window,
+    scale,
+    cap,
+    BLOCK: tl.constexpr,
+    VALUE: tl.constexpr,
+    PADDED: tl.constexpr,
+    WIDTH: tl.constexpr,
+    REST: tl.constexpr,
+    SHARED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    TILE: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """The state behind the tokens from `low` to before `end`, tile by tile.
+
+    Not MASKED: these are whole tiles, and all rows see all of them.
+    """
+    mixed, top, total = state
+    leading, rest = query
+    memory, table, block_stride, token_stride, value_offset = paged
+    for first in tl.range(low, end, TILE):
+        tokens = first + tl.arange(0, TILE)
+        there = tokens <= last
+        offsets = row_offsets(table, tokens, there, block_stride, token_stride, BLOCK, MASKED)
+        keys = load_rows(memory, offsets, there, VALUE, PADDED, MASKED)
+        keys_rest = keys
+        if REST:
+            beyond = memory + VALUE
+            keys_rest = load_rows(beyond, offsets, there, WIDTH - VALUE, REST, MASKED)
+        values = keys
+        if not SHARED:
+            values = load_rows(memory + value_offset, offsets, there, VALUE, PADDED, MASKED)
+        scores = score_tile(leading, rest, keys, keys_rest, scale, cap, CAPPED, REST)
+        if MASKED:
+            seen = tokens[None, :] <= positions[:, None]
+            if WINDOWED:
+                seen = seen & (tokens[None, :] > positions[:, None] - window)
+            scores = tl.where(seen, scores, float("-inf"))
+        mixed, top, total = absorb_tile(mixed, top, total, scores, values)
+    return mixed, top, total
+
+
+@triton.jit(do_not_specialize=["sequences", "num_rows", "window"])
+def _prefill(
+    queries,
+    memory,
+    tables,
+    firsts,
+    lengths,
+    sinks,
+    output,
+    sequences,
+    num_rows,
+    layer_offset,
+    window,
+    scale,
+    cap,
+    query_stride,
+    head_stride,
+    table_stride,
+    block_stride,
+    kv_head_stride,
+    token_stride,
+    value_offset,
+    BLOCK: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    SHARING: tl.constexpr,
+    PACKED: tl.constexpr,
+    GROUPS: tl.constexpr,
+    VALUE: tl.constexpr,
+    PADDED: tl.constexpr,
+    WIDTH: tl.constexpr,
+    REST: tl.constexpr,
+    SHARED: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """A program: a tile of tokens, and a group of the query heads of a KV head.
+
+    The programs of one tile are neighbours: what one reads, those of its group find in L2.
+    """
+    SPAN: tl.constexpr = ROWS // PACKED
+    group = tl.program_id(0) % GROUPS
+    kv_head = tl.program_id(0) // GROUPS % KV_HEADS
+    tile = (tl.num_programs(0) - 1 - tl.program_id(0)) // (GROUPS * KV_HEADS)
+    sequence = _whose(firsts, sequences, tile, SPAN)
+    begin = tl.load(firsts + sequence)
+    count = tl.load(firsts + sequence + 1) - begin
+    index = (tile - begin // SPAN - sequence) * SPAN
+    rows = tl.arange(0, ROWS)
+    columns = tl.arange(0, PADDED)
+    shared = group * PACKED + rows % PACKED
+    real = (rows < SPAN * PACKED) & (shared < SHARING)
+    head = kv_head * SHARING + shared
+    if index >= count:
+        if sequence == sequences - 1:  # the rows behind it are padding
+            spare = begin + count + index - tl.cdiv(count, SPAN) * SPAN + rows // PACKED
+            spot = (spare.to(tl.int64) * KV_HEADS * SHARING + head)[:, None] * VALUE
+            keep = (real & (spare < num_rows))[:, None] & (columns < VALUE)[None, :]
+            nothing = tl.zeros((ROWS, PADDED), output.dtype.element_ty)
+            tl.store(output + spot + columns[None, :], nothing, mask=keep)
+        return
+
+    token = index + rows // PACKED
+    live = real & (token < count)
+    row = (begin + token).to(tl.int64)
+    at = row * query_stride + head * head_stride
+    leading = load_rows(queries, at, live, VALUE, PADDED, True)
+    rest = leading
+    if REST:
+        rest = load_rows(queries + VALUE, at, live, WIDTH - VALUE, REST, True)
+
+    before = tl.load(lengths + sequence) - count
+    last = before + tl.minimum(index + SPAN, count) - 1
+    positions = tl.minimum(before + token, last)
+    memory += layer_offset + kv_head.to(tl.int64) * kv_head_stride
+    table = tables + sequence.to(tl.int64) * table_stride
+    low, edge = 0, 0
+    if WINDOWED:  # up to `edge`, not all rows see all tokens
+        low = tl.maximum(before + index - window + 1, 0)
+        edge = low + tl.cdiv(tl.maximum(last - window + 1 - low, 0), TILE) * TILE
+    diagonal = edge + tl.maximum(before + index + 1 - edge, 0) // TILE * TILE
+
+    state = (
+        tl.zeros((ROWS, PADDED), tl.float32),
+        tl.full((ROWS,), float("-inf"), tl.float32),
+        tl.zeros((ROWS,), tl.float32),
+    )
+    query = (leading, rest)
+    paged = (memory, table, block_stride, token_stride, value_offset)
+    if WINDOWED:
+        state = _pass_keys(
+            state, query, paged, low, tl.minimum(edge, last + 1), last, positions, window,
+            scale, cap, BLOCK, VALUE, PADDED, WIDTH, REST, SHARED, CAPPED, True, TILE, True,
+        )  # fmt: skip
+    state = _pass_keys(
+        state, query, paged, edge, diagonal, last, positions, window,
+        scale, cap, BLOCK, VALUE, PADDED, WIDTH, REST, SHARED, CAPPED, WINDOWED, TILE, False,
+    )  # fmt: skip
+    mixed, top, total = _pass_keys(
+        state, query, paged, diagonal, last + 1, last, positions, window,
+        scale, cap, BLOCK, VALUE, PADDED, WIDTH, REST, SHARED, CAPPED, WINDOWED, TILE, True,
+    )  # fmt: skip
+
+    mixed, total = add_sinks(sinks, head, live, mixed, top, total, SINKS)
+    result = divide(mixed, total).to(output.dtype.element_ty)
+    into = output + (row * KV_HEADS * SHARING + head)[:, None] * VALUE + columns[None, :]
+    tl.store(into, result, mask=live[:, None] & (columns < VALUE)[None, :])

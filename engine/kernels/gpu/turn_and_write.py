@@ -1,0 +1,267 @@
+"""Rotary embedding of queries and keys, and keys and values to their slots, in one launch.
+
+Each number is read once and written once: queries to where attention reads them, keys and
+values straight to KV memory. A head's norm, where it has one, is taken on the way. Counted in
+float32 and rounded once.
+
+A program takes one token and some of its heads: of queries, or of keys with their values. A
+head turns as in engine/attention/rotation.py: each number times its cosine, and the one half a
+head away times its sine, which has the sign. A table narrower than a head turns its last
+numbers (a latent's shared key, behind the latent), and the leading ones pass. The number half a
+head away is loaded once more, from L1.
+
+Twin: `turn_and_write_twin`. Floor: `turn_floor`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from engine.kernels.floor import Floor
+from engine.kernels.gpu.norms import rms_norm_twin
+from engine.kernels.gpu.paged_call import power_of_two
+
+NUMBERS = 2048  # of a program: 16 of each of 128 threads
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadNorms:
+    """RMS norms over each head, before it turns; weights [width]."""
+
+    query: Tensor
+    key: Tensor
+    eps: float
+
+
+def turn_and_write(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor | None,
+    rope: Tensor | None,
+    positions: Tensor,
+    memory: Tensor,
+    layer: int,
+    slots: Tensor,
+    norms: HeadNorms | None = None,
+) -> Tensor:
+    """Turned queries [T, heads, width]; keys and values of each token are at its slot then.
+
+    `queries` [T, heads, width], `keys` and `values` [T, kv_heads, width] may be views of one
+    product. `rope` [positions, 2, turned width] or None: nothing turns. `positions` [T]
+    integers; `slots` [T] int64, block * block_size + offset; a slot of -1 is padding's, and
+    nothing is written. `memory` [block, layer, part, kv_head, token, width]; where it has one
+    part, `values` is None. Queries may be of another width than keys. No two tokens may have
+    one slot. Raises ValueError for what does not fit together.
+    """
+    _check(queries, keys, values, rope, memory, norms)
+    turned = queries.new_empty(queries.shape)
+    rows = _Rows(queries, keys, values, turned)
+    _launch(rows, (rope, positions), memory, layer, slots, norms)
+    return turned
+
+
+def write(parts: Sequence[Tensor], memory: Tensor, layer: int, slots: Tensor) -> None:
+    """Keys and values, or latents, [T, kv_heads, width] each, as they are, to their slots."""
+    keys, values = parts[0], parts[1] if len(parts) > 1 else None
+    _check(keys, keys, values, None, memory, None)
+    _launch(_Rows(None, keys, values, keys), (None, slots), memory, layer, slots, None)
+
+
+class _Rows(NamedTuple):
+    queries: Tensor | None
+    keys: Tensor
+    values: Tensor | None
+    turned: Tensor
+
+
+def _launch(
+    rows: _Rows,
+    rotation: tuple[Tensor | None, Tensor],
+    memory: Tensor,
+    layer: int,
+    slots: Tensor,
+    norms: HeadNorms | None,
+) -> None:
+    (queries, keys, values, turned), (rope, positions) = rows, rotation
+    tokens, kv_heads, key_width = keys.shape
+    if not tokens:
+        return
+    heads, width = turned.shape[1:]
+    some = max(1, min(power_of_two(heads), NUMBERS // power_of_two(width)))
+    some_kv = max(1, min(power_of_two(kv_heads), NUMBERS // power_of_two(key_width)))
+    of_queries = 0 if queries is None else -(-heads // some)
+    block, _, part, kv_head, token, _ = memory.stride()
+    _turn_and_write[tokens, of_queries + -(-kv_heads // some_kv)](
+        keys if queries is None else queries, keys, values, rope, positions, memory, slots,
+        turned, norms and norms.query, norms and norms.key, norms.eps if norms else 0.0,
+        layer * memory.stride(1), *_strides(queries), *_strides(keys), *_strides(values),
+        *_strides(rope), block, part, kv_head, token, of_queries, BLOCK=memory.shape[4],
+        HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, KEY_WIDTH=key_width,
+        TURNED=0 if rope is None else rope.shape[2],
+        VALUES=values is not None, NORMED=norms is not None, SOME=some, SOME_KV=some_kv,
+        PADDED=power_of_two(width), KEY_PADDED=power_of_two(key_width), num_warps=4,
+    )  # fmt: skip
+
+
+def _strides(rows: Tensor | None) -> tuple[int, int]:
+    """From token to token and from head to head."""
+    return (0, 0) if rows is None else (rows.stride(0), rows.stride(1))
+
+
+def turn_and_write_twin(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor | None,
+    rope: Tensor | None,
+    positions: Tensor,
+    memory: Tensor,
+    layer: int,
+    slots: Tensor,
+    norms: HeadNorms | None = None,
+) -> Tensor:
+    """The same in plain torch."""
+    if norms is not None:
+        queries = rms_norm_twin(queries, norms.query, norms.eps)
+        keys = rms_norm_twin(keys, norms.key, norms.eps)
+    if rope is not None:
+        table = rope[positions.long()].to(queries.dtype).unsqueeze(2)
+        queries, keys = _turned(queries, table), _turned(keys, table)
+    kept = slots >= 0
+    block, offset = slots[kept] // memory.shape[4], slots[kept] % memory.shape[4]
+    for part, rows in enumerate((keys,) if values is None else (keys, values)):
+        memory[block, layer, part, :, offset] = rows[kept].to(memory.dtype)
+    return queries
+
+
+def _turned(heads: Tensor, table: Tensor) -> Tensor:
+    """[T, heads, width] by [T, 2, 1, turned width]."""
+    width = table.shape[-1]
+    leading, last = heads.split((heads.shape[2] - width, width), 2)
+    turned = last * table[:, 0] + last.roll(width // 2, -1) * table[:, 1]
+    return torch.cat((leading, turned), 2)
+
+
+def turn_floor(
+    queries: Tensor, keys: Tensor, values: Tensor | None, rope: Tensor | None
+) -> Floor:
+    """Queries, keys, values and a row of the table per token are read, all but it written."""
+    numbers = queries.numel() + keys.numel() + (0 if values is None else values.numel())
+    table = 0 if rope is None else len(queries) * 2 * rope.shape[2] * rope.itemsize
+    return Floor(2 * numbers * queries.itemsize + table)
+
+
+def _check(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor | None,
+    rope: Tensor | None,
+    memory: Tensor,
+    norms: HeadNorms | None,
+) -> None:
+    _, _, parts, kv_heads, _, width = memory.shape
+    if keys.shape != (len(queries), kv_heads, width):
+        raise ValueError(
+            f"keys {list(keys.shape)} are not [{len(queries)}, {kv_heads}, {width}]"
+        )
+    if (values is None) != (parts == 1) or (values is not None and values.shape != keys.shape):
+        told = None if values is None else list(values.shape)
+        raise ValueError(f"values {told} do not go into {parts} parts of {list(keys.shape)}")
+    narrowest = min(width, queries.shape[2])
+    if rope is not None and (rope.shape[2] % 2 or rope.shape[2] > narrowest):
+        raise ValueError(f"a table of {rope.shape[2]} does not turn heads of {narrowest}")
+    if norms is not None and (len(norms.query), len(norms.key)) != (queries.shape[2], width):
+        raise ValueError(f"norms of {len(norms.query)} and {len(norms.key)} are not a head's")
+    rows = [queries, keys, memory, *([] if values is None else [values])]
+    if any(row.stride(-1) != 1 for row in rows):
+        raise ValueError("the numbers of a head must lie behind one another")
+
+
+@triton.jit
+def _turn(
+    source, at, live, norm, eps, table, sine_stride,
+    WIDTH: tl.constexpr, TURNED: tl.constexpr, NORMED: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """Rows at `source` + at, normed and turned: [rows, PADDED] float32."""
+    leading: tl.constexpr = WIDTH - TURNED
+    columns = tl.arange(0, PADDED)
+    inside = columns < WIDTH
+    keep = live[:, None] & inside[None, :]
+    rows = tl.load(source + at[:, None] + columns[None, :], mask=keep, other=0.0)
+    rows = rows.to(tl.float32)
+    scale = tl.full((rows.shape[0], 1), 1.0, tl.float32)
+    result = rows
+    if NORMED:
+        scale = 1.0 / tl.sqrt(tl.sum(rows * rows, 1) / WIDTH + eps)[:, None]
+        weight = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
+        result = rows * scale * weight[None, :]
+    if TURNED:
+        turns = inside & (columns >= leading)
+        away = leading + (columns - leading + TURNED // 2) % TURNED
+        away = tl.where(turns, away, 0)
+        some = live[:, None] & turns[None, :]
+        others = tl.load(source + at[:, None] + away[None, :], mask=some, other=0.0)
+        others = others.to(tl.float32)
+        if NORMED:
+            weight = tl.load(norm + away, mask=turns, other=0.0).to(tl.float32)
+            others = others * scale * weight[None, :]
+        angle = table + columns - leading
+        cos = tl.load(angle, mask=turns, other=1.0).to(tl.float32)
+        sin = tl.load(angle + sine_stride, mask=turns, other=0.0).to(tl.float32)
+        result = result * cos[None, :] + others * sin[None, :]
+    return result
+
+
+@triton.jit(do_not_specialize=["of_queries"])
+def _turn_and_write(
+    queries, keys, values, rope, positions, memory, slots, turned,
+    query_norm, key_norm, eps, layer_offset,
+    query_stride, query_head_stride, key_stride, key_head_stride, value_stride,
+    value_head_stride, position_stride, sine_stride,
+    block_stride, part_stride, kv_head_stride, token_stride, of_queries,
+    BLOCK: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr,
+    KEY_WIDTH: tl.constexpr, TURNED: tl.constexpr, VALUES: tl.constexpr,
+    NORMED: tl.constexpr, SOME: tl.constexpr, SOME_KV: tl.constexpr,
+    PADDED: tl.constexpr, KEY_PADDED: tl.constexpr,
+):  # fmt: skip
+    """A program: token `x`, and the heads of group `y`, those of queries first."""
+    token, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    table = rope
+    if TURNED:
+        table = rope + tl.load(positions + token).to(tl.int64) * position_stride
+    if group < of_queries:
+        head = group * SOME + tl.arange(0, SOME)
+        at = token * query_stride + head * query_head_stride
+        result = _turn(
+            queries, at, head < HEADS, query_norm, eps, table, sine_stride,
+            WIDTH, TURNED, NORMED, PADDED,
+        )  # fmt: skip
+        columns = tl.arange(0, PADDED)
+        into = turned + ((token * HEADS + head) * WIDTH)[:, None] + columns[None, :]
+        keep = (head < HEADS)[:, None] & (columns < WIDTH)[None, :]
+        tl.store(into, result.to(turned.dtype.element_ty), mask=keep)
+    else:
+        slot = tl.load(slots + token)
+        kv_head = (group - of_queries) * SOME_KV + tl.arange(0, SOME_KV)
+        live = (kv_head < KV_HEADS) & (slot >= 0)
+        key_at = token * key_stride + kv_head * key_head_stride
+        key = _turn(
+            keys, key_at, live, key_norm, eps, table, sine_stride,
+            KEY_WIDTH, TURNED, NORMED, KEY_PADDED,
+        )  # fmt: skip
+        key_columns = tl.arange(0, KEY_PADDED)
+        place = slot // BLOCK * block_stride + slot % BLOCK * token_stride + layer_offset
+        row = place + kv_head.to(tl.int64) * kv_head_stride
+        spot = memory + row[:, None] + key_columns[None, :]
+        fits = live[:, None] & (key_columns < KEY_WIDTH)[None, :]
+        tl.store(spot, key.to(memory.dtype.element_ty), mask=fits)
+        if VALUES:
+            value_at = token * value_stride + kv_head * value_head_stride
+            value = tl.load(
+                values + value_at[:, None] + key_columns[None, :], mask=fits, other=0.0
+            )
+            tl.store(spot + part_stride, value.to(memory.dtype.element_ty), mask=fits)
