@@ -49,6 +49,7 @@ from proxy.models.texts import Text, Texts
 from proxy.nodes.client import HttpNodeClient
 from proxy.nodes.instances import Instances
 from proxy.nodes.lines import Lines, open_lines
+from proxy.nodes.naming import Naming
 from proxy.nodes.session import open_session
 from proxy.observing.at_the_gate import DoorMetrics, GateMetrics
 from proxy.observing.kept import KeptTimelines
@@ -114,6 +115,8 @@ async def _serve(place: Place) -> None:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         parts = instances, catalogue, secrets.watch, entrance.gate, entrance.keeper
         helpers = [place.hear(registry), *(part.run() for part in parts)]
+        if not config.models:  # else whoever says no model has ours
+            helpers.append(Naming(session, registry).run())
         running = [tasks.create_task(helper) for helper in helpers]
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, secrets.watch.tell)
         settle()

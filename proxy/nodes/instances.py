@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import aiohttp
 import msgspec
@@ -22,13 +21,11 @@ from discovery.listener import describe, log_joined
 from discovery.registration import BEAT_S, Port, Registration, Role, from_map
 from discovery.registry import Registry
 from proxy.health.probes import Probe
-from proxy.nodes.session import read_all
+from proxy.nodes.naming import model_at
+from proxy.nodes.session import OK, PATIENCE_S, get_json
 from proxy.workers.api import Alone, Siblings
 
 ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
-PATIENCE_S = 2.0
-LONGEST_ANSWER = 1 << 20
-OK = 200
 NO_PAGE = {404, 405, 501}
 NO_NODE = (
     "Instance validation failed. Nobody at {} says what it is, by /server_info or /v1/models: "
@@ -202,7 +199,7 @@ class Instances:
 
     async def _ask(self, instance: Instance) -> Registration | None:
         """Who is there, filed under the address it was given; None: no node."""
-        said = await self._get(instance, ABOUT_VLLM)
+        said = await get_json(self.session, instance.address, ABOUT_VLLM)
         try:
             registration = check_names(from_map(said))
         except MalformedRegistration:
@@ -213,26 +210,14 @@ class Instances:
         """A node of vLLM says which model it has, and not which kind it is; in its development
         mode it also says how it hands KV over.
         """
-        said = await self._get(instance, "/v1/models")
-        try:
-            model = msgspec.convert(said, _Models).data[0].id
-        except (msgspec.ValidationError, IndexError):
+        model = await model_at(self.session, instance.address)
+        if model is None:
             return None
         port = instance.bootstrap_port or _bootstrap_of(about)
         port = port if instance.role is Role.PREFILL else None
         return Registration(
             instance.role, instance.address, "", model=model, bootstrap_port=port
         )
-
-    async def _get(self, instance: Instance, path: str) -> Any | None:  # noqa: ANN401  JSON
-        timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
-        url = f"http://{instance.address}{path}"
-        try:
-            async with self.session.get(url, timeout=timeout, allow_redirects=False) as answer:
-                data = await read_all(answer, LONGEST_ANSWER)
-                return msgspec.json.decode(data) if answer.status == OK else None
-        except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE):
-            return None
 
 
 def _bootstrap_of(about: object) -> int | None:
@@ -254,11 +239,3 @@ class _Settings(msgspec.Struct):
 
 class _About(msgspec.Struct):
     vllm_config: _Settings
-
-
-class _Model(msgspec.Struct):
-    id: str
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]

@@ -2,10 +2,17 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
+import msgspec
 
+from api.wire import UNREADABLE
 from proxy.nodes.lines import KEEPALIVE_S
+
+PATIENCE_S = 2.0
+LONGEST_ANSWER = 1 << 20
+OK = 200
 
 
 async def read_all(answer: aiohttp.ClientResponse, most: int) -> bytes:
@@ -16,6 +23,18 @@ async def read_all(answer: aiohttp.ClientResponse, most: int) -> bytes:
         if len(data) > most:
             raise aiohttp.ClientPayloadError(f"more than {most} bytes")
     return bytes(data)
+
+
+async def get_json(session: aiohttp.ClientSession, address: str, path: str) -> Any | None:  # noqa: ANN401
+    """What a node says there, read as JSON; None: nothing, no JSON, or not in time."""
+    timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+    url = f"http://{address}{path}"
+    try:
+        async with session.get(url, timeout=timeout, allow_redirects=False) as answer:
+            data = await read_all(answer, LONGEST_ANSWER)
+            return msgspec.json.decode(data) if answer.status == OK else None
+    except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE):
+        return None
 
 
 @asynccontextmanager

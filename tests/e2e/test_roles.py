@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -108,3 +109,21 @@ async def test_a_drained_node_is_idle_and_serves_again_when_undrained(tiny: Path
         for _ in range(2):
             await cluster.complete(PROMPTS[0], max_tokens=ANSWER)
         assert (await cluster.metric(generated))[address] > idle
+
+
+async def test_a_node_that_is_started_anew_is_what_its_command_line_says(tiny: Path) -> None:
+    """Whatever an operator had said to the process before it: its role, and to take no work."""
+    settings = {"admin_api_key": "boss", "drain_timeout_s": 0.0}
+    async with running(tiny, prefill=2, decode=1, **settings) as cluster:
+        before = tokens_of(await cluster.complete(PROMPTS[0], max_tokens=ANSWER))
+        address = address_of(cluster, "prefill-1")
+        await operate(cluster, address, "role", role="decode")
+        await is_so(cluster, address, "decode")
+        await operate(cluster, address, "drain")
+        await is_so(cluster, address, "decode", "draining")
+        os.kill(cluster.door("prefill-1"), signal.SIGKILL)
+        kinds = [("decode", "ready"), ("prefill", "ready"), ("prefill", "ready")]
+        async with asyncio.timeout(PATIENCE_S):  # perhaps at another port
+            while sorted((one["role"], one["state"]) for one in await cluster.nodes()) != kinds:
+                continue
+        assert tokens_of(await cluster.complete(PROMPTS[0], max_tokens=ANSWER)) == before

@@ -6,8 +6,16 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing
 from dataclasses import dataclass, field
 
+import aiohttp
+import pytest
 import uvloop
 
+from discovery.registration import Registration, Role, State
+from discovery.registry import Registry
+from proxy.admin.departures import Departures
+from proxy.admin.operating import Operator, Unwilling, Wish
+from proxy.nodes.orders import Orders
+from proxy.nodes.session import open_session
 from proxy.workers.api import METRICS
 from proxy.workers.board import Board
 from proxy.workers.entrance import Entrance, come_in
@@ -17,6 +25,7 @@ from proxy.workers.pages import merged
 from proxy.workers.words import talking
 
 KIND = "word"
+READY, DRAINING = State.READY, State.DRAINING
 SOON_S = 10.0
 TURNS = 10
 Tasks = set["asyncio.Task[None]"]
@@ -137,6 +146,38 @@ async def test_a_worker_that_stands_still_holds_up_nobody() -> None:
         assert await worker.link.ask(KIND, "z") == [b"1:z"]
         for one in (stands_still.door, stands_still.connection):
             one.close()
+
+
+async def test_a_node_of_vllm_that_one_worker_holds_is_held_by_all() -> None:
+    """It cannot be told itself, so the workers tell each other."""
+    async with office() as house, open_session() as session:
+        workers = [await house.comes(number) for number in range(2)]
+        one, other = (operator_of(worker, session) for worker in workers)
+        await one.drain("v:1", Wish())
+        assert states(one) == states(other) == {"v:1": DRAINING, "v:2": READY}
+        other.registry.apply(vllm("v:1"), now=2.0)
+        assert states(other)["v:1"] is DRAINING
+        with pytest.raises(Unwilling):
+            await other.drain("v:2", Wish())
+        await other.undrain("v:1")
+        one.registry.apply(vllm("v:1"), now=3.0)
+        assert states(one) == states(other) == {"v:1": READY, "v:2": READY}
+
+
+def vllm(address: str) -> Registration:
+    return Registration(Role.DECODE, address, "", model="m")
+
+
+def operator_of(worker: Worker, session: aiohttp.ClientSession) -> Operator:
+    registry = Registry(ttl_s=1e9)
+    for address in ("v:1", "v:2"):
+        registry.apply(vllm(address), now=1.0)
+    shared = registry, worker.link
+    return Operator(registry, Orders(session), worker.link, Departures(*shared), lambda: 1.0)
+
+
+def states(operator: Operator) -> dict[str, State]:
+    return {one.node_id: one.registration.state for one in operator.registry.all()}
 
 
 def test_a_word_to_a_worker_that_has_died_harms_nobody_else() -> None:

@@ -1,0 +1,51 @@
+"""What is known better of an address than whoever is there says: it is held, or has a model."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from discovery.registration import Registration, State
+
+MOST = 4096
+
+
+@dataclass(slots=True)
+class Overrides:
+    """By address; the oldest are forgotten first."""
+
+    _held: dict[str, None] = field(default_factory=dict)
+    _models: dict[str, str] = field(default_factory=dict)
+
+    def of(self, registration: Registration) -> Registration:
+        """The same, as it counts here."""
+        address, changes = registration.http_address, dict[str, Any]()
+        if address in self._held:
+            changes["state"] = State.DRAINING
+        if registration.model is None and address in self._models:
+            changes["model"] = self._models[address]
+        return msgspec.structs.replace(registration, **changes) if changes else registration
+
+    def hold(self, address: str) -> None:
+        """Whoever is there takes no work."""
+        _put(self._held, address, None)
+
+    def let_go(self, address: str) -> None:
+        """Its own word counts again."""
+        self._held.pop(address, None)
+
+    def name(self, address: str, model: str) -> bool:
+        """Whoever is there serves this, unless it says itself; False if that was known."""
+        known = self._models.get(address) == model
+        _put(self._models, address, model)
+        return not known
+
+    def names(self, address: str) -> bool:
+        """Whether there is a model to be had from here."""
+        return address in self._models
+
+
+def _put(entries: dict[str, Any], address: str, value: str | None) -> None:
+    entries[address] = value
+    while len(entries) > MOST:
+        del entries[next(iter(entries))]

@@ -1,0 +1,52 @@
+"""A node of vLLM that registers by ZMQ does not say its model, and is asked for it."""
+
+import asyncio
+import time
+
+import msgspec
+
+from discovery.registration import Registration, Role
+from proxy.nodes.naming import Naming
+from proxy.nodes.session import open_session
+from tests.fakes.raw_http import answer, raw_server
+from tests.fakes.watched import WatchedRegistry
+
+P, D = Role.PREFILL, Role.DECODE
+
+
+def says(model: str) -> list[bytes]:
+    return [answer(200, {"data": [{"id": model}]})]
+
+
+async def test_it_is_known_by_the_model_that_it_serves_now_however_often_it_registers() -> None:
+    registry = WatchedRegistry(ttl_s=60)
+    scripts = [[answer(404, {})], *[says("small")] * 3, *[says("large")] * 50]
+    async with raw_server(*scripts) as node, open_session() as session:
+        said = Registration(D, node.address, "")
+        registry.apply(said, now=time.monotonic())
+        naming = asyncio.create_task(Naming(session, registry, ask_s=0.0).run())
+        try:
+            for model in ("small", "large"):
+                async with asyncio.timeout(10):
+                    while [one.registration.model for one in registry.all()] != [model]:
+                        registry.apply(said, now=time.monotonic())
+                        await asyncio.sleep(0)
+            assert registry.nodes(D, now=time.monotonic(), model=("large", None))
+        finally:
+            naming.cancel()
+            await asyncio.gather(naming, return_exceptions=True)
+
+
+async def test_who_says_it_himself_is_not_asked() -> None:
+    registry = WatchedRegistry(ttl_s=60)
+    who = (Registration(P, "h:1", "h:9", "ours"), Registration(P, "h:2", "h:9", model="m"))
+    silent = Registration(P, "h:3", "h:9")
+    for said in (*who, silent):
+        registry.apply(said, now=1.0)
+    async with open_session() as session:
+        nameless = Naming(session, registry).nameless()
+    assert [one.node_id for one in nameless] == ["h:3"]
+    registry.name("h:3", "theirs")
+    own = msgspec.structs.replace(silent, model="its own")
+    registry.apply(own, now=2.0)
+    assert registry.at("h:3").registration.model == "its own"  # type: ignore[union-attr]
