@@ -13,11 +13,12 @@ from engine.grammars.compiling import load_grammars
 from engine.kernels.cpu.native import CpuKernels, open_kernels
 from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.choosing import AnyConfig, kv_variant, load_model, read_config
+from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.model import Model, Shape
 from engine.models.placement import Placement
 from engine.models.shards import FLAG
-from engine.models.storage import ROUNDINGS, open_storage
+from engine.models.storage import ROUNDINGS, Storage, open_storage
 from engine.pooling.encoder_loading import load_encoder
 from engine.pooling.encoders import is_encoder
 from engine.pooling.loading import load_pooler
@@ -133,8 +134,7 @@ def _load_part(
     """All weights, or one rank's, and of what KvMemory is made; ranks have as many blocks."""
     dtype, max_len = _dtype(config.dtype, shape.dtype), _max_len(config, shape)
     kernels = _kernels(config, dtype, device)
-    rounding = config.quantization if config.quantization in ROUNDINGS else None
-    storage = open_storage(rounding, config.cpu_kernels, device)
+    storage = _storage(config, shape, device)
     place = Placement(dtype, device, kernels, group, storage)
     model = load_model(checkpoint, shape, max_len, place)
     _tell_of_quantization(config, place)
@@ -210,6 +210,18 @@ def _kernels(
         raise UnusableCheckpoint(f"{wanted} goes with bfloat16, and --dtype is {dtype}")
     kernels.quantize()
     return kernels
+
+
+def _storage(config: EngineConfig, shape: AnyConfig, device: torch.device) -> Storage | None:
+    """Raises NoKernels, and UnusableCheckpoint where weights would be rounded twice."""
+    packing = shape.packing if isinstance(shape, ModelConfig) else None
+    if packing is not None and config.quantization is not None:
+        raise UnusableCheckpoint(
+            f"--quantization {config.quantization}: the checkpoint is quantized already, "
+            f"in {packing.layout}"
+        )
+    rounding = config.quantization if config.quantization in ROUNDINGS else None
+    return open_storage(rounding, packing, config.cpu_kernels, device)
 
 
 def _tell_of_quantization(config: EngineConfig, place: Placement) -> None:

@@ -20,7 +20,8 @@ Made by `python -m tests.parity` from the tests of `tests/integration/test_parit
 `tests/integration/test_families.py`, which compare every family with transformers on tiny
 random checkpoints. `make test` runs all of them.
 
-Checkpoints are folders in the Hugging Face layout: `config.json`, safetensors, not quantized.
+Checkpoints are folders in the Hugging Face layout: `config.json`, safetensors;
+those that are quantized run as [these do](gpu-kernels.md#weights-of-8-and-of-4-bits).
 The experts of gpt-oss may be packed as MXFP4; they are unpacked when they are read. Experts
 may be stored one by one, as published, or stacked, as transformers has them. What a config
 asks for and we do not do is refused by name when a node starts.

@@ -3,8 +3,8 @@
 Every one holds a weight for each expert; a dense layer's is that of its only expert.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -103,13 +103,35 @@ class Int4Weight:
 Weight: TypeAlias = PlainWeight | Fp8Weight | Int4Weight
 
 
+OUTPUTS = {"values": 1, "packed": 1, "scales": 2, "zeros": 2}
+"""Which dimension of each part is that of the outputs."""
+
+
 def together(weights: Sequence[Weight]) -> Weight:
     """The experts of several weights of one format, in one."""
-    first, joined = weights[0], dict[str, Any]()
-    for part in fields(first):
-        if isinstance(getattr(first, part.name), Tensor):
-            joined[part.name] = torch.cat([getattr(one, part.name) for one in weights])
-    return replace(first, **joined)
+    return _joined(weights, dict.fromkeys(OUTPUTS, 0))
+
+
+def beside(weights: Sequence[Weight]) -> Weight:
+    """The outputs of several weights of one format, behind one another."""
+    return _joined(weights, OUTPUTS)
+
+
+def reordered(weight: Weight, order: Tensor) -> Weight:
+    """Its outputs in another `order` [outputs], each with its scales."""
+    moved = dict[str, Any]()
+    for name, dim in OUTPUTS.items():
+        if isinstance(part := getattr(weight, name, None), Tensor):
+            moved[name] = part.index_select(dim, order)
+    return replace(weight, **moved)
+
+
+def _joined(weights: Sequence[Weight], dims: Mapping[str, int]) -> Weight:
+    joined = dict[str, Any]()
+    for name, dim in dims.items():
+        if isinstance(getattr(weights[0], name, None), Tensor):
+            joined[name] = torch.cat([getattr(one, name) for one in weights], dim)
+    return replace(weights[0], **joined)
 
 
 def wide(rows: Tensor) -> torch.dtype:

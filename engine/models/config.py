@@ -12,6 +12,7 @@ from engine.errors import UnknownModel, UnusableCheckpoint
 from engine.models.expert_config import Experts, Latent
 from engine.models.families import FAMILIES
 from engine.models.family import FULL, SLIDING, Family, generates
+from engine.models.packing import Packing, read_packing
 from engine.models.rope_config import EVERY, Halves, Rope, Size, max_positions, read_ropes
 
 Activation = Literal["silu", "gelu", "gelu_pytorch_tanh"]
@@ -45,7 +46,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     over all together. `embedding_scale_rounds`: to the dtype of the weights, before it is used.
     `sinks`: each head has one (AttentionStyle). `unused_layers`: what the checkpoint has behind
     the last layer, for guessing ahead. With `latent`, attention is over latents, whose rotated
-    part is `head_dim` wide.
+    part is `head_dim` wide. `packing` is how the checkpoint stores products in few bits, if so.
     """
 
     vocab_size: Size
@@ -79,6 +80,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     experts: Experts | None = None
     latent: Latent | None = None
     unused_layers: int = 0
+    packing: Packing | None = None
 
     def __post_init__(self) -> None:
         """Checks that concern more than one field."""
@@ -131,11 +133,6 @@ def _family(raw: Mapping[str, Any]) -> Family:
 
 
 def _refuse_what_we_cannot(raw: Mapping[str, Any], family: Family) -> None:
-    if packed := raw.get("quantization_config"):
-        how = packed.get("quant_method") if isinstance(packed, Mapping) else packed
-        raise UnusableCheckpoint(
-            f"config.json: quantized checkpoints are not supported: quant_method {how}"
-        )
     for key, neutral in family.neutral.items():
         if raw.get(key) not in neutral:
             raise UnknownModel(f"config.json: {key} {raw[key]} is not supported")
@@ -166,6 +163,7 @@ def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
         "activation": raw.get("hidden_activation") or raw.get("hidden_act", "silu"),
         "dtype": raw.get("dtype") or raw.get("torch_dtype") or "float32",
         "tied_embeddings": raw.get("tie_word_embeddings", False),
+        "packing": msgspec.to_builtins(read_packing(raw)),
         "layer_types": [FULL] * layers,
         "window": None,
         "rotated": [True] * layers,

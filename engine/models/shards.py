@@ -60,6 +60,8 @@ class Zeros:
 def check_shares(config: ModelConfig, size: int) -> None:
     """Raises UnusableCheckpoint that names what does not go into so many ranks."""
     experts, told = config.experts, f"{FLAG} {size}"
+    if config.packing is not None:
+        raise UnusableCheckpoint(f"{told}: quantized checkpoints do not share out")
     if config.latent is None and not shares_out(config.num_kv_heads, size):
         raise UnusableCheckpoint(f"{told}: {config.num_kv_heads} KV heads do not share out")
     sizes = {"heads": config.num_heads}

@@ -20,11 +20,15 @@ from torch import Tensor
 
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import Kernels
+from engine.kernels.weights import Weight, beside, reordered
 from engine.models.linear import Linear, linear
+from engine.models.packed import MARKS, read_packed
+from engine.models.packing import Packing
 from engine.models.storage import Storage
 from engine.models.store import File, Store, Tensors
 from engine.sharding.group import Group
 
+WEIGHT = ".weight"
 WRAPPED = "model."  # a model that was saved without a head has its tensors without this
 MAPPED_BYTES = 1 << 20
 TEXT_PARTS = ("language_model.", "model.language_model.")  # of models of text and images
@@ -57,6 +61,7 @@ class Shelf:
     kernels: Kernels | None = None
     progress: Progress | None = None
     storage: Storage | None = None
+    packing: Packing | None = None
     group: Group | None = None
 
     def __contains__(self, name: str) -> bool:
@@ -70,7 +75,15 @@ class Shelf:
         return placed.clone() if placed is tensor and tensor.nbytes < MAPPED_BYTES else placed
 
     def whole(self, name: str, *shape: int) -> Tensor:
-        """One tensor as it is in its file, which nobody may write to: see `place`."""
+        """One tensor as it is in its file, which nobody may write to: see `place`.
+
+        A weight that is packed there is unpacked, into float32.
+        """
+        if self._packs(at := name.removesuffix(WEIGHT)) and at != name:
+            return self._read_packed(at, *shape).whole(0)
+        return self._read(name, *shape)
+
+    def _read(self, name: str, *shape: int) -> Tensor:
         if name not in self:
             raise UnusableCheckpoint(f"tensor {name} is missing")
         stored = self._stored(name)
@@ -100,6 +113,8 @@ class Shelf:
 
         `order` [outputs] then says which row comes where.
         """
+        if all(self._packs(f"{at}{name}") for name in parts):
+            return self._fuse_packed(at, parts, inputs, bias=bias, order=order)
         if len(parts) == 1 and order is None:
             ((name, outputs),) = parts.items()
             alone = self.take(f"{at}{name}.bias", outputs) if bias else None
@@ -117,6 +132,40 @@ class Shelf:
             order = order.to(self.device)
             weight, offsets = weight[order], None if offsets is None else offsets[order]
         return self.linear(weight, offsets)
+
+    def _packs(self, at: str) -> bool:
+        """Whether the product of that name is stored in few bits."""
+        return self.packing is not None and f"{at}.{MARKS[self.packing.layout]}" in self
+
+    def _read_packed(self, at: str, outputs: int, inputs: int) -> Weight:
+        assert self.packing is not None, "it was seen"
+        return read_packed(self.packing, self._read_placed, at, outputs, inputs)
+
+    def _read_placed(self, name: str, *shape: int) -> Tensor:
+        return self._read(name, *shape).to(self.device)
+
+    def _fuse_packed(
+        self,
+        at: str,
+        parts: Mapping[str, int],
+        inputs: int,
+        *,
+        bias: bool,
+        order: Tensor | None,
+    ) -> Linear:
+        """See fuse; the weights stay as they are stored, row by row with their scales."""
+        assert self.storage is not None, "checked before anything is read"
+        weight = beside(
+            [self._read_packed(f"{at}{name}", rows, inputs) for name, rows in parts.items()]
+        )
+        offsets = None
+        if bias:
+            offsets = torch.cat([self.take(f"{at}{one}.bias", n) for one, n in parts.items()])
+        if order is not None:
+            order = order.to(self.device)
+            weight = reordered(weight, order)
+            offsets = None if offsets is None else offsets[order]
+        return self.storage.packed(weight, offsets)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         """See engine/models/linear.py; a weight that is packed is not kept beside that."""

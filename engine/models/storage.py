@@ -12,6 +12,7 @@ from engine.kernels.contract import Linear
 from engine.kernels.products import Products, TorchProducts
 from engine.kernels.weights import PlainWeight, Weight, fp8_weight, int4_weight, together
 from engine.models.linear import PlainLinear
+from engine.models.packing import Packing
 
 PROBE_ROWS, PROBE_SEED = 4, 0
 FP8_SINCE = (8, 9)  # compute capability
@@ -46,10 +47,13 @@ class Storage:
         """`weight` [outputs, inputs], which is not kept where it is rounded."""
         if self.rounding is None:
             return PlainLinear(weight, bias)
-        rounded = ROUNDINGS[self.rounding](weight.unsqueeze(0))
-        made = StoredLinear(rounded, None if bias is None else bias.unsqueeze(0), self.products)
+        made = self.packed(ROUNDINGS[self.rounding](weight.unsqueeze(0)), bias)
         self.errors.append(_lost(made, weight, bias))
         return made
+
+    def packed(self, weight: Weight, bias: Tensor | None) -> StoredLinear:
+        """Of a weight that the checkpoint stores like that."""
+        return StoredLinear(weight, None if bias is None else bias.unsqueeze(0), self.products)
 
     def summary(self) -> str:
         """One line for the log."""
@@ -70,26 +74,30 @@ class Stack:
 
 
 def open_storage(
-    rounding: str | None, cpu_kernels: str, device: torch.device
+    rounding: str | None, packing: Packing | None, cpu_kernels: str, device: torch.device
 ) -> Storage | None:
-    """`rounding` is one of ROUNDINGS or None; raises NoKernels where it is not to be had.
+    """For what `--quantization` or a checkpoint asks; raises NoKernels where it cannot be.
 
     None: on a CPU, which keeps weights as its own kernels want them.
     """
+    wanted = None if rounding is None else f"--quantization {rounding}"
+    if packing is not None:
+        wanted = f"config.json: a checkpoint quantized in {packing.layout}"
+    eight = rounding == "fp8" or (packing is not None and packing.group is None)
     if device.type == "cuda":
         # triton is there where CUDA is
         from engine.kernels.gpu.products import TritonProducts
 
-        if rounding == "fp8" and torch.cuda.get_device_capability(device) < FP8_SINCE:
+        if eight and torch.cuda.get_device_capability(device) < FP8_SINCE:
             name = torch.cuda.get_device_name(device)
-            raise NoKernels(f"--quantization fp8: {name} cannot multiply in 8 bits")
+            raise NoKernels(f"{wanted}: {name} cannot multiply in 8 bits")
         return Storage(TritonProducts(), rounding)
-    if rounding is None:
+    if wanted is None:
         return None
     if cpu_kernels != "torch":
         raise NoKernels(
-            f"--quantization {rounding} is for --device cuda; a CPU has int8, and "
-            f"--cpu-kernels torch has {rounding} in plain torch, slowly"
+            f"{wanted} is for --device cuda; a CPU has --quantization int8, of whole weights, "
+            "and --cpu-kernels torch runs this one in plain torch, slowly"
         )
     return Storage(TorchProducts(), rounding)
 

@@ -43,7 +43,7 @@ def load_decoder(
         parts = partial(parts_of, config=config, share=group.share)
         config = config_of(config, group.share)
     with filled_shelf(store, *placed, parts) as shelf:
-        shelf.group, shelf.storage = group, place.storage
+        shelf.group, shelf.storage, shelf.packing = group, place.storage, config.packing
         if classifies(checkpoint.config):
             shelf.drop(CLASSES)
         if TEXT in checkpoint.config:
@@ -70,6 +70,8 @@ def _store(
     """The checkpoint's files; or, of a dummy, all that a model of this config asks for."""
     if checkpoint.dummy_seed is None:
         return open_store(checkpoint.weight_files, device)
+    if config.packing is not None:
+        raise UnusableCheckpoint("--load-format dummy: quantized weights are not made up")
     asking = AskingShelf({}, dtype, torch.device("meta"))
     _build(asking, config, max_len=1)
     return dummy_store(asking.asked, dtype, device, checkpoint.dummy_seed)

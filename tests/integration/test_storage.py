@@ -26,6 +26,17 @@ def narrow(folder: Path, quantization: str, **settings: object) -> TorchEngine:
     return load(folder, quantization=quantization, cpu_kernels="torch", **settings)
 
 
+def whole_engine(folder: Path) -> TorchEngine:
+    """As on a GPU, with weights as they are, in plain torch."""
+    engine, checkpoint = load(folder), open_checkpoint(str(folder))
+    storage = Storage(TorchProducts())
+    place = Placement(torch.float32, torch.device("cpu"), storage=storage)
+    config = read_config(checkpoint, "auto")
+    engine.decoder = load_model(checkpoint, config, engine.info.max_model_len, place)
+    assert not storage.errors
+    return engine
+
+
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_the_demo_model_says_nearly_the_same(
     rounding: str, caplog: pytest.LogCaptureFixture
@@ -92,11 +103,6 @@ def test_a_mixture_in_one_piece_says_what_it_says_expert_by_expert(
     family: str, tmp_path: Path
 ) -> None:
     make_checkpoint(tmp_path, family)
-    engine, tokens = load(tmp_path), prompt(30)
-    exact, checkpoint = prompt_logits(engine, tokens, 30), open_checkpoint(str(tmp_path))
-    storage = Storage(TorchProducts())
-    place = Placement(torch.float32, torch.device("cpu"), storage=storage)
-    config = read_config(checkpoint, "auto")
-    engine.decoder = load_model(checkpoint, config, engine.info.max_model_len, place)
-    torch.testing.assert_close(prompt_logits(engine, tokens, 30), exact, rtol=1e-4, atol=1e-4)
-    assert not storage.errors
+    tokens, whole = prompt(30), whole_engine(tmp_path)
+    exact = prompt_logits(load(tmp_path), tokens, 30)
+    torch.testing.assert_close(prompt_logits(whole, tokens, 30), exact, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,105 @@
+"""Weights that a checkpoint stores in 8 or 4 bits, read in the format of our kernels.
+
+Nothing is rounded anew: the numbers and the scales are the checkpoint's, laid out otherwise.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from engine.errors import UnusableCheckpoint
+from engine.kernels.weights import (
+    BLOCK,
+    E4M3,
+    FOUR_BITS,
+    Fp8Weight,
+    Int4Weight,
+    Weight,
+    packed_halves,
+)
+from engine.models.packing import Packing
+
+Take = Callable[..., Tensor]
+"""A tensor by its name and shape, as it is in its file."""
+PER_WORD, BITS = 8, 4  # numbers in 32 bits
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Which of a word's numbers, lowest bits first, comes where."""
+MARKS: Mapping[str, str] = {
+    "fp8": "weight_scale_inv",
+    "compressed fp8": "weight_scale",
+    "compressed int4": "weight_packed",
+    "awq": "qweight",
+    "gptq": "qweight",
+}
+"""The tensor beside a product's name that says that this one is packed."""
+
+
+def read_packed(packing: Packing, take: Take, at: str, outputs: int, inputs: int) -> Weight:
+    """The product called `at`; raises UnusableCheckpoint for sizes that do not go with it."""
+    if packing.group is None:
+        return _eight_bits(packing, take, at, outputs, inputs)
+    if inputs % packing.group or outputs % PER_WORD:
+        sizes = f"{outputs} by {inputs} is not in groups of {packing.group}"
+        raise UnusableCheckpoint(f"tensor {at}: {sizes}")
+    if packing.layout == "compressed int4":
+        return _compressed(packing.group, take, at, outputs, inputs)
+    return _words(packing, packing.group, take, at, (outputs, inputs))
+
+
+def _eight_bits(packing: Packing, take: Take, at: str, outputs: int, inputs: int) -> Weight:
+    values = take(f"{at}.weight", outputs, inputs)
+    if values.dtype is not E4M3:
+        raise UnusableCheckpoint(f"tensor {at}.weight is {values.dtype}, and has scales")
+    name = f"{at}.{MARKS[packing.layout]}"
+    if not packing.blocks:
+        scales = take(name, outputs, 1)
+    else:
+        down, across = -(-outputs // BLOCK), -(-inputs // BLOCK)
+        scales = take(name, down, across).repeat_interleave(BLOCK, 0)[:outputs]
+    return Fp8Weight(values[None], scales.float().T.contiguous()[None])
+
+
+def _compressed(group: int, take: Take, at: str, outputs: int, inputs: int) -> Weight:
+    """Words along the inputs, 8 everywhere for a zero."""
+    words = take(f"{at}.weight_packed", outputs, inputs // PER_WORD)
+    scales = take(f"{at}.weight_scale", outputs, inputs // group)
+    take(f"{at}.weight_shape", 2)
+    return _grouped(unpacked(words), scales.T, None, group)
+
+
+def _words(packing: Packing, group: int, take: Take, at: str, shape: tuple[int, int]) -> Weight:
+    """AWQ (Lin et al. 2023) has words along the outputs, GPTQ (Frantar et al. 2022) inputs."""
+    outputs, inputs = shape
+    groups = inputs // group
+    zeros = unpacked(take(f"{at}.qzeros", groups, outputs // PER_WORD))
+    scales = take(f"{at}.scales", groups, outputs)
+    if packing.layout == "awq":
+        words = take(f"{at}.qweight", inputs, outputs // PER_WORD)
+        numbers, zeros = (_awq_order(one) for one in (unpacked(words), zeros))
+        return _grouped(numbers.T, scales, zeros, group)
+    words = take(f"{at}.qweight", inputs // PER_WORD, outputs)
+    places = take(f"{at}.g_idx", inputs)
+    if not torch.equal(places.long(), torch.arange(inputs, device=places.device) // group):
+        raise UnusableCheckpoint(f"tensor {at}.g_idx: groups out of order are not supported")
+    return _grouped(unpacked(words.T), scales, zeros + 1, group)  # zeros are stored less one
+
+
+def unpacked(words: Tensor) -> Tensor:
+    """[rows, words] int32 to [rows, 8 * words] uint8, lowest bits first."""
+    shifts = torch.arange(0, PER_WORD * BITS, BITS, dtype=torch.int32, device=words.device)
+    numbers = (words.unsqueeze(-1) >> shifts) & FOUR_BITS
+    return numbers.flatten(1).to(torch.uint8)
+
+
+def _awq_order(numbers: Tensor) -> Tensor:
+    order = torch.tensor(AWQ_ORDER, device=numbers.device)
+    ordered: Tensor = numbers.unflatten(1, (-1, PER_WORD))[..., order]
+    return ordered.flatten(1)
+
+
+def _grouped(numbers: Tensor, scales: Tensor, zeros: Tensor | None, group: int) -> Int4Weight:
+    """`numbers` [outputs, inputs], `scales` and `zeros` [groups, outputs]."""
+    packed = packed_halves(numbers.unflatten(1, (-1, group)))
+    kept = None if zeros is None else zeros.contiguous()[None]
+    return Int4Weight(packed[None], scales.contiguous()[None], kept, numbers.shape[1])

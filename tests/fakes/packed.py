@@ -1,0 +1,171 @@
+"""Stores a checkpoint's products in few bits, in the layouts that others publish.
+
+Written from what the layouts are, number by number, and not from how we read them.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from engine.models.checkpoint import WEIGHTS
+from tests.fakes.checkpoints import edit_config
+
+GROUP, SIDE = 32, 128
+Tensors = dict[str, Tensor]
+Packed = tuple[Tensors, Tensor]
+"""What stands for a weight, by the ends of their names, and what it is worth."""
+
+_EIGHT = {"num_bits": 8, "type": "float"}
+CONFIGS: Mapping[str, dict[str, Any]] = {
+    "fp8": {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [SIDE, SIDE],
+    },
+    "fbgemm_fp8": {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0},
+    "float-quantized": {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "ignore": ["lm_head"],
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {**_EIGHT, "strategy": "channel", "dynamic": False},
+                "input_activations": {**_EIGHT, "strategy": "token", "dynamic": True},
+            }
+        },
+    },
+    "pack-quantized": {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {
+                    "num_bits": 4,
+                    "type": "int",
+                    "strategy": "group",
+                    "group_size": GROUP,
+                    "symmetric": True,
+                },
+                "input_activations": None,
+            }
+        },
+    },
+    "awq": {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": GROUP,
+        "zero_point": True,
+        "version": "gemm",
+    },
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False},
+}
+
+
+def pack(folder: Path, packed: Path, layout: str) -> None:
+    """A copy at `packed`, whose numbers `folder` then has in float32."""
+    copytree(folder, packed)
+    plain, stored = load_file(folder / WEIGHTS), dict[str, Tensor]()
+    for name, weight in plain.items():
+        if not name.endswith("_proj.weight"):
+            stored[name] = weight
+            continue
+        parts, plain[name] = PACKERS[layout](weight.float())
+        stored |= {f"{name.removesuffix('.weight')}.{end}": one for end, one in parts.items()}
+    save_file(plain, folder / WEIGHTS, {"format": "pt"})
+    save_file(stored, packed / WEIGHTS, {"format": "pt"})
+    edit_config(packed, {"quantization_config": CONFIGS[layout]})
+
+
+def _blocks(weight: Tensor) -> Packed:
+    rows, columns = weight.shape
+    values = torch.empty(rows, columns, dtype=torch.float8_e4m3fn)
+    scales, worth = torch.empty(-(-rows // SIDE), -(-columns // SIDE)), weight.clone()
+    for down in range(scales.shape[0]):
+        for across in range(scales.shape[1]):
+            at = (
+                slice(down * SIDE, (down + 1) * SIDE),
+                slice(across * SIDE, (across + 1) * SIDE),
+            )
+            scale = weight[at].abs().max() / 448
+            values[at] = (weight[at] / scale).to(values.dtype)
+            scales[down, across], worth[at] = scale, values[at].float() * scale
+    return {"weight": values, "weight_scale_inv": scales}, worth
+
+
+def _channels(weight: Tensor) -> Packed:
+    scales = weight.abs().amax(1, keepdim=True) / 448
+    values = (weight / scales).to(torch.float8_e4m3fn)
+    return {"weight": values, "weight_scale": scales}, values.float() * scales
+
+
+def _drawn(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Numbers 0 .. 15 [rows, columns], zeros and scales [rows, groups]: any will do."""
+    rows, columns = weight.shape
+    numbers = torch.randint(0, 16, (rows, columns))
+    zeros = torch.randint(1, 16, (rows, columns // GROUP))
+    scales = (torch.rand(rows, columns // GROUP) * 0.03 + 0.01).half()
+    return numbers, zeros, scales
+
+
+def _worth(numbers: Tensor, zeros: Tensor | int, scales: Tensor) -> Tensor:
+    if isinstance(zeros, Tensor):
+        zeros = zeros.repeat_interleave(GROUP, 1)
+    return (numbers - zeros) * scales.float().repeat_interleave(GROUP, 1)
+
+
+def _words(numbers: Tensor, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
+    """Eight numbers of a row in 32 bits: that at order[i] in the i-th four of them."""
+    words = torch.zeros(numbers.shape[0], numbers.shape[1] // 8, dtype=torch.int64)
+    for place, which in enumerate(order):
+        words |= numbers[:, which::8] << (4 * place)
+    return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
+
+
+def _compressed(weight: Tensor) -> Packed:
+    numbers, _, scales = _drawn(weight)
+    parts = {
+        "weight_packed": _words(numbers),
+        "weight_scale": scales,
+        "weight_shape": torch.tensor(weight.shape),
+    }
+    return parts, _worth(numbers, 8, scales)
+
+
+def _awq(weight: Tensor) -> Packed:
+    numbers, zeros, scales = _drawn(weight)
+    order = (0, 2, 4, 6, 1, 3, 5, 7)
+    parts = {
+        "qweight": _words(numbers.T, order),
+        "qzeros": _words(zeros.T, order),
+        "scales": scales.T.contiguous(),
+    }
+    return parts, _worth(numbers, zeros, scales)
+
+
+def _gptq(weight: Tensor) -> Packed:
+    numbers, zeros, scales = _drawn(weight)
+    parts = {
+        "qweight": _words(numbers).T.contiguous(),
+        "qzeros": _words(zeros.T - 1),
+        "scales": scales.T.contiguous(),
+        "g_idx": (torch.arange(weight.shape[1]) // GROUP).int(),
+    }
+    return parts, _worth(numbers, zeros, scales)
+
+
+PACKERS: Mapping[str, Callable[[Tensor], Packed]] = {
+    "fp8": _blocks,
+    "fbgemm_fp8": _channels,
+    "float-quantized": _channels,
+    "pack-quantized": _compressed,
+    "awq": _awq,
+    "gptq": _gptq,
+}

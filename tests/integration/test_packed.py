@@ -1,0 +1,153 @@
+"""Checkpoints in 8 and in 4 bits: every number is what its layout says, or a clear refusal."""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from engine.errors import NoKernels, UnusableCheckpoint
+from engine.models.checkpoint import WEIGHTS
+from engine.models.linear import PlainLinear
+from engine.models.storage import Stack, StoredLinear
+from engine.torch_engine import TorchEngine
+from tests.fakes.checkpoints import edit_config, make_checkpoint
+from tests.fakes.driver import load, prompt, prompt_logits, requests, run
+from tests.fakes.packed import CONFIGS, pack
+from tests.integration.test_storage import whole_engine
+
+# for q_proj's heads, two blocks of 128 that are cut within a head; inputs in groups of 32
+SIZES = {"hidden_size": 160, "intermediate_size": 288}
+SHAPE = {**SIZES, "head_dim": 40, "initializer_range": 0.05}
+LATENTS = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "v_head_dim": 8}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {**SHAPE, "attention_bias": True},
+    "phi3": {**SIZES, "initializer_range": 0.05},
+    "qwen3_moe": {**SHAPE, "head_dim": 32, "moe_intermediate_size": 64},
+    "deepseek_v3": {
+        "hidden_size": 160,
+        "intermediate_size": 288,
+        "moe_intermediate_size": 64,
+        **LATENTS,
+    },
+}
+EIGHT = ["fp8", "fbgemm_fp8", "float-quantized"]
+
+
+def made(folder: Path, family: str, layout: str) -> tuple[Path, Path]:
+    """Packed, and with the same numbers in float32."""
+    plain, packed = folder / "plain", folder / "packed"
+    make_checkpoint(plain, family, **FAMILIES[family])
+    pack(plain, packed, layout)
+    return packed, plain
+
+
+def numbers(part: object) -> Iterator[Tensor]:
+    """The weights of all products within, in the order of the model."""
+    if isinstance(part, PlainLinear):
+        yield part.weight.float()
+    elif isinstance(part, StoredLinear | Stack):
+        yield from (part.weight.whole(one) for one in range(part.weight.shape[0]))
+    elif isinstance(part, tuple):
+        for one in part:
+            yield from numbers(one)
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from numbers(getattr(part, field.name))
+
+
+def narrow(folder: Path, **settings: object) -> TorchEngine:
+    return load(folder, cpu_kernels="torch", **settings)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("layout", CONFIGS)
+def test_every_number_is_what_the_layout_says(layout: str, family: str, tmp_path: Path) -> None:
+    packed, plain = made(tmp_path, family, layout)
+    ours, theirs = narrow(packed), whole_engine(plain)
+    pairs = list(zip(numbers(ours.decoder), numbers(theirs.decoder), strict=True))
+    assert len(pairs) > 6
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    answer, exact = (prompt_logits(one, prompt(30), 30) for one in (ours, theirs))
+    if layout not in EIGHT:
+        torch.testing.assert_close(answer, exact, rtol=1e-3, atol=1e-3)
+    elif family in ("llama", "phi3"):  # routers choose otherwise for a little noise
+        assert (answer - exact).norm() < 0.1 * exact.norm()
+
+
+@pytest.mark.parametrize("layout", ["fp8", "awq"])
+def test_chunks_and_company_change_no_token(layout: str, tmp_path: Path) -> None:
+    packed, _ = made(tmp_path, "llama", layout)
+    prompts = [prompt(length) for length in (3, 19, 40)]
+    together = run(narrow(packed, max_num_batched_tokens=16), requests(prompts))
+    alone = [run(narrow(packed), requests([one]))[0] for one in prompts]
+    assert together == alone
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({}, NoKernels, "quantized in fp8 is for --device cuda"),
+        (
+            {"cpu_kernels": "torch", "quantization": "int4"},
+            UnusableCheckpoint,
+            "--quantization int4: the checkpoint is quantized already, in fp8",
+        ),
+        (
+            {"cpu_kernels": "torch", "load_format": "dummy"},
+            UnusableCheckpoint,
+            "dummy: quantized weights",
+        ),
+        ({"model_impl": "transformers"}, UnusableCheckpoint, "quantized"),
+    ],
+)
+def test_what_does_not_go_with_such_a_checkpoint(
+    settings: dict[str, object], error: type[Exception], text: str, tmp_path: Path
+) -> None:
+    packed, _ = made(tmp_path, "llama", "fp8")
+    with pytest.raises(error, match=text):
+        load(packed, **settings)
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "text"),
+    [
+        ("fp8", {"weight_block_size": [64, 64]}, "weight_block_size .64, 64. is not supp"),
+        ("fp8", {"activation_scheme": "static"}, "activation_scheme static"),
+        ("fp8", {"scale_fmt": "ue8m0"}, "scale_fmt ue8m0"),
+        ("float-quantized", {"format": "int-quantized"}, "format int-quantized"),
+        ("float-quantized", {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
+        ("float-quantized", {"config_groups": {}}, "0 config_groups"),
+        ("awq", {"bits": 8}, "bits 8"),
+        ("awq", {"group_size": -1}, "group_size -1"),
+        ("awq", {"version": "gemv"}, "version gemv"),
+        ("gptq", {"desc_act": True}, "desc_act True"),
+        ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format marlin"),
+        ("gptq", {"quant_method": "bitsandbytes"}, "quant_method bitsandbytes.*fp8, fbgemm"),
+    ],
+)
+def test_what_is_not_done_is_refused_by_name(
+    layout: str, changes: dict[str, object], text: str, tmp_path: Path
+) -> None:
+    packed, _ = made(tmp_path, "llama", layout)
+    edit_config(packed, {"quantization_config": {**CONFIGS[layout], **changes}})
+    with pytest.raises(UnusableCheckpoint, match=text):
+        narrow(packed)
+
+
+def test_groups_out_of_order_and_scales_that_are_missing_are_named(tmp_path: Path) -> None:
+    packed, _ = made(tmp_path, "llama", "gptq")
+    tensors, name = load_file(packed / WEIGHTS), "model.layers.1.mlp.down_proj"
+    tensors[f"{name}.g_idx"] = tensors[f"{name}.g_idx"].flip(0)
+    save_file(tensors, packed / WEIGHTS, {"format": "pt"})
+    with pytest.raises(UnusableCheckpoint, match=f"{name}.g_idx: groups out of order"):
+        narrow(packed)
+    del tensors[f"{name}.scales"]
+    save_file(tensors, packed / WEIGHTS, {"format": "pt"})
+    with pytest.raises(UnusableCheckpoint, match=f"{name}.scales is missing"):
+        narrow(packed)
