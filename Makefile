@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+GPU_PYTHON ?= $(BIN)/python
 INSTALLED := $(VENV)/installed
 TESTS := tests/house tests/unit tests/contract
 
-.PHONY: serve demo check test soak chaos fmt bench clean
+.PHONY: serve demo check test test-gpu soak chaos fmt bench clean
 
 serve: $(INSTALLED)  ## a cluster with the bundled model on this machine, until Ctrl-C
 	$(BIN)/pdserve up $(ARGS)
@@ -22,6 +23,10 @@ check: $(INSTALLED)  ## linters, types, layers, and the fast tests
 
 test: check  ## check, then whole clusters: in one process, and of real processes
 	$(BIN)/pytest tests/kernels tests/integration tests/e2e
+
+# torch, triton, pytest, hypothesis and msgspec are enough: any Python that has them will do
+test-gpu:  ## kernels on the GPU of this machine, at real shapes too
+	$(GPU_PYTHON) -m pytest -c /dev/null --rootdir . -q tests/kernels $(ARGS)
 
 soak: $(INSTALLED)  ## a thousand requests in five minutes, while nodes and links are hurt
 	$(BIN)/python -m tests.soak $(ARGS)

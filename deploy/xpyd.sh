@@ -2,7 +2,7 @@
 # XpYd on one machine, with the variables of vLLM's launch script of that name:
 #
 #   MODEL            folder or hub name; default: the small bundled model
-#   PREFILL_GPUS     one entry for each prefill node, as 0 or 0,1; without GPUs they only count
+#   PREFILL_GPUS     one GPU for each prefill node, as 0 or 0,1; without GPUs they only count
 #   DECODE_GPUS      the same for decode nodes
 #   PREFILL_PORTS    an HTTP port for each prefill node, as 20003,20004
 #   DECODE_PORTS     the same for decode nodes
@@ -37,7 +37,7 @@ arguments=(
 if [[ -n "${MODEL:-}" ]]; then arguments+=(--model "$MODEL"); fi
 for port in "${prefill_ports[@]}"; do arguments+=(--prefill-ports "$port"); done
 for port in "${decode_ports[@]}"; do arguments+=(--decode-ports "$port"); done
-if [[ -e /dev/nvidiactl ]]; then
+if nvidia-smi -L >/dev/null 2>&1; then
   for gpu in "${prefill_gpus[@]}"; do arguments+=(--prefill-devices "cuda:$gpu"); done
   for gpu in "${decode_gpus[@]}"; do arguments+=(--decode-devices "cuda:$gpu"); done
 fi

@@ -50,10 +50,18 @@ class Ours:
     shape: Shape
 
     @classmethod
-    def load(cls, settings: EngineConfig, shape: Shape, sequences: int, tokens: int) -> "Ours":
-        """`settings`, with room for so many sequences of so many tokens each."""
+    def load(
+        cls,
+        settings: EngineConfig,
+        shape: Shape,
+        sequences: int,
+        tokens: int,
+        together: int | None = None,
+    ) -> "Ours":
+        """`settings`, for so many sequences of so many tokens; `together`: of all of them."""
         each = 4 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim
-        blocks = sequences * (-(-tokens // settings.block_size) + 1)
+        most = sequences * tokens if together is None else together
+        blocks = most // settings.block_size + 2 * sequences  # each may begin and end one
         engine = load_engine(
             replace(
                 settings,

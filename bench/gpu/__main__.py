@@ -14,7 +14,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -39,11 +41,20 @@ class Run:
     only: Sequence[str]
     ends_at: float
 
-    def results(self) -> Iterator[Measured]:
-        """Row by row; what there was no time for is named, too."""
+    def results(self, done: int = 0) -> Iterator[Measured]:
+        """Row by row behind the first `done`; what there was no time for is named, too.
+
+        It ends early with the row that has cost us the device.
+        """
+        for shape, row in islice(self._rows(), done, None):
+            yield row if isinstance(row, Measured) else self._one(shape, row)
+            if self.meter.device_is_lost():
+                return
+
+    def _rows(self) -> Iterator[tuple[Shape, Row | Measured]]:
         for shape in self.shapes:
             for row in find_rows(shape, self.only):
-                yield row if isinstance(row, Measured) else self._one(shape, row)
+                yield shape, row
 
     def _one(self, shape: Shape, row: Row) -> Measured:
         if time.monotonic() > self.ends_at:
@@ -53,7 +64,8 @@ class Run:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0, 1 where a row failed, 2 without a device."""
-    asked = _parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    asked = _parser().parse_args(given)
     if asked.device.startswith("cuda") and not torch.cuda.is_available():
         _say(
             "bench.gpu: there is no CUDA device; --device cpu --shapes tiny tries the bench out"
@@ -72,13 +84,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asked.only,
         ends_at,
     )
-    measured = list[Measured]()
-    for one in run.results():
+    measured = report.read(asked.out) if asked.done else []
+    before = len(measured)
+    for one in run.results(asked.done):
         measured.append(one)
         _say(report.line(one))
         if asked.out is not None:
             report.write(asked.out, said, measured)
+        if run.meter.device_is_lost():
+            done = asked.done + len(measured) - before
+            _begin_anew(again(given, done, ends_at - time.monotonic()))
     return 1 if any(one.failed for one in measured) else 0
+
+
+def again(given: Sequence[str], done: int, left_s: float) -> list[str]:
+    """The same arguments for what is left of it."""
+    return [*given, "--done", str(done), "--budget-s", f"{max(0.0, left_s):.0f}"]
+
+
+def _begin_anew(arguments: Sequence[str]) -> NoReturn:
+    """A process whose device has failed gets no other: one in its place does."""
+    _say("the device has failed; going on in a new process")
+    os.execv(sys.executable, [sys.executable, "-m", "bench.gpu", *arguments])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", default=[], help="rows with one of these words")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu")
     parser.add_argument("--budget-s", type=float, default=BUDGET_S, help="no row begins later")
+    parser.add_argument("--done", type=int, default=0, help="rows to leave out at the front")
     return parser
 
 

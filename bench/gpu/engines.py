@@ -42,8 +42,9 @@ class Loaded:
             block_size=shape.block_size,
             max_num_batched_tokens=shape.prefill,
         )
-        longest = max(shape.context + room_of(shape), shape.prefill + 1)
-        return Ours.load(settings, shape, max(shape.batches), longest)
+        sequences, decoded = max(shape.batches), shape.context + room_of(shape)
+        longest = max(decoded, shape.prefill + 1)
+        return Ours.load(settings, shape, sequences, longest, max(sequences * decoded, longest))
 
 
 def room_of(shape: Shape) -> int:

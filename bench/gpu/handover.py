@@ -14,6 +14,7 @@ from bench.transfer.memory import FINGERPRINT
 from bench.transfer.source import HERE
 from engine.api import KvRegion
 from kv_transfer.api import Sealed
+from kv_transfer.checking import Level
 from kv_transfer.factory import KvMemory, build_connector
 from kv_transfer.layout import KvLayout
 from kv_transfer.thread.threaded import Connector
@@ -33,15 +34,18 @@ class Pair:
     numbers: "count[int]"
 
     @classmethod
-    def open(cls, device: torch.device, blocks: int, block_bytes: int) -> "Pair":
-        """Both with `blocks` of memory; raises RuntimeError where the source does not start."""
+    def open(cls, device: torch.device, blocks: int, block_bytes: int, level: str) -> "Pair":
+        """Both with `blocks` of memory, and checksums as --kv-checksum has them.
+
+        Raises RuntimeError where the source does not start.
+        """
         spawned, (ours, theirs) = multiprocessing.get_context("spawn"), multiprocessing.Pipe()
-        settings = theirs, str(device), blocks, block_bytes
+        settings = theirs, str(device), (blocks, block_bytes), level
         process = spawned.Process(target=serve, args=settings, daemon=True)
         process.start()
         theirs.close()
         memory = torch.zeros(blocks, block_bytes, dtype=torch.uint8, device=device)
-        connector = connect("sink", memory)
+        connector = connect("sink", memory, level)
         if not ours.poll(STARTING_S) or ours.recv() != "ready":
             raise RuntimeError("the source's process did not start")
         return cls(memory, connector, process, ours, count())
@@ -70,11 +74,12 @@ class Pair:
         self.process.join()
 
 
-def connect(name: str, memory: Tensor) -> Connector:
+def connect(name: str, memory: Tensor, level: str) -> Connector:
     """A connector over this memory, started."""
     blocks, block_bytes = memory.shape
     region = KvRegion(memory.data_ptr(), block_bytes, blocks, str(memory.device))
-    kv = KvMemory(FINGERPRINT, KvLayout("bytes", 1, 1, (block_bytes,)), [region])
+    layout = KvLayout("bytes", 1, 1, (block_bytes,))
+    kv = KvMemory(FINGERPRINT, layout, [region], Level.named(level))
     connector = build_connector("nixl", name, kv, bind=(HERE, 0), advertise_host=HERE)
     connector.start()
     return connector
@@ -88,19 +93,19 @@ def content(like: Tensor) -> Tensor:
     )
 
 
-def serve(pipe: Connection, device: str, blocks: int, block_bytes: int) -> None:
+def serve(pipe: Connection, device: str, size: tuple[int, int], level: str) -> None:
     """The source: offers everything under each name that comes, until None does."""
-    memory = torch.empty(blocks, block_bytes, dtype=torch.uint8, device=device)
+    memory = torch.empty(size, dtype=torch.uint8, device=device)
     memory.copy_(content(memory))
     if memory.is_cuda:
         torch.cuda.synchronize(memory.device)
-    connector = connect("source", memory)
+    connector = connect("source", memory, level)
     pipe.send("ready")
     while (name := pipe.recv()) is not None:
         source = connector.source
         ticket = source.offer(name)
-        source.extend(ticket.ticket_id, range(blocks))
-        source.seal(ticket.ticket_id, Sealed(blocks, 0))
+        source.extend(ticket.ticket_id, range(size[0]))
+        source.seal(ticket.ticket_id, Sealed(size[0], 0))
         pipe.send(ticket)
         source.poll()
     connector.stop()

@@ -63,7 +63,7 @@ class Meter:
             try:
                 return self._measure(named, prepared)
             finally:
-                prepared.close()
+                prepared.close()  # what it takes is gone with a device that is lost
         except Exception as error:  # noqa: BLE001  one row's failure is a result
             return Measured(*named, failed=told(error))
 
@@ -82,6 +82,16 @@ class Meter:
             error=error,
             rivals=dict(self._rivals(prepared)),
         )
+
+    def device_is_lost(self) -> bool:
+        """Whether something that ran has broken it for this process, as a stray write does."""
+        if self.device.type != "cuda":
+            return False
+        try:
+            torch.cuda.synchronize(self.device)
+        except RuntimeError:
+            return True
+        return False
 
     def _times(self, prepared: Prepared) -> tuple[float, float | None]:
         if prepared.measures:

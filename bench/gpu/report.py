@@ -44,6 +44,14 @@ def write(file: Path, said: dict[str, Any], measured: Sequence[Measured]) -> Non
     file.write_text(json.dumps(said | {"rows": rows}, indent=1) + "\n")
 
 
+def read(file: Path | None) -> list[Measured]:
+    """What was written there."""
+    if file is None:
+        return []
+    rows = json.loads(file.read_text())["rows"]
+    return [Measured(**{key: row[key] for key in row if key != "share"}) for row in rows]
+
+
 def heading(said: dict[str, Any], ceilings: Ceilings) -> str:
     """The device and what it does at most."""
     float8 = f", float8 {ceilings.float8 / TERA:.0f}" if ceilings.float8 else ""

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from bench.gpu import report
-from bench.gpu.__main__ import NO_DEVICE, main
+from bench.gpu.__main__ import NO_DEVICE, Run, again, main
 from bench.gpu.ceilings import Ceilings
 from bench.gpu.measuring import Measured, Meter, difference, find_rows
 from bench.gpu.row import Prepared, Row
-from bench.gpu.shapes import LLAMA, SHAPES, TINY
+from bench.gpu.shapes import LLAMA, SHAPES, TINY, Shape
 from bench.gpu.work import layer_weights, prompt_floor, step_floor
 from engine.kernels.floor import Floor
 
@@ -167,6 +167,39 @@ def test_results_have_everything_that_a_reader_must_know(tmp_path: Path) -> None
     assert said["ceilings"]["bandwidth"] == 1e9
     assert said["rows"][0] | {"rivals": {}} == said["rows"][0]
     assert said["rows"][0]["seconds"] == 2.0
+
+
+def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    rows = [Measured("tiny", "a", "b", 2.0, rivals={"torch": 1.0}), Measured("t", "c", "d")]
+    report.write(tmp_path / "x", report.facts(CPU, CEILINGS), rows)
+    assert report.read(tmp_path / "x") == rows
+    assert report.read(None) == []
+
+
+class Breaking(Meter):
+    """Loses its device with the second row."""
+
+    def measure(self, shape: Shape, row: Row) -> Measured:
+        self.lost.append(row.name)
+        return Measured(shape.name, row.name, row.setting)
+
+    def device_is_lost(self) -> bool:
+        return len(self.lost) == 2
+
+    lost: list[str] = []  # noqa: RUF012  of one test
+
+
+def test_behind_a_row_that_lost_the_device_a_new_process_goes_on() -> None:
+    run = Run(
+        Breaking(CPU, Stepping(), CEILINGS), [TINY], ["product: head", "product: down"], 1e18
+    )
+    first = list(run.results())
+    assert len(first) == 2
+    Breaking.lost.clear()
+    (third, *_) = run.results(done=2)
+    everything = [str(row) for row in find_rows(TINY, run.only)]
+    assert f"{third.name}: {third.setting}" == everything[2]
+    assert again(["--out", "x"], 2, 99.6) == ["--out", "x", "--done", "2", "--budget-s", "100"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")

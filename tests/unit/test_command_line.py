@@ -192,25 +192,39 @@ def test_a_process_may_have_as_many_connections_as_the_system_allows() -> None:
     subprocess.run([sys.executable, "-c", FEW_FILES], cwd=ROOT, check=True, timeout=60)
 
 
-def test_the_script_starts_the_pdserve_beside_it(tmp_path: Path) -> None:
-    """Also for those whose shell has a CDPATH, with which `cd` talks."""
-    script, started = tmp_path / "deploy" / "xpyd.sh", tmp_path / ".venv" / "bin" / "pdserve"
-    for path, text in (
-        (script, (ROOT / "deploy" / "xpyd.sh").read_text()),
-        (started, '#!/bin/sh\necho "$@"\n'),
+def script(folder: Path, *others: tuple[str, str]) -> str:
+    """Run the XpYd script beside a pdserve that says what it was told; what it said."""
+    for name, text in (
+        ("deploy/xpyd.sh", (ROOT / "deploy" / "xpyd.sh").read_text()),
+        (".venv/bin/pdserve", '#!/bin/sh\necho "$@"\n'),
+        *others,
     ):
-        path.parent.mkdir(parents=True)
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o755)
-    environment = os.environ | {"CDPATH": str(tmp_path), "DECODE_GPUS": "a,b"}
+    searched = f"{folder / 'tools'}:{os.environ['PATH']}"
     ran = subprocess.run(
         ["bash", "deploy/xpyd.sh", "--dtype", "float32"],
         capture_output=True,
         text=True,
-        cwd=tmp_path,
-        env=environment,
+        cwd=folder,
+        env=os.environ | {"CDPATH": str(folder), "DECODE_GPUS": "2,3", "PATH": searched},
     )
     assert ran.stderr == ""
-    assert ran.stdout.startswith("up --port 10001 --discovery-port 30001 ")
-    assert "--prefill 1 --decode 2 --prefill-ports 20003 " in ran.stdout
-    assert ran.stdout.endswith(" --dtype float32\n")
+    return ran.stdout
+
+
+def test_the_script_starts_the_pdserve_beside_it(tmp_path: Path) -> None:
+    """Also for those whose shell has a CDPATH, with which `cd` talks."""
+    said = script(tmp_path, ("tools/nvidia-smi", "#!/bin/sh\nexit 9\n"))
+    assert said.startswith("up --port 10001 --discovery-port 30001 ")
+    assert "--prefill 1 --decode 2 --prefill-ports 20003 " in said
+    assert said.endswith(" --dtype float32\n")
+    assert "cuda" not in said
+
+
+def test_the_script_gives_each_node_its_gpu_where_there_are_any(tmp_path: Path) -> None:
+    said = script(tmp_path, ("tools/nvidia-smi", "#!/bin/sh\necho GPU 0: a device\n"))
+    devices = "--prefill-devices cuda:0 --decode-devices cuda:2 --decode-devices cuda:3"
+    assert f" {devices} --dtype float32" in said

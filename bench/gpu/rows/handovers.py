@@ -17,14 +17,15 @@ def rows(shape: Shape) -> Iterator[Row]:
     """Of KV in the model's own type only."""
     if shape.quantization is not None:
         return
-    setting = f"{shape.handed_over} tokens, NIXL"
-    yield Row("hand-over 1P1D", setting, partial(_make, shape))
+    for level in ("off", "sampled"):
+        setting = f"{shape.handed_over} tokens, NIXL, checksums {level}"
+        yield Row("hand-over 1P1D", setting, partial(_make, shape, level))
 
 
-def _make(shape: Shape, device: torch.device) -> Prepared:
+def _make(shape: Shape, level: str, device: torch.device) -> Prepared:
     from bench.gpu.handover import Pair  # more than torch and triton
 
     blocks = -(-shape.handed_over // shape.block_size)
-    pair = Pair.open(device, blocks, shape.block_size * shape.kv_bytes)
+    pair = Pair.open(device, blocks, shape.block_size * shape.kv_bytes, level)
     floor = handover_floor(shape, shape.handed_over)
     return Prepared(pair.hand_over, floor, pair.twin, waits=True, close=pair.close)
