@@ -150,10 +150,15 @@ class Instances:
             self.registry.remove(address)
 
     async def run(self) -> None:
-        """Ask all of them every beat until cancelled."""
-        while True:
-            await asyncio.sleep(self.beat_s)
-            await asyncio.gather(*map(self._probe, tuple(self._known.values())))
+        """Ask all of them every beat until cancelled; who is slow keeps no other waiting."""
+        asked = dict[str, asyncio.Task[None]]()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await asyncio.sleep(self.beat_s)
+                asked = {name: task for name, task in asked.items() if not task.done()}
+                for address, instance in self._known.items():
+                    if address not in asked:
+                        asked[address] = tasks.create_task(self._probe(instance))
 
     async def _probe(self, instance: Instance) -> None:
         """How it is, and who it is now: it may be another one since, or of the other role.

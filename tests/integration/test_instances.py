@@ -9,9 +9,10 @@ from msgspec import Raw
 
 from discovery.registration import Role
 from proxy.admin.guard import Guard
+from proxy.nodes.session import PATIENCE_S
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_cluster import ADMIN, HttpCluster, http_cluster
-from tests.fakes.raw_http import Step, answer, raw_server
+from tests.fakes.raw_http import HANG, Step, answer, raw_server
 from tests.fakes.watched import WatchedRegistry
 
 KEY = {"X-API-Key": ADMIN}
@@ -182,6 +183,27 @@ async def test_one_whose_engine_hangs_leaves_although_its_door_answers() -> None
         proxy.http[0].well = True
         await registry.until(registry.all)
         assert (await proxy.get("/health"))[0] == 200
+
+
+async def test_one_that_does_not_answer_keeps_no_other_from_being_asked() -> None:
+    """Else those would be silent for longer than they may be."""
+    registry = WatchedRegistry(ttl_s=60)
+    hangs: list[list[Step]] = [[VLLM[0]], [VLLM[1]], [HANG]]
+    async with (
+        http_cluster(Cluster(0, 1), announced=False, registry=registry) as proxy,
+        raw_server(*hangs) as raw,
+    ):
+        assert (await ask(proxy, "prefill", raw.address))[0] == 200
+        d0 = proxy.cluster.decodes[0].registration.http_address
+        await ask(proxy, "decode", d0)
+
+        def beats() -> int:
+            return sum(one.http_address == d0 for one in registry.beats)
+
+        before = beats()
+        async with asyncio.timeout(PATIENCE_S * 0.75):  # what the other has for one answer
+            await registry.until(lambda: beats() >= before + 5)
+        assert raw.heads[-1].startswith("GET /health")
 
 
 async def test_of_two_who_add_one_node_at_once_one_is_told_that_it_exists() -> None:
