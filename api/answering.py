@@ -49,7 +49,7 @@ class Answer:
     async def pieces(self) -> AsyncGenerator[Piece]:
         """In order of arrival; closing it aborts every choice. Raises StreamFailed."""
         async with self._gate.enter(self.asked.visit) as let_in:
-            pieces = self._pieces()
+            pieces = self._of(self.choices[0]) if len(self.choices) == 1 else self._pieces()
             if let_in.deadline is not None:
                 pieces = until(let_in.deadline, pieces)
             async with aclosing(pieces):
@@ -58,11 +58,6 @@ class Answer:
                     yield piece
 
     async def _pieces(self) -> AsyncGenerator[Piece]:
-        if len(self.choices) == 1:
-            async with aclosing(self._of(self.choices[0])) as alone:
-                async for piece in alone:
-                    yield piece
-            return
         async with Streams[int, Piece]() as streams:
             for choice in self.choices:
                 streams.open(choice.index, self._of(choice))

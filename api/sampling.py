@@ -131,9 +131,11 @@ def _seed(given: int | None, outer_id: str) -> int:
 
 def _biases(body: TextBody, served: Served) -> tuple[tuple[int, float], ...]:
     """JSON's keys are strings."""
-    if body.logit_bias and len(body.logit_bias) > served.size:
+    if not body.logit_bias:
+        return ()
+    if len(body.logit_bias) > served.size:
         raise WireError(f"logit_bias has more than {served.size} tokens", "logit_bias")
-    return tuple(convert(body.logit_bias or {}, Biases, "logit_bias", strict=False).items())
+    return tuple(convert(body.logit_bias, Biases, "logit_bias", strict=False).items())
 
 
 def _words(words: Sequence[str], codec: TextCodec) -> Words:

@@ -40,7 +40,7 @@ async def frames(writer: Writer) -> AsyncGenerator[bytes]:
             async for piece in pieces:
                 if said is None:
                     said = b"".join(map(event_of, writer.openings()))
-                said += await _frame(writer, piece)
+                said += writer.frame(piece) if not piece.places else await _frame(writer, piece)
                 left -= piece.finish is not None
                 if said and left:
                     yield said
@@ -64,6 +64,5 @@ def _told(writer: Writer, failure: Exception) -> bytes:
 
 
 async def _frame(writer: Writer, piece: Piece) -> bytes:
-    if not piece.places:
-        return writer.frame(piece)
+    """Log-probabilities are work."""
     return await aside(len(piece.places) * PLACE, partial(writer.frame, piece))

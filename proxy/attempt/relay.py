@@ -96,6 +96,11 @@ class Relay:
             yield from self._fresh(self.plan.decode, event)
 
     @property
+    def ailing(self) -> bool:
+        """Whether there is anything to mend; asked after each event."""
+        return bool(self.ignored or self.missed or self.lingers)
+
+    @property
     def lingers(self) -> bool:
         """Whether the prefill leg stays open although decode goes on without it: nobody has
         fetched its KV, nor will, and only the end of the lease would free it.

@@ -1,7 +1,8 @@
 """What Prometheus is told. Counted once per request, never per token."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -14,6 +15,7 @@ from proxy.observing.troubles import Troubles
 from proxy.timeline.story import Story
 
 PREFIX = "pdserve_proxy_"
+Child = TypeVar("Child", Counter, Histogram)
 FIRST_TOKEN_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
@@ -31,6 +33,18 @@ ESTIMATE_RATIO = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.5, 2, 4
 STAGE_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 
 
+class _Labelled(dict[str, Child]):
+    """A metric by its one label: looked up once for each, and not for each request."""
+
+    def __init__(self, labels: Callable[[str], Child]) -> None:
+        super().__init__()
+        self._labels: Callable[[str], Child] = labels
+
+    def __missing__(self, label: str) -> Child:
+        child = self[label] = self._labels(label)
+        return child
+
+
 class ProxyMetrics:
     """One proxy's numbers, in a registry of their own."""
 
@@ -40,14 +54,18 @@ class ProxyMetrics:
         self.all.register(_Cluster(registry, self))
         self.all.register(Troubles(health, PREFIX))
         self._requests = self._counter("requests", "HTTP answers", "endpoint", "status")
-        self._answers = self._counter("answers", "Choices by their end", "finish")
-        self._tokens = self._counter("tokens", "Tokens of requests", "kind")
+        self._answers = _Labelled(
+            self._counter("answers", "Choices by their end", "finish").labels
+        )
+        self._tokens = _Labelled(self._counter("tokens", "Tokens of requests", "kind").labels)
         self._tries = self._counter("tries", "Attempts to carry out a request")
         self._moves = self._counter("moves", "Hand-overs that went on at another decode node")
         self._first = self._histogram("time_to_first_token_seconds", FIRST_TOKEN_S)
         self._duration = self._histogram("request_duration_seconds", DURATION_S)
-        self._estimates = self._histogram("estimate_ratio", ESTIMATE_RATIO, "of")
-        self._stages = self._histogram("stage_seconds", STAGE_S, "stage")
+        self._estimates = _Labelled(
+            self._histogram("estimate_ratio", ESTIMATE_RATIO, "of").labels
+        )
+        self._stages = _Labelled(self._histogram("stage_seconds", STAGE_S, "stage").labels)
         self._per_token = self._histogram("time_per_output_token_seconds", PER_TOKEN_S)
         self._pulled = self._counter("kv_transfer_bytes", "KV pulled for choices")
         self._pull_rate = self._histogram("kv_transfer_bytes_per_second", PULL_RATES)
@@ -58,11 +76,11 @@ class ProxyMetrics:
 
     def book(self, story: Story) -> None:
         """Book one choice that is over."""
-        self._answers.labels(story.ending).inc()
-        self._tokens.labels("prompt").inc(len(story.request.prompt))
-        self._tokens.labels("cached").inc(story.cached_tokens)
-        self._tokens.labels("fetched").inc(story.fetched_tokens)
-        self._tokens.labels("output").inc(story.output_tokens)
+        self._answers[story.ending].inc()
+        self._tokens["prompt"].inc(len(story.request.prompt))
+        self._tokens["cached"].inc(story.cached_tokens)
+        self._tokens["fetched"].inc(story.fetched_tokens)
+        self._tokens["output"].inc(story.output_tokens)
         self._tries.inc(story.tries)
         self._moves.inc(story.moves)
         self._duration.observe(story.duration_s)
@@ -71,11 +89,11 @@ class ProxyMetrics:
         if story.per_token_s is not None:
             self._per_token.observe(story.per_token_s)
         if story.plan_s is not None:
-            self._stages.labels("plan").observe(story.plan_s)
+            self._stages["plan"].observe(story.plan_s)
         for of, ratio in story.off:
-            self._estimates.labels(of).observe(ratio)
+            self._estimates[of].observe(ratio)
         for stage, seconds in story.stages.items():
-            self._stages.labels(stage).observe(seconds)
+            self._stages[stage].observe(seconds)
         for num_bytes, seconds in story.pulls:
             self._pulled.inc(num_bytes)
             if seconds:
@@ -83,12 +101,12 @@ class ProxyMetrics:
 
     def tokenized(self, seconds: float) -> None:
         """Book how long a request's text took until it was tokens."""
-        self._stages.labels("tokenize").observe(seconds)
+        self._stages["tokenize"].observe(seconds)
 
     def book_pooled(self, count: int, tokens: int, seconds: float, ending: str) -> None:
         """Book prompts that were pooled in one call, or were to be."""
-        self._answers.labels(ending).inc(count)
-        self._tokens.labels("prompt").inc(tokens)
+        self._answers[ending].inc(count)
+        self._tokens["prompt"].inc(tokens)
         self._duration.observe(seconds)
 
     def render(self) -> bytes:
