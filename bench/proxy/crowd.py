@@ -22,7 +22,7 @@ from discovery.registration import BEAT_S, Layout, Load, Registration, Role, pac
 from discovery.registry import Node, Registry
 from engine.request import Request, RequestId
 from proxy.attempt.progress import Progress
-from proxy.config import Policy
+from proxy.config import LocalPrefill, Policy
 from proxy.errors import NodeFailed
 from proxy.health.health import Health
 from proxy.pipeline import Pipeline
@@ -61,11 +61,12 @@ def crowd(count: int) -> list[Registration]:
 def plans(count: int) -> Iterator[tuple[str, float]]:
     """Seconds for one plan among so many nodes, median, by policy; the names of a prompt apart.
 
-    The default's also with a node in trouble.
+    The default's also with a node in trouble, and where decode may run prompts itself.
     """
     for name in get_args(Policy):
         yield f"a plan, {name}", _median_plan(count, name)
     yield "a plan, planned, one breaker open", _median_plan(count, "planned", in_trouble=1)
+    yield "a plan, planned, local prefill auto", _median_plan(count, "planned", local="auto")
     request = Request(RequestId("request"), LONG_PROMPT)
     times = list[float]()
     for _ in range(PLANS):
@@ -75,11 +76,13 @@ def plans(count: int) -> Iterator[tuple[str, float]]:
     yield f"names of {len(LONG_PROMPT)} tokens", statistics.median(times)
 
 
-def _median_plan(count: int, policy: Policy, in_trouble: int = 0) -> float:
+def _median_plan(
+    count: int, policy: Policy, in_trouble: int = 0, local: LocalPrefill = "never"
+) -> float:
     registry, now = Registry(differ=differ), time.monotonic()
     for one in crowd(count):
         registry.apply(one, now=now)
-    planner, health = build_planner(policy, policy, "never", Random(0)), Health(registry)
+    planner, health = build_planner(policy, policy, local, Random(0)), Health(registry)
     for node in registry.nodes(Role.DECODE, now=now)[:in_trouble]:
         health.failed(NodeFailed(node.node_id, "is gone"), begun=now, now=now)
     pipeline = Pipeline(registry, planner, _Nobody(), health, clock=lambda: now)

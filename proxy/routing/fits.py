@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import mul
 
 FORGETTING = 0.97  # of the weight of all before, at each new point: the last 30 or so count
 OUTLIER = 4.0  # times the usual error; what is further off counts as so far
@@ -36,9 +37,7 @@ class Fit:
 
     def at(self, x: Sequence[float]) -> float:
         """What y is to be expected; never less than nothing."""
-        total = 0.0
-        for weight, one in zip(self.weights, x, strict=True):
-            total += weight * one
+        total: float = sum(map(mul, self.weights, x))
         return total if total > 0.0 else 0.0
 
     def learn(self, x: Sequence[float], y: float) -> None:

@@ -81,8 +81,10 @@ class Planned:
                     best, plan = cost_s, (begin, end)
         if plan and not local:
             return self._joined(*plan)
-        alone_s, alone = min((self.alone(end, ask) for end in ends), key=itemgetter(0))
-        return self._joined(*plan) if plan and best <= alone_s else alone
+        alone_s, first_s, end = min(
+            ((*self._alone(end, ask), end) for end in ends), key=itemgetter(0)
+        )
+        return self._joined(*plan) if plan and best <= alone_s else _whole(end, first_s)
 
     def pair(self, prefill: Node, decode: Node, ask: Ask) -> tuple[float, Plan]:
         """What this pair would cost."""
@@ -91,11 +93,8 @@ class Planned:
 
     def alone(self, end: Side, ask: Ask) -> tuple[float, Plan]:
         """What it would cost to run all of it on a decode node."""
-        begin, node = self._begin(end.node, ask), end.node
-        run_s = self._run_s(node, ask.num_tokens, end.missing)
-        stopped_s = run_s * self.claims.requests_at(node)
-        estimate = Estimate(begin.seconds, begin.seconds + end.seconds)
-        return begin.cost_s + end.cost_s + stopped_s, Plan(None, node, estimate)
+        cost_s, first_s = self._alone(end, ask)
+        return cost_s, _whole(end, first_s)
 
     def end(self, node: Node, ask: Ask) -> Side:
         """What a decode node would take from the first token on."""
@@ -114,6 +113,14 @@ class Planned:
             seconds += self._room_s(node, ask.num_tokens + more, seconds)
         cost_s = seconds + count * more * slower_s + self.chance.random() * EQUAL_S
         return Side(cost_s, seconds, node, self._missing(node, ask))
+
+    def _alone(self, end: Side, ask: Ask) -> tuple[float, float]:
+        """That cost, and when its first token would come: asked of many nodes for one plan."""
+        node = end.node
+        run_s = self._run_s(node, ask.num_tokens, end.missing)
+        first_s = self._wait_s(node, ask) + run_s
+        stopped_s = run_s * self.claims.requests_at(node)
+        return first_s + self.chance.random() * EQUAL_S + end.cost_s + stopped_s, first_s
 
     def _joined(self, begin: Side, end: Side) -> Plan:
         finish_s = begin.seconds + self._link_s(begin, end) + end.seconds
@@ -164,6 +171,10 @@ class Planned:
             return nodes
         holders = self.prefixes.holders(ask.names, MOST_HOLDERS)
         return some_of(nodes, holders, self.chance)
+
+
+def _whole(end: Side, first_s: float) -> Plan:
+    return Plan(None, end.node, Estimate(first_s, first_s + end.seconds))
 
 
 def bytes_of_token(node: Node) -> float:
