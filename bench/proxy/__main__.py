@@ -1,9 +1,10 @@
 """`python -m bench.proxy`: what one proxy costs, before nodes that answer from a script.
 
 For each number of streams three things are asked in turn, several times: the proxy (chats, as
-text, through a prefill and a decode node), a scripted node by itself, and a bare relay of
-aiohttp before it. Answers of two lengths tell the CPU time of a request from that of a token.
-Tokenizing is measured by itself and taken off the request's. Time to first token is from the
+text, through a prefill and a decode node), a scripted node by itself, a bare relay of aiohttp
+before it, and one of two legs. Answers of two lengths tell the CPU time of a request from that
+of a token. Tokenizing is measured by itself, as often as requests come, and taken off the
+request's. Time to first token is from the
 long answers, beyond the node's own.
 
 Asked for: 60 us of CPU for each token with its detokenizing and JSON, 500 us for each request
@@ -40,7 +41,9 @@ STEPS = {1: 0.002, 64: 0.02, 512: 0.1}  # seconds, by streams: less would be too
 USUAL_RATE = 4000.0  # tokens in a second, for other numbers of streams
 JUDGED = 64
 MOST_PLAN_S, MOST_BEATS = 100e-6, 0.05
-KINDS = ("proxy", "node", "relay")
+RELAYS = ("relay", "legs")
+COPYING = ("proxy", *RELAYS)
+KINDS = ("node", *COPYING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +70,11 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
 async def _measure(options: Options) -> None:
     _say(f"load of the machine before: {os.getloadavg()[0]:.2f}")
     async with open_bench() as bench:
-        tokenizing = bench.tokenizing_s()
-        _say(f"tokenizing a chat of {bench.prompt_tokens} tokens: {tokenizing * MICRO:.0f} us")
+        alone, tokenizing = bench.tokenizing_s(), bench.tokenizing_s(1 / SHORT_RATE)
+        _say(
+            f"tokenizing a chat of {bench.prompt_tokens} tokens: {alone * MICRO:.0f} us in a "
+            f"row, {tokenizing * MICRO:.0f} us as often as requests come"
+        )
         idle = await bench.idle()
         _say(f"idle: {idle:.2%} of a core")
         for streams in options.streams:
@@ -90,9 +96,10 @@ async def _level(bench: Bench, options: Options, streams: int, tokenizing: float
                 load = streams, length, step, options.burst, options.seconds
                 said[kind].append(await bench.ask(kind, *load))
     firsts = {kind: Firsts.of(long[kind]) for kind in KINDS}
-    costs = {kind: _costs(bench, kind, short[kind], long[kind]) for kind in ("proxy", "relay")}
+    costs = {kind: _costs(bench, kind, short[kind], long[kind]) for kind in COPYING}
     _say(f"    proxy  {costs['proxy']}, tokenizing included")
     _say(f"    relay  {costs['relay']}")
+    _say(f"    legs   {costs['legs']}: a relay of two legs")
     for kind in KINDS:
         _say(f"    {kind:5}  first token {firsts[kind]}")
     added = firsts["proxy"].beyond(firsts["node"])
@@ -108,7 +115,7 @@ async def _level(bench: Bench, options: Options, streams: int, tokenizing: float
 
 def _costs(bench: Bench, kind: str, short: list[Done], long: list[Done]) -> Costs:
     """A bare relay's tokens are its events: it knows no others."""
-    pid, by_event = bench.pid(kind), kind == "relay"
+    pid, by_event = bench.pid(kind), kind in RELAYS
     pairs = zip(short, long, strict=True)
     return Costs.median(
         [

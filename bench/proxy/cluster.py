@@ -41,6 +41,7 @@ class Bench:
     proxy: Child
     nodes: Child
     relay: Child
+    legs: Child
     text: str
 
     @property
@@ -49,19 +50,26 @@ class Bench:
         return len(self._tokens())
 
     def pid(self, kind: str) -> int:
-        """Of the proxy, the nodes or the relay."""
-        process = {"proxy": self.proxy, "node": self.nodes, "relay": self.relay}[kind].process
+        """Of the proxy, the nodes or a relay."""
+        process = self._child(kind).process
         assert process is not None
         return process.pid
 
-    def tokenizing_s(self) -> float:
-        """Seconds for the chat's template and tokens, median."""
+    def tokenizing_s(self, pause_s: float = 0.0) -> float:
+        """Seconds of CPU for the chat's template and tokens, median; others have the caches for
+        `pause_s` between two.
+        """
         times = list[float]()
         for _ in range(TIMES):
-            since = time.perf_counter()
+            time.sleep(pause_s)
+            since = time.process_time()
             self._tokens()
-            times.append(time.perf_counter() - since)
+            times.append(time.process_time() - since)
         return statistics.median(times)
+
+    def _child(self, kind: str) -> Child:
+        each = {"proxy": self.proxy, "node": self.nodes, "relay": self.relay, "legs": self.legs}
+        return each[kind]
 
     async def idle(self) -> float:
         """What of a core the proxy takes with nothing to do."""
@@ -77,7 +85,7 @@ class Bench:
         await self._set(Script(step_s, burst))
         first = max(1, length // 16)
         job = Job(
-            address=_address({"proxy": self.proxy, "node": self.nodes}.get(kind, self.relay)),
+            address=_address(self._child(kind)),
             path=CHAT if kind == "proxy" else CALL,
             body=self._chat() if kind == "proxy" else self._call(),
             lengths=[*range(first, length, first), length],
@@ -133,9 +141,14 @@ async def open_bench() -> AsyncIterator[Bench]:
         relay = await stack.enter_async_context(
             running("relay", "-m", "bench.proxy.relay", *node)
         )
+        assert nodes.facts
+        both = (*node, "--prefill", nodes.facts["prefill"])
+        legs = await stack.enter_async_context(
+            running("legs", "-m", "bench.proxy.relay", *both)
+        )
         await _registered(_address(proxy))
         text = codec.decode(words[-PROMPT_WORDS:]).strip()
-        yield Bench(codec, proxy, nodes, relay, text)
+        yield Bench(codec, proxy, nodes, relay, legs, text)
 
 
 def proxy_command() -> Sequence[str]:

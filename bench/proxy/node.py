@@ -238,7 +238,7 @@ async def _run(proxy: str, model: str, tokens: tuple[int, ...], supervisor: int)
         for said in (prefill, decode):
             tasks.create_task(_announce(proxy, said))
         tasks.create_task(stage.run())
-        tell(supervisor, http_address=decode.http_address)
+        tell(supervisor, http_address=decode.http_address, prefill=prefill.http_address)
 
 
 async def _open(role: Role, stage: Stage, model: str) -> Registration:
