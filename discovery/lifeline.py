@@ -4,12 +4,15 @@ A pipe or socket is held open by the starter. However that process dies, the sys
 end, and the read below comes back.
 """
 
+import ctypes
 import json
 import logging
 import os
+import signal
 import threading
 
 ORPHANED = 3  # exit status
+PR_SET_PDEATHSIG = 1  # see prctl(2)
 LONGEST_LINE = 1 << 20
 log = logging.getLogger(__name__)
 
@@ -18,6 +21,14 @@ def end_with(fd: int, last_words: str | None = None) -> None:
     """End this process at once when the other end of `fd` is closed; what is logged then."""
     told = fd, last_words
     threading.Thread(target=_watch, args=told, name="lifeline", daemon=True).start()
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process with its parent, also while it is stopped (Linux).
+
+    A stopped process does not read its lifeline. The parent's thread that started it counts.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def first_line(fd: int) -> bytes:

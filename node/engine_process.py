@@ -15,7 +15,7 @@ import zmq
 
 from decode_node.worker import DecodeWorker
 from discovery.lifeline import end_with, first_line
-from engine.errors import EngineError
+from engine.errors import EngineError, RankLost
 from engine.loading import open_engine, refuse_ranks
 from kv_transfer.checking import Level
 from kv_transfer.factory import KvMemory, build_connector
@@ -121,7 +121,11 @@ def main() -> None:
         door.send(encode(Refused(str(error))))
         door.close(linger=1000)
         sys.exit(1)
-    server.run()
+    try:
+        server.run()
+    except RankLost as error:
+        log.error("the engine ends: %s", error)
+        sys.exit(1)
 
 
 def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> EngineServer:

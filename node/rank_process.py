@@ -13,8 +13,8 @@ from threading import Thread
 import msgspec
 from torch._C._distributed_c10d import TCPStore
 
-from discovery.lifeline import end_with, first_line
-from engine.errors import EngineError
+from discovery.lifeline import die_with_parent, end_with, first_line
+from engine.errors import EngineError, RankLost
 from engine.loading import load_follower
 from engine.ranks.channel import Channel
 from engine.ranks.crew import Post
@@ -31,6 +31,7 @@ def main() -> None:
     """Load, say so, and do what the leader says until it ends."""
     job = msgspec.json.decode(first_line(sys.stdin.fileno()), type=RankJob)
     end_with(sys.stdin.fileno())
+    die_with_parent()
     logging.basicConfig(level=job.log_level.upper(), format=LOG_FORMAT)
     channel = Channel(socket.socket(fileno=job.channel_fd))
     post = Post(channel, TCPStore(LOOPBACK, job.store_port), job.memory_fd)
@@ -41,7 +42,11 @@ def main() -> None:
         log.error("rank %d cannot start: %s", job.rank, error)
         sys.exit(1)
     Thread(target=_serve, args=(server,), name="transfer", daemon=True).start()
-    follower.run()
+    try:
+        follower.run()
+    except RankLost as error:
+        log.error("rank %d ends: %s", job.rank, error)
+        sys.exit(1)
 
 
 def _server(job: RankJob, follower: Follower) -> MoverServer:

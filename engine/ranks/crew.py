@@ -5,16 +5,12 @@ from dataclasses import dataclass
 
 from torch._C._distributed_c10d import TCPStore  # torch.distributed gives it no type
 
-from engine.errors import EngineError
+from engine.errors import RankLost
 from engine.ranks.channel import Channel
 from engine.ranks.steps import ClearBehind, ToRank, encode
 from engine.sharding.group import STALL_S
 
 DONE = b"done"
-
-
-class RankLost(EngineError):
-    """A rank does not answer: no step can be made without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +27,23 @@ class Crew:
         return len(self.channels) + 1
 
     def tell(self, message: ToRank) -> None:
-        """To all; they do it in the order in which they are told."""
+        """To all; they do it in the order in which they are told. Raises RankLost."""
         frame = encode(message)
-        for channel in self.channels:
-            channel.send(frame)
+        for rank, channel in enumerate(self.channels, 1):
+            try:
+                channel.send(frame)
+            except OSError as error:
+                raise RankLost(f"rank {rank} does not listen: {error!r}") from error
 
     def hear(self) -> Sequence[bytes]:
         """What each has to say; raises RankLost."""
         frames = list[bytes]()
         for rank, channel in enumerate(self.channels, 1):
-            if (frame := channel.receive()) is None:
+            try:
+                frame = channel.receive()
+            except TimeoutError as error:
+                raise RankLost(f"rank {rank} does not answer") from error
+            if frame is None:
                 raise RankLost(f"rank {rank} is gone")
             frames.append(frame)
         return frames

@@ -4,6 +4,7 @@ gloo on CPUs, NCCL on CUDA devices, by the same calls. The group is an object th
 the layers that need it; torch's own default group, which a process has one of, is not touched.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -14,11 +15,11 @@ import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 from torch._C._distributed_c10d import TCPStore  # torch.distributed gives it no type
 
-from engine.errors import EngineError
+from engine.errors import EngineError, RankLost
 from engine.sharding.share import Share
 
 LOADING_S = 1800.0  # that ranks wait for one another while they load
-STALL_S = 30.0  # a rank that is so late in a step is given up, and the others end
+STALL_S = 15.0  # a rank that is so late in a step is given up, and the others end
 LOOPBACK = "127.0.0.1"
 
 
@@ -26,8 +27,8 @@ LOOPBACK = "127.0.0.1"
 class Group:
     """All ranks; each makes the same calls in the same order, and waits for the others.
 
-    A call raises RuntimeError once another rank is gone, or late: STALL_S, or LOADING_S
-    until `go`. `backend` is a dist.Backend, whose calls torch gives no types.
+    A call raises RankLost once another rank is gone, or late: STALL_S, or LOADING_S until
+    `go`. `backend` is a dist.Backend, whose calls torch gives no types.
     """
 
     share: Share
@@ -47,21 +48,21 @@ class Group:
     def sum(self, part: Tensor) -> Tensor:
         """The sum of all ranks' parts, [..] as each of them, in place, on every rank."""
         part = part.contiguous()
-        self.backend.allreduce([part]).wait()
+        _end(self.backend.allreduce, [part])
         return part
 
     def least(self, number: int) -> int:
         """The smallest of what the ranks say."""
         told, options = torch.tensor([number], device=self.device), dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
-        self.backend.allreduce([told], options).wait()
+        _end(self.backend.allreduce, [told], options)
         return int(told.item())
 
     def told(self, by_the_first: Tensor) -> Tensor:
         """What rank 0 has, in place, on every rank; the others bring room for it."""
         options = dist.BroadcastOptions()
         options.rootRank = 0
-        self.backend.broadcast([by_the_first], options).wait()
+        _end(self.backend.broadcast, [by_the_first], options)
         return by_the_first
 
     def columns(self, part: Tensor, count: int) -> Tensor:
@@ -70,8 +71,17 @@ class Group:
         widths = [len(rank.part(count)) for rank in ranks]
         part = F.pad(part, (0, max(widths) - part.shape[1]))  # all are of one size
         found = [torch.empty_like(part) for _ in ranks]
-        self.backend.allgather([found], [part]).wait()
+        _end(self.backend.allgather, [found], [part])
         return torch.cat([one[:, :width] for one, width in zip(found, widths, strict=True)], 1)
+
+
+def _end(call: Callable[..., Any], *told: object) -> None:
+    """Begin it with the others, and wait until it is done, or launched on a device."""
+    try:
+        call(*told).wait()
+    except RuntimeError as error:
+        why = str(error).partition("\n")[0]
+        raise RankLost(f"another rank is gone, or late: {why}") from error
 
 
 def _gloo(store: TCPStore, share: Share, stall: timedelta) -> object:

@@ -8,7 +8,8 @@ at once, such as meeting a peer, shows here at the first read.
 import math
 import select
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -31,6 +32,8 @@ from kv_transfer.wire import Welcome
 
 REST_S = 5.0
 DRIVE_S = 0.001  # no agent has to make progress more often for its peers
+ASK_S = 1.0  # whether the other process is there, if it was not asked just now
+STUCK_S = 15.0  # without an answer
 PAUSE_S = 0.0001  # between two looks at reads that nothing announces
 
 
@@ -81,6 +84,10 @@ class Drive(msgspec.Struct, frozen=True, tag=True):
     """Mover.poll, for the sake of peers that read from that rank."""
 
 
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """Are you there? Progress is the answer."""
+
+
 class Progress(msgspec.Struct, frozen=True, tag=True):
     """Reads that ended, each with why and in what words; peers to be asked for help."""
 
@@ -88,7 +95,7 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     waits_for: tuple[Address, ...]
 
 
-ToMover = Meet | Leave | Read | Drive
+ToMover = Meet | Leave | Read | Drive | Ask
 KINDS: Mapping[str, type[TransferError]] = {
     one.kind: one for one in (PeerUnreachable, TransferCancelled, MalformedTicket)
 }
@@ -96,15 +103,25 @@ _to_mover = msgspec.msgpack.Decoder(ToMover)
 _progress = msgspec.msgpack.Decoder(Progress)
 
 
+class RankStuck(RuntimeError):
+    """Another process of this node does not answer: the node has to end."""
+
+
 @dataclass(slots=True)
 class RemoteMover:
-    """See Mover; the other process has it, and `introduced` it."""
+    """See Mover; the other process has it, and `introduced` it.
+
+    With the end of that process this one ends, by a lifeline. Until then it is as if it stood
+    still, whose reads do not end.
+    """
 
     line: Connection
     introduced: Introduced
     clock: Callable[[], float] = time.monotonic
     _waits: tuple[Address, ...] = ()
     _driven_at: float = -math.inf
+    _asked_at: float = -math.inf  # since when there is no answer, or when there was one
+    _answered: bool = True
 
     @classmethod
     def over(cls, line: Connection) -> "RemoteMover":
@@ -144,15 +161,20 @@ class RemoteMover:
         self._tell(Read.of(order))
 
     def poll(self) -> Sequence[ReadEnd]:
-        """What was told since the last call; and have it make progress for its peers."""
+        """What was told since the last call; and have it make progress for its peers.
+
+        Raises RankStuck: reads that are under way there may never end, nor may it be let go of.
+        """
         ended, self._waits = list[ReadEnd](), ()
-        while self.line.poll():
-            news = _progress.decode(self.line.recv_bytes())
+        for news in self._news():
             ended += [(one, _error(kind, words)) for one, kind, words in news.ended]
             self._waits += news.waits_for
-        if self.driven and self.clock() - self._driven_at >= DRIVE_S:
-            self._driven_at = self.clock()
+            self._answered = True
+        now = self.clock()
+        if self.driven and now - self._driven_at >= DRIVE_S:
+            self._driven_at = now
             self._tell(Drive())
+        self._ask(now)
         return ended
 
     def waits_for(self) -> Collection[Address]:
@@ -163,8 +185,22 @@ class RemoteMover:
         """It ends with its process."""
         self.line.close()
 
+    def _ask(self, now: float) -> None:
+        if not self._answered:
+            if now - self._asked_at >= STUCK_S:
+                raise RankStuck(f"a rank's mover has said nothing for {STUCK_S} s")
+        elif now - self._asked_at >= ASK_S:
+            self._asked_at, self._answered = now, False
+            self._tell(Ask())
+
+    def _news(self) -> Iterator[Progress]:
+        with suppress(EOFError, OSError):
+            while self.line.poll():
+                yield _progress.decode(self.line.recv_bytes())
+
     def _tell(self, message: ToMover) -> None:
-        self.line.send_bytes(msgspec.msgpack.encode(message))
+        with suppress(OSError):
+            self.line.send_bytes(msgspec.msgpack.encode(message))
 
 
 @dataclass(slots=True)
@@ -193,11 +229,14 @@ class MoverServer:
 
     def turn(self) -> None:
         """Do what was asked for, and tell what ended."""
+        asked = False
         while self.line.poll():
-            self._do(_to_mover.decode(self.line.recv_bytes()))
+            message = _to_mover.decode(self.line.recv_bytes())
+            asked = asked or isinstance(message, Ask)
+            self._do(message)
         ended = tuple(_words(*one) for one in self.mover.poll())
         waits = tuple(self.mover.waits_for())
-        if ended or waits:
+        if ended or waits or asked:
             self.line.send_bytes(msgspec.msgpack.encode(Progress(ended, waits)))
 
     def _wait(self) -> None:

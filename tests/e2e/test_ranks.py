@@ -1,17 +1,22 @@
 """Nodes whose models are shared out among several processes say what one process says."""
 
 import asyncio
+import os
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.cluster import Running, running, stage, tokens_of
+from bench.cpu import children
+from tests.e2e.cluster import USED, Running, gone, running, stage, tokens_of
 from tests.fakes.driver import prompt
 
 PROMPTS = [prompt(length) for length in (1, 16, 33, 100)]
 LONGER = [(*asked, *prompt(20, seed=7)) for asked in PROMPTS]  # they begin as the others
 ANSWER = 12
+STREAMS, LONG = 8, 100
 RANKS = "--tensor-parallel-size"
 
 
@@ -52,3 +57,63 @@ async def test_split_is_unsplit(tiny: Path, connector: str, prefill: int, decode
             assert all(stage(one, "transfer")["num_bytes"] for one in split)
         await cluster.blocks_come_back()
     assert sorted(sizes) == sorted([prefill, decode])
+
+
+async def test_streams_survive_the_death_of_a_rank(tiny: Path) -> None:
+    """It ends its node, and nothing of it is left; others go on with its requests."""
+    async with running(tiny, prefill=1, decode=2, tensor_parallel_size=2) as cluster:
+        undisturbed = await answers(cluster, ())
+        for name in ("decode-0", "prefill-0"):
+            door, engine = cluster.door(name), cluster.engine(name)
+            (rank,) = children(engine)
+            assert await answers(cluster, [rank]) == undisturbed
+            await asyncio.gather(gone(engine), gone(door))
+            await cluster.blocks_come_back()
+    told = [line for line in cluster.lines if "rank 1 is gone" in line]
+    assert len(told) == 2
+    assert "Traceback" not in "\n".join(cluster.lines)
+
+
+async def test_ranks_do_not_outlive_their_engine(tiny: Path) -> None:
+    async with running(tiny, tensor_parallel_size=2) as cluster:
+        engine = cluster.engine("decode-0")
+        ranks = list(children(engine))
+        os.kill(engine, signal.SIGKILL)
+        await asyncio.gather(*(gone(rank) for rank in ranks))
+        door = cluster.door("prefill-0")
+        ranks = list(children(cluster.engine("prefill-0")))
+        os.kill(door, signal.SIGKILL)
+        await asyncio.gather(*(gone(rank) for rank in ranks))
+
+
+async def test_a_rank_that_stands_still_is_noticed(tiny: Path) -> None:
+    """The node is not healthy while it waits for it, then ends; the answer comes elsewhere."""
+    async with running(tiny, prefill=1, decode=1, decode_options={RANKS: "2"}) as cluster:
+        undisturbed = await cluster.complete(PROMPTS[2], max_tokens=ANSWER)
+        door, engine = cluster.door("decode-0"), cluster.engine("decode-0")
+        (rank,) = children(engine)
+        os.kill(rank, signal.SIGSTOP)
+        asked = asyncio.create_task(cluster.complete(PROMPTS[2], max_tokens=ANSWER))
+        await gone(rank, within_s=60)
+        await gone(engine)
+        await gone(door)
+        assert tokens_of(await asked) == tokens_of(undisturbed)
+
+
+async def under_way(cluster: Running) -> None:
+    """Until some node holds blocks; each look is a call to it."""
+    while not any((await cluster.metric(USED)).values()):
+        pass
+
+
+async def answers(cluster: Running, victims: Sequence[int]) -> list[list[int]]:
+    """All at once; in the middle of it, these processes are killed."""
+    asking = [
+        asyncio.create_task(cluster.complete(prompt(10 + 7 * n, n), max_tokens=LONG))
+        for n in range(STREAMS)
+    ]
+    if victims:
+        await under_way(cluster)
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+    return [tokens_of(one) for one in await asyncio.gather(*asking)]

@@ -1,0 +1,156 @@
+"""A mover in another process does what it is told, and is missed when it stops answering."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+
+import pytest
+
+from engine.api import KvRegion
+from kv_transfer.blocks.cutting import Cut, Piece
+from kv_transfer.blocks.runs import joined
+from kv_transfer.errors import PeerUnreachable, TransferCancelled
+from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
+from kv_transfer.movers.mover import ReadEnd
+from kv_transfer.movers.ranks import RanksMover
+from kv_transfer.movers.remote import ASK_S, STUCK_S, MoverServer, RankStuck, RemoteMover
+from kv_transfer.regions import RemoteRegion
+from kv_transfer.wire import Welcome
+from tests.fakes.mover import FakeMover
+
+AT: Address = ("source", 1)
+REGION = KvRegion(4096, 64, 8, "cpu")
+THEIRS = RemoteRegion(1, 64, 8, "cpu")
+CUT = Cut(1, 1, 32, 64, (Piece(0, 0, 0, 0, 32), Piece(1, 0, 0, 32, 32)))
+
+
+def welcome(cards: int, regions: int) -> Welcome:
+    told = KvLayout("uint8", 4, 2, (64,) * regions, regions)
+    return Welcome("source", "same", told, (THEIRS,) * regions, (b"card",) * cards, "here")
+
+
+@dataclass
+class Reader(FakeMover):
+    """Remembers what it was to read, and ends it when it is told to."""
+
+    orders: list[ReadOrder] = field(default_factory=list)
+    ends: list[ReadEnd] = field(default_factory=list)
+
+    def read(self, order: ReadOrder) -> None:
+        self.orders.append(order)
+
+    def poll(self) -> list[ReadEnd]:
+        ended, self.ends = self.ends, []
+        return ended
+
+
+@dataclass
+class Both:
+    """Both ends, in one process, and a clock that is held."""
+
+    server: MoverServer
+    reader: Reader
+    remote: RemoteMover
+    now: float = 0.0
+
+
+@pytest.fixture
+def both() -> Iterator[Both]:
+    here, there = Pipe()
+    with here, there:
+        reader = Reader(driven=True)
+        server = MoverServer(there, reader, REGION)
+        server.introduce()
+        found = Both(server, reader, RemoteMover.over(here))
+        found.remote.clock = lambda: found.now
+        yield found
+
+
+def test_it_is_introduced_by_its_region_and_its_card(both: Both) -> None:
+    told = both.remote.introduced
+    assert (told.region.address, told.region.num_blocks) == (4096, 8)
+    assert (both.remote.card, both.remote.driven) == (b"card", True)
+
+
+@pytest.mark.parametrize(
+    "error", [None, PeerUnreachable("it is gone"), TransferCancelled("left")]
+)
+def test_a_read_goes_there_and_its_end_comes_back(
+    both: Both, error: PeerUnreachable | TransferCancelled | None
+) -> None:
+    order = ReadOrder(-3, AT, joined([1, 2, 7], [4, 5, 0]), (), CUT)
+    both.remote.meet(AT, welcome(1, 1))
+    both.remote.read(order)
+    both.server.turn()
+    (read,) = both.reader.orders
+    assert both.reader.met == [AT]
+    assert (read.read_id, read.address, read.cut) == (-3, AT, CUT)
+    assert list(read.runs) == list(order.runs)
+    both.reader.ends = [(-3, error)]
+    both.server.turn()
+    ((number, told),) = both.remote.poll()
+    assert (number, repr(told)) == (-3, repr(error))
+
+
+def test_a_peer_that_cannot_be_met_is_parted_from(both: Both) -> None:
+    def refuse(_: Address) -> None:
+        raise PeerUnreachable("no such agent")
+
+    both.reader.meeting = refuse
+    both.remote.meet(AT, welcome(1, 1))
+    both.server.turn()
+    assert both.reader.parted == [AT]
+
+
+def test_a_rank_that_stopped_is_noticed_and_one_that_is_slow_is_not(both: Both) -> None:
+    both.remote.poll()
+    for _ in range(3):
+        both.now += STUCK_S - 1
+        both.server.turn()
+        both.remote.poll()  # the answer
+        both.now += ASK_S
+        both.remote.poll()  # the next question
+    both.now += STUCK_S
+    with pytest.raises(RankStuck):
+        both.remote.poll()
+
+
+def test_a_read_from_two_ranks_is_over_when_both_parts_are() -> None:
+    """Until then something may still be written to its blocks; the first error is told."""
+    movers = Reader(), Reader()
+    ranks = RanksMover(movers)
+    ranks.meet(AT, welcome(2, 2))
+    ours = [Piece(0, 0, 0, 0, 32), Piece(1, 1, 0, 0, 32)]
+    ranks.read(ReadOrder(5, AT, joined([1], [2]), (), Cut(1, 1, 32, 64, tuple(ours))))
+    parts = [one for mover in movers for one in mover.orders]
+    assert [part.address for part in parts] == [AT, ("source rank 1", 1)]
+    assert all(piece.our_rank == piece.their_rank == 0 for p in parts for piece in p.cut.pieces)
+    movers[1].ends = [(parts[1].read_id, PeerUnreachable("cut"))]
+    assert not ranks.poll()
+    movers[0].ends = [(parts[0].read_id, None)]
+    ((read_id, error),) = ranks.poll()
+    assert read_id == 5
+    assert isinstance(error, PeerUnreachable)
+
+
+def test_who_was_never_met_is_not_read_from() -> None:
+    ranks = RanksMover((Reader(), Reader()))
+    ranks.read(ReadOrder(5, AT, joined([1], [2]), (), CUT))
+    assert ranks.pending
+    ((read_id, error),) = ranks.poll()
+    assert (read_id, type(error)) == (5, PeerUnreachable)
+
+
+def test_a_peer_with_too_few_cards_is_refused() -> None:
+    with pytest.raises(PeerUnreachable, match="2 cards for 3 ranks"):
+        RanksMover((Reader(),)).meet(AT, welcome(2, 3))
+
+
+def test_parting_is_from_every_rank() -> None:
+    movers = Reader(), Reader()
+    ranks = RanksMover(movers)
+    ranks.meet(AT, welcome(2, 2))
+    ranks.part(AT)
+    assert [mover.parted for mover in movers] == [[AT, ("source rank 1", 1)]] * 2
