@@ -13,6 +13,7 @@ import aiohttp
 from deploy.supervisor import Facts
 from tests.chaos.deeds import Deeds, NotBack, Operator, well_again
 from tests.chaos.workers import Workers
+from tests.fakes.waiting import is_seen
 from tests.soak.clients import Clients
 from tests.soak.questions import Question, answers, questions
 from tests.soak.verdict import Verdict, blocks_used
@@ -22,7 +23,6 @@ from tests.soak.wires import BEHIND
 WORKERS, OF_EACH = 2, 2
 BACK_S = 5.0
 READY_S = 120.0
-LOOK_AGAIN_S = 0.2
 UNLIMITED = 1 << 20
 IN_FLIGHT = "requests in flight"
 FLAGS = (
@@ -119,11 +119,12 @@ class Chaos:
     async def _look(self, operator: Operator, verdict: Verdict) -> None:
         """Nothing is open any more, at any worker and any node."""
         used: dict[str, float] = {"nobody was asked": 1.0}
-        try:
-            async with asyncio.timeout(BACK_S):
-                while any(used.values()):
-                    used = await blocks_used(operator.session, list(await operator.nodes()))
-                    used[IN_FLIGHT] = await operator.in_flight()
-                    await asyncio.sleep(LOOK_AGAIN_S)
-        except TimeoutError:
+
+        async def is_calm() -> bool:
+            nonlocal used
+            used = await blocks_used(operator.session, list(await operator.nodes()))
+            used[IN_FLIGHT] = await operator.in_flight()
+            return not any(used.values())
+
+        if not await is_seen(is_calm, BACK_S):
             verdict.leaked.append(f"after {BACK_S:g} s: {used}")

@@ -4,13 +4,13 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 
 from tests.chaos.workers import ADMIN, Workers
+from tests.fakes.waiting import LOOK_AGAIN_S, is_seen
 from tests.soak.mischief import DOOR, ENGINE
 from tests.soak.victims import Victim
 
@@ -20,7 +20,6 @@ LONG_STOP_S = 11.0  # more than the proxy waits
 AWAY_S = (1.0, 4.0)  # drained, or in the other role
 WORKER_S = (15.0, 30.0)
 BACK_S = 60.0
-LOOK_AGAIN_S = 0.2
 PATIENCE_S = 5.0
 OTHER = {"prefill": "decode", "decode": "prefill"}
 Deed = Callable[[Victim], Awaitable[None]]
@@ -60,7 +59,7 @@ class Operator:
         async def holds() -> bool:
             return _is_well((await self.nodes()).get(address), role)
 
-        if not await until(holds, BACK_S):
+        if not await is_seen(holds, BACK_S):
             node = (await self.nodes()).get(address)
             raise NotBack(f"no {role} node after {BACK_S:g} s: {node}")
 
@@ -176,19 +175,9 @@ async def well_again(victim: Victim, operator: Operator) -> None:
     async def runs() -> bool:
         return victim.is_ready
 
-    if not await until(runs, BACK_S):
+    if not await is_seen(runs, BACK_S):
         raise NotBack(f"{victim.name} does not start")
     await operator.well(address_of(victim), victim.role)
-
-
-async def until(holds: Callable[[], Awaitable[bool]], within_s: float) -> bool:
-    """Whether it comes to hold; processes do not tell, so they are looked at."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(within_s):
-            while not await holds():  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_AGAIN_S)
-            return True
-    return False
 
 
 async def _gone(victim: Victim, pids: Sequence[int]) -> None:
@@ -197,5 +186,5 @@ async def _gone(victim: Victim, pids: Sequence[int]) -> None:
     async def others() -> bool:
         return victim.pids()[:1] != pids[:1]
 
-    if not await until(others, BACK_S):
+    if not await is_seen(others, BACK_S):
         raise NotBack(f"{victim.name} does not end")

@@ -5,7 +5,8 @@ import os
 import random
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,15 @@ from engine.request import Sampling
 from tests.chaos.workers import peers_of
 from tests.e2e.cluster import Running, gone, running
 from tests.fakes.driver import prompt
+from tests.fakes.waiting import LOOK_AGAIN_S, comes_true
 from tests.soak.clients import Clients
 from tests.soak.questions import Question, answers
 
 STREAMS, ANSWER = 12, 300
 SOON_S = 60.0
-LOOK_AGAIN_S = 0.05
 HUNG_S = 2.0
 IN_FLIGHT, ANSWERED = "pdserve_proxy_requests_in_flight", "pdserve_proxy_answers_total"
+until = partial(comes_true, look_s=LOOK_AGAIN_S)
 SAMPLING = Sampling(max_tokens=ANSWER, ignore_eos=True)
 ASKED = [
     Question(number, prompt(20 + number, number), SAMPLING, 1) for number in range(STREAMS)
@@ -145,12 +147,6 @@ async def some_tokens(clients: Clients) -> None:
 
 def workers(cluster: Running) -> Sequence[int]:
     return sorted(children(cluster.door("proxy")))
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SOON_S):
-        while not holds():  # noqa: ASYNC110  processes do not tell
-            await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def status(cluster: Running) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The gate over real HTTP: who waits, who is refused, and what everybody leaves behind."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ from proxy.admission.limits import KeyLimits, Limits
 from proxy.timeline.exchange import Exchange, current
 from tests.fakes.serving import serving
 from tests.fakes.text import served
+from tests.fakes.waiting import comes_true
 
 PATIENCE_S = 10
 COMPLETIONS = "/v1/completions"
@@ -61,7 +62,7 @@ class Crowd:
 
     async def waiting(self, count: int) -> None:
         """Until so many are in line."""
-        await _comes_true(lambda: len(self.gate.admission.line) == count)
+        await comes_true(lambda: len(self.gate.admission.line) == count)
 
     async def at_work(self, count: int) -> None:
         async with self.door.news:
@@ -84,14 +85,9 @@ async def crowd(
     ):
         yield Crowd(door, gate, f"http://{address}{COMPLETIONS}", session)
         door.go.set()
-        await _comes_true(lambda: not gate.admission.all.choices)
-        await _comes_true(lambda: not len(gate.admission.line))
+        await comes_true(lambda: not gate.admission.all.choices)
+        await comes_true(lambda: not len(gate.admission.line))
     model.grammars.close()
-
-
-async def _comes_true(said: Callable[[], bool]) -> None:
-    while not said():  # noqa: ASYNC110  nobody tells of it
-        await asyncio.sleep(0)
 
 
 async def test_who_waits_is_answered_in_the_end_most_urgent_first() -> None:

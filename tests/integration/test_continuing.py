@@ -145,32 +145,18 @@ LATER = settings(
 )
 
 
-@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [*((COMPLETION, name) for name in FEATURES), *((CHAT, name) for name in CHATS)],
+)
 @LATER
 @example(ill=("d0", 9, Ill.KILL))  # half of the way
 @example(ill=("d0", 14, Ill.CUT))
 @given(ill=ILLS)
-async def test_a_completion_goes_on(
-    folder: Path,
-    undisturbed: dict[str, Any],
-    name: str,
-    ill: Sick,
+async def test_an_answer_goes_on(
+    folder: Path, undisturbed: dict[str, Any], path: str, name: str, ill: Sick
 ) -> None:
-    await check(folder, undisturbed, COMPLETION, name, [ill])
-
-
-@pytest.mark.parametrize("name", CHATS)
-@LATER
-@example(ill=("d0", 9, Ill.KILL))  # half of the way
-@example(ill=("d0", 14, Ill.CUT))
-@given(ill=ILLS)
-async def test_a_chat_goes_on(
-    folder: Path,
-    undisturbed: dict[str, Any],
-    name: str,
-    ill: Sick,
-) -> None:
-    await check(folder, undisturbed, CHAT, name, [ill])
+    await check(folder, undisturbed, path, name, [ill])
 
 
 @LATER

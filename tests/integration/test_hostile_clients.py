@@ -1,7 +1,7 @@
 """What hostile clients get over real sockets, and what others notice of them: nothing."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -15,6 +15,7 @@ from engine.request import FinishReason, Request
 from tests.fakes.hostile_http import LINE, connect, head, last, post, stuck
 from tests.fakes.serving import serving
 from tests.fakes.text import served
+from tests.fakes.waiting import comes_true
 
 PATIENCE_S = 20
 NO_TIME = DoorLimits(head_s=0.0, body_s=0.0, write_s=0.0)
@@ -51,14 +52,9 @@ async def door(limits: DoorLimits | None = None) -> AsyncGenerator[tuple[str, Ke
     app.config["MAX_CONTENT_LENGTH"] = keeper.limits.body_bytes
     async with asyncio.timeout(PATIENCE_S), serving(app, keeper) as address:
         yield address, keeper, generator
-        await _comes_true(lambda: not keeper.connections)
+        await comes_true(lambda: not keeper.connections)
         assert (keeper.held_bytes, len(keeper.heads), len(keeper.bodies)) == (0, 0, 0)
     model.grammars.close()
-
-
-async def _comes_true(said: Callable[[], bool]) -> None:
-    while not said():  # noqa: ASYNC110  nobody tells of it
-        await asyncio.sleep(0)
 
 
 async def _asked(address: str) -> int:
@@ -122,12 +118,12 @@ async def test_what_drips_is_cut_when_its_time_is_over(what: str, first: bytes) 
         if first:
             await client.send(first)
             assert await client.answer() == 200
-            await _comes_true(lambda: not keeper.heads)
+            await comes_true(lambda: not keeper.heads)
         await client.send(data)
         if fault:
-            await _comes_true(lambda: [one.idle for one in keeper.heads] == [fault])
+            await comes_true(lambda: [one.idle for one in keeper.heads] == [fault])
         else:
-            await _comes_true(lambda: bool(keeper.bodies))
+            await comes_true(lambda: bool(keeper.bodies))
         keeper.sweep(asyncio.get_running_loop().time() + 1)
         assert await client.status() == status
         assert keeper.refused == {(fault or Fault.SLOW_BODY).reason: 1}
@@ -153,7 +149,7 @@ async def test_a_client_that_takes_nothing_stops_its_nodes_and_is_cut_at_last() 
     async with door(DoorLimits(write_s=5.0)) as (address, keeper, generator):
         client = await stuck(address, ENDLESS)
         with client:
-            await _comes_true(lambda: bool(keeper.writes))
+            await comes_true(lambda: bool(keeper.writes))
             await _still(generator)
             (connection,) = keeper.writes
             assert connection.unsent() < 300_000, "one frame above the mark"
@@ -220,13 +216,13 @@ async def test_bodies_of_all_together_have_a_limit() -> None:
     async with door(limits) as (address, keeper, _):
         first, second = await connect(address), await connect(address)
         await first.send(half)
-        await _comes_true(lambda: keeper.held_bytes == 60_000)
+        await comes_true(lambda: keeper.held_bytes == 60_000)
         await second.send(half)
         said = await second.rest()
         assert said.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 1" in said
         first.close()
-        await _comes_true(lambda: keeper.held_bytes == 0)
+        await comes_true(lambda: keeper.held_bytes == 0)
         assert await _asked(address) == 200
         second.close()
 
@@ -235,7 +231,7 @@ async def test_of_too_many_connections_the_idle_ones_go() -> None:
     async with door(DoorLimits(connections=20)) as (address, keeper, _):
         idle = [await connect(address) for _ in range(50)]
         assert await _asked(address) == 200
-        await _comes_true(lambda: len(keeper.connections) <= 20)
+        await comes_true(lambda: len(keeper.connections) <= 20)
         assert keeper.refused["crowded"] >= 30
         for client in idle:
             client.close()

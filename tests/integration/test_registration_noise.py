@@ -17,6 +17,7 @@ from discovery.registry import Registry
 from discovery.signature import sign
 from proxy.health.health import Health
 from proxy.observing.metrics import ProxyMetrics
+from tests.fakes.waiting import comes_true
 
 HERE, KEY, PATIENCE_S = "127.0.0.1", b"the cluster's key", 10
 NODE = to_map(Registration(Role.DECODE, "h:1", "h:2", "d0"))
@@ -31,14 +32,8 @@ class Ear:
     dealer: zmq.Socket[bytes]
 
     async def refused(self, reason: str, count: int = 1) -> None:
-        await _comes_true(lambda: self.registry.refused[reason] >= count)
+        await comes_true(lambda: self.registry.refused[reason] >= count)
         assert self.registry.refused == {reason: count}
-
-
-async def _comes_true(said: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not said():  # noqa: ASYNC110  nobody tells of it
-            await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -78,7 +73,7 @@ async def test_it_is_refused_and_counted_and_good_ones_are_heard(what: str) -> N
         await ear.refused(reason)
         assert not len(ear.registry)
         ear.dealer.send(good())
-        await _comes_true(lambda: ear.registry.at("h:1") is not None)
+        await comes_true(lambda: ear.registry.at("h:1") is not None)
         page = generate_latest(ProxyMetrics(ear.registry, Health(ear.registry)).all).decode()
         assert f'registrations_refused_total{{reason="{reason}"}} 1.0' in page
 
@@ -103,5 +98,5 @@ async def test_who_does_not_speak_zmq_gets_in_no_node_and_hinders_nobody(sent: b
             with suppress(ConnectionError):  # it may be cut off before it is done
                 stranger.sendall(sent)
             ear.dealer.send(good())
-            await _comes_true(lambda: ear.registry.at("h:1") is not None)
+            await comes_true(lambda: ear.registry.at("h:1") is not None)
         assert len(ear.registry) == 1

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ from proxy.workers.hub import Desk, Hub
 from proxy.workers.link import Link
 from proxy.workers.pages import merged
 from proxy.workers.words import talking
+from tests.fakes.waiting import comes_true
 
 KIND = "word"
 READY, DRAINING = State.READY, State.DRAINING
@@ -65,20 +66,14 @@ class Office:
         self.tasks.add(worker.task)
         link.adopts[KIND] = worker.known.__setitem__
         link.answers = {KIND: worker.says, METRICS: worker.page}
-        await until(lambda: self.hub.workers > before)
+        await comes_true(lambda: self.hub.workers > before)
         await link.ask("whether it is open")
         return worker
 
     async def goes(self, worker: Worker) -> None:
         before = self.hub.workers
         worker.task.cancel()
-        await until(lambda: self.hub.workers < before)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SOON_S):
-        while not holds():  # noqa: ASYNC110  others of this loop have their turn
-            await asyncio.sleep(0)
+        await comes_true(lambda: self.hub.workers < before)
 
 
 @asynccontextmanager
@@ -112,7 +107,7 @@ async def test_what_one_puts_all_know_when_it_is_stored_and_who_comes_late_too()
         await two.link.put(KIND, "a", None)
         assert one.known == {"a": None, "b": b"3"}
         late = await house.comes(2)
-        await until(lambda: late.known == {"b": b"3"})
+        await comes_true(lambda: late.known == {"b": b"3"})
 
 
 async def test_a_question_is_answered_by_all_others() -> None:
@@ -137,12 +132,12 @@ async def test_a_worker_that_stands_still_holds_up_nobody() -> None:
     """It has come in, and says nothing more."""
     async with office(patience_s=0.05) as house:
         stands_still = await asyncio.to_thread(come_in, house.entrance.name, 7)
-        await until(lambda: house.hub.workers == 1)
+        await comes_true(lambda: house.hub.workers == 1)
         worker = await house.comes(0)
         for number in range(20):
             await worker.link.put(KIND, str(number), b"x")
         other = await house.comes(1)
-        await until(lambda: len(other.known) == 20)
+        await comes_true(lambda: len(other.known) == 20)
         assert await worker.link.ask(KIND, "z") == [b"1:z"]
         for one in (stands_still.door, stands_still.connection):
             one.close()

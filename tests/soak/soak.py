@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e.cluster import Running, running
+from tests.fakes.waiting import is_seen
 from tests.soak.clients import Clients
 from tests.soak.mischief import Mischief
 from tests.soak.questions import Question, answers, questions
@@ -128,12 +129,15 @@ class Soak:
 
     async def _come_back(self, cluster: Running, number: int) -> None:
         """Who does not answer at all is no living node."""
-        used, until = {"nobody was asked": 1.0}, time.monotonic() + BACK_S
-        while any(used.values()) and time.monotonic() < until:
+        used = {"nobody was asked": 1.0}
+
+        async def is_calm() -> bool:
+            nonlocal used
             addresses = [node["http_address"] for node in await cluster.nodes()]
             used = await blocks_used(cluster.session, addresses)
-            await asyncio.sleep(LOOK_AGAIN_S)
-        if any(used.values()):
+            return not any(used.values())
+
+        if not await is_seen(is_calm, BACK_S):
             self.verdict.leaked.append(f"after {number} requests: {used}")
 
 
