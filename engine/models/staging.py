@@ -6,7 +6,7 @@ the device is a CUDA one the buffers are pinned, and copies have a stream of the
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -82,9 +82,9 @@ class Staging:
             for first in range(0, len(bytes_), PART_BYTES)
         ]
         if len(parts) == 1:
-            _read_all(file, *parts[0])
+            read_all(file, *parts[0])
             return
-        for done in [self._readers.submit(_read_all, file, *part) for part in parts]:
+        for done in [self._readers.submit(read_all, file, *part) for part in parts]:
             done.result()
 
     def _copy(self, buffer: _Buffer, target: Tensor) -> None:
@@ -98,8 +98,14 @@ class Staging:
             buffer.copied.record(self.stream)
 
 
-def _read_all(file: int, offset: int, into: memoryview) -> None:
+def read_all(
+    file: int,
+    offset: int,
+    into: memoryview,
+    read: Callable[[int, list[memoryview], int], int] = os.preadv,
+) -> None:
+    """A file system may give less than was asked for."""
     while into:
-        if not (count := os.preadv(file, [into], offset)):
+        if not (count := read(file, [into], offset)):
             raise UnusableCheckpoint("a safetensors file ends before its last tensor")
         into, offset = into[count:], offset + count

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from engine.errors import UnusableCheckpoint
 from engine.models.device_files import DTYPES, DeviceFile
-from engine.models.staging import Staging
+from engine.models.staging import Staging, read_all
 from engine.models.store import open_store
 from tests.fakes.checkpoints import make_checkpoint
 
@@ -82,6 +82,24 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
         data.truncate(5000)
     with pytest.raises(UnusableCheckpoint, match="ends before its last tensor"):
         file.get_tensor("x")
+
+
+def test_a_file_system_that_gives_little_at_a_time_is_asked_again() -> None:
+    content, into = bytes(range(100)), bytearray(60)
+
+    def little(_file: int, views: list[memoryview], offset: int) -> int:
+        some = content[offset : offset + min(7, len(views[0]))]
+        views[0][: len(some)] = some
+        return len(some)
+
+    read_all(0, 30, memoryview(into), little)
+    assert into == content[30:90]
+
+
+def test_what_is_not_a_cpu_gets_its_files_read(tmp_path: Path) -> None:
+    path = make_checkpoint(tmp_path) / "model.safetensors"
+    store = open_store([path], torch.device("meta"))
+    assert {type(file) for file in store.tensors.values()} == {DeviceFile}
 
 
 def test_a_type_that_torch_has_not_is_named(tmp_path: Path) -> None:

@@ -8,7 +8,11 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnusableCheckpoint
-from engine.models.dummy import Made
+from engine.models.checkpoint import open_checkpoint
+from engine.models.config import parse_config
+from engine.models.dummy import Made, dummy_store
+from engine.models.shards import parts_of
+from engine.sharding.share import Share
 from engine.torch_engine import TorchEngine
 from tests.fakes.adapted import ADAPTED
 from tests.fakes.checkpoints import edit_config, make_checkpoint
@@ -97,6 +101,18 @@ def test_a_part_of_a_tensor_is_the_part_of_the_whole() -> None:
     assert torch.equal(part, whole[1:3, :, 7:900])
     assert torch.equal(made.get_slice("x")[slice(2, 3),], whole[2:3])
     assert made.get_slice("x").get_shape() == [3, 70, 1000]
+
+
+def test_ranks_make_their_parts_of_the_same_weights(real: Path) -> None:
+    config = parse_config(open_checkpoint(str(real)).config)
+    at = "model.layers.0.self_attn"
+    shapes = {f"{at}.q_proj.weight": (32, 32), f"{at}.o_proj.weight": (32, 32)}
+    store = dummy_store(shapes, torch.float32, CPU, 0)
+    whole = {name: file.get_tensor(name) for name, file in store.tensors.items()}
+    ranks = [parts_of(store.tensors, config, Share(rank, 2)) for rank in range(2)]
+    for dim, name in enumerate(shapes):
+        parts = [rank[name].get_tensor(name) for rank in ranks]
+        assert torch.equal(torch.cat(parts, dim), whole[name])
 
 
 def deviation(name: str, *shape: int) -> Tensor:
