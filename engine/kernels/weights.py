@@ -127,6 +127,8 @@ def reordered(weight: Weight, order: Tensor) -> Weight:
 
 
 def _joined(weights: Sequence[Weight], dims: Mapping[str, int]) -> Weight:
+    if len(weights) == 1:
+        return weights[0]
     joined = dict[str, Any]()
     for name, dim in dims.items():
         if isinstance(getattr(weights[0], name, None), Tensor):

@@ -10,11 +10,19 @@ from torch import Tensor
 from engine.errors import NoKernels
 from engine.kernels.contract import Linear
 from engine.kernels.products import Products, TorchProducts
-from engine.kernels.weights import PlainWeight, Weight, fp8_weight, int4_weight, together
+from engine.kernels.weights import (
+    PlainWeight,
+    Weight,
+    beside,
+    fp8_weight,
+    int4_weight,
+    together,
+)
 from engine.models.linear import PlainLinear
 from engine.models.packing import Packing
 
 PROBE_ROWS, PROBE_SEED = 4, 0
+ROUNDED_AT_ONCE = 1 << 26  # numbers
 FP8_SINCE = (8, 9)  # compute capability
 ROUNDINGS: Mapping[str, Callable[[Tensor], Weight]] = {"fp8": fp8_weight, "int4": int4_weight}
 
@@ -47,7 +55,7 @@ class Storage:
         """`weight` [outputs, inputs], which is not kept where it is rounded."""
         if self.rounding is None:
             return PlainLinear(weight, bias)
-        made = self.packed(ROUNDINGS[self.rounding](weight.unsqueeze(0)), bias)
+        made = self.packed(_rounded(weight, ROUNDINGS[self.rounding]), bias)
         self.errors.append(_lost(made, weight, bias))
         return made
 
@@ -116,6 +124,12 @@ def _weight(one: Linear) -> tuple[Weight, Tensor | None]:
         return one.weight, one.bias
     assert isinstance(one, PlainLinear), "made by Storage"
     return PlainWeight(one.weight[None]), None if one.bias is None else one.bias[None]
+
+
+def _rounded(weight: Tensor, how: Callable[[Tensor], Weight]) -> Weight:
+    """Some outputs at a time: it takes several times their memory."""
+    outputs = max(1, ROUNDED_AT_ONCE // weight.shape[1])
+    return beside([how(part.unsqueeze(0)) for part in weight.split(outputs)])
 
 
 def _lost(made: StoredLinear, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,12 +1,26 @@
 """Many experts in one launch say what each of them says alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.kernels.gpu.products import TritonProducts
+from engine.kernels.gpu.products import TritonProducts, most_tiles
 from engine.kernels.products import Products, Route, TorchProducts
-from tests.kernels.test_products import CLOSE, FORMATS, assert_close, exactly, made, numbers
+from engine.kernels.weights import Int4Weight, Weight
+from tests.kernels.ahead import compiled
+from tests.kernels.test_products import (
+    CLOSE,
+    FORMATS,
+    SHARED_BYTES,
+    assert_close,
+    exactly,
+    made,
+    numbers,
+)
 
 EVERYBODY = (TritonProducts(), TorchProducts())
 COUNTS = {
@@ -81,14 +95,49 @@ def test_rows_of_others_are_not_read_and_zero(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_an_expert_far_into_memory(name: str, device: torch.device) -> None:
-    """Weights may lie more than 2^31 numbers from the first: strides are not cut off."""
-    far = 3
-    weight = made(name, numbers(far + 1, 16, 32, dtype=torch.float32, device=device))
+def test_the_last_expert_of_weights_that_lie_far_apart(name: str, device: torch.device) -> None:
+    """An expert may begin beyond 2^31 numbers: its offset is not cut off to 32 bits."""
+    experts = 3
+    weight = made(name, numbers(experts, 16, 32, dtype=torch.float32, device=device))
+    far: Weight
+    values = weight.packed if isinstance(weight, Int4Weight) else weight.values
+    apart = 2**30 + 64  # numbers from one expert to the next, hardly any of them touched
+    room = torch.empty(2 * apart + values[0].numel(), dtype=values.dtype, device=device)
+    spread = room.as_strided(values.shape, (apart, *values.stride()[1:])).copy_(values)
     given = numbers(2, 32, dtype=torch.float32, device=device)
-    offsets = offsets_of([0] * far + [2], device)
-    answer = TritonProducts().grouped(given, Route(offsets), weight, None)
-    assert_close(answer, exactly(given, weight, far), torch.float32)
+    route = Route(offsets_of([0] * (experts - 1) + [2], device))
+    if isinstance(weight, Int4Weight):
+        far = replace(weight, packed=spread)
+    else:
+        far = replace(weight, values=spread)
+    answer = TritonProducts().grouped(given, route, far, None)
+    assert_close(answer, exactly(given, weight, experts - 1), torch.float32)
+
+
+@given(counts=st.lists(st.integers(0, 70), min_size=1, max_size=40), height=st.integers(1, 40))
+def test_there_are_never_too_few_tiles(counts: list[int], height: int) -> None:
+    needed = sum(-(-count // height) for count in counts)
+    assert needed <= most_tiles(sum(counts), len(counts), height)
+
+
+def test_they_compile_for_hopper_and_nothing_spills() -> None:
+    """Sorting, both products and combining, for few tokens and for many."""
+    weight = "PlainWeight(torch.ones(8, 256, 256, dtype=torch.bfloat16))"
+    call = (
+        f"weight, products = {weight}, TritonProducts();"
+        "chosen = torch.zeros(TOKENS, 2, dtype=torch.int64);"
+        "order, offsets = products.sort(chosen, 8);"
+        "rows = torch.ones(TOKENS, 256, dtype=torch.bfloat16);"
+        "products.grouped(rows, Route(offsets, order, None, 2), weight, torch.ones(8, 256));"
+        "answers = products.grouped(torch.ones(2 * TOKENS, 256, dtype=torch.bfloat16),"
+        " Route(offsets, None, order, partly=True), weight, None);"
+        "products.combine(answers.view(TOKENS, 2, 256), torch.ones(TOKENS, 2))"
+    )
+    calls = [call.replace("TOKENS", count) for count in ("3", "2000")]
+    found = compiled("engine.kernels.gpu.products", *calls)
+    assert sorted(found) == ["_combine", "_sort", "multiply_tiles"]
+    assert not any(one["spilled"] for one in found.values())
+    assert all(one["shared"] <= SHARED_BYTES for one in found.values())
 
 
 @pytest.mark.gpu

@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.kernels.gpu.products import TritonProducts, choose_tiles
 from engine.kernels.products import TorchProducts
 from engine.kernels.weights import (
+    Fp8Weight,
     Int4Weight,
     PlainWeight,
     Weight,
@@ -19,15 +22,12 @@ from tests.kernels.ahead import compiled
 
 CLOSE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 SHARED_BYTES = 227 << 10  # of a program, on Hopper
-_HALVES = "torch.ones(1, 512, 1024, dtype=torch.bfloat16)"
 _EIGHT = "torch.ones(1, 512, 1024, dtype=torch.float8_e4m3fn)"
 _BYTES = "torch.ones(1, 512, 8, 64, dtype=torch.uint8)"
 _OF_GROUPS = "torch.ones(1, 8, 512, dtype=torch.bfloat16)"
 _WEIGHTS = [
-    f"PlainWeight({_HALVES})",
     f"Fp8Weight({_EIGHT}, torch.ones(1, 1, 512))",
     f"Fp8Weight({_EIGHT}, torch.ones(1, 8, 512))",
-    f"Int4Weight({_BYTES}, {_OF_GROUPS}, None, 1024)",
     f"Int4Weight({_BYTES}, {_OF_GROUPS}, {_OF_GROUPS}.to(torch.uint8), 1024)",
 ]
 FORMATS = ["plain", "fp8", "fp8 in blocks", "int4", "int4 with zeros"]
@@ -97,6 +97,40 @@ def test_inputs_in_parts_add_up_to_the_whole(name: str, device: torch.device) ->
     assert choose_tiles(3, weight, 132).splits > 1
     answer = TritonProducts().multiply(given, weight, bias)
     assert_close(answer, exactly(given, weight) + bias.double().cpu(), torch.float32)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_many_rows_are_made_in_large_tiles_and_in_parts(
+    name: str, device: torch.device
+) -> None:
+    inputs = 1030 if name.startswith("fp8") else 260  # so that there are parts
+    weight = made(name, numbers(1, 140, inputs, dtype=torch.float32, device=device))
+    given = numbers(130, inputs, dtype=torch.float32, device=device)
+    tiles = choose_tiles(130, weight, 132)
+    assert tiles.rows == tiles.outputs == 128
+    assert tiles.splits > 1
+    answer = TritonProducts().multiply(given, weight)
+    assert_close(answer, exactly(given, weight), torch.float32)
+
+
+@drawn(rows=st.integers(1, 20000), outputs=st.integers(1, 200000), inputs=st.integers(1, 30000))
+def test_parts_cover_all_inputs_and_none_is_empty(rows: int, outputs: int, inputs: int) -> None:
+    weight = PlainWeight(torch.empty(1, outputs, inputs, dtype=torch.bfloat16, device="meta"))
+    tiles = choose_tiles(rows, weight, 132)
+    steps = -(-inputs // tiles.step)
+    each = -(-steps // tiles.splits)
+    assert (tiles.splits - 1) * each < steps <= tiles.splits * each
+
+
+@pytest.mark.parametrize("name", ["fp8", "fp8 in blocks"])
+def test_a_scale_of_zero_is_a_weight_of_zero(name: str, device: torch.device) -> None:
+    weight = made(name, numbers(1, 24, 160, dtype=torch.float32, device=device))
+    assert isinstance(weight, Fp8Weight)
+    weight.scales[..., 5] = 0
+    given = numbers(2, 160, dtype=torch.float32, device=device)
+    answer = TritonProducts().multiply(given, weight)
+    assert_close(answer, exactly(given, weight), torch.float32)
+    assert not answer[:, 5].any()
 
 
 @pytest.mark.parametrize("name", FORMATS)

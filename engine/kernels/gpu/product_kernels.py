@@ -134,7 +134,7 @@ def multiply_tiles(  # noqa: C901, PLR0912  formats, chosen when it is compiled
         )
     if FORMAT == 1:
         row_scale = tl.load(row_scales + source * row_scale_stride, mask=inside, other=0.0)
-        scale = tl.load(scales + far * outputs + column_at, mask=wanted, other=0.0)
+        scale = tl.load(scales + far * expert_scale_stride + column_at, mask=wanted, other=0.0)
         acc = acc * row_scale[:, None] * scale[None, :]
     if FORMAT == 2:
         row_scale_at = row_scales + source[:, None].to(tl.int64) * row_scale_stride

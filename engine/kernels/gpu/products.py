@@ -32,6 +32,7 @@ PLAIN, CHANNELS, BLOCKS, FOUR_BITS = 0, 1, 2, 3
 BAND = 8  # tiles of rows that are gone through together
 DEPTH = 128  # bytes of inputs that a step of the inner loop takes
 FEW_ROWS, MOST_SPLITS, LEAST_STEPS = 64, 16, 4
+LARGE, NARROW = 128, 64  # sides of tiles
 WAVES = 2  # tiles a multiprocessor should have to read with
 MULTIPROCESSORS = 132  # where there is no device to ask
 FORMATS = {
@@ -61,21 +62,27 @@ def choose_tiles(rows: int, weight: Weight, multiprocessors: int) -> Tiles:
     in another way because of others in its batch.
     """
     experts, outputs, inputs = weight.shape
-    step = _step(weight)
-    each = -(-rows // experts)
-    if rows > FEW_ROWS and each > FEW_ROWS:
-        return Tiles(128, 128, step, 1, 8, 3)
+    each, steps = -(-rows // experts), -(-inputs // _step(weight))
+    if each > FEW_ROWS:
+        tiles = -(-rows // LARGE) * -(-outputs // LARGE)
+        splits = _splits(multiprocessors // tiles, steps) if experts == 1 else 1
+        return Tiles(LARGE, LARGE, _step(weight), splits, 8, 3)
     height = 16 if each <= 16 else 32 if each <= 32 else 64
-    width = 64
-    tiles = -(-outputs // width) * min(experts, rows)
-    steps = -(-inputs // step)
-    splits = 1
+    wanted = 1
     if experts == 1:
-        splits = min(-(-WAVES * multiprocessors // tiles), steps // LEAST_STEPS, MOST_SPLITS)
-        # a split that would have nothing to do is not made
-        splits = max(splits, 1)
-        splits = -(-steps // -(-steps // splits))
-    return Tiles(height, width, step, splits, 4, 4)
+        wanted = -(-WAVES * multiprocessors // -(-outputs // NARROW))
+    return Tiles(height, NARROW, _step(weight), _splits(wanted, steps), 4, 4)
+
+
+def _splits(wanted: int, steps: int) -> int:
+    """As many parts of the inputs as are worth it; none has nothing to do."""
+    splits = max(1, min(wanted, steps // LEAST_STEPS, MOST_SPLITS))
+    return -(-steps // -(-steps // splits))
+
+
+def most_tiles(rows: int, experts: int, height: int) -> int:
+    """Of `height` sorted rows of one expert each, however they are shared out."""
+    return rows // height + min(experts, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +113,7 @@ def _launch(rows: Tensor, weight: Weight, bias: Tensor | None, route: Route | No
     experts, outputs, inputs = weight.shape
     assert rows.shape[1] == inputs, "rows are as long as the weight is wide"
     rows = rows if rows.stride(1) == 1 else rows.contiguous()
+    bias = None if bias is None else bias.contiguous()
     sources = targets = offsets = None
     if route is not None:
         sources, targets, offsets = route.sources, route.targets, route.offsets
@@ -121,7 +129,7 @@ def _launch(rows: Tensor, weight: Weight, bias: Tensor | None, route: Route | No
     operands = _operands(rows, weight)
     row_tiles = -(-count // tiles.rows)
     if offsets is not None:
-        row_tiles = count // tiles.rows + min(experts, count)
+        row_tiles = most_tiles(count, experts, tiles.rows)
     column_tiles = -(-outputs // tiles.outputs)
     steps = -(-inputs // tiles.step)
     multiply_tiles[(row_tiles * column_tiles, tiles.splits)](
