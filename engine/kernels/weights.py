@@ -122,7 +122,7 @@ def reordered(weight: Weight, order: Tensor) -> Weight:
     moved = dict[str, Any]()
     for name, dim in OUTPUTS.items():
         if isinstance(part := getattr(weight, name, None), Tensor):
-            moved[name] = part.index_select(dim, order)
+            moved[name] = _plain(part).index_select(dim, order).view(part.dtype)
     return replace(weight, **moved)
 
 
@@ -132,8 +132,14 @@ def _joined(weights: Sequence[Weight], dims: Mapping[str, int]) -> Weight:
     joined = dict[str, Any]()
     for name, dim in dims.items():
         if isinstance(getattr(weights[0], name, None), Tensor):
-            joined[name] = torch.cat([getattr(one, name) for one in weights], dim)
+            parts = [getattr(one, name) for one in weights]
+            joined[name] = torch.cat([_plain(one) for one in parts], dim).view(parts[0].dtype)
     return replace(weights[0], **joined)
+
+
+def _plain(part: Tensor) -> Tensor:
+    """Bytes for numbers of 8 bits, which not all devices know to move."""
+    return part.view(torch.uint8) if part.dtype is E4M3 else part
 
 
 def wide(rows: Tensor) -> torch.dtype:
