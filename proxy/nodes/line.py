@@ -61,7 +61,7 @@ class Line(asyncio.Protocol):
         self.lost = False
         self.free_since = 0.0
         self._transport: asyncio.Transport
-        self._parser: httptools.HttpResponseParser
+        self._parser = httptools.HttpResponseParser(self)  # of one reply after another
         self._patience: Patience
         self._give_back = give_back
         self._loop = asyncio.get_running_loop()
@@ -194,7 +194,6 @@ class Line(asyncio.Protocol):
         self._type, self._framed, self._lasting, self._received = "", False, False, 0
         self._patience, self._borne_s = patience, patience.first_s
         self._heard = self._loop.time()
-        self._parser = httptools.HttpResponseParser(self)
         self._timer = self._loop.call_later(self._borne_s, self._look)
 
     def _taken(self) -> bytes:
