@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from api.bodies import ChatBody, CompletionBody, TextBody
 from api.calls import MOST_CALLS, Asked, Caller, Tokens
-from api.errors import BadRequest, TooBusy
+from api.errors import BadRequest, ContextTooLong, TooBusy
 from api.messages import for_template
 from api.sampling import grammar_field, stops_of
 from api.served import ReadLeg, Served
@@ -53,14 +53,16 @@ class Asker:
         if len(given) > MOST_CALLS:
             raise BadRequest(f"more than {MOST_CALLS} prompts in one request", "prompt")
 
+        self._check([one for one in given if not isinstance(one, str)])
+        characters = sum(len(one) for one in given if isinstance(one, str))
+        context = self._context(body, characters)
+
         def encode() -> list[Tokens]:
             return [
-                codec.encode(one, special_tokens=special) if isinstance(one, str) else one
+                _encoded(codec, one, context, special=special) if isinstance(one, str) else one
                 for one in given
             ]
 
-        self._check([one for one in given if not isinstance(one, str)])
-        characters = sum(len(one) for one in given if isinstance(one, str))
         prompts = await aside(characters, encode)
         if not all(prompts):
             raise BadRequest("prompt must not be empty", "prompt")
@@ -78,11 +80,11 @@ class Asker:
             "add_generation_prompt": begin,
             "continue_final_message": bool(go_on),
         }
-        special = bool(body.add_special_tokens)
+        special, context = bool(body.add_special_tokens), self._context(body, size)
 
         def encode() -> Tokens:
             text = codec.render(for_template(body.messages), template)
-            return codec.encode(text, special_tokens=special)
+            return _encoded(codec, text, context, special=special)
 
         prompt = await aside(size, encode)
         if not prompt:
@@ -96,6 +98,12 @@ class Asker:
         if self.served.pooling is not None and not self.served.pooling.generates:
             raise BadRequest("This model does not generate text")
         return model, self.served.text
+
+    def _context(self, body: TextBody, size: int) -> int | None:
+        """What a long text must fit into, if that is known and nothing of it is cut off."""
+        if size <= SHORT or body.truncate_prompt_tokens is not None:
+            return None
+        return self.served.max_model_len()
 
     def _check(self, prompts: Sequence[Tokens]) -> None:
         """Refuse ids that no token has."""
@@ -150,6 +158,18 @@ def _template_kwargs(body: ChatBody) -> dict[str, object]:
         param = f"chat_template_kwargs.{min(taken)}"
         raise BadRequest(f"{param} is not supported", param)
     return given
+
+
+def _encoded(codec: TextCodec, text: str, context: int | None, *, special: bool) -> Tokens:
+    """A text that cannot fit is not even encoded: that takes time, and far more memory than
+    the text does. Raises ContextTooLong.
+    """
+    if context is not None and codec.outgrows(text, context):
+        raise ContextTooLong(
+            f"This model's maximum context length is {context} tokens, and the prompt alone "
+            f"has more than twice as many."
+        )
+    return codec.encode(text, special_tokens=special)
 
 
 async def aside(size: int, work: Callable[[], Done]) -> Done:

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 from api.detokenizing import Alone, Detokenizer
@@ -12,6 +13,9 @@ from api.errors import BadRequest, NoText
 from api.vocabulary import Vocabulary, is_byte_level, vocabulary_of
 from engine.request import LARGEST_TOKEN
 
+LONG = 1 << 18  # characters; a tokenizer takes about half a kilobyte of memory for each
+SLICE = 1 << 16
+BY_FAR, FEW = 2, 64
 PATH_STARTS = ("/", ".")  # what begins so is no name on a hub
 
 
@@ -36,11 +40,13 @@ class Tokenizer(Protocol):
 class TextCodec:
     """One checkpoint's text. `fast` is the tokenizer's Rust part, where it has one.
 
-    Calls may come from several threads; none of them changes the tokenizer.
+    Calls may come from several threads; none of them changes the tokenizer. Long texts are
+    encoded one at a time, as much memory as that takes.
     """
 
     tokenizer: Tokenizer
     fast: Any | None = None
+    _one_long: Any = field(default_factory=Lock, compare=False, repr=False)
 
     @cached_property
     def size(self) -> int:
@@ -74,6 +80,25 @@ class TextCodec:
 
         A batch of one, as only then other threads go on meanwhile.
         """
+        if len(text) <= LONG:
+            return self._encode(text, special_tokens=special_tokens)
+        with self._one_long:
+            return self._encode(text, special_tokens=special_tokens)
+
+    def outgrows(self, text: str, most: int) -> bool:
+        """Whether a long text has more than `most` tokens by far; never wrong if it says so.
+
+        Read in slices, and no further than it takes: a cut makes a few tokens more at most.
+        """
+        tokens, places = 0, range(0, len(text) if len(text) > LONG else 0, SLICE)
+        for place in places:
+            part = text[place : place + SLICE]
+            tokens += len(self._encode(part, special_tokens=False))
+            if tokens > BY_FAR * most + FEW:
+                return True
+        return False
+
+    def _encode(self, text: str, *, special_tokens: bool) -> tuple[int, ...]:
         if self.fast is not None:
             batch = self.fast.encode_batch_fast([text], add_special_tokens=special_tokens)
             return tuple(batch[0].ids)

@@ -6,9 +6,11 @@ import msgspec
 import pytest
 
 from api.bodies import read_completion
+from api.errors import ContextTooLong
 from api.generator import Leg
 from api.seeds import seed_of
 from api.served import Served, legs_of_params
+from api.tokenizing import FEW, LONG
 from engine.request import Sampling
 from tests.fakes.asking import Fields, complete, texts
 from tests.fakes.text import byte_level, served
@@ -152,3 +154,13 @@ async def test_the_context_is_asked_once_however_many_choices_there_are() -> Non
     door = replace(served(), max_model_len=context)
     assert len((await complete({"prompt": ["the", "cat"], "n": 5}, door=door)).calls) == 10
     assert len(asked) == 1
+
+
+async def test_a_text_that_cannot_fit_is_refused_before_it_takes_memory() -> None:
+    long = "the cat " * (LONG // 8 + 1)
+    with pytest.raises(ContextTooLong, match="more than twice as many"):
+        await complete({"prompt": long})
+    asked = await complete({"prompt": long, "truncate_prompt_tokens": 5})
+    assert asked.calls[0].request.prompt == CODEC.encode(long)[-5:]
+    assert not CODEC.outgrows(long, len(CODEC.encode(long)) // 2), "cuts are no tokens"
+    assert CODEC.outgrows(long, len(CODEC.encode(long)) // 2 - FEW)

@@ -133,7 +133,7 @@ async def test_what_takes_long_is_understood_in_a_thread() -> None:
         threads.append(threading.current_thread().name)
         return codec.encode(text, special_tokens=special_tokens)
 
-    own: Any = SimpleNamespace(render=codec.render, encode=encode)
+    own: Any = SimpleNamespace(render=codec.render, encode=encode, outgrows=codec.outgrows)
     for times in (1, 100):
         await chat({"messages": [{"role": "user", "content": ""}] * times}, door=served(own))
     short, long = threads
