@@ -10,7 +10,8 @@ from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import AttentionBatch, Span
-from engine.kernels.gpu.decode_attention import DecodePlan, decode_attention
+from engine.kernels.gpu.attention_plans import DecodePlan
+from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.style import AttentionStyle
 from tests.kernels.attention_cases import (
     LAYER,

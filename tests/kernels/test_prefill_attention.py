@@ -10,7 +10,8 @@ from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import AttentionBatch, Span
-from engine.kernels.gpu.prefill_attention import PrefillPlan, prefill_attention
+from engine.kernels.gpu.attention_plans import PrefillPlan
+from engine.kernels.gpu.prefill_attention import prefill_attention
 from engine.kernels.style import AttentionStyle
 from tests.kernels.attention_cases import (
     LAYER,
@@ -88,6 +89,19 @@ def test_styles(name: str, device: torch.device) -> None:
         window=style.window,
     )
     result = attend(case, style, plan(3))
+    assert distance(result, expected(case, style)) < TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("sinks", [None, SINKS[:2]], ids=["plain", "sinks"])
+def test_rows_that_see_nothing_of_their_first_tiles(
+    sinks: Tensor | None, device: torch.device
+) -> None:
+    """A window of 3, in a program of 32 tokens that passes 16 at a time."""
+    style = AttentionStyle(0.3, window=3, sinks=sinks)
+    case = make_case(
+        Shape(2, 2, 16, 4), (50, 40), torch.float32, device, counts=(39, 40), window=3
+    )
+    result = attend(case, style, PrefillPlan(32, 1, 16, 4, 2))
     assert distance(result, expected(case, style)) < TOLERANCE[torch.float32]
 
 

@@ -31,7 +31,7 @@ def row_offsets(table, tokens, seen, block_stride, token_stride, BLOCK, MASKED: 
         blocks = tl.load(table + tokens // BLOCK, mask=seen, other=0)
     else:
         blocks = tl.load(table + tokens // BLOCK)
-    return blocks.to(tl.int64) * block_stride + (tokens % BLOCK) * token_stride
+    return blocks.to(tl.int64) * block_stride + (tokens % BLOCK).to(tl.int64) * token_stride
 
 
 @triton.jit

@@ -12,9 +12,6 @@ its part in float32, and a second, small kernel adds the parts up, always in the
 Twin: engine/attention/paged.py. Floor: `decode_floor`.
 """
 
-from dataclasses import dataclass
-from functools import lru_cache
-
 import torch
 import triton
 import triton.language as tl
@@ -30,53 +27,11 @@ from engine.kernels.gpu.attending import (
     score_factors,
     score_tile,
 )
-from engine.kernels.gpu.paged_call import Heads, PagedCall, power_of_two, processors
+from engine.kernels.gpu.attention_plans import MOST_SPLITS, DecodePlan, plan_decode
+from engine.kernels.gpu.paged_call import Heads, PagedCall, processors
 from engine.kernels.style import AttentionStyle
 
-TILE_BYTES = 40 * 1024
-WIDE_TILE_BYTES = 80 * 1024
-MOST_SPLITS = 128
-MOST_WAVES = 4
 REDUCED_NUMBERS = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class DecodePlan:
-    """How a launch is cut: each program reads `tile` tokens at a time, for `rows` heads.
-
-    On Hopper a memory-bound kernel wants some 25 KB on their way per multiprocessor (4.8 TB/s
-    times 0.7 us, over 132 of them): programs of four warps each, two or three at a time, with a
-    tile of some 32 KB arriving while another is counted. Five stages are what that takes: the
-    block table is read two stages before the rows it points to. `rows` are padded to the 16 of
-    a tensor core's product, whose time hides behind memory's. Latents, which 128 heads read,
-    are near the ridge instead: 64 rows by 512 values are 128 registers of each of 256 threads,
-    so one program of eight warps fills a multiprocessor, with two tiles of 72 KB.
-    """
-
-    rows: int
-    tile: int
-    splits: int
-    warps: int
-    stages: int
-
-
-@lru_cache(maxsize=1024)
-def plan_decode(heads: Heads, sequences: int, most_tokens: int, processors: int) -> DecodePlan:
-    """From bounds that hold for a whole graph: `most_tokens` is what a table or a window holds.
-
-    One sequence is cut into programs that are one full wave, all alike. Several may differ in
-    length, so they are cut finer, up to four waves, and the last wave wastes little. A program
-    that finds nothing to do costs its start, which is why there are not more.
-    """
-    rows = min(64, max(16, power_of_two(heads.sharing)))
-    wide = rows * heads.padded > 64 * 256
-    room = WIDE_TILE_BYTES if wide else TILE_BYTES
-    tile = max(16, min(128, power_of_two(room // heads.token_room + 1) // 2))
-    slots = processors if wide else 3 * processors
-    programs = sequences * heads.kv_heads * -(-heads.sharing // rows)
-    splits = max(1, round(slots * min(MOST_WAVES, sequences) / programs))
-    splits = min(splits, MOST_SPLITS, max(1, -(-most_tokens // tile)))
-    return DecodePlan(rows, tile, splits, 8 if wide else 4, 3 if wide else 5)
 
 
 def decode_attention(
@@ -121,12 +76,11 @@ def decode_attention(
     )  # fmt: skip
     if plan.splits > 1:
         columns = min(128, heads.padded)
-        splits = power_of_two(plan.splits)
         _add_parts[heads.heads, sequences, -(-heads.value_width // columns)](
             lengths, style.sinks, output, mixed, sums, plan.splits, window,
-            VALUE=heads.value_width, COLUMNS=columns, SPLITS=splits, TILE=plan.tile,
-            STEP=min(splits, REDUCED_NUMBERS // columns), SINKS=style.sinks is not None,
-            num_warps=4,
+            VALUE=heads.value_width, COLUMNS=columns, SPLITS=MOST_SPLITS, TILE=plan.tile,
+            STEP=min(MOST_SPLITS, REDUCED_NUMBERS // columns),
+            SINKS=style.sinks is not None, num_warps=4,
         )  # fmt: skip
     return output
 
@@ -149,7 +103,10 @@ def _stretch(length, window, splits, TILE: tl.constexpr):
     return low, tl.cdiv(tl.cdiv(length - low, splits), TILE) * TILE
 
 
-@triton.jit(do_not_specialize=["window"])
+@triton.jit(  # slices of a batch's numbers lie anywhere, and are one kernel
+    do_not_specialize=["window", "table_stride"],
+    do_not_specialize_on_alignment=["tables", "lengths", "sinks"],
+)
 def _decode(
     queries,
     memory,
@@ -241,7 +198,10 @@ def _decode(
         tl.store(sums + behind + part, total, mask=live)
 
 
-@triton.jit(do_not_specialize=["splits", "window"])
+@triton.jit(
+    do_not_specialize=["splits", "window"],
+    do_not_specialize_on_alignment=["lengths", "sinks"],
+)
 def _add_parts(
     lengths,
     sinks,

@@ -1,13 +1,15 @@
 """The kernels of a GPU, as models and batches ask for them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
-from engine.kernels.contract import Contexts, LayerKv
+from engine.kernels.contract import Chunks, Contexts, LayerKv
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.gpu.gates import ACTIVATIONS, gated
 from engine.kernels.gpu.norms import add_rms_norm, rms_norm
+from engine.kernels.gpu.prefill_attention import prefill_attention
+from engine.kernels.gpu.turn_and_write import turn_and_write, write
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.style import AttentionStyle
 
@@ -40,3 +42,33 @@ class TritonKernels(TorchKernels):
         """See PagedKernels."""
         memory, layer, value_width = kv
         return decode_attention(queries, memory, layer, *contexts, style, value_width)
+
+    def prefill_attention(
+        self,
+        queries: Tensor,
+        kv: LayerKv,
+        contexts: Contexts,
+        chunks: Chunks,
+        style: AttentionStyle,
+    ) -> Tensor:
+        """See PagedKernels."""
+        (memory, layer, value_width), (tables, lengths) = kv, contexts
+        return prefill_attention(
+            queries, memory, layer, tables, chunks.firsts, lengths, chunks.longest, style,
+            value_width,
+        )  # fmt: skip
+
+    def turn_and_write(
+        self,
+        parts: tuple[Tensor, Tensor, Tensor],
+        rotation: tuple[Tensor, Tensor] | None,
+        kv: LayerKv,
+        slots: Tensor,
+    ) -> Tensor:
+        """See PagedKernels."""
+        rope, positions = (None, slots) if rotation is None else rotation
+        return turn_and_write(*parts, rope, positions, kv.memory, kv.layer, slots)
+
+    def write(self, parts: Sequence[Tensor], kv: LayerKv, slots: Tensor) -> None:
+        """See PagedKernels."""
+        write(parts, kv.memory, kv.layer, slots)

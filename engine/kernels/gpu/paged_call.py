@@ -9,6 +9,7 @@ from torch import Tensor
 from engine.kernels.style import AttentionStyle
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+ENDLESS = 1 << 30  # tokens: what is beyond fits no int32
 INTERPRETED = 4  # programs at once, as far as a plan is concerned, where there is no GPU
 
 
@@ -57,7 +58,11 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class PagedCall:
-    """A call that fits together. `window` is None where it is no less than the tables hold."""
+    """A call that fits together.
+
+    `window` is there if the style has one, also where tables are shorter: with and without are
+    two kernels, and which it is must not change while requests wait.
+    """
 
     heads: Heads
     memory: Tensor
@@ -86,7 +91,7 @@ class PagedCall:
                 f"tables are no rows of int32: {list(tables.shape)} {tables.dtype}"
             )
         most = tables.shape[1] * block_size
-        window = style.window if style.window is not None and style.window < most else None
+        window = None if style.window is None else min(style.window, ENDLESS)
         return cls(heads, memory, most, window)
 
     def layer_offset(self, layer: int) -> int:

@@ -16,9 +16,6 @@ have the most to read, start first.
 Twin: engine/attention/paged.py. Floor: `prefill_floor`.
 """
 
-from dataclasses import dataclass
-from functools import lru_cache
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -32,52 +29,11 @@ from engine.kernels.gpu.attending import (
     score_factors,
     score_tile,
 )
-from engine.kernels.gpu.paged_call import Heads, PagedCall, power_of_two
+from engine.kernels.gpu.attention_plans import PrefillPlan, plan_prefill
+from engine.kernels.gpu.paged_call import PagedCall
 from engine.kernels.style import AttentionStyle
 
 LOOK = tl.constexpr(128)
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillPlan:
-    """How a launch is cut: `rows` are tokens, each with `packed` of its query heads.
-
-    A chunk's attention is bound by products. On Hopper a product wants 64 rows for each
-    warpgroup, and keys and values come from L2 for every program anew: 128 rows keep that at 3
-    TB/s for 400 TFLOP/s. Their scores and values are 128 registers of each of 256 threads, so
-    there is one program to a multiprocessor, and it must have its next tile on the way while it
-    counts: five stages, of which three tiles are in shared memory (192 KB of 227 for keys and
-    values of 128 numbers, 128 at a time). Where values are wider, tiles are shorter; latents
-    are shared between the two products, and 64 rows of them fill all registers. float32 is
-    multiplied without tensor cores, so its rows are few.
-    """
-
-    rows: int
-    packed: int
-    tile: int
-    warps: int
-    stages: int
-
-    @property
-    def span(self) -> int:
-        """Tokens of a tile."""
-        return self.rows // self.packed
-
-
-@lru_cache(maxsize=1024)
-def plan_prefill(heads: Heads, longest: int) -> PrefillPlan:
-    """`longest` is the most tokens of one sequence."""
-    rows = max(16, power_of_two(heads.sharing * longest))
-    if heads.itemsize == 4:
-        rows, tile, stages = 16, 32, 3
-    elif heads.padded > 256:
-        rows = min(64, rows)
-        tile, stages = (32, 5) if rows == 16 else (64, 3)
-    else:
-        rows, stages = min(128, rows), 5
-        tile = 32 if heads.padded == 256 else 128 if rows == 128 else 64
-    warps = 8 if rows == 128 or rows * heads.padded > 64 * 128 else 4
-    return PrefillPlan(rows, min(heads.sharing, rows), tile, warps, stages)
 
 
 def prefill_attention(
@@ -187,7 +143,10 @@ def _pass_keys(
     return mixed, top, total
 
 
-@triton.jit(do_not_specialize=["sequences", "num_rows", "window"])
+@triton.jit(
+    do_not_specialize=["sequences", "num_rows", "window", "table_stride"],
+    do_not_specialize_on_alignment=["tables", "firsts", "lengths", "sinks"],
+)
 def _prefill(
     queries,
     memory,
@@ -254,7 +213,7 @@ def _prefill(
     token = index + rows // PACKED
     live = real & (token < count)
     row = (begin + token).to(tl.int64)
-    at = row * query_stride + head * head_stride
+    at = row * query_stride + head.to(tl.int64) * head_stride
     leading = load_rows(queries, at, live, VALUE, PADDED, True)
     rest = leading
     if REST:

@@ -216,7 +216,10 @@ def _turn(
     return result
 
 
-@triton.jit(do_not_specialize=["of_queries"])
+@triton.jit(
+    do_not_specialize=["of_queries"],
+    do_not_specialize_on_alignment=["positions", "slots"],
+)
 def _turn_and_write(
     queries, keys, values, rope, positions, memory, slots, turned,
     query_norm, key_norm, eps, layer_offset,
@@ -235,7 +238,7 @@ def _turn_and_write(
         table = rope + tl.load(positions + token).to(tl.int64) * position_stride
     if group < of_queries:
         head = group * SOME + tl.arange(0, SOME)
-        at = token * query_stride + head * query_head_stride
+        at = token * query_stride + head.to(tl.int64) * query_head_stride
         result = _turn(
             queries, at, head < HEADS, query_norm, eps, table, sine_stride,
             WIDTH, TURNED, NORMED, PADDED,
@@ -246,7 +249,7 @@ def _turn_and_write(
         tl.store(into, result.to(turned.dtype.element_ty), mask=keep)
     else:
         slot = tl.load(slots + token)
-        kv_head = (group - of_queries) * SOME_KV + tl.arange(0, SOME_KV)
+        kv_head = (group - of_queries) * SOME_KV + tl.arange(0, SOME_KV).to(tl.int64)
         live = (kv_head < KV_HEADS) & (slot >= 0)
         key_at = token * key_stride + kv_head * key_head_stride
         key = _turn(
@@ -255,7 +258,7 @@ def _turn_and_write(
         )  # fmt: skip
         key_columns = tl.arange(0, KEY_PADDED)
         place = slot // BLOCK * block_stride + slot % BLOCK * token_stride + layer_offset
-        row = place + kv_head.to(tl.int64) * kv_head_stride
+        row = place + kv_head * kv_head_stride
         spot = memory + row[:, None] + key_columns[None, :]
         fits = live[:, None] & (key_columns < KEY_WIDTH)[None, :]
         tl.store(spot, key.to(memory.dtype.element_ty), mask=fits)

@@ -1,0 +1,160 @@
+"""What surrounds attention in a layer, and attention itself: turns and writes, decode, prefill.
+
+Torch's own attention reads keys and values that lie dense and in order; ours has them in blocks
+that lie anywhere.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812  the name the field knows it by
+from torch import Tensor
+
+from bench.gpu.row import Prepared, Row, Run
+from bench.gpu.shapes import Shape
+from engine.kernels.gpu.attention_floors import decode_floor, prefill_floor
+from engine.kernels.gpu.decode_attention import decode_attention
+from engine.kernels.gpu.paged_call import Heads
+from engine.kernels.gpu.prefill_attention import prefill_attention
+from engine.kernels.gpu.turn_and_write import turn_and_write, turn_and_write_twin, turn_floor
+from engine.kernels.style import AttentionStyle
+
+LAYERS, LAYER = 4, 1  # so that blocks lie apart as they do in a model
+
+
+def rows(shape: Shape) -> Iterator[Row]:
+    """Decode steps of like and of unlike contexts, a prompt, and its end behind the rest."""
+    if shape.quantization is not None:
+        return
+    context, prompt = shape.context, shape.prefill
+    for batch in shape.batches:
+        setting = f"batch {batch}, context {context}"
+        yield Row("decode attention", setting, partial(_decode, shape, [context] * batch))
+        if batch > 1:
+            uneven = [2 * context * (row + 1) // batch for row in range(batch)]
+            setting = f"batch {batch}, context up to {2 * context}"
+            yield Row("decode attention", setting, partial(_decode, shape, uneven))
+    for count in (prompt, prompt // 4):
+        setting = f"{count} tokens behind {prompt - count}"
+        yield Row("prefill attention", setting, partial(_prefill, shape, count, prompt))
+    for tokens in (*shape.batches, prompt):
+        yield Row("turns and writes", f"{tokens} tokens", partial(_turn, shape, tokens))
+
+
+class _Paged(NamedTuple):
+    memory: Tensor
+    tables: Tensor
+    lengths: Tensor
+    keys: Tensor  # dense, [sequences, kv_heads, longest, head_dim]
+    values: Tensor
+
+
+def _paged(shape: Shape, lengths: Sequence[int], device: torch.device) -> _Paged:
+    size = shape.block_size
+    most = -(-max(lengths) // size)
+    memory = _memory(shape, len(lengths) * most, device)
+    tables = torch.randperm(len(memory), device=device).view(len(lengths), most)
+    dense = memory[tables, LAYER].permute(2, 0, 3, 1, 4, 5).flatten(3, 4)
+    told = torch.tensor(lengths, dtype=torch.int32, device=device)
+    keys, values = (part.contiguous() for part in dense[:, :, :, : max(lengths)])
+    return _Paged(memory, tables.int(), told, keys, values)
+
+
+def _memory(shape: Shape, blocks: int, device: torch.device) -> Tensor:
+    sizes = blocks, LAYERS, 2, shape.num_key_value_heads, shape.block_size, shape.head_dim
+    return torch.randn(sizes, dtype=shape.dtype, device=device)
+
+
+def _heads(shape: Shape) -> Heads:
+    width, itemsize = shape.head_dim, shape.dtype.itemsize
+    kv_heads = shape.num_key_value_heads
+    return Heads(shape.num_attention_heads, kv_heads, width, width, 2, itemsize)
+
+
+def _queries(shape: Shape, tokens: int, device: torch.device) -> Tensor:
+    sizes = tokens, shape.num_attention_heads, shape.head_dim
+    return torch.randn(sizes, dtype=shape.dtype, device=device)
+
+
+def _decode(shape: Shape, lengths: Sequence[int], device: torch.device) -> Prepared:
+    paged = _paged(shape, lengths, device)
+    memory, tables, told, keys, values = paged
+    queries, style = _queries(shape, len(lengths), device), _style(shape)
+    seen = torch.arange(keys.shape[2], device=device) < told[:, None]
+    mask = None if min(lengths) == max(lengths) else seen[:, None, None]
+    dense = queries[:, :, None], keys, values
+    sdpa = partial(_sdpa, dense, style, mask)
+    rivals = dict[str, Callable[[], Run]]()
+    if mask is None:
+        rivals = {
+            "sdpa, dense": lambda: sdpa,
+            "flex, dense": partial(_flex, dense, style, False),
+        }
+    run = partial(decode_attention, queries, memory, LAYER, tables, told, style)
+    return Prepared(run, decode_floor(_heads(shape), lengths), sdpa, rivals)
+
+
+def _prefill(shape: Shape, count: int, length: int, device: torch.device) -> Prepared:
+    memory, tables, told, keys, values = _paged(shape, [length], device)
+    queries, style = _queries(shape, count, device), _style(shape)
+    firsts = torch.tensor([0, count], dtype=torch.int32, device=device)
+    dense = queries.transpose(0, 1)[None], keys, values
+    mask = torch.ones(count, length, dtype=torch.bool, device=device).tril(length - count)
+    rivals = dict[str, Callable[[], Run]]()
+    if count == length:
+        rivals["sdpa, dense"] = lambda: partial(_sdpa, dense, style, None, causal=True)
+        rivals["flex, dense"] = partial(_flex, dense, style, True)
+    return Prepared(
+        partial(prefill_attention, queries, memory, LAYER, tables, firsts, told, count, style),
+        prefill_floor(_heads(shape), [(count, length)]),
+        lambda: _sdpa(dense, style, mask).transpose(1, 2),
+        rivals,
+    )
+
+
+def _turn(shape: Shape, tokens: int, device: torch.device) -> Prepared:
+    heads, kv_heads = shape.num_attention_heads, shape.num_key_value_heads
+    memory = _memory(shape, -(-tokens // shape.block_size) + 1, device)
+    sizes = tokens, heads + 2 * kv_heads, shape.head_dim
+    mixed = torch.randn(sizes, dtype=shape.dtype, device=device)
+    rope = torch.randn(2 * tokens, 2, shape.head_dim, dtype=shape.dtype, device=device)
+    queries, keys, values = mixed.split((heads, kv_heads, kv_heads), 1)
+    positions = torch.randint(2 * tokens, (tokens,), device=device)
+    slots = torch.randperm(len(memory) * shape.block_size, device=device)[:tokens]
+    given = queries, keys, values, rope, positions, memory, LAYER, slots
+    twin = partial(turn_and_write_twin, *given)
+    floor = turn_floor(queries, keys, values, rope)
+    return Prepared(partial(turn_and_write, *given), floor, twin, {"torch": lambda: twin})
+
+
+def _style(shape: Shape) -> AttentionStyle:
+    return AttentionStyle(shape.head_dim**-0.5)
+
+
+def _sdpa(
+    dense: tuple[Tensor, Tensor, Tensor],
+    style: AttentionStyle,
+    mask: Tensor | None,
+    *,
+    causal: bool = False,
+) -> Tensor:
+    return F.scaled_dot_product_attention(
+        *dense, attn_mask=mask, is_causal=causal, scale=style.scale, enable_gqa=True
+    )
+
+
+def _flex(dense: tuple[Tensor, Tensor, Tensor], style: AttentionStyle, causal: bool) -> Run:
+    """Compiled for this shape; slow to make."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def before(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:  # noqa: ARG001
+        return query >= key
+
+    tokens, device = dense[0].shape[2], str(dense[0].device)
+    mask = None
+    if causal:
+        mask = create_block_mask(before, None, None, tokens, tokens, device=device)
+    run = torch.compile(flex_attention, dynamic=False)
+    return partial(run, *dense, block_mask=mask, scale=style.scale, enable_gqa=True)

@@ -1,0 +1,99 @@
+"""How launches of attention are cut, by hand, from what the host knows before it asks."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from engine.kernels.gpu.paged_call import Heads, power_of_two
+
+TILE_BYTES = 40 * 1024
+WIDE_TILE_BYTES = 80 * 1024
+MOST_SPLITS = 128
+MOST_WAVES = 4
+ROWS = 16, 64, 128
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """How a launch is cut: each program reads `tile` tokens at a time, for `rows` heads.
+
+    On Hopper a memory-bound kernel wants some 25 KB on their way per multiprocessor (4.8 TB/s
+    times 0.7 us, over 132 of them): programs of four warps each, two or three at a time, with a
+    tile of some 32 KB arriving while another is counted. Five stages are what that takes: the
+    block table is read two stages before the rows it points to. `rows` are padded to the 16 of
+    a tensor core's product, whose time hides behind memory's. Latents, which 128 heads read,
+    are near the ridge instead: 64 rows by 512 values are 128 registers of each of 256 threads,
+    so one program of eight warps fills a multiprocessor, with two tiles of 72 KB.
+    """
+
+    rows: int
+    tile: int
+    splits: int
+    warps: int
+    stages: int
+
+
+@lru_cache(maxsize=1024)
+def plan_decode(heads: Heads, sequences: int, most_tokens: int, processors: int) -> DecodePlan:
+    """From bounds that hold for a whole graph: `most_tokens` is what a table or a window holds.
+
+    One sequence is cut into programs that are one full wave, all alike. Several may differ in
+    length, so they are cut finer, up to four waves, and the last wave wastes little. A program
+    that finds nothing to do costs its start, which is why there are not more.
+    """
+    rows = min(64, max(16, power_of_two(heads.sharing)))
+    wide = rows * heads.padded > 64 * 256
+    room = WIDE_TILE_BYTES if wide else TILE_BYTES
+    tile = max(16, min(128, power_of_two(room // heads.token_room + 1) // 2))
+    slots = processors if wide else 3 * processors
+    programs = sequences * heads.kv_heads * -(-heads.sharing // rows)
+    splits = max(1, round(slots * min(MOST_WAVES, sequences) / programs))
+    splits = min(splits, MOST_SPLITS, max(1, -(-most_tokens // tile)))
+    return DecodePlan(rows, tile, splits, 8 if wide else 4, 3 if wide else 5)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillPlan:
+    """How a launch is cut: `rows` are tokens, each with `packed` of its query heads.
+
+    A chunk's attention is bound by products. On Hopper a product wants 64 rows for each
+    warpgroup, and keys and values come from L2 for every program anew: 128 rows keep that at 3
+    TB/s for 400 TFLOP/s. Their scores and values are 128 registers of each of 256 threads, so
+    there is one program to a multiprocessor, and it must have its next tile on the way while it
+    counts: five stages, of which three tiles are in shared memory (192 KB of 227 for keys and
+    values of 128 numbers, 128 at a time). Where values are wider, tiles are shorter; latents
+    are shared between the two products, and 64 rows of them fill all registers. float32 is
+    multiplied without tensor cores, so its rows are few.
+    """
+
+    rows: int
+    packed: int
+    tile: int
+    warps: int
+    stages: int
+
+    @property
+    def span(self) -> int:
+        """Tokens of a tile."""
+        return self.rows // self.packed
+
+
+@lru_cache(maxsize=1024)
+def plan_prefill(heads: Heads, longest: int) -> PrefillPlan:
+    """`longest` is the most tokens of one sequence. There are few plans: each is compiled."""
+    wanted = heads.sharing * longest
+    rows = next((some for some in ROWS if wanted <= some), ROWS[-1])
+    if heads.itemsize == 4:
+        rows, tile, stages = 16, 32, 3
+    elif heads.padded > 256:
+        rows = min(64, rows)
+        tile, stages = (32, 5) if rows == 16 else (64, 3)
+    else:
+        stages = 5
+        tile = 32 if heads.padded == 256 else 128 if rows == 128 else 64
+    warps = 8 if rows == 128 or rows * heads.padded > 64 * 128 else 4
+    return PrefillPlan(rows, min(heads.sharing, rows), tile, warps, stages)
+
+
+def longest_of_plans(heads: Heads) -> set[int]:
+    """Some chunk for each plan there is: with one of each, a warm-up compiles all of them."""
+    return {max(1, rows // heads.sharing) for rows in ROWS}
