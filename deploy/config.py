@@ -36,6 +36,10 @@ class UpConfig(ServingOptions, ProxyOptions):
     """A torch device for each prefill node. Default: --device for all."""
     decode_devices: tuple[str, ...] = ()
     """A torch device for each decode node. Default: --device for all."""
+    prefill_tensor_parallel_size: int | None = None
+    """Processes of each prefill node. Default: --tensor-parallel-size."""
+    decode_tensor_parallel_size: int | None = None
+    """Processes of each decode node. Default: --tensor-parallel-size."""
     ready_timeout_s: float = 1200.0
     """How long to wait for all of it to be ready."""
 
@@ -48,6 +52,8 @@ class UpConfig(ServingOptions, ProxyOptions):
         if not self.prefill + self.decode:
             raise ValueError("--prefill and --decode must not both be 0")
         at_least(0, "ready_timeout_s", self.ready_timeout_s)
+        for role in Role:
+            at_least(1, f"{role.name.lower()}_tensor_parallel_size", self.ranks_of(role))
         if any(key.split() != [key] for key in self.api_key):
             raise ValueError("--api-key must not contain spaces")
         for name in ("port", "discovery_port"):
@@ -72,6 +78,12 @@ class UpConfig(ServingOptions, ProxyOptions):
     def kv_port(self, role: Role, index: int) -> int:
         """Where the node's side channel is."""
         return KV_PORTS[role] + index if self.port else 0
+
+    def ranks_of(self, role: Role) -> int:
+        """Processes of each node of a role."""
+        prefill, decode = self.prefill_tensor_parallel_size, self.decode_tensor_parallel_size
+        own = prefill if role is Role.PREFILL else decode
+        return self.tensor_parallel_size if own is None else own
 
     def device_of(self, role: Role, index: int) -> str:
         """Where the node computes."""

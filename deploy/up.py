@@ -27,7 +27,7 @@ PROXY = "proxy"
 NAME_WIDTH = 9
 NODE_OPTIONS = sorted(
     {*ServingOptions.__dataclass_fields__}
-    - {"cluster_key", "device", "threads", "served_model_name"}
+    - {"cluster_key", "device", "threads", "served_model_name", "tensor_parallel_size"}
 )
 PROXY_OPTIONS = sorted(
     {*ProxyOptions.__dataclass_fields__} - {"api_key", "admin_api_key"}  # by variable
@@ -227,6 +227,7 @@ class Cluster:
             *("--port", str(config.http_port(role, index))),
             *("--kv-port", str(config.kv_port(role, index))),
             *("--device", config.device_of(role, index)),
+            *("--tensor-parallel-size", str(config.ranks_of(role))),
             *("--threads", str(config.threads or self._threads())),
             *("--proxy", told["discovery_address"]),
             *_names(config),

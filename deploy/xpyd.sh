@@ -2,7 +2,8 @@
 # XpYd on one machine, with the variables of vLLM's launch script of that name:
 #
 #   MODEL            folder or hub name; default: the small bundled model
-#   PREFILL_GPUS     one GPU for each prefill node, as 0 or 0,1; without GPUs they only count
+#   PREFILL_GPUS     one GPU for each prefill node, as 0 or 0,1; without GPUs they only count.
+#                    With --tensor-parallel-size N a node has N, and its entry is the first
 #   DECODE_GPUS      the same for decode nodes
 #   PREFILL_PORTS    an HTTP port for each prefill node, as 20003,20004
 #   DECODE_PORTS     the same for decode nodes

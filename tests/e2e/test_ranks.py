@@ -17,7 +17,6 @@ PROMPTS = [prompt(length) for length in (1, 16, 33, 100)]
 LONGER = [(*asked, *prompt(20, seed=7)) for asked in PROMPTS]  # they begin as the others
 ANSWER = 12
 STREAMS, LONG = 8, 100
-RANKS = "--tensor-parallel-size"
 
 
 async def ranks_of(cluster: Running, node: dict[str, Any]) -> int:
@@ -33,13 +32,13 @@ async def ranks_of(cluster: Running, node: dict[str, Any]) -> int:
 )
 async def test_split_is_unsplit(tiny: Path, connector: str, prefill: int, decode: int) -> None:
     """The second round finds the first one's KV in decode's cache."""
-    options = {RANKS: str(decode)}
     settings: dict[str, Any] = {
         "kv_connector": connector,
         "tensor_parallel_size": prefill,
+        "decode_tensor_parallel_size": decode,
         "kv_checksum": "full",
     }
-    async with running(tiny, decode_options=options, **settings) as cluster:
+    async with running(tiny, **settings) as cluster:
         [alone] = [node for node in await cluster.nodes() if node["role"] == "decode"]
         sizes = [await ranks_of(cluster, node) for node in await cluster.nodes()]
         door = f"http://{alone['http_address']}"
@@ -88,7 +87,7 @@ async def test_ranks_do_not_outlive_their_engine(tiny: Path) -> None:
 
 async def test_a_rank_that_stands_still_is_noticed(tiny: Path) -> None:
     """The node is not healthy while it waits for it, then ends; the answer comes elsewhere."""
-    async with running(tiny, prefill=1, decode=1, decode_options={RANKS: "2"}) as cluster:
+    async with running(tiny, prefill=1, decode=1, decode_tensor_parallel_size=2) as cluster:
         undisturbed = await cluster.complete(PROMPTS[2], max_tokens=ANSWER)
         door, engine = cluster.door("decode-0"), cluster.engine("decode-0")
         (rank,) = children(engine)
