@@ -67,7 +67,8 @@ def measure(model: str, load_format: str, ranks: int) -> tuple[float, float]:
         kv_checksum="off",
         kv_load_failure="recompute",
     )
-    return _rates(load_engine(config, start_ranks(job).crew))
+    others = start_ranks(job)  # they end once nobody has their pipes
+    return _rates(load_engine(config, others.crew))
 
 
 def _rates(engine: TorchEngine) -> tuple[float, float]:
