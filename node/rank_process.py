@@ -59,6 +59,8 @@ def _serve(server: MoverServer) -> None:
     """Without it nothing would arrive here any more: the process ends with it."""
     try:
         server.run()
+    except (EOFError, ConnectionError):
+        log.info("the engine process is gone")
     except Exception:  # whatever it is, somebody reads the log
         log.exception("the transfer thread died")
     os._exit(1)
