@@ -38,6 +38,7 @@ class Loaded:
             model=folder,
             load_format="dummy",
             device=str(device),
+            cpu_kernels="torch" if shape.quantization else "auto",
             quantization=shape.quantization,
             block_size=shape.block_size,
             max_num_batched_tokens=shape.prefill,

@@ -133,6 +133,7 @@ SHAPES = {
         replace(LLAMA, name="8b-fp8", quantization="fp8"),
         QWEN,
         TINY,
+        replace(TINY, name="tiny-fp8", quantization="fp8"),
         TINY_EXPERTS,
     )
 }

@@ -5,15 +5,30 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 root = Path(__file__).parents[2]
 
 
 def test_the_whole_bench_runs_on_a_cpu(tmp_path: Path) -> None:
-    out = tmp_path / "results.json"
+    rows = results(tmp_path / "results.json", "--shapes", "tiny", "tiny-experts")
+    assert {row["shape"] for row in rows} == {"tiny", "tiny-experts"}
+    assert all(row["seconds"] > 0 and row["floor_s"] > 0 for row in rows)
+    wrong = {row["name"]: row["error"] for row in rows if not (row["error"] or 0) < 0.02}
+    assert wrong == {}
+
+
+def test_steps_with_weights_of_8_bits_run_as_well(tmp_path: Path) -> None:
+    asked = "--shapes", "tiny-fp8", "--only", "decode step", "prefill"
+    names = [row["name"] for row in results(tmp_path / "results.json", *asked)]
+    assert names == ["decode step", "decode step", "prefill"]
+
+
+def results(out: Path, *asked: str) -> list[dict[str, Any]]:
+    """The rows of a run in which nothing failed."""
     command = [sys.executable, "-m", "bench.gpu", "--device", "cpu", "--out", str(out)]
     run = subprocess.run(
-        [*command, "--shapes", "tiny", "tiny-experts"],
+        [*command, *asked],
         cwd=root,
         env=os.environ | {"TRITON_INTERPRET": "1"},
         capture_output=True,
@@ -21,9 +36,6 @@ def test_the_whole_bench_runs_on_a_cpu(tmp_path: Path) -> None:
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    rows = json.loads(out.read_text())["rows"]
-    assert {row["shape"] for row in rows} == {"tiny", "tiny-experts"}
+    rows: list[dict[str, Any]] = json.loads(out.read_text())["rows"]
     assert [row["name"] for row in rows if row["failed"]] == []
-    assert all(row["seconds"] > 0 and row["floor_s"] > 0 for row in rows)
-    wrong = {row["name"]: row["error"] for row in rows if not (row["error"] or 0) < 0.02}
-    assert wrong == {}
+    return rows

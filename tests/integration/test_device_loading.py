@@ -111,11 +111,13 @@ def test_a_type_that_torch_has_not_is_named(tmp_path: Path) -> None:
 
 
 LOADS = """
-import resource, sys, torch
+import sys, torch
 from pathlib import Path
 from engine.models.store import open_store
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # not getrusage's, which begins with that of whoever started us
+    (line,) = [one for one in open("/proc/self/status") if one.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
 torch.ones(1 << 20).sum()
 before = peak()
 store = open_store([Path(sys.argv[1])], torch.device("meta"))
@@ -138,7 +140,7 @@ def test_a_load_takes_no_more_main_memory_than_its_buffers(tmp_path: Path) -> No
     )
     grown, total = map(int, run.stdout.split())
     assert total > 512 << 20
-    assert grown < 160 << 20  # two buffers of 64 MiB, and what threads take
+    assert 100 << 20 < grown < 160 << 20  # two buffers of 64 MiB, and what threads take
 
 
 def test_on_a_cpu_files_stay_mapped(tmp_path: Path) -> None:
