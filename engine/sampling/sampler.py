@@ -31,12 +31,17 @@ from engine.sampling.checks import check_sampling
 from engine.sampling.logprobs import logprobs_of, tell
 from engine.sampling.masks import Grammars
 from engine.sampling.noise import add_gumbel, gumbel, noise_key
-from engine.sampling.shaping import ShapedRow, Shaping, is_shaped, shape
+from engine.sampling.shaping import (
+    ShapedRow,
+    Shaping,
+    end_all_the_same,
+    is_shaped,
+    shape,
+)
 from engine.sampling.truncation import truncate, truncates
 from engine.scheduling.sequence import Sequence
 
 SMALLEST_TEMPERATURE = 1e-5
-NOTHING_LEFT = "grammar: what else was asked for leaves no token that fits"
 
 
 class Draw(NamedTuple):
@@ -58,11 +63,16 @@ class Sampler:
     """Keeps what sequences' pasts do to their logits, for as long as there is the sequence.
 
     `grammars` makes the masks of requests with a grammar; who loads the engine puts it there.
+    Logits on a CUDA device go through Triton kernels (engine/sampling/on_gpu.py), others with
+    `kernels` only, as tests want it.
     """
 
-    def __init__(self, vocabulary: int, grammars: Grammars | None = None) -> None:
+    def __init__(
+        self, vocabulary: int, grammars: Grammars | None = None, *, kernels: bool = False
+    ) -> None:
         self.vocabulary = vocabulary
         self.grammars = grammars
+        self.kernels = kernels
         self._shapings: WeakKeyDictionary[Sequence, Shaping] = WeakKeyDictionary()
 
     @property
@@ -82,8 +92,17 @@ class Sampler:
         """One token for each row of `logits` [rows, vocabulary] float32, which may change."""
         samplings = [draw.seq.request.sampling for draw in draws]
         asking = [row for row, one in enumerate(samplings) if one.logprobs is not None]
-        noted = logprobs_of(_rows(logits, asking)) if asking else None
         shaped = self._shaped(draws, samplings)
+        if self.kernels or logits.is_cuda:
+            from engine.sampling.on_gpu import Rows, draw  # wants Triton
+
+            warmths = [
+                one.temperature if one.temperature > SMALLEST_TEMPERATURE else 0.0
+                for one in samplings
+            ]
+            rows = Rows(samplings, warmths, _names(draws, samplings), shaped, asking)
+            return Drawn(*draw(logits, rows))
+        noted = logprobs_of(_rows(logits, asking)) if asking else None
         if shaped:
             shape(logits, shaped)
         tokens = _choose(logits, draws, samplings)
@@ -124,11 +143,7 @@ def _drawn(logits: Tensor, draws: Seq[Draw], samplings: Seq[Sampling]) -> list[i
     """Temperature, in place; what is left then, and the largest of it with its noise."""
     temperatures = [min(one.temperature, LARGEST_TEMPERATURE) for one in samplings]
     logits.div_(torch.tensor(temperatures, device=logits.device).unsqueeze(1))
-    names = [
-        noise_key(one.seed, one.sample_index, len(draw.seq.tokens) + len(draw.drafted))
-        for one, draw in zip(samplings, draws, strict=True)
-    ]
-    keys = torch.tensor(names, device=logits.device)
+    keys = torch.tensor(_names(draws, samplings), device=logits.device)
     cut = [row for row, one in enumerate(samplings) if truncates(one)]
     if not cut:
         return _noisiest(logits, keys)
@@ -140,6 +155,14 @@ def _drawn(logits: Tensor, draws: Seq[Draw], samplings: Seq[Sampling]) -> list[i
         rows = [cut[row] for row in kept.rows]
         _put(tokens, rows, _noisiest(kept.logits, keys[rows], kept.ids))
     return tokens
+
+
+def _names(draws: Seq[Draw], samplings: Seq[Sampling]) -> list[tuple[int, int]]:
+    """What the noise of each row follows from."""
+    return [
+        noise_key(one.seed, one.sample_index, len(draw.seq.tokens) + len(draw.drafted))
+        for one, draw in zip(samplings, draws, strict=True)
+    ]
 
 
 def _noisiest(logits: Tensor, keys: Tensor, ids: Tensor | None = None) -> list[int]:
@@ -180,10 +203,7 @@ def _replace_dead_ends(logits: Tensor, tokens: list[int], shaped: Seq[ShapedRow]
     left = logits[rows, [tokens[row] for row in rows]].tolist()
     for one, logit in zip(shaped, left, strict=True):
         if logit == -torch.inf:
-            tokens[one.row] = one.shaping.instead
-            grammar = one.shaping.grammar
-            if grammar is not None and not one.drafted and not grammar.may_end:
-                one.seq.failure = one.seq.failure or NOTHING_LEFT
+            tokens[one.row] = end_all_the_same(one)
 
 
 def _told(

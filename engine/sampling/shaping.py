@@ -18,6 +18,8 @@ from engine.sampling.masks import Grammars, Mask, apply_bits, bits_of, no_bits
 from engine.sampling.penalties import Ids, Penalised, Seen, penalise
 from engine.scheduling.sequence import Sequence
 
+NOTHING_LEFT = "grammar: what else was asked for leaves no token that fits"
+
 
 def is_shaped(sampling: Sampling) -> bool:
     """Whether anything is asked for that needs more than a row's own logits."""
@@ -124,26 +126,47 @@ class ShapedRow:
 
 def shape(logits: Tensor, asked: Seq[ShapedRow]) -> None:
     """Masks, bias, bans and penalties, in this order, in place."""
-    for one in asked:
-        one.shaping.catch_up(one.seq)
-    _mask(
-        logits, [one for one in asked if one.shaping.allowed is not None or one.shaping.grammar]
-    )
+    catch_up(asked)
+    if masked := is_masked(asked):
+        bits = bits_for(masked, logits.shape[1])
+        apply_bits(logits, [one.row for one in masked], bits)
     _bias(logits, [one for one in asked if len(one.shaping.bias_ids)])
     _ban(logits, asked)
-    penalised = [
+    if penalised := penalties_of(asked):
+        penalise(logits, penalised)
+
+
+def end_all_the_same(one: ShapedRow) -> int:
+    """The token where nothing is left; the answer has failed if that may not end it."""
+    grammar = one.shaping.grammar
+    if grammar is not None and not one.drafted and not grammar.may_end:
+        one.seq.failure = one.seq.failure or NOTHING_LEFT
+    return one.shaping.instead
+
+
+def catch_up(asked: Seq[ShapedRow]) -> None:
+    """All take in what came since; before anything else is asked of them."""
+    for one in asked:
+        one.shaping.catch_up(one.seq)
+
+
+def is_masked(asked: Seq[ShapedRow]) -> list[ShapedRow]:
+    """Those that have a mask at all."""
+    return [one for one in asked if one.shaping.allowed is not None or one.shaping.grammar]
+
+
+def penalties_of(asked: Seq[ShapedRow]) -> list[Penalised]:
+    """For those rows that have penalties."""
+    return [
         Penalised(one.row, *one.shaping.seen.behind(one.drafted), one.seq.request.sampling)
         for one in asked
         if one.shaping.seen is not None
     ]
-    if penalised:
-        penalise(logits, penalised)
 
 
-def _mask(logits: Tensor, asked: Seq[ShapedRow]) -> None:
-    if not asked:
-        return
-    bits = no_bits(len(asked), logits.shape[1])
+def bits_for(asked: Seq[ShapedRow], vocabulary: int) -> Tensor:
+    """[rows, words] int32: what these allow. Says of sequences whose grammar failed why."""
+    bits = no_bits(len(asked), vocabulary)
     for index, one in enumerate(asked):
         if one.shaping.grammar is None:
             bits[index] = -1
@@ -152,7 +175,7 @@ def _mask(logits: Tensor, asked: Seq[ShapedRow]) -> None:
             one.seq.failure = one.shaping.grammar.failure
         if one.shaping.allowed is not None:
             bits[index] &= one.shaping.allowed
-    apply_bits(logits, [one.row for one in asked], bits)
+    return bits
 
 
 def _bias(logits: Tensor, asked: Seq[ShapedRow]) -> None:

@@ -15,6 +15,7 @@ from engine.kernels.floor import Floor
 
 NUMBERS_AT_ONCE = 2048  # of a program: short rows, as heads are, go together
 NUMBERS_OF_A_WARP = 512
+FEW_ROWS = 1024
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -78,7 +79,8 @@ def _launch(x: Tensor) -> tuple[int, int, int, int]:
     rows = x.numel() // size if size else 0
     width = triton.next_power_of_2(max(1, size))
     at_once = max(1, NUMBERS_AT_ONCE // width)
-    at_once = min(at_once, triton.next_power_of_2(max(1, rows // 256)))  # fill the device first
+    if rows < FEW_ROWS:
+        at_once = 1  # to fill the device first
     warps = min(16, max(1, at_once * width // NUMBERS_OF_A_WARP))
     return rows, at_once, width, warps
 
@@ -100,7 +102,7 @@ def _normed(row, weight, column, size, eps):
     return row * factor[:, None] * scale[None, :]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _norm(
     x, weight, normed, rows, heads, token_stride, head_stride, size, eps,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
@@ -115,7 +117,7 @@ def _norm(
     tl.store(place, made.to(normed.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _add_norm(
     x, residual, weight, normed, added, rows, x_stride, residual_stride, size, eps, scale,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,

@@ -1,0 +1,127 @@
+"""Changes to logits in place: masks, and sparse lists of biases, bans and penalties.
+
+Lists have only the tokens that are concerned, so their bytes are next to nothing: 8 for each
+and two accesses to its logit, where tables over the vocabulary would be read whole.
+The formulas are engine/sampling/penalties.py's.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from engine.kernels.floor import Floor
+
+ENTRIES_AT_ONCE, TOKENS_AT_ONCE = 256, 4096
+LARGEST_LOGIT = tl.constexpr(1e30)  # as engine/sampling/penalties.py has it
+HEADER = 4  # whole numbers for each row: see `adjust`
+
+
+def adjust(
+    logits: Tensor, headers: Tensor, factors: Tensor, tokens: Tensor, values: Tensor
+) -> None:
+    """Biases and bans, then penalties, in place of `logits` [.., vocabulary] float32.
+
+    For each of n rows `headers` [n, 4] int32 has the row, and where its biases begin in
+    `tokens` and `values`, where its penalties do, and where these end. A bias of minus infinity
+    is a ban; the value of a penalty is how often the answer has the token. No token is twice
+    among a row's biases, nor among its penalties. `factors` [n, 3] float32: repetition,
+    frequency and presence penalty. `tokens` int32, `values` float32.
+    """
+    if len(headers):
+        _adjust[(len(headers),)](
+            logits, headers, factors, tokens, values, logits.stride(0),
+            HEADER=HEADER, ENTRIES=ENTRIES_AT_ONCE, num_warps=4,
+        )  # fmt: skip
+
+
+def ban(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+    """Minus infinity at each of `rows` [n] int32 of `logits` [.., vocabulary] float32, where
+    `bits` are 0.
+
+    `bits` [n, words] int32: token t is bit t % 32 of word t // 32. Logits are only written, and
+    only where they are banned.
+    """
+    if len(rows):
+        vocabulary = logits.shape[1]
+        _ban[(triton.cdiv(vocabulary, TOKENS_AT_ONCE), len(rows))](
+            logits, rows, bits, logits.stride(0), bits.stride(0), vocabulary,
+            TOKENS=TOKENS_AT_ONCE, num_warps=4,
+        )  # fmt: skip
+
+
+def adjust_twin(
+    logits: Tensor, headers: Tensor, factors: Tensor, tokens: Tensor, values: Tensor
+) -> None:
+    """The same, row by row."""
+    for header, factor in zip(headers.tolist(), factors.tolist(), strict=True):
+        row, start, middle, end = header
+        of_row, (repetition, frequency, presence) = logits[row], factor
+        ids, by = tokens[start:middle].long(), values[start:middle]
+        of_row[ids] = torch.where(by == -torch.inf, by, of_row[ids] + by)
+        ids, counts = tokens[middle:end].long(), values[middle:end]
+        found = of_row[ids]
+        found = torch.where(found > 0, found / repetition, found * repetition)
+        found = found - frequency * counts - presence * (counts > 0)
+        of_row[ids] = found.clamp(max=LARGEST_LOGIT.value)
+
+
+def ban_twin(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+    """The same in plain torch."""
+    shifts = torch.arange(32, dtype=torch.int32, device=bits.device)
+    allowed = (bits.unsqueeze(-1) >> shifts & 1).flatten(1)[:, : logits.shape[1]].bool()
+    logits[rows.long()] = logits[rows.long()].masked_fill(~allowed, -torch.inf)
+
+
+def adjust_floor(rows: int, entries: int) -> Floor:
+    """Each entry is read; a logit's sector of 32 bytes is read and written for it."""
+    return Floor(bytes=rows * 28 + entries * (8 + 64), operations=8 * entries)
+
+
+def ban_floor(rows: int, vocabulary: int) -> Floor:
+    """Bits are read, and all logits written, where nearly all are banned."""
+    return Floor(bytes=rows * (vocabulary // 8 + 4 * vocabulary))
+
+
+@triton.jit
+def _adjust(
+    logits, headers, factors, tokens, values, stride, HEADER: tl.constexpr,
+    ENTRIES: tl.constexpr,
+):  # fmt: skip
+    index = tl.program_id(0).to(tl.int64)
+    header = headers + index * HEADER
+    row = logits + tl.load(header).to(tl.int64) * stride
+    start, middle, end = tl.load(header + 1), tl.load(header + 2), tl.load(header + 3)
+    for begin in range(start, middle, ENTRIES):
+        at = begin + tl.arange(0, ENTRIES)
+        place = row + tl.load(tokens + at, mask=at < middle, other=0)
+        by = tl.load(values + at, mask=at < middle, other=0.0)
+        logit = tl.load(place, mask=at < middle, other=0.0)
+        changed = tl.where(by == float("-inf"), by, logit + by)
+        tl.store(place, changed, mask=at < middle)
+    tl.debug_barrier()
+    factor = factors + index * 3
+    repetition, frequency = tl.load(factor), tl.load(factor + 1)
+    presence = tl.load(factor + 2)
+    for begin in range(middle, end, ENTRIES):
+        at = begin + tl.arange(0, ENTRIES)
+        place = row + tl.load(tokens + at, mask=at < end, other=0)
+        count = tl.load(values + at, mask=at < end, other=0.0)
+        logit = tl.load(place, mask=at < end, other=0.0)
+        logit = tl.where(logit > 0, tl.div_rn(logit, repetition), logit * repetition)
+        logit = logit - frequency * count
+        logit = logit - tl.where(count > 0, presence, 0.0)
+        logit = tl.where(logit > LARGEST_LOGIT, LARGEST_LOGIT, logit)
+        tl.store(place, logit, mask=at < end)
+
+
+@triton.jit
+def _ban(logits, rows, bits, stride, bits_stride, vocabulary, TOKENS: tl.constexpr):
+    tile, index = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    row = tl.load(rows + index).to(tl.int64)
+    token = tile * TOKENS + tl.arange(0, TOKENS)
+    inside = token < vocabulary
+    words = tl.load(bits + index * bits_stride + token // 32, mask=inside, other=-1)
+    banned = (words >> token % 32 & 1) == 0
+    nothing = tl.full((TOKENS,), float("-inf"), tl.float32)
+    tl.store(logits + row * stride + token, nothing, mask=inside & banned)

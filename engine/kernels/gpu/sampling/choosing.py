@@ -1,0 +1,208 @@
+"""A token for each row of logits: temperature, min-p, top-k, top-p, noise, and the largest.
+
+Two launches. The first reads all logits, in tiles. Where nothing is cut it adds the noise and
+keeps a tile's largest; where something is, the largest of each small group. In the second one
+program has one row. The 256th largest of the groups' largest bounds a row's 256 likeliest
+tokens from below, so they lie in 256 groups, which are all that is read of the row again. If
+the threshold lies among them, as it mostly does, everything else happens on the chip; if not,
+the row is searched from memory (thresholds.py).
+
+What is right is said by engine/sampling/truncation.py and noise.py. Sums of probabilities are
+exact here, and rounded there: a token may differ where top-p lies within 1e-6 of such a sum,
+or where two scores are as close.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from engine.kernels.floor import Floor
+from engine.kernels.gpu.sampling.floors import (
+    all_mass,
+    floor_among,
+    floor_of_row,
+    likeliest,
+)
+from engine.kernels.gpu.sampling.noise import gumbel
+from engine.kernels.gpu.sampling.order import (
+    NOTHING,
+    SMALLEST,
+    key_in,
+    key_of,
+    packed,
+    token_of,
+    value_of,
+)
+from engine.kernels.gpu.sampling.thresholds import NONE, scaled
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Powers of two. Tokens of a tile and of a group; groups that are looked at again; tokens
+    that are thought about on the chip; tokens of a row that are read at a time.
+    """
+
+    tile: int = 4096
+    group: int = 128
+    likeliest: int = 256
+    capacity: int = 1024
+    chunk: int = 512
+
+
+def choose(
+    logits: Tensor,
+    temperatures: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    keys: Tensor,
+    *,
+    instead: Tensor | None = None,
+    out: Tensor | None = None,
+    alive: Tensor | None = None,
+    sizes: Sizes = Sizes(),
+) -> Tensor:
+    """[rows] int64: a token of each row of `logits` [rows, vocabulary] float32, any row stride.
+
+    `temperatures`, `top_p`, `min_p` [rows] float32; temperature 0 takes the largest, the first
+    of several. `top_k` [rows] int32, 0: all. `keys` [rows, 2] integers, the halves of noise_key
+    (engine/sampling/noise.py). All of it on one device, where it stays.
+
+    Where nothing is left to choose, the token is that of `instead` [rows] int32, else 0;
+    `alive` [rows] says where something was. Both it and `out`, if given, are written to, of
+    any integer type. A row with NaN gives its first, one with infinities the first of these.
+    """
+    rows, vocabulary = logits.shape
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device) if out is None else out
+    if alive is None:
+        alive = torch.empty(rows, dtype=torch.int32, device=logits.device)
+    if instead is None:
+        instead = torch.zeros(rows, dtype=torch.int32, device=logits.device)
+    if not rows:
+        return tokens
+    tiles, groups = triton.cdiv(vocabulary, sizes.tile), triton.cdiv(vocabulary, sizes.group)
+
+    def room(width: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty((rows, width), dtype=dtype, device=logits.device)
+
+    bests, ranked = room(tiles, torch.int64), room(groups, torch.int32)
+    sums = room(2 * tiles, torch.float32)
+    settings = temperatures, top_k, top_p, min_p, keys
+    _survey[(tiles, rows)](
+        logits, *settings, bests, ranked, sums, logits.stride(0), vocabulary, groups,
+        keys.stride(0), TILE=sizes.tile, GROUP=sizes.group, num_warps=8,
+    )  # fmt: skip
+    _draw[(rows,)](
+        logits, *settings, bests, ranked, sums, room(groups, torch.int32),
+        room(sizes.capacity, torch.int64), instead, tokens, alive, logits.stride(0), vocabulary,
+        tiles, groups, keys.stride(0),
+        TILES=triton.next_power_of_2(tiles), GROUPS=triton.next_power_of_2(groups),
+        GROUP=sizes.group, LIKELIEST=sizes.likeliest, CAPACITY=sizes.capacity,
+        CHUNK=sizes.chunk, num_warps=16,
+    )  # fmt: skip
+    return tokens
+
+
+def choose_floor(rows: int, vocabulary: int, *, drawn: bool = True) -> Floor:
+    """Logits are read once. Noise is some 70 operations for each, which is nothing beside it on
+    the matrix units' scale; on the others' it is twice as long as reading.
+    """
+    operations = 70 if drawn else 2
+    return Floor(
+        bytes=rows * vocabulary * 4 + rows * 32, operations=operations * rows * vocabulary
+    )
+
+
+@triton.jit
+def _survey(
+    logits, temperatures, top_k, top_p, min_p, keys, bests, ranked, sums, stride, vocabulary,
+    groups, keys_stride, TILE: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    tile, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    tiles = tl.num_programs(0)
+    temperature = tl.load(temperatures + row)
+    warm = temperature > 0
+    begin = tile * TILE
+    tokens = begin + tl.arange(0, TILE)
+    x = scaled(logits + row * stride, tokens, vocabulary, tl.where(warm, temperature, 1.0))
+    if warm & _cuts(tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row)):
+        largest = tl.max(tl.reshape(key_of(x), [TILE // GROUP, GROUP]), axis=1)
+        group = begin // GROUP + tl.arange(0, TILE // GROUP)
+        tl.store(ranked + row * groups + group, largest, mask=group < groups)
+        best = value_of(tl.max(largest, axis=0))
+        mass = tl.sum(tl.exp(tl.where(x == best, 0.0, x - best)), axis=0)
+        tl.store(sums + row * 2 * tiles + tile, best)
+        tl.store(sums + row * 2 * tiles + tiles + tile, mass)
+    else:
+        if warm:
+            x += _noise(keys + row * keys_stride, tokens)
+        pairs = tl.where(tokens < vocabulary, packed(key_of(x), tokens), NONE)
+        tl.store(bests + row * tiles + tile, tl.max(pairs, axis=0))
+
+
+@triton.jit
+def _cuts(top_k, top_p, min_p):
+    return (top_k > 0) | (top_p < 1.0) | (min_p > 0.0)
+
+
+@triton.jit
+def _noise(key, tokens):
+    low, high = tl.load(key).to(tl.uint32), tl.load(key + 1).to(tl.uint32)
+    return gumbel(tokens, low, high)
+
+
+@triton.jit
+def _draw(
+    logits, temperatures, top_k, top_p, min_p, keys, bests, ranked, sums, listed, room,
+    instead, out, alive, stride, vocabulary, tiles, groups, keys_stride, TILES: tl.constexpr,
+    GROUPS: tl.constexpr, GROUP: tl.constexpr, LIKELIEST: tl.constexpr,
+    CAPACITY: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    temperature = tl.load(temperatures + row)
+    most, mass, least = tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row)
+    if (temperature > 0) & _cuts(most, mass, least):
+        most = tl.where(most >= vocabulary, 0, most)
+        logits += row * stride
+        key = keys + row * keys_stride
+        room += row * CAPACITY
+        best, whole = all_mass(sums + row * 2 * tiles, tiles, TILES)
+        pairs, bound, count = likeliest(
+            logits, ranked + row * groups, listed + row * groups, room, vocabulary, groups,
+            temperature, GROUPS, GROUP, LIKELIEST, CAPACITY,
+        )  # fmt: skip
+        floor = floor_among(pairs, bound, count, best, whole, most, mass, least, CAPACITY)
+        if floor > SMALLEST:
+            tokens = token_of(pairs)
+            scores = value_of(tl.maximum(key_in(pairs), NOTHING)) + _noise(key, tokens)
+            kept = key_in(pairs) >= floor
+            pair = tl.max(tl.where(kept, packed(key_of(scores), tokens), NONE), axis=0)
+        else:
+            floor = floor_of_row(
+                logits, room, vocabulary, temperature, best, most, mass, least, CAPACITY, CHUNK
+            )
+            pair = _largest_of_row(logits, key, vocabulary, temperature, floor, CHUNK)
+    else:
+        tile = tl.arange(0, TILES)
+        found = tl.load(bests + row * tiles + tile, mask=tile < tiles, other=NONE)
+        pair = tl.max(found, axis=0)
+    living = key_in(pair) > NOTHING
+    tl.store(alive + row, living.to(alive.dtype.element_ty))
+    token = tl.where(living, token_of(pair), tl.load(instead + row))
+    tl.store(out + row, token.to(out.dtype.element_ty))
+
+
+@triton.jit
+def _largest_of_row(logits, key, vocabulary, temperature, floor, CHUNK: tl.constexpr):
+    """Packed: the largest with its noise of what is left of a row."""
+    best = tl.full((CHUNK,), NONE, tl.int64)
+    for start in range(0, vocabulary, CHUNK):
+        tokens = start + tl.arange(0, CHUNK)
+        x = scaled(logits, tokens, vocabulary, temperature)
+        kept = (key_of(x) >= floor) & (tokens < vocabulary)
+        pairs = packed(key_of(x + _noise(key, tokens)), tokens)
+        best = tl.maximum(best, tl.where(kept, pairs, NONE))
+    return tl.max(best, axis=0)

@@ -1,0 +1,221 @@
+"""The same as the sampler's torch path, by Triton kernels, with one wait for the device.
+
+All that rows ask for goes to the device in one copy from pinned memory, nobody waiting: a few
+numbers for each row, masks, and sparse lists of biases, bans and penalties. What comes back is
+one copy, too: tokens, and the log-probabilities that were asked for. Only a row that wants to
+be told more than MOST_TOLD of the likeliest goes through torch, and waits for that.
+
+Parts of both copies begin on multiples of 16 bytes: a kernel is compiled anew for pointers that
+do not.
+"""
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.kernels.gpu.sampling.adjusting import adjust, ban
+from engine.kernels.gpu.sampling.choosing import Sizes, choose
+from engine.kernels.gpu.sampling.telling import MOST_TOLD, Told, told_into
+from engine.kernels.gpu.sampling.telling import tell as tell_on_device
+from engine.request import LARGEST_TEMPERATURE, Logprob, Logprobs, Sampling
+from engine.sampling.logprobs import LEAST_LOGPROB, logprobs_of, tell
+from engine.sampling.shaping import (
+    ShapedRow,
+    bits_for,
+    catch_up,
+    end_all_the_same,
+    is_masked,
+    penalties_of,
+)
+
+ALIGNED = 4  # numbers of 4 bytes
+Part = NDArray[np.int32] | NDArray[np.float32]
+Name = tuple[int, int]
+"""A draw's noise_key."""
+DEFAULT_SIZES = Sizes()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What rows of logits ask for; which of them are shaped, and which want to be told more.
+
+    A temperature that is as good as none is 0.
+    """
+
+    samplings: Seq[Sampling]
+    temperatures: Seq[float]
+    names: Seq[Name]
+    shaped: Seq[ShapedRow]
+    asking: Seq[int]
+
+    def told_beside(self, vocabulary: int) -> list[int]:
+        """For each asking row, how many of the likeliest."""
+        asked = [self.samplings[row].logprobs or 0 for row in self.asking]
+        return [vocabulary if most < 0 else min(most, vocabulary) for most in asked]
+
+
+def draw(
+    logits: Tensor, rows: Rows, sizes: Sizes = DEFAULT_SIZES
+) -> tuple[list[int], dict[int, Logprobs]]:
+    """A token for each row of `logits` [rows, vocabulary] float32, which may change; and what
+    the asking rows are told."""
+    count, vocabulary = logits.shape
+    catch_up(rows.shaped)
+    there = _upload([*_settings(rows), *_shaping(rows.shaped, vocabulary)], logits.device)
+    temperatures, top_k, top_p, min_p, names, instead, asked = there[:7]
+    before, places = _as_they_are(logits, rows, asked)
+    _shape(logits, there[7:])
+    most = rows.told_beside(vocabulary)
+    widest = max((one for one in most if one <= MOST_TOLD), default=0)
+    ends = np.cumsum([_aligned(count), _aligned(count), len(asked) * (2 + 2 * widest)]).tolist()
+    said = torch.empty(ends[-1], dtype=torch.int32, device=logits.device)
+    tokens, alive, told = said.tensor_split(ends[:-1])
+    choose(
+        logits, temperatures, top_k, top_p, min_p, names.view(-1, 2),
+        instead=instead, out=tokens, alive=alive, sizes=sizes,
+    )  # fmt: skip
+    chosen = tokens.index_select(0, asked)
+    tell_on_device(before, places, chosen, told_into(told, len(asked), widest))
+    said = said.cpu()  # the one wait
+    tokens, alive, told = said.tensor_split(ends[:-1])
+    for one in rows.shaped:
+        if not alive[one.row]:
+            end_all_the_same(one)
+    drawn: list[int] = tokens[:count].tolist()
+    heard = dict(_heard(told_into(told, len(asked), widest), rows, drawn, most))
+    for index, many in enumerate(most):
+        if many > MOST_TOLD:
+            of_row = logprobs_of(before.index_select(0, places[index : index + 1]))
+            (heard[rows.asking[index]],) = tell(of_row, [drawn[rows.asking[index]]], many)
+    return drawn, heard
+
+
+def _settings(rows: Rows) -> Iterator[Part]:
+    """Of all rows, as `choose` wants them; then the asking ones."""
+    asked = rows.samplings
+    yield np.array([min(one, LARGEST_TEMPERATURE) for one in rows.temperatures], np.float32)
+    yield np.array([one.top_k for one in asked], np.int32)
+    yield np.array([one.top_p for one in asked], np.float32)
+    yield np.array([one.min_p for one in asked], np.float32)
+    yield np.array(rows.names, np.uint32).view(np.int32)
+    instead = np.zeros(len(asked), np.int32)
+    for one in rows.shaped:
+        instead[one.row] = one.shaping.instead
+    yield instead
+    yield np.array(rows.asking, np.int32)
+
+
+def _shaping(shaped: Seq[ShapedRow], vocabulary: int) -> Iterator[Part]:
+    """Masked rows and their masks, then what `adjust` wants; nothing for no shaped rows."""
+    if not shaped:
+        return
+    masked = is_masked(shaped)
+    yield np.array([one.row for one in masked], np.int32)
+    yield bits_for(masked, vocabulary).numpy()
+    penalties = {one.row: one for one in penalties_of(shaped)}
+    headers, factors, tokens, values = (
+        [],
+        [],
+        [np.empty(0, np.int32)],
+        [np.empty(0, np.float32)],
+    )
+    end = 0
+    for one in shaped:
+        ids, bias = _biases(one)
+        start, middle = end, end + len(ids)
+        tokens.append(ids)
+        values.append(bias)
+        if (penalty := penalties.get(one.row)) is not None:
+            tokens.append(penalty.ids.astype(np.int32))
+            values.append(penalty.counts)
+        end = middle + (0 if penalty is None else len(penalty.ids))
+        sampling = one.seq.request.sampling
+        headers.append((one.row, start, middle, end))
+        factors.append(
+            (
+                sampling.repetition_penalty,
+                sampling.frequency_penalty,
+                sampling.presence_penalty,
+            )
+        )
+    yield np.array(headers, np.int32)
+    yield np.array(factors, np.float32)
+    yield np.concatenate(tokens)
+    yield np.concatenate(values)
+
+
+def _biases(one: ShapedRow) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Bans are biases of minus infinity; no token is there twice."""
+    ids, bias = one.shaping.bias_ids, one.shaping.bias
+    banned = np.array(sorted(set(one.shaping.banned(one.seq, one.drafted))), np.int64)
+    if len(banned) and len(ids):
+        others = ~np.isin(ids, banned)
+        ids, bias = ids[others], bias[others]
+    everything = np.concatenate([ids, banned]).astype(np.int32)
+    return everything, np.concatenate([bias, np.full(len(banned), -np.inf, np.float32)])
+
+
+def _shape(logits: Tensor, parts: Seq[Tensor]) -> None:
+    if not parts:
+        return
+    masked, bits, headers, factors, tokens, values = parts
+    if len(masked):
+        ban(logits, masked, bits.view(len(masked), -1))
+    adjust(logits, headers.view(-1, 4), factors.view(-1, 3), tokens, values)
+
+
+def _as_they_are(logits: Tensor, rows: Rows, asked: Tensor) -> tuple[Tensor, Tensor]:
+    """Where to find the asking rows as the model gave them, whatever is done to `logits`."""
+    if {one.row for one in rows.shaped}.isdisjoint(rows.asking):
+        return logits, asked
+    places = torch.arange(len(asked), dtype=torch.int32, device=logits.device)
+    return logits.index_select(0, asked), places
+
+
+def _heard(
+    told: Told, rows: Rows, drawn: Seq[int], most: Seq[int]
+) -> Iterator[tuple[int, Logprobs]]:
+    """What the device told, put together row by row."""
+    columns = told.chosen, told.ranks, told.tokens, told.logprobs
+    found, ranks, tokens, logprobs = (column.tolist() for column in columns)
+    for index, row in enumerate(rows.asking):
+        first = Logprob(drawn[row], max(found[index], LEAST_LOGPROB), ranks[index])
+        beside = zip(tokens[index][: most[index]], logprobs[index], strict=False)
+        yield row, (first, *_ranked(beside))
+
+
+def _ranked(beside: Iterable[tuple[int, float]]) -> Iterator[Logprob]:
+    """Best first; those that tie have the rank of the first of them."""
+    before, rank = None, 0
+    for place, (token, logprob) in enumerate(beside, 1):
+        rank = rank if logprob == before else place
+        before = logprob
+        yield Logprob(token, max(logprob, LEAST_LOGPROB), rank)
+
+
+def _upload(parts: Seq[Part], device: torch.device) -> list[Tensor]:
+    """Flat views of one tensor on the device, int32 or float32, each behind the other."""
+    sizes = [part.size for part in parts]
+    here = np.zeros(sum(map(_aligned, sizes)), np.int32)
+    starts = np.cumsum([0, *map(_aligned, sizes)]).tolist()
+    for start, part in zip(starts, parts, strict=False):
+        here[start : start + part.size] = part.reshape(-1).view(np.int32)
+    staged = torch.from_numpy(here)
+    if device.type == "cuda":
+        staged = staged.pin_memory()
+    there = staged.to(device, non_blocking=True)
+    return [
+        there[start : start + part.size].view(
+            torch.float32 if part.dtype == np.float32 else torch.int32
+        )
+        for start, part in zip(starts, parts, strict=False)
+    ]
+
+
+def _aligned(numbers: int) -> int:
+    return -(-numbers // ALIGNED) * ALIGNED

@@ -1,0 +1,185 @@
+"""What requests do to logits, and what is told of them, by kernels as by torch."""
+
+import math
+import random
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from engine.kernels.gpu.sampling.adjusting import (
+    adjust,
+    adjust_floor,
+    adjust_twin,
+    ban,
+    ban_floor,
+    ban_twin,
+)
+from engine.kernels.gpu.sampling.telling import MOST_TOLD, Told, tell, tell_floor, told_into
+from engine.request import Grammar, Logprobs, Sampling
+from engine.sampling import logprobs as by_torch
+from engine.sampling.sampler import Draw, Sampler
+from engine.sampling.shaping import NOTHING_LEFT
+from tests.fakes.sampling import Parities, draw_at, sequence
+from tests.kernels.ahead import compiled
+from tests.unit.test_sampler_shaping import SHAPES, VOCABULARY, drawings, logits_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's numpy
+
+
+def same(ours: Logprobs, theirs: Logprobs) -> bool:
+    """Log-probabilities may differ by what a sum is rounded to."""
+    return [(one.token, one.rank) for one in ours] == [
+        (one.token, one.rank) for one in theirs
+    ] and all(
+        math.isclose(one.logprob, other.logprob, rel_tol=1e-5, abs_tol=1e-5)
+        for one, other in zip(ours, theirs, strict=True)
+    )
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_batch_of_everything_is_as_by_torch(part: int, device: torch.device) -> None:
+    """Penalties, biases, bad words, early ends, lists, and log-probabilities beside them."""
+    chance = random.Random(part)
+    asked = [
+        replace(one, logprobs=chance.choice([None, None, 0, 1, 5, -1]))
+        for one in SHAPES[part::4]
+    ]
+    draws = list(drawings([*asked, Sampling(temperature=0), Sampling()], chance))
+    logits = logits_of(len(draws), part).to(device)
+    want = Sampler(VOCABULARY).sample(logits.cpu().clone(), draws)
+    drawn = Sampler(VOCABULARY, kernels=True).sample(logits, draws)
+    assert drawn.tokens == want.tokens
+    assert drawn.logprobs.keys() == want.logprobs.keys()
+    assert all(same(drawn.logprobs[row], told) for row, told in want.logprobs.items())
+
+
+def test_nothing_left_ends_the_answer_and_is_told_so(device: torch.device) -> None:
+    """A row beside it is as it would be alone; log-probabilities are the model's."""
+    nothing = Sampling(
+        allowed_token_ids=(3,), bad_words=((2, 3),), logprobs=2, temperature=0, top_k=4
+    )
+    draws = [Draw(sequence(nothing, (1,), (2,), frozenset({7, 30}))), draw_at(Sampling(), 3)]
+    logits = logits_of(2, 1).to(device)
+    want = Sampler(VOCABULARY).sample(logits.cpu().clone(), draws)
+    drawn = Sampler(VOCABULARY, kernels=True).sample(logits, draws)
+    assert drawn.tokens == want.tokens
+    assert drawn.tokens[0] == 7
+    assert same(drawn.logprobs[0], want.logprobs[0])
+
+
+def test_a_grammar_that_may_not_end_there_has_failed(device: torch.device) -> None:
+    for kernels in (False, True):
+        seq = sequence(Sampling(grammar=Grammar("regex", "1"), temperature=0))
+        grammars = Parities(VOCABULARY)
+        sampler = Sampler(VOCABULARY, grammars, kernels=kernels)
+        sampler.check(seq)
+        grammars.made[0].may_end = False
+        sampler.sample(torch.full((1, VOCABULARY), -torch.inf, device=device), [Draw(seq)])
+        assert seq.failure == NOTHING_LEFT
+
+
+def lists(device: torch.device, rows: int) -> tuple[Tensor, ...]:
+    """Biases, bans and penalties of some rows of more, in an odd order."""
+    headers, tokens, values = list[list[int]](), list[int](), list[float]()
+    for row in random.sample(range(2 * rows), rows):
+        start = len(tokens)
+        biased = random.sample(range(500), random.choice([0, 3, 300]))
+        tokens += biased
+        values += [random.choice([1.5, -3.0, -math.inf]) for _ in biased]
+        middle = len(tokens)
+        seen = random.sample(range(500), random.choice([0, 5, 270]))
+        tokens += seen
+        values += [float(random.randrange(3)) for _ in seen]
+        headers.append([row, start, middle, len(tokens)])
+    factors = [[random.uniform(0.5, 2), random.uniform(-2, 2), 1.5] for _ in headers]
+    return (
+        torch.tensor(headers, dtype=torch.int32, device=device),
+        torch.tensor(factors, device=device),
+        torch.tensor(tokens, dtype=torch.int32, device=device),
+        torch.tensor(values, dtype=torch.float32, device=device),
+    )
+
+
+def test_lists_change_their_tokens_and_no_others(device: torch.device) -> None:
+    parts = lists(device, 4)
+    around = torch.full((8, 510), torch.nan, device=device)
+    around[:, :500] = torch.randn(8, 500, device=device)
+    want = around.clone()
+    adjust(around[:, :500], *parts)
+    adjust_twin(want[:, :500], *parts)
+    torch.testing.assert_close(around, want, equal_nan=True, rtol=1e-6, atol=1e-6)
+
+
+def test_masks_ban_what_they_lack(device: torch.device) -> None:
+    around = torch.full((5, 110), torch.nan, device=device)
+    around[:, :101] = torch.randn(5, 101, device=device)
+    rows = torch.tensor([4, 1], dtype=torch.int32, device=device)
+    bits = torch.randint(-(2**31), 2**31, (2, 4), dtype=torch.int32, device=device)
+    want = around.clone()
+    ban(around[:, :101], rows, bits)
+    ban_twin(want[:, :101], rows, bits)
+    torch.testing.assert_close(around, want, equal_nan=True, rtol=0, atol=0)
+    assert bool((around[1, :101] == -torch.inf).any())
+
+
+def told_of(logits: Tensor, rows: list[int], tokens: list[int], most: int, tile: int) -> Told:
+    device = logits.device
+    room = torch.full((len(rows) * (2 + 2 * most),), -7, dtype=torch.int32, device=device)
+    told = told_into(room, len(rows), most)
+    places = torch.tensor(rows, dtype=torch.int32, device=device)
+    tell(logits, places, torch.tensor(tokens, device=device), told, tile)
+    return told
+
+
+@pytest.mark.parametrize("most", [0, 1, 6, MOST_TOLD])
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_likeliest_come_best_first(most: int, tied: bool, device: torch.device) -> None:
+    logits = 3 * torch.randn(3, 101, device=device)
+    logits = logits.round() if tied else logits
+    logits[2, 5:9] = -torch.inf
+    rows, tokens = [2, 0], [6, 33]
+    told = told_of(logits, rows, tokens, most, 64)
+    want = by_torch.tell(by_torch.logprobs_of(logits[rows].cpu()), tokens, most)
+    for index, (first, *beside) in enumerate(want):
+        assert told.ranks[index] == first.rank
+        assert max(float(told.chosen[index]), by_torch.LEAST_LOGPROB) == pytest.approx(
+            first.logprob, abs=1e-5
+        )
+        assert told.tokens[index].tolist() == [one.token for one in beside]
+        assert told.logprobs[index].tolist() == pytest.approx(
+            [one.logprob for one in beside], abs=1e-5
+        )
+
+
+def test_floors() -> None:
+    assert adjust_floor(1, 100).bytes == 28 + 7200
+    assert ban_floor(2, 800).bytes == 2 * (100 + 3200)
+    assert tell_floor(3, 1000).bytes == 12_000
+
+
+def test_they_compile_for_hopper() -> None:
+    found = compiled(
+        "engine.kernels.gpu.sampling.adjusting",
+        "adjust(torch.ones(3, 151936), torch.ones(2, 4).int(), torch.ones(2, 3), "
+        "torch.ones(9).int(), torch.ones(9))",
+        "ban(torch.ones(3, 151936), torch.ones(2).int(), torch.ones(2, 4748).int())",
+    )
+    found |= compiled(
+        "engine.kernels.gpu.sampling.telling",
+        "tell(torch.ones(3, 151936), torch.ones(2).int(), torch.ones(2).int(), "
+        "told_into(torch.ones(2 * 12).int(), 2, 5))",
+    )
+    assert sorted(found) == ["_adjust", "_ban", "_gather", "_rank", "_sum"]
+    assert not any(one["spilled"] for one in found.values())
+
+
+@pytest.mark.gpu
+def test_real_shapes(device: torch.device) -> None:
+    logits = 3 * torch.randn(64, 151_936, device=device)
+    rows, tokens = list(range(64)), torch.randint(0, 151_936, (64,)).tolist()
+    told = told_of(logits, rows, tokens, 20, 4096)
+    want = by_torch.tell(by_torch.logprobs_of(logits.cpu()), tokens, 20)
+    assert told.ranks.tolist() == [one[0].rank for one in want]
+    assert told.tokens.tolist() == [[each.token for each in one[1:]] for one in want]
