@@ -29,6 +29,33 @@ def images(cut: Cut, slots: Sequence[Sequence[int]], ours: Sequence[Bytes]) -> l
     return found
 
 
+def image_bytes(cut: Cut) -> int | None:
+    """The size of one of their blocks; None where either side has several regions."""
+    if any(piece.their_rank or piece.our_rank for piece in cut.pieces):
+        return None
+    return sum(piece.size for piece in cut.pieces) * cut.their_slots
+
+
+def stretches(
+    cut: Cut, slots: Sequence[Sequence[int]], our_block_bytes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """What `images` copies between two regions: where from in ours, where to, and how much.
+
+    Images lie one behind the other. For a cut that has `image_bytes`.
+    """
+    size = image_bytes(cut)
+    assert size is not None
+    block, within = np.divmod(np.array(slots, dtype=np.int64), cut.our_slots)
+    ours = block * our_block_bytes + within * cut.step_bytes  # [images, their slots]
+    theirs = np.arange(len(slots), dtype=np.int64)[:, None] * size
+    theirs = theirs + np.arange(cut.their_slots) * cut.step_bytes
+    columns = [(one.our_offset, one.their_offset, one.size) for one in cut.pieces]
+    source, target, sizes = np.array(columns, dtype=np.int64).T
+    sources = ours[:, :, None] + source
+    targets = theirs[:, :, None] + target
+    return sources.ravel(), targets.ravel(), np.broadcast_to(sizes, sources.shape).ravel()
+
+
 def _fill(
     cut: Cut,
     found: Sequence[Bytes],

@@ -16,24 +16,35 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from kv_transfer.blocks.cutting import Cut
-from kv_transfer.blocks.images import images
+from kv_transfer.blocks.images import image_bytes, images
 from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES, Level
 from kv_transfer.regions import Region
 
 if TYPE_CHECKING:
     import torch
 
+    from kv_transfer.gpu.device_sums import DeviceSums
+
 Bytes: TypeAlias = NDArray[np.uint8]
 Blocks: TypeAlias = "Bytes | torch.Tensor"
 """[blocks, bytes]"""
 LINE = f"V{LINE_BYTES}"
+FEWEST_LINES, WORD_BYTES = 4, 8  # of what is summed on a device
+Lines: TypeAlias = tuple[int, int]
 
 
 @dataclass(slots=True)
 class BlockSums:
-    """Of blocks in this process's memory; what is on a device is copied from there."""
+    """Of blocks in this process's memory. Those on a device are summed there, and only sums
+    come from it (kv_transfer/gpu/sums.py); where what is looked at is no whole number of lines
+    of one region, that is copied from there instead.
+
+    `kernels`: what is in main memory goes the same way, as tests want it.
+    """
 
     regions: Sequence[Region]
+    kernels: bool = False
+    _device: "DeviceSums | None" = None
     _memory: list[Blocks] = field(default_factory=list)  # of each region, once it is needed
 
     @property
@@ -49,11 +60,16 @@ class BlockSums:
             region.at(min(blocks))
             region.at(max(blocks))
         self._look()
+        if self._device and (lines := lines_of(self.block_bytes, level)):
+            return self._device.of(blocks, lines)
         return [xxh3_64_intdigest(row) for row in self._rows(blocks, level)]
 
     def of_pieces(self, cut: Cut, slots: Sequence[Sequence[int]], level: Level) -> list[int]:
         """One for each block of another layout, whose pieces are in these slots of ours."""
         self._look()
+        size = image_bytes(cut)
+        if self._device and size and (lines := lines_of(size, level)):
+            return self._device.of_images(cut, slots, lines)
         each = cut.our_slots
         blocks = sorted({slot // each for one in slots for slot in one})
         number = {block: at * each for at, block in enumerate(blocks)}
@@ -64,8 +80,13 @@ class BlockSums:
         return [xxh3_64_intdigest(row) for row in _cut(seen, rows)]
 
     def _look(self) -> None:
-        if not self._memory:
-            self._memory += map(_blocks, self.regions)
+        if self._memory:
+            return
+        self._memory += map(_blocks, self.regions)
+        if len(self.regions) == 1 and (self.kernels or self.regions[0].device != "cpu"):
+            from kv_transfer.gpu.device_sums import DeviceSums  # wants Triton
+
+            self._device = DeviceSums.of_memory(self._memory[0])
 
     def _rows(self, blocks: Sequence[int], level: Level) -> Iterator[memoryview]:
         """What is looked at of each block."""
@@ -75,6 +96,18 @@ class BlockSums:
             return
         seen = np.concatenate([gather(one, blocks, level) for one in self._memory], axis=1)
         yield from _cut(seen, range(len(blocks)))
+
+
+def lines_of(block_bytes: int, level: Level) -> Lines | None:
+    """How many lines of a block are looked at, and how far apart they begin; None where they
+    are no whole lines, or so few that XXH3 takes another way.
+    """
+    step = LINE_BYTES if level is Level.FULL else STRIDE_BYTES
+    whole, rest = divmod(block_bytes, step)
+    lines = whole + (1 if rest else 0)
+    if 0 < rest < LINE_BYTES or lines < FEWEST_LINES or block_bytes % WORD_BYTES:
+        return None
+    return lines, step
 
 
 def gather(memory: Blocks, blocks: Sequence[int], level: Level) -> Bytes:

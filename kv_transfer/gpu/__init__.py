@@ -1,0 +1,1 @@
+"""Triton kernels over KV memory on a device: what would cost a copy to the host otherwise."""

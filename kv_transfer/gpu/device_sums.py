@@ -1,0 +1,64 @@
+"""Checksums of blocks on a device, on a stream of their own: no step is waited for.
+
+Blocks are final before anybody asks for their sums, so there is nothing to wait for either.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kv_transfer.blocks.cutting import Cut
+from kv_transfer.blocks.images import image_bytes, stretches
+from kv_transfer.gpu.moving import move
+from kv_transfer.gpu.sums import sums
+
+IMAGES_BYTES = 64 << 20  # of blocks that are put together again at a time
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSums:
+    """Of one region, `memory` [blocks, bytes] uint8; `stream` None: main memory's."""
+
+    memory: Tensor
+    stream: torch.cuda.Stream | None = None
+
+    @classmethod
+    def of_memory(cls, memory: Tensor | NDArray[np.uint8]) -> "DeviceSums":
+        """With a stream where there are streams."""
+        if isinstance(memory, np.ndarray):
+            return cls(torch.from_numpy(memory))
+        device = memory.device
+        return cls(memory, torch.cuda.Stream(device) if device.type == "cuda" else None)
+
+    def of(self, blocks: Sequence[int], lines: tuple[int, int]) -> list[int]:
+        """One for each: of so many lines, so many bytes apart."""
+        with torch.cuda.stream(self.stream):
+            return sums(self.memory, blocks, *lines)
+
+    def of_images(
+        self, cut: Cut, slots: Sequence[Sequence[int]], lines: tuple[int, int]
+    ) -> list[int]:
+        """One for each block of another layout, whose pieces are in these slots of ours."""
+        size = image_bytes(cut)
+        assert size is not None
+        most = max(1, IMAGES_BYTES // size)
+        with torch.cuda.stream(self.stream):
+            return [
+                one
+                for start in range(0, len(slots), most)
+                for one in self._of_some(cut, slots[start : start + most], size, lines)
+            ]
+
+    def _of_some(
+        self, cut: Cut, slots: Sequence[Sequence[int]], size: int, lines: tuple[int, int]
+    ) -> list[int]:
+        shape = len(slots), size
+        whole = torch.zeros(shape, dtype=torch.uint8, device=self.memory.device)
+        sources, targets, sizes = stretches(cut, slots, self.memory.shape[1])
+        sources, targets = sources + self.memory.data_ptr(), targets + whole.data_ptr()
+        move(sources, targets, sizes, self.memory.device)
+        return sums(whole, range(len(slots)), *lines)

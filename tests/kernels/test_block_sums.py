@@ -1,0 +1,151 @@
+"""Checksums of blocks on a device are XXH3's, and pieces of blocks go where they should."""
+
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from engine.api import KvRegion
+from kv_transfer.blocks.cutting import cut
+from kv_transfer.checking import Level
+from kv_transfer.gpu.moving import bytes_moved as moved
+from kv_transfer.gpu.moving import move
+from kv_transfer.gpu.sums import bytes_moved, sums
+from kv_transfer.layout import KvLayout
+from tests.kernels.ahead import compiled
+
+if TYPE_CHECKING:
+    from kv_transfer.integrity.checksums import BlockSums
+
+BLOCKS = 5
+
+
+def sums_of(region: KvRegion, *, kernels: bool = False) -> "BlockSums":
+    """Where there is no xxhash, nothing to compare with, the rest of this file runs."""
+    pytest.importorskip("xxhash")
+    from kv_transfer.integrity.checksums import BlockSums
+
+    return BlockSums([region], kernels=kernels)
+
+
+def memory_of(block_bytes: int, device: torch.device) -> tuple[Tensor, KvRegion]:
+    memory = torch.randint(0, 256, (BLOCKS, block_bytes), dtype=torch.uint8, device=device)
+    return memory, KvRegion(memory.data_ptr(), block_bytes, BLOCKS, str(device))
+
+
+@pytest.mark.parametrize("lines", [4, 16, 17, 33, 64, 150])
+def test_a_sum_is_xxh3s(lines: int, device: torch.device) -> None:
+    xxh3_64_intdigest = pytest.importorskip("xxhash").xxh3_64_intdigest
+    memory, _ = memory_of(64 * lines + 128, device)
+    found = sums(memory, [3, 0, 4], lines, 64)
+    host = memory[:, : 64 * lines].cpu().contiguous().numpy()
+    assert found == [xxh3_64_intdigest(host[block].tobytes()) for block in (3, 0, 4)]
+
+
+@pytest.mark.parametrize("level", [Level.SAMPLED, Level.FULL])
+@pytest.mark.parametrize("size", [64, 512, 1000, 4096, 5184, 20_480, 20_540])
+def test_a_device_says_what_the_host_says(
+    size: int, level: Level, device: torch.device
+) -> None:
+    """Also where it has to be copied: of sizes that are no whole lines, and very small ones."""
+    memory, region = memory_of(size, device)
+    host = memory.cpu()
+    here = KvRegion(host.data_ptr(), size, BLOCKS, "cpu")
+    blocks = [4, 1, 1, 0]
+    want = sums_of(here).of(blocks, level)
+    assert sums_of(region, kernels=True).of(blocks, level) == want
+    assert sums_of(region, kernels=True).of([], level) == []
+    with pytest.raises(IndexError):
+        sums_of(region, kernels=True).of([BLOCKS], level)
+
+
+def test_a_bit_anywhere_changes_a_full_sum_of_its_block_alone(device: torch.device) -> None:
+    memory, region = memory_of(64 * 20, device)
+    device_sums = sums_of(region, kernels=True)
+    before = device_sums.of(range(BLOCKS), Level.FULL)
+    memory[2, random.randrange(64 * 20)] ^= 1 << random.randrange(8)
+    after = device_sums.of(range(BLOCKS), Level.FULL)
+    assert [one for one in range(BLOCKS) if before[one] != after[one]] == [2]
+
+
+def test_which_blocks_are_whole_lines() -> None:
+    pytest.importorskip("xxhash")
+    from kv_transfer.integrity.checksums import lines_of
+
+    assert lines_of(2 << 20, Level.FULL) == (32_768, 64)
+    assert lines_of(2 << 20, Level.SAMPLED) == (2048, 1024)
+    assert lines_of(4096 + 64, Level.SAMPLED) == (5, 1024)
+    assert lines_of(4096 + 8, Level.SAMPLED) is None
+    assert lines_of(192, Level.FULL) is None
+
+
+def layout(block_size: int) -> KvLayout:
+    """3 layers of 2 heads, 8 numbers of 4 bytes for each token."""
+    rows = 3 * 2 * 2 * block_size
+    return KvLayout("float32", block_size, 2, (rows * 32,), layers=3, parts=2, head_dim=8)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(16, 4), (4, 16), (8, 4)])
+def test_blocks_of_another_size_are_put_together_on_the_device(
+    theirs: int, ours: int, device: torch.device
+) -> None:
+    there, here = layout(theirs), layout(ours)
+    how = cut(there, here)
+    memory, region = memory_of(here.block_bytes[0], device)
+    host = memory.cpu()
+    plain = KvRegion(host.data_ptr(), here.block_bytes[0], BLOCKS, "cpu")
+    places = random.sample(range(BLOCKS * how.our_slots), how.their_slots * 1)
+    slots = [places, places[::-1]]
+    for level in (Level.SAMPLED, Level.FULL):
+        want = sums_of(plain).of_pieces(how, slots, level)
+        assert sums_of(region, kernels=True).of_pieces(how, slots, level) == want
+
+
+@pytest.mark.parametrize("unit", [1, 8])
+def test_pieces_go_where_they_should_and_nowhere_else(unit: int, device: torch.device) -> None:
+    source = torch.randint(0, 256, (20_000,), dtype=torch.uint8, device=device)
+    target = torch.full_like(source, 7)
+    want = target.clone()
+    start, end = np.array([0, 700, 1300]) * unit, np.array([100, 0, 400]) * unit
+    size = np.array([80, 8, 600]) * unit
+    move(start + source.data_ptr(), end + target.data_ptr(), size, device)
+    for begin, to, count in zip(start, end, size, strict=True):
+        want[to : to + count] = source[begin : begin + count]
+    assert torch.equal(target, want)
+    move(start[:0], end[:0], size[:0], device)
+
+
+def test_floors_count_bytes_once() -> None:
+    assert bytes_moved(3, 2048) == 3 * (2048 * 64 + 8)
+    assert moved(100) == 200
+
+
+def test_they_compile_for_hopper() -> None:
+    memory = "torch.zeros(4, 2 << 20, dtype=torch.uint8)"
+    found = compiled(
+        "kv_transfer.gpu.sums",
+        f"launched({memory}, [1, 2], 2048, 1024)",
+        f"launched({memory}, [1, 2], 32768, 64)",
+    )
+    found |= compiled(
+        "kv_transfer.gpu.moving",
+        "[move(np.array([1 << 40]), np.array([1 << 41]), np.array([one]), torch.device('cpu'))"
+        " for one in (4096, 4097)]",
+    )
+    assert sorted(found) == ["_chain", "_move", "_sum"]
+    assert not any(one["spilled"] for one in found.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("level", [Level.SAMPLED, Level.FULL])
+def test_real_blocks(level: Level, device: torch.device) -> None:
+    """Of 16 tokens of an 8B model: 2 MiB each."""
+    memory = torch.randint(0, 256, (200, 2 << 20), dtype=torch.uint8, device=device)
+    host = memory.cpu()
+    there = KvRegion(memory.data_ptr(), 2 << 20, 200, str(device))
+    here = KvRegion(host.data_ptr(), 2 << 20, 200, "cpu")
+    blocks = random.sample(range(200), 125)
+    assert sums_of(there).of(blocks, level) == sums_of(here).of(blocks, level)
