@@ -54,6 +54,10 @@ class ServingOptions:
     """Tokens of one KV block; of nodes that work together one's divides the other's."""
     kv_cache_memory_bytes: int | None = None
     """Memory for KV blocks. Default: what all seats need, at most a quarter of what is free."""
+    gpu_memory_utilization: float | None = None
+    """Share of a GPU's memory that an engine takes, KV filling what is left. Default: 0.9."""
+    enforce_eager: bool = False
+    """Whether a GPU's decode steps are launched one by one, and not as CUDA graphs."""
     enable_prefix_caching: bool = True
     """Whether KV of earlier prompts is used again."""
     kv_offloading_size: float | None = None
@@ -94,6 +98,9 @@ class ServingOptions:
         at_least(-1, "max_logprobs", self.max_logprobs)
         not_empty(self)
         self._check_tiers()
+        share = self.gpu_memory_utilization
+        if share is not None and not 0 < share <= 1:
+            raise ValueError(f"--gpu-memory-utilization {share} is not above 0 and up to 1")
         if self.speculative_config is not None:
             read_speculative_config(self.speculative_config)
 

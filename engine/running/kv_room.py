@@ -6,6 +6,7 @@ keep for themselves.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +33,41 @@ class Needs:
 
     batch: int
     graphs: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRoom:
+    """Our share of a device's memory, and what was free before anything of ours was there."""
+
+    accelerator: Accelerator
+    share: int
+    free: int
+
+    @classmethod
+    def begin(cls, accelerator: Accelerator, utilization: float | None) -> "DeviceRoom":
+        """Before weights are loaded; raises UnusableDevice."""
+        free, _ = accelerator.memory_bytes()
+        return cls(accelerator, share_bytes(accelerator, utilization), free)
+
+    def num_blocks(
+        self,
+        model: Model,
+        memory_of: Callable[[int], KvMemory],
+        limits: Limits,
+        *,
+        graphs: bool,
+    ) -> int:
+        """As many blocks as find room beside all else; raises UnusableDevice.
+
+        `memory_of` makes a memory of so many. The model is loaded.
+        """
+        memory = memory_of(least_blocks(limits, memory_of(1).block_size))
+        needs = measure(model, self.accelerator, memory, limits, graphs=graphs)
+        block_bytes = memory.regions[0].block_bytes
+        del memory
+        self.accelerator.forget()
+        left, _ = self.accelerator.memory_bytes()
+        return kv_bytes(self.share, self.free - left, needs) // block_bytes
 
 
 def share_bytes(accelerator: Accelerator, utilization: float | None) -> int:

@@ -1,11 +1,19 @@
 """A CPU that is taken for a device: kernels in plain torch or interpreted, and graphs."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from engine.kernels.contract import PagedKernels
+from engine.kernels.gpu.twins import TorchKernels
+from engine.loading import load_engine
+from engine.running.graphs import Recorder
+from engine.settings import EngineConfig
+from engine.torch_engine import TorchEngine
 
 Call = tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], object]
 ASKING = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default}
@@ -71,3 +79,32 @@ def _tensors(made: object) -> list[Tensor]:
         if isinstance(made, tuple | list)
         else []
     )
+
+
+class FakeAccelerator:
+    """A CPU for a device, whose memory is as large as it is told to be."""
+
+    def __init__(
+        self, kernels: PagedKernels, free: int = 1 << 30, total: int = 1 << 30
+    ) -> None:
+        self.kernels, self.free, self.total = kernels, free, total
+        self.tape = TapeRecorder()
+
+    def recorder(self) -> Recorder:
+        return self.tape
+
+    def memory_bytes(self) -> tuple[int, int]:
+        return self.free, self.total
+
+    def forget(self) -> None:
+        return
+
+
+def on_device(
+    folder: Path, kernels: PagedKernels | None = None, **settings: object
+) -> TorchEngine:
+    """An engine in float32 whose steps are a device's; `settings` are EngineConfig's."""
+    chosen: dict[str, Any] = {"dtype": "float32", "threads": 1, "max_num_seqs": 6, **settings}
+    chosen.setdefault("kv_cache_memory_bytes", 1 << 24)
+    accelerator = FakeAccelerator(kernels or TorchKernels())
+    return load_engine(EngineConfig(model=str(folder), **chosen), accelerator=accelerator)

@@ -64,3 +64,19 @@ def test_a_step_that_asks_the_device_cannot_be_captured() -> None:
 
     with pytest.raises(AssertionError, match="waits for the device"):
         TapeRecorder().record(ask)
+
+
+def test_what_is_captured_are_the_tensors_of_then() -> None:
+    """The stand-in for a CUDA graph sees where a batch's tensors are allocated anew."""
+    tokens, out = torch.arange(3), torch.zeros(3, dtype=torch.int64)
+
+    def work() -> None:
+        out.copy_(tokens + 1)
+
+    replay, first = TapeRecorder().record(work), tokens
+    first += 10
+    replay()
+    assert out.tolist() == [11, 12, 13]
+    tokens = torch.zeros(3, dtype=torch.int64)
+    replay()
+    assert out.tolist() == [11, 12, 13]

@@ -1,0 +1,74 @@
+"""How large an engine is: its longest sequence, its largest batch, its KV memory."""
+
+import torch
+
+from engine.errors import UnusableCheckpoint
+from engine.free_memory import free_memory_bytes
+from engine.models.model import Shape
+from engine.scheduling.room import Limits
+from engine.settings import EngineConfig
+
+CPU_BATCH_TOKENS, BATCH_TOKENS = 256, 2048
+NARROW = 512  # hidden size up to which a batch on a CPU may be twice as long
+KV_SHARE_OF_FREE_MEMORY = 0.25
+
+
+def limits_of(config: EngineConfig, shape: Shape, device: torch.device) -> Limits:
+    """Of a decoder's batches and sequences; raises UnusableCheckpoint."""
+    tokens = batch_tokens(config, device, shape.hidden_size)
+    return Limits(tokens, config.max_num_seqs, max_len_of(config, shape))
+
+
+def batch_tokens(config: EngineConfig, device: torch.device, hidden_size: int | None) -> int:
+    """As many as keep the device's arithmetic busy: more would only make others wait.
+
+    A narrow model's products are too small to do so with fewer, and over before anybody waits.
+    """
+    if config.max_num_batched_tokens:
+        return config.max_num_batched_tokens
+    if device.type != "cpu":
+        return BATCH_TOKENS
+    narrow = hidden_size is not None and hidden_size <= NARROW
+    return CPU_BATCH_TOKENS * 2 if narrow else CPU_BATCH_TOKENS
+
+
+def max_len_of(config: EngineConfig, shape: Shape) -> int:
+    """Tokens of the longest sequence; raises UnusableCheckpoint."""
+    wanted = config.max_model_len or shape.max_positions
+    if wanted > shape.max_positions:
+        raise UnusableCheckpoint(
+            f"--max-model-len {wanted} is more than the model's {shape.max_positions} positions"
+        )
+    return wanted
+
+
+def num_blocks(
+    config: EngineConfig, max_len: int, block_bytes: int, device: torch.device
+) -> int:
+    """Enough for every seat at full length, within the memory; at least one such sequence."""
+    per_sequence = -(-max_len // config.block_size)
+    budget = config.kv_cache_memory_bytes
+    if budget is None:
+        budget = int(_free_memory_bytes(device) * KV_SHARE_OF_FREE_MEMORY)
+        if device.type == "cpu":
+            budget //= config.tensor_parallel_size
+    blocks = min(per_sequence * config.max_num_seqs, budget // block_bytes)
+    return enough(blocks, config, max_len, budget)
+
+
+def enough(blocks: int, config: EngineConfig, max_len: int, budget: int) -> int:
+    """`blocks`, if one sequence of full length fits in them; raises UnusableCheckpoint."""
+    if blocks < -(-max_len // config.block_size):
+        raise UnusableCheckpoint(
+            f"{budget} bytes of KV hold {blocks * config.block_size} tokens, "
+            f"one sequence of --max-model-len {max_len} needs more"
+        )
+    return blocks
+
+
+def _free_memory_bytes(device: torch.device) -> int:
+    """Of the device where it has memory of its own that we know to ask for."""
+    if device.type == "cuda":
+        free, _total = torch.cuda.mem_get_info(device)
+        return free
+    return free_memory_bytes()

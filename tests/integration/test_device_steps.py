@@ -1,0 +1,142 @@
+"""Steps as a device makes them, with graphs and without, say what the CPU's engine says."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from engine.kernels.gpu.kernels import TritonKernels
+from engine.request import Request, Sampling
+from engine.running.device import DeviceRunner
+from engine.torch_engine import TorchEngine
+from tests.fakes.checkpoints import make_checkpoint
+from tests.fakes.device import on_device
+from tests.fakes.driver import (
+    assert_idle,
+    drain,
+    eager,
+    load,
+    move,
+    park,
+    prompt,
+    requests,
+    run,
+)
+
+GREEDY = Sampling(max_tokens=16, temperature=0, ignore_eos=True)
+SEEDED = replace(GREEDY, temperature=0.9, top_k=60, top_p=0.95, min_p=0.001, seed=11)
+SHAPED = replace(
+    SEEDED, repetition_penalty=1.2, logit_bias=((5, 2.5),), bad_words=((6, 9),), logprobs=2
+)
+SAMPLINGS = {"greedy": GREEDY, "seeded": SEEDED, "shaped": SHAPED}
+PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
+FAMILIES = ["llama", "qwen3", "olmo2", "gemma2", "gpt_oss", "mixtral", "deepseek_v3"]
+LOOPED = {"gpt_oss", "mixtral", "deepseek_v3"}  # their experts ask which were chosen
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("llama"))
+
+
+def graphs_of(engine: TorchEngine) -> list[int]:
+    assert isinstance(engine.runner, DeviceRunner)
+    return [] if engine.runner.graphs is None else list(engine.runner.graphs.sizes)
+
+
+def mixed(kinds: dict[str, Sampling]) -> list[Request]:
+    """Every prompt, each with the next kind of sampling."""
+    each = [*kinds.values()] * len(PROMPTS)
+    pairs = zip(requests(PROMPTS), each, strict=False)
+    return [replace(request, sampling=sampling) for request, sampling in pairs]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(family: str, tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, family)
+    expected = run(load(folder), mixed(SAMPLINGS))
+    engine = on_device(folder, max_num_batched_tokens=48, block_size=5)
+    assert graphs_of(engine) == ([] if family in LOOPED else [1, 2, 4, 6])
+    assert run(engine, mixed(SAMPLINGS)) == expected
+
+
+@pytest.mark.parametrize("kind", SAMPLINGS)
+def test_any_batch_and_any_padding(llama: Path, kind: str) -> None:
+    asked = requests(PROMPTS, SAMPLINGS[kind])
+    alone = [run(load(llama), [one])[0] for one in asked]
+    for seats in (1, 3, 7):
+        assert run(on_device(llama, max_num_seqs=seats), asked) == alone
+    assert run(on_device(llama, enforce_eager=True), asked) == alone
+
+
+def test_graphs_are_replayed_and_not_made_anew(llama: Path) -> None:
+    engine = on_device(llama)
+    assert isinstance(engine.runner, DeviceRunner)
+    tape = engine.runner.graphs
+    assert tape is not None
+    replays = dict(tape._replays)
+    run(engine, requests(PROMPTS))
+    assert tape._replays == replays
+
+
+def test_without_graphs_none_are_captured(llama: Path) -> None:
+    assert graphs_of(on_device(llama, enforce_eager=True)) == []
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_preempted_is_undisturbed(llama: Path, cached: bool) -> None:
+    expected = run(load(llama), requests(PROMPTS))
+    token_bytes = load(llama, block_size=1).kv_regions[0].block_bytes
+    tight: dict[str, object] = {
+        "kv_cache_memory_bytes": 120 * token_bytes,
+        "max_model_len": 110,
+        "block_size": 4,
+    }
+    engine = eager(on_device(llama, None, enable_prefix_caching=cached, **tight))
+    assert run(engine, requests(PROMPTS)) == expected
+    assert engine.load.preemptions > 0
+
+
+def test_a_cached_prefix_is_not_computed_again(llama: Path) -> None:
+    engine = on_device(llama)
+    (asked,) = requests([PROMPTS[-1]])
+    first = run(engine, [asked])
+    engine.generate(asked)
+    (admitted,) = engine.schedule()
+    assert admitted.cached_tokens == 80
+    assert [drain(engine)[asked.request_id]] == first
+
+
+def test_what_is_foretold_changes_nothing(llama: Path) -> None:
+    prompts = [(PROMPTS[3] * 4)[:50], *PROMPTS[:3]]
+    expected = run(load(llama), requests(prompts))
+    engine = on_device(llama, speculative_config='{"num_speculative_tokens": 4}')
+    assert run(engine, requests(prompts)) == expected
+    assert engine.load.accepted_tokens > 0
+
+
+@pytest.mark.parametrize("sides", ["to the CPU", "from the CPU", "both"])
+def test_split_is_unsplit(llama: Path, sides: str) -> None:
+    asked = requests(PROMPTS, SEEDED)
+    whole = run(load(llama), asked)
+    source = load(llama) if sides == "from the CPU" else on_device(llama)
+    sink = load(llama) if sides == "to the CPU" else on_device(llama, max_num_seqs=7)
+    first, answers = park(source, asked), list[list[int]]()
+    for request in asked:
+        move(source, sink, request)
+        booked = sink.resume(request.request_id, [first[request.request_id]])
+        answers.append([token for one in booked for token in one.tokens])
+    sink.schedule()
+    said = drain(sink)
+    for request, answer in zip(asked, answers, strict=True):
+        answer += said[request.request_id]
+    assert answers == whole
+    assert_idle(source)
+    assert_idle(sink)
+
+
+def test_the_interpreted_kernels(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path)
+    asked = requests([PROMPTS[1], PROMPTS[3]], replace(GREEDY, max_tokens=3))
+    engine = on_device(folder, TritonKernels(), enforce_eager=True, max_num_batched_tokens=24)
+    assert run(engine, asked) == run(load(folder), asked)

@@ -1,0 +1,106 @@
+"""KV gets what weights and the largest batch leave of our share of a device."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.attention.kv_memory import KvMemory
+from engine.errors import UnusableDevice
+from engine.kernels.gpu.twins import TorchKernels
+from engine.running.accelerator import open_accelerator
+from engine.running.kv_room import GIB, DeviceRoom, Needs, kv_bytes, share_bytes, tell
+from engine.scheduling.room import Limits
+from node.config import NodeConfig
+from tests.fakes.checkpoints import make_checkpoint
+from tests.fakes.device import FakeAccelerator, on_device
+from tests.fakes.driver import load
+
+CPU_ONLY = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+
+
+def device(free: int, total: int) -> FakeAccelerator:
+    return FakeAccelerator(TorchKernels(), free, total)
+
+
+def test_the_share_is_of_all_that_the_device_has() -> None:
+    assert share_bytes(device(100, 100), None) == 90
+    assert share_bytes(device(60, 100), 0.5) == 50
+
+
+def test_a_share_that_is_not_free_is_refused_by_name() -> None:
+    with pytest.raises(UnusableDevice, match=r"utilization 0.9 of 8.00 GiB .* 6.00"):
+        share_bytes(device(6 * GIB, 8 * GIB), None)
+
+
+def test_kv_gets_what_is_left_and_nothing_left_is_refused_with_what_took_it() -> None:
+    assert kv_bytes(1000, 300, Needs(batch=100, graphs=50)) == 550
+    with pytest.raises(UnusableDevice, match=r"weights take 3.00 GiB, the largest batch 1.00"):
+        kv_bytes(4 * GIB, 3 * GIB, Needs(GIB, GIB // 2))
+
+
+class Filling(FakeAccelerator):
+    """What is taken on the way is as scripted: `used` before, more while a batch runs."""
+
+    def __init__(self) -> None:
+        super().__init__(TorchKernels(), 1 << 20, 1 << 20)
+        self.batches = 0
+
+    def forget(self) -> None:
+        self.free = (1 << 20) - 5000  # weights
+
+    def memory_bytes(self) -> tuple[int, int]:
+        found = self.free, self.total
+        self.free -= 700  # whatever ran since takes it
+        return found
+
+
+def test_the_largest_batch_is_run_before_kv_is_sized(tmp_path: Path) -> None:
+    model = load(make_checkpoint(tmp_path)).decoder
+    accelerator = Filling()
+    room = DeviceRoom.begin(accelerator, 0.5)
+    seen = list[int]()
+
+    def memory_of(blocks: int) -> KvMemory:
+        seen.append(blocks)
+        return KvMemory(model.kv_shape, blocks, 4, torch.float32, torch.device("cpu"))
+
+    limits = Limits(33, 5, 64)
+    blocks = room.num_blocks(model, memory_of, limits, graphs=True)
+    block_bytes = memory_of(1).regions[0].block_bytes
+    assert blocks == (524288 - 5000 - 2 * 700) // block_bytes
+    assert max(seen) * 4 >= 33
+
+
+def test_lines_of_the_log_are_vllms(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        tell(78_125, 16, 8192)
+    assert "GPU KV cache size: 1,250,000 tokens" in caplog.text
+    assert "Maximum concurrency for 8,192 tokens per request: 152.59x" in caplog.text
+
+
+def test_a_device_gives_kv_all_that_is_left(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path)
+    engine = on_device(folder, kv_cache_memory_bytes=None, gpu_memory_utilization=0.5)
+    (region,) = engine.kv_regions
+    assert region.num_blocks == (1 << 29) // region.block_bytes
+    with pytest.raises(UnusableDevice, match="--gpu-memory-utilization"):
+        load(folder, gpu_memory_utilization=0.5)
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.01, float("nan")])
+def test_a_share_that_is_none_is_refused_by_name(share: float) -> None:
+    with pytest.raises(ValueError, match="--gpu-memory-utilization"):
+        NodeConfig(model="m", gpu_memory_utilization=share)
+
+
+@CPU_ONLY
+def test_a_device_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UnusableDevice, match="--device cuda: there is no CUDA device"):
+        load(make_checkpoint(tmp_path), device="cuda")
+    with pytest.raises(UnusableDevice, match="--device cuda:3: there is no CUDA device"):
+        open_accelerator("cuda:3")
+    with pytest.raises(UnusableDevice, match="--device toaster"):
+        open_accelerator("toaster")
+    assert open_accelerator("cpu") is None
