@@ -1,38 +1,32 @@
 """The engine behind engine/api.py: scheduler, paged KV and decoder, one batch at a time."""
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, replace
-
-import torch
+from dataclasses import dataclass, field
 
 from engine.api import (
     Admitted,
     EngineInfo,
     EngineLoad,
     KvRegion,
-    Pooled,
     Reservation,
     Sampled,
     StepResult,
 )
 from engine.attention.kv_memory import KvMemory
-from engine.attention.paged import Span
-from engine.attention.plan import Plan
 from engine.errors import EmptyPrompt, UnknownToken, WrongTask
 from engine.models.model import Model
 from engine.pooling.checks import check_task
 from engine.pooling.pooler import Pooler
 from engine.request import PoolingRequest, Request, RequestId
 from engine.running.runner import PlainRunner, Runner
-from engine.sampling.sampler import Draw, Sampler
-from engine.sampling.sampler import Drawn as DrawnRows
-from engine.sampling.scoring import score
+from engine.sampling.sampler import Sampler
 from engine.scheduling.kv_manager import KvManager
 from engine.scheduling.lending import Lending
 from engine.scheduling.room import Limits, Room
-from engine.scheduling.scheduler import Chunk, Drawn, Scheduler
+from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
+from engine.stepping.ahead import stepper_for
+from engine.stepping.stepper import PlainStepper, Stepper
 from engine.tiers.tiers import Tiers
 
 
@@ -47,7 +41,7 @@ class TorchEngine:
     sampler: Sampler
     eos: frozenset[int]
     pooler: Pooler
-    runner: Runner
+    stepper: Stepper
     tiers: Tiers | None = None
     lending: Lending = field(init=False)
     _refused: Sequence | None = None
@@ -78,7 +72,8 @@ class TorchEngine:
         sampler = Sampler(decoder.config.vocab_size)
         eos, pooler = frozenset(info.eos_token_ids), pooler or Pooler(info.pooling)
         runner = runner or PlainRunner(decoder, memory)
-        return cls(info, decoder, memory, scheduler, sampler, eos, pooler, runner)
+        stepper = stepper_for(PlainStepper(scheduler, decoder, runner, sampler, pooler))
+        return cls(info, decoder, memory, scheduler, sampler, eos, pooler, stepper)
 
     def put_below(self, tiers: Tiers) -> None:
         """What the KV memory forgets is kept there; before anything is handed in."""
@@ -189,12 +184,14 @@ class TorchEngine:
         """Run it. An engine without work checks its books instead."""
         batch = self.scheduler.batch
         if not batch:
+            self.stepper.settle()
             self.scheduler.room.check_idle()
             return StepResult((), (), 0)
-        return self._run(batch)
+        return self.stepper.step()
 
     def _settle_below(self) -> None:
         """Move what was to be moved, before others read blocks, or write to them."""
+        self.stepper.settle()
         if self.tiers is not None:
             self.tiers.carry_out(wait=True)
 
@@ -215,64 +212,3 @@ class TorchEngine:
         seq = Sequence(request, self.eos, parks)
         self.sampler.check(seq)
         return seq
-
-    @torch.inference_mode()
-    def _run(self, batch: Seq[Chunk]) -> StepResult:
-        """One forward pass, and what is made of it."""
-        ordered = sorted(batch, key=_place)
-        hidden, logits = self.runner.run(_plan(ordered))
-        scored = list(score(ordered, hidden, self.decoder.logits))
-        pooled = self._pool(ordered, hidden)
-        if logits is None:
-            hidden[-1, 0].item()  # wait for the device: others read what we call filled
-            drawn = dict[RequestId, Drawn]()
-        else:
-            drawn = self._sample(ordered, logits)
-        return replace(self.scheduler.commit(drawn), pooled=pooled, scored=scored)
-
-    def _pool(self, batch: Seq[Chunk], hidden: torch.Tensor) -> list[Pooled]:
-        """What the prompts that are to be pooled came to, where this batch was their last."""
-        pooled, first = list[Pooled](), 0
-        for chunk in batch:
-            if chunk.seq.pooling is not None:
-                rows = hidden[first : first + chunk.size]
-                one = self.pooler.add(chunk.seq.pooling, chunk.start, rows)
-                pooled += [] if one is None else [one]
-            first += chunk.size
-        return pooled
-
-    def _sample(self, batch: Seq[Chunk], logits: torch.Tensor) -> dict[RequestId, Drawn]:
-        """What follows each sequence whose end was reached, and each of its drafts."""
-        sampling = [chunk for chunk in batch if chunk.samples]
-        draws = [
-            Draw(chunk.seq, tuple(chunk.drafts[:ahead]))
-            for chunk in sampling
-            for ahead in range(len(chunk.drafts) + 1)
-        ]
-        return dict(_by_request(sampling, self.sampler.sample(logits, draws)))
-
-
-def _place(chunk: Chunk) -> tuple[bool, int]:
-    """Singles of like length behind one another."""
-    return chunk.size > 1, chunk.start
-
-
-def _plan(ordered: Seq[Chunk]) -> Plan:
-    """Single tokens first; a token is drawn at a sequence's end, and behind its drafts."""
-    tokens, picks = list[int](), list[int]()
-    spans = [Span(chunk.start, chunk.size, chunk.seq.blocks) for chunk in ordered]
-    for chunk in ordered:
-        tokens += chunk.tokens
-        if chunk.samples:
-            picks += range(len(tokens) - len(chunk.drafts) - 1, len(tokens))
-    singles = sum(span.length == 1 for span in spans)
-    return Plan(tokens, spans[:singles], spans[singles:], picks)
-
-
-def _by_request(sampling: Seq[Chunk], drawn: DrawnRows) -> Iterator[tuple[RequestId, Drawn]]:
-    """Each chunk's part of the rows: one, and one for each of its drafts."""
-    row = 0
-    for chunk in sampling:
-        rows = range(row, row := row + len(chunk.drafts) + 1)
-        logprobs = [drawn.logprobs[one] for one in rows] if row - 1 in drawn.logprobs else ()
-        yield chunk.seq.request_id, Drawn(drawn.tokens[rows.start : row], logprobs)

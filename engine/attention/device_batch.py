@@ -5,35 +5,45 @@ forward pass can be captured as one CUDA graph, and replayed over other numbers.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
 from engine.attention.rotation import Rotation
-from engine.attention.staging import DeviceFields
 from engine.kernels.contract import Chunks, Contexts, LayerKv, PagedKernels
 from engine.kernels.style import AttentionStyle
+
+
+class Places(NamedTuple):
+    """Where each row stands, and what it may look at, on the device."""
+
+    positions: Tensor  # [tokens] int64
+    slots: Tensor  # [tokens] int64: block * block_size + offset; -1 stands for nothing
+    lengths: Tensor  # [sequences] int32 tokens of context, these among them; 0: nothing
+    firsts: Tensor  # [sequences + 1] int32 rows where chunks begin, from the first chunk's on
+    tables: Tensor  # [sequences, blocks] int32
 
 
 @dataclass(slots=True, eq=False)
 class DeviceBatch:
     """The first `singles` rows are sequences of one token each, the others are of chunks.
 
-    `longest` is no less than the tokens of any chunk. Of the device's fields all but those of
-    singles are for chunks. Built anew for each forward pass, and for each one that is captured.
+    `longest` is no less than the tokens of any chunk. Built anew for each forward pass, and for
+    each one that is captured.
     """
 
     memory: KvMemory
     kernels: PagedKernels
-    fields: DeviceFields
+    places: Places
     singles: int
     longest: int = 0
 
     @property
     def positions(self) -> Tensor:
         """See Batch, here and below."""
-        return self.fields.positions
+        return self.places.positions
 
     def turn_and_write(
         self,
@@ -46,16 +56,16 @@ class DeviceBatch:
         """In one launch."""
         angles = None if rotation is None else (rotation.table, rotation.positions)
         parts = queries, keys, values
-        return self.kernels.turn_and_write(parts, angles, self._kv(layer), self.fields.slots)
+        return self.kernels.turn_and_write(parts, angles, self._kv(layer), self.places.slots)
 
     def write(self, layer: int, *parts: Tensor) -> None:
         """As they are."""
-        self.kernels.write(parts, self._kv(layer), self.fields.slots)
+        self.kernels.write(parts, self._kv(layer), self.places.slots)
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
         """Singles and chunks each by their own kernel."""
         some, count, kv = list[Tensor](), self.singles, self._kv(layer)
-        tables, lengths, firsts = self.fields.tables, self.fields.lengths, self.fields.firsts
+        tables, lengths, firsts = self.places.tables, self.places.lengths, self.places.firsts
         if count:
             contexts = Contexts(tables[:count], lengths[:count])
             some.append(self.kernels.decode_attention(queries[:count], kv, contexts, style))

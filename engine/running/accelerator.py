@@ -4,10 +4,32 @@ import gc
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from engine.errors import UnusableDevice
 from engine.kernels.contract import PagedKernels
 from engine.running.graphs import CudaRecorder, Recorder
+from engine.running.runner import Brought
+
+
+class Choose(Protocol):
+    """A token for each row of logits: temperature, truncation, noise, and the largest."""
+
+    def __call__(  # noqa: PLR0913  as the kernel has it
+        self,
+        logits: Tensor,
+        temperatures: Tensor,
+        top_k: Tensor,
+        top_p: Tensor,
+        min_p: Tensor,
+        keys: Tensor,
+        *,
+        out: Tensor,
+    ) -> Tensor:
+        """`logits` [rows, vocabulary] float32; the others have a number, keys two, for each.
+
+        `out` [rows] int64 is written to. Temperature 0 takes the largest.
+        """
 
 
 class Accelerator(Protocol):
@@ -16,6 +38,13 @@ class Accelerator(Protocol):
     @property
     def kernels(self) -> PagedKernels:
         """What models and attention are given."""
+
+    @property
+    def choose(self) -> Choose | None:
+        """Draws on the device; None: the host's sampler does."""
+
+    def bring(self, numbers: Tensor) -> Brought:
+        """Send whole numbers [n] to the host, behind what was launched; nobody waits."""
 
     def recorder(self) -> Recorder:
         """For all graphs of one engine."""
@@ -27,14 +56,40 @@ class Accelerator(Protocol):
         """Give back what torch keeps for later."""
 
 
+class _BroughtByCuda:
+    """Into pinned memory of its own; torch gives it away again only after the copy."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        self._host.copy_(numbers, non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record()
+
+    def wait(self) -> None:
+        """See Brought."""
+        self._event.synchronize()
+
+    def read(self) -> list[int]:
+        """See Brought."""
+        self.wait()
+        found: list[int] = self._host.tolist()
+        return found
+
+
 class CudaAccelerator:
     """One CUDA device of this process."""
+
+    choose: Choose | None = None
 
     def __init__(self, device: torch.device, kernels: PagedKernels) -> None:
         self._device, self.kernels = device, kernels
 
-    def recorder(self) -> Recorder:
+    def bring(self, numbers: Tensor) -> Brought:
         """See Accelerator, here and below."""
+        return _BroughtByCuda(numbers)
+
+    def recorder(self) -> Recorder:
+        """See Accelerator."""
         return CudaRecorder(self._device)
 
     def memory_bytes(self) -> tuple[int, int]:

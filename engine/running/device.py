@@ -8,11 +8,11 @@ from torch import Tensor
 from engine.attention.device_batch import DeviceBatch
 from engine.attention.kv_memory import KvMemory
 from engine.attention.plan import Plan
-from engine.attention.staging import BatchSize, DeviceFields, Staging, table_blocks
-from engine.kernels.contract import PagedKernels
 from engine.models.model import Model
+from engine.running.accelerator import Accelerator
 from engine.running.graphs import Graphs, Recorder, Step, fitting_size, graph_sizes
 from engine.running.runner import Ran
+from engine.running.staging import BatchSize, DeviceFields, Staging, table_blocks
 from engine.scheduling.room import Limits
 
 
@@ -22,9 +22,10 @@ class DeviceRunner:
 
     model: Model
     memory: KvMemory
-    kernels: PagedKernels
+    accelerator: Accelerator
     limits: Limits
     staging: Staging = field(init=False)
+    drawn: Tensor = field(init=False)  # [sequences] int64: the tokens that were drawn last
     graphs: Graphs | None = None
 
     def __post_init__(self) -> None:
@@ -33,6 +34,7 @@ class DeviceRunner:
         most = BatchSize(tokens, self.limits.max_sequences, self._most_blocks)
         device = self.memory.block_rows.device
         self.staging = Staging(most, self.memory.block_size, device)
+        self.drawn = torch.zeros(most.sequences, dtype=torch.int64, device=device)
 
     def run(self, plan: Plan) -> Ran:
         """See Runner."""
@@ -42,14 +44,25 @@ class DeviceRunner:
         fields = self.staging.stage(size, plan)
         picks = fields.picks[: len(plan.picks)]
         if graphs is not None and graph is not None:
-            hidden, logits = graphs.replay(graph, count)
-            return Ran(hidden, logits if plan.picks_all or logits is None else logits[picks])
-        longest = max((span.length for span in plan.chunks), default=0)
-        hidden = self._forward(fields, count, longest)
-        if not plan.picks:
-            return Ran(hidden, None)
-        picked = hidden if plan.picks_all else hidden[picks]
-        return Ran(hidden, self.model.logits(picked))
+            ran = graphs.replay(graph, count)
+            if ran.logits is not None and not plan.picks_all:
+                ran = Ran(ran.hidden, ran.logits[picks])
+        else:
+            longest = max((span.length for span in plan.chunks), default=0)
+            hidden = self._forward(fields, count, longest)
+            picked = hidden if plan.picks_all else hidden[picks]
+            ran = Ran(hidden, self.model.logits(picked) if plan.picks else None)
+        return self._draw(ran, fields, len(plan.draws))
+
+    def _draw(self, ran: Ran, fields: DeviceFields, count: int) -> Ran:
+        """What the plan wants drawn, if there is anything, and send it on its way."""
+        choose = self.accelerator.choose
+        if choose is None or ran.logits is None or not count:
+            return ran
+        numbers = fields.temperatures, fields.top_k, fields.top_p, fields.min_p, fields.keys
+        drawn = self.drawn[:count]
+        choose(ran.logits, *(one[:count] for one in numbers), out=drawn)
+        return Ran(ran.hidden, ran.logits, self.accelerator.bring(drawn))
 
     @torch.inference_mode()
     def capture(self, recorder: Recorder) -> None:
@@ -76,8 +89,11 @@ class DeviceRunner:
         return step
 
     def _forward(self, fields: DeviceFields, singles: int, longest: int = 0) -> Tensor:
-        batch = DeviceBatch(self.memory, self.kernels, fields, singles, longest)
-        return self.model.forward(fields.tokens, batch)
+        kernels = self.accelerator.kernels
+        batch = DeviceBatch(self.memory, kernels, fields.places, singles, longest)
+        latest = self.drawn[fields.sources.clamp(min=0)]
+        tokens = torch.where(fields.sources >= 0, latest, fields.tokens)
+        return self.model.forward(tokens, batch)
 
     def _size_of(self, plan: Plan) -> BatchSize:
         spans = [*plan.singles, *plan.chunks]

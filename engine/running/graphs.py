@@ -109,10 +109,11 @@ class Graphs:
 
 
 def _keep(outputs: Ran, step: Step) -> None:
-    for kept, made in zip(outputs, step(), strict=True):
-        assert kept is not None
-        assert made is not None
-        kept.copy_(made)
+    made = step()
+    assert outputs.logits is not None
+    assert made.logits is not None
+    outputs.hidden.copy_(made.hidden)
+    outputs.logits.copy_(made.logits)
 
 
 def _first_rows(ran: Ran, count: int) -> Ran:

@@ -110,7 +110,7 @@ def measure(
     model: Model, accelerator: Accelerator, memory: KvMemory, limits: Limits, *, graphs: bool
 ) -> Needs:
     """Run the largest batches there can be over a `memory` that is just large enough."""
-    runner = DeviceRunner(model, memory, accelerator.kernels, limits)
+    runner = DeviceRunner(model, memory, accelerator, limits)
     singles = _needs(accelerator, runner, _singles(limits))
     prompts = _needs(accelerator, runner, _prompts(memory, limits))
     return Needs(max(prompts, singles), singles if graphs else 0)

@@ -61,7 +61,7 @@ class OpenDevice:
     def runner(self, model: Model, memory: KvMemory, limits: Limits) -> DeviceRunner:
         """With its graphs, if it is to have any; before anything is in KV memory."""
         tell(memory.num_blocks, memory.block_size, limits.max_model_len or 1)
-        runner = DeviceRunner(model, memory, self.accelerator.kernels, limits)
+        runner = DeviceRunner(model, memory, self.accelerator, limits)
         if self.eager:
             log.info("graphs: none, as --enforce-eager demands")
         elif self.several:

@@ -11,11 +11,25 @@ from engine.attention.plan import Plan
 from engine.models.model import Model
 
 
+class Brought(Protocol):
+    """Numbers on their way from the device to the host."""
+
+    def wait(self) -> None:
+        """Until all that was launched up to them is done."""
+
+    def read(self) -> list[int]:
+        """Wait, and see them."""
+
+
 class Ran(NamedTuple):
-    """What one forward pass came to; the next one may write over it."""
+    """What one forward pass came to; the next one may write over it.
+
+    `drawn` are the tokens where the plan had draws and the runner draws.
+    """
 
     hidden: Tensor  # [tokens, hidden]
     logits: Tensor | None  # [picks, vocabulary] float32; None: there are no picks
+    drawn: Brought | None = None
 
 
 class Runner(Protocol):

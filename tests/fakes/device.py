@@ -11,7 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine.kernels.contract import PagedKernels
 from engine.kernels.gpu.twins import TorchKernels
 from engine.loading import load_engine
+from engine.request import Sampling
+from engine.running.accelerator import Choose
 from engine.running.graphs import Recorder
+from engine.running.runner import Brought
+from engine.sampling.noise import gumbel
+from engine.sampling.truncation import truncate, truncates
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
 
@@ -81,14 +86,67 @@ def _tensors(made: object) -> list[Tensor]:
     )
 
 
+def draw(
+    logits: Tensor,
+    temperatures: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    keys: Tensor,
+    *,
+    out: Tensor,
+) -> Tensor:
+    """As the sampler does on a CPU (engine/sampling/sampler.py)."""
+    numbers = zip(*(one.tolist() for one in (temperatures, top_k, top_p, min_p)), strict=True)
+    for row, (temperature, most, mass, least) in enumerate(numbers):
+        ours, ids = logits[row : row + 1].clone(), torch.arange(logits.shape[1])[None]
+        if temperature:
+            ours /= temperature
+            sampling = Sampling(top_k=most, top_p=mass, min_p=least)
+            if truncates(sampling):
+                (kept,) = truncate(ours, [sampling])
+                ours, ids = kept.logits, ids if kept.ids is None else kept.ids
+            ours = ours + gumbel(keys[row : row + 1], ids)
+        out[row] = ids[0, ours.argmax(1)]
+    return out
+
+
+class _FakeBrought:
+    def __init__(self, numbers: Tensor, accelerator: "FakeAccelerator") -> None:
+        self._numbers, self._accelerator = numbers.tolist(), accelerator
+        self._name = accelerator.begun
+        accelerator.begun += 1
+        accelerator.told.append(f"begin {self._name}")
+
+    def wait(self) -> None:
+        self._accelerator.waits += 1
+
+    def read(self) -> list[int]:
+        self._accelerator.told.append(f"read {self._name}")
+        return self._numbers
+
+
 class FakeAccelerator:
-    """A CPU for a device, whose memory is as large as it is told to be."""
+    """A CPU for a device, whose memory is as large as it is told to be.
+
+    Where it `draws`, it notes what was begun, waited for and read.
+    """
 
     def __init__(
-        self, kernels: PagedKernels, free: int = 1 << 30, total: int = 1 << 30
+        self,
+        kernels: PagedKernels | None = None,
+        free: int = 1 << 30,
+        total: int = 1 << 30,
+        *,
+        draws: bool = False,
     ) -> None:
-        self.kernels, self.free, self.total = kernels, free, total
-        self.tape = TapeRecorder()
+        self.kernels: PagedKernels = kernels or TorchKernels()
+        self.free, self.total, self.tape = free, total, TapeRecorder()
+        self.choose: Choose | None = draw if draws else None
+        self.begun, self.waits, self.told = 0, 0, list[str]()
+
+    def bring(self, numbers: Tensor) -> Brought:
+        return _FakeBrought(numbers, self)
 
     def recorder(self) -> Recorder:
         return self.tape
@@ -101,10 +159,10 @@ class FakeAccelerator:
 
 
 def on_device(
-    folder: Path, kernels: PagedKernels | None = None, **settings: object
+    folder: Path, accelerator: FakeAccelerator | None = None, **settings: object
 ) -> TorchEngine:
     """An engine in float32 whose steps are a device's; `settings` are EngineConfig's."""
     chosen: dict[str, Any] = {"dtype": "float32", "threads": 1, "max_num_seqs": 6, **settings}
     chosen.setdefault("kv_cache_memory_bytes", 1 << 24)
-    accelerator = FakeAccelerator(kernels or TorchKernels())
-    return load_engine(EngineConfig(model=str(folder), **chosen), accelerator=accelerator)
+    config = EngineConfig(model=str(folder), **chosen)
+    return load_engine(config, accelerator=accelerator or FakeAccelerator())

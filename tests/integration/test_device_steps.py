@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.request import Request, Sampling
 from engine.running.device import DeviceRunner
+from engine.stepping.stepper import PlainStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
-from tests.fakes.device import on_device
+from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import (
     assert_idle,
     drain,
@@ -40,8 +41,14 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def graphs_of(engine: TorchEngine) -> list[int]:
-    assert isinstance(engine.runner, DeviceRunner)
-    return [] if engine.runner.graphs is None else list(engine.runner.graphs.sizes)
+    graphs = runner_of(engine).graphs
+    return [] if graphs is None else list(graphs.sizes)
+
+
+def runner_of(engine: TorchEngine) -> DeviceRunner:
+    assert isinstance(engine.stepper, PlainStepper)
+    assert isinstance(engine.stepper.runner, DeviceRunner)
+    return engine.stepper.runner
 
 
 def mixed(kinds: dict[str, Sampling]) -> list[Request]:
@@ -71,8 +78,7 @@ def test_any_batch_and_any_padding(llama: Path, kind: str) -> None:
 
 def test_graphs_are_replayed_and_not_made_anew(llama: Path) -> None:
     engine = on_device(llama)
-    assert isinstance(engine.runner, DeviceRunner)
-    tape = engine.runner.graphs
+    tape = runner_of(engine).graphs
     assert tape is not None
     replays = dict(tape._replays)
     run(engine, requests(PROMPTS))
@@ -138,5 +144,7 @@ def test_split_is_unsplit(llama: Path, sides: str) -> None:
 def test_the_interpreted_kernels(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path)
     asked = requests([PROMPTS[1], PROMPTS[3]], replace(GREEDY, max_tokens=3))
-    engine = on_device(folder, TritonKernels(), enforce_eager=True, max_num_batched_tokens=24)
+    engine = on_device(
+        folder, FakeAccelerator(TritonKernels()), enforce_eager=True, max_num_batched_tokens=24
+    )
     assert run(engine, asked) == run(load(folder), asked)

@@ -8,10 +8,10 @@ from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
 from engine.attention.rotation import Rotation
-from engine.attention.staging import BatchSize, Staging
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.style import AttentionStyle
+from engine.running.staging import BatchSize, Staging
 
 HEADS, BLOCK, BLOCKS, LAYERS, LAYER, LONGEST = 4, 4, 40, 2, 1, 7
 SINGLES = [Span(0, 1, [3]), Span(13, 1, [9, 7, 8, 30])]
@@ -27,7 +27,7 @@ SHAPES = {
 def batch(memory: KvMemory, kernels: TorchKernels, device: torch.device) -> DeviceBatch:
     size = BatchSize(tokens=ROWS, sequences=4, blocks=6)
     fields = Staging(size, BLOCK, device).stage(size, Plan(range(ROWS), SINGLES, CHUNKS, ()))
-    return DeviceBatch(memory, kernels, fields, 2, LONGEST)
+    return DeviceBatch(memory, kernels, fields.places, 2, LONGEST)
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

@@ -9,9 +9,9 @@ from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import AttentionBatch, Span
 from engine.attention.plan import Plan
 from engine.attention.rotation import Rotation
-from engine.attention.staging import BatchSize, Staging
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.style import AttentionStyle
+from engine.running.staging import BatchSize, Staging
 
 HEADS, BLOCK, BLOCKS, LAYERS, LAYER = 4, 3, 40, 2, 1
 STYLES = {
@@ -36,7 +36,7 @@ def plan() -> Plan:
 def device_batch(memory: KvMemory, size: BatchSize) -> DeviceBatch:
     staging = Staging(size, BLOCK, torch.device("cpu"))
     longest = max(chunk.length for chunk in CHUNKS)
-    return DeviceBatch(memory, TorchKernels(), staging.stage(size, plan()), 2, longest)
+    return DeviceBatch(memory, TorchKernels(), staging.stage(size, plan()).places, 2, longest)
 
 
 def memory_of(shape: KvShape) -> KvMemory:
@@ -87,6 +87,6 @@ def test_a_row_that_stands_for_nothing_reads_nothing_and_answers_zero() -> None:
     memory = memory_of(SHAPES["shared heads"])
     memory.block_rows.fill_(torch.nan)
     staging = Staging(BatchSize(2, 2, 16), BLOCK, torch.device("cpu"))
-    batch = DeviceBatch(memory, TorchKernels(), staging.clear(BatchSize(2, 2, 16)), 2)
+    batch = DeviceBatch(memory, TorchKernels(), staging.clear(BatchSize(2, 2, 16)).places, 2)
     answer = batch.attend(LAYER, STYLES["plain"], torch.randn(2, HEADS, 8))
     assert torch.equal(answer, torch.zeros(2, HEADS * 8))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
-from engine.attention.staging import (
+from engine.running.staging import (
     ALIGNMENT,
     PADDING,
     BatchSize,

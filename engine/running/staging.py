@@ -14,14 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.attention.device_batch import Places
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
 
 ALIGNMENT = 128  # of fields, in bytes
 TABLE_STEP = 16  # tables are so many blocks wide, or a multiple: fewer kinds of launch
 PADDING = -1  # the slot of a row that stands for nothing
-LONG, SHORT = np.dtype(np.int64), np.dtype(np.int32)
-Type: TypeAlias = "np.dtype[np.int64] | np.dtype[np.int32]"
+LONG, SHORT, FLOAT = np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.float32)
+TORCH = {LONG: torch.int64, SHORT: torch.int32, FLOAT: torch.float32}
+Type: TypeAlias = "np.dtype[np.int64] | np.dtype[np.int32] | np.dtype[np.float32]"
 Kind: TypeAlias = tuple[Type, tuple[int, ...]]
 
 
@@ -39,9 +41,15 @@ class Fields(NamedTuple):
     tokens: "Field"  # [tokens] the ids
     positions: "Field"  # [tokens]
     picks: "Field"  # [tokens] rows whose logits are wanted
+    sources: "Field"  # [tokens] rows of what was drawn last, whose token it is; -1: its own
     slots: "Field"  # [tokens] block * block_size + offset, or PADDING
     lengths: "Field"  # [sequences] of their context, these tokens among it; 0: padding
     firsts: "Field"  # [sequences + 1] rows where chunks begin, from the first chunk's on
+    temperatures: "Field"  # [sequences] of those whose token is drawn, here and below
+    top_k: "Field"
+    top_p: "Field"
+    min_p: "Field"
+    keys: "Field"  # [sequences, 2]
     tables: "Field"  # [sequences, blocks], the last: most of a large one is not copied
 
 
@@ -62,8 +70,10 @@ def layout(size: BatchSize) -> Fields:
     """Behind one another, each aligned."""
     tokens, sequences, blocks = size
     row = (tokens,)
-    kinds: list[Kind] = [(LONG, row)] * 4
-    kinds += [(SHORT, (sequences,)), (SHORT, (sequences + 1,)), (SHORT, (sequences, blocks))]
+    kinds: list[Kind] = [(LONG, row)] * 5
+    line, pair = (sequences,), (sequences, 2)
+    kinds += [(SHORT, line), (SHORT, (sequences + 1,)), (FLOAT, line), (SHORT, line)]
+    kinds += [(FLOAT, line), (FLOAT, line), (LONG, pair), (SHORT, (sequences, blocks))]
     fields, begin = list[Field](), 0
     for dtype, shape in kinds:
         fields.append(Field(begin, dtype, shape))
@@ -82,10 +92,21 @@ class DeviceFields(NamedTuple):
     tokens: Tensor
     positions: Tensor
     picks: Tensor
+    sources: Tensor
     slots: Tensor
     lengths: Tensor
     firsts: Tensor
+    temperatures: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    keys: Tensor
     tables: Tensor
+
+    @property
+    def places(self) -> Places:
+        """What attention is told."""
+        return Places(self.positions, self.slots, self.lengths, self.firsts, self.tables)
 
 
 class Staging:
@@ -125,11 +146,16 @@ class Staging:
         return self.stage(size, Plan((), (), (), ()))
 
     def _write(self, size: BatchSize, plan: Plan) -> None:
-        fields = [self._view(field) for field in layout(size)]
-        ids, positions, picks, slots, lengths, firsts, tables = fields
+        views = [self._view(field) for field in layout(size)]
+        ids, positions, picks, sources, slots, lengths, firsts, *drawing, tables = views
         spans, used = [*plan.singles, *plan.chunks], len(plan.tokens)
         ids[:used], ids[used:] = plan.tokens, 0
         picks[: len(plan.picks)] = plan.picks
+        sources[:] = PADDING
+        sources[: len(plan.sources)] = plan.sources
+        if plan.draws:
+            for view, numbers in zip(drawing, zip(*plan.draws, strict=True), strict=True):
+                view[: len(plan.draws)] = numbers
         lengths[: len(spans)] = [span.start + span.length for span in spans]
         lengths[len(spans) :] = 0
         firsts[: len(plan.chunks) + 1] = [0, *accumulate(span.length for span in plan.chunks)]
@@ -170,5 +196,5 @@ class Staging:
         return numbers
 
     def _tensor(self, field: Field) -> Tensor:
-        dtype = torch.int64 if field.dtype is LONG else torch.int32
-        return self._device[field.begin : field.end].view(dtype).view(field.shape)
+        part = self._device[field.begin : field.end]
+        return part.view(TORCH[field.dtype]).view(field.shape)

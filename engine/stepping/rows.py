@@ -1,0 +1,79 @@
+"""Which next tokens can be begun before the scheduler asks for them, and which it asks for.
+
+A sequence's next step is known while its last token is not: one token, at the next position,
+in a block that it has or can have. Whether it is wanted is known only later: the token before
+it may have been its last. Nothing here knows a device.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from engine.sampling.shaping import is_shaped
+from engine.scheduling.scheduler import Chunk, Scheduler
+from engine.scheduling.sequence import Sequence as Seq
+
+
+class Row(NamedTuple):
+    """The next token of `seq`, at `start`: `token`, or what row `source` draws just now.
+
+    `blocks` is the sequence's list as it was: should it be put back, it has another one then.
+    """
+
+    seq: Seq
+    start: int
+    blocks: list[int]
+    token: int = 0
+    source: int | None = None
+
+    @classmethod
+    def of(cls, chunk: Chunk) -> "Row":
+        """One that the scheduler chose."""
+        return cls(chunk.seq, chunk.start, chunk.seq.blocks, chunk.tokens[0])
+
+
+class Chosen(NamedTuple):
+    """A chunk of the batch, and the row that was begun for it."""
+
+    chunk: Chunk
+    row: int
+
+
+def is_foreseeable(chunk: Chunk) -> bool:
+    """Whether it is one token, and all that is to be done with its logits is to draw from them.
+
+    Masks, penalties, log-probabilities and grammars want the token before to be known.
+    """
+    seq = chunk.seq
+    alone = chunk.size == 1 and chunk.samples and not seq.parks and seq.scores is None
+    sampling = seq.request.sampling
+    return alone and sampling.logprobs is None and not is_shaped(sampling)
+
+
+def chosen_of(begun: Sequence[Row], batch: Iterable[Chunk]) -> list[Chosen]:
+    """What of the batch was begun; the rows of those that are over mean nothing any more."""
+    rows = {id(row.seq): index for index, row in enumerate(begun)}
+    found = list[Chosen]()
+    for chunk in batch:
+        index = rows.get(id(chunk.seq))
+        if index is None or chunk.size != 1 or not is_foreseeable(chunk):
+            continue
+        row = begun[index]
+        if row.start == chunk.start and row.blocks is chunk.seq.blocks:
+            found.append(Chosen(chunk, index))
+    return found
+
+
+def next_rows(
+    scheduler: Scheduler, chosen: Iterable[Chosen], others: Iterable[Chunk]
+) -> list[Row]:
+    """The step behind the one that runs: who goes on from it, and who could not join it.
+
+    Whoever has its last token by number now does not go on, nor who would need a block that
+    somebody else may need.
+    """
+    rows = list[Row]()
+    for chunk, index in chosen:
+        seq, start = chunk.seq, chunk.start + 1
+        if seq.left > 1 and scheduler.make_ready(seq, start):
+            rows.append(Row(seq, start, seq.blocks, source=index))
+    return rows + [Row.of(chunk) for chunk in others]

@@ -1,0 +1,105 @@
+"""How a batch is run and booked: the contract, and the plain way, one batch after the other."""
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+
+from engine.api import Pooled, StepResult
+from engine.attention.paged import Span
+from engine.attention.plan import Plan
+from engine.models.model import Model
+from engine.pooling.pooler import Pooler
+from engine.request import RequestId
+from engine.running.runner import Runner
+from engine.sampling.sampler import Draw, Sampler
+from engine.sampling.sampler import Drawn as DrawnRows
+from engine.sampling.scoring import score
+from engine.scheduling.scheduler import Chunk, Drawn, Scheduler
+
+
+class Stepper(Protocol):
+    """Runs what the scheduler chose."""
+
+    def step(self) -> StepResult:
+        """The batch, which is not empty."""
+
+    def settle(self) -> None:
+        """Wait until nothing that was begun writes to blocks that others are given now."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainStepper:
+    """When a step returns, all of it is over."""
+
+    scheduler: Scheduler
+    model: Model
+    runner: Runner
+    sampler: Sampler
+    pooler: Pooler
+
+    @torch.inference_mode()
+    def step(self) -> StepResult:
+        """One forward pass, and what is made of it."""
+        ordered = sorted(self.scheduler.batch, key=_place)
+        ran = self.runner.run(_plan(ordered))
+        scored = list(score(ordered, ran.hidden, self.model.logits))
+        pooled = self._pool(ordered, ran.hidden)
+        if ran.logits is None:
+            ran.hidden[-1, 0].item()  # wait for the device: others read what we call filled
+            drawn = dict[RequestId, Drawn]()
+        else:
+            drawn = self._sample(ordered, ran.logits)
+        return replace(self.scheduler.commit(drawn), pooled=pooled, scored=scored)
+
+    def settle(self) -> None:
+        """Nothing runs between steps."""
+
+    def _pool(self, batch: Seq[Chunk], hidden: torch.Tensor) -> list[Pooled]:
+        """What the prompts that are to be pooled came to, where this batch was their last."""
+        pooled, first = list[Pooled](), 0
+        for chunk in batch:
+            if chunk.seq.pooling is not None:
+                rows = hidden[first : first + chunk.size]
+                one = self.pooler.add(chunk.seq.pooling, chunk.start, rows)
+                pooled += [] if one is None else [one]
+            first += chunk.size
+        return pooled
+
+    def _sample(self, batch: Seq[Chunk], logits: torch.Tensor) -> dict[RequestId, Drawn]:
+        """What follows each sequence whose end was reached, and each of its drafts."""
+        sampling = [chunk for chunk in batch if chunk.samples]
+        draws = [
+            Draw(chunk.seq, tuple(chunk.drafts[:ahead]))
+            for chunk in sampling
+            for ahead in range(len(chunk.drafts) + 1)
+        ]
+        return dict(_by_request(sampling, self.sampler.sample(logits, draws)))
+
+
+def _place(chunk: Chunk) -> tuple[bool, int]:
+    """Singles of like length behind one another."""
+    return chunk.size > 1, chunk.start
+
+
+def _plan(ordered: Seq[Chunk]) -> Plan:
+    """Single tokens first; a token is drawn at a sequence's end, and behind its drafts."""
+    tokens, picks = list[int](), list[int]()
+    spans = [Span(chunk.start, chunk.size, chunk.seq.blocks) for chunk in ordered]
+    for chunk in ordered:
+        tokens += chunk.tokens
+        if chunk.samples:
+            picks += range(len(tokens) - len(chunk.drafts) - 1, len(tokens))
+    singles = sum(span.length == 1 for span in spans)
+    return Plan(tokens, spans[:singles], spans[singles:], picks)
+
+
+def _by_request(sampling: Seq[Chunk], drawn: DrawnRows) -> Iterator[tuple[RequestId, Drawn]]:
+    """Each chunk's part of the rows: one, and one for each of its drafts."""
+    row = 0
+    for chunk in sampling:
+        rows = range(row, row := row + len(chunk.drafts) + 1)
+        logprobs = [drawn.logprobs[one] for one in rows] if row - 1 in drawn.logprobs else ()
+        yield chunk.seq.request_id, Drawn(drawn.tokens[rows.start : row], logprobs)

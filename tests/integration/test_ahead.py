@@ -1,0 +1,176 @@
+"""Decode steps that are begun before the last tokens are read say what the CPU's do."""
+
+import random
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from engine.request import Request, RequestId, Sampling
+from engine.stepping.ahead import AheadStepper
+from engine.torch_engine import TorchEngine
+from tests.fakes.checkpoints import make_checkpoint
+from tests.fakes.device import FakeAccelerator, on_device
+from tests.fakes.driver import (
+    assert_idle,
+    drain,
+    eager,
+    load,
+    move,
+    park,
+    prompt,
+    requests,
+    run,
+)
+
+GREEDY = Sampling(max_tokens=12, temperature=0, ignore_eos=True)
+SEEDED = replace(GREEDY, temperature=0.9, top_k=60, top_p=0.95, min_p=0.001, seed=5)
+PENALISED = replace(SEEDED, repetition_penalty=1.2)
+LOGPROBS = replace(GREEDY, logprobs=1)
+PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("llama"))
+
+
+def ahead(folder: Path, **settings: object) -> tuple[TorchEngine, FakeAccelerator]:
+    accelerator = FakeAccelerator(draws=True)
+    engine = on_device(folder, accelerator=accelerator, **settings)
+    assert isinstance(engine.stepper, AheadStepper)
+    return engine, accelerator
+
+
+def asked(*samplings: Sampling) -> list[Request]:
+    """Each prompt; answers of unlike lengths, so that rows end at different times."""
+    return [
+        replace(
+            request,
+            sampling=replace(samplings[at % len(samplings)], max_tokens=3 + 5 * at % 13),
+        )
+        for at, request in enumerate(requests(PROMPTS))
+    ]
+
+
+@pytest.mark.parametrize(
+    "samplings",
+    [(GREEDY,), (SEEDED,), (GREEDY, SEEDED, PENALISED, LOGPROBS)],
+    ids=["greedy", "seeded", "mixed"],
+)
+@pytest.mark.parametrize("seats", [2, 7])
+def test_the_tokens_are_the_same(
+    folder: Path, samplings: tuple[Sampling, ...], seats: int
+) -> None:
+    expected = run(load(folder), asked(*samplings))
+    engine, _ = ahead(folder, max_num_seqs=seats, block_size=3, max_num_batched_tokens=40)
+    assert run(engine, asked(*samplings)) == expected
+
+
+def test_ends_that_nobody_foresaw(folder: Path) -> None:
+    """Whoever says an end token leaves, though its next step was begun."""
+    long = replace(SEEDED, max_tokens=60, temperature=1.5)
+    whole = run(load(folder), requests(PROMPTS, long))
+    ends = tuple(answer[7] for answer in whole)
+    stopping = replace(long, stop_token_ids=ends)
+    expected = run(load(folder), requests(PROMPTS, stopping))
+    assert len({len(answer) for answer in expected}) > 1
+    engine, _ = ahead(folder)
+    assert run(engine, requests(PROMPTS, stopping)) == expected
+
+
+def test_the_next_step_is_launched_before_the_last_tokens_are_read(folder: Path) -> None:
+    engine, accelerator = ahead(folder)
+    engine.generate(requests([PROMPTS[1]])[0])
+    for _ in range(6):
+        engine.schedule()
+        engine.step()
+    assert (
+        accelerator.told
+        == [
+            "begin 0",
+            *(word for step in range(1, 6) for word in (f"begin {step}", f"read {step - 1}")),
+        ][: len(accelerator.told)]
+    )
+    assert accelerator.told[-1] == "read 4"
+
+
+def test_no_step_is_run_in_vain(folder: Path) -> None:
+    """But for the one behind the last token that nobody could foresee."""
+    engine, accelerator = ahead(folder, max_num_seqs=7)
+    for request in requests(PROMPTS):
+        engine.generate(request)
+    steps = 0
+    while engine.load.waiting or engine.load.running:
+        engine.schedule()
+        engine.step()
+        steps += 1
+    assert accelerator.begun <= steps
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_comes_and_goes(folder: Path, seed: int) -> None:
+    """Requests that come, are aborted, and are put back for want of blocks, at any time."""
+    dice = random.Random(seed)
+    samplings = [GREEDY, SEEDED, SEEDED, PENALISED]
+    every = [
+        Request(
+            RequestId(str(number)),
+            dice.choice(PROMPTS),
+            replace(dice.choice(samplings), max_tokens=dice.randint(1, 25), seed=number),
+        )
+        for number in range(24)
+    ]
+    plain, alone = load(folder), dict[RequestId, list[int]]()
+    for request in every:
+        (alone[request.request_id],) = run(plain, [request])
+    token_bytes = load(folder, block_size=1).kv_regions[0].block_bytes
+    engine, _ = ahead(
+        folder, block_size=4, max_model_len=120, kv_cache_memory_bytes=160 * token_bytes
+    )
+    eager(engine)
+    said, gone, coming = dict[RequestId, list[int]](), set[RequestId](), list(every)
+    while coming or engine.load.waiting or engine.load.running:
+        if coming and dice.random() < 0.5:
+            engine.generate(coming.pop())
+        if dice.random() < 0.08 and engine.scheduler.room.running:
+            victim = dice.choice(list(engine.scheduler.room.running))
+            engine.release(victim)
+            gone.add(victim)
+        engine.schedule()
+        for one in engine.step().sampled:
+            said.setdefault(one.request_id, []).extend(one.tokens)
+        engine.scheduler.room.kv.check()
+    assert_idle(engine)
+    for name, answer in alone.items():
+        if name in gone:
+            assert answer[: len(said.get(name, []))] == said.get(name, [])
+        else:
+            assert said[name] == answer
+
+
+def test_what_comes_over_joins_those_that_run(folder: Path) -> None:
+    """Reserved blocks are written to by others: what was begun is waited for before."""
+    whole = run(load(folder), requests(PROMPTS, SEEDED))
+    source, (sink, accelerator) = load(folder), ahead(folder, max_num_seqs=7)
+    everything = requests(PROMPTS, SEEDED)
+    first = park(source, everything)
+    answers = dict[RequestId, list[int]]()
+    for request in everything:
+        waited = accelerator.waits
+        begun = isinstance(sink.stepper, AheadStepper) and sink.stepper.begun is not None
+        move(source, sink, request)
+        assert accelerator.waits == waited + begun
+        for one in sink.resume(request.request_id, [first[request.request_id]]):
+            answers[request.request_id] = list(one.tokens)
+        for _ in range(2):
+            sink.schedule()
+            for one in sink.step().sampled:
+                answers[one.request_id] += one.tokens
+    sink.schedule()
+    for name, tokens in drain(sink).items():
+        answers[name] += tokens
+    assert [answers[request.request_id] for request in everything] == whole
+    assert accelerator.waits > 0
+    assert_idle(sink)
