@@ -138,9 +138,9 @@ class EngineClient:
         await self._send(Renice(niceness))
 
     async def stop(self) -> None:
-        """End the process; what it holds for others is given up."""
+        """End the process, also a stopped one; what it holds for others is given up."""
         if self.process.returncode is None:
-            self.process.terminate()
+            self.process.kill()  # it has nothing left to do that SIGTERM would let it do
             await self.process.wait()
         self.socket.close(linger=0)
 

@@ -14,7 +14,7 @@ import msgspec
 import zmq
 
 from decode_node.worker import DecodeWorker
-from discovery.lifeline import end_with, first_line
+from discovery.lifeline import die_with_parent, end_with, first_line
 from engine.errors import EngineError, RankLost
 from engine.loading import open_engine, refuse_ranks
 from kv_transfer.checking import Level
@@ -106,6 +106,7 @@ class EngineServer:
 
 def main() -> None:
     """Load, say so, and serve until the door closes our standard input."""
+    die_with_parent()
     job = msgspec.json.decode(first_line(sys.stdin.fileno()), type=EngineJob)
     end_with(sys.stdin.fileno())
     doors_niceness = os.nice(0)

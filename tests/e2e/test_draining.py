@@ -31,13 +31,24 @@ async def test_a_stream_that_is_not_done_in_time_is_handed_on_and_nobody_is_blam
         streams = [asyncio.create_task(stream(cluster, one)) for one in begun]
         for one in begun:
             await one.wait()
-        os.kill(cluster.engine("decode-0"), signal.SIGSTOP)  # so that none ends there before
-        os.kill(cluster.door("decode-0"), signal.SIGTERM)
+        engine, door = cluster.engine("decode-0"), cluster.door("decode-0")
+        os.kill(engine, signal.SIGSTOP)  # so that none ends there before
+        os.kill(door, signal.SIGTERM)
         told = await asyncio.gather(*streams)
         assert told == [undisturbed] * STREAMS
         page = await metrics(cluster)
         assert {labels["reason"] for labels in page[RETRIES]} == {"leaving"}
         assert not page[FAILURES]
+        await gone(engine, within_s=PATIENCE_S)  # as it stands, with its door
+        await gone(door, within_s=PATIENCE_S)
+
+
+async def test_an_engine_that_stands_still_dies_with_its_door(tiny: Path) -> None:
+    async with running(tiny, prefill=1, decode=2) as cluster:
+        engine, door = cluster.engine("decode-0"), cluster.door("decode-0")
+        os.kill(engine, signal.SIGSTOP)
+        os.kill(door, signal.SIGKILL)
+        await gone(engine, within_s=PATIENCE_S)
 
 
 async def test_a_prefill_node_ends_when_its_kv_was_fetched_and_not_before(tiny: Path) -> None:
