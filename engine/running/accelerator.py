@@ -79,10 +79,9 @@ class _BroughtByCuda:
 class CudaAccelerator:
     """One CUDA device of this process."""
 
-    choose: Choose | None = None
-
-    def __init__(self, device: torch.device, kernels: PagedKernels) -> None:
+    def __init__(self, device: torch.device, kernels: PagedKernels, choose: Choose) -> None:
         self._device, self.kernels = device, kernels
+        self.choose: Choose | None = choose
 
     def bring(self, numbers: Tensor) -> Brought:
         """See Accelerator, here and below."""
@@ -127,7 +126,9 @@ def open_accelerator(name: str) -> Accelerator | None:
         raise UnusableDevice(f"--device {name}: there are {count} CUDA devices, from cuda:0 on")
     try:
         from engine.kernels.gpu.kernels import TritonKernels
+        from engine.kernels.gpu.sampling.choosing import choose
     except ImportError as error:
         raise UnusableDevice(f"--device {name} needs Triton, the extra gpu: {error}") from error
     torch.cuda.set_device(device)
-    return CudaAccelerator(torch.device("cuda", torch.cuda.current_device()), TritonKernels())
+    device = torch.device("cuda", torch.cuda.current_device())
+    return CudaAccelerator(device, TritonKernels(), choose)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from engine.kernels.gpu.sampling.choosing import choose
 from engine.request import Request, RequestId, Sampling
 from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
@@ -174,3 +175,11 @@ def test_what_comes_over_joins_those_that_run(folder: Path) -> None:
     assert [answers[request.request_id] for request in everything] == whole
     assert accelerator.waits > 0
     assert_idle(sink)
+
+
+def test_the_interpreted_kernel_draws_alike(folder: Path) -> None:
+    few = replace(SEEDED, max_tokens=4)
+    expected = run(load(folder), requests(PROMPTS[:2], few))
+    engine, accelerator = ahead(folder)
+    accelerator.choose = choose
+    assert run(engine, requests(PROMPTS[:2], few)) == expected
