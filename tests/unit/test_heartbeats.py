@@ -234,7 +234,7 @@ async def test_an_oversized_frame_never_gets_in_and_is_counted(
         dealer.connect(f"tcp://{HERE}:{port}")
         dealer.send(b"x" * (LONGEST_FRAME + 1))
         async with announcing([port]):
-            await registry.until(lambda: registry.at("h:1"))
+            await registry.until(lambda: registry.at("h:1") and registry.refused)
         assert [node.node_id for node in registry.all()] == ["p0"]
         assert registry.refused == {"oversized": 1}
 
