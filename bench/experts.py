@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bench.checkpoint import INITIALIZER_RANGE, Shape, write_checkpoint
+from engine.checkpoints.checkpoint import WEIGHTS
 from engine.loading import load_engine
-from engine.models.checkpoint import WEIGHTS
 from engine.request import Request, RequestId, Sampling
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine

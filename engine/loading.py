@@ -7,18 +7,18 @@ import torch
 
 from engine.api import Engine, EngineInfo
 from engine.attention.kv_memory import Kept, KvMemory
+from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from engine.checkpoints.placement import Placement
+from engine.checkpoints.storage import ROUNDINGS, Storage, open_storage
 from engine.errors import EngineError, NoKernels, UnusableCheckpoint, UnusableTier
 from engine.grammars.compiling import load_grammars
 from engine.kernels.contract import Kernels
 from engine.kernels.cpu.native import CpuKernels, open_kernels
-from engine.models.checkpoint import Checkpoint, open_checkpoint
 from engine.models.choosing import AnyConfig, kv_variant, load_model, read_config
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.model import Model
-from engine.models.placement import Placement
 from engine.models.shards import FLAG
-from engine.models.storage import ROUNDINGS, Storage, open_storage
 from engine.pooling.encoder_loading import load_encoder
 from engine.pooling.encoders import is_encoder
 from engine.pooling.loading import load_pooler

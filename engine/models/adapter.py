@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from engine.attention.batch import Batch
 from engine.attention.kv_memory import KvShape
+from engine.checkpoints.checkpoint import Checkpoint
+from engine.checkpoints.dummy import Made
 from engine.errors import UnusableCheckpoint
 from engine.kernels.style import AttentionStyle
-from engine.models.checkpoint import Checkpoint
-from engine.models.dummy import Made
 from engine.models.rope_config import TRAINED
 
 ATTENTION = "pdserve_paged"

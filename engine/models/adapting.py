@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import AttentionBatch, Span
+from engine.checkpoints.checkpoint import Checkpoint
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import Kernels
 from engine.models.adapter import (
@@ -23,7 +24,6 @@ from engine.models.adapter import (
     layer_of,
     load_whole,
 )
-from engine.models.checkpoint import Checkpoint
 
 BLOCK = 16
 SHORT, LONG = 47, 61

@@ -2,13 +2,13 @@
 
 import logging
 
+from engine.checkpoints.checkpoint import Checkpoint
+from engine.checkpoints.placement import Placement
 from engine.errors import UnknownModel
 from engine.models.adapter import AdaptedConfig, read_adapted_config
 from engine.models.adapting import load_adapted
-from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig, parse_config
 from engine.models.model import Model
-from engine.models.placement import Placement
 from engine.models.rope import reaches_far
 from engine.models.weights import load_decoder
 

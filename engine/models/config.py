@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from engine.checkpoints.packing import Packing, read_packing
 from engine.errors import UnknownModel, UnusableCheckpoint
 from engine.models.expert_config import Experts, Latent
 from engine.models.families import FAMILIES
 from engine.models.family import FULL, SLIDING, Family, generates
-from engine.models.packing import Packing, read_packing
 from engine.models.rope_config import EVERY, Halves, Rope, Size, max_positions, read_ropes
 
 Activation = Literal["silu", "gelu", "gelu_pytorch_tanh"]

@@ -15,8 +15,8 @@ from torch import Tensor
 from engine.attention.batch import Batch
 from engine.attention.kv_memory import KvShape
 from engine.attention.rotation import Rotation
+from engine.checkpoints.linear import Linear
 from engine.models.config import ModelConfig
-from engine.models.linear import Linear
 from engine.models.norm import Norm, add_normed, normed
 from engine.models.rope import Rotations
 

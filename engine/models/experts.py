@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
+from engine.checkpoints.linear import Linear
+from engine.checkpoints.storage import Stack
 from engine.kernels.products import Products, Route
-from engine.models.linear import Linear
 from engine.models.mlp import Activation, GatedMlp
 from engine.models.routing import Groups, Routing
-from engine.models.storage import Stack
 
 TINY = 1e-20  # where all chosen scores are zero, weights are zero too
 

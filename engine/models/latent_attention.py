@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from engine.attention.batch import Batch
+from engine.checkpoints.linear import Linear
 from engine.kernels.style import AttentionStyle
-from engine.models.linear import Linear
 from engine.models.norm import Norm
 from engine.models.rope import Rotations
 

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
+from engine.checkpoints.linear import Linear
+from engine.checkpoints.shelf import Shelf
 from engine.kernels.style import AttentionStyle
 from engine.models.config import ModelConfig
 from engine.models.expert_config import Latent
 from engine.models.latent_attention import LatentAttention, LatentQuery
-from engine.models.linear import Linear
 from engine.models.norm import Norm
 from engine.models.rope import head_order
-from engine.models.shelf import Shelf
 
 THROUGH_LATENT = "q_a_proj"
 NORM_EPS = 1e-6  # of these norms alone, whatever the config says of the others

@@ -7,7 +7,7 @@ from functools import partial
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
-from engine.models.linear import Linear
+from engine.checkpoints.linear import Linear
 
 Activation = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, Activation] = {

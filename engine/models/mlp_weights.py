@@ -6,7 +6,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from engine.models import mxfp4
+from engine.checkpoints import mxfp4
+from engine.checkpoints.shelf import Shelf
+from engine.checkpoints.storage import stacked
 from engine.models.config import ModelConfig
 from engine.models.decoder import Mlp
 from engine.models.expert_config import Experts
@@ -22,9 +24,7 @@ from engine.models.experts import (
 )
 from engine.models.experts import Experts as RoutedExperts
 from engine.models.mlp import ACTIVATIONS, Activation, GatedMlp
-from engine.models.shelf import Shelf
 from engine.models.spread import Absent
-from engine.models.storage import stacked
 
 
 def read_mlp(shelf: Shelf, config: ModelConfig, index: int) -> Mlp:

@@ -14,9 +14,9 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from engine.checkpoints.store import File, Tensors
 from engine.errors import UnusableCheckpoint
 from engine.models.config import ModelConfig
-from engine.models.store import File, Tensors
 from engine.sharding.share import Share, shares_out
 
 FLAG = "--tensor-parallel-size"

@@ -5,23 +5,23 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from engine.checkpoints.checkpoint import Checkpoint
+from engine.checkpoints.dummy import AskingShelf, dummy_store
+from engine.checkpoints.placement import Placement
+from engine.checkpoints.shelf import Parts, Shelf, filled_shelf
+from engine.checkpoints.store import Store, open_store
 from engine.errors import UnusableCheckpoint
 from engine.kernels.style import AttentionStyle
-from engine.models.checkpoint import Checkpoint
 from engine.models.config import ModelConfig
 from engine.models.decoder import Attention, Decoder, Layer
-from engine.models.dummy import AskingShelf, dummy_store
 from engine.models.family import TEXT, classifies
 from engine.models.grouped_attention import GroupedAttention
 from engine.models.latent_weights import read_latent_attention
 from engine.models.mlp_weights import read_mlp
 from engine.models.norm import Norm
-from engine.models.placement import Placement
 from engine.models.rope import head_order, rope_table
 from engine.models.shards import config_of, parts_of
-from engine.models.shelf import Parts, Shelf, filled_shelf
 from engine.models.spread import SpreadAttention, SpreadHead, SpreadMlp, SpreadNorm
-from engine.models.store import Store, open_store
 
 CLASSES = "score.weight"
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from engine.api import EngineInfo
+from engine.checkpoints.checkpoint import Checkpoint
 from engine.errors import UnusableCheckpoint
 from engine.models.adapter import broken
-from engine.models.checkpoint import Checkpoint
 from engine.models.family import classifies
 from engine.pooling.encoder_engine import EncoderEngine, EncoderModel
 from engine.pooling.encoders import longest_prompt

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
-from engine.models.checkpoint import Checkpoint
-from engine.models.shelf import filled_shelf
-from engine.models.store import open_store
+from engine.checkpoints.checkpoint import Checkpoint
+from engine.checkpoints.shelf import filled_shelf
+from engine.checkpoints.store import open_store
 from engine.models.weights import load_classes
 from engine.pooling.config import Dense, PoolingConfig
 from engine.pooling.pooler import Pooler

@@ -6,7 +6,7 @@ from shutil import copytree
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.models.checkpoint import WEIGHTS
+from engine.checkpoints.checkpoint import WEIGHTS
 from tests.fakes.checkpoints import edit_config
 from tests.fakes.families import CASES, SLIDING, TYPED_YARN, Case, old_rope, rope
 

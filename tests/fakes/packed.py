@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from engine.models.checkpoint import WEIGHTS
+from engine.checkpoints.checkpoint import WEIGHTS
 from tests.fakes.checkpoints import edit_config
 
 GROUP, SIDE = 32, 128

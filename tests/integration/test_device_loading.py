@@ -12,10 +12,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from engine.checkpoints.device_files import DTYPES, DeviceFile
+from engine.checkpoints.staging import Staging, read_all
+from engine.checkpoints.store import open_store
 from engine.errors import UnusableCheckpoint
-from engine.models.device_files import DTYPES, DeviceFile
-from engine.models.staging import Staging, read_all
-from engine.models.store import open_store
 from tests.fakes.checkpoints import make_checkpoint
 
 CPU = torch.device("cpu")
@@ -113,7 +113,7 @@ def test_a_type_that_torch_has_not_is_named(tmp_path: Path) -> None:
 LOADS = """
 import sys, torch
 from pathlib import Path
-from engine.models.store import open_store
+from engine.checkpoints.store import open_store
 def peak():
     # not getrusage's, which begins with that of whoever started us
     (line,) = [one for one in open("/proc/self/status") if one.startswith("VmHWM:")]

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.checkpoints.checkpoint import open_checkpoint
+from engine.checkpoints.dummy import Made, dummy_store
 from engine.errors import UnusableCheckpoint
-from engine.models.checkpoint import open_checkpoint
 from engine.models.config import parse_config
-from engine.models.dummy import Made, dummy_store
 from engine.models.shards import parts_of
 from engine.sharding.share import Share
 from engine.torch_engine import TorchEngine

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from deploy.config import DEMO_MODEL
+from engine.checkpoints.linear import linear
 from engine.errors import NoKernels, UnusableCheckpoint
 from engine.kernels.cpu.build import library
 from engine.kernels.cpu.int8 import quantize
 from engine.kernels.cpu.native import CpuKernels
-from engine.models.linear import linear
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits
 

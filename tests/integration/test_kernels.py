@@ -9,11 +9,11 @@ from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import AttentionBatch, Span
+from engine.checkpoints.linear import PackedLinear, PlainLinear, linear
 from engine.errors import NoKernels
 from engine.kernels.cpu import build
 from engine.kernels.cpu.native import CpuKernels, open_kernels
 from engine.kernels.style import AttentionStyle
-from engine.models.linear import PackedLinear, PlainLinear, linear
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import load, prompt, requests, run
 

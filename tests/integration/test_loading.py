@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from engine.errors import UnusableCheckpoint
-from engine.models.checkpoint import Checkpoint, open_checkpoint
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import load, prompt, requests, run
 
@@ -164,7 +164,7 @@ def test_a_folder_that_is_not_there(model: str) -> None:
 
 def test_a_name_that_cannot_be_fetched() -> None:
     """In a process of its own, for the hub's address is read once."""
-    code = "import engine.models.checkpoint as it; it.open_checkpoint('nobody/nothing')"
+    code = "import engine.checkpoints.checkpoint as it; it.open_checkpoint('nobody/nothing')"
     ended = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engine.checkpoints.checkpoint import WEIGHTS
+from engine.checkpoints.linear import PlainLinear
+from engine.checkpoints.storage import Stack, StoredLinear
 from engine.errors import NoKernels, UnusableCheckpoint
-from engine.models.checkpoint import WEIGHTS
-from engine.models.linear import PlainLinear
-from engine.models.storage import Stack, StoredLinear
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits, requests, run

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from deploy.config import DEMO_MODEL
+from engine.checkpoints.checkpoint import open_checkpoint
+from engine.checkpoints.placement import Placement
+from engine.checkpoints.storage import Storage
 from engine.errors import NoKernels, UnusableCheckpoint
 from engine.kernels.products import TorchProducts
-from engine.models.checkpoint import open_checkpoint
 from engine.models.choosing import load_model, read_config
-from engine.models.placement import Placement
-from engine.models.storage import Storage
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import MIXTURE_SHAPE, make_checkpoint
 from tests.fakes.driver import drain, load, move, park, prompt, prompt_logits, requests, run

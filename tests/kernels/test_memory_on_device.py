@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.models.staging import Staging
+from engine.checkpoints.staging import Staging
 from engine.tiers.host_memory import HostMemory
 from engine.tiers.moves import Copy
 

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.checkpoints.linear import PlainLinear
+from engine.checkpoints.storage import stacked
 from engine.kernels.products import TorchProducts
 from engine.models.experts import (
     Expert,
@@ -22,10 +24,8 @@ from engine.models.experts import (
     clamped_swiglu,
     gated,
 )
-from engine.models.linear import PlainLinear
 from engine.models.mlp import Activation, GatedMlp
 from engine.models.routing import Groups, Routing
-from engine.models.storage import stacked
 
 HIDDEN, WIDTH, EXPERTS = 6, 5, 8
 PRODUCTS = ("gate_up", "down")

@@ -7,9 +7,9 @@ from torch import Tensor
 from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import AttentionBatch, Span
 from engine.attention.rotation import Rotation
+from engine.checkpoints.linear import PlainLinear
 from engine.kernels.style import AttentionStyle
 from engine.models.latent_attention import LatentAttention, LatentQuery
-from engine.models.linear import PlainLinear
 from engine.models.norm import Norm
 from engine.models.rope import Rotations
 

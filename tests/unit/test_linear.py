@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.models.linear import PackedLinear, PlainLinear, linear
+from engine.checkpoints.linear import PackedLinear, PlainLinear, linear
 
 needs_bfloat16 = pytest.mark.skipif(
     not isinstance(linear(torch.ones(2, 2, dtype=torch.bfloat16)), PackedLinear),

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.models.mxfp4 import BLOCK, dequantise
+from engine.checkpoints.mxfp4 import BLOCK, dequantise
 
 
 def said(bits: int, scale: int) -> float:

@@ -15,9 +15,9 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
+from engine.checkpoints.shelf import Shelf
+from engine.checkpoints.store import File, Store
 from engine.kernels.mixing import GOLDEN, mix, signed, uniform
-from engine.models.shelf import Shelf
-from engine.models.store import File, Store
 
 TITLE = "making weights"
 TILE_ENTRIES, CPU_TILE_ENTRIES = 1 << 24, 1 << 16

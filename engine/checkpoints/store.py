@@ -9,9 +9,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from engine.checkpoints.device_files import DeviceFile
+from engine.checkpoints.staging import Staging
 from engine.errors import UnusableCheckpoint
-from engine.models.device_files import DeviceFile
-from engine.models.staging import Staging
 
 IGNORED = "rotary_emb.inv_freq"  # old checkpoints carry it; it follows from the config
 

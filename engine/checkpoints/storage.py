@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
+from engine.checkpoints.linear import PlainLinear
+from engine.checkpoints.packing import Packing
 from engine.errors import NoKernels
 from engine.kernels.contract import Linear
 from engine.kernels.products import Products, TorchProducts
@@ -18,8 +20,6 @@ from engine.kernels.weights import (
     int4_weight,
     together,
 )
-from engine.models.linear import PlainLinear
-from engine.models.packing import Packing
 
 PROBE_ROWS, PROBE_SEED = 4, 0
 ROUNDED_AT_ONCE = 1 << 26  # numbers

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.checkpoints.storage import Storage
 from engine.kernels.contract import Kernels
-from engine.models.storage import Storage
 from engine.sharding.group import Group
 
 
@@ -13,7 +13,7 @@ from engine.sharding.group import Group
 class Placement:
     """`group`: the ranks that share out the model; None: it is in one process.
 
-    `storage` None: each weight is kept as a CPU wants it (engine/models/linear.py).
+    `storage` None: each weight is kept as a CPU wants it (engine/checkpoints/linear.py).
     """
 
     dtype: torch.dtype

@@ -1,4 +1,4 @@
-"""A safetensors file whose tensors are read straight to a device (engine/models/staging.py).
+"""A safetensors file whose tensors are read straight to a device (staging.py).
 
 The file is read, not mapped: what was read does not stay in this process's memory. Its header
 is JSON: for each tensor its type, its shape, and where it begins and ends behind the header.
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine.checkpoints.staging import Staging
 from engine.errors import UnusableCheckpoint
-from engine.models.staging import Staging
 
 LENGTH_BYTES = 8
 DTYPES = {

@@ -32,7 +32,7 @@ DIGEST_BYTES = 16
 class Checkpoint:
     """A folder in the Hugging Face layout, with its config read.
 
-    `dummy_seed`: its weights are not read but made up from this (engine/models/dummy.py).
+    `dummy_seed`: its weights are not read but made up from this (engine/checkpoints/dummy.py).
     """
 
     folder: Path

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from engine.checkpoints.packing import Packing
 from engine.errors import UnusableCheckpoint
 from engine.kernels.weights import (
     BLOCK,
@@ -18,7 +19,6 @@ from engine.kernels.weights import (
     Weight,
     packed_halves,
 )
-from engine.models.packing import Packing
 
 Take = Callable[..., Tensor]
 """A tensor by its name and shape, as it is in its file."""

@@ -2,7 +2,7 @@
 
 On a CPU the files are mapped, not read. A large tensor that is needed as it is in its file
 stays there, and only what is looked at comes into memory; every other is copied once, into its
-place. For other devices see engine/models/store.py. What is missing, unknown or of another
+place. For other devices see engine/checkpoints/store.py. What is missing, unknown or of another
 shape is refused by name.
 
 So the files of a running model must not be written to. Who replaces them by renaming, as the
@@ -18,14 +18,14 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from torch import Tensor
 
+from engine.checkpoints.linear import Linear, linear
+from engine.checkpoints.packed import MARKS, read_packed
+from engine.checkpoints.packing import Packing
+from engine.checkpoints.storage import Storage
+from engine.checkpoints.store import File, Store, Tensors
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import Kernels
 from engine.kernels.weights import Weight, beside, reordered
-from engine.models.linear import Linear, linear
-from engine.models.packed import MARKS, read_packed
-from engine.models.packing import Packing
-from engine.models.storage import Storage
-from engine.models.store import File, Store, Tensors
 from engine.sharding.group import Group
 
 WEIGHT = ".weight"
@@ -168,7 +168,7 @@ class Shelf:
         return self.storage.packed(weight, offsets)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        """See engine/models/linear.py; a weight that is packed is not kept beside that."""
+        """See engine/checkpoints/linear.py; a weight that is packed is not kept beside that."""
         if self.storage is not None:
             return self.storage.linear(weight, bias)
         return linear(weight, bias, self.kernels)
