@@ -161,6 +161,11 @@ def _template_kwargs(body: ChatBody) -> dict[str, object]:
 
 
 def _encoded(codec: TextCodec, text: str, context: int | None, *, special: bool) -> Tokens:
+    must_fit(codec, text, context)
+    return codec.encode(text, special_tokens=special)
+
+
+def must_fit(codec: TextCodec, text: str, context: int | None) -> None:
     """A text that cannot fit is not even encoded: that takes time, and far more memory than
     the text does. Raises ContextTooLong.
     """
@@ -169,7 +174,6 @@ def _encoded(codec: TextCodec, text: str, context: int | None, *, special: bool)
             f"This model's maximum context length is {context} tokens, and the prompt alone "
             f"has more than twice as many."
         )
-    return codec.encode(text, special_tokens=special)
 
 
 async def aside(size: int, work: Callable[[], Done]) -> Done:

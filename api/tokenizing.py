@@ -1,7 +1,7 @@
 """Text to token ids and back, with a checkpoint's tokenizer and chat template."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -80,10 +80,12 @@ class TextCodec:
 
         A batch of one, as only then other threads go on meanwhile.
         """
-        if len(text) <= LONG:
+        with self.turn(text):
             return self._encode(text, special_tokens=special_tokens)
-        with self._one_long:
-            return self._encode(text, special_tokens=special_tokens)
+
+    def turn(self, *texts: str) -> AbstractContextManager[object]:
+        """Held while they are encoded: one long text at a time, for the memory it takes."""
+        return self._one_long if any(len(text) > LONG for text in texts) else nullcontext()
 
     def outgrows(self, text: str, most: int) -> bool:
         """Whether a long text has more than `most` tokens by far; never wrong if it says so.

@@ -114,7 +114,8 @@ class PoolingAsker:
 
     def _encoder(self, body: PoolingBody) -> Encoder:
         special, side = body.add_special_tokens is not False, body.truncation_side or "right"
-        return Encoder(self.served.codec, self._most(body), side, special)
+        context = self.served.max_model_len()
+        return Encoder(self.served.codec, self._most(body), context, side, special)
 
     def _most(self, body: PoolingBody) -> int | None:
         wanted, context = body.truncate_prompt_tokens, self.served.max_model_len()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from api.asking import must_fit
 from api.errors import BadRequest, NoText
 from api.tokenizing import TextCodec
 
@@ -20,28 +21,32 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """Makes prompts of at most `most` tokens, if that is not None."""
+    """Cuts prompts to `most` tokens; where that is None, they must fit into `context`."""
 
     codec: TextCodec | None
     most: int | None = None
+    context: int | None = None
     side: str = "right"
     special_tokens: bool = True
 
     def text(self, text: str) -> Encoded:
-        """The special tokens around a text are never cut off."""
-        codec = self._codec()
+        """The special tokens around a text are never cut off. Raises ContextTooLong."""
+        codec = self._codec(text)
         if (fast := codec.fast) is None:
             tokens = codec.encode(text, special_tokens=self.special_tokens)
             return Encoded(self.cut(tokens))
-        (encoding,) = fast.encode_batch_fast([text], add_special_tokens=False)
+        with codec.turn(text):
+            (encoding,) = fast.encode_batch_fast([text], add_special_tokens=False)
         self._shorten(encoding, self._room(fast, pair=False))
         return self._finished(fast, encoding, None)
 
     def pair(self, first: str, second: str) -> Encoded:
         """As the tokenizer puts two texts together; it is the second that is cut."""
-        if (fast := self._codec().fast) is None:
+        codec = self._codec(first, second)
+        if (fast := codec.fast) is None:
             raise NoText("This model's tokenizer has no way to put two texts together")
-        one, two = fast.encode_batch_fast([first, second], add_special_tokens=False)
+        with codec.turn(first, second):
+            one, two = fast.encode_batch_fast([first, second], add_special_tokens=False)
         room = self._room(fast, pair=True)
         self._shorten(two, None if room is None else room - len(one.ids))
         return self._finished(fast, one, two)
@@ -52,9 +57,11 @@ class Encoder:
             return tuple(tokens)
         return tuple(tokens[: self.most] if self.side == "right" else tokens[-self.most :])
 
-    def _codec(self) -> TextCodec:
+    def _codec(self, *texts: str) -> TextCodec:
         if self.codec is None:
             raise NoText("There is no tokenizer here: send token ids")
+        for text in texts:
+            must_fit(self.codec, text, self.context if self.most is None else None)
         return self.codec
 
     def _room(self, fast: Any, *, pair: bool) -> int | None:  # noqa: ANN401  of tokenizers

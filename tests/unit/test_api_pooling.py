@@ -19,6 +19,7 @@ from api.pooling.running import (
     Batches,
     split,
 )
+from api.tokenizing import LONG
 from engine.pooling.config import PoolingConfig
 from engine.request import PoolingRequest, RequestId
 from tests.fakes.embedder import (
@@ -34,6 +35,7 @@ from tests.fakes.pooling_door import client, param
 
 CODEC = bracketed()
 TOKENS = CODEC.encode("the cat")
+LONG_TEXT = "the cat " * (LONG // 8 + 1)
 PATHS = ("/v1/embeddings", "/pooling", "/classify", "/score", "/v1/score", "/rerank")
 
 
@@ -157,6 +159,21 @@ async def test_too_long_is_refused_unless_it_may_be_cut() -> None:
         assert embedder.asked.pop().prompt == kept
     await door.post("/v1/embeddings", input=[[1, 2, 3]], truncate_prompt_tokens=2)
     assert embedder.asked.pop().prompt == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("facts", "path", "fields"),
+    [
+        (EMBEDS, "/v1/embeddings", {"input": LONG_TEXT}),
+        (CROSS, "/score", {"text_1": "the", "text_2": LONG_TEXT}),
+    ],
+)
+async def test_what_cannot_fit_is_refused_before_it_takes_memory(
+    facts: PoolingConfig, path: str, fields: Json
+) -> None:
+    said = await client(facts=facts).post(path, **fields)
+    assert said.status == 400
+    assert "more than twice as many" in said.json["error"]["message"]
 
 
 async def test_any_task_has_an_answer_of_its_own() -> None:
