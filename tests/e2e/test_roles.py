@@ -94,7 +94,8 @@ async def test_a_role_flips_under_load_and_no_token_differs(
 
 
 async def test_a_drained_node_is_idle_and_serves_again_when_undrained(tiny: Path) -> None:
-    async with running(tiny, prefill=1, decode=2, admin_api_key="boss") as cluster:
+    settings: dict[str, Any] = {"admin_api_key": "boss", "policy": "round_robin"}
+    async with running(tiny, prefill=1, decode=2, **settings) as cluster:
         address = address_of(cluster, "decode-1")
         before = await cluster.complete(PROMPTS[0], max_tokens=ANSWER)
         await operate(cluster, address, "drain")
