@@ -82,9 +82,8 @@ def run(config: ProxyConfig) -> None:
     level = config.log_level.upper()
     logging.basicConfig(level=level, format=LOG_FORMAT, handlers=handlers)
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # unsaid
-    logging._srcfile = (
-        None  # nor who calls: https://docs.python.org/3/howto/logging.html#optimization
-    )
+    # Nor who calls: https://docs.python.org/3/howto/logging.html#optimization
+    logging._srcfile = None
     if config.supervisor_fd is not None:
         end_with(config.supervisor_fd)
     for stop in STOP_SIGNALS:

@@ -81,6 +81,27 @@ class Running:
         except TimeoutError:
             raise AssertionError(f"blocks in use after {within_s} s: {used}") from None
 
+    async def layouts(self) -> dict[str, dict[str, Any]]:
+        """The KV layout of every node, by role; one node of each."""
+        found = dict[str, dict[str, Any]]()
+        for node in await self.nodes():
+            async with self.session.get(f"http://{node['http_address']}/server_info") as answer:
+                found[node["role"]] = (await answer.json())["kv_layout"]
+        return found
+
+    async def split_is_unsplit(self, prompts: Sequence[Sequence[int]], tokens: int) -> None:
+        """Every prompt's KV travels, and the answers are those of the decode node alone."""
+        [alone] = [node for node in await self.nodes() if node["role"] == "decode"]
+        door = f"http://{alone['http_address']}"
+        split = await asyncio.gather(
+            *(self.complete(asked, max_tokens=tokens) for asked in prompts)
+        )
+        whole = await asyncio.gather(
+            *(self.ask(door, asked, max_tokens=tokens, cache_salt="whole") for asked in prompts)
+        )
+        assert [tokens_of(one) for one in split] == [tokens_of(one) for one in whole]
+        assert all(stage(one, "transfer")["num_bytes"] for one in split)
+
     def door(self, name: str) -> int:
         """The pid of a process that `up` started."""
         process = self.child(name).process

@@ -10,20 +10,13 @@ from typing import Any
 import pytest
 
 from bench.cpu import children
-from tests.e2e.cluster import USED, Running, gone, running, stage, tokens_of
+from tests.e2e.cluster import USED, Running, gone, running, tokens_of
 from tests.fakes.driver import prompt
 
 PROMPTS = [prompt(length) for length in (1, 16, 33, 100)]
 LONGER = [(*asked, *prompt(20, seed=7)) for asked in PROMPTS]  # they begin as the others
 ANSWER = 12
 STREAMS, LONG = 8, 100
-
-
-async def ranks_of(cluster: Running, node: dict[str, Any]) -> int:
-    url = f"http://{node['http_address']}/server_info"
-    async with cluster.session.get(url) as answer:
-        size: int = (await answer.json())["kv_layout"]["tensor_parallel_size"]
-        return size
 
 
 @pytest.mark.parametrize(
@@ -39,23 +32,12 @@ async def test_split_is_unsplit(tiny: Path, connector: str, prefill: int, decode
         "kv_checksum": "full",
     }
     async with running(tiny, **settings) as cluster:
-        [alone] = [node for node in await cluster.nodes() if node["role"] == "decode"]
-        sizes = [await ranks_of(cluster, node) for node in await cluster.nodes()]
-        door = f"http://{alone['http_address']}"
+        layouts = await cluster.layouts()
         for prompts in (PROMPTS, LONGER):
-            split = await asyncio.gather(
-                *(cluster.complete(asked, max_tokens=ANSWER) for asked in prompts)
-            )
-            whole = await asyncio.gather(
-                *(
-                    cluster.ask(door, asked, max_tokens=ANSWER, cache_salt="whole")
-                    for asked in prompts
-                )
-            )
-            assert [tokens_of(one) for one in split] == [tokens_of(one) for one in whole]
-            assert all(stage(one, "transfer")["num_bytes"] for one in split)
+            await cluster.split_is_unsplit(prompts, ANSWER)
         await cluster.blocks_come_back()
-    assert sorted(sizes) == sorted([prefill, decode])
+    sizes = {role: layout["tensor_parallel_size"] for role, layout in layouts.items()}
+    assert sizes == {"prefill": prefill, "decode": decode}
 
 
 async def test_streams_survive_the_death_of_a_rank(tiny: Path) -> None:

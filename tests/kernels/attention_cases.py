@@ -9,6 +9,7 @@ from torch import Tensor
 
 from engine.kernels.style import AttentionStyle
 
+FLOATS = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 LAYERS, LAYER = 2, 1
 

@@ -1,7 +1,6 @@
 """Decode attention over paged KV says what is said slowly in float64, however it is cut."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from engine.kernels.gpu.attention_plans import DecodePlan
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.style import AttentionStyle
 from tests.kernels.attention_cases import (
+    FLOATS,
     LAYER,
     TOLERANCE,
     Case,
@@ -23,7 +23,6 @@ from tests.kernels.attention_cases import (
     make_case,
 )
 
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 SHAPES = {
     "shared": Shape(8, 2, 32, 4),
     "alone": Shape(2, 2, 16, 8),
@@ -49,14 +48,6 @@ PLAIN = AttentionStyle(0.3)
 PLAN = DecodePlan(rows=16, tile=16, splits=3, warps=4, stages=2)
 
 
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """What is allocated is full of NaN until it is written."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 def attend(case: Case, style: AttentionStyle, plan: DecodePlan | None = PLAN) -> Tensor:
     if style.sinks is not None:
         style = replace(style, sinks=style.sinks.to(case.queries.device))
@@ -66,7 +57,7 @@ def attend(case: Case, style: AttentionStyle, plan: DecodePlan | None = PLAN) ->
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_is_attention(name: str, dtype: torch.dtype, device: torch.device) -> None:
     case = make_case(SHAPES[name], (5, 67, 0, 1), dtype, device)
@@ -166,7 +157,7 @@ def test_no_sequences_are_no_launch(device: torch.device) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(
     "shape",
     [

@@ -1,7 +1,6 @@
 """Prefill attention over mixed chunks says what is said slowly in float64, in any mix."""
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from engine.kernels.gpu.attention_plans import PrefillPlan
 from engine.kernels.gpu.prefill_attention import prefill_attention
 from engine.kernels.style import AttentionStyle
 from tests.kernels.attention_cases import (
+    FLOATS,
     LAYER,
     TOLERANCE,
     Case,
@@ -23,7 +23,6 @@ from tests.kernels.attention_cases import (
     make_case,
 )
 
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 SHAPES = {
     "shared": Shape(8, 2, 32, 4),
     "alone": Shape(2, 2, 16, 8),
@@ -49,14 +48,6 @@ def plan(packed: int, tile: int = 16) -> PrefillPlan:
     return PrefillPlan(rows=16, packed=min(16, packed), tile=tile, warps=4, stages=2)
 
 
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """What is allocated is full of NaN until it is written."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 def attend(case: Case, style: AttentionStyle, planned: PrefillPlan | None) -> Tensor:
     if style.sinks is not None:
         style = replace(style, sinks=style.sinks.to(case.queries.device))
@@ -67,7 +58,7 @@ def attend(case: Case, style: AttentionStyle, planned: PrefillPlan | None) -> Te
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_is_attention(name: str, dtype: torch.dtype, device: torch.device) -> None:
     """Whole prompts, chunks behind what is cached, a single token, and nothing."""
@@ -182,7 +173,7 @@ def test_it_says_what_the_twin_says(device: torch.device) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(
     "shape",
     [

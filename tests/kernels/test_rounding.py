@@ -6,6 +6,7 @@ from torch import Tensor
 
 from engine.kernels.gpu.rounding import LONGEST, round_rows
 from engine.kernels.weights import to_fp8
+from tests.kernels.attention_cases import FLOATS
 
 
 def assert_same(rows: Tensor, group: int | None) -> None:
@@ -16,7 +17,7 @@ def assert_same(rows: Tensor, group: int | None) -> None:
 
 
 @pytest.mark.parametrize("group", [None, 16, 128])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("rows", "size"), [(1, 1), (3, 130), (2, 16), (5, 300)])
 def test_rows_are_rounded_as_torch_does(
     rows: int, size: int, dtype: torch.dtype, group: int | None, device: torch.device

@@ -5,6 +5,7 @@ import torch
 
 from engine.kernels.gpu.sorting import CHUNK, combine, sort_by_expert
 from engine.kernels.products import TorchProducts
+from tests.kernels.attention_cases import FLOATS
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_one_expert_may_have_all(only: int, device: torch.device) -> None:
     assert offsets.tolist() == [0] * (only + 1) + [9] * (4 - only)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("tokens", "top_k", "size"), [(0, 2, 8), (3, 1, 5), (4, 8, 1030)])
 def test_answers_are_weighed_and_added(
     tokens: int, top_k: int, size: int, dtype: torch.dtype, device: torch.device

@@ -1,6 +1,5 @@
 """Queries and keys are turned, keys and values lie at their slots, all else stays."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -18,8 +17,8 @@ from engine.kernels.gpu.turn_and_write import (
 from engine.models.rope import rope_table
 from engine.models.rope_config import Rope
 from tests.kernels.ahead import compiled
+from tests.kernels.attention_cases import FLOATS
 
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 LAYER = 1
 MARK = -7.0
@@ -103,16 +102,8 @@ def both(case: Case, norms: HeadNorms | None = None) -> tuple[Tensor, Tensor, Te
     return result, exact, ours, right
 
 
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """What is allocated is full of NaN until it is written."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.parametrize("normed", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_is_its_twin(
     name: str, dtype: torch.dtype, normed: bool, device: torch.device
