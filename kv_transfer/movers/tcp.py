@@ -6,8 +6,7 @@ with the bytes of all regions, in the order asked. Requests are answered one aft
 A stream has no blocks: neighbours on one side are one run there, whatever they are here.
 Where the sides' blocks are not alike, a request says which parts of a block it wants.
 
-    request   length (4 bytes), msgpack of (secret, [(first block, count), …], None)
-              or of (secret, [(first slot, count), …], what a slot is: spans.py)
+    request   asking.py
     answer    the bytes; a request that makes no sense ends the connection
 """
 
@@ -16,7 +15,7 @@ import secrets
 import select
 import socket
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -30,14 +29,14 @@ from kv_transfer.errors import (
 )
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
-from kv_transfer.movers.mover import ReadEnd
+from kv_transfer.lookup import Lookup
+from kv_transfer.movers.asking import LONGEST_REQUEST, framed, parts, requests
+from kv_transfer.movers.mover import Interest, ReadEnd
 from kv_transfer.movers.spans import Ids, Slots, sides, stretches
 from kv_transfer.movers.streams import fill, send_bytes, send_views
 from kv_transfer.regions import Region
 from kv_transfer.wire import Welcome
 
-LENGTH_BYTES = 4
-LONGEST_REQUEST = 1 << 20
 SECRET_BYTES = 16
 BOTH = select.POLLIN | select.POLLOUT
 SENSELESS = (OSError, IndexError, OverflowError, RecursionError, msgspec.DecodeError)
@@ -47,12 +46,6 @@ class _Card(msgspec.Struct, frozen=True):
     host: str
     port: int
     secret: bytes
-
-
-class _Request(msgspec.Struct, frozen=True, array_like=True):
-    secret: bytes
-    runs: tuple[tuple[int, int], ...]
-    slots: Slots | None = None
 
 
 @dataclass(slots=True)
@@ -66,12 +59,39 @@ class _Guest:
 
 @dataclass(slots=True)
 class _Link:
-    """A source's connection, seen from the sink: what to send, and where answers go."""
+    """A source's connection, seen from the sink: what to send, and where answers go.
 
-    connection: socket.socket
+    There is none before it is known where its host is.
+    """
+
+    lookup: Lookup
     secret: bytes
+    connection: socket.socket | None = None
     requests: bytearray = field(default_factory=bytearray)
     targets: deque[tuple[int, deque[memoryview]]] = field(default_factory=deque)
+
+    @property
+    def interest(self) -> tuple[int | None, Interest]:
+        """What announces that there is something to do here."""
+        if self.connection is None:
+            return self.lookup.fileno(), select.POLLIN
+        return self.connection.fileno(), BOTH if self.requests else select.POLLIN
+
+    def connected(self) -> socket.socket | None:
+        """Begin to connect, once it is known where to; raises OSError."""
+        if self.connection is None and (found := self.lookup.found()):
+            family, _, _, _, place = found[0]
+            self.connection = socket.socket(family, socket.SOCK_STREAM)
+            self.connection.setblocking(False)
+            self.connection.connect_ex(place)
+            self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self.connection
+
+    def close(self) -> None:
+        """Wherever it has come to."""
+        self.lookup.close()
+        if self.connection is not None:
+            self.connection.close()
 
 
 @dataclass(slots=True)
@@ -82,6 +102,7 @@ class TcpMover:
     card: bytes
     secret: bytes
     regions: Sequence[Region]
+    look_up: Callable[[str, int], Lookup] = Lookup.of
     _memory: Sequence[memoryview] = field(init=False)
     _links: dict[Address, _Link] = field(default_factory=dict)
     _guests: dict[int, _Guest] = field(default_factory=dict)
@@ -120,28 +141,24 @@ class TcpMover:
         return bool(self._ended)
 
     @property
-    def interests(self) -> Mapping[int, int]:
+    def interests(self) -> Mapping[int, Interest]:
         """All sockets; writable ones only while there is something to write."""
-        found = {self.listener.fileno(): select.POLLIN}
+        found: dict[int, Interest] = {self.listener.fileno(): select.POLLIN}
         for guest in self._guests.values():
             found[guest.connection.fileno()] = BOTH if guest.answers else select.POLLIN
-        for link in self._links.values():
-            found[link.connection.fileno()] = BOTH if link.requests else select.POLLIN
-        return found
+        announced = [link.interest for link in self._links.values()]
+        return found | {number: what for number, what in announced if number is not None}
 
     def meet(self, address: Address, welcome: Welcome) -> None:
         """Begin to connect; that it failed shows at the first read."""
         self.part(address)
         try:
             card = msgspec.msgpack.decode(welcome.cards[0], type=_Card)
-            family = socket.AF_INET6 if ":" in card.host else socket.AF_INET
-            connection = socket.socket(family, socket.SOCK_STREAM)
-            connection.setblocking(False)
-            connection.connect_ex((card.host, card.port))
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = _Link(self.look_up(card.host, card.port), card.secret)
+            link.connected()
         except (msgspec.DecodeError, IndexError, OSError) as error:
             raise PeerUnreachable(f"{address}: {error!r}") from error
-        self._links[address] = _Link(connection, card.secret)
+        self._links[address] = link
 
     def part(self, address: Address) -> None:
         """Close the link; what it still had to bring is cancelled."""
@@ -155,13 +172,12 @@ class TcpMover:
             unknown = PeerUnreachable(f"{order.address} was never met")
             self._ended.append((order.read_id, unknown))
             return
-        columns = Runs.of(order.runs)
-        runs = tuple(merged(columns.theirs, columns.counts))
         wanted, into = sides(order.cut)
-        frame = msgspec.msgpack.encode(_Request(link.secret, runs, wanted))
-        link.requests += len(frame).to_bytes(LENGTH_BYTES, "big") + frame
-        ours = merged(columns.ours, columns.counts)
-        link.targets.append((order.read_id, deque(self._views(ours, into))))
+        views = deque[memoryview]()
+        for some in parts(Runs.of(order.runs)):
+            link.requests += framed(link.secret, some, wanted)
+            views.extend(self._views(merged(some.ours, some.counts), into))
+        link.targets.append((order.read_id, views))
         self._drive(order.address, link)
 
     def poll(self) -> Sequence[ReadEnd]:
@@ -202,7 +218,7 @@ class TcpMover:
         number = guest.connection.fileno()
         try:
             alive = _receive(guest.connection, guest.received)
-            for request in _requests(guest.received):
+            for request in requests(guest.received):
                 if not secrets.compare_digest(request.secret, self.secret):
                     raise ConnectionError("wrong secret")
                 guest.answers.extend(self._views(request.runs, request.slots))
@@ -215,14 +231,16 @@ class TcpMover:
 
     def _drive(self, address: Address, link: _Link) -> None:
         try:
-            send_bytes(link.connection, link.requests)
+            if (connection := link.connected()) is None:
+                return
+            send_bytes(connection, link.requests)
             while link.targets:
                 read_id, views = link.targets[0]
-                if not fill(link.connection, views):
+                if not fill(connection, views):
                     return
                 link.targets.popleft()
                 self._ended.append((read_id, None))
-            _expect_nothing(link.connection)
+            _expect_nothing(connection)
         except OSError as error:
             self._links.pop(address, None)
             self._end_all(link, PeerUnreachable(f"{address}: {error!r}"))
@@ -245,26 +263,13 @@ class TcpMover:
             yield from [memory[one * size : (one + many) * size] for one, many in runs]
 
     def _end_all(self, link: _Link, error: TransferError) -> None:
-        link.connection.close()
+        link.close()
         self._ended += [(read_id, error) for read_id, _ in link.targets]
 
 
 def _whole(region: Region) -> memoryview:
     size = region.num_blocks * region.block_bytes
     return memoryview((ctypes.c_char * size).from_address(region.address)).cast("B")
-
-
-def _requests(received: bytearray) -> Iterator[_Request]:
-    """Take every complete request off the front."""
-    while len(received) >= LENGTH_BYTES:
-        length = int.from_bytes(received[:LENGTH_BYTES], "big")
-        if length > LONGEST_REQUEST:
-            raise ConnectionError(f"a request of {length} bytes")
-        end = LENGTH_BYTES + length
-        if len(received) < end:
-            return
-        yield msgspec.msgpack.decode(received[LENGTH_BYTES:end], type=_Request)
-        del received[:end]
 
 
 def _receive(connection: socket.socket, received: bytearray) -> bool:

@@ -9,15 +9,12 @@ may be lost with it. Whoever needs an answer asks again (wire.py).
 import errno
 import select
 import socket
-import threading
-from collections.abc import Iterator
-from concurrent.futures import Future
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from kv_transfer.ledger.guests import Peer
 from kv_transfer.ledger.sources import Address
+from kv_transfer.lookup import Found, Lookup
 from kv_transfer.side_channel.frames import BadFrames, Incoming, Outgoing, framed
 from kv_transfer.side_channel.waiting import Ready, Waiting
 
@@ -26,9 +23,6 @@ RETRY_S = 0.1  # between two attempts to connect
 INTRODUCTION_S = 10.0  # how long a connection may stay without a name
 BOTH = select.POLLIN | select.POLLOUT
 UNDER_WAY = {0, errno.EINPROGRESS, errno.EWOULDBLOCK}
-
-Found = list[tuple[Any, ...]]
-"""What getaddrinfo answers."""
 
 
 @dataclass(slots=True)
@@ -154,7 +148,8 @@ class Way:
     _incoming: Incoming = field(default_factory=Incoming)
     _outgoing: Outgoing = field(default_factory=Outgoing)
     _retry_at: float = 0.0
-    _lookup: "Future[Found] | None" = None
+    look_up: Callable[[str, int], Lookup] = Lookup.of
+    _lookup: Lookup | None = None
 
     def say(self, message: bytes, now: float) -> None:
         """Now, or once there is a connection; raises BadFrames where too much waits for one."""
@@ -174,6 +169,9 @@ class Way:
 
     def close(self) -> None:
         """What was not said yet is not said any more."""
+        if self._lookup is not None:
+            self._lookup.close()
+            self._lookup = None
         if self._connection is not None:
             self.waiting.forget(self._connection.fileno())
             self._connection.close()
@@ -204,16 +202,16 @@ class Way:
             raise OSError(trouble, "no way")
 
     def _find(self) -> Found:
-        """An address needs no looking up; a name may take seconds. Empty: not known yet."""
-        host, port = self.address
-        with suppress(socket.gaierror, UnicodeError):
-            return _addresses(host, port, socket.AI_NUMERICHOST)
-        if self._lookup is None:
-            self._lookup = _in_background(host, port)
-        if not self._lookup.done():
-            return []
-        lookup, self._lookup = self._lookup, None
-        return lookup.result()
+        """Empty: not known yet."""
+        self._lookup = self._lookup or self.look_up(*self.address)
+        try:
+            found = self._lookup.found()
+        except OSError:
+            self._lookup = None
+            raise
+        if found:
+            self._lookup = None
+        return found
 
     def _send(self, connection: socket.socket) -> None:
         before = bool(self._greeting or self._outgoing)
@@ -228,24 +226,6 @@ class Way:
         self.close()
         self._outgoing.rewind()
         self._retry_at = now + RETRY_S
-
-
-def _addresses(host: str, port: int, flags: int = 0) -> Found:
-    return list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, flags))
-
-
-def _in_background(host: str, port: int) -> "Future[Found]":
-    """Whose thread is waited for by nobody, should it take for ever."""
-    future: Future[Found] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(_addresses(host, port))
-        except (OSError, UnicodeError) as error:
-            future.set_exception(OSError(f"{host}: {error}"))
-
-    threading.Thread(target=work, name="lookup", daemon=True).start()
-    return future
 
 
 def _prepare(connection: socket.socket) -> None:

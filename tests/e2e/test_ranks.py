@@ -21,7 +21,7 @@ STREAMS, LONG = 8, 100
 
 @pytest.mark.parametrize(
     ("connector", "prefill", "decode"),
-    [("nixl", 1, 2), ("tcp", 2, 1), ("nixl", 2, 2)],
+    [("nixl", 1, 2), ("nixl", 2, 1), ("nixl", 2, 2), ("tcp", 1, 2), ("tcp", 2, 1)],
 )
 async def test_split_is_unsplit(tiny: Path, connector: str, prefill: int, decode: int) -> None:
     """The second round finds the first one's KV in decode's cache."""

@@ -3,13 +3,13 @@
 import select
 import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 
 import pytest
 
 from kv_transfer.ledger.guests import Peer
-from kv_transfer.side_channel import connections, frames
+from kv_transfer.lookup import Lookup, addresses
+from kv_transfer.side_channel import frames
 from kv_transfer.side_channel.connections import (
     INTRODUCTION_S,
     LONGEST_NAME,
@@ -260,27 +260,16 @@ def test_what_nobody_reads_is_not_kept_for_ever(
     way.close()
 
 
-def test_a_name_is_looked_up_by_somebody_else(
-    reception: Reception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_is_looked_up_by_somebody_else(reception: Reception) -> None:
     """A name server that does not answer keeps no lease from being renewed."""
-    found = connections._in_background("localhost", reception.port)
-    lookup: Future[connections.Found] = Future()
-    monkeypatch.setattr(connections, "_in_background", lambda *_: lookup)
-    way = Way(("localhost", reception.port), b"sink", Waiting())
+    slow = Lookup()
+    way = Way(("localhost", reception.port), b"sink", Waiting(), look_up=lambda *_: slow)
     way.say(b"hello", 0.0)
     assert way._connection is None
-    lookup.set_result(found.result(PATIENCE_S))
+    slow._found.set_result(addresses(HERE, reception.port))
     list(way.hear(way.waiting.look(), 0.0))
     assert heard(reception, 1) == [(b"sink", b"hello")]
     way.close()
-
-
-def test_a_name_that_is_none_is_not_connected_to() -> None:
-    with pytest.raises(OSError, match="no address"):
-        connections._in_background("no address", 1).result(PATIENCE_S)
-    with pytest.raises(OSError, match=r"x{64}"):
-        connections._in_background("x" * 64, 1).result(PATIENCE_S)
 
 
 def test_connections_announce_what_there_is_to_do(reception: Reception) -> None:

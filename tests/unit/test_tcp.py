@@ -1,15 +1,20 @@
 """The TCP mover among sockets that misbehave: it does not die, spin or keep its thread."""
 
 import ctypes
+import random
 import select
 import socket
 from collections.abc import Iterator, Sequence
 
+import msgspec
+import numpy as np
 import pytest
 
 from engine.api import KvRegion
+from kv_transfer.errors import PeerUnreachable
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.lookup import Lookup, addresses
 from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.movers.tcp import TcpMover
 from kv_transfer.regions import Run
@@ -25,6 +30,11 @@ def mover(memory: bytearray) -> TcpMover:
     return TcpMover.start(HERE, HERE, [KvRegion(address, BLOCK, BLOCKS, "cpu")])
 
 
+def welcome(source: TcpMover, card: bytes | None = None) -> Welcome:
+    layout = KvLayout("bytes", 1, 1, (BLOCK,))
+    return Welcome("engine", "same", layout, (), (card or source.card,), "machine")
+
+
 @pytest.fixture
 def source() -> Iterator[TcpMover]:
     memory = bytearray(b"a" * BLOCK * BLOCKS)
@@ -37,8 +47,7 @@ def source() -> Iterator[TcpMover]:
 def sink(source: TcpMover) -> Iterator[TcpMover]:
     memory = bytearray(BLOCK * BLOCKS)
     one = mover(memory)
-    layout = KvLayout("bytes", 1, 1, (BLOCK,))
-    one.meet(AT, Welcome("engine", "same", layout, (), (source.card,), "machine"))
+    one.meet(AT, welcome(source))
     yield one
     one.close()
 
@@ -90,7 +99,8 @@ def test_a_guest_that_cannot_be_let_in_ends_nobody(source: TcpMover, error: OSEr
 class Endless:
     """A connection that takes whatever it is given, and gives whatever is asked."""
 
-    def __init__(self, instead_of: socket.socket) -> None:
+    def __init__(self, instead_of: socket.socket | None) -> None:
+        assert instead_of is not None
         instead_of.close()
         self.sent = self.received = 0
 
@@ -134,3 +144,59 @@ def test_a_long_answer_is_received_in_turns(sink: TcpMover) -> None:
     sink.read(ReadOrder(1, AT, [Run(0, 0, BLOCKS)]))
     assert 0 < fast.received < BLOCK * BLOCKS
     assert [ended for _ in range(BLOCKS) for ended in sink.poll()] == [(1, None)]
+
+
+SMALL, MANY = 8, 200_000
+
+
+def scattered(memory: bytearray) -> TcpMover:
+    """As two regions of small blocks, each half of the memory."""
+    address, half = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory) // 2
+    places = (address, address + half)
+    regions = [KvRegion(place, SMALL, half // SMALL, "cpu") for place in places]
+    return TcpMover.start(HERE, HERE, regions)
+
+
+def test_a_read_of_very_many_runs_is_asked_for_in_parts() -> None:
+    """Or it would end the link, as a request beyond all measure, and each try again."""
+    theirs = bytearray(random.Random(1).randbytes(4 * MANY * SMALL))
+    ours = bytearray(len(theirs))
+    source, sink = scattered(theirs), scattered(ours)
+    sink.meet(AT, welcome(source))
+    sink.read(ReadOrder(1, AT, [Run(2 * one, 2 * (MANY - 1 - one), 1) for one in range(MANY)]))
+    ended = list[ReadEnd]()
+    while not ended:
+        source.poll()
+        ended += sink.poll()
+    assert ended == [(1, None)]
+    there, here = (np.frombuffer(one, np.uint64).reshape(2, -1) for one in (theirs, ours))
+    assert np.array_equal(here[:, ::2], there[:, ::2][:, ::-1])
+    source.close()
+    sink.close()
+
+
+def test_a_name_that_is_not_known_yet_holds_up_no_turn(source: TcpMover) -> None:
+    """And no lease, which the same thread renews; the read begins once it is known."""
+    slow, memory = Lookup(), bytearray(BLOCK * BLOCKS)
+    sink = mover(memory)
+    sink.look_up = lambda *_: slow
+    sink.meet(AT, welcome(source))
+    sink.read(ReadOrder(1, AT, [Run(0, 0, 1)]))
+    assert sink.poll() == []
+    slow._found.set_result(addresses(*source.listener.getsockname()))
+    while not (ended := sink.poll()):
+        source.poll()
+    assert ended == [(1, None)]
+    assert memory[:BLOCK] == b"a" * BLOCK
+    sink.close()
+
+
+def test_a_name_that_nobody_knows_fails_its_reads(source: TcpMover) -> None:
+    sink, card = mover(bytearray(BLOCK * BLOCKS)), msgspec.msgpack.decode(source.card)
+    at_nobody = msgspec.msgpack.encode({**card, "host": "no address"})
+    sink.meet(AT, welcome(source, at_nobody))
+    sink.read(ReadOrder(1, AT, [Run(0, 0, 1)]))
+    while not (ended := sink.poll()):
+        assert ready(sink)
+    assert isinstance(ended[0][1], PeerUnreachable)
+    sink.close()

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from kv_transfer.movers.tcp import LENGTH_BYTES, TcpMover
+from kv_transfer.movers.asking import LENGTH_BYTES
+from kv_transfer.movers.tcp import TcpMover
 from kv_transfer.wire import News, Settle, decode_from_sink, decode_from_source, encode
 
 HERE = "127.0.0.1"
