@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from engine.checkpoints.packing import Packing
+from engine.checkpoints.packing import PER_WORD, Packing
 from engine.errors import UnusableCheckpoint
 from engine.kernels.weights import (
     BLOCK,
@@ -22,7 +22,7 @@ from engine.kernels.weights import (
 
 Take = Callable[..., Tensor]
 """A tensor by its name and shape, as it is in its file."""
-PER_WORD, BITS = 8, 4  # numbers in 32 bits
+BITS = 4
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """Which of a word's numbers, lowest bits first, comes where."""
 MARKS: Mapping[str, str] = {
@@ -79,8 +79,9 @@ def _words(packing: Packing, group: int, take: Take, at: str, shape: tuple[int, 
         numbers, zeros = (_awq_order(one) for one in (unpacked(words), zeros))
         return _grouped(numbers.T, scales, zeros, group)
     words = take(f"{at}.qweight", inputs // PER_WORD, outputs)
-    places = take(f"{at}.g_idx", inputs)
-    if not torch.equal(places.long(), torch.arange(inputs, device=places.device) // group):
+    places = take(f"{at}.g_idx", inputs).long()
+    places = places - places[:1]  # where this is a part, the first group is another's
+    if not torch.equal(places, torch.arange(inputs, device=places.device) // group):
         raise UnusableCheckpoint(f"tensor {at}.g_idx: groups out of order are not supported")
     return _grouped(unpacked(words.T), scales, zeros + 1, group)  # zeros are stored less one
 

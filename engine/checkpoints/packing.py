@@ -5,13 +5,14 @@ them that is not done here is refused by its name, never guessed.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 Layout = Literal["fp8", "compressed fp8", "compressed int4", "awq", "gptq"]
 BLOCK = 128
 GROUPS = (32, 64, 128)
+PER_WORD = 8  # numbers of four bits in 32
 
 
 class Packing(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,3 +115,46 @@ def _gptq(given: Mapping[str, Any]) -> Packing:
         checkpoint_format=("gptq", None),
     )
     return Packing(layout="gptq", group=given["group_size"], zeros=True)
+
+
+class Axis(NamedTuple):
+    """Which dimension of a tensor it is, and how many of a product's numbers are one there."""
+
+    dim: int
+    unit: int = 1
+
+
+class Axes(NamedTuple):
+    """Where a product's outputs and its inputs lie in one of its tensors; None: nowhere."""
+
+    outputs: Axis | None = None
+    inputs: Axis | None = None
+
+
+ROWS, COLUMNS = Axis(0), Axis(1)
+PLAIN: Mapping[str, Axes] = {"weight": Axes(ROWS, COLUMNS), "bias": Axes(ROWS)}
+
+
+def axes_of(packing: Packing | None) -> Mapping[str, Axes]:
+    """Of all tensors that a product may have, by the last word of their names."""
+    if packing is None:
+        return PLAIN
+    if packing.group is None:
+        square = Axes(Axis(0, BLOCK), Axis(1, BLOCK)) if packing.blocks else Axes(ROWS)
+        return {**PLAIN, "weight_scale_inv": square, "weight_scale": square}
+    words, grouped = Axis(1, PER_WORD), Axis(0, packing.group)
+    if packing.layout == "compressed int4":
+        return {
+            **PLAIN,
+            "weight_packed": Axes(ROWS, words),
+            "weight_scale": Axes(ROWS, Axis(1, packing.group)),
+            "weight_shape": Axes(),
+        }
+    awq = packing.layout == "awq"
+    return {
+        **PLAIN,
+        "qweight": Axes(words, ROWS) if awq else Axes(COLUMNS, Axis(0, PER_WORD)),
+        "g_idx": Axes(inputs=ROWS),
+        "qzeros": Axes(words, grouped),
+        "scales": Axes(COLUMNS, grouped),
+    }

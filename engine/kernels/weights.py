@@ -129,12 +129,16 @@ def reordered(weight: Weight, order: Tensor) -> Weight:
 def _joined(weights: Sequence[Weight], dims: Mapping[str, int]) -> Weight:
     if len(weights) == 1:
         return weights[0]
-    joined = dict[str, Any]()
+    parts = dict[str, Any]()
     for name, dim in dims.items():
         if isinstance(getattr(weights[0], name, None), Tensor):
-            parts = [getattr(one, name) for one in weights]
-            joined[name] = torch.cat([_plain(one) for one in parts], dim).view(parts[0].dtype)
-    return replace(weights[0], **joined)
+            parts[name] = joined([getattr(one, name) for one in weights], dim)
+    return replace(weights[0], **parts)
+
+
+def joined(parts: Sequence[Tensor], dim: int) -> Tensor:
+    """Behind one another along `dim`, whatever their dtype."""
+    return torch.cat([_plain(one) for one in parts], dim).view(parts[0].dtype)
 
 
 def _plain(part: Tensor) -> Tensor:

@@ -14,16 +14,18 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from engine.checkpoints.packing import ROWS, Axis, axes_of
 from engine.checkpoints.store import File, Tensors
 from engine.errors import UnusableCheckpoint
+from engine.kernels.weights import joined
 from engine.models.config import ModelConfig
+from engine.models.expert_config import Latent
 from engine.sharding.share import Share, shares_out
 
 FLAG = "--tensor-parallel-size"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 BACK = ("o_proj", "down_proj")
 ADDED = tuple(f"{name}.bias" for name in BACK)  # to the sum of all ranks, by one of them
-KINDS = ("weight", "bias")
 STACKED = re.compile(r"\.experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?$")
 Ranges = Callable[[int], Sequence[range]]
 """Of a dimension so long, what we want of it."""
@@ -31,19 +33,19 @@ Ranges = Callable[[int], Sequence[range]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Stands for a file, of whose tensor it gives some stretches of dimension `dim`."""
+    """Stands for a file, of whose tensor it gives some stretches along `axis`."""
 
     file: File
-    dim: int
+    axis: Axis
     ranges: Ranges
 
     def get_tensor(self, name: str) -> Tensor:
         """The part, with as little read as can be."""
-        whole = self.file.get_slice(name)
-        before = (slice(None),) * self.dim
-        wanted = self.ranges(whole.get_shape()[self.dim])
-        parts = [whole[(*before, slice(one.start, one.stop))] for one in wanted]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, self.dim)
+        whole, (dim, unit) = self.file.get_slice(name), self.axis
+        before = (slice(None),) * dim
+        wanted = self.ranges(whole.get_shape()[dim] * unit)
+        parts = [whole[(*before, slice(one.start // unit, one.stop // unit))] for one in wanted]
+        return parts[0] if len(parts) == 1 else joined(parts, dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,6 @@ class Zeros:
 def check_shares(config: ModelConfig, size: int) -> None:
     """Raises UnusableCheckpoint that names what does not go into so many ranks."""
     experts, told = config.experts, f"{FLAG} {size}"
-    if config.packing is not None:
-        raise UnusableCheckpoint(f"{told}: quantized checkpoints do not share out")
     if config.latent is None and not shares_out(config.num_kv_heads, size):
         raise UnusableCheckpoint(f"{told}: {config.num_kv_heads} KV heads do not share out")
     sizes = {"heads": config.num_heads}
@@ -74,6 +74,38 @@ def check_shares(config: ModelConfig, size: int) -> None:
     for name, count in sizes.items():
         if count % size:
             raise UnusableCheckpoint(f"{told}: {count} {name} do not share out")
+    axes = axes_of(config.packing).values()
+    units = (max(axis.unit for one in axes if (axis := one[side])) for side in (0, 1))
+    check_groups(config, size, *units)
+
+
+def check_groups(config: ModelConfig, size: int, outputs: int, inputs: int) -> None:
+    """So many outputs, or inputs, of a weight must not be parted: they share a scale or a word.
+
+    Raises UnusableCheckpoint. What can be parted at all is seen to before.
+    """
+    part, latent, both = config_of(config, Share(0, size)), config.latent, max(outputs, inputs)
+    queries, keys, answers = (part.num_heads * config.head_dim,) * 3
+    if latent is None:
+        keys = part.num_kv_heads * config.head_dim
+    else:
+        queries, keys = (part.num_heads * one for one in _latent_rows(config, latent))
+        answers = part.num_heads * latent.value_dim
+    wanted = [("queries", queries, outputs), ("keys", keys, outputs)]
+    wanted.append(("attention's answers", answers, inputs))
+    if part.experts is None or not all(layer.sparse for layer in part.layers):
+        wanted.append(("columns of the MLP", part.intermediate_size, both))
+    if part.experts is not None and part.experts.shared is not None:
+        wanted.append(("columns of the shared expert", part.experts.shared.width, both))
+    for name, count, unit in wanted:
+        if count % unit:
+            told = f"{FLAG} {size}: {count} {name} of each rank"
+            raise UnusableCheckpoint(f"{told} are not in groups of {unit}")
+
+
+def _latent_rows(config: ModelConfig, latent: Latent) -> tuple[int, int]:
+    """What a head has of queries, and of keys with values, made of latents."""
+    return latent.plain_dim + config.head_dim, latent.plain_dim + latent.value_dim
 
 
 def config_of(config: ModelConfig, share: Share) -> ModelConfig:
@@ -105,7 +137,7 @@ def parts_of(
             continue
         part, found[name] = _part_name(name), file
         if STACKED.search(name):
-            found[name] = Part(file, 0, _even(share))
+            found[name] = Part(file, ROWS, _even(share))
         elif not expert and part in rules:
             found[name] = Part(file, *rules[part])
         elif not expert and part in ADDED and share.rank > 0:
@@ -118,10 +150,10 @@ def _part_name(name: str) -> str:
     return ".".join(name.rsplit(".", 2)[-2:])
 
 
-def _rules(config: ModelConfig, share: Share) -> dict[str, tuple[int, Ranges]]:
-    """By the last two words of a tensor's name: a dimension, and what is ours of it."""
+def _rules(config: ModelConfig, share: Share) -> dict[str, tuple[Axis, Ranges]]:
+    """By the last two words of a tensor's name: where it is cut, and what is ours of it."""
     even, kv = _even(share), _kv_rows(config, share)
-    rows: dict[str, Ranges] = {
+    outputs: dict[str, Ranges] = {
         "q_proj": even,
         "q_b_proj": even,
         "kv_b_proj": even,
@@ -131,12 +163,16 @@ def _rules(config: ModelConfig, share: Share) -> dict[str, tuple[int, Ranges]]:
         "gate_proj": even,
         "up_proj": even,
         "gate_up_proj": _both_halves(share),
+        "lm_head": even,
     }
-    rules = {f"{name}.{kind}": (0, part) for name, part in rows.items() for kind in KINDS}
-    rules |= {f"{name}.weight": (1, even) for name in BACK}
-    rules |= {"self_attn.sinks": (0, even), "lm_head.weight": (0, even)}
+    rules: dict[str, tuple[Axis, Ranges]] = {"self_attn.sinks": (ROWS, even)}
+    for end, axes in axes_of(config.packing).items():
+        if axes.outputs is not None:
+            rules |= {f"{name}.{end}": (axes.outputs, part) for name, part in outputs.items()}
+        if axes.inputs is not None:
+            rules |= {f"{name}.{end}": (axes.inputs, even) for name in BACK}
     if config.qk_norm == "all":
-        rules |= {"q_norm.weight": (0, even), "k_norm.weight": (0, kv)}
+        rules |= {"q_norm.weight": (ROWS, even), "k_norm.weight": (ROWS, kv)}
     return rules
 
 

@@ -6,9 +6,10 @@ import torch
 
 from engine.attention.kv_memory import KvShape
 from engine.errors import EngineError, UnusableCheckpoint, UnusableTier
+from engine.kernels.weights import GROUP
 from engine.models.choosing import AnyConfig
 from engine.models.config import ModelConfig
-from engine.models.shards import FLAG, check_shares
+from engine.models.shards import FLAG, check_groups, check_shares
 from engine.settings import EngineConfig
 
 
@@ -18,6 +19,8 @@ def check_ranks(config: EngineConfig, shape: AnyConfig) -> None:
     if not isinstance(shape, ModelConfig):
         raise UnusableCheckpoint(f"{told}: transformers' own code runs in one process only")
     check_shares(shape, config.tensor_parallel_size)
+    if config.quantization == "int4":
+        check_groups(shape, config.tensor_parallel_size, outputs=1, inputs=GROUP)
     for flag, asked in (
         ("--kv-offloading-size", config.kv_offloading_size),
         ("--kv-disk-path", config.kv_disk_path),
