@@ -90,17 +90,19 @@ def refuse_ranks(config: EngineConfig) -> None:
     check_ranks(config, read_config(checkpoint, config.model_impl))
 
 
-def load_follower(config: EngineConfig, rank: int, post: Post) -> Follower:
+def load_follower(
+    config: EngineConfig, rank: int, post: Post, accelerator: Accelerator | None = None
+) -> Follower:
     """A rank's part, for the leader at the other end of `post`; as `load_engine`."""
     prepare_torch(threads_of(config))
     checkpoint = open_checkpoint(config.model, config.dummy_seed)
     shape, device = read_config(checkpoint, config.model_impl), device_of(config, rank)
-    opened = OpenDevice.of(config, str(device))
+    opened = OpenDevice.of(config, str(device), accelerator)
     group = Group.meet(post.store, Share(rank, config.tensor_parallel_size), device)
     model, kept = _load_part(checkpoint, config, shape, device, opened, group)
     assert isinstance(model, Decoder)
     memory = SharedMemory(post.memory_fd, kept)
-    runner = _runner(opened, model, memory, limits_of(config, shape, device))
+    runner = _runner(opened, model, memory, limits_of(config, shape, device), group)
     follower = Follower(model, memory, runner, group, post.channel)
     follower.report()
     return follower
@@ -119,17 +121,17 @@ def _load_whole(
     if config.tensor_parallel_size == 1:
         model, kept = _load_part(checkpoint, config, shape, device, opened, None)
         memory = KvMemory(*kept)
-        return model, memory, _runner(opened, model, memory, limits)
+        return model, memory, _runner(opened, model, memory, limits, None)
     if crew is None:
         raise EngineError(f"{FLAG} {config.tensor_parallel_size}: no other ranks were started")
     group = Group.meet(crew.store, Share(0, crew.size), device)
     model, kept = _load_part(checkpoint, config, shape, device, opened, group)
     assert isinstance(model, Decoder)
     leading = LeadingMemory(*kept)
+    runner = LeadingRunner(_runner(opened, model, leading, limits, group), crew)
     leading.meet(crew)
     crew.go()
     group.go()
-    runner = LeadingRunner(_runner(opened, model, leading, limits), crew)
     return LeadingModel(model, crew, group), leading, runner
 
 
@@ -165,11 +167,15 @@ def _load_part(
 
 
 def _runner(
-    opened: OpenDevice | None, model: Model, memory: KvMemory, limits: Limits
+    opened: OpenDevice | None,
+    model: Model,
+    memory: KvMemory,
+    limits: Limits,
+    group: Group | None,
 ) -> Runner:
     if opened is None:
         return PlainRunner(model, memory)
-    return opened.runner(model, memory, limits)
+    return opened.runner(model, memory, limits, group)
 
 
 def _decoder_engine(

@@ -22,6 +22,11 @@ class LeadingRunner:
     ours: Runner
     crew: Crew
 
+    @property
+    def draws(self) -> bool:
+        """See Runner; the others learn what ours draws."""
+        return self.ours.draws
+
     def run(self, plan: Plan) -> Ran:
         """See Runner; each rank comes to the same."""
         self.crew.tell(Step.of(plan))

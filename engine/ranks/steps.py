@@ -9,15 +9,17 @@ from array import array
 import msgspec
 
 from engine.attention.paged import Span
-from engine.attention.plan import Plan
+from engine.attention.plan import DrawNumbers, Plan
 
 NUMBER = "i"  # of four bytes: tokens, positions and blocks are below 2**31
+UNTOLD = DrawNumbers(0.0, 0, 1.0, 0.0, (0, 0))
 
 
 class Step(msgspec.Struct, frozen=True, tag=1, array_like=True):
     """Run one plan, of which the first `singles` sequences want one token each.
 
-    `spans` has three numbers for each sequence: start, length, and how many of `blocks`.
+    `spans` has three numbers for each sequence: start, length, and how many of `blocks`. So
+    many tokens are drawn behind it, by the rank that leads, as `draws` says.
     """
 
     tokens: bytes
@@ -25,6 +27,8 @@ class Step(msgspec.Struct, frozen=True, tag=1, array_like=True):
     blocks: bytes
     singles: int
     picks: bytes
+    sources: bytes = b""
+    draws: int = 0
 
     @classmethod
     def of(cls, plan: Plan) -> "Step":
@@ -33,18 +37,22 @@ class Step(msgspec.Struct, frozen=True, tag=1, array_like=True):
         for span in (*plan.singles, *plan.chunks):
             spans.extend((span.start, span.length, len(span.blocks)))
             blocks.extend(span.blocks)
-        tokens, picks = (array(NUMBER, one).tobytes() for one in (plan.tokens, plan.picks))
-        return cls(tokens, spans.tobytes(), blocks.tobytes(), len(plan.singles), picks)
+        tokens, picks, sources = (
+            array(NUMBER, one).tobytes() for one in (plan.tokens, plan.picks, plan.sources)
+        )
+        places = spans.tobytes(), blocks.tobytes()
+        return cls(tokens, *places, len(plan.singles), picks, sources, len(plan.draws))
 
     def read(self) -> Plan:
-        """The plan again."""
+        """The plan again; how tokens are drawn is left to the rank that leads."""
         blocks, first, spans = _numbers(self.blocks), 0, list[Span]()
         numbers = iter(_numbers(self.spans))
         for start, length, count in zip(numbers, numbers, numbers, strict=True):
             spans.append(Span(start, length, blocks[first : first + count]))
             first += count
         singles, chunks = spans[: self.singles], spans[self.singles :]
-        return Plan(_numbers(self.tokens), singles, chunks, _numbers(self.picks))
+        tokens, picks, sources = map(_numbers, (self.tokens, self.picks, self.sources))
+        return Plan(tokens, singles, chunks, picks, [UNTOLD] * self.draws, sources)
 
 
 class Logits(msgspec.Struct, frozen=True, tag=2, array_like=True):

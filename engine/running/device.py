@@ -14,16 +14,21 @@ from engine.running.graphs import Graphs, Recorder, Step, fitting_size, graph_si
 from engine.running.runner import Ran
 from engine.running.staging import BatchSize, DeviceFields, Staging, table_blocks
 from engine.scheduling.room import Limits
+from engine.sharding.group import Group
 
 
 @dataclass(slots=True)
 class DeviceRunner:
-    """See Runner. Nothing here waits for the device but a copy that has not left the host."""
+    """See Runner. Nothing here waits for the device but a copy that has not left the host.
+
+    Of the ranks of a `group` the first draws, and the others are told, on the device.
+    """
 
     model: Model
     memory: KvMemory
     accelerator: Accelerator
     limits: Limits
+    group: Group | None = None
     staging: Staging = field(init=False)
     drawn: Tensor = field(init=False)  # [sequences] int64: the tokens that were drawn last
     graphs: Graphs | None = None
@@ -35,6 +40,11 @@ class DeviceRunner:
         device = self.memory.block_rows.device
         self.staging = Staging(most, self.memory.block_size, device)
         self.drawn = torch.zeros(most.sequences, dtype=torch.int64, device=device)
+
+    @property
+    def draws(self) -> bool:
+        """See Runner."""
+        return self.accelerator.choose is not None
 
     def run(self, plan: Plan) -> Ran:
         """See Runner."""
@@ -56,12 +66,16 @@ class DeviceRunner:
 
     def _draw(self, ran: Ran, fields: DeviceFields, count: int) -> Ran:
         """What the plan wants drawn, if there is anything, and send it on its way."""
-        choose = self.accelerator.choose
+        choose, group, drawn = self.accelerator.choose, self.group, self.drawn[:count]
         if choose is None or ran.logits is None or not count:
             return ran
+        if group is not None and group.share.rank > 0:
+            group.told(drawn)
+            return ran
         numbers = fields.temperatures, fields.top_k, fields.top_p, fields.min_p, fields.keys
-        drawn = self.drawn[:count]
         choose(ran.logits, *(one[:count] for one in numbers), out=drawn)
+        if group is not None:
+            group.told(drawn)
         return Ran(ran.hidden, ran.logits, self.accelerator.bring(drawn))
 
     @torch.inference_mode()

@@ -71,8 +71,13 @@ class CudaRecorder:
             for _ in range(WARM_UPS):
                 work()
         current.wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        graph, ours_only = (
+            torch.cuda.CUDAGraph(),
+            "thread_local",
+        )  # NCCL's thread looks at events
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode=ours_only
+        ):
             work()
         return graph.replay
 

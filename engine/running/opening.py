@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 from engine.attention.kv_memory import KvMemory
 from engine.errors import UnusableDevice
-from engine.models.decoder import Decoder
+from engine.models.decoder import Decoder, Mlp
 from engine.models.experts import LoopedExperts, SparseMlp
 from engine.models.model import Model
+from engine.models.spread import SpreadMlp
 from engine.running.accelerator import Accelerator, open_accelerator
 from engine.running.device import DeviceRunner
 from engine.running.kv_room import FLAG, DeviceRoom, tell
 from engine.scheduling.room import Limits
 from engine.settings import EngineConfig
+from engine.sharding.group import Group
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +27,6 @@ class OpenDevice:
     accelerator: Accelerator
     room: DeviceRoom | None
     eager: bool
-    several: bool = False  # ranks, which add up their parts in the middle of a step
 
     @classmethod
     def of(
@@ -45,8 +46,7 @@ class OpenDevice:
                 )
             return None
         room = None if bounded else DeviceRoom.begin(accelerator, share)
-        several = config.tensor_parallel_size > 1
-        return cls(accelerator, room, config.enforce_eager, several)
+        return cls(accelerator, room, config.enforce_eager)
 
     def num_blocks(
         self, model: Model, memory_of: Callable[[int], KvMemory], limits: Limits
@@ -54,18 +54,19 @@ class OpenDevice:
         """See DeviceRoom; None without one."""
         if self.room is None:
             return None
-        return self.room.num_blocks(
-            model, memory_of, limits, graphs=not self.eager and not self.several
-        )
+        return self.room.num_blocks(model, memory_of, limits, graphs=not self.eager)
 
-    def runner(self, model: Model, memory: KvMemory, limits: Limits) -> DeviceRunner:
-        """With its graphs, if it is to have any; before anything is in KV memory."""
+    def runner(
+        self, model: Model, memory: KvMemory, limits: Limits, group: Group | None
+    ) -> DeviceRunner:
+        """With its graphs, if it is to have any; before anything is in KV memory.
+
+        All ranks of a `group` at the same time: each graph has its sums with the others.
+        """
         tell(memory.num_blocks, memory.block_size, limits.max_model_len or 1)
-        runner = DeviceRunner(model, memory, self.accelerator, limits)
+        runner = DeviceRunner(model, memory, self.accelerator, limits, group)
         if self.eager:
             log.info("graphs: none, as --enforce-eager demands")
-        elif self.several:
-            log.warning("graphs: none with --tensor-parallel-size")
         elif not capturable(model):
             log.warning("graphs: none, as this model's code waits for the device")
         else:
@@ -79,7 +80,9 @@ def capturable(model: Model) -> bool:
     Experts that multiply one by one ask which were chosen, and of code that is not ours
     nobody knows.
     """
-    return isinstance(model, Decoder) and not any(
-        isinstance(layer.mlp, SparseMlp) and isinstance(layer.mlp.experts, LoopedExperts)
-        for layer in model.layers
-    )
+    return isinstance(model, Decoder) and not any(_asks(layer.mlp) for layer in model.layers)
+
+
+def _asks(mlp: Mlp) -> bool:
+    ours = mlp.ours if isinstance(mlp, SpreadMlp) else mlp
+    return isinstance(ours, SparseMlp) and isinstance(ours.experts, LoopedExperts)

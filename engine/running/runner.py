@@ -35,6 +35,10 @@ class Ran(NamedTuple):
 class Runner(Protocol):
     """Owns what it needs of a device for as long as it lives."""
 
+    @property
+    def draws(self) -> bool:
+        """Whether it draws the tokens that a plan has draws for."""
+
     def run(self, plan: Plan) -> Ran:
         """One forward pass.
 
@@ -48,6 +52,11 @@ class PlainRunner:
 
     model: Model
     memory: KvMemory
+
+    @property
+    def draws(self) -> bool:
+        """Never: the sampler does."""
+        return False
 
     def run(self, plan: Plan) -> Ran:
         """See Runner."""

@@ -13,7 +13,10 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
-from torch._C._distributed_c10d import TCPStore  # torch.distributed gives it no type
+from torch._C._distributed_c10d import (  # torch.distributed gives them no types
+    AllgatherOptions,
+    TCPStore,
+)
 
 from engine.errors import EngineError, RankLost
 from engine.sharding.share import Share
@@ -28,18 +31,26 @@ class Group:
     """All ranks; each makes the same calls in the same order, and waits for the others.
 
     A call raises RankLost once another rank is gone, or late: STALL_S, or LOADING_S until
-    `go`. `backend` is a dist.Backend, whose calls torch gives no types.
+    `go`. On a device calls are launched behind what was launched before, also into a graph
+    that is captured; who is late is then seen by NCCL's own thread, which ends the process.
+    `calls` is a dist.ProcessGroup over `backend`, to which torch gives no types.
     """
 
     share: Share
     backend: Any
     device: torch.device
+    calls: Any = None
 
     @classmethod
     def meet(cls, store: TCPStore, share: Share, device: torch.device) -> "Group":
         """Wait for the other ranks at `store`."""
-        make = _nccl if device.type == "cuda" else _gloo
-        return cls(share, make(store, share, timedelta(seconds=LOADING_S)), device)
+        kinds, on_gpu = dist.ProcessGroup.BackendType, device.type == "cuda"
+        make, kind = (_nccl, kinds.NCCL) if on_gpu else (_gloo, kinds.GLOO)
+        backend = make(store, share, timedelta(seconds=LOADING_S))
+        calls: Any = dist.ProcessGroup(store, share.rank, share.size)
+        calls._set_default_backend(kind)
+        calls._register_backend(device, kind, backend)
+        return cls(share, backend, device, calls)
 
     def go(self, stall_s: float = STALL_S) -> None:
         """All are loaded: from now on nobody may be late."""
@@ -48,31 +59,38 @@ class Group:
     def sum(self, part: Tensor) -> Tensor:
         """The sum of all ranks' parts, [..] as each of them, in place, on every rank."""
         part = part.contiguous()
-        _end(self.backend.allreduce, [part])
+        _end(self.calls.allreduce, [part], _in_line(dist.AllreduceOptions()))
         return part
 
     def least(self, number: int) -> int:
         """The smallest of what the ranks say."""
         told, options = torch.tensor([number], device=self.device), dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
-        _end(self.backend.allreduce, [told], options)
+        _end(self.calls.allreduce, [told], _in_line(options))
         return int(told.item())
 
     def told(self, by_the_first: Tensor) -> Tensor:
         """What rank 0 has, in place, on every rank; the others bring room for it."""
         options = dist.BroadcastOptions()
         options.rootRank = 0
-        _end(self.backend.broadcast, [by_the_first], options)
+        _end(self.calls.broadcast, [by_the_first], _in_line(options))
         return by_the_first
 
     def columns(self, part: Tensor, count: int) -> Tensor:
         """[rows, our part of `count` columns] to [rows, count], on every rank."""
         ranks = [Share(rank, self.share.size) for rank in range(self.share.size)]
         widths = [len(rank.part(count)) for rank in ranks]
-        part = F.pad(part, (0, max(widths) - part.shape[1]))  # all are of one size
-        found = [torch.empty_like(part) for _ in ranks]
-        _end(self.backend.allgather, [found], [part])
-        return torch.cat([one[:, :width] for one, width in zip(found, widths, strict=True)], 1)
+        part = F.pad(part, (0, max(widths) - part.shape[1])).contiguous()  # all of one size
+        found = part.new_empty(len(ranks) * part.shape[0], part.shape[1])
+        _end(self.calls._allgather_base, found, part, _in_line(AllgatherOptions()))
+        each = found.view(len(ranks), *part.shape)
+        return torch.cat([one[:, :width] for one, width in zip(each, widths, strict=True)], 1)
+
+
+def _in_line(options: Any) -> Any:  # noqa: ANN401  torch has no type for all of them
+    """On the stream that all else is on."""
+    options.asyncOp = False
+    return options
 
 
 def _end(call: Callable[..., Any], *told: object) -> None:

@@ -24,7 +24,6 @@ from engine.api import StepResult
 from engine.attention.paged import Span
 from engine.attention.plan import DrawNumbers, Plan
 from engine.request import LARGEST_TEMPERATURE
-from engine.running.device import DeviceRunner
 from engine.running.runner import Brought
 from engine.sampling.noise import noise_key
 from engine.sampling.sampler import SMALLEST_TEMPERATURE
@@ -90,10 +89,7 @@ class AheadStepper:
 
 def stepper_for(plain: PlainStepper) -> Stepper:
     """Ahead where tokens are drawn on the device, and go into the next step from there."""
-    runner = plain.runner
-    if isinstance(runner, DeviceRunner) and runner.accelerator.choose is not None:
-        return AheadStepper(plain)
-    return plain
+    return AheadStepper(plain) if plain.runner.draws else plain
 
 
 def _numbers(row: Row) -> DrawNumbers:

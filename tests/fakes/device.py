@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._distributed_c10d import Work
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.kernels.contract import PagedKernels
@@ -20,6 +21,11 @@ from engine.sampling.truncation import truncate, truncates
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
 
+DEVICE: dict[str, Any] = {
+    "dtype": "float32",
+    "max_num_seqs": 6,
+    "kv_cache_memory_bytes": 1 << 24,
+}
 Call = tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], object]
 ASKING = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default}
 
@@ -29,10 +35,12 @@ class TapeRecorder:
 
     What was captured is done again on the very tensors of then, wherever the work would find
     its tensors by now; numbers of the host are what they were. What asks the device is refused.
+    `spoken` has for each capture what was said to other ranks: calls, and shapes.
     """
 
     def __init__(self) -> None:
         self.captured = 0
+        self.spoken = list[list[tuple[str, list[torch.Size]]]]()
         self.replayed = 0
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
@@ -40,6 +48,7 @@ class TapeRecorder:
         with _Tape() as tape:
             work()
         self.captured += 1
+        self.spoken.append([_said(call) for call in tape.calls if _is_said(call)])
 
         def replay() -> None:
             self.replayed += 1
@@ -71,9 +80,23 @@ class _Tape(TorchDispatchMode):
 def _again(call: Call) -> None:
     func, args, kwargs, made = call
     fresh = func(*args, **kwargs)
+    if _is_said(call):
+        assert isinstance(fresh, tuple)
+        Work.unbox(fresh[1]).wait()  # where it is in line, nobody waits
+        return
     for old, new in zip(_tensors(made), _tensors(fresh), strict=True):
         if old.data_ptr() != new.data_ptr():
             old.copy_(new)
+
+
+def _is_said(call: Call) -> bool:
+    """To other ranks; it writes to what it was given."""
+    return str(call[0]).startswith("c10d.")
+
+
+def _said(call: Call) -> tuple[str, list[torch.Size]]:
+    flat = [one[0] if isinstance(one, list) else one for one in call[1]]
+    return str(call[0]), [one.shape for one in flat if isinstance(one, Tensor)]
 
 
 def _tensors(made: object) -> list[Tensor]:
@@ -162,7 +185,6 @@ def on_device(
     folder: Path, accelerator: FakeAccelerator | None = None, **settings: object
 ) -> TorchEngine:
     """An engine in float32 whose steps are a device's; `settings` are EngineConfig's."""
-    chosen: dict[str, Any] = {"dtype": "float32", "threads": 1, "max_num_seqs": 6, **settings}
-    chosen.setdefault("kv_cache_memory_bytes", 1 << 24)
+    chosen: dict[str, Any] = {**DEVICE, "threads": 1, **settings}
     config = EngineConfig(model=str(folder), **chosen)
     return load_engine(config, accelerator=accelerator or FakeAccelerator())

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import TCPStore
 from engine.loading import load_engine, load_follower
 from engine.ranks.channel import Channel
 from engine.ranks.crew import Crew, Post
+from engine.running.accelerator import Accelerator
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
 
@@ -20,8 +21,17 @@ HOST = "127.0.0.1"
 
 
 @contextmanager
-def ranked(folder: Path, ranks: int, **settings: object) -> Iterator[TorchEngine]:
-    """The engine that leads, as tests.fakes.driver.load makes one; the others end with it."""
+def ranked(
+    folder: Path,
+    ranks: int,
+    accelerators: Sequence[Accelerator | None] = (),
+    **settings: object,
+) -> Iterator[TorchEngine]:
+    """The engine that leads, as tests.fakes.driver.load makes one; the others end with it.
+
+    `accelerators`: one for each rank, where they are to have any.
+    """
+    accelerators = accelerators or [None] * ranks
     chosen: dict[str, Any] = {"dtype": "float32", "threads": ranks, **settings}
     config = EngineConfig(model=str(folder), tensor_parallel_size=ranks, **chosen)
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
@@ -32,12 +42,14 @@ def ranked(folder: Path, ranks: int, **settings: object) -> Iterator[TorchEngine
             fds.append(os.memfd_create("kv"))
             opened.callback(os.close, fds[-1])
             post = Post(Channel(theirs), TCPStore(HOST, store.port), fds[-1])
-            threads.append(Thread(target=_follow, args=(config, rank, post)))
+            threads.append(
+                Thread(target=_follow, args=(config, rank, post, accelerators[rank]))
+            )
             channels.append(Channel(ours))
         for thread in threads:
             thread.start()
         try:
-            yield load_engine(config, Crew(channels, store, fds))
+            yield load_engine(config, Crew(channels, store, fds), accelerators[0])
         finally:
             for channel in channels:
                 channel.socket.close()
@@ -45,5 +57,7 @@ def ranked(folder: Path, ranks: int, **settings: object) -> Iterator[TorchEngine
                 thread.join()
 
 
-def _follow(config: EngineConfig, rank: int, post: Post) -> None:
-    load_follower(config, rank, post).run()
+def _follow(
+    config: EngineConfig, rank: int, post: Post, accelerator: Accelerator | None
+) -> None:
+    load_follower(config, rank, post, accelerator).run()

@@ -121,7 +121,7 @@ def test_two_ranks_of_eight_bits_say_nearly_the_same(
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3"])
 def test_ranks_round_to_four_bits_as_one_process(family: str, tmp_path: Path) -> None:
     folder, tokens = make_checkpoint(tmp_path, family, **FAMILIES[family]), PROMPTS[-1]
-    chosen: dict[str, object] = {"cpu_kernels": "torch", "quantization": "int4"}
+    chosen: dict[str, Any] = {"cpu_kernels": "torch", "quantization": "int4"}
     with torch.inference_mode(), ranked(folder, 2, **chosen) as engine:
         said, exact = logits(engine, tokens), logits(load(folder, **chosen), tokens)
     assert away(said, exact) < 1e-4
@@ -130,7 +130,7 @@ def test_ranks_round_to_four_bits_as_one_process(family: str, tmp_path: Path) ->
 def test_ranks_lose_no_more_in_eight_bits_than_one_process(tmp_path: Path) -> None:
     """What leads back has scales of each rank's own, so they do not say the very same."""
     folder, tokens = make_checkpoint(tmp_path, "llama", **FAMILIES["llama"]), PROMPTS[-1]
-    chosen: dict[str, object] = {"cpu_kernels": "torch", "quantization": "fp8"}
+    chosen: dict[str, Any] = {"cpu_kernels": "torch", "quantization": "fp8"}
     with torch.inference_mode(), ranked(folder, 2, **chosen) as engine:
         said, alone = logits(engine, tokens), logits(load(folder, **chosen), tokens)
     exact = logits(load(folder), tokens)
