@@ -31,26 +31,26 @@ from bench.transfer.source import (
 )
 from kv_transfer.checking import Level
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.movers.mover import MoverAround, ReadEnd
+from kv_transfer.movers.mover import ReadEnd, ReaderAround
 from kv_transfer.thread.threaded import Connector
 
 Blocks = Sequence[Sequence[int]]
 
 
 @dataclass(slots=True)
-class Watched(MoverAround):
-    """A mover, and when it was first asked and last done; the stages' clock."""
+class Watched(ReaderAround):
+    """A reader, and when it was first asked and last done; the stages' clock."""
 
     ordered: float = 0.0
     read_at: float = 0.0
 
     def read(self, order: ReadOrder) -> None:
-        """The mover's, with the time of it."""
+        """The reader's, with the time of it."""
         self.ordered = self.ordered or time.perf_counter()
         self.mover.read(order)
 
     def poll(self) -> Sequence[ReadEnd]:
-        """The mover's, with the time at which something had ended."""
+        """The reader's, with the time at which something had ended."""
         ended = self.mover.poll()
         if ended:
             self.read_at = time.perf_counter()
@@ -149,9 +149,9 @@ def open_pair(num_bytes: int, block_bytes: int, level: Level = Level.OFF) -> Ite
     assert isinstance(ready, Ready)
     raw = RawNixl.open("raw-sink", memory)
     connectors = {kind: connect(kind, f"sink-{kind}", memory) for kind in KINDS}
-    watched = {kind: Watched(one.service.mover) for kind, one in connectors.items()}
+    watched = {kind: Watched(one.service.books.mover) for kind, one in connectors.items()}
     for kind, connector in connectors.items():
-        connector.service.mover = watched[kind]
+        connector.service.books.mover = watched[kind]
         connector.start()
     ours.send(Drive())
     raw.meet(ready.card, ready.address)

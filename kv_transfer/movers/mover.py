@@ -13,11 +13,30 @@ ReadEnd = tuple[int, TransferError | None]
 Interest = int
 
 
-class Mover(Protocol):
-    """Reads from peers it has met; its own memory can be read by those who have its card.
+class Reader(Protocol):
+    """Reads from peers it has met.
 
     All calls come from one thread and none of them waits.
     """
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        """Get ready to read from this peer; raises TransferError."""
+
+    def part(self, address: Address) -> None:
+        """Forget a peer; reads from it that are under way end with an error."""
+
+    def read(self, order: ReadOrder) -> None:
+        """Start a read; its end is told by `poll`, also where it fails at once."""
+
+    def poll(self) -> Sequence[ReadEnd]:
+        """Make progress, for peers too, and tell which reads ended since the last call."""
+
+    def waits_for(self) -> Collection[Address]:
+        """Peers whose `poll` may help a read of ours now; told again while it may."""
+
+
+class Mover(Reader, Protocol):
+    """A reader whose own memory can be read by those who have its card."""
 
     @property
     def card(self) -> bytes:
@@ -35,28 +54,40 @@ class Mover(Protocol):
     def interests(self) -> Mapping[int, Interest]:
         """File descriptors that announce work for `poll`, with select.poll's events."""
 
-    def meet(self, address: Address, welcome: Welcome) -> None:
-        """Get ready to read from this peer; raises TransferError."""
-
-    def part(self, address: Address) -> None:
-        """Forget a peer; reads from it that are under way end with an error."""
-
-    def read(self, order: ReadOrder) -> None:
-        """Start a read; its end is told by `poll`, also where it fails at once."""
-
-    def poll(self) -> Sequence[ReadEnd]:
-        """Make progress, for peers too, and tell which reads ended since the last call."""
-
-    def waits_for(self) -> Collection[Address]:
-        """Peers whose `poll` may help a read of ours now; told again while it may."""
-
     def close(self) -> None:
         """Let go of memory and sockets."""
 
 
 @dataclass(slots=True)
-class MoverAround:
-    """Another mover, and does as that one does: for those who see or change a part of it."""
+class ReaderAround:
+    """Another reader, and does as that one does: for those who see or change a part of it."""
+
+    mover: Reader
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        """As the reader does, here and below."""
+        self.mover.meet(address, welcome)
+
+    def part(self, address: Address) -> None:
+        """See Reader, here and below."""
+        self.mover.part(address)
+
+    def read(self, order: ReadOrder) -> None:
+        """Begin."""
+        self.mover.read(order)
+
+    def poll(self) -> Sequence[ReadEnd]:
+        """Make progress."""
+        return self.mover.poll()
+
+    def waits_for(self) -> Collection[Address]:
+        """Who may help."""
+        return self.mover.waits_for()
+
+
+@dataclass(slots=True)
+class MoverAround(ReaderAround):
+    """Another mover, and does as that one does: with its own memory."""
 
     mover: Mover
 
@@ -79,26 +110,6 @@ class MoverAround:
     def interests(self) -> Mapping[int, Interest]:
         """As the mover's."""
         return self.mover.interests
-
-    def meet(self, address: Address, welcome: Welcome) -> None:
-        """As the mover does."""
-        self.mover.meet(address, welcome)
-
-    def part(self, address: Address) -> None:
-        """As the mover does."""
-        self.mover.part(address)
-
-    def read(self, order: ReadOrder) -> None:
-        """As the mover does."""
-        self.mover.read(order)
-
-    def poll(self) -> Sequence[ReadEnd]:
-        """As the mover does."""
-        return self.mover.poll()
-
-    def waits_for(self) -> Collection[Address]:
-        """As the mover says."""
-        return self.mover.waits_for()
 
     def close(self) -> None:
         """As the mover does."""

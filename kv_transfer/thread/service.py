@@ -1,6 +1,6 @@
 """One node's side of the hand-over: both books, the side channel, and a mover, turn by turn.
 
-What peers say and are told goes through `Exchange`.
+What peers say and are told goes through `Exchange`; what follows from it is in books.py.
 Everything happens in `turn`, in one thread; the engine's thread talks to it by two queues.
 Only `sweep` is another thread's: where a turn does not end, because the mover does not answer,
 it goes on with aborts and leases, so that no block waits for a turn. It has the books whenever
@@ -8,44 +8,72 @@ the mover is asked.
 """
 
 import contextlib
-import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.checking import Level
-from kv_transfer.errors import PeerUnreachable, TransferError
 from kv_transfer.identity import Identity, this_machine
-from kv_transfer.integrity.checked import BYTES_AT_ONCE, CheckedMover
+from kv_transfer.integrity.checked import CheckedMover
 from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
-from kv_transfer.movers.mover import Mover
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
+from kv_transfer.movers.mover import Mover, ReadEnd, ReaderAround
 from kv_transfer.movers.remote import Introduced
 from kv_transfer.regions import Region, describe
 from kv_transfer.side_channel.connections import Reception
 from kv_transfer.side_channel.exchange import Exchange
-from kv_transfer.side_channel.waiting import Ready
 from kv_transfer.side_channel.wakeup import Wakeup
 from kv_transfer.thread.attendance import Attendance
+from kv_transfer.thread.books import Books, Command, Commands
 from kv_transfer.thread.news import NewsQueues
-from kv_transfer.wire import (
-    SILENCE_S,
-    Hello,
-    Welcome,
-)
+from kv_transfer.wire import SILENCE_S, Hello, Welcome
 
 IDLE_TURN_S = 5.0
 OPEN_TURN_S = 0.05
 DRIVEN_TURN_S = 0.001  # while a sink may need our agent to be polled
 READING_PAUSE_S = 0.0001  # between two looks at our reads: the engine needs the GIL
 
-log = logging.getLogger(__name__)
-Command = Callable[[], None]
 Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class _Asked(ReaderAround):
+    """It may take long to answer: `sweep` can have the books meanwhile."""
+
+    lock: threading.Lock
+
+    def meet(self, address: Address, welcome: Welcome) -> None:
+        """See Reader, here and below."""
+        with self._unlocked():
+            self.mover.meet(address, welcome)
+
+    def part(self, address: Address) -> None:
+        """Closing a link may take as long as anything else."""
+        with self._unlocked():
+            self.mover.part(address)
+
+    def read(self, order: ReadOrder) -> None:
+        """So may beginning to read."""
+        with self._unlocked():
+            self.mover.read(order)
+
+    def poll(self) -> Sequence[ReadEnd]:
+        """So may making progress."""
+        with self._unlocked():
+            return self.mover.poll()
+
+    @contextlib.contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        self.lock.release()
+        try:
+            yield
+        finally:
+            self.lock.acquire()
 
 
 @dataclass
@@ -59,7 +87,6 @@ class TransferService:
     level: Level = Level.OFF
     clock: Clock = time.monotonic
     pause: Callable[[float], None] = time.sleep
-    commands: deque[Command] = field(default_factory=deque)
     queues: NewsQueues = field(default_factory=NewsQueues)
     others: Sequence[Introduced] = ()  # ranks of ours, whose memory has agents of their own
 
@@ -68,14 +95,25 @@ class TransferService:
         facts = me.fingerprint, me.layout, me.engine_id, self.level
         self.offers = OfferBook(self._welcome, *facts)
         self.pulls = PullBook(Hello(me.fingerprint, me.layout, self.level))
-        self._sums = BlockSums(self.regions)
-        self.mover: Mover = CheckedMover(self.mover, self._sums)
+        sums = BlockSums(self.regions)
+        self.mover: Mover = CheckedMover(self.mover, sums)
         self._exchange = Exchange(self.reception, me.engine_id.encode())
         self._wake, self._news, self._waiting = Wakeup(), Wakeup(), self.reception.waiting
         self._waiting.watch(self._wake.fileno())
-        self._awake = False
-        self._books = threading.Lock()
+        self._lock = threading.Lock()  # of the books
         self._attendance = Attendance(lambda: self.clock(), self.clock())
+        self.commands = Commands(self._wake)
+        self.books = Books(
+            self.offers,
+            self.pulls,
+            _Asked(self.mover, self._lock),
+            self._exchange,
+            sums,
+            self.commands,
+            self.queues,
+            self._news,
+            lambda: self.clock(),
+        )
 
     @property
     def late_s(self) -> float:
@@ -84,10 +122,7 @@ class TransferService:
 
     def post(self, command: Command) -> None:
         """Called by the engine's thread: run this at the next turn, which is now."""
-        self.commands.append(command)
-        if not self._awake:
-            self._awake = True
-            self._wake.ring()
+        self.commands.post(command)
 
     @property
     def news_fd(self) -> int:
@@ -101,25 +136,14 @@ class TransferService:
     def turn(self, longest_s: float = IDLE_TURN_S) -> None:
         """Wait for something to happen, at most `longest_s`; do all that follows from it."""
         self._wait(min(longest_s, self._turn_s()))
-        with self._books:
-            self._part(self.clock())  # from whom a sweep gave up: no more is heard
-            self._run_commands()
-            now = self.clock()  # whatever was said until now is heard before anybody is late
-            if self._attendance.was_away():
-                self.offers.returned(now)
-                self.pulls.returned(now)
+        with self._lock:
+            now = self.books.begin(away=self._attendance.was_away())
             ready = self._waiting.look()
-            self._hear_sinks(ready, now)
-            self._hear_sources(ready, now)
-            self.offers.flush()
-            self._answer(now)  # peers wait for it; what follows can
-            self._read_mover(self.clock())
-            self._make_sums()
-            self.offers.expire(now)
-            self.pulls.tick(now)
-            self._part(now)
-            self.offers.flush()
-            self._answer(now)
+            for peer, said in self._exchange.from_sinks(ready, now):
+                self.books.hear_sink(peer, said, now)
+            for address, told in self._exchange.from_sources(ready, now):
+                self.books.hear_source(address, told, now)
+            self.books.finish(now)
             self._attendance.rests()
 
     def sweep(self) -> None:
@@ -130,32 +154,22 @@ class TransferService:
         """
         if not self._attendance.is_stuck(SILENCE_S):
             return
-        with self._books:
-            if self.late_s < SILENCE_S:
-                return  # the turn has ended meanwhile
-            self._run_commands()
-            now = self.clock()
-            self.offers.expire(now)
-            self.pulls.give_up(now)
-            self._report()
+        with self._lock:
+            if self.late_s >= SILENCE_S:  # the turn has not ended meanwhile
+                self.books.sweep()
 
     def end(self) -> None:
         """End every offer and pull, and tell the peers."""
-        with self._books:
-            self._run_commands()
-            now = self.clock()
-            self.offers.withdraw_all()
-            self.pulls.abandon_all(now=now)
-            self._send(now)
-            self._report()
+        with self._lock:
+            self.books.end()
 
     def close(self) -> None:
         """Let go of everything, with no word to anybody; the books are not looked at again."""
-        with self._books:
+        with self._lock:
             self._attendance.waits(math.inf)
         self.mover.close()
         self._exchange.close()
-        self._awake = True  # nobody is there to be woken
+        self.commands.silence()
         self._wake.close()
         self._news.close()
 
@@ -172,94 +186,6 @@ class TransferService:
         self._attendance.waits(timeout_s)
         self._waiting.wait(self.mover.interests, timeout_s)
         self._attendance.works()
-
-    def _run_commands(self) -> None:
-        if self._awake:
-            self._wake.clear()
-            self._awake = False
-        while self.commands:
-            self.commands.popleft()()
-
-    def _make_sums(self) -> None:
-        """Checksums of what is on offer, some in each turn."""
-        most = max(1, BYTES_AT_ONCE // max(1, self._sums.block_bytes))
-        for order in self.offers.missing_sums(most):
-            self.offers.summed(order, self._sums.of(order.blocks, order.level))
-
-    def _hear_sinks(self, ready: Ready, now: float) -> None:
-        for peer, message in self._exchange.from_sinks(ready, now):
-            if self.commands:  # an offer was posted before anybody could ask for it
-                self._run_commands()
-            self.offers.heard(peer, message, now=now)
-
-    def _hear_sources(self, ready: Ready, now: float) -> None:
-        for address, message in self._exchange.from_sources(ready, now):
-            if address in self.pulls.parted:
-                continue  # it was given up by what it said before
-            try:
-                if isinstance(message, Welcome) and not self.pulls.knows(address, message):
-                    with self._asking_the_mover():
-                        self.mover.meet(address, message)
-            except TransferError as error:
-                self.pulls.lost(address, error, now=now)
-            else:
-                if address not in self.pulls.parted:  # given up while it was met
-                    self.pulls.heard(address, message, now=now)
-
-    def _read_mover(self, now: float) -> None:
-        with self._asking_the_mover():
-            ended = self.mover.poll()
-        for read_id, error in ended:
-            if isinstance(error, PeerUnreachable):
-                log.warning("a read failed: %s", error)
-            self.pulls.read_done(read_id, error, now=now)
-        for address in self.mover.waits_for():
-            self.pulls.needs_driving(address, now=now)
-
-    def _part(self, now: float) -> None:
-        """Let go of sources that were given up; what was read from them ends."""
-        while self.pulls.parted:
-            address = self.pulls.parted.pop()
-            with self._asking_the_mover():
-                self.mover.part(address)
-            self._exchange.part(address)
-            self._read_mover(now)
-
-    def _send(self, now: float) -> None:
-        for peer, answer in self.offers.outbox:
-            self._exchange.tell_sink(peer, answer)
-        self.offers.outbox.clear()
-        sent, self.pulls.outbox = self.pulls.outbox, []
-        for address, message in sent:
-            try:
-                self._exchange.tell_source(address, message, now)
-            except PeerUnreachable as error:
-                self.pulls.lost(address, error, now=now)
-
-    def _answer(self, now: float) -> None:
-        """Say what there is to say, begin reads; what is over by then is said, too."""
-        self._send(now)
-        if self.pulls.orders:
-            orders, self.pulls.orders = self.pulls.orders, []
-            with self._asking_the_mover():
-                for order in orders:
-                    self.mover.read(order)
-            self._read_mover(self.clock())
-            self._send(now)
-        self._report()
-
-    @contextlib.contextmanager
-    def _asking_the_mover(self) -> Iterator[None]:
-        """It may take long to answer: `sweep` can have the books meanwhile."""
-        self._books.release()
-        try:
-            yield
-        finally:
-            self._books.acquire()
-
-    def _report(self) -> None:
-        if self.queues.take(self.offers, self.pulls):
-            self.wake_engine()
 
     def wake_engine(self) -> None:
         """Make `news_fd` readable."""

@@ -1,7 +1,7 @@
 """How bytes get from one node's memory to another's: in pieces, at any time, or not at all."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.errors import PeerUnreachable, TransferCancelled
@@ -88,6 +88,9 @@ class SlowMover:
     def poll(self) -> Sequence[ReadEnd]:
         ended, self._ended = self._ended, []
         return ended
+
+    def waits_for(self) -> Collection[Address]:
+        return ()
 
     def _end(self, reading: Reading, error: PeerUnreachable | None) -> None:
         self.readings.remove(reading)

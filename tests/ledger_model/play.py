@@ -152,13 +152,13 @@ class Play:
         for _ in range(round(seconds / STEP_S)):
             self.world.now += STEP_S
             self.flow(without=away)
-        away.shell.returned()
+        away.shell.turn(away=True)
 
     def suspend(self, seconds: float) -> None:
         """Their machine sleeps: all of them were away at the same time."""
         self.world.now += seconds
         for node in self.nodes:
-            node.shell.returned()
+            node.shell.turn(away=True)
 
     def flow(self, without: Node | None = None) -> bool:
         """All that can go on does, for one round; False when there was nothing."""
@@ -270,7 +270,7 @@ class Play:
     def _carry(self, pipe: Pipe) -> None:
         to = [node for node in self.nodes if self._ends_at(pipe, node)]
         for node in to:
-            node.shell.begin_turn()
+            node.shell.begin()
         if not pipe.frames:
             return  # its connection was closed
         frame = self.world.network.carry(pipe)

@@ -108,7 +108,7 @@ def test_an_offer_is_known_before_anybody_can_ask_for_it(rig: Rig) -> None:
             return 0.0
 
         guests = service.reception._guests
-        service.commands.append(lambda: setattr(service, "clock", offer_and_ask))
+        service.commands.post(lambda: setattr(service, "clock", offer_and_ask))
         service.turn(0)
         assert isinstance(sink.answer(), News)
 

@@ -1,0 +1,217 @@
+"""Both books of a node, and the order in which a turn goes through them.
+
+Who makes the turns says what has come: the transfer thread, with its sockets (service.py), or
+a test that has none. What follows from it is the same.
+
+    begin                       who was given up between two turns; what the engine asks for
+    hear_sink, hear_source      what has come, message by message
+    finish                      answers, reads, checksums, who is late; answers to all that
+
+A sweep and the end are turns of their own kind.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kv_transfer.checking import Level
+from kv_transfer.errors import PeerUnreachable, TransferError
+from kv_transfer.integrity.checked import BYTES_AT_ONCE
+from kv_transfer.ledger.guests import Peer
+from kv_transfer.ledger.offers import OfferBook
+from kv_transfer.ledger.pulls import PullBook
+from kv_transfer.ledger.sources import Address
+from kv_transfer.movers.mover import Reader
+from kv_transfer.thread.news import NewsQueues
+from kv_transfer.wire import FromSink, FromSource, Welcome
+
+log = logging.getLogger(__name__)
+Command = Callable[[], None]
+
+
+class Voice(Protocol):
+    """How peers are told: sinks by their names, sources by their addresses."""
+
+    def tell_sink(self, peer: Peer, message: FromSource) -> None:
+        """Whoever is gone does not hear it."""
+
+    def tell_source(self, address: Address, message: FromSink, now: float) -> None:
+        """Raises PeerUnreachable for one that has not listened for long."""
+
+    def part(self, address: Address) -> None:
+        """No more of this source."""
+
+
+class Sums(Protocol):
+    """Checksums of our blocks."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block."""
+
+    def of(self, blocks: Sequence[int], level: Level) -> list[int]:
+        """One for each."""
+
+
+class Bell(Protocol):
+    """What wakes whoever waits for it."""
+
+    def ring(self) -> None:
+        """There is something to do."""
+
+    def clear(self) -> None:
+        """It was heard."""
+
+
+@dataclass(slots=True)
+class Commands:
+    """What the engine's thread asks for in one thread, done in another."""
+
+    bell: Bell
+    _waiting: deque[Command] = field(default_factory=deque)
+    _rung: bool = False
+
+    def post(self, command: Command) -> None:
+        """To be run at the next turn, which is now."""
+        self._waiting.append(command)
+        if not self._rung:
+            self._rung = True
+            self.bell.ring()
+
+    def run(self) -> None:
+        """All that there are."""
+        if self._rung:
+            self.bell.clear()
+            self._rung = False
+        while self._waiting:
+            self._waiting.popleft()()
+
+    def silence(self) -> None:
+        """Nobody is there any more to be woken."""
+        self._rung = True
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+
+@dataclass(slots=True)
+class Books:
+    """Peers are told by `voice`, read from by `mover`; `news` wakes who reads the queues."""
+
+    offers: OfferBook
+    pulls: PullBook
+    mover: Reader
+    voice: Voice
+    sums: Sums
+    commands: Commands
+    queues: NewsQueues
+    news: Bell
+    clock: Callable[[], float]
+
+    def begin(self, *, away: bool = False) -> float:
+        """What time it is for who may be late. `away`: for a while nobody was heard."""
+        self._part(self.clock())  # from whom a sweep gave up: no more is heard
+        self.commands.run()
+        now = self.clock()  # whatever was said until now is heard before anybody is late
+        if away:
+            self.offers.returned(now)
+            self.pulls.returned(now)
+        return now
+
+    def hear_sink(self, peer: Peer, message: FromSink, now: float) -> None:
+        """A sink says something."""
+        if self.commands:  # an offer was posted before anybody could ask for it
+            self.commands.run()
+        self.offers.heard(peer, message, now=now)
+
+    def hear_source(self, address: Address, message: FromSource, now: float) -> None:
+        """A source says something; who tells where its memory is, is met first."""
+        if address in self.pulls.parted:
+            return  # it was given up by what it said before
+        try:
+            if isinstance(message, Welcome) and not self.pulls.knows(address, message):
+                self.mover.meet(address, message)
+        except TransferError as error:
+            self.pulls.lost(address, error, now=now)
+        else:
+            if address not in self.pulls.parted:  # given up while it was met
+                self.pulls.heard(address, message, now=now)
+
+    def finish(self, now: float) -> None:
+        """All that follows."""
+        self.offers.flush()
+        self._answer(now)  # peers wait for it; what follows can
+        self._read_mover(self.clock())
+        self._make_sums()
+        self.offers.expire(now)
+        self.pulls.tick(now)
+        self._part(now)
+        self.offers.flush()
+        self._answer(now)
+
+    def sweep(self) -> None:
+        """In place of a turn that does not end: run commands, end what is late, and say so."""
+        self.commands.run()
+        now = self.clock()
+        self.offers.expire(now)
+        self.pulls.give_up(now)
+        self._report()
+
+    def end(self) -> None:
+        """End every offer and pull, and tell the peers."""
+        self.commands.run()
+        now = self.clock()
+        self.offers.withdraw_all()
+        self.pulls.abandon_all(now=now)
+        self._send(now)
+        self._report()
+
+    def _answer(self, now: float) -> None:
+        """Say what there is to say, begin reads; what is over by then is said, too."""
+        self._send(now)
+        if self.pulls.orders:
+            orders, self.pulls.orders = self.pulls.orders, []
+            for order in orders:
+                self.mover.read(order)
+            self._read_mover(self.clock())
+            self._send(now)
+        self._report()
+
+    def _send(self, now: float) -> None:
+        for peer, answer in self.offers.outbox:
+            self.voice.tell_sink(peer, answer)
+        self.offers.outbox.clear()
+        sent, self.pulls.outbox = self.pulls.outbox, []
+        for address, message in sent:
+            try:
+                self.voice.tell_source(address, message, now)
+            except PeerUnreachable as error:
+                self.pulls.lost(address, error, now=now)
+
+    def _read_mover(self, now: float) -> None:
+        for read_id, error in self.mover.poll():
+            if isinstance(error, PeerUnreachable):
+                log.warning("a read failed: %s", error)
+            self.pulls.read_done(read_id, error, now=now)
+        for address in self.mover.waits_for():
+            self.pulls.needs_driving(address, now=now)
+
+    def _make_sums(self) -> None:
+        """Checksums of what is on offer, some in each turn."""
+        most = max(1, BYTES_AT_ONCE // max(1, self.sums.block_bytes))
+        for order in self.offers.missing_sums(most):
+            self.offers.summed(order, self.sums.of(order.blocks, order.level))
+
+    def _part(self, now: float) -> None:
+        """Let go of sources that were given up; what was read from them ends."""
+        while self.pulls.parted:
+            address = self.pulls.parted.pop()
+            self.mover.part(address)
+            self.voice.part(address)
+            self._read_mover(now)
+
+    def _report(self) -> None:
+        if self.queues.take(self.offers, self.pulls):
+            self.news.ring()
