@@ -11,6 +11,7 @@ from hypothesis.stateful import precondition, rule
 from api.generator import TokenEvent
 from kv_transfer.errors import LeaseExpired
 from tests.contract.test_hand_over_model import HISTORIES, HandOver, TestHandOver
+from tests.ledger_model.endings import abort_all, is_as_new
 from tests.ledger_model.node import Call
 from tests.ledger_model.play import Play
 
@@ -60,8 +61,8 @@ def test_a_sink_that_was_away_does_not_call_its_source_silent() -> None:
     play.calm()
     errors = [type(news.error) for news in call.node.sink.news]
     assert errors == [LeaseExpired]
-    play.abort_all()
-    play.is_as_new()
+    abort_all(play)
+    is_as_new(play)
 
 
 def test_a_machine_that_slept_ends_no_hand_over() -> None:
@@ -71,5 +72,5 @@ def test_a_machine_that_slept_ends_no_hand_over() -> None:
     play.calm()
     assert [news.error for news in call.node.sink.news] == [None]
     assert isinstance(call.events[-1], TokenEvent)
-    play.abort_all()
-    play.is_as_new()
+    abort_all(play)
+    is_as_new(play)

@@ -1,16 +1,20 @@
 """How bytes get from one node's memory to another's: in pieces, at any time, or not at all."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.errors import PeerUnreachable, TransferCancelled
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.mover import ReadEnd
+from kv_transfer.movers.spans import both_sides
+from kv_transfer.regions import Region, describe
 from kv_transfer.wire import Welcome
 
 PIECES = 2  # of a block: a read may stop in the middle of one
+Piece = tuple[int, int, int]
+"""Where it begins in their memory and in ours, and its bytes."""
 
 
 @dataclass(eq=False)
@@ -18,17 +22,23 @@ class Host:
     """A node's memory, for as long as its process lives."""
 
     memory: bytearray
-    block_bytes: int
+    region: Region
     alive: bool = True
 
 
 @dataclass(eq=False)
 class Reading:
-    """A read under way: (their block, our block, piece) still to be copied."""
+    """A read under way, and what is still to be copied."""
 
     order: ReadOrder
     host: Host
-    left: deque[tuple[int, int, int]]
+    left: deque[Piece]
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether every block of theirs is read as a whole, and compared."""
+        slots = sum(run.count for run in self.order.runs)
+        return len(self.order.checks) * self.order.cut.their_slots == slots
 
 
 @dataclass
@@ -63,25 +73,19 @@ class SlowMover:
         if host is None:
             self._ended.append((order.read_id, PeerUnreachable("never met")))
             return
-        left = deque(
-            (run.theirs + index, run.ours + index, piece)
-            for run in order.runs
-            for index in range(run.count)
-            for piece in range(PIECES)
-        )
+        left = deque(pieces(order, host.region, self.ours.region))
         self.readings.append(Reading(order, host, left))
 
-    def go_on(self, reading: Reading) -> None:
-        """One more piece, as it is now at the other end; or the end of it."""
+    def go_on(self, reading: Reading, *, spoil: bool = False) -> None:
+        """One more piece, as it is now at the other end, or nearly; or the end of it."""
         if not reading.host.alive:
             self._end(reading, PeerUnreachable("its process is gone"))
             return
-        theirs, ours, piece = reading.left.popleft()
-        self.may_write(ours)
-        size = self.ours.block_bytes // PIECES
-        source = theirs * self.ours.block_bytes + piece * size
-        target = ours * self.ours.block_bytes + piece * size
+        source, target, size = reading.left.popleft()
+        self.may_write(target // self.ours.region.block_bytes)
         self.ours.memory[target : target + size] = reading.host.memory[source : source + size]
+        if spoil:
+            self.ours.memory[target] ^= 1
         if not reading.left:
             self._end(reading, None)
 
@@ -95,3 +99,22 @@ class SlowMover:
     def _end(self, reading: Reading, error: PeerUnreachable | None) -> None:
         self.readings.remove(reading)
         self._ended.append((reading.order.read_id, error))
+
+
+def pieces(order: ReadOrder, theirs: Region, ours: Region) -> Iterator[Piece]:
+    """In order, and none of them in two of our blocks."""
+    most = min(theirs.block_bytes, ours.block_bytes) // PIECES
+    for source, target, size in _stretches(order, theirs, ours):
+        for start in range(0, size, most):
+            yield source + start, target + start, min(most, size - start)
+
+
+def _stretches(order: ReadOrder, theirs: Region, ours: Region) -> Iterator[Piece]:
+    if order.cut.pieces:
+        there, here = both_sides(order, [describe(theirs)], [describe(ours)])
+        sources, targets = there.address - theirs.address, here.address - ours.address
+        yield from zip(sources.tolist(), targets.tolist(), here.size.tolist(), strict=True)
+        return
+    size = ours.block_bytes
+    for run in order.runs:
+        yield run.theirs * size, run.ours * size, run.count * size

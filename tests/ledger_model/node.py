@@ -1,28 +1,30 @@
 """A node of the model: the real loop, workers, scheduler and books over slow memory."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
 from api.generator import EndEvent, Event, FailedEvent, Leg, TicketEvent, TokenEvent
-from engine.request import Request, RequestId
+from engine.request import Request, RequestId, Sampling
 from kv_transfer.api import Arrived, Outcome, Settled
+from kv_transfer.checking import Level
 from kv_transfer.identity import Identity
 from kv_transfer.ledger.claims import Claims
 from kv_transfer.ledger.sources import Address
-from kv_transfer.local.connector import layout_of
 from kv_transfer.thread.service import TransferService
 from kv_transfer.thread.threaded import ThreadedSink, ThreadedSource
-from kv_transfer.ticket import KvTicket
+from kv_transfer.ticket import CacheHint, KvTicket
+from node.identity import layout_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import TOKEN_BYTES, alone
 from tests.fakes.node import node_loop
 from tests.ledger_model.memory import Host, SlowMover
 from tests.ledger_model.network import Network
 from tests.ledger_model.shell import Shell
-from tests.ledger_model.witness import WatchedSink, WatchedSource
+from tests.ledger_model.witness import WatchedSink, WatchedSource, kv_of
 
-BLOCKS, BLOCK_SIZE, CHUNK, SEATS = 12, 4, 6, 4
-FINGERPRINT = "fake"
+TOKENS, CHUNK, SEATS = 48, 6, 4  # of KV memory, of a batch, of those that run
+BLOCK_SIZE, FINGERPRINT = 4, "fake"
 EventNews = tuple[RequestId, Event]
 
 
@@ -54,6 +56,15 @@ class World:
     delivered: set[str] = field(default_factory=set)
     starts: int = 0
     cuts: bool = True
+    level: Level = Level.OFF
+    block_sizes: Mapping[Address, int] = field(default_factory=dict)
+    kv_by_key: dict[bytes, bytes] = field(default_factory=dict)  # of full blocks
+
+    def learn(self, engine: FakeEngine, tokens: tuple[int, ...]) -> None:
+        """What these tokens' blocks have to be, whoever has them."""
+        kv, size = kv_of(tokens), engine.info.block_size * TOKEN_BYTES
+        keys = engine.keys(Request(RequestId("any"), tokens, Sampling(1)))
+        self.kv_by_key |= {key: kv[index * size :][:size] for index, key in enumerate(keys)}
 
 
 class Node:
@@ -63,20 +74,25 @@ class Node:
         self.address, self.world = address, world
         world.starts += 1
         self.name = f"{address[0]}#{world.starts}"
-        self.engine = FakeEngine(blocks=BLOCKS, block_size=BLOCK_SIZE, chunk=CHUNK, seats=SEATS)
+        size = world.block_sizes.get(address, BLOCK_SIZE)
+        blocks = TOKENS // size
+        self.engine = FakeEngine(blocks=blocks, block_size=size, chunk=CHUNK, seats=SEATS)
         regions = self.engine.kv_regions
-        self.host = Host(self.engine.memory, BLOCK_SIZE * TOKEN_BYTES)
+        self.host = Host(self.engine.memory, regions[0])
         world.hosts[self.name.encode()] = self.host
-        identity = Identity(self.name, *address, FINGERPRINT, layout_of(regions))
+        identity = Identity(self.name, *address, FINGERPRINT, layout_of(self.engine))
         mover = SlowMover(self.host, world.hosts, self._may_write, world.cuts)
         self.shell = Shell(
-            identity, regions, mover, world.network, self.clock, ended=self._ended
+            identity, regions, mover, world.network, self.clock, self._ended, world.level
         )
         service = cast("TransferService", self.shell)
         claims = Claims(FINGERPRINT)
-        self.source = WatchedSource(ThreadedSource(service), self.engine)
-        self.sink = WatchedSink(ThreadedSink(service, claims), self.engine, self._was_delivered)
+        self.source = WatchedSource(ThreadedSource(service), self.engine, world.kv_by_key)
+        self.sink = WatchedSink(
+            ThreadedSink(service, claims), self.engine, self._was_delivered, world.kv_by_key
+        )
         self.loop = node_loop(self.engine, self.source, self.sink, self.clock, recompute=False)
+        self.loop.decode.fetcher.least_tokens = 1
         self.calls: dict[RequestId, Call] = {}
 
     def clock(self) -> float:
@@ -85,8 +101,14 @@ class Node:
     def begin(self, request: Request, leg: Leg) -> Call:
         """A new leg; its request's id is unique on this node."""
         call = self.calls[request.request_id] = Call(request, leg, self)
+        self.world.learn(self.engine, (*request.tokens, *alone(request)))
         self._deliver(self.loop.submit(request, leg, self.world.now))
         return call
+
+    @property
+    def hint(self) -> CacheHint:
+        """That something may be known here."""
+        return CacheHint(self.name, *self.address, FINGERPRINT)
 
     def abort(self, call: Call) -> None:
         """The proxy has closed it."""

@@ -1,20 +1,18 @@
-"""What a proxy, a network and time can do to three nodes; and how it has to end."""
+"""What a proxy, a network and time can do to three nodes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from api.generator import EndEvent, FailedEvent, Leg
+from api.generator import Leg
 from engine.request import Request, RequestId, Sampling
-from kv_transfer.ticket import LEASE_S, KvTicket
-from kv_transfer.wire import BEAT_S
+from kv_transfer.checking import Level
+from kv_transfer.ticket import CacheHint, KvTicket
 from tests.ledger_model.memory import Reading
 from tests.ledger_model.network import Pipe
-from tests.ledger_model.node import Call, Node, World, is_over, ticket_of
+from tests.ledger_model.node import BLOCK_SIZE, Call, Node, World, ticket_of
 
 ADDRESSES = (("a", 1), ("b", 2), ("c", 3))
-PROMISED_S = 2.0  # blocks are back
 STEP_S = 0.1
-LONGEST_S = LEASE_S + 10.0  # for each leg that nobody aborts: blocks for one at a time
 MOST_TURNS = 400
 SAMPLING = Sampling(max_tokens=3, seed=7)
 
@@ -30,18 +28,26 @@ class Play:
     """Each act takes any number, and does what is possible of that number."""
 
     cuts: bool = True
+    level: Level = Level.OFF
+    block_sizes: Sequence[int] = (BLOCK_SIZE,) * len(ADDRESSES)
     calls: list[Call] = field(default_factory=list)
     requests: int = 0
 
     def __post_init__(self) -> None:
-        self.world = World(cuts=self.cuts)
+        sizes = dict(zip(ADDRESSES, self.block_sizes, strict=True))
+        self.world = World(cuts=self.cuts, level=self.level, block_sizes=sizes)
         self.nodes = [Node(address, self.world) for address in ADDRESSES]
+        self.hints = [node.hint for node in self.nodes]  # of all nodes that there ever were
 
     # the proxy
-    def prefill(self, number: int) -> Call:
-        """A prompt, on one of the nodes, under one of few outer ids."""
+    def prefill(self, number: int, known_at: int | None = None) -> Call:
+        """A prompt, on one of the nodes, under one of few outer ids.
+
+        `known_at`: another node may have it in its cache, or did before it was started anew.
+        """
         node = self.nodes[number % len(self.nodes)]
-        leg = Leg(hold=True, keep_open=True, outer_id=f"outer{number % 3}")
+        cache = None if known_at is None else self._hint(node, known_at)
+        leg = Leg(hold=True, keep_open=True, outer_id=f"outer{number % 3}", cache=cache)
         call = node.begin(self._request(prompt(number // len(self.nodes))), leg)
         self.calls.append(call)
         return call
@@ -119,6 +125,7 @@ class Play:
         self.world.network.vanish(old.shell.name, old.address)
         self.calls = [call for call in self.calls if call.node is not old]
         self.nodes[index] = Node(old.address, self.world)
+        self.hints.insert(0, self.nodes[index].hint)
 
     def carry(self, number: int) -> None:
         """A message arrives."""
@@ -141,6 +148,12 @@ class Play:
         if readings := self.readings:
             node, reading = readings[number % len(readings)]
             node.shell.mover.go_on(reading)
+
+    def spoil(self, number: int) -> None:
+        """A piece of a read that is looked at is copied, and a bit of it is another one."""
+        if readings := [one for one in self.readings if one[1].is_checked]:
+            node, reading = readings[number % len(readings)]
+            node.shell.mover.go_on(reading, spoil=True)
 
     def wait(self, seconds: float) -> None:
         """Time passes, and nobody does anything."""
@@ -184,7 +197,6 @@ class Play:
         for node in self.nodes:
             node.check()
 
-    # how it ends
     def calm(self) -> None:
         """No message is lost any more, and no time passes."""
         for _ in range(MOST_TURNS):
@@ -193,65 +205,9 @@ class Play:
                 return
         raise AssertionError("it goes on for ever")
 
-    def abort_all(self) -> None:
-        """Every leg is closed: in no more than was promised, nothing is left of them."""
-        self.calm()
-        while self.calls:
-            self.abort(0)
-        self._run_out(PROMISED_S)
-
-    def see_it_through(self) -> None:
-        """Nobody closes anything: everything ends all the same."""
-        self.calm()
-        self._run_out(LONGEST_S * (1 + len(self.calls)))
-        for call in self.calls:
-            assert is_over(call), f"{call.request.request_id} has no end: {call.events}"
-
-    def is_as_new(self) -> None:
-        """Whatever has been, the next hand-over works at once; and so does a refusal."""
-        self.calls.clear()
-        self.wait(BEAT_S)
-        for source, sink in ((0, 1), (1, 0), (2, 0)):
-            self._hand_over_at_once(source, sink)
-            self._refuse_at_once(source, self.misfit, 0)
-            self._refuse_at_once(source, self.misfit, 1)
-
-    def _hand_over_at_once(self, source: int, sink: int) -> None:
-        first = self.prefill(source + len(self.nodes) * 34)  # 18 tokens
-        self.flow()
-        call = self.decode(0)
-        assert call is not None
-        before = len(self.nodes[sink].sink.news)
-        self.calm()
-        news = self.nodes[sink].sink.news[before:]
-        assert [one.error for one in news] == [None], f"a fresh pull failed: {news}"
-        assert len(call.tokens) == SAMPLING.max_tokens, call.events
-        assert isinstance(first.events[-1], EndEvent), first.events
-        self.calls.clear()
-        assert all(node.is_idle for node in self.nodes), "blocks are left"
-
-    def _refuse_at_once(
-        self, source: int, refuse: Callable[[int], Call | None], number: int
-    ) -> None:
-        self.prefill(source + len(self.nodes) * 34)
-        while not any(ticket_of(call) for call in self.calls):
-            self.flow()
-        call = refuse(number)
-        self.calm()
-        assert call is not None
-        assert isinstance(call.events[-1], FailedEvent), call.events
-        assert all(node.is_idle for node in self.nodes), "refused, and the source not told"
-        self.calls.clear()
-
-    def _run_out(self, longest_s: float) -> None:
-        until = self.world.now + longest_s
-        while self.world.now < until and not all(node.is_idle for node in self.nodes):
-            self.world.now += STEP_S
-            self.flow()
-            self.flow()
-        self.calm()
-        left = {node.name: node.engine.load for node in self.nodes if not node.is_idle}
-        assert not left, f"not back after {longest_s} s: {left}"
+    def _hint(self, node: Node, number: int) -> CacheHint:
+        others = [hint for hint in self.hints if hint.address != node.address]
+        return others[number % len(others)]
 
     def _request(self, tokens: Sequence[int]) -> Request:
         self.requests += 1

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from kv_transfer.api import Arrived, Settled
 from kv_transfer.checking import Level
 from kv_transfer.identity import Identity
+from kv_transfer.integrity.checked import CheckedMover
 from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.ledger.sources import Address
+from kv_transfer.movers.mover import Mover
 from kv_transfer.regions import Region, describe
 from kv_transfer.thread.books import Books, Command, Commands
 from kv_transfer.thread.news import NewsQueues
@@ -79,9 +82,10 @@ class Shell:
     network: Network
     clock: Callable[[], float]
     ended: Ended
+    level: Level
 
     def __post_init__(self) -> None:
-        me, level = self.identity, Level.OFF
+        me, level, sums = self.identity, self.level, BlockSums(self.regions)
         self.name = me.engine_id.encode()
         self.address: Address = (me.host, me.port)
         self.offers = OfferBook(
@@ -93,9 +97,9 @@ class Shell:
         self.books = Books(
             self.offers,
             self.pulls,
-            self.mover,
+            CheckedMover(cast("Mover", self.mover), sums),
             Frames(self.network, self.name, self.address),
-            BlockSums(self.regions),
+            sums,
             self.commands,
             self.queues,
             bell,

@@ -1,6 +1,6 @@
 """Who sees a node's halves of the connector being used, and says what may not be."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -33,11 +33,24 @@ def check_bytes(engine: FakeEngine, blocks: Sequence[int], request: Request, wha
     assert found[:known] == wanted[:known], f"{what}: wrong bytes in {blocks}"
 
 
+KvByKey = Mapping[bytes, bytes]
+"""What a full block has to be, by its name."""
+
+
+def check_keys(
+    engine: FakeEngine, blocks: Sequence[int], keys: Sequence[bytes], kv: KvByKey, what: str
+) -> None:
+    """These blocks are what they are said to be."""
+    for block, key in zip(blocks, keys, strict=True):
+        assert block_of(engine, block) == kv[key], f"{what}: wrong bytes in {block}"
+
+
 @dataclass
 class Lent:
-    """An offer as its node sees it."""
+    """An offer as its node sees it: of a request, or of what is known by these keys."""
 
-    request: Request
+    request: Request | None = None
+    keys: Sequence[bytes] = ()
     blocks: list[int] = field(default_factory=list)
     sealed: bool = False
 
@@ -48,8 +61,10 @@ class WatchedSource:
 
     inner: KvSource
     engine: FakeEngine
+    kv_by_key: KvByKey
     open: dict[str, Lent] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    num_lent: int = 0
 
     def offer(self, request_id: str, outer_id: str | None = None) -> KvTicket:
         ticket = self.inner.offer(request_id, outer_id)
@@ -61,6 +76,7 @@ class WatchedSource:
     def extend(self, ticket_id: str, blocks: Sequence[int]) -> None:
         if lent := self.open.get(ticket_id):
             lent.blocks += blocks
+            assert lent.request is not None
             check_bytes(self.engine, lent.blocks, lent.request, "published")
         self.inner.extend(ticket_id, blocks)
 
@@ -77,10 +93,16 @@ class WatchedSource:
         return self.inner.asked()
 
     def lend(self, asked: Asked, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
-        raise AssertionError("nobody in the model asks")
+        ticket_id = self.inner.lend(asked, name, blocks, sealed)
+        assert ticket_id not in self.open, "a loan's name is used twice"
+        keys = asked.keys[: len(blocks)]
+        assert sealed.tokens_digest == keys[-1], "lent, and called something else"
+        self.open[ticket_id] = Lent(keys=keys, blocks=list(blocks), sealed=True)
+        self.num_lent += 1
+        return ticket_id
 
     def decline(self, asked: Asked) -> None:
-        raise AssertionError("nobody in the model asks")
+        self.inner.decline(asked)
 
     def poll(self) -> Sequence[Settled]:
         news = self.inner.poll()
@@ -96,6 +118,9 @@ class WatchedSource:
     def check(self) -> None:
         """What is lent belongs to who lent it, and has not changed."""
         for lent in self.open.values():
+            if lent.request is None:
+                check_keys(self.engine, lent.blocks, lent.keys, self.kv_by_key, "lent")
+                continue
             theirs = self.engine.blocks(lent.request.request_id)
             assert list(theirs[: len(lent.blocks)]) == lent.blocks, "lent, and not his"
             check_bytes(self.engine, lent.blocks, lent.request, "lent")
@@ -108,6 +133,9 @@ class WatchedSink:
     inner: KvSink
     engine: FakeEngine
     was_delivered: Callable[[KvTicket], bool]
+    kv_by_key: KvByKey
+    wanted: dict[str, Sequence[bytes]] = field(default_factory=dict)  # by the question's name
+    loans: dict[str, Sequence[bytes]] = field(default_factory=dict)  # by ticket
     pulled: dict[str, tuple[KvTicket, Sequence[int], int]] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)  # and their Arrived not read yet
     news: list[Arrived] = field(default_factory=list)
@@ -128,10 +156,17 @@ class WatchedSink:
         self.inner.leave(ticket)
 
     def ask(self, name: str, cache: CacheHint, keys: Sequence[bytes]) -> None:
-        raise AssertionError("no leg in the model knows of a cache")
+        assert name not in self.wanted, "a question's name is used twice"
+        self.wanted[name] = keys
+        self.inner.ask(name, cache, keys)
 
     def lent(self) -> Sequence[Loan]:
-        return self.inner.lent()
+        loans = self.inner.lent()
+        for loan in loans:
+            keys = self.wanted.pop(loan.name)  # asked once, answered once
+            if loan.ticket is not None:
+                self.loans[loan.ticket.ticket_id] = keys[: loan.num_blocks]
+        return loans
 
     def poll(self) -> Sequence[Arrived]:
         news = self.inner.poll()
@@ -147,8 +182,7 @@ class WatchedSink:
     def may_write(self, block: int) -> None:
         """Asked before every piece that is copied."""
         assert block in self._lent(), f"block {block} is written to, and lent to no pull"
-        held = self.engine.room.reserved.values()
-        assert any(block in seq.blocks for seq in held), f"block {block} is nobody's"
+        assert any(block in blocks for blocks in self._held()), f"block {block} is nobody's"
 
     def ended(self, arrived: Arrived) -> None:
         """Called when the book says so: from now on nothing may be written."""
@@ -160,6 +194,9 @@ class WatchedSink:
             return
         ticket, into, _ = self.pulled[name]
         assert self.was_delivered(ticket), "arrived, and was not delivered"
+        if (keys := self.loans.get(name)) is not None:
+            check_keys(self.engine, into, keys, self.kv_by_key, "borrowed")
+            return
         held = self.engine.room.reserved.values()
         (request,) = [seq.request for seq in held if list(seq.blocks) == list(into)]
         if sealed.tokens_digest == tokens_digest(request):
@@ -167,9 +204,15 @@ class WatchedSink:
 
     def check(self) -> None:
         """What is pulled into is reserved for somebody."""
-        held = [list(seq.blocks) for seq in self.engine.room.reserved.values()]
+        held = self._held()
         for name, (_, into, _) in self.pulled.items():
             assert list(into) in held, f"{name} is pulled into blocks that nobody holds"
+
+    def _held(self) -> list[list[int]]:
+        """Blocks that wait for what is pulled."""
+        reserved = [list(seq.blocks) for seq in self.engine.room.reserved.values()]
+        loans = self.engine.lending._loans.values()
+        return [*reserved, *(loan.fresh for loan in loans)]
 
     def _lent(self) -> set[int]:
         """Where reads may write."""
