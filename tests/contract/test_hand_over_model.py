@@ -45,6 +45,11 @@ class HandOver(RuleBasedStateMachine):
     def hand_over(self, number: int, messages: int, pieces: int) -> None:
         self.play.hand_over(number, messages, pieces)
 
+    @precondition(lambda self: len(self.play.calls) < MOST_CALLS)
+    @rule(number=number, messages=st.integers(0, 9))
+    def loan(self, number: int, messages: int) -> None:
+        self.play.loan(number, messages)
+
     @precondition(lambda self: self.play.tickets)
     @rule(number=number, by_outer_id=st.booleans())
     def decode(self, number: int, by_outer_id: bool) -> None:

@@ -17,7 +17,7 @@ from tests.planted.search import FOUND
 ROOT = Path(__file__).parents[2]
 PLANTED = ROOT / "tests" / "planted"
 PATCHES = sorted(PLANTED.glob("*.patch"))
-PROMISED = 10
+PROMISED = 13  # what the hand-over was asked to find, loans, checksums and unequal sides
 LONGEST_S = 300  # a busy machine; each takes some seconds
 
 

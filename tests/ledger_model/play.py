@@ -87,6 +87,22 @@ class Play:
         for _ in range(pieces):
             self.copy(-1)
 
+    def loan(self, number: int, messages: int) -> None:
+        """What one node has run is asked for by another, as far as so many messages take it."""
+        node = self.nodes[number % len(self.nodes)]
+        request = self._request(prompt(number // len(self.nodes)))
+        node.begin(request, Leg())
+        for _ in range(SAMPLING.max_tokens + len(request.prompt)):
+            node.compute()
+        asking = self.nodes[(number + 1) % len(self.nodes)]
+        leg = Leg(hold=True, keep_open=True, cache=node.hint)
+        self.calls.append(asking.begin(self._request(request.prompt), leg))
+        for _ in range(messages):
+            for one in (asking, node):
+                one.compute()
+                one.shell.turn()
+            self.carry(-1)
+
     def misfit(self, number: int) -> Call | None:
         """A decode leg for another prompt than its ticket's, or for one that never fits."""
         ready = self.tickets

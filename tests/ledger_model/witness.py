@@ -119,6 +119,8 @@ class WatchedSource:
         """What is lent belongs to who lent it, and has not changed."""
         for lent in self.open.values():
             if lent.request is None:
+                held = [loan.pinned for loan in self.engine.lending._loans.values()]
+                assert lent.blocks in held, "lent, and held for nobody"
                 check_keys(self.engine, lent.blocks, lent.keys, self.kv_by_key, "lent")
                 continue
             theirs = self.engine.blocks(lent.request.request_id)
