@@ -146,7 +146,7 @@ def _load_part(
     """All weights, or one rank's, and of what KvMemory is made; ranks have as many blocks."""
     dtype, limits = _dtype(config.dtype, shape.dtype), limits_of(config, shape, device)
     kernels, max_len = _kernels(config, dtype, device, opened), max_len_of(config, shape)
-    storage = _storage(config, shape, device)
+    storage = _storage(config, shape, device, opened)
     place = Placement(dtype, device, kernels, group, storage)
     model = load_model(checkpoint, shape, max_len, place)
     _tell_of_quantization(config, place)
@@ -208,6 +208,8 @@ def _decoder_engine(
         kv.width,
     )
     engine = TorchEngine.build(info, model, memory, limits, pooler=pooler, runner=runner)
+    if opened is not None:
+        engine.sampler.warm(device)
     tiers = open_tiers(config, info, memory)
     if tiers is not None:
         engine.put_below(tiers)
@@ -249,7 +251,9 @@ def _kernels(
     return kernels
 
 
-def _storage(config: EngineConfig, shape: AnyConfig, device: torch.device) -> Storage | None:
+def _storage(
+    config: EngineConfig, shape: AnyConfig, device: torch.device, opened: OpenDevice | None
+) -> Storage | None:
     """Raises NoKernels, and UnusableCheckpoint where weights would be rounded twice."""
     packing = shape.packing if isinstance(shape, ModelConfig) else None
     if packing is not None and config.quantization is not None:
@@ -258,7 +262,8 @@ def _storage(config: EngineConfig, shape: AnyConfig, device: torch.device) -> St
             f"in {packing.layout}"
         )
     rounding = config.quantization if config.quantization in ROUNDINGS else None
-    return open_storage(rounding, packing, config.cpu_kernels, device)
+    products = None if opened is None else opened.accelerator.products
+    return open_storage(rounding, packing, config.cpu_kernels, device, products)
 
 
 def _tell_of_quantization(config: EngineConfig, place: Placement) -> None:

@@ -7,12 +7,11 @@ forward pass can be captured as one CUDA graph, and replayed over other numbers.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
 from engine.attention.rotation import Rotation
-from engine.kernels.contract import Chunks, Contexts, LayerKv, PagedKernels
+from engine.kernels.contract import Asked, Chunks, Contexts, LayerKv, PagedKernels
 from engine.kernels.style import AttentionStyle
 
 
@@ -63,18 +62,21 @@ class DeviceBatch:
         self.kernels.write(parts, self._kv(layer), self.places.slots)
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
-        """Singles and chunks each by their own kernel."""
-        some, count, kv = list[Tensor](), self.singles, self._kv(layer)
+        """Singles and chunks each by their own kernel, into one tensor."""
+        count, kv = self.singles, self._kv(layer)
         tables, lengths, firsts = self.places.tables, self.places.lengths, self.places.firsts
+        width = kv.value_width or queries.shape[2]
+        read = queries.new_empty(len(queries), queries.shape[1] * width)
         if count:
             contexts = Contexts(tables[:count], lengths[:count])
-            some.append(self.kernels.decode_attention(queries[:count], kv, contexts, style))
+            asked = Asked(queries[:count], read[:count])
+            self.kernels.decode_attention(asked, kv, contexts, style)
         if count < len(queries):
             contexts = Contexts(tables[count:], lengths[count:])
             chunks = Chunks(firsts[: len(tables) - count + 1], self.longest)
-            ours = queries[count:]
-            some.append(self.kernels.prefill_attention(ours, kv, contexts, chunks, style))
-        return some[0] if len(some) == 1 else torch.cat(some)
+            asked = Asked(queries[count:], read[count:])
+            self.kernels.prefill_attention(asked, kv, contexts, chunks, style)
+        return read
 
     def _kv(self, layer: int) -> LayerKv:
         return LayerKv(self.memory.blocks, layer, self.memory.shape.value_width)

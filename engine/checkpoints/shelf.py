@@ -173,6 +173,12 @@ class Shelf:
             return self.storage.linear(weight, bias)
         return linear(weight, bias, self.kernels)
 
+    def head(self, weight: Tensor) -> Linear:
+        """The last product, from hidden states to logits."""
+        if self.storage is not None:
+            return self.storage.head(weight)
+        return linear(weight, None, self.kernels)
+
     def drop(self, name: str) -> None:
         """Leave out a tensor that may be there."""
         self.files.pop(name, None)

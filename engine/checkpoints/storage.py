@@ -59,6 +59,10 @@ class Storage:
         self.errors.append(_lost(made, weight, bias))
         return made
 
+    def head(self, weight: Tensor) -> Linear:
+        """The last product: whole where others have four bits, whose errors it would show."""
+        return PlainLinear(weight) if self.rounding == "int4" else self.linear(weight)
+
     def packed(self, weight: Weight, bias: Tensor | None) -> StoredLinear:
         """Of a weight that the checkpoint stores like that."""
         return StoredLinear(weight, None if bias is None else bias.unsqueeze(0), self.products)
@@ -82,24 +86,30 @@ class Stack:
 
 
 def open_storage(
-    rounding: str | None, packing: Packing | None, cpu_kernels: str, device: torch.device
+    rounding: str | None,
+    packing: Packing | None,
+    cpu_kernels: str,
+    device: torch.device,
+    products: Products | None = None,
 ) -> Storage | None:
     """For what `--quantization` or a checkpoint asks; raises NoKernels where it cannot be.
 
-    None: on a CPU, which keeps weights as its own kernels want them.
+    `products` are the device's own. None: on a CPU, which keeps weights as its own kernels
+    want them.
     """
     wanted = None if rounding is None else f"--quantization {rounding}"
     if packing is not None:
         wanted = f"config.json: a checkpoint quantized in {packing.layout}"
     eight = rounding == "fp8" or (packing is not None and packing.group is None)
-    if device.type == "cuda":
-        # triton is there where CUDA is
-        from engine.kernels.gpu.products import TritonProducts
-
-        if eight and torch.cuda.get_device_capability(device) < FP8_SINCE:
+    if products is not None:
+        if (
+            device.type == "cuda"
+            and eight
+            and torch.cuda.get_device_capability(device) < FP8_SINCE
+        ):
             name = torch.cuda.get_device_name(device)
             raise NoKernels(f"{wanted}: {name} cannot multiply in 8 bits")
-        return Storage(TritonProducts(), rounding)
+        return Storage(products, rounding)
     if wanted is None:
         return None
     if cpu_kernels != "torch":

@@ -71,6 +71,13 @@ class Chunks(NamedTuple):
     longest: int
 
 
+class Asked(NamedTuple):
+    """Queries [rows, heads, width], and where what they read goes: [rows, heads * values]."""
+
+    queries: Tensor
+    read: Tensor
+
+
 class PagedKernels(Kernels, Protocol):
     """Kernels that attend over paged KV as well, where all that tells a batch is on the device.
 
@@ -79,19 +86,22 @@ class PagedKernels(Kernels, Protocol):
     """
 
     def decode_attention(
-        self, queries: Tensor, kv: LayerKv, contexts: Contexts, style: AttentionStyle
-    ) -> Tensor:
-        """One query of each sequence: [sequences, heads, width] to [.., heads * values]."""
+        self, asked: Asked, kv: LayerKv, contexts: Contexts, style: AttentionStyle
+    ) -> None:
+        """One query of each sequence."""
 
     def prefill_attention(
         self,
-        queries: Tensor,
+        asked: Asked,
         kv: LayerKv,
         contexts: Contexts,
         chunks: Chunks,
         style: AttentionStyle,
-    ) -> Tensor:
-        """The last queries of each sequence: [tokens, heads, width] to [.., heads * values]."""
+    ) -> None:
+        """The last queries of each sequence.
+
+        Rows behind the last chunk stand for nothing: zeros.
+        """
 
     def turn_and_write(
         self,

@@ -87,9 +87,9 @@ def _build(shelf: Shelf, config: ModelConfig, max_len: int) -> Decoder:
         shelf.drop_all(f"model.layers.{index}.")
     if config.tied_embeddings:
         shelf.drop("lm_head.weight")
-        head = shelf.linear(embedding[words.start : words.stop])
+        head = shelf.head(embedding[words.start : words.stop])
     else:
-        head = shelf.linear(shelf.take("lm_head.weight", len(words), hidden))
+        head = shelf.head(shelf.take("lm_head.weight", len(words), hidden))
     if shelf.group is not None:
         head = SpreadHead(head, vocabulary, shelf.group)
     ropes = [rope_table(rope, config.head_dim, max_len) for rope in config.ropes]

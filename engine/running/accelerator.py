@@ -8,6 +8,7 @@ from torch import Tensor
 
 from engine.errors import UnusableDevice
 from engine.kernels.contract import PagedKernels
+from engine.kernels.products import Products
 from engine.running.graphs import CudaRecorder, Recorder
 from engine.running.runner import Brought
 
@@ -38,6 +39,10 @@ class Accelerator(Protocol):
     @property
     def kernels(self) -> PagedKernels:
         """What models and attention are given."""
+
+    @property
+    def products(self) -> Products | None:
+        """Who multiplies with weights that are rounded or of many experts; None: torch."""
 
     @property
     def choose(self) -> Choose | None:
@@ -79,8 +84,11 @@ class _BroughtByCuda:
 class CudaAccelerator:
     """One CUDA device of this process."""
 
-    def __init__(self, device: torch.device, kernels: PagedKernels, choose: Choose) -> None:
+    def __init__(
+        self, device: torch.device, kernels: PagedKernels, products: Products, choose: Choose
+    ) -> None:
         self._device, self.kernels = device, kernels
+        self.products: Products | None = products
         self.choose: Choose | None = choose
 
     def bring(self, numbers: Tensor) -> Brought:
@@ -126,9 +134,10 @@ def open_accelerator(name: str) -> Accelerator | None:
         raise UnusableDevice(f"--device {name}: there are {count} CUDA devices, from cuda:0 on")
     try:
         from engine.kernels.gpu.kernels import TritonKernels
+        from engine.kernels.gpu.products import TritonProducts
         from engine.kernels.gpu.sampling.choosing import choose
     except ImportError as error:
         raise UnusableDevice(f"--device {name} needs Triton, the extra gpu: {error}") from error
     torch.cuda.set_device(device)
     device = torch.device("cuda", torch.cuda.current_device())
-    return CudaAccelerator(device, TritonKernels(), choose)
+    return CudaAccelerator(device, TritonKernels(), TritonProducts(), choose)

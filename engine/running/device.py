@@ -7,14 +7,17 @@ from torch import Tensor
 
 from engine.attention.device_batch import DeviceBatch
 from engine.attention.kv_memory import KvMemory
-from engine.attention.plan import Plan
+from engine.attention.plan import DrawNumbers, Plan
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
 from engine.running.graphs import Graphs, Recorder, Step, fitting_size, graph_sizes
 from engine.running.runner import Ran
 from engine.running.staging import BatchSize, DeviceFields, Staging, table_blocks
+from engine.running.warming import row_counts, shown
 from engine.scheduling.room import Limits
 from engine.sharding.group import Group
+
+MOST_PICKS = 129  # that a warm-up makes logits of: beyond, products are of one kind
 
 
 @dataclass(slots=True)
@@ -66,17 +69,48 @@ class DeviceRunner:
 
     def _draw(self, ran: Ran, fields: DeviceFields, count: int) -> Ran:
         """What the plan wants drawn, if there is anything, and send it on its way."""
-        choose, group, drawn = self.accelerator.choose, self.group, self.drawn[:count]
-        if choose is None or ran.logits is None or not count:
+        if self.accelerator.choose is None or ran.logits is None or not count:
             return ran
+        drawn, group = self._choose(ran.logits, fields, count), self.group
         if group is not None and group.share.rank > 0:
-            group.told(drawn)
             return ran
-        numbers = fields.temperatures, fields.top_k, fields.top_p, fields.min_p, fields.keys
-        choose(ran.logits, *(one[:count] for one in numbers), out=drawn)
-        if group is not None:
-            group.told(drawn)
         return Ran(ran.hidden, ran.logits, self.accelerator.bring(drawn))
+
+    def _choose(self, logits: Tensor, fields: DeviceFields, count: int) -> Tensor:
+        """A token for each of `count` rows of logits; on the device, until others are drawn.
+
+        Of several ranks the first draws, and tells the others.
+        """
+        choose, group, drawn = self.accelerator.choose, self.group, self.drawn[:count]
+        assert choose is not None
+        if group is None or group.share.rank == 0:
+            numbers = fields.temperatures, fields.top_k, fields.top_p, fields.min_p, fields.keys
+            choose(logits, *(one[:count] for one in numbers), out=drawn)
+        return drawn if group is None else group.told(drawn)
+
+    @torch.inference_mode()
+    def warm(self) -> None:
+        """Launch every kind of kernel that a step may; before anything is in KV memory.
+
+        All rows stand for nothing, so nothing is read, and nothing is written.
+        """
+        for tokens in shown(row_counts(self.staging.most.tokens), "compiling kernels"):
+            self._try(tokens)
+
+    def _try(self, tokens: int) -> None:
+        """A single token and a chunk of the others, and a token drawn behind some.
+
+        With one seat, a chunk is alone.
+        """
+        sequences = min(tokens, 2, self.limits.max_sequences)
+        singles = 0 if sequences < min(tokens, 2) else 1
+        size = BatchSize(tokens, sequences, self._most_blocks)
+        rows, drawn = min(tokens, MOST_PICKS), DrawNumbers(1.0, 1, 0.5, 0.0, (0, 0))
+        fields = self.staging.stage(size, Plan((), (), (), range(rows), [drawn]))
+        hidden = self._forward(fields, singles, tokens - singles)
+        logits = self.model.logits(hidden[fields.picks[:rows]])
+        if self.accelerator.choose is not None:
+            self._choose(logits[:1], fields, 1)
 
     @torch.inference_mode()
     def capture(self, recorder: Recorder) -> None:

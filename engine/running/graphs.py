@@ -16,10 +16,9 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 import torch
-from rich.console import Console
-from rich.progress import track
 
 from engine.running.runner import Ran
+from engine.running.warming import shown
 
 SMALL_SIZES = (1, 2, 4)
 SIZE_STEP = 8
@@ -99,10 +98,7 @@ class Graphs:
     ) -> None:
         """`step_of` a size is its step; the largest first, for the pool's sake."""
         order = sorted(sizes, reverse=True)
-        console = Console(stderr=True)
-        for size in track(
-            order, "capturing graphs", console=console, disable=not console.is_terminal
-        ):
+        for size in shown(order, "capturing graphs"):
             self._replays[size] = recorder.record(
                 partial(_keep, _first_rows(self.outputs, size), step_of(size))
             )

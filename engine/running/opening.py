@@ -59,12 +59,13 @@ class OpenDevice:
     def runner(
         self, model: Model, memory: KvMemory, limits: Limits, group: Group | None
     ) -> DeviceRunner:
-        """With its graphs, if it is to have any; before anything is in KV memory.
+        """With all it launches compiled, and its graphs; before anything is in KV memory.
 
-        All ranks of a `group` at the same time: each graph has its sums with the others.
+        All ranks of a `group` at the same time: each batch has its sums with the others.
         """
         tell(memory.num_blocks, memory.block_size, limits.max_model_len or 1)
         runner = DeviceRunner(model, memory, self.accelerator, limits, group)
+        runner.warm()
         if self.eager:
             log.info("graphs: none, as --enforce-eager demands")
         elif not capturable(model):

@@ -158,7 +158,8 @@ class Staging:
                 view[: len(plan.draws)] = numbers
         lengths[: len(spans)] = [span.start + span.length for span in spans]
         lengths[len(spans) :] = 0
-        firsts[: len(plan.chunks) + 1] = [0, *accumulate(span.length for span in plan.chunks)]
+        ends = [0, *accumulate(span.length for span in plan.chunks)]
+        firsts[: len(ends)], firsts[len(ends) :] = ends, ends[-1]
         self._write_tables(size, tables, spans)
         positions[: len(plan.singles)] = [span.start for span in plan.singles]
         row = len(plan.singles)

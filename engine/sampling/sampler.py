@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnusableSampling
-from engine.request import LARGEST_TEMPERATURE, Logprobs, Sampling
+from engine.request import LARGEST_TEMPERATURE, Logprobs, Request, RequestId, Sampling
 from engine.sampling.checks import check_sampling
 from engine.sampling.logprobs import logprobs_of, tell
 from engine.sampling.masks import Grammars
@@ -111,6 +111,14 @@ class Sampler:
             return Drawn(tokens, {})
         most = [samplings[row].logprobs or 0 for row in asking]
         return Drawn(tokens, _told(noted, asking, most, tokens))
+
+    def warm(self, device: torch.device) -> None:
+        """Launch what any request may want, once: nothing is compiled while it waits."""
+        if not (self.kernels or device.type == "cuda"):
+            return
+        wish = Sampling(logprobs=1, repetition_penalty=2.0, allowed_token_ids=(0,))
+        seq = Sequence(Request(RequestId("warm"), (0,), wish))
+        self.sample(torch.zeros(1, self.vocabulary, device=device), [Draw(seq)])
 
     def _shaped(self, draws: Seq[Draw], samplings: Seq[Sampling]) -> list[ShapedRow]:
         return [

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.kernels.contract import PagedKernels
 from engine.kernels.gpu.twins import TorchKernels
+from engine.kernels.products import Products
 from engine.loading import load_engine
 from engine.request import Sampling
 from engine.running.accelerator import Choose
@@ -162,8 +163,10 @@ class FakeAccelerator:
         total: int = 1 << 30,
         *,
         draws: bool = False,
+        products: Products | None = None,
     ) -> None:
         self.kernels: PagedKernels = kernels or TorchKernels()
+        self.products = products
         self.free, self.total, self.tape = free, total, TapeRecorder()
         self.choose: Choose | None = draw if draws else None
         self.begun, self.waits, self.told = 0, 0, list[str]()

@@ -8,11 +8,13 @@ import torch
 
 from deploy.config import DEMO_MODEL
 from engine.checkpoints.checkpoint import open_checkpoint
+from engine.checkpoints.linear import PlainLinear
 from engine.checkpoints.placement import Placement
-from engine.checkpoints.storage import Storage
+from engine.checkpoints.storage import Storage, StoredLinear
 from engine.errors import NoKernels, UnusableCheckpoint
 from engine.kernels.products import TorchProducts
 from engine.models.choosing import load_model, read_config
+from engine.models.decoder import Decoder
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import MIXTURE_SHAPE, make_checkpoint
 from tests.fakes.driver import drain, load, move, park, prompt, prompt_logits, requests, run
@@ -50,6 +52,18 @@ def test_the_demo_model_says_nearly_the_same(
     assert CLOSE[rounding] / 20 < away < CLOSE[rounding]
     assert f"products have weights in {rounding}; on a random probe" in caplog.text
     assert ours.info.fingerprint != plain.info.fingerprint
+
+
+def test_four_bits_are_not_for_the_head(tmp_path: Path) -> None:
+    """Nor is there a second copy of it where it is the embedding's."""
+    for family, tied in (("llama", False), ("gemma", True)):
+        model = narrow(make_checkpoint(tmp_path / family, family), "int4").decoder
+        assert isinstance(model, Decoder)
+        assert isinstance(model.head, PlainLinear)
+        assert (model.head.weight.data_ptr() == model.embedding.data_ptr()) == tied
+    model = narrow(tmp_path / "llama", "fp8").decoder
+    assert isinstance(model, Decoder)
+    assert isinstance(model.head, StoredLinear)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -53,7 +53,7 @@ def attend(case: Case, style: AttentionStyle, plan: DecodePlan | None = PLAN) ->
         style = replace(style, sinks=style.sinks.to(case.queries.device))
     return decode_attention(
         case.queries, case.memory, LAYER, case.tables, case.lengths, style,
-        case.shape.value_width, plan,
+        case.shape.value_width, plan=plan,
     )  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def attend(case: Case, style: AttentionStyle, planned: PrefillPlan | None) -> Te
     longest = int(case.firsts.diff().max())
     return prefill_attention(
         case.queries, case.memory, LAYER, case.tables, case.firsts, case.lengths, longest,
-        style, case.shape.value_width, planned,
+        style, case.shape.value_width, plan=planned,
     )  # fmt: skip
 
 

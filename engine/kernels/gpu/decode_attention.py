@@ -42,6 +42,8 @@ def decode_attention(
     lengths: Tensor,
     style: AttentionStyle,
     value_width: int | None = None,
+    *,
+    out: Tensor | None = None,
     plan: DecodePlan | None = None,
 ) -> Tensor:
     """[S, heads, width], each the last of its sequence, to [S, heads * value_width].
@@ -49,7 +51,8 @@ def decode_attention(
     `memory` [block, layer, part, kv_head, token, width]; `tables` [S, most] int32 block ids;
     `lengths` [S] int32 tokens, the query's own included: a row with 0 reads nothing and gives
     zeros. Nothing is read of a table behind its length, nor of tokens before the window.
-    `plan` instead of `plan_decode`'s. Raises ValueError for what does not fit together.
+    `out` is written to, if given, and contiguous. `plan` instead of `plan_decode`'s. Raises
+    ValueError for what does not fit together.
     """
     call = PagedCall.of(queries, memory, tables, style, value_width)
     heads, sequences = call.heads, len(queries)
@@ -57,7 +60,7 @@ def decode_attention(
         raise ValueError(
             f"{len(tables)} tables and {len(lengths)} lengths for {sequences} queries"
         )
-    output = queries.new_empty(sequences, heads.heads * heads.value_width)
+    output = call.output(queries, out)
     if not sequences:
         return output
     bound = min(call.most_tokens, call.window or call.most_tokens)
@@ -89,8 +92,9 @@ def _room_for_parts(
     plan: DecodePlan, sequences: int, heads: Heads, output: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Values mixed [S, heads, splits, value_width]; highest and sum [2, S, heads, splits]."""
-    if plan.splits == 1:
-        return output, output  # not looked at
+    if plan.splits == 1:  # not looked at, but one kernel with others
+        nothing = output.new_empty(1, dtype=torch.float32)
+        return nothing, nothing
     rows = sequences, heads.heads, plan.splits
     mixed = output.new_empty(*rows, heads.value_width, dtype=torch.float32)
     return mixed, output.new_empty(2, *rows, dtype=torch.float32)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
-from engine.kernels.contract import Chunks, Contexts, LayerKv
+from engine.kernels.contract import Asked, Chunks, Contexts, LayerKv
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.gpu.gates import ACTIVATIONS, gated
 from engine.kernels.gpu.norms import add_rms_norm, rms_norm
@@ -37,25 +37,25 @@ class TritonKernels(TorchKernels):
         return gated(gate_up, gate)
 
     def decode_attention(
-        self, queries: Tensor, kv: LayerKv, contexts: Contexts, style: AttentionStyle
-    ) -> Tensor:
+        self, asked: Asked, kv: LayerKv, contexts: Contexts, style: AttentionStyle
+    ) -> None:
         """See PagedKernels."""
-        memory, layer, value_width = kv
-        return decode_attention(queries, memory, layer, *contexts, style, value_width)
+        (memory, layer, value_width), out = kv, asked.read
+        decode_attention(asked.queries, memory, layer, *contexts, style, value_width, out=out)
 
     def prefill_attention(
         self,
-        queries: Tensor,
+        asked: Asked,
         kv: LayerKv,
         contexts: Contexts,
         chunks: Chunks,
         style: AttentionStyle,
-    ) -> Tensor:
+    ) -> None:
         """See PagedKernels."""
         (memory, layer, value_width), (tables, lengths) = kv, contexts
-        return prefill_attention(
-            queries, memory, layer, tables, chunks.firsts, lengths, chunks.longest, style,
-            value_width,
+        prefill_attention(
+            asked.queries, memory, layer, tables, chunks.firsts, lengths, chunks.longest, style,
+            value_width, out=asked.read,
         )  # fmt: skip
 
     def turn_and_write(

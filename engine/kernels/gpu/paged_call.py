@@ -94,6 +94,15 @@ class PagedCall:
         window = None if style.window is None else min(style.window, ENDLESS)
         return cls(heads, memory, most, window)
 
+    def output(self, queries: Tensor, out: Tensor | None) -> Tensor:
+        """[rows, heads * value_width]: `out`, if it is that, or new."""
+        shape = len(queries), self.heads.heads * self.heads.value_width
+        if out is None:
+            return queries.new_empty(shape)
+        if out.shape != shape or out.dtype is not queries.dtype or not out.is_contiguous():
+            raise ValueError(f"out {list(out.shape)} {out.dtype} is not {list(shape)}, whole")
+        return out
+
     def layer_offset(self, layer: int) -> int:
         """Where the layer begins in a block, in numbers."""
         if not 0 <= layer < self.memory.shape[1]:

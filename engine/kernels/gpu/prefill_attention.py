@@ -46,6 +46,8 @@ def prefill_attention(
     longest: int,
     style: AttentionStyle,
     value_width: int | None = None,
+    *,
+    out: Tensor | None = None,
     plan: PrefillPlan | None = None,
 ) -> Tensor:
     """[T, heads, width] queries of S sequences behind one another, to [T, heads * value_width].
@@ -60,7 +62,7 @@ def prefill_attention(
     if firsts.shape != (sequences + 1,) or len(tables) != sequences:
         told = f"{len(tables)} tables and {len(firsts)} firsts"
         raise ValueError(f"{told} for {sequences} lengths")
-    output = queries.new_empty(len(queries), heads.heads * heads.value_width)
+    output = call.output(queries, out)
     if not len(queries) or not sequences:
         return output
     plan = plan or plan_prefill(heads, longest)

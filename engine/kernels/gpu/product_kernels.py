@@ -97,7 +97,11 @@ def _four_bit_steps(
     return acc
 
 
-@triton.jit
+@triton.jit(  # what follows from how many rows there are is of all values one kernel
+    do_not_specialize=[
+        "num_rows", "row_tiles", "split_steps", "row_scale_step", "split_stride"
+    ]
+)  # fmt: skip
 def multiply_tiles(  # noqa: C901, PLR0912  formats, chosen when it is compiled
     rows, row_scales, weight, scales, zeros, bias, answers, offsets, sources, targets, times,
     num_rows, outputs, inputs, experts, row_tiles, column_tiles, split_steps,
@@ -160,12 +164,12 @@ def multiply_tiles(  # noqa: C901, PLR0912  formats, chosen when it is compiled
     tl.store(part + target_at, acc, mask=ours & wanted[None, :])
 
 
-@triton.jit
-def add_up(parts, answers, count, split_stride, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
-    """[SPLITS, count] float32 to [count], in order."""
+@triton.jit(do_not_specialize=["count", "splits"])
+def add_up(parts, answers, count, splits, BLOCK: tl.constexpr):
+    """[splits, count] float32 to [count], in order."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = at < count
     total = tl.zeros((BLOCK,), tl.float32)
-    for split in range(SPLITS):
-        total += tl.load(parts + split * split_stride + at, mask=there, other=0.0)
+    for split in range(splits):
+        total += tl.load(parts + tl.cast(split, tl.int64) * count + at, mask=there, other=0.0)
     tl.store(answers + at, total, mask=there)

@@ -145,7 +145,7 @@ def _launch(rows: Tensor, weight: Weight, bias: Tensor | None, route: Route | No
     if tiles.splits > 1:
         block = 1024
         add_up[(-(-answers.numel() // block),)](
-            into, answers, answers.numel(), answers.numel(), SPLITS=tiles.splits, BLOCK=block
+            into, answers, answers.numel(), tiles.splits, BLOCK=block
         )
     return answers
 

@@ -63,7 +63,7 @@ def _round_whole(
         tl.store(target + first + within, _e4m3(tl.div_rn(x, scale)), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _round_groups(
     rows, values, scales, count, size, groups, row_stride,
     MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,

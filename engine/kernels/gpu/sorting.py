@@ -14,7 +14,7 @@ CHUNK = 1024  # choices that a program looks at at once
 WIDTH = 1024  # numbers of a token that a program adds up
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def _sort(chosen, order, offsets, count, experts, CHUNK: tl.constexpr):
     """A program for each expert, which counts the choices before its own, then lists those."""
     expert = tl.program_id(0)
@@ -55,8 +55,7 @@ def sort_by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
     ids = chosen.contiguous()
     order = torch.empty(ids.numel(), dtype=torch.int32, device=ids.device)
     offsets = torch.empty(experts + 1, dtype=torch.int32, device=ids.device)
-    chunk = min(CHUNK, triton.next_power_of_2(max(ids.numel(), 1)))
-    _sort[(experts,)](ids, order, offsets, ids.numel(), experts, CHUNK=chunk)
+    _sort[(experts,)](ids, order, offsets, ids.numel(), experts, CHUNK=CHUNK)
     return order, offsets
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from engine.kernels.contract import Chunks, Contexts, LayerKv, Linear
+from engine.kernels.contract import Asked, Chunks, Contexts, LayerKv, Linear
 from engine.kernels.gpu.gates import ACTIVATIONS, gated_twin
 from engine.kernels.gpu.norms import add_rms_norm_twin, rms_norm_twin
 from engine.kernels.style import AttentionStyle
@@ -41,9 +41,10 @@ class TorchKernels:
         return gated_twin(gate_up, gate)
 
     def decode_attention(
-        self, queries: Tensor, kv: LayerKv, contexts: Contexts, style: AttentionStyle
-    ) -> Tensor:
+        self, asked: Asked, kv: LayerKv, contexts: Contexts, style: AttentionStyle
+    ) -> None:
         """See PagedKernels."""
+        queries = asked.queries
         keys, values = _read(kv, contexts.tables)  # [sequences, kv_heads, seen, ..]
         count, _, width = queries.shape
         kv_heads = keys.shape[1]
@@ -62,26 +63,27 @@ class TorchKernels:
             scores = torch.cat((scores, sinks), -1)
         weights = scores.softmax(-1).nan_to_num(0.0)[..., : keys.shape[2]]
         values = values.float().masked_fill(~seen[:, None, :, None], 0.0)
-        return (weights @ values).to(queries.dtype).reshape(count, -1)
+        asked.read.copy_((weights @ values).flatten(1))
 
     def prefill_attention(
         self,
-        queries: Tensor,
+        asked: Asked,
         kv: LayerKv,
         contexts: Contexts,
         chunks: Chunks,
         style: AttentionStyle,
-    ) -> Tensor:
-        """Each query as a sequence of its own, that ends with it."""
+    ) -> None:
+        """Each query as a sequence of its own, that ends with it; of no length: padding."""
+        queries, ends = asked.queries, chunks.firsts[1:].long()
         rows = torch.arange(len(queries), device=queries.device)
-        owners = torch.searchsorted(chunks.firsts[1:].long(), rows, right=True)
-        behind = chunks.firsts[1:].long()[owners] - rows - 1
-        lengths = (contexts.lengths[owners] - behind).int()
-        answers = list[Tensor]()
-        for some in rows.split(TOKENS_AT_ONCE):
+        owners = torch.searchsorted(ends, rows, right=True).clamp(max=len(ends) - 1)
+        behind = ends[owners] - rows - 1
+        lengths = torch.where(behind >= 0, contexts.lengths[owners] - behind, 0).int()
+        for first in range(0, len(queries), TOKENS_AT_ONCE):
+            some = slice(first, first + TOKENS_AT_ONCE)
             ours = Contexts(contexts.tables[owners[some]], lengths[some])
-            answers.append(self.decode_attention(queries[some], kv, ours, style))
-        return torch.cat(answers)
+            part = Asked(queries[some], asked.read[some])
+            self.decode_attention(part, kv, ours, style)
 
     def turn_and_write(
         self,

@@ -1,0 +1,33 @@
+"""What is launched before requests come, so that nothing is compiled while they wait.
+
+A kernel is compiled for each kind of launch, when it is first made. Whatever else a kind
+follows from, weights and their shapes say it; in a step it follows from how many rows there
+are. A kind begins at some number of rows and ends at twice that or later, so counts that
+double meet all kinds: each was launched once behind the largest batch.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import track
+
+Item = TypeVar("Item")
+
+
+def row_counts(most: int) -> list[int]:
+    """Tokens of batches, ascending: 1, then one more than each power of two, and `most`.
+
+    One token is a decode step's beside a chunk of all others, so chunks' lengths double, too.
+    """
+    counts, length = {1, most}, 1
+    while length < most:
+        counts.add(length + 1)
+        length *= 2
+    return sorted(counts)
+
+
+def shown(items: Iterable[Item], title: str) -> Iterator[Item]:
+    """Each, behind a bar on standard error, if that is a terminal somebody may watch."""
+    console = Console(stderr=True)
+    yield from track(items, title, console=console, disable=not console.is_terminal)

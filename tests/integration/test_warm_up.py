@@ -1,0 +1,32 @@
+"""No step of an engine on a device is the first to launch a kind of kernel: none compiles."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.running.warming import row_counts
+from tests.fakes.checkpoints import make_checkpoint
+from tests.fakes.launches import compiled_late
+
+DRAFTS = '{"num_speculative_tokens": 4}'
+ENGINES: dict[str, dict[str, object]] = {
+    "llama": {"max_num_batched_tokens": 300},
+    "qwen3_moe": {"max_num_batched_tokens": 200, "quantization": "fp8"},
+    "gpt_oss": {"enforce_eager": True, "quantization": "int4", "speculative_config": DRAFTS},
+}
+
+
+@pytest.mark.parametrize("family", ENGINES)
+def test_nothing_is_compiled_while_requests_wait(family: str, tmp_path: Path) -> None:
+    early, late = compiled_late(make_checkpoint(tmp_path, family), **ENGINES[family])
+    assert late == []
+    assert {"_decode", "_add_parts", "_prefill", "_draw", "_rank", "_adjust", "_ban"} <= early
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 64, 65, 8192])
+def test_no_kind_of_launch_is_stepped_over(most: int) -> None:
+    """A kind that begins at some count of rows ends at twice that or later, or never."""
+    counts = row_counts(most)
+    assert (counts[0], counts[-1]) == (1, most)
+    for first in range(1, most):
+        assert any(first < count <= max(2 * first, 2) for count in counts if count <= most)
