@@ -114,7 +114,7 @@ def test_a_window_may_be_wider_than_any_context(kernels: CpuKernels) -> None:
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("rows", [1, 6, 7, 13, 32])
+@pytest.mark.parametrize("rows", [1, 6, 7, 9, 13, 32])
 @pytest.mark.parametrize(("outputs", "inputs"), [(1376, 256), (33, 18), (1, 2), (130, 4864)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_few_rows_are_multiplied_as_many_are(

@@ -46,6 +46,7 @@ class Few {
     static constexpr int SIDE = ROWS == 1 ? 1 : ROWS == 2 ? 2 : ROWS <= 4 ? 4 : 8;
     static constexpr int EACH = LANES / SIDE;
     static constexpr long VECTORS = FewTile::KEYS / EACH, PIECE = 32 * RUN;
+    static constexpr int CHAINS = SIDE < 4 ? SIDE : 4;  // of sums that do not wait for each other
     typedef Lanes<EACH> Row;
 
     struct Head {
@@ -159,21 +160,37 @@ class Few {
 
     // Scores become weights, relative to the largest so far: of a tile from `key` on.
     void weigh(const Task& task, Head& head, long key, long vectors) {
-        Floats now = head.most;
-        const bool all = sees_all(task, key, key + vectors * EACH);
-        for (long v = 0; v < vectors; ++v) {
-            scores[v] *= call.scale * LOG2_E;
-            if (call.softcap > 0) cap(scores[v]);
-            if (!all) hide(task, key + v * EACH, scores[v]);
-            now = larger(now, scores[v]);
+        float factor = call.scale * LOG2_E;
+        if (call.softcap > 0 || !sees_all(task, key, key + vectors * EACH)) {
+            for (long v = 0; v < vectors; ++v) {
+                scores[v] *= factor;
+                if (call.softcap > 0) cap(scores[v]);
+                hide(task, key + v * EACH, scores[v]);
+            }
+            factor = 1.0f;
         }
-        now = Row::fold_rows(now, larger);
+        const Floats now = larger(head.most, Row::fold_rows(most_of(vectors), larger) * factor);
         if (any_larger(now, head.most)) shrink(head, now);
-        for (long v = 0; v < vectors; ++v) {
-            Floats weight = exp2_short(scores[v] - now);
-            head.total += weight;
-            store(weights + v * LANES / 2, round_to_bfloat16(weight));
-        }
+        Floats totals[CHAINS] = {};
+        for (long v = 0; v < vectors; v += CHAINS)
+#pragma GCC unroll 4
+            for (long chain = 0; chain < CHAINS; ++chain) {
+                Floats weight = exp2_short(scores[v + chain] * factor - now);
+                totals[chain] += weight;
+                store(weights + (v + chain) * LANES / 2, round_to_bfloat16(weight));
+            }
+        for (long chain = 0; chain < CHAINS; ++chain) head.total += totals[chain];
+    }
+
+    Floats most_of(long vectors) const {
+        Floats most[CHAINS];
+        for (long chain = 0; chain < CHAINS; ++chain) most[chain] = scores[chain];
+        for (long v = CHAINS; v < vectors; v += CHAINS)
+#pragma GCC unroll 4
+            for (long chain = 0; chain < CHAINS; ++chain)
+                most[chain] = larger(most[chain], scores[v + chain]);
+        for (long chain = 1; chain < CHAINS; ++chain) most[0] = larger(most[0], most[chain]);
+        return most[0];
     }
 
     void cap(Floats& score) const {
@@ -218,32 +235,38 @@ class Few {
         for (int row = 0; row < ROWS; ++row)
             for (int v = 0; v < 2; ++v)
                 sums[row][v] = load<Floats>(mixed + row * width + v * LANES);
-        const uint32_t* pairs = weights;
         const long offset = plan.value_offset + head * plan.block_size * width + at;
         for (long run = 0; run * RUN < keys; ++run) {
-            const uint16_t* one = tile.runs[run] + offset;
+            const uint32_t* pairs = weights + run * RUN / EACH * (LANES / 2);
+            const uint16_t* values = tile.runs[run] + offset;
             const uint16_t* later = soon.piece(plan, PIECE);
-            const long left = keys - run * RUN;
-            for (long key = 0; key < RUN && key < left; key += 2, one += 2 * width) {
-                __builtin_prefetch(later + key * 32);
-                __builtin_prefetch(later + key * 32 + 32);
-                const uint16_t* two = key + 1 < left ? one + width : one;  // behind: weighs 0
-                const __m512i a = (__m512i)load<Words>(one), b = (__m512i)load<Words>(two);
-                const __m512bh low = (__m512bh)_mm512_unpacklo_epi16(a, b);
-                const __m512bh high = (__m512bh)_mm512_unpackhi_epi16(a, b);
-                const uint32_t* pair = pairs + key / EACH * (LANES / 2) + key % EACH / 2;
-#pragma GCC unroll 8
-                for (int row = 0; row < ROWS; ++row) {
-                    const __m512bh weight =
-                        (__m512bh)_mm512_set1_epi32((int)pair[row * EACH / 2]);
-                    sums[row][0] = (Floats)_mm512_dpbf16_ps((__m512)sums[row][0], weight, low);
-                    sums[row][1] = (Floats)_mm512_dpbf16_ps((__m512)sums[row][1], weight, high);
-                }
-            }
-            pairs += RUN / EACH * (LANES / 2);
+            if (keys - run * RUN >= RUN)
+                mix_run<true>(pairs, values, later, RUN, sums);
+            else
+                mix_run<false>(pairs, values, later, keys - run * RUN, sums);
         }
         for (int row = 0; row < ROWS; ++row)
             for (int v = 0; v < 2; ++v) store(mixed + row * width + v * LANES, sums[row][v]);
+    }
+
+    template <bool WHOLE>
+    void mix_run(const uint32_t* pairs, const uint16_t* one, const uint16_t* later, long keys,
+                 Floats (&sums)[ROWS][2]) {
+        for (long key = 0; key < (WHOLE ? RUN : keys); key += 2, one += 2 * width) {
+            __builtin_prefetch(later + key * 32);
+            __builtin_prefetch(later + key * 32 + 32);
+            const uint16_t* two = WHOLE || key + 1 < keys ? one + width : one;  // behind: weighs 0
+            const __m512i a = (__m512i)load<Words>(one), b = (__m512i)load<Words>(two);
+            const __m512bh low = (__m512bh)_mm512_unpacklo_epi16(a, b);
+            const __m512bh high = (__m512bh)_mm512_unpackhi_epi16(a, b);
+            const uint32_t* pair = pairs + key / EACH * (LANES / 2) + key % EACH / 2;
+#pragma GCC unroll 8
+            for (int row = 0; row < ROWS; ++row) {
+                const __m512bh weight = (__m512bh)_mm512_set1_epi32((int)pair[row * EACH / 2]);
+                sums[row][0] = (Floats)_mm512_dpbf16_ps((__m512)sums[row][0], weight, low);
+                sums[row][1] = (Floats)_mm512_dpbf16_ps((__m512)sums[row][1], weight, high);
+            }
+        }
     }
 
     // Numbers in their order, maxima as natural exponents.

@@ -34,7 +34,7 @@ struct Pairs {
 typedef Singles Pairs;
 #endif
 
-constexpr long MOST_ROWS = 6, MOST_VECTORS = 4;
+constexpr long MOST_ROWS = 6, MOST_VECTORS = 4, MOST_SLIM = 8;
 
 // Lines of memory that will be wanted soon. Each step of a product fetches some, so that memory
 // is as busy as the processor; there may be nonsense from `end` on, and as much room as the
@@ -60,20 +60,25 @@ struct Product {
     long left_step = 1;
 };
 
-// Groups of rows go over the same right side one after the other. The first of two fetches all of
-// what comes next; of more, each fetches its part, so that memory is busy with all of them.
-enum Fetch { NOTHING_MORE, AHEAD, PART_AHEAD, LINES };
+// What is fetched ahead, as long as the right side. Tiles go over the right side several times,
+// by columns and by groups of rows. Each fetches a stretch of its own: memory is busy with all of
+// them, and is read in its order, whatever the order of the tiles is.
+struct Ahead {
+    const char* next;
+    long lines = 0;  // in each step of the tile at hand
 
-struct Part {
-    long group, groups;
+    static constexpr long LINE = LANES * sizeof(uint32_t);
 
-    bool all() const { return groups <= 2; }
-    int first(int vectors) const { return vectors * group / groups; }
-    int last(int vectors) const { return vectors * (group + 1) / groups; }
+    void share(long vectors, long group, long groups) {
+        lines = next ? vectors * (group + 1) / groups - vectors * group / groups : 0;
+    }
+    void done(long steps) { next += lines * steps * LINE; }
 };
 
+enum Fetch { NOTHING_MORE, AHEAD, LINES };
+
 template <class Kind, int ROWS, int VECTORS, Fetch FETCH = NOTHING_MORE>
-inline void tile(const Product& of, long row, long column, Part part) {
+inline void tile(const Product& of, long row, long column, const Ahead& ahead) {
     Floats sums[ROWS][VECTORS];
     float* target = of.sums + row * of.sums_stride + column;
     for (int r = 0; r < ROWS; ++r)
@@ -82,8 +87,7 @@ inline void tile(const Product& of, long row, long column, Part part) {
                 of.add ? load<Floats>(target + r * of.sums_stride + v * LANES) : Floats{};
     const uint32_t* left = of.left + row * of.left_stride;
     const uint32_t* right = of.right + column;
-    const int first = FETCH == PART_AHEAD ? part.first(VECTORS) : 0;
-    const int last = FETCH == PART_AHEAD ? part.last(VECTORS) : VECTORS;
+    const char* next = ahead.next;
     const void** lines = FETCH == LINES ? of.soon->next : nullptr;
     for (long step = 0; step < of.steps;
          ++step, left += of.left_step, right += of.right_stride) {
@@ -91,9 +95,8 @@ inline void tile(const Product& of, long row, long column, Part part) {
         if (FETCH == LINES)
             for (long i = 0; i < LINES_OF_A_STEP; ++i) __builtin_prefetch(*lines++);
         for (int v = 0; v < VECTORS; ++v) some[v] = load<Floats>(right + v * LANES);
-        if (FETCH == AHEAD || FETCH == PART_AHEAD)
-            for (int v = first; v < last; ++v)
-                __builtin_prefetch(right + v * LANES + of.ahead);
+        if (FETCH == AHEAD)
+            for (long i = 0; i < ahead.lines; ++i, next += Ahead::LINE) __builtin_prefetch(next);
         for (int r = 0; r < ROWS; ++r) {
             uint32_t word = left[r * of.left_stride];
             for (int v = 0; v < VECTORS; ++v)
@@ -106,54 +109,58 @@ inline void tile(const Product& of, long row, long column, Part part) {
 }
 
 template <class Kind, int VECTORS, Fetch FETCH>
-inline void tile_rows(const Product& of, long rows, long row, long column, Part part) {
+inline void tile_rows(const Product& of, long rows, long row, long column,
+                      const Ahead& ahead) {
     switch (rows) {
-        case 1: return tile<Kind, 1, VECTORS, FETCH>(of, row, column, part);
-        case 2: return tile<Kind, 2, VECTORS, FETCH>(of, row, column, part);
-        case 3: return tile<Kind, 3, VECTORS, FETCH>(of, row, column, part);
-        case 4: return tile<Kind, 4, VECTORS, FETCH>(of, row, column, part);
-        case 5: return tile<Kind, 5, VECTORS, FETCH>(of, row, column, part);
-        case 6: return tile<Kind, 6, VECTORS, FETCH>(of, row, column, part);
+        case 1: return tile<Kind, 1, VECTORS, FETCH>(of, row, column, ahead);
+        case 2: return tile<Kind, 2, VECTORS, FETCH>(of, row, column, ahead);
+        case 3: return tile<Kind, 3, VECTORS, FETCH>(of, row, column, ahead);
+        case 4: return tile<Kind, 4, VECTORS, FETCH>(of, row, column, ahead);
+        case 5: return tile<Kind, 5, VECTORS, FETCH>(of, row, column, ahead);
+        case 6: return tile<Kind, 6, VECTORS, FETCH>(of, row, column, ahead);
     }
     if constexpr (VECTORS == 2) {
-        if (rows == 7) return tile<Kind, 7, VECTORS, FETCH>(of, row, column, part);
-        if (rows == 8) return tile<Kind, 8, VECTORS, FETCH>(of, row, column, part);
+        if (rows == 7) return tile<Kind, 7, VECTORS, FETCH>(of, row, column, ahead);
+        if (rows == 8) return tile<Kind, 8, VECTORS, FETCH>(of, row, column, ahead);
     }
 }
 
 template <class Kind, int VECTORS>
-inline void tile_fetching(const Product& of, long rows, long row, long column, Part part) {
+inline void tile_fetching(const Product& of, long rows, long row, long column,
+                          const Ahead& ahead) {
     if (of.soon && of.soon->next < of.soon->end) {
-        tile_rows<Kind, VECTORS, LINES>(of, rows, row, column, part);
+        tile_rows<Kind, VECTORS, LINES>(of, rows, row, column, ahead);
         of.soon->next += of.steps * LINES_OF_A_STEP;
-    } else if (of.ahead && !part.all()) {
-        tile_rows<Kind, VECTORS, PART_AHEAD>(of, rows, row, column, part);
-    } else if (of.ahead && row == 0) {
-        tile_rows<Kind, VECTORS, AHEAD>(of, rows, row, column, part);
+    } else if (ahead.lines) {
+        tile_rows<Kind, VECTORS, AHEAD>(of, rows, row, column, ahead);
     } else {
-        tile_rows<Kind, VECTORS, NOTHING_MORE>(of, rows, row, column, part);
+        tile_rows<Kind, VECTORS, NOTHING_MORE>(of, rows, row, column, ahead);
     }
 }
 
 // All of it; `columns` is a multiple of LANES. Rows are shared out evenly over the tiles.
 template <class Kind>
 inline void multiply(const Product& of, long rows, long columns) {
-    // Seven or eight fit into registers at once beside half as many columns, and are read once.
-    const bool slim = (rows == 7 || rows == 8) && columns % (2 * LANES) == 0;
-    const long groups = slim ? 1 : (rows + MOST_ROWS - 1) / MOST_ROWS;
+    // Eight fit into registers beside half as many columns: worth it where groups get fewer.
+    const long full = (rows + MOST_ROWS - 1) / MOST_ROWS;
+    const long fewer = (rows + MOST_SLIM - 1) / MOST_SLIM;
+    const bool slim = fewer < full && columns % (2 * LANES) == 0;
+    const long groups = slim ? fewer : full;
     const long most = slim ? 2 : MOST_VECTORS;
+    Ahead ahead{of.ahead ? (const char*)(of.right + of.ahead) : nullptr};
     for (long column = 0; column < columns;) {
         long vectors = (columns - column) / LANES;
         vectors = vectors < most ? vectors : most;
         for (long group = 0; group < groups; ++group) {
             const long row = rows * group / groups, next = rows * (group + 1) / groups;
-            const Part part{group, groups};
+            ahead.share(vectors, group, groups);
             switch (vectors) {
-                case 1: tile_fetching<Kind, 1>(of, next - row, row, column, part); break;
-                case 2: tile_fetching<Kind, 2>(of, next - row, row, column, part); break;
-                case 3: tile_fetching<Kind, 3>(of, next - row, row, column, part); break;
-                case 4: tile_fetching<Kind, 4>(of, next - row, row, column, part); break;
+                case 1: tile_fetching<Kind, 1>(of, next - row, row, column, ahead); break;
+                case 2: tile_fetching<Kind, 2>(of, next - row, row, column, ahead); break;
+                case 3: tile_fetching<Kind, 3>(of, next - row, row, column, ahead); break;
+                case 4: tile_fetching<Kind, 4>(of, next - row, row, column, ahead); break;
             }
+            ahead.done(of.steps);
         }
         column += vectors * LANES;
     }
