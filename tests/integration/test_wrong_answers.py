@@ -1,13 +1,19 @@
 """What others answered wrongly, with status 200, when prompt and answer were on two nodes."""
 
+from pathlib import Path
+
 import pytest
 
 from api.generator import FailedEvent, Leg, TicketEvent, TokenEvent
 from engine.request import Request, RequestId, Sampling
+from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.cluster import Cluster, next_tokens, tokens_of
+from tests.fakes.driver import load, prompt, requests, run
 from tests.fakes.engine import FakeEngine
+from tests.fakes.http import Client
 from tests.fakes.model import alone
 from tests.fakes.node import Ill
+from tests.fakes.text import byte_level, served
 
 BLOCK = 4
 LENGTHS = [BLOCK * 3 - 1, BLOCK * 3, BLOCK * 3 + 1]
@@ -83,3 +89,34 @@ async def test_a_prompt_that_is_too_long_is_refused_by_both_kinds_of_leg() -> No
             assert not any(isinstance(event, TokenEvent | TicketEvent) for event in said)
             assert isinstance(said[-1], FailedEvent)
             assert not said[-1].retryable
+
+
+@pytest.mark.parametrize("max_tokens", [1, 5])
+async def test_a_first_token_that_ends_the_answer_ends_its_stream(max_tokens: int) -> None:
+    """Decode went on with nonsense (sglang#12151), or nothing said the end (sglang#12557)."""
+    codec, cluster = byte_level(), Cluster(engine=small)
+    first = alone(Request(RequestId("r"), codec.encode("the"), Sampling(1, seed=3)))
+    said = await Client(cluster.door, served(context=64)).complete(
+        stop_token_ids=first, max_tokens=max_tokens, seed=3, stream=True
+    )
+    assert [event["choices"][0]["finish_reason"] for event in said.events][-1] == "stop"
+    assert codec.encode(said.text) == ()
+    cluster.settle()
+    assert cluster.leaked_blocks == 0
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+async def test_a_model_that_ends_with_its_first_token_says_the_same_on_two_nodes(
+    tmp_path: Path, ignored: bool
+) -> None:
+    """Whether its end counts or not (sglang#12557, dynamo#13442)."""
+    folder, tokens = make_checkpoint(tmp_path, "llama"), prompt(20)
+    greedy = Sampling(6, temperature=0, ignore_eos=True)
+    [usual] = run(load(folder), requests([tokens], greedy))
+    (folder / "generation_config.json").unlink()
+    edit_config(folder, {"eos_token_id": usual[0]})
+    cluster = Cluster(engine=lambda: load(folder))
+    asked = Request(RequestId("r"), tokens, Sampling(6, temperature=0, ignore_eos=ignored))
+    assert await cluster.ask(asked) == (usual if ignored else usual[:1])
+    cluster.settle()
+    assert cluster.leaked_blocks == 0

@@ -1,0 +1,33 @@
+"""Many more requests at once than there is room for: all are answered, and nothing is left."""
+
+import asyncio
+
+from engine.request import Request, RequestId, Sampling
+from tests.fakes.cluster import Cluster
+from tests.fakes.engine import FakeEngine
+from tests.fakes.model import alone
+
+REQUESTS = 1024
+SEATS, BLOCKS, TURN_S = 4, 24, 0.001  # of each node: a few prompts at a time
+
+
+def small() -> FakeEngine:
+    return FakeEngine(blocks=BLOCKS, seats=SEATS)
+
+
+def request(number: int) -> Request:
+    prompt = tuple(range(number % 50, number % 50 + 1 + number % 17))
+    return Request(RequestId(f"r{number}"), prompt, Sampling(1 + number % 3, seed=number))
+
+
+async def test_a_burst_far_beyond_all_room_is_answered_to_the_last() -> None:
+    """It all stopped (sglang#10110); workers that were well said 503 (sglang#13894)."""
+    cluster, asked = (
+        Cluster(2, 2, engine=small, turn_s=TURN_S),
+        [request(n) for n in range(REQUESTS)],
+    )
+    said = await asyncio.gather(*map(cluster.ask, asked))
+    assert said == [alone(one) for one in asked]
+    assert cluster.suspects == []
+    cluster.settle()
+    assert cluster.leaked_blocks == 0

@@ -1,0 +1,58 @@
+"""What a prefill node says of a prompt, and when: its ticket neither too early nor too late."""
+
+import pytest
+
+from api.generator import Event, Leg, PooledEvent, TicketEvent, TokenEvent
+from engine.request import Request, RequestId, Sampling
+from kv_transfer.local.connector import LocalSink, LocalSource
+from tests.fakes.engine import FakeEngine
+from tests.fakes.node import node_loop
+
+HOLD = Leg(hold=True, keep_open=True)
+BLOCKS, LENGTH, CHUNK = 8, 20, 8  # 5 blocks, 3 chunks
+
+
+class Prefill:
+    """One node, and all that it has said."""
+
+    def __init__(self) -> None:
+        self.engine = FakeEngine(blocks=BLOCKS, chunk=CHUNK)
+        regions = self.engine.kv_regions
+        source = LocalSource("p", ("p", 1), regions, "fake", float)
+        self.loop = node_loop(self.engine, source, LocalSink({}, regions, "fake", float), float)
+        self.said: list[tuple[RequestId, Event | PooledEvent]] = []
+
+    def submit(self, name: str) -> None:
+        request = Request(RequestId(name), (ord(name),) * LENGTH, Sampling(2))
+        self.said += self.loop.submit(request, HOLD, 0.0)
+
+    def turn(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.said += self.loop.prepare()
+            self.said += self.loop.run()
+
+    def names(self, kind: type[Event]) -> list[RequestId]:
+        return [rid for rid, event in self.said if isinstance(event, kind)]
+
+
+def test_a_ticket_leaves_before_anything_is_computed() -> None:
+    """So decode has its blocks, and pulls each chunk while the next is computed."""
+    prefill = Prefill()
+    prefill.submit("a")
+    prefill.said += prefill.loop.prepare()
+    assert prefill.names(TicketEvent) == ["a"]
+    assert prefill.engine.computed == 0
+
+
+@pytest.mark.parametrize("turns", [1, 3, 9])
+def test_a_prompt_that_queues_has_no_ticket_yet(turns: int) -> None:
+    """Decode's blocks would lie idle: there is room for one prompt, and it is on offer."""
+    prefill = Prefill()
+    prefill.submit("a")
+    prefill.submit("b")
+    prefill.turn(turns)
+    assert prefill.names(TicketEvent) == ["a"]
+    prefill.loop.abort(RequestId("a"))
+    prefill.turn(4)
+    assert prefill.names(TicketEvent) == ["a", "b"]
+    assert prefill.names(TokenEvent)[-1] == "b"
