@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+from kv_transfer.blocks.summing import Sums
 from kv_transfer.checking import Level
 from kv_transfer.identity import Identity
+from kv_transfer.integrity.checksums import BlockSums
+from kv_transfer.integrity.rank_sums import RankSums
 from kv_transfer.layout import KvLayout
 from kv_transfer.movers.mover import Mover
 from kv_transfer.movers.ranks import RanksMover, agent_name
@@ -55,7 +58,12 @@ def build_connector(
     reception = Reception.bind(*bind, Waiting())
     facts = memory.fingerprint, memory.layout
     identity = Identity(engine_id, advertise_host, reception.port, *facts)
-    service = TransferService(identity, memory.regions, mover, reception, memory.level)
+    sums: Sums = BlockSums(memory.regions)
+    if others and own[0].device != "cpu":  # others' devices are not to be seen from here
+        sums = RankSums(BlockSums(own), others)
+    service = TransferService(
+        identity, memory.regions, mover, reception, memory.level, sums=sums
+    )
     service.others = [other.introduced for other in others]
     return Connector.over(service)
 
@@ -68,7 +76,7 @@ def rank_server(
     `hosts` are where to listen, and where others reach us.
     """
     mover = _mover(kind, agent_name(engine_id, rank), [region], *hosts)
-    server = MoverServer(to, mover, region)
+    server = MoverServer(to, mover, region, BlockSums([region]))
     server.introduce()
     return server
 

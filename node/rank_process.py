@@ -21,6 +21,7 @@ from engine.ranks.crew import Post
 from engine.ranks.follower import Follower
 from kv_transfer.factory import rank_server
 from kv_transfer.movers.remote import MoverServer
+from kv_transfer.thread.devices import enter
 from node.ranks import LOOPBACK, RankJob
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -58,6 +59,7 @@ def _server(job: RankJob, follower: Follower) -> MoverServer:
 def _serve(server: MoverServer) -> None:
     """Without it nothing would arrive here any more: the process ends with it."""
     try:
+        enter([server.region])
         server.run()
     except (EOFError, ConnectionError):
         log.info("the engine process is gone")

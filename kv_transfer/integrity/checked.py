@@ -5,6 +5,7 @@ it. Here it is made again, of the bytes that came: a few at a time, for the thre
 keeps leases alive as well.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +13,15 @@ from itertools import groupby, islice
 
 from kv_transfer.blocks.cutting import WHOLE, Cut
 from kv_transfer.blocks.runs import Runs, spelled
+from kv_transfer.blocks.summing import Sums
 from kv_transfer.checking import Check
 from kv_transfer.errors import CorruptKv
-from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.mover import MoverAround, ReadEnd
 
 BYTES_AT_ONCE = 16 << 20
+log = logging.getLogger(__name__)
 Place = int | tuple[int, ...]
 """A block of ours, or the slots (cutting.py) that a block of theirs has here."""
 
@@ -35,9 +38,10 @@ class _Checking:
 class CheckedMover(MoverAround):
     """Another mover, and checksums of our memory, even of what came before a parting."""
 
-    sums: BlockSums
+    sums: Sums
     _orders: dict[int, ReadOrder] = field(default_factory=dict)
     _checking: deque[_Checking] = field(default_factory=deque)
+    _unseen: set[Address] = field(default_factory=set)
 
     @property
     def pending(self) -> bool:
@@ -45,9 +49,13 @@ class CheckedMover(MoverAround):
         return bool(self._checking) or self.mover.pending
 
     def read(self, order: ReadOrder) -> None:
-        """Begin; what comes without checksums is not looked at."""
-        if order.checks:
+        """Begin; what comes without checksums, or cannot be summed here, is not looked at."""
+        if order.checks and self.sums.sees(order.cut):
             self._orders[order.read_id] = order
+        elif order.checks and order.address not in self._unseen:
+            self._unseen.add(order.address)
+            why = "heads of one rank there are on several of our devices"
+            log.warning("KV of %s is not looked at: %s", order.address, why)
         self.mover.read(order)
 
     def poll(self) -> Sequence[ReadEnd]:
@@ -74,7 +82,7 @@ class CheckedMover(MoverAround):
 
 
 def first_wrong(
-    sums: BlockSums, told: Iterable[tuple[Place, Check]], cut: Cut = WHOLE
+    sums: Sums, told: Iterable[tuple[Place, Check]], cut: Cut = WHOLE
 ) -> CorruptKv | None:
     """Compare what came with what its source saw there."""
     for level, some in groupby(told, key=lambda one: one[1][0]):

@@ -1,4 +1,4 @@
-"""Checksums of blocks: XXH3 with 64 bits (Yann Collet's xxHash), over all regions in turn.
+"""Checksums of blocks: XXH3 with 64 bits (Yann Collet's xxHash); of several regions, of theirs.
 
 It reads memory faster than memory can be copied, and lets go of the interpreter meanwhile. What
 is sampled is gathered for many blocks at once: a call for each would cost more than its bytes.
@@ -52,6 +52,11 @@ class BlockSums:
         """Of one block, in all regions together."""
         return sum(region.block_bytes for region in self.regions)
 
+    def sees(self, cut: Cut) -> bool:
+        """All of them: every region is at hand."""
+        del cut
+        return True
+
     def of(self, blocks: Sequence[int], level: Level) -> list[int]:
         """One checksum for each; IndexError for a block that there is not."""
         if not blocks:
@@ -62,7 +67,7 @@ class BlockSums:
         self._look()
         if self._device and (lines := lines_of(self.block_bytes, level)):
             return self._device.of(blocks, lines)
-        return [xxh3_64_intdigest(row) for row in self._rows(blocks, level)]
+        return together([self._of_one(one, blocks, level) for one in self._memory])
 
     def of_pieces(self, cut: Cut, slots: Sequence[Sequence[int]], level: Level) -> list[int]:
         """One for each block of another layout, whose pieces are in these slots of ours."""
@@ -75,9 +80,7 @@ class BlockSums:
         number = {block: at * each for at, block in enumerate(blocks)}
         here = [[number[slot // each] + slot % each for slot in one] for one in slots]
         theirs = images(cut, here, [gather(one, blocks, Level.FULL) for one in self._memory])
-        rows = range(len(slots))
-        seen = np.concatenate([gather(one, rows, level) for one in theirs], axis=1)
-        return [xxh3_64_intdigest(row) for row in _cut(seen, rows)]
+        return together([self._of_one(one, range(len(slots)), level) for one in theirs])
 
     def _look(self) -> None:
         if self._memory:
@@ -88,14 +91,21 @@ class BlockSums:
 
             self._device = DeviceSums.of_memory(self._memory[0])
 
-    def _rows(self, blocks: Sequence[int], level: Level) -> Iterator[memoryview]:
-        """What is looked at of each block."""
-        only = self._memory[0]
-        if level is Level.FULL and len(self._memory) == 1 and isinstance(only, np.ndarray):
-            yield from _cut(only, blocks)  # where it is
-            return
-        seen = np.concatenate([gather(one, blocks, level) for one in self._memory], axis=1)
-        yield from _cut(seen, range(len(blocks)))
+    def _of_one(self, memory: Blocks, blocks: Sequence[int], level: Level) -> list[int]:
+        """Of one region."""
+        if level is Level.FULL and isinstance(memory, np.ndarray):
+            rows = _cut(memory, blocks)  # where it is
+        else:
+            rows = _cut(gather(memory, blocks, level), range(len(blocks)))
+        return [xxh3_64_intdigest(row) for row in rows]
+
+
+def together(each: Sequence[Sequence[int]]) -> list[int]:
+    """Of each region the checksums of some blocks, to one for each block."""
+    if len(each) == 1:
+        return list(each[0])
+    rows = np.array(each, dtype="<u8").T
+    return [xxh3_64_intdigest(row.tobytes()) for row in rows]
 
 
 def lines_of(block_bytes: int, level: Level) -> Lines | None:

@@ -8,16 +8,17 @@ at once, such as meeting a peer, shows here at the first read.
 import math
 import select
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 import msgspec
-import numpy as np
 
 from kv_transfer.blocks.cutting import Cut
-from kv_transfer.blocks.runs import Runs
+from kv_transfer.blocks.summing import Sums
+from kv_transfer.checking import Level
 from kv_transfer.errors import (
     MalformedTicket,
     PeerUnreachable,
@@ -27,7 +28,20 @@ from kv_transfer.errors import (
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.mover import Interest, Mover, ReadEnd
-from kv_transfer.regions import Region, RemoteRegion, describe
+from kv_transfer.movers.remote_words import (
+    Ask,
+    Drive,
+    FromMover,
+    Introduced,
+    Leave,
+    Meet,
+    Progress,
+    Read,
+    Sum,
+    Summed,
+    ToMover,
+)
+from kv_transfer.regions import Region, describe
 from kv_transfer.wire import Welcome
 
 REST_S = 5.0
@@ -37,70 +51,11 @@ STUCK_S = 15.0  # without an answer
 PAUSE_S = 0.0001  # between two looks at reads that nothing announces
 
 
-class Introduced(msgspec.Struct, frozen=True, tag=True):
-    """What peers are told of this rank, and what its mover is like."""
-
-    region: RemoteRegion
-    card: bytes
-    driven: bool
-
-
-class Meet(msgspec.Struct, frozen=True, tag=True):
-    """See Mover, here and below."""
-
-    address: Address
-    welcome: Welcome
-
-
-class Leave(msgspec.Struct, frozen=True, tag=True):
-    """Mover.part."""
-
-    address: Address
-
-
-class Read(msgspec.Struct, frozen=True, tag=True):
-    """Mover.read; runs are three columns of int64."""
-
-    read_id: int
-    address: Address
-    runs: tuple[bytes, bytes, bytes]
-    cut: Cut
-
-    @classmethod
-    def of(cls, order: ReadOrder) -> "Read":
-        """Without checksums, which are another's to look at."""
-        runs = Runs.of(order.runs)
-        columns = runs.theirs.tobytes(), runs.ours.tobytes(), runs.counts.tobytes()
-        return cls(order.read_id, order.address, columns, order.cut)
-
-    @property
-    def order(self) -> ReadOrder:
-        """The same again."""
-        theirs, ours, counts = (np.frombuffer(one, dtype=np.int64) for one in self.runs)
-        return ReadOrder(self.read_id, self.address, Runs(theirs, ours, counts), (), self.cut)
-
-
-class Drive(msgspec.Struct, frozen=True, tag=True):
-    """Mover.poll, for the sake of peers that read from that rank."""
-
-
-class Ask(msgspec.Struct, frozen=True, tag=True):
-    """Are you there? Progress is the answer."""
-
-
-class Progress(msgspec.Struct, frozen=True, tag=True):
-    """Reads that ended, each with why and in what words; peers to be asked for help."""
-
-    ended: tuple[tuple[int, str | None, str], ...]
-    waits_for: tuple[Address, ...]
-
-
-ToMover = Meet | Leave | Read | Drive | Ask
 KINDS: Mapping[str, type[TransferError]] = {
     one.kind: one for one in (PeerUnreachable, TransferCancelled, MalformedTicket)
 }
 _to_mover = msgspec.msgpack.Decoder(ToMover)
-_progress = msgspec.msgpack.Decoder(Progress)
+_from_mover = msgspec.msgpack.Decoder(FromMover)
 
 
 class RankStuck(RuntimeError):
@@ -122,6 +77,7 @@ class RemoteMover:
     _driven_at: float = -math.inf
     _asked_at: float = -math.inf  # since when there is no answer, or when there was one
     _answered: bool = True
+    _early: deque[Progress] = field(default_factory=deque)  # came before sums that we wait for
 
     @classmethod
     def over(cls, line: Connection) -> "RemoteMover":
@@ -181,6 +137,20 @@ class RemoteMover:
         """As it said last."""
         return self._waits
 
+    def ask_sums(self, cut: Cut | None, slots: Sequence[Sequence[int]], level: Level) -> None:
+        """Of images that `cut` puts together of its region; without one, of blocks."""
+        self._tell(Sum(cut, tuple(map(tuple, slots)), level))
+
+    def hear_sums(self) -> list[int]:
+        """What was asked for first; raises RankStuck where it does not come."""
+        with suppress(EOFError, OSError):
+            while self.line.poll(STUCK_S):
+                news = _from_mover.decode(self.line.recv_bytes())
+                if isinstance(news, Summed):
+                    return list(news.sums)
+                self._early.append(news)
+        raise RankStuck("a rank does not say its checksums")
+
     def close(self) -> None:
         """It ends with its process."""
         self.line.close()
@@ -194,9 +164,13 @@ class RemoteMover:
             self._tell(Ask())
 
     def _news(self) -> Iterator[Progress]:
+        while self._early:
+            yield self._early.popleft()
         with suppress(EOFError, OSError):
             while self.line.poll():
-                yield _progress.decode(self.line.recv_bytes())
+                news = _from_mover.decode(self.line.recv_bytes())
+                assert isinstance(news, Progress), "sums are waited for"
+                yield news
 
     def _tell(self, message: ToMover) -> None:
         with suppress(OSError):
@@ -209,8 +183,8 @@ class MoverServer:
 
     line: Connection
     mover: Mover
-
     region: Region
+    sums: Sums
 
     @property
     def introduced(self) -> Introduced:
@@ -252,6 +226,9 @@ class MoverServer:
     def _do(self, message: ToMover) -> None:
         if isinstance(message, Read):
             self.mover.read(message.order)
+        elif isinstance(message, Sum):
+            found = tuple(_sums_of(self.sums, message))
+            self.line.send_bytes(msgspec.msgpack.encode(Summed(found)))
         elif isinstance(message, Leave):
             self.mover.part(message.address)
         elif isinstance(message, Meet):
@@ -259,6 +236,12 @@ class MoverServer:
                 self.mover.meet(message.address, message.welcome)
             except TransferError:
                 self.mover.part(message.address)  # so its reads fail
+
+
+def _sums_of(sums: Sums, asked: Sum) -> Sequence[int]:
+    if asked.cut is None:
+        return sums.of([block for (block,) in asked.slots], asked.level)
+    return sums.of_pieces(asked.cut, asked.slots, asked.level)
 
 
 def _words(read_id: int, error: TransferError | None) -> tuple[int, str | None, str]:

@@ -25,11 +25,13 @@ class Cuda(Protocol):
 
 
 def enter(regions: Sequence[Region], cuda: Cuda | None = None) -> None:
-    """Work on the regions' device from now on; nothing to do on a CPU."""
-    devices = {region.device for region in regions} - {"cpu"}
-    if not devices:
+    """Work on the first region's device from now on; nothing to do on a CPU.
+
+    The others are other ranks', whose processes have threads of their own.
+    """
+    if not regions or regions[0].device == "cpu":
         return
-    (device,) = devices  # a rank's KV lies on one
+    device = regions[0].device
     chosen = cuda or _torch()
     chosen.set_device(device)
     chosen.set_stream(chosen.Stream(device))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from kv_transfer.blocks.summing import Sums
 from kv_transfer.checking import Level
 from kv_transfer.identity import Identity, this_machine
 from kv_transfer.integrity.checked import CheckedMover
@@ -23,7 +24,7 @@ from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.mover import Mover, ReadEnd, ReaderAround
-from kv_transfer.movers.remote import Introduced
+from kv_transfer.movers.remote_words import Introduced
 from kv_transfer.regions import Region, describe
 from kv_transfer.side_channel.connections import Reception
 from kv_transfer.side_channel.exchange import Exchange
@@ -85,6 +86,7 @@ class TransferService:
     mover: Mover
     reception: Reception
     level: Level = Level.OFF
+    sums: Sums | None = None  # None: all regions can be looked at from here
     clock: Clock = time.monotonic
     pause: Callable[[float], None] = time.sleep
     queues: NewsQueues = field(default_factory=NewsQueues)
@@ -95,7 +97,7 @@ class TransferService:
         facts = me.fingerprint, me.layout, me.engine_id, self.level
         self.offers = OfferBook(self._welcome, *facts)
         self.pulls = PullBook(Hello(me.fingerprint, me.layout, self.level))
-        sums = BlockSums(self.regions)
+        sums = self.sums or BlockSums(self.regions)
         self.mover: Mover = CheckedMover(self.mover, sums)
         self._exchange = Exchange(self.reception, me.engine_id.encode())
         self._wake, self._news, self._waiting = Wakeup(), Wakeup(), self.reception.waiting

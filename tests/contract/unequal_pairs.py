@@ -8,6 +8,7 @@ from multiprocessing import Pipe
 from kv_transfer.api import Arrived, KvSink, KvSource
 from kv_transfer.checking import Level
 from kv_transfer.identity import Identity
+from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.local.connector import LocalSink, LocalSource
 from kv_transfer.movers.mover import Mover
 from kv_transfer.movers.nixl import NixlMover
@@ -93,7 +94,8 @@ def _apart(start: Start, theirs: Memory, ours: Memory) -> Iterator[Pair]:
         name, served, others = f"engine-{id(memory)}", list[MoverServer](), list[RemoteMover]()
         for rank, region in enumerate(memory.regions[1:], 1):
             here, there = Pipe()
-            served.append(MoverServer(there, start(agent_name(name, rank), [region]), region))
+            mover = start(agent_name(name, rank), [region])
+            served.append(MoverServer(there, mover, region, BlockSums([region])))
             served[-1].introduce()
             others.append(RemoteMover.over(here))
         movers.append(RanksMover([start(name, memory.regions[:1]), *others]))

@@ -157,6 +157,12 @@ def test_the_transfer_thread_works_on_the_device_and_on_a_stream_of_its_own() ->
     assert cuda.told == [("device", "cuda:3"), ("stream", "stream of cuda:3")]
 
 
+def test_of_several_ranks_a_thread_has_the_device_of_its_own() -> None:
+    cuda, other = Cuda(), KvRegion(OURS, BLOCK, BLOCKS, "cuda:4")
+    enter([*REGIONS, other], cuda)
+    assert cuda.told[0] == ("device", "cuda:3")
+
+
 def test_on_a_cpu_a_thread_has_nothing_to_tell() -> None:
     cuda = Cuda()
     enter([KvRegion(OURS, BLOCK, BLOCKS, "cpu")], cuda)

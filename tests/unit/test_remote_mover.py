@@ -10,6 +10,7 @@ from engine.api import KvRegion
 from kv_transfer.blocks.cutting import Cut, Piece
 from kv_transfer.blocks.runs import joined
 from kv_transfer.errors import PeerUnreachable, TransferCancelled
+from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
@@ -61,7 +62,7 @@ def both() -> Iterator[Both]:
     here, there = Pipe()
     with here, there:
         reader = Reader(driven=True)
-        server = MoverServer(there, reader, REGION)
+        server = MoverServer(there, reader, REGION, BlockSums([REGION]))
         server.introduce()
         found = Both(server, reader, RemoteMover.over(here))
         found.remote.clock = lambda: found.now
