@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,8 +15,8 @@ import msgspec
 
 from deploy.config import UpConfig
 from deploy.supervisor import Child, ProcessFailed
-from deploy.terminal import Terminal
 from discovery.registration import DEFAULT_PORT, Role
+from discovery.terminal import hear_hang_ups
 from node.config import ServingOptions
 from proxy.config import ProxyOptions
 
@@ -56,13 +57,7 @@ async def _until_signal(config: UpConfig) -> None:
     cluster = Cluster(config)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, cluster.stop)
-    terminal = Terminal.find()
-
-    def hang_up() -> None:
-        """As with other servers, unless it means that whoever started this has left."""
-        return cluster.stop() if terminal.gone else cluster.reread()
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
+    hear_hang_ups(cluster.reread, stop=cluster.stop)
     running = asyncio.create_task(cluster.run())
     either: set[asyncio.Future[None] | asyncio.Future[str]] = {running, cluster.ready}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -72,9 +67,10 @@ async def _until_signal(config: UpConfig) -> None:
 
 
 def _say(line: str) -> None:
-    """At once, also where nobody but a pipe reads."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    """At once, also where nobody but a pipe reads; lost where nobody does any more."""
+    with suppress(OSError):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 
@@ -22,8 +22,10 @@ from prometheus_client import generate_latest
 
 from deploy.supervisor import Child, ProcessFailed
 from discovery.lifeline import end_with, tell
+from discovery.logs import start_logging
+from discovery.terminal import hear_hang_ups
 from proxy.config import ProxyConfig
-from proxy.main import LOG_FORMAT, STOP_SIGNALS
+from proxy.main import STOP_SIGNALS
 from proxy.routing.pairing import differ
 from proxy.workers.board import Board
 from proxy.workers.entrance import Entrance
@@ -49,25 +51,25 @@ def run(config: ProxyConfig) -> None:
 
     SystemExit with the reason where it cannot.
     """
-    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    say = start_logging(config.log_level, lossy=config.supervisor_fd is not None)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read anew
     if config.supervisor_fd is not None:
         end_with(config.supervisor_fd)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_serve(config))
+            runner.run(_serve(config, say))
         except (OSError, zmq.ZMQError, ProcessFailed) as error:
             raise SystemExit(f"the proxy ends: {error}") from error
 
 
-async def _serve(config: ProxyConfig) -> None:
+async def _serve(config: ProxyConfig, say: Callable[[str], None]) -> None:
     board = Board()
     registry = PublishedRegistry(differ=differ, board=board)
     with closing(bind_door(config)) as door, closing(listener_of(config, registry)) as listener:
         told = Told(door_address(door), discovery_address(config, listener))
         settings = msgspec.json.encode(WorkerSettings(share(config), told.discovery))
         with closing(Entrance.open(door, settings)) as entrance:
-            parent = Parent(config, entrance, board)
+            parent = Parent(config, entrance, board, say)
             async with asyncio.TaskGroup() as tasks:
                 hearing = tasks.create_task(listener.run())
                 try:
@@ -93,6 +95,7 @@ class Parent:
     config: ProxyConfig
     entrance: Entrance
     board: Board
+    say: Callable[[str], None]
     failure: ProcessFailed | None = None
     hub: Hub = field(init=False)
     workers: Sequence[Child] = field(init=False)
@@ -107,7 +110,7 @@ class Parent:
         """Until a signal to stop; the second one ends all at once."""
         for number in STOP_SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, self._told_to_stop)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._told_to_read)
+        hear_hang_ups(self._told_to_read, stop=self._told_to_stop)
         async with asyncio.TaskGroup() as tasks:
             helpers = [tasks.create_task(self.hub.run())]
             helpers.append(tasks.create_task(self._let_in(tasks)))
@@ -162,13 +165,12 @@ class Parent:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(VARIABLES)}
         stop_timeout_s = self.config.drain_notice_s + self.config.drain_timeout_s
         stop_timeout_s += STOP_MARGIN_S
-        return Child(f"worker-{number}", lambda: command, environment, _show, stop_timeout_s)
+        told = environment, self._show, stop_timeout_s
+        return Child(f"worker-{number}", lambda: command, *told)
+
+    def _show(self, name: str, line: str) -> None:
+        self.say(f"{name} | {line}")
 
     def _page(self) -> bytes:
         """The parent's part of the metrics."""
         return generate_latest(counting(lambda: self.hub.workers))
-
-
-def _show(name: str, line: str) -> None:
-    sys.stderr.write(f"{name} | {line}\n")
-    sys.stderr.flush()

@@ -12,7 +12,7 @@ import zmq
 from discovery.address import format_address
 from discovery.errors import MalformedRegistration
 from discovery.intake import Intake, Joined
-from discovery.registration import DEFAULT_PORT
+from discovery.registration import DEFAULT_PORT, State
 from discovery.registry import Node, Registry
 from discovery.signature import Verifier
 
@@ -117,7 +117,9 @@ class Listener:
         while True:
             await asyncio.sleep(self.look_s)
             for node in self.intake.registry.expire(now=self.clock()):
-                logger.info("%s left: silent", describe(node))
+                silent = node.registration.state is State.READY
+                why = "silent" if silent else "it had said that it takes no more work"
+                logger.info("%s left: %s", describe(node), why)
 
 
 def describe(node: Node) -> str:

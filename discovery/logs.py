@@ -2,14 +2,35 @@
 
 import logging
 import os
+import sys
+from collections.abc import Callable
 
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 MOST_BYTES = 4096  # a pipe takes so many whole or not at all (PIPE_BUF)
+
+
+def start_logging(level: str, *, lossy: bool) -> Callable[[str], None]:
+    """To standard error; `lossy` where that is a pipe to whoever started this, who may hang.
+
+    Answers with what says a line there as it is.
+    """
+    if not lossy:
+        logging.basicConfig(level=level.upper(), format=LOG_FORMAT)
+        return _say
+    handler = LossyHandler(sys.stderr.fileno())
+    logging.basicConfig(level=level.upper(), format=LOG_FORMAT, handlers=[handler])
+    return handler.say
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 class LossyHandler(logging.Handler):
     """Writes to `fd`, which does not block from then on; who reads again is told what is lost.
 
-    For a process that is alone in writing there, and is read by who has started it.
+    Whoever else writes there has to do it so, too: lines are whole, whoever wrote them.
     """
 
     def __init__(self, fd: int) -> None:
@@ -20,9 +41,13 @@ class LossyHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler."""
+        self.say(self.format(record))
+
+    def say(self, line: str) -> None:
+        """A line as it is, from a process of ours for instance."""
         if self.lost and self._write(f"{self.lost} lines of this log were lost"):
             self.lost = 0
-        if self.lost or not self._write(self.format(record)):
+        if self.lost or not self._write(line):
             self.lost += 1
 
     def _write(self, line: str) -> bool:

@@ -68,8 +68,10 @@ class Duty:
             raise OrderRefused("the node is stopping")
         if order.state is not None:
             identity.drained = order.state is State.DRAINING
+            log.info("told by an operator: %s", order.state.value)
         if order.role is not None:
             identity.wanted = None if order.role is identity.role else order.role
+            log.info("told by an operator: be a %s node", order.role.name.lower())
             self._ordered.set()
         self.announce()
         return self.standing()

@@ -5,6 +5,7 @@ It is told its job on standard input, which stays open for as long as the door l
 
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import zmq
 
 from decode_node.worker import DecodeWorker
 from discovery.lifeline import die_with_parent, end_with, first_line
+from discovery.logs import start_logging
 from engine.errors import EngineError, RankLost
 from engine.loading import open_engine, refuse_ranks
 from kv_transfer.checking import Level
@@ -40,7 +42,6 @@ from node.ranks import Ranks, start_ranks
 from prefill_node.worker import PrefillWorker
 
 EARLY_MS = 1  # between looks at a grammar that is being compiled
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 log = logging.getLogger(__name__)
 
 
@@ -107,11 +108,13 @@ class EngineServer:
 def main() -> None:
     """Load, say so, and serve until the door closes our standard input."""
     die_with_parent()
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # a terminal tells all of us; the door drains
     job = msgspec.json.decode(first_line(sys.stdin.fileno()), type=EngineJob)
     end_with(sys.stdin.fileno())
     doors_niceness = os.nice(0)
     set_niceness(doors_niceness + job.niceness)
-    logging.basicConfig(level=job.log_level.upper(), format=LOG_FORMAT)
+    start_logging(job.log_level, lossy=job.lossy_log)
     door = zmq.Context[zmq.Socket[bytes]]().socket(zmq.PAIR)
     door.setsockopt(zmq.SNDHWM, 0)
     door.connect(job.ipc_address)

@@ -33,6 +33,7 @@ class EngineJob:
     kv_checksum: str
     kv_load_failure: str
     niceness: int = 0
+    lossy_log: bool = False
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):

@@ -26,6 +26,7 @@ from discovery.address import format_address
 from discovery.announcer import Announcer
 from discovery.errors import DiscoveryError
 from discovery.lifeline import end_with, tell
+from discovery.logs import start_logging
 from discovery.registration import Registration, Role
 from engine.grammars.checking import GrammarChecker
 from engine.settings import EngineConfig
@@ -42,17 +43,17 @@ from node.metrics import NodeMetrics
 from node.orders import OrderDoor
 from node.text_door import TextDoor, parcel_of
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 KEEP_ALIVE_S = 75
 SLOW_CLIENT_S = 600.0  # a proxy is slow where its client is, and cuts that itself
 GRACE_S = 2
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DECODE_NICENESS = 5  # where cores are shared, a batch of decode steps is what can wait
 log = logging.getLogger(__name__)
 
 
 def run(role: Role, config: NodeConfig) -> None:
     """Serve until told to stop; SystemExit with the reason where it cannot."""
-    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    start_logging(config.log_level, lossy=config.supervisor_fd is not None)
     if config.supervisor_fd is not None:
         end_with(config.supervisor_fd)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -115,10 +116,10 @@ class _Node:
             parts = [tasks.create_task(room.run()) for room in rooms]
             serving = tasks.create_task(server.serve(sockets=[self.listening]))
             self._say_ready()
-            await _stop_signal()
+            told = await _stop_signal()
             self.identity.stopping = True
             announcer.announce_now()
-            await self._drained()
+            await self._drained(told)
             self.engine.dismiss()
             server.should_exit = True
             await serving
@@ -185,11 +186,17 @@ class _Node:
         if self.config.supervisor_fd is not None:
             tell(self.config.supervisor_fd, http_address=one.http_address)
 
-    async def _drained(self) -> None:
+    async def _drained(self, told: signal.Signals) -> None:
         """Nobody listens and nobody will fetch, or it takes too long."""
+        patience_s, engine = self.config.drain_timeout_s, self.engine
+        log.info(
+            "stopping by %s: %d legs that run, and KV that is to be fetched, have %g s",
+            *(told.name, engine.num_legs, patience_s),
+        )
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.config.drain_timeout_s):
-                await self.engine.calm.wait()
+            async with asyncio.timeout(patience_s):
+                await engine.calm.wait()
+        log.info("stopped with %d legs that others have to end", engine.num_legs)
 
 
 class _Server(uvicorn.Server):
@@ -201,15 +208,30 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _stop_signal() -> None:
-    """Wait for the first SIGTERM or SIGINT; the second one is not waited for by anybody."""
-    told, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    await told.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):
+async def _stop_signal() -> signal.Signals:
+    """The first that says so; another SIGTERM or SIGINT is not waited for by anybody.
+
+    A terminal that is closed says so more than once, and to who was started with nohup, never.
+    """
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[signal.Signals] = loop.create_future()
+    heard = [one for one in STOP_SIGNALS if not _is_deaf_to(one)]
+    for number in heard:
+        loop.add_signal_handler(number, _note, told, number)
+    first = await told
+    for number in heard:
         loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_IGN if number is signal.SIGHUP else signal.SIG_DFL)
+    return first
+
+
+def _note(told: "asyncio.Future[signal.Signals]", number: signal.Signals) -> None:
+    if not told.done():
+        told.set_result(number)
+
+
+def _is_deaf_to(number: signal.Signals) -> bool:
+    return number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 def _http(app: Quart, keeper: Keeper) -> uvicorn.Config:
@@ -248,6 +270,7 @@ def _job(role: Role, config: NodeConfig, node_id: str, host: str) -> EngineJob:
         kv_checksum=config.kv_checksum,
         kv_load_failure=config.kv_load_failure,
         niceness=_niceness(role, config),
+        lossy_log=config.supervisor_fd is not None,
     )
 
 

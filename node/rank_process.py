@@ -14,6 +14,7 @@ import msgspec
 from torch._C._distributed_c10d import TCPStore
 
 from discovery.lifeline import die_with_parent, end_with, first_line
+from discovery.logs import start_logging
 from engine.errors import EngineError, RankLost
 from engine.loading import load_follower
 from engine.ranks.channel import Channel
@@ -24,7 +25,6 @@ from kv_transfer.movers.remote import MoverServer
 from kv_transfer.thread.devices import enter
 from node.ranks import LOOPBACK, RankJob
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 log = logging.getLogger(__name__)
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     job = msgspec.json.decode(first_line(sys.stdin.fileno()), type=RankJob)
     end_with(sys.stdin.fileno())
     die_with_parent()
-    logging.basicConfig(level=job.log_level.upper(), format=LOG_FORMAT)
+    start_logging(job.log_level, lossy=job.lossy_log)
     channel = Channel(socket.socket(fileno=job.channel_fd))
     post = Post(channel, TCPStore(LOOPBACK, job.store_port), job.memory_fd)
     try:

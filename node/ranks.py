@@ -43,6 +43,7 @@ class RankJob:
     engine_id: str
     kv_hosts: tuple[str, str]
     log_level: str
+    lossy_log: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ def start_ranks(job: EngineJob) -> Ranks:
             engine_id=job.engine_id,
             kv_hosts=(job.kv_host, job.advertise_host),
             log_level=job.log_level,
+            lossy_log=job.lossy_log,
         )
         processes.append(_start(told))
         channel.close()

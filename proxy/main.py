@@ -5,7 +5,6 @@ import logging
 import resource
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
@@ -27,9 +26,10 @@ from api.ending import expect_cuts
 from api.pooling.facts import load_pooling
 from api.tokenizing import load_text_codec
 from discovery.lifeline import end_with, tell
-from discovery.logs import LossyHandler
+from discovery.logs import start_logging
 from discovery.registration import Role
 from discovery.registry import Registry
+from discovery.terminal import hear_hang_ups
 from engine.grammars.checking import GrammarChecker
 from engine.request import Model
 from proxy.admin.guard import Guard
@@ -66,7 +66,6 @@ from proxy.serving.corked import CorkedProtocol
 from proxy.workers.place import Place, cluster_key, door_address
 
 FILES_PER_CLIENT = 3  # its connection, and one to each of two nodes
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 logger = logging.getLogger(__name__)
@@ -77,10 +76,7 @@ def run(config: ProxyConfig) -> None:
 
     SystemExit with the reason where it cannot.
     """
-    supervised = config.supervisor_fd is not None
-    handlers = [LossyHandler(sys.stderr.fileno())] if supervised else None
-    level = config.log_level.upper()
-    logging.basicConfig(level=level, format=LOG_FORMAT, handlers=handlers)
+    start_logging(config.log_level, lossy=config.supervisor_fd is not None)
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # unsaid
     # Nor who calls: https://docs.python.org/3/howto/logging.html#optimization
     logging._srcfile = None
@@ -120,7 +116,7 @@ async def _serve(place: Place) -> None:
         if not config.models:  # else whoever says no model has ours
             helpers.append(Naming(session, registry).run())
         running = [tasks.create_task(helper) for helper in helpers]
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, secrets.watch.tell)
+        hear_hang_ups(secrets.watch.tell, stop=server.stop)
         settle()
         await server.serve(sockets=[place.door])
         for helper in running:
@@ -184,6 +180,10 @@ class _Server(uvicorn.Server):
         for stop in STOP_SIGNALS:
             signal.signal(stop, self.handle_exit)
         yield
+
+    def stop(self) -> None:
+        """As on a first signal to."""
+        self.handle_exit(signal.SIGTERM, None)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """What /health says changes at once."""

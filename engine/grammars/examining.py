@@ -79,6 +79,8 @@ def main() -> None:
     """Answer each line with one: empty where the grammar can be served."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # a terminal's are for who has started this
     tokenizer = byte_tokenizer()
     _say("")
     for line in sys.stdin.buffer:

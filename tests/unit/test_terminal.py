@@ -3,7 +3,7 @@
 import os
 import pty
 
-from deploy.terminal import Terminal
+from discovery.terminal import Terminal
 
 
 def test_a_terminal_that_is_closed_is_gone_and_a_pipe_is_none() -> None:
