@@ -55,11 +55,11 @@ class Asker:
 
         self._check([one for one in given if not isinstance(one, str)])
         characters = sum(len(one) for one in given if isinstance(one, str))
-        context = self._context(body, characters)
+        fit = self._fit(body, characters)
 
         def encode() -> list[Tokens]:
             return [
-                _encoded(codec, one, context, special=special) if isinstance(one, str) else one
+                _encoded(codec, one, fit, special=special) if isinstance(one, str) else one
                 for one in given
             ]
 
@@ -80,11 +80,11 @@ class Asker:
             "add_generation_prompt": begin,
             "continue_final_message": bool(go_on),
         }
-        special, context = bool(body.add_special_tokens), self._context(body, size)
+        special, fit = bool(body.add_special_tokens), self._fit(body, size)
 
         def encode() -> Tokens:
             text = codec.render(for_template(body.messages), template)
-            return _encoded(codec, text, context, special=special)
+            return _encoded(codec, text, fit, special=special)
 
         prompt = await aside(size, encode)
         if not prompt:
@@ -99,11 +99,15 @@ class Asker:
             raise BadRequest("This model does not generate text")
         return model, self.served.text
 
-    def _context(self, body: TextBody, size: int) -> int | None:
-        """What a long text must fit into, if that is known and nothing of it is cut off."""
-        if size <= SHORT or body.truncate_prompt_tokens is not None:
-            return None
-        return self.served.max_model_len()
+    def _fit(self, body: TextBody, size: int) -> "Fit":
+        if size <= SHORT:
+            return Fit()
+        context, wanted = self.served.max_model_len(), body.truncate_prompt_tokens
+        if wanted is None:
+            return Fit(into=context)
+        if wanted < 0 or context is None or wanted <= context:
+            return Fit(most=context if wanted < 0 else wanted)
+        return Fit(wanted, context)
 
     def _check(self, prompts: Sequence[Tokens]) -> None:
         """Refuse ids that no token has."""
@@ -160,8 +164,20 @@ def _template_kwargs(body: ChatBody) -> dict[str, object]:
     return given
 
 
-def _encoded(codec: TextCodec, text: str, context: int | None, *, special: bool) -> Tokens:
-    must_fit(codec, text, context)
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What is known of a long text before it is encoded: it is cut to its last `most` tokens,
+    and what is left is refused where it does not fit `into` so many. None: that is not known.
+    """
+
+    most: int | None = None
+    into: int | None = None
+
+
+def _encoded(codec: TextCodec, text: str, fit: Fit, *, special: bool) -> Tokens:
+    if fit.most is not None:
+        text = codec.last(text, fit.most)
+    must_fit(codec, text, fit.into)
     return codec.encode(text, special_tokens=special)
 
 

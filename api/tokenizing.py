@@ -1,6 +1,6 @@
 """Text to token ids and back, with a checkpoint's tokenizer and chat template."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from api.detokenizing import Alone, Detokenizer
+from api.ends import Reader, Uncuttable
 from api.errors import BadRequest, NoText
 from api.vocabulary import Vocabulary, is_byte_level, vocabulary_of
 from engine.request import LARGEST_TOKEN
@@ -99,6 +100,26 @@ class TextCodec:
             if tokens > BY_FAR * most + FEW:
                 return True
         return False
+
+    def last(self, text: str, most: int) -> str:
+        """A long text's end with the same last tokens, so many at least, without those around
+        a text; read in stretches. Raises BadRequest.
+        """
+        return self._end(text, lambda reader: reader.last(text, most))
+
+    def first(self, text: str, most: int) -> str:
+        """The same of its beginning and first tokens."""
+        return self._end(text, lambda reader: reader.first(text, most))
+
+    def _end(self, text: str, cut: Callable[[Reader], str]) -> str:
+        if self.fast is None or len(text) <= LONG:
+            return text
+        try:
+            with self.turn(text):
+                return cut(Reader(self.fast))
+        except Uncuttable as error:
+            why = f"a text of more than {LONG} characters without a place to cut it at"
+            raise BadRequest(f"{why} cannot be truncated", "truncate_prompt_tokens") from error
 
     def _encode(self, text: str, *, special_tokens: bool) -> tuple[int, ...]:
         if self.fast is not None:

@@ -35,6 +35,7 @@ class Encoder:
         if (fast := codec.fast) is None:
             tokens = codec.encode(text, special_tokens=self.special_tokens)
             return Encoded(self.cut(tokens))
+        text = self._end(codec, text)
         with codec.turn(text):
             (encoding,) = fast.encode_batch_fast([text], add_special_tokens=False)
         self._shorten(encoding, self._room(fast, pair=False))
@@ -45,6 +46,9 @@ class Encoder:
         codec = self._codec(first, second)
         if (fast := codec.fast) is None:
             raise NoText("This model's tokenizer has no way to put two texts together")
+        if self.most is not None and codec.outgrows(first, self.most):
+            raise _no_room()
+        second = self._end(codec, second)
         with codec.turn(first, second):
             one, two = fast.encode_batch_fast([first, second], add_special_tokens=False)
         room = self._room(fast, pair=True)
@@ -64,6 +68,12 @@ class Encoder:
             must_fit(self.codec, text, self.context if self.most is None else None)
         return self.codec
 
+    def _end(self, codec: TextCodec, text: str) -> str:
+        """What is left of a long text, and a little more."""
+        if self.most is None:
+            return text
+        return (codec.first if self.side == "right" else codec.last)(text, self.most)
+
     def _room(self, fast: Any, *, pair: bool) -> int | None:  # noqa: ANN401  of tokenizers
         if self.most is None:
             return None
@@ -74,11 +84,15 @@ class Encoder:
         if room is None or len(encoding.ids) <= room:
             return
         if room < 1:
-            param = "truncate_prompt_tokens"
-            raise BadRequest(f"{param} leaves no room for what is to be cut", param)
+            raise _no_room()
         encoding.truncate(room, direction=self.side)
 
     def _finished(self, fast: Any, one: Any, two: Any) -> Encoded:  # noqa: ANN401
         whole = fast.post_process(one, two, self.special_tokens)
         types = tuple(whole.type_ids)
         return Encoded(tuple(whole.ids), types if any(types) else ())
+
+
+def _no_room() -> BadRequest:
+    param = "truncate_prompt_tokens"
+    return BadRequest(f"{param} leaves no room for what is to be cut", param)

@@ -1,0 +1,102 @@
+"""Of a long text that is truncated, no more is encoded at once than a stretch."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models
+
+from api.errors import BadRequest, ContextTooLong
+from api.pooling.encoding import Encoder
+from api.tokenizing import LONG, TextCodec
+from tests.fakes.asking import complete
+from tests.fakes.text import byte_level, served
+
+CODEC = byte_level()
+CONTEXT = 200
+LONG_TEXT = "the cat sat. " * (2 * LONG // 13)
+
+
+@dataclass
+class Listening:
+    """A tokenizer's Rust part, and the longest text that it was given at once."""
+
+    fast: Any
+    longest: int = 0
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self.fast, name)
+
+    def encode_batch(self, texts: list[str], **options: bool) -> Any:  # noqa: ANN401
+        self.longest = max(self.longest, *map(len, texts))
+        return self.fast.encode_batch(texts, **options)
+
+    def encode_batch_fast(self, texts: list[str], **options: bool) -> Any:  # noqa: ANN401
+        self.longest = max(self.longest, *map(len, texts))
+        return self.fast.encode_batch_fast(texts, **options)
+
+
+@pytest.fixture
+def heard() -> Listening:
+    return Listening(CODEC.fast)
+
+
+@pytest.fixture
+def codec(heard: Listening) -> TextCodec:
+    return TextCodec(CODEC.tokenizer, heard)
+
+
+@pytest.fixture(scope="module")
+def whole() -> tuple[int, ...]:
+    return CODEC.encode(LONG_TEXT)
+
+
+@pytest.mark.parametrize("most", [5, -1, CONTEXT - 10])
+async def test_a_prompt_is_the_end_of_the_whole_text(
+    most: int, heard: Listening, codec: TextCodec, whole: tuple[int, ...]
+) -> None:
+    fields = {"prompt": LONG_TEXT, "truncate_prompt_tokens": most, "max_tokens": 8}
+    asked = await complete(fields, door=served(codec, context=CONTEXT))
+    kept = CONTEXT - 8 if most < 0 else most
+    assert asked.calls[0].request.prompt == whole[-kept:]
+    assert 0 < heard.longest < LONG
+
+
+async def test_what_would_not_fit_truncated_either_is_refused_all_the_same(
+    heard: Listening, codec: TextCodec
+) -> None:
+    fields = {"prompt": LONG_TEXT, "truncate_prompt_tokens": 10**9}
+    with pytest.raises(ContextTooLong):
+        await complete(fields, door=served(codec))
+    assert 0 < heard.longest < LONG
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_what_is_pooled_is_one_end_of_the_whole_text(
+    side: str, heard: Listening, codec: TextCodec, whole: tuple[int, ...]
+) -> None:
+    encoder = Encoder(codec, most=9, side=side)
+    kept = whole[-9:] if side == "left" else whole[:9]
+    assert encoder.text(LONG_TEXT).tokens == kept
+    assert encoder.pair("the", LONG_TEXT).tokens[-5:] == (
+        kept[-5:] if side == "left" else (*CODEC.encode("the"), *whole[:9])[4:9]
+    )
+    assert 0 < heard.longest < LONG
+
+
+def test_a_first_text_that_leaves_no_room_is_refused_before_it_takes_memory(
+    heard: Listening, codec: TextCodec
+) -> None:
+    with pytest.raises(BadRequest, match="leaves no room"):
+        Encoder(codec, most=9).pair(LONG_TEXT, "the")
+    assert 0 < heard.longest < LONG
+
+
+async def test_a_long_text_without_any_place_to_cut_it_at_is_refused() -> None:
+    """Where nobody can say what its end becomes, but by encoding all of it."""
+    pieces = Tokenizer(models.Unigram([("<unk>", 0.0), ("x", -1.0), ("xx", -1.5)], unk_id=0))
+    door = replace(served(), codec=TextCodec(CODEC.tokenizer, pieces))
+    fields = {"prompt": "x" * (LONG + 1), "truncate_prompt_tokens": 5}
+    with pytest.raises(BadRequest, match="cannot be truncated") as refused:
+        await complete(fields, door=door)
+    assert refused.value.param == "truncate_prompt_tokens"
