@@ -37,6 +37,7 @@ from proxy.admin.leaving import Leaving
 from proxy.admin.secrets import MalformedSecrets, Secrets
 from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate
+from proxy.admission.rates import Rates
 from proxy.app import create_app
 from proxy.config import ProxyConfig
 from proxy.health.health import Health
@@ -64,6 +65,7 @@ from proxy.routing.room import Room
 from proxy.serving.collecting import settle
 from proxy.serving.corked import CorkedProtocol
 from proxy.workers.place import Place, cluster_key, door_address
+from proxy.workers.rates import SharedRates
 
 FILES_PER_CLIENT = 3  # its connection, and one to each of two nodes
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -115,6 +117,9 @@ async def _serve(place: Place) -> None:
         helpers = [place.hear(registry), *(part.run() for part in parts)]
         if not config.models:  # else whoever says no model has ours
             helpers.append(Naming(session, registry).run())
+        if place.link is not None:
+            rates = entrance.gate.admission.rates
+            helpers.append(SharedRates(rates, place.siblings, place.number).run())
         running = [tasks.create_task(helper) for helper in helpers]
         hear_hang_ups(secrets.watch.tell, stop=server.stop)
         settle()
@@ -229,7 +234,8 @@ def _entrance(config: ProxyConfig, registry: Registry) -> Entrance:
     def nodes(model: Model | None) -> int:
         return len(registry.nodes(Role.DECODE, now=time.monotonic(), model=model))
 
-    admission = Admission(config.limits, config.key_limits)
+    rates = Rates(since=time.monotonic())
+    admission = Admission(config.limits, config.key_limits, rates=rates)
     gate = AdmissionGate(admission, nodes, config.request_timeout_s)
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = None if files == resource.RLIM_INFINITY else files // FILES_PER_CLIENT

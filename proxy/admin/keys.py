@@ -21,10 +21,7 @@ Name = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Secret = Annotated[str, Meta(pattern="^[!-~]{1,512}$")]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 ADMIN = "admin"
-SHARED = (
-    *("max_requests", "max_tokens", "max_queued"),
-    *("requests_per_minute", "tokens_per_minute"),
-)
+SHARED = "max_requests", "max_tokens", "max_queued"  # a minute's are: proxy/workers/rates.py
 
 
 class MalformedKeys(ValueError):

@@ -3,10 +3,14 @@
 A bucket fills steadily and holds a minute's worth, so that who was silent may come all at once
 and who goes on comes at the rate (the leaky bucket as a meter: Turner 1986). Tokens are an
 estimate when a request begins, and set right when it ends.
+
+Processes behind one port have such buckets each, and tell each other what was taken of them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+import msgspec
 
 from proxy.admission.errors import RateLimited, RequestsPerMinute, TokensPerMinute
 from proxy.admission.limits import Caller, KeyLimits
@@ -17,6 +21,7 @@ ROUNDING_S = 1e-6
 MOST_KEPT = 4096
 REQUESTS, TOKENS = "requests", "tokens"
 Limited = tuple[str, int, int, type[RateLimited]]
+Which = tuple[str, str]  # a key's name, and what of it is counted
 
 
 @dataclass(slots=True)
@@ -45,11 +50,32 @@ class Bucket:
         self.most = most
 
 
+class Taken(msgspec.Struct, frozen=True, array_like=True):
+    """What one process tells the others of a bucket that is not full.
+
+    It took `total` since `since`, when it began to count; `level` is what it thinks is left of
+    `most`, whoever has taken it.
+    """
+
+    name: str
+    what: str
+    most: int
+    since: float
+    total: float
+    level: float
+
+
 @dataclass(slots=True)
 class Rates:
-    """The buckets of keys that have such limits; one that is full again may be forgotten."""
+    """The buckets of keys that have such limits; one that is full again may be forgotten.
 
-    _buckets: dict[tuple[str, str], Bucket] = field(default_factory=dict)
+    Times are of one clock for all processes, in seconds; `since` is when this one began.
+    """
+
+    since: float = 0.0
+    _buckets: dict[Which, Bucket] = field(default_factory=dict)
+    _taken: dict[Which, tuple[float, float]] = field(default_factory=dict)
+    _heard: dict[str, dict[Which, Taken]] = field(default_factory=dict)
 
     def begin(self, entry: Entry, *, now: float) -> None:
         """One request more; raises RateLimited, and then nothing was taken."""
@@ -60,19 +86,18 @@ class Rates:
                 said = f"Too many {what}: key {entry.name!r} may have {most} in a minute"
                 raise refusal(said, wait_s)
         for what, most, amount, _ in wanted:
-            self._bucket(entry.name, what, most, now).take(amount, now)
+            self._bucket(entry.name, what, most, now)
+            self._take(entry, what, amount, now)
         entry.charged = entry.tokens
 
     def end(self, entry: Entry, *, now: float) -> None:
         """It is over; what it took in the end is what counts."""
-        self._give_back(
-            entry, TOKENS, entry.charged - entry.prompt_tokens - entry.produced, now
-        )
+        self._take(entry, TOKENS, entry.prompt_tokens + entry.produced - entry.charged, now)
 
     def undo(self, entry: Entry, *, now: float) -> None:
         """It was never let in."""
-        self._give_back(entry, REQUESTS, 1, now)
-        self._give_back(entry, TOKENS, entry.charged, now)
+        self._take(entry, REQUESTS, -1, now)
+        self._take(entry, TOKENS, -entry.charged, now)
 
     def told(self, who: Caller, limits: KeyLimits, *, now: float) -> Mapping[str, str]:
         """The headers by which OpenAI says how much is left, in their units."""
@@ -84,9 +109,40 @@ class Rates:
             found[f"x-ratelimit-reset-{what}"] = duration(bucket.wait_s(most, now))
         return found
 
-    def _give_back(self, entry: Entry, what: str, amount: int, now: float) -> None:
-        if bucket := self._buckets.get((entry.name, what)):
-            bucket.take(-amount, now)
+    def tell(self, *, now: float) -> list[Taken]:
+        """What others have to know of what was taken here; what is full again is forgotten."""
+        self._taken = {
+            which: taken
+            for which, taken in self._taken.items()
+            if which in self._buckets
+            and self._buckets[which].now(now) < self._buckets[which].most
+        }
+        return [
+            Taken(*which, self._buckets[which].most, *taken, self._buckets[which].now(now))
+            for which, taken in self._taken.items()
+        ]
+
+    def hear(self, sender: str, words: Iterable[Taken], *, now: float) -> None:
+        """What `tell` said at another process, the newest of it; it may not be every word."""
+        before = self._heard.get(sender, {})
+        self._heard[sender] = {(word.name, word.what): word for word in words}
+        for which, word in self._heard[sender].items():
+            last, known = before.get(which), which in self._buckets
+            bucket = self._buckets.get(which) or self._bucket(*which, word.most, now)
+            if last is not None and last.since == word.since:
+                bucket.take(word.total - last.total, now)
+            elif word.since >= self.since:
+                bucket.take(word.total, now)
+            elif not known:  # it is older than this process, and so are others' shares of it
+                bucket.take(word.most - word.level, now)
+
+    def _take(self, entry: Entry, what: str, amount: float, now: float) -> None:
+        """Or give back; nothing where it has no such limit, or did not have it then."""
+        which = entry.name, what
+        if bucket := self._buckets.get(which):
+            bucket.take(amount, now)
+            since, total = self._taken.get(which, (now, 0.0))
+            self._taken[which] = since, total + amount
 
     def _bucket(self, name: str, what: str, most: int, now: float) -> Bucket:
         found = self._buckets.get((name, what))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 METRICS, STATUS, TIMELINE = "metrics", "status", "timeline"
-NODE = "node"
+NODE, RATES = "node", "rates"
 
 Answer = Callable[[str], bytes | None]
 """From a question's subject to what this process says to it; None: nothing."""

@@ -22,13 +22,15 @@ SILENT_S = 3.0  # a hub asks something every 2 s, and nodes are forgotten after 
 DIVIDED = (
     *("max_requests_in_flight", "max_tokens_in_flight", "max_queued_requests"),
     *("max_requests_per_key", "max_tokens_per_key", "max_queued_per_key"),
-    *("requests_per_minute_per_key", "tokens_per_minute_per_key"),
     *("max_requests_per_node", "max_tokens_per_node"),
 )
 
 
 def share(config: ProxyConfig) -> ProxyConfig:
-    """What each worker may let in: its part of all limits, rounded up."""
+    """What each worker may let in: its part of all limits, rounded up.
+
+    But for those of a minute, of which each knows what the others have taken.
+    """
     limits = {name: getattr(config, name) for name in DIVIDED}
     parts = {
         name: -(-limit // config.workers) for name, limit in limits.items() if limit is not None
@@ -58,6 +60,7 @@ class Place:
     siblings: Siblings
     discovery: str
     link: Link | None = None
+    number: str = ""
     _listener: Listener | None = None
 
     @classmethod
@@ -73,7 +76,7 @@ class Place:
         said = msgspec.json.decode(welcome.settings, type=WorkerSettings)
         settings = replace(said.config, supervisor_fd=config.supervisor_fd)
         link = Link(welcome.connection)
-        return cls(settings, welcome.door, link, said.discovery, link)
+        return cls(settings, welcome.door, link, said.discovery, link, number)
 
     def listen(self, registry: Registry) -> None:
         """Alone: take the port of discovery. Beside others: what they hear is heard here."""

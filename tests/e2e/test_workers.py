@@ -17,7 +17,7 @@ from bench.cpu import children
 from discovery.registration import EXPIRY_S
 from engine.request import Sampling
 from tests.chaos.workers import peers_of
-from tests.e2e.cluster import Running, gone, running
+from tests.e2e.cluster import MODEL, Running, gone, running
 from tests.fakes.driver import prompt
 from tests.fakes.waiting import LOOK_AGAIN_S, comes_true
 from tests.soak.clients import Clients
@@ -26,6 +26,7 @@ from tests.soak.questions import Question, answers
 STREAMS, ANSWER = 12, 300
 SOON_S = 60.0
 HUNG_S = 2.0
+MINUTE = 12  # calls of a key
 IN_FLIGHT, ANSWERED = "pdserve_proxy_requests_in_flight", "pdserve_proxy_answers_total"
 until = partial(comes_true, look_s=LOOK_AGAIN_S)
 SAMPLING = Sampling(max_tokens=ANSWER, ignore_eos=True)
@@ -60,6 +61,30 @@ async def test_a_killed_worker_takes_only_its_own_connections_along(tiny: Path) 
         page = await pages(cluster)
         assert all(one[IN_FLIGHT] == 0 for one in page)
         assert not any("Traceback" in line for line in cluster.lines)
+
+
+async def test_a_key_has_its_minute_once_whichever_workers_it_comes_to(tiny: Path) -> None:
+    """Each call over a new connection: whichever worker is free accepts it."""
+    limits: dict[str, Any] = {"api_key": ("one",), "requests_per_minute_per_key": MINUTE}
+    async with running(tiny, workers=2, **limits) as cluster:
+        answers = [await limited(cluster) for _ in range(MINUTE)]
+        assert [status for status, _ in answers] == [200] * MINUTE, "one worker has them all"
+        assert {most for _, most in answers} == {str(MINUTE)}
+        more = [await limited(cluster) for _ in range(MINUTE)]
+        passed = [status for status, _ in more].count(200)
+        assert passed <= MINUTE / 2, "as much again would be a minute of each"
+
+
+async def limited(cluster: Running) -> tuple[int, str | None]:
+    """Over a new connection: the status, and the limit that was told."""
+    body = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 1}
+    url, key = f"{cluster.url}/v1/completions", {"Authorization": "Bearer one"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, json=body, headers=key) as answer,
+    ):
+        await answer.read()
+        return answer.status, answer.headers.get("x-ratelimit-limit-requests")
 
 
 async def test_whichever_worker_answers_says_what_all_have_done(tiny: Path) -> None:

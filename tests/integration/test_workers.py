@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -14,6 +15,10 @@ from discovery.registration import Registration, Role, State
 from discovery.registry import Registry
 from proxy.admin.departures import Departures
 from proxy.admin.operating import Operator, Unwilling, Wish
+from proxy.admission.errors import RateLimited
+from proxy.admission.limits import KeyLimits
+from proxy.admission.line import Entry
+from proxy.admission.rates import Rates
 from proxy.nodes.orders import Orders
 from proxy.nodes.session import open_session
 from proxy.workers.api import METRICS
@@ -22,6 +27,7 @@ from proxy.workers.entrance import Entrance, come_in
 from proxy.workers.hub import Desk, Hub
 from proxy.workers.link import Link
 from proxy.workers.pages import merged
+from proxy.workers.rates import SharedRates
 from proxy.workers.words import talking
 from tests.fakes.waiting import comes_true
 
@@ -191,3 +197,22 @@ def test_a_word_to_a_worker_that_has_died_harms_nobody_else() -> None:
             assert desk.seen == board.version == TURNS
 
     uvloop.run(talk())
+
+
+async def test_what_a_key_has_of_its_minute_it_has_of_all_workers_together() -> None:
+    async with office() as house:
+        shared = list[SharedRates]()
+        for number in range(2):
+            rates = Rates(since=time.monotonic())
+            link = (await house.comes(number)).link
+            shared.append(SharedRates(rates, link, str(number)))
+        one, two = shared
+        minute = KeyLimits(requests_per_minute=2)
+        for _ in range(2):
+            one.rates.begin(Entry("a", minute, 0, 1), now=time.monotonic())
+        await one.tell()
+        with pytest.raises(RateLimited):
+            two.rates.begin(Entry("a", minute, 0, 1), now=time.monotonic())
+        version = house.hub.board.version
+        await one.tell()
+        assert house.hub.board.version == version, "nothing was taken since"

@@ -8,7 +8,7 @@ from proxy.admission.admission import Admission
 from proxy.admission.errors import KeyQueueFull, RequestsPerMinute, TokensPerMinute
 from proxy.admission.limits import Caller, KeyLimits, Limits
 from proxy.admission.line import Entry
-from proxy.admission.rates import MINUTE_S, duration
+from proxy.admission.rates import MINUTE_S, Rates, duration
 
 THREE = KeyLimits(requests_per_minute=3)
 TOKENS = KeyLimits(tokens_per_minute=600)  # ten a second
@@ -147,3 +147,94 @@ def test_no_minute_has_more_than_two_minutes_worth(calls: list[tuple[float, int]
     for begun, _ in let_in:
         minute = [tokens for at, tokens in let_in if begun <= at < begun + MINUTE_S]
         assert sum(minute) <= 2 * 600 + 1e-6
+
+
+def told(one: Admission, other: Admission, now: float, name: str = "0") -> None:
+    other.rates.hear(name, one.rates.tell(now=now), now=now)
+
+
+def test_what_one_process_lets_in_the_other_does_not_let_in_again() -> None:
+    one, other = Admission(), Admission()
+    for _ in range(2):
+        come(one, entry(THREE), 1.0)
+        told(one, other, 1.0)
+    told(one, other, 1.0)  # the same once more
+    come(other, entry(THREE), 1.0)
+    with pytest.raises(RequestsPerMinute) as refused:
+        come(other, entry(THREE), 1.0)
+    assert refused.value.retry_after_s == 20
+    told(other, one, 1.0)
+    with pytest.raises(RequestsPerMinute):
+        come(one, entry(THREE), 1.0)
+
+
+def test_what_one_process_gives_back_is_there_for_the_other() -> None:
+    one, other = Admission(), Admission()
+    going = come(one, entry(TOKENS, tokens=600), 0.0)
+    told(one, other, 0.0)
+    assert remaining(other, TOKENS, "tokens", 0.0) == 0
+    one.came(going, 100)
+    one.finish(going, now=0.0)
+    told(one, other, 0.0)
+    assert remaining(other, TOKENS, "tokens", 0.0) == 500
+
+
+def test_a_process_that_is_new_begins_with_what_the_others_have_left() -> None:
+    one, other = Admission(), Admission()
+    come(one, entry(THREE), 1.0)
+    come(other, entry(THREE), 1.0)
+    told(one, other, 1.0)
+    told(other, one, 1.0)
+    new = Admission(rates=Rates(since=2.0))
+    told(one, new, 2.0, "0")
+    told(other, new, 2.0, "1")
+    assert remaining(new, THREE, "requests", 2.0) == 1
+    come(new, entry(THREE), 2.0)
+    told(new, one, 2.0, "2")
+    with pytest.raises(RequestsPerMinute):
+        come(one, entry(THREE), 2.0)
+
+
+def test_one_that_was_started_anew_counts_anew() -> None:
+    one, other = Admission(), Admission()
+    come(one, entry(THREE), 1.0)
+    told(one, other, 1.0)
+    again = Admission(rates=Rates(since=2.0))
+    come(again, entry(THREE), 3.0)
+    told(again, other, 3.0)
+    assert remaining(other, THREE, "requests", 3.0) == 1
+
+
+def test_what_is_full_again_is_forgotten_and_told_no_more() -> None:
+    one, other = Admission(), Admission()
+    come(one, entry(THREE), 0.0)
+    told(one, other, 0.0)
+    assert not one.rates.tell(now=MINUTE_S)
+    told(one, other, MINUTE_S)
+    come(one, entry(THREE), MINUTE_S)
+    told(one, other, MINUTE_S)
+    assert remaining(other, THREE, "requests", MINUTE_S) == 2
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.floats(0, 5), st.integers(1, 300)), max_size=40)
+)
+def test_processes_that_tell_each_other_all_are_like_one(
+    comers: list[tuple[int, float, int]],
+) -> None:
+    alone, many, now = Admission(), [Admission() for _ in range(3)], 0.0
+    for place, pause, tokens in comers:
+        now += pause
+        outcomes = [let_in(door, tokens, now) for door in (alone, many[place])]
+        assert outcomes[0] == outcomes[1]
+        for other in many:
+            if other is not many[place]:
+                told(many[place], other, now, str(place))
+
+
+def let_in(door: Admission, tokens: int, now: float) -> bool:
+    try:
+        come(door, entry(TOKENS, tokens=tokens), now)
+    except TokensPerMinute:
+        return False
+    return True
