@@ -21,7 +21,7 @@ from tests.e2e.cluster import MODEL, READY, gone, running, tokens_of
 from tests.fakes.driver import prompt
 
 LONG = 440
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0  # kernels may have to be compiled first
 START = "from deploy.cli import main; main()"
 
 
