@@ -2,48 +2,117 @@
 
     python -m bench.ranks --model FOLDER --ranks 1 2
 
-Tokens per second of decode steps and of a prompt, each the median over runs, on as many threads
-together as there are cores. It never passes or fails.
+Tokens per second of decode steps and of a prompt on as many threads together as there are
+cores. All engines are there at once and take turns, so that whatever else the machine does
+falls on all of them; each number is the median of rounds, each ratio that of ratios within a
+round. On the same cores ranks compute no faster, so the most that a ratio can be is what the
+first engine would come to with the sums between ranks beside its own work: they are timed
+alone, by threads of this process, and that ratio is printed as well. It never passes or fails.
 """
 
 import argparse
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from uuid import uuid4
+
+import torch
+from torch._C._distributed_c10d import TCPStore
 
 from engine.loading import load_engine, refuse_ranks
 from engine.request import Request, RequestId, Sampling
 from engine.settings import EngineConfig
+from engine.sharding.group import LOOPBACK, Group
+from engine.sharding.share import Share
 from engine.torch_engine import TorchEngine
 from node.ipc import EngineJob
-from node.ranks import start_ranks
+from node.ranks import Ranks, start_ranks
 
-RUNS, PROMPT, ANSWER, SEATS = 3, 256, 32, 8
-HOST = "127.0.0.1"
+ROUNDS, PROMPT, ANSWER, SEATS = 5, 256, 32, 8
+SUMS_OF_A_LAYER = 2
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is said to other ranks in one forward pass: sums over `rows`, logits of `picks`."""
+
+    rows: int
+    picks: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """Requests with prompts so long, each answered by so many tokens."""
+
+    lengths: Sequence[int]
+    answer: int
+    step: Step
+
+    @property
+    def tokens(self) -> int:
+        """Those that its rate counts: of answers, or of a prompt that is all there is."""
+        return self.answer * len(self.lengths) if self.answer > 1 else sum(self.lengths)
+
+
+WORKS = {
+    f"prompt of {PROMPT}": Work([PROMPT], 1, Step(PROMPT, 1)),
+    f"decode of {SEATS}": Work([1] * SEATS, ANSWER, Step(SEATS, SEATS)),
+}
+
+
+@dataclass
+class Bench:
+    """One engine, and how long each work took it, round by round."""
+
+    ranks: int
+    engine: TorchEngine
+    others: Ranks | None = None  # they end once nobody has their pipes
+    seconds: dict[str, list[float]] = field(default_factory=dict)
 
 
 def main() -> None:
-    """One line for each number of ranks; every one but the first is a ratio to it as well."""
+    """One line for each number of ranks and each work, beside the first number's."""
     parser = argparse.ArgumentParser(prog="bench.ranks")
     parser.add_argument("--model", required=True)
     parser.add_argument("--load-format", default="auto")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     asked = parser.parse_args()
-    first: tuple[float, float] | None = None
-    for ranks in asked.ranks:
-        prompt, decode = measure(asked.model, asked.load_format, ranks)
-        first = first or (prompt, decode)
-        sys.stdout.write(
-            f"{ranks} ranks: prompt {prompt:.0f} tokens/s ({prompt / first[0]:.2f}), "
-            f"decode of {SEATS}: {decode:.0f} tokens/s ({decode / first[1]:.2f})\n"
-        )
-        sys.stdout.flush()
+    benches = [opened(asked.model, asked.load_format, ranks) for ranks in asked.ranks]
+    for number in range(asked.rounds + 1):
+        for bench in benches:
+            for name, work in WORKS.items():
+                took = _seconds(bench.engine, number, work)
+                if number:  # the first round warms up
+                    bench.seconds.setdefault(name, []).append(took)
+    for bench in benches:
+        for name, work in WORKS.items():
+            sys.stdout.write(line(bench, benches[0], name, work) + "\n")
 
 
-def measure(model: str, load_format: str, ranks: int) -> tuple[float, float]:
-    """Tokens per second of prompts, and of decode steps of SEATS sequences."""
+def line(bench: Bench, first: Bench, name: str, work: Work) -> str:
+    """Its rate, the ratio to the first engine's, and the most that this could be."""
+    ours, theirs = bench.seconds[name], first.seconds[name]
+    told = f"{bench.ranks} ranks, {name}: {work.tokens / statistics.median(ours):.0f} tokens/s"
+    if bench is first:
+        return told
+    ratio = statistics.median(one / other for one, other in zip(theirs, ours, strict=True))
+    alone = sums_alone(bench.engine, bench.ranks, work.step) * work.answer
+    return f"{told}, {ratio:.2f} of {first.ranks}; at most {most(theirs, alone):.2f}"
+
+
+def most(theirs: Sequence[float], sums_s: float) -> float:
+    """The ratio of an engine that does what the first does, and sums beside."""
+    took = statistics.median(theirs)
+    return took / (took + sums_s)
+
+
+def opened(model: str, load_format: str, ranks: int) -> Bench:
+    """Loaded, with the other ranks' processes."""
     config = EngineConfig(
         model=model,
         load_format=load_format,
@@ -53,40 +122,60 @@ def measure(model: str, load_format: str, ranks: int) -> tuple[float, float]:
         enable_prefix_caching=False,
     )
     if ranks == 1:
-        return _rates(load_engine(config))
+        return Bench(1, load_engine(config))
     refuse_ranks(config)
     job = EngineJob(
         engine=config,
         ipc_address="",
         engine_id=uuid4().hex,
         connector="tcp",
-        kv_host=HOST,
+        kv_host=LOOPBACK,
         kv_port=0,
-        advertise_host=HOST,
+        advertise_host=LOOPBACK,
         log_level="warning",
         kv_checksum="off",
         kv_load_failure="recompute",
     )
-    others = start_ranks(job)  # they end once nobody has their pipes
-    return _rates(load_engine(config, others.crew))
+    others = start_ranks(job)
+    return Bench(ranks, load_engine(config, others.crew), others)
 
 
-def _rates(engine: TorchEngine) -> tuple[float, float]:
-    prompts, decodes = list[float](), list[float]()
-    for run in range(RUNS + 1):
-        prompt = _seconds(engine, run, [PROMPT], 1)
-        decode = _seconds(engine, run, [1] * SEATS, ANSWER)
-        if run:  # the first warms up
-            prompts.append(PROMPT / prompt)
-            decodes.append(SEATS * ANSWER / decode)
-    return statistics.median(prompts), statistics.median(decodes)
+def sums_alone(engine: TorchEngine, ranks: int, step: Step) -> float:
+    """Seconds of one forward pass's sums and its gathering of logits, the median of rounds."""
+    config, dtype = engine.decoder.config, engine.memory.block_rows.dtype
+    words, layers = config.vocab_size, engine.decoder.kv_shape.layers
+
+    def work(group: Group) -> None:
+        hidden = torch.zeros(step.rows, config.hidden_size, dtype=dtype)
+        part = torch.zeros(step.picks, len(group.share.part(words)), dtype=dtype)
+        for _ in range(SUMS_OF_A_LAYER * layers):
+            group.sum(hidden)
+        group.columns(part, words)
+
+    return _together(ranks, work)
 
 
-def _seconds(engine: TorchEngine, run: int, lengths: Sequence[int], answer: int) -> float:
-    """Until all requests of these lengths are answered."""
-    sampling = Sampling(max_tokens=answer, temperature=0, ignore_eos=True)
-    for number, length in enumerate(lengths):
-        name = RequestId(f"{run}-{number}-{length}")
+def _together(ranks: int, work: Callable[[Group], None]) -> float:
+    store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+
+    def one(rank: int) -> float:
+        mine = store if rank == 0 else TCPStore(LOOPBACK, store.port)
+        group, took = Group.meet(mine, Share(rank, ranks), CPU), list[float]()
+        for _ in range(ROUNDS + 1):
+            begun = time.perf_counter()
+            work(group)
+            took.append(time.perf_counter() - begun)
+        return statistics.median(took[1:])
+
+    with ThreadPoolExecutor(ranks) as threads:
+        return max(threads.map(one, range(ranks)))
+
+
+def _seconds(engine: TorchEngine, number: int, work: Work) -> float:
+    """Until all requests are answered."""
+    sampling = Sampling(max_tokens=work.answer, temperature=0, ignore_eos=True)
+    for index, length in enumerate(work.lengths):
+        name = RequestId(f"{number}-{index}-{length}")
         engine.generate(Request(name, tuple(range(1, length + 1)), sampling))
     begun = time.perf_counter()
     engine.schedule()
