@@ -11,17 +11,17 @@ root = Path(__file__).parents[2]
 
 
 def test_the_whole_bench_runs_on_a_cpu(tmp_path: Path) -> None:
-    rows = results(tmp_path / "results.json", "--shapes", "tiny", "tiny-experts")
-    assert {row["shape"] for row in rows} == {"tiny", "tiny-experts"}
+    rows = results(tmp_path / "results.json", "--shapes", "tiny-experts")
     assert all(row["seconds"] > 0 and row["floor_s"] > 0 for row in rows)
     wrong = {row["name"]: row["error"] for row in rows if not (row["error"] or 0) < 0.02}
     assert wrong == {}
 
 
-def test_steps_with_weights_of_8_bits_run_as_well(tmp_path: Path) -> None:
-    asked = "--shapes", "tiny-fp8", "--only", "decode step", "prefill"
-    names = [row["name"] for row in results(tmp_path / "results.json", *asked)]
-    assert names == ["decode step", "decode step", "prefill"]
+def test_steps_of_dense_models_run_as_well(tmp_path: Path) -> None:
+    shapes = "tiny", "tiny-fp8"
+    asked = "--shapes", *shapes, "--only", "decode step", "prefill"
+    named = {(row["shape"], row["name"]) for row in results(tmp_path / "results.json", *asked)}
+    assert {(shape, step) for shape in shapes for step in ("decode step", "prefill")} <= named
 
 
 def results(out: Path, *asked: str) -> list[dict[str, Any]]:
