@@ -33,6 +33,23 @@ def test_norms(kernels: CpuKernels, size: int, dtype: torch.dtype, tokens: int) 
         assert close(ours, exact)
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.22])
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("size", [8, 100, 896])
+def test_a_residual_is_added_rounded_and_normed(
+    kernels: CpuKernels, size: int, dtype: torch.dtype, tokens: int, scale: float
+) -> None:
+    inputs = torch.randn(tokens, 2 * size).to(dtype)[:, :size]
+    residual = torch.randn(tokens, size).to(dtype)
+    for weight in (torch.randn(size).to(dtype), torch.randn(size)):
+        ours, added = Norm(weight, 1e-3, kernels).add(inputs, residual, scale)
+        exact = residual.double() + scale * inputs.double()
+        assert close(added, exact)
+        assert close(ours, F.rms_norm(added.double(), (size,), weight.double(), 1e-3))
+        assert torch.equal(ours, Norm(weight, 1e-3, kernels)(added))
+
+
 def test_norms_over_heads_that_lie_among_others(kernels: CpuKernels) -> None:
     mixed, weight = torch.randn(40, 9, 24), torch.randn(24)
     keys = mixed[:, 5:7]

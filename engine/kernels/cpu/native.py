@@ -33,6 +33,7 @@ _HEAVY = {  # Python goes on meanwhile
 }
 _LIGHT = {  # over before another thread could have done anything
     "pd_norm": (*[_POINTER] * 3, *[_NUMBER] * 7, c_float),
+    "pd_add_norm": (*[_POINTER] * 5, *[_NUMBER] * 6, c_float, c_float),
     "pd_gate": (_POINTER, _POINTER, *[_NUMBER] * 5),
     "pd_turn_and_write": (*[_POINTER] * 3, _NUMBER, *[_POINTER] * 2, *[_NUMBER] * 5),
     "pd_write": (*[_POINTER] * 3, *[_NUMBER] * 5),
@@ -114,9 +115,29 @@ class CpuKernels:
     def add_norm(
         self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
     ) -> tuple[Tensor, Tensor]:
-        """The sum is torch's."""
-        added = residual.add(inputs, alpha=scale)
-        return self.norm(added, weight, eps), added
+        """The sum is rounded, and normed as it is."""
+        if inputs.dtype is not residual.dtype or inputs.stride(1) != 1:
+            added = residual.add(inputs, alpha=scale)
+            return self.norm(added, weight, eps), added
+        residual = residual.contiguous()
+        rows, size = inputs.shape
+        added, outputs = inputs.new_empty(rows, size), inputs.new_empty(rows, size)
+        self._light.pd_add_norm(
+            inputs.data_ptr(),
+            residual.data_ptr(),
+            added.data_ptr(),
+            weight.data_ptr(),
+            outputs.data_ptr(),
+            rows,
+            size,
+            inputs.stride(0),
+            FORMATS[inputs.dtype],
+            weight.dtype is not inputs.dtype,
+            torch.get_num_threads(),
+            eps,
+            scale,
+        )
+        return outputs, added
 
     def gated(self, gate_up: Tensor, gate: str) -> Tensor:
         """[rows, 2 * size] to [rows, size]: activate(gate) * up, for the names in GATES."""

@@ -26,13 +26,34 @@ void write_up_to(typename Format::Item* at, Floats value, long left) {
     left >= LANES ? Format::write(at, value) : write_some<Format>(at, value, left);
 }
 
-// `outer` times `inner` rows of `size`, behind one another inside an outer one.
+// `outer` times `inner` rows of `size`, behind one another inside an outer one. With a residual
+// its rows and `scale` times those are normed; `added` gets these sums. Both lie without gaps.
 struct Norm {
     const void *inputs, *weight;
     void* outputs;
     int64_t outer, inner, size, outer_stride, wide_weight, threads;
     float eps;
+    const void* residual = nullptr;
+    void* added = nullptr;
+    float scale = 1.0f;
 };
+
+// Sums are normed as they are kept, rounded.
+template <class Format>
+const typename Format::Item* add(const Norm& of, long row,
+                                 const typename Format::Item* inputs) {
+    typedef typename Format::Item Item;
+    const Item* residual = (const Item*)of.residual + row * of.size;
+    Item* added = (Item*)of.added + row * of.size;
+    for (long at = 0; at < of.size; at += LANES) {
+        long left = of.size - at;
+        write_up_to<Format>(added + at,
+                            read_up_to<Format>(residual + at, left) +
+                                read_up_to<Format>(inputs + at, left) * of.scale,
+                            left);
+    }
+    return added;
+}
 
 template <class Format, class Weight>
 void norm(const Norm& of) {
@@ -43,6 +64,7 @@ void norm(const Norm& of) {
     for (long row = 0; row < rows; ++row) {
         const Item* from = (const Item*)of.inputs + row / of.inner * of.outer_stride +
                            row % of.inner * of.size;
+        if (of.residual) from = add<Format>(of, row, from);
         Item* to = (Item*)of.outputs + row * of.size;
         Floats squares = {};
         for (long at = 0; at < of.size; at += LANES) {
@@ -152,6 +174,15 @@ extern "C" void pd_norm(const void* inputs, const void* weight, void* outputs, i
                         int64_t wide_weight, int64_t threads, float eps) {
     pd::Norm of{inputs,       weight,      outputs, outer, inner, size,
                 outer_stride, wide_weight, threads, eps};
+    PD_BY_FORMAT(format, norm_of)
+}
+
+extern "C" void pd_add_norm(const void* inputs, const void* residual, void* added,
+                            const void* weight, void* outputs, int64_t rows, int64_t size,
+                            int64_t stride, int64_t format, int64_t wide_weight,
+                            int64_t threads, float eps, float scale) {
+    pd::Norm of{inputs, weight,      outputs, rows, 1,        size,
+                stride, wide_weight, threads, eps,  residual, added, scale};
     PD_BY_FORMAT(format, norm_of)
 }
 
