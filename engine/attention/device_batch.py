@@ -11,7 +11,15 @@ from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
 from engine.attention.rotation import Rotation
-from engine.kernels.contract import Asked, Chunks, Contexts, LayerKv, PagedKernels
+from engine.kernels.contract import (
+    Asked,
+    Chunks,
+    Contexts,
+    HeadNorms,
+    Latents,
+    LayerKv,
+    PagedKernels,
+)
 from engine.kernels.style import AttentionStyle
 
 
@@ -47,15 +55,19 @@ class DeviceBatch:
     def turn_and_write(
         self,
         layer: int,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
+        parts: tuple[Tensor, Tensor, Tensor],
         rotation: Rotation | None,
+        norms: HeadNorms | None = None,
     ) -> Tensor:
         """In one launch."""
         angles = None if rotation is None else (rotation.table, rotation.positions)
-        parts = queries, keys, values
-        return self.kernels.turn_and_write(parts, angles, self._kv(layer), self.places.slots)
+        kv, slots = self._kv(layer), self.places.slots
+        return self.kernels.turn_and_write(parts, angles, kv, slots, norms)
+
+    def turn_and_write_latents(self, layer: int, latents: Latents, rotation: Rotation) -> None:
+        """In one launch."""
+        angles, kv = (rotation.table, rotation.positions), self._kv(layer)
+        self.kernels.turn_and_write_latents(latents, angles, kv, self.places.slots)
 
     def write(self, layer: int, *parts: Tensor) -> None:
         """As they are."""

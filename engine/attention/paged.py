@@ -21,6 +21,7 @@ from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
 from engine.attention.rotation import Rotation
+from engine.kernels.contract import HeadNorms, Latents
 from engine.kernels.cpu.attention import PagedAttention
 from engine.kernels.style import AttentionStyle
 
@@ -126,13 +127,14 @@ class AttentionBatch:
     def turn_and_write(
         self,
         layer: int,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
+        parts: tuple[Tensor, Tensor, Tensor],
         rotation: Rotation | None,
+        norms: HeadNorms | None = None,
     ) -> Tensor:
         """See Batch. The kernel turns in place."""
-        memory = self.memory
+        (queries, keys, values), memory = parts, self.memory
+        if norms is not None:
+            queries, keys = norms[0](queries), norms[1](keys)
         if memory.kernels is not None:
             angles = None if rotation is None else rotation.angles
             ours = memory.token_rows_of(layer)
@@ -142,6 +144,13 @@ class AttentionBatch:
             queries, keys = rotation.turn(queries), rotation.turn(keys)
         memory.write(layer, self.slots, keys, values)
         return queries
+
+    def turn_and_write_latents(self, layer: int, latents: Latents, rotation: Rotation) -> None:
+        """See Batch."""
+        (rows, norm, queries, turned), rank = latents, len(latents.norm.weight)
+        both = rotation.turn(torch.cat((queries, rows[..., rank:]), 1))
+        turned.copy_(both[:, :-1])
+        self.write(layer, torch.cat((norm(rows[..., :rank]), both[:, -1:]), 2))
 
     def write(self, layer: int, *parts: Tensor) -> None:
         """See Batch."""

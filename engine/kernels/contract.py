@@ -10,6 +10,8 @@ from torch import Tensor
 
 from engine.kernels.style import AttentionStyle
 
+CLAMPED = "clamped_swiglu"  # an activation
+
 
 class Linear(Protocol):
     """y = x W^T + b, for x [tokens, inputs] and W [outputs, inputs]."""
@@ -39,8 +41,45 @@ class Kernels(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """The norm of residual + scale * inputs, and that sum; all [tokens, size]."""
 
-    def gated(self, gate_up: Tensor, gate: str) -> Tensor:
-        """[rows, 2 * size] to [rows, size]: activate(gate) * up, gates first."""
+    def gated(
+        self, gate_up: Tensor, gate: str, clamp: tuple[float, float] | None = None
+    ) -> Tensor:
+        """[rows, 2 * size] to [rows, size]: activate(gate) * up, gates first.
+
+        `clamp` has the alpha and the limit of CLAMPED, gpt-oss's own unit.
+        """
+
+
+class HeadNorm(Protocol):
+    """An RMS norm of each head, or of a latent."""
+
+    @property
+    def weight(self) -> Tensor:
+        """[size]."""
+
+    @property
+    def eps(self) -> float:
+        """Added to the mean square."""
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """[.., size] to the same."""
+
+
+HeadNorms = tuple[HeadNorm, HeadNorm]
+"""Of queries and of keys, before they turn."""
+
+
+class Latents(NamedTuple):
+    """What a layer of latents makes of its tokens, before it is turned and kept.
+
+    A row [tokens, 1, width] is a latent, to be normed, then a key as wide as what of a query
+    turns: `queries` [tokens, heads, that], of which the turned are to go to `turned`.
+    """
+
+    rows: Tensor
+    norm: HeadNorm
+    queries: Tensor
+    turned: Tensor
 
 
 class LayerKv(NamedTuple):
@@ -109,13 +148,19 @@ class PagedKernels(Kernels, Protocol):
         rotation: tuple[Tensor, Tensor] | None,
         kv: LayerKv,
         slots: Tensor,
+        norms: HeadNorms | None,
     ) -> Tensor:
         """The queries of `parts` turned; its keys turned and its values are kept at `slots`.
 
-        Each [tokens, heads, width]. Turned by a table [positions, 2, width] at positions
-        [tokens], if there is one. A slot [tokens] is block * block_size + offset; at -1 nothing
-        is written.
+        Each [tokens, heads, width], and normed before, if there are norms. Turned by a table
+        [positions, 2, width] at positions [tokens], if there is one. A slot [tokens] is
+        block * block_size + offset; at -1 nothing is written.
         """
+
+    def turn_and_write_latents(
+        self, latents: Latents, rotation: tuple[Tensor, Tensor], kv: LayerKv, slots: Tensor
+    ) -> None:
+        """Turn queries, and keep rows with their latents normed and their keys turned."""
 
     def write(self, parts: Sequence[Tensor], kv: LayerKv, slots: Tensor) -> None:
         """Keep all parts, as many as `kv` has, [tokens, kv_heads, width] each, at `slots`."""

@@ -35,15 +35,20 @@ class GroupedAttention:
         mixed = self.query_key_value(normed)
         mixed = mixed.view(len(normed), heads + 2 * kv_heads, -1)
         queries, keys, values = mixed.split((heads, kv_heads, kv_heads), dim=1)
+        norms = None
         if self.query_norm is not None and self.key_norm is not None:
-            queries, keys = _norm(self.query_norm, queries), _norm(self.key_norm, keys)
+            norms = self.query_norm, self.key_norm
+            if len(norms[0].weight) != queries.shape[2]:  # over all heads: not on the way
+                queries, keys, norms = (
+                    _over_all(norms[0], queries),
+                    _over_all(norms[1], keys),
+                    None,
+                )
         rotation = None if self.rope is None else rotations[self.rope]
-        queries = batch.turn_and_write(self.index, queries, keys, values, rotation)
+        queries = batch.turn_and_write(self.index, (queries, keys, values), rotation, norms)
         return self.output(batch.attend(self.index, self.style, queries))
 
 
-def _norm(norm: Norm, heads: Tensor) -> Tensor:
-    """[tokens, heads, head_dim]: each head, or all at once where the weight is as long."""
-    if norm.weight.shape[0] == heads.shape[-1]:
-        return norm(heads)
+def _over_all(norm: Norm, heads: Tensor) -> Tensor:
+    """[tokens, heads, head_dim], all of a token at once."""
     return norm(heads.flatten(1)).view(heads.shape)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.attention.batch import Batch
 from engine.checkpoints.linear import Linear
+from engine.kernels.contract import Latents
 from engine.kernels.style import AttentionStyle
 from engine.models.norm import Norm
 from engine.models.rope import Rotations
@@ -53,19 +54,17 @@ class LatentAttention:
     def __call__(self, normed: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
         """See Attention in engine/models/decoder.py."""
         heads, plain_size, rank = self.keys.shape
-        turned_size = batch.memory.shape.width - rank
+        width = batch.memory.shape.width
         mixed = self.inward(normed)
-        asked, latent, key = mixed.split(
-            (mixed.shape[1] - rank - turned_size, rank, turned_size), 1
-        )
+        asked, rows = mixed.split((mixed.shape[1] - width, width), 1)
         queries = asked if self.query is None else self.query(asked)
         plain, turning = queries.view(len(normed), heads, -1).split(
-            (plain_size, turned_size), 2
+            (plain_size, width - rank), 2
         )
-        turned = rotations[self.rope].turn(torch.cat((turning, key.unsqueeze(1)), 1))
-        row = torch.cat((self.latent_norm(latent), turned[:, -1]), 1).unsqueeze(1)
-        batch.write(self.index, row)
-        absorbed = torch.bmm(plain.transpose(0, 1), self.keys).transpose(0, 1)
-        read = batch.attend(self.index, self.style, torch.cat((absorbed, turned[:, :-1]), 2))
+        absorbed = queries.new_empty(len(normed), heads, width)
+        torch.bmm(plain.transpose(0, 1), self.keys, out=absorbed[..., :rank].transpose(0, 1))
+        latents = Latents(rows.unsqueeze(1), self.latent_norm, turning, absorbed[..., rank:])
+        batch.turn_and_write_latents(self.index, latents, rotations[self.rope])
+        read = batch.attend(self.index, self.style, absorbed)
         read = read.view(len(normed), heads, rank).transpose(0, 1)  # [heads, tokens, rank]
         return self.output(torch.bmm(read, self.values).transpose(0, 1).flatten(1))

@@ -37,7 +37,7 @@ def read_latent_attention(
         index,
         _inward(shelf, config, at, asked, row),
         query,
-        Norm(shelf.take(f"{at}kv_a_layernorm.weight", rank), NORM_EPS),
+        Norm(shelf.take(f"{at}kv_a_layernorm.weight", rank), NORM_EPS, shelf.kernels),
         keys.contiguous(),
         values.transpose(1, 2).contiguous(),
         shelf.fuse(at, {"o_proj": hidden}, heads * value, bias=config.output_bias),
@@ -52,7 +52,7 @@ def _rows(firsts: Tensor, plain: int, turned: Tensor) -> Tensor:
 
 
 def _query(shelf: Shelf, at: str, rank: int, rows: Tensor) -> LatentQuery:
-    norm = Norm(shelf.take(f"{at}q_a_layernorm.weight", rank), NORM_EPS)
+    norm = Norm(shelf.take(f"{at}q_a_layernorm.weight", rank), NORM_EPS, shelf.kernels)
     parts = {"q_b_proj": len(rows)}
     return LatentQuery(norm, shelf.fuse(at, parts, rank, bias=False, order=rows))
 

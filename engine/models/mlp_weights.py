@@ -9,6 +9,7 @@ from torch import Tensor
 from engine.checkpoints import mxfp4
 from engine.checkpoints.shelf import Shelf
 from engine.checkpoints.storage import stacked
+from engine.kernels.contract import CLAMPED
 from engine.models.config import ModelConfig
 from engine.models.decoder import Mlp
 from engine.models.expert_config import Experts
@@ -62,6 +63,9 @@ def _sparse(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> Spa
     if experts.clamp is not None:
         clamp = experts.clamp
         gating = partial(clamped_swiglu, alpha=clamp.alpha, limit=clamp.limit)
+        if shelf.kernels is not None and CLAMPED in shelf.kernels.gates:
+            numbers = clamp.alpha, clamp.limit
+            gating = partial(shelf.kernels.gated, gate=CLAMPED, clamp=numbers)
     return SparseMlp(
         _router(shelf, config, experts, at),
         _gathered(shelf, config, _experts(shelf, config, experts, at), gating),

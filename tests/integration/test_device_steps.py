@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from engine.kernels.gpu.kernels import TritonKernels
+from engine.kernels.gpu.products import TritonProducts
 from engine.request import Request, Sampling
 from engine.running.device import DeviceRunner
 from engine.stepping.stepper import PlainStepper
@@ -141,10 +142,11 @@ def test_split_is_unsplit(llama: Path, sides: str) -> None:
     assert_idle(sink)
 
 
-def test_the_interpreted_kernels(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path)
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_oss", "deepseek_v3"])
+def test_the_interpreted_kernels(family: str, tmp_path: Path) -> None:
+    """Norms of heads, latents and clamped gates among them."""
+    folder = make_checkpoint(tmp_path, family)
     asked = requests([PROMPTS[1], PROMPTS[3]], replace(GREEDY, max_tokens=3))
-    engine = on_device(
-        folder, FakeAccelerator(TritonKernels()), enforce_eager=True, max_num_batched_tokens=24
-    )
+    accelerator = FakeAccelerator(TritonKernels(), products=TritonProducts())
+    engine = on_device(folder, accelerator, enforce_eager=True, max_num_batched_tokens=24)
     assert run(engine, asked) == run(load(folder), asked)

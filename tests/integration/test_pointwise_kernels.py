@@ -96,7 +96,7 @@ def test_turns(kernels: CpuKernels, width: int, dtype: torch.dtype, tokens: int)
         memory, rest = KvMemory(shape, tokens, 1, dtype, cpu, kernels), values.clone()
         batch = AttentionBatch(memory, [], [Span(0, tokens, range(tokens))])
         turned = batch.turn_and_write(
-            0, queries, keys, values, Rotation(table, batch.positions)
+            0, (queries, keys, values), Rotation(table, batch.positions)
         )
         assert close(turned, exact[0])
         kept = memory.blocks[:, 0, ..., 0, :]  # [tokens, part, kv_head, width]

@@ -8,9 +8,11 @@ from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
 from engine.attention.rotation import Rotation
+from engine.kernels.contract import Latents
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.style import AttentionStyle
+from engine.models.norm import Norm
 from engine.running.staging import BatchSize, Staging
 
 HEADS, BLOCK, BLOCKS, LAYERS, LAYER, LONGEST = 4, 4, 40, 2, 1, 7
@@ -30,22 +32,31 @@ def batch(memory: KvMemory, kernels: TorchKernels, device: torch.device) -> Devi
     return DeviceBatch(memory, kernels, fields.places, 2, LONGEST)
 
 
+@pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_a_layer_of_a_mixed_batch(shape: KvShape, device: torch.device) -> None:
+def test_a_layer_of_a_mixed_batch(shape: KvShape, normed: bool, device: torch.device) -> None:
     before = torch.randn(BLOCKS, LAYERS, shape.parts, shape.heads, BLOCK, shape.width)
     answers = []
     rows = torch.randn(ROWS, HEADS + 2 * shape.heads, shape.width, device=device)
-    table = torch.randn(64, 2, shape.width, device=device)
+    rank = shape.value_width or 0
+    table = torch.randn(64, 2, shape.width - rank, device=device)
+    norm = Norm(torch.randn(rank or shape.width, device=device), 1e-3)
     for kernels in (TorchKernels(), TritonKernels()):
         memory = KvMemory(shape, BLOCKS, BLOCK, torch.float32, device)
         memory.blocks.copy_(before)
         ours = batch(memory, kernels, device)
+        rotation = Rotation(table, ours.positions)
         queries, keys, values = rows.split((HEADS, shape.heads, shape.heads), 1)
-        if shape.parts == 1:
+        if rank and normed:
+            turned = queries.clone()
+            latents = Latents(keys, norm, queries[..., rank:], turned[..., rank:])
+            ours.turn_and_write_latents(LAYER, latents, rotation)
+            queries = turned
+        elif rank:
             ours.write(LAYER, keys)
         else:
-            rotation = Rotation(table, ours.positions)
-            queries = ours.turn_and_write(LAYER, queries, keys, values, rotation)
+            norms = (norm, norm) if normed else None
+            queries = ours.turn_and_write(LAYER, (queries, keys, values), rotation, norms)
         answers.append((ours.attend(LAYER, STYLE, queries.contiguous()), memory.blocks))
     (right, kept), (answer, written) = answers
     torch.testing.assert_close(answer, right, rtol=1e-4, atol=1e-5)

@@ -118,6 +118,23 @@ def test_it_is_its_twin(
     assert memory[:, 0].eq(MARK).all(), "another layer was written to"
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_latents_are_normed_before_what_turns(dtype: torch.dtype, device: torch.device) -> None:
+    """And queries go where they are wanted, beside what is there."""
+    case = make_case(SHAPES["latent, queries apart"], 7, dtype, device)
+    norms = HeadNorms(None, torch.randn(32, device=device), 1e-3)
+    turned, exact, memory, right = both(case, norms)
+    around = torch.full((7, 6, 32 + 12), MARK, device=device, dtype=dtype)
+    turn_and_write(
+        case.queries, case.keys, None, case.rope, case.positions, case.memory, LAYER,
+        case.slots, norms, out=around[..., 32:],
+    )  # fmt: skip
+    tolerance = TOLERANCE[dtype]
+    for made, wanted in ((turned, exact), (memory, right), (around[..., 32:], exact)):
+        torch.testing.assert_close(made.double(), wanted, rtol=tolerance, atol=3 * tolerance)
+    assert around[..., :32].eq(MARK).all()
+
+
 def test_values_come_as_they_are(device: torch.device) -> None:
     case = make_case(SHAPES["shared"], 7, torch.bfloat16, device)
     _, _, memory, right = both(case)
@@ -182,6 +199,8 @@ def test_no_tokens_are_no_launch(device: torch.device) -> None:
         ({"rope": torch.zeros(50, 2, 34)}, "table"),
         ({"rope": torch.zeros(50, 2, 31)}, "table"),
         ({"norms": HeadNorms(torch.ones(32), torch.ones(8), 1e-5)}, "norms"),
+        ({"norms": HeadNorms(None, torch.ones(32), 1e-5)}, "norms"),
+        ({"out": torch.zeros(7, 8, 31)}, "out"),
         ({"queries": torch.zeros(7, 32, 8).transpose(1, 2)}, "behind one another"),
     ],
 )
@@ -216,7 +235,9 @@ for norms in (None, HeadNorms(torch.ones(128).bfloat16(), torch.ones(128).bfloat
         heads = rows.split((32, 8, 8), 1)
         turn_and_write(*heads, rope, slots, memory, 1, slots, norms)
 latents, memory = torch.empty(9, 1, 576).bfloat16(), torch.empty(3, 2, 1, 1, 16, 576).bfloat16()
-turn_and_write(rows[..., :64], latents, None, torch.ones(9, 2, 64), slots, memory, 1, slots)
+for norms in (None, HeadNorms(None, torch.ones(512).bfloat16(), 1e-6)):
+    rope = torch.ones(9, 2, 64)
+    turn_and_write(rows[..., :64], latents, None, rope, slots, memory, 1, slots, norms)
 """
     told = compiled("engine.kernels.gpu.turn_and_write", call)["_turn_and_write"]
     assert told["spilled"] == 0

@@ -76,11 +76,24 @@ def test_what_is_turned_and_written(turned: bool) -> None:
     theirs = AttentionBatch(plain, SINGLES, CHUNKS)
     batch = device_batch(ours, BatchSize(ROWS + 3, 7, 16))  # three rows stand for nothing
     rotations = [Rotation(table, one.positions) if turned else None for one in (theirs, batch)]
-    expected = theirs.turn_and_write(LAYER, *parts(ROWS), rotations[0])
-    got = batch.turn_and_write(LAYER, *parts(ROWS + 3), rotations[1])
+    expected = theirs.turn_and_write(LAYER, parts(ROWS), rotations[0])
+    got = batch.turn_and_write(LAYER, parts(ROWS + 3), rotations[1])
     torch.testing.assert_close(got[:ROWS], expected)
     torch.testing.assert_close(ours.blocks, plain.blocks)
     assert plain.blocks.any()
+
+
+def test_rows_behind_the_last_chunk_answer_zero() -> None:
+    """Whether or not a sequence of no length is there for them."""
+    memory = memory_of(SHAPES["shared heads"])
+    memory.block_rows.fill_(torch.nan)
+    staging = Staging(BatchSize(9, 3, 16), BLOCK, torch.device("cpu"))
+    for sequences, singles in ((1, 0), (2, 1), (3, 1)):
+        size = BatchSize(9, sequences, 16)
+        places = staging.clear(size).places
+        batch = DeviceBatch(memory, TorchKernels(), places, singles, 9)
+        answer = batch.attend(LAYER, STYLES["plain"], torch.randn(9, HEADS, 8))
+        assert torch.equal(answer, torch.zeros(9, HEADS * 8))
 
 
 def test_a_row_that_stands_for_nothing_reads_nothing_and_answers_zero() -> None:

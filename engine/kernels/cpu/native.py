@@ -139,8 +139,11 @@ class CpuKernels:
         )
         return outputs, added
 
-    def gated(self, gate_up: Tensor, gate: str) -> Tensor:
+    def gated(
+        self, gate_up: Tensor, gate: str, clamp: tuple[float, float] | None = None
+    ) -> Tensor:
         """[rows, 2 * size] to [rows, size]: activate(gate) * up, for the names in GATES."""
+        assert clamp is None, "not one of GATES"
         gate_up = gate_up.contiguous()
         rows, double = gate_up.shape
         outputs = gate_up.new_empty(rows, double // 2)

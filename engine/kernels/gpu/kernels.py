@@ -4,12 +4,13 @@ from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
-from engine.kernels.contract import Asked, Chunks, Contexts, LayerKv
+from engine.kernels.contract import Asked, Chunks, Contexts, Latents, LayerKv
+from engine.kernels.contract import HeadNorms as Norms
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.gpu.gates import ACTIVATIONS, gated
 from engine.kernels.gpu.norms import add_rms_norm, rms_norm
 from engine.kernels.gpu.prefill_attention import prefill_attention
-from engine.kernels.gpu.turn_and_write import turn_and_write, write
+from engine.kernels.gpu.turn_and_write import HeadNorms, turn_and_write, write
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.style import AttentionStyle
 
@@ -32,9 +33,11 @@ class TritonKernels(TorchKernels):
         """See Kernels."""
         return add_rms_norm(inputs, residual, weight, eps, scale)
 
-    def gated(self, gate_up: Tensor, gate: str) -> Tensor:
+    def gated(
+        self, gate_up: Tensor, gate: str, clamp: tuple[float, float] | None = None
+    ) -> Tensor:
         """See Kernels."""
-        return gated(gate_up, gate)
+        return gated(gate_up, gate, *(clamp or ()))
 
     def decode_attention(
         self, asked: Asked, kv: LayerKv, contexts: Contexts, style: AttentionStyle
@@ -64,10 +67,24 @@ class TritonKernels(TorchKernels):
         rotation: tuple[Tensor, Tensor] | None,
         kv: LayerKv,
         slots: Tensor,
+        norms: Norms | None,
     ) -> Tensor:
         """See PagedKernels."""
         rope, positions = (None, slots) if rotation is None else rotation
-        return turn_and_write(*parts, rope, positions, kv.memory, kv.layer, slots)
+        own = None
+        if norms is not None:
+            own = HeadNorms(norms[0].weight, norms[1].weight, norms[1].eps)
+        return turn_and_write(*parts, rope, positions, kv.memory, kv.layer, slots, own)
+
+    def turn_and_write_latents(
+        self, latents: Latents, rotation: tuple[Tensor, Tensor], kv: LayerKv, slots: Tensor
+    ) -> None:
+        """See PagedKernels."""
+        rows, norm, queries, turned = latents
+        turn_and_write(
+            queries, rows, None, *rotation, kv.memory, kv.layer, slots,
+            HeadNorms(None, norm.weight, norm.eps), out=turned,
+        )  # fmt: skip
 
     def write(self, parts: Sequence[Tensor], kv: LayerKv, slots: Tensor) -> None:
         """See PagedKernels."""

@@ -27,15 +27,24 @@ from engine.kernels.gpu.norms import rms_norm_twin
 from engine.kernels.gpu.paged_call import power_of_two
 
 NUMBERS = 2048  # of a program: 16 of each of 128 threads
+HEADS, LATENTS = 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadNorms:
-    """RMS norms over each head, before it turns; weights [width]."""
+    """RMS norms over each head, before it turns; weights [width].
 
-    query: Tensor
+    Without one for queries, keys are latents: what of them turns is no part of their norm.
+    """
+
+    query: Tensor | None
     key: Tensor
     eps: float
+
+    @property
+    def kind(self) -> int:
+        """Of whole heads, or of latents: as the kernel counts."""
+        return LATENTS if self.query is None else HEADS
 
 
 def turn_and_write(
@@ -48,6 +57,8 @@ def turn_and_write(
     layer: int,
     slots: Tensor,
     norms: HeadNorms | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Turned queries [T, heads, width]; keys and values of each token are at its slot then.
 
@@ -56,10 +67,13 @@ def turn_and_write(
     integers; `slots` [T] int64, block * block_size + offset; a slot of -1 is padding's, and
     nothing is written. `memory` [block, layer, part, kv_head, token, width]; where it has one
     part, `values` is None. Queries may be of another width than keys. No two tokens may have
-    one slot. Raises ValueError for what does not fit together.
+    one slot. `out` is written to, if given: of any strides, and not `queries` themselves.
+    Raises ValueError for what does not fit together.
     """
     _check(queries, keys, values, rope, memory, norms)
-    turned = queries.new_empty(queries.shape)
+    turned = queries.new_empty(queries.shape) if out is None else out
+    if turned.shape != queries.shape or turned.stride(2) != 1:
+        raise ValueError(f"out {list(turned.shape)} is not {list(queries.shape)}, head by head")
     rows = _Rows(queries, keys, values, turned)
     _launch(rows, (rope, positions), memory, layer, slots, norms)
     return turned
@@ -100,10 +114,11 @@ def _launch(
         keys if queries is None else queries, keys, values, rope, positions, memory, slots,
         turned, norms and norms.query, norms and norms.key, norms.eps if norms else 0.0,
         layer * memory.stride(1), *_strides(queries), *_strides(keys), *_strides(values),
-        *_strides(rope), block, part, kv_head, token, of_queries, BLOCK=memory.shape[4],
-        HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, KEY_WIDTH=key_width,
+        *_strides(turned), *_strides(rope), block, part, kv_head, token, of_queries,
+        BLOCK=memory.shape[4], HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, KEY_WIDTH=key_width,
         TURNED=0 if rope is None else rope.shape[2],
-        VALUES=values is not None, NORMED=norms is not None, SOME=some, SOME_KV=some_kv,
+        VALUES=values is not None, NORMED=norms.kind if norms else 0,
+        SOME=some, SOME_KV=some_kv,
         PADDED=power_of_two(width), KEY_PADDED=power_of_two(key_width), num_warps=4,
     )  # fmt: skip
 
@@ -125,9 +140,11 @@ def turn_and_write_twin(
     norms: HeadNorms | None = None,
 ) -> Tensor:
     """The same in plain torch."""
-    if norms is not None:
+    if norms is not None and norms.query is not None:
         queries = rms_norm_twin(queries, norms.query, norms.eps)
-        keys = rms_norm_twin(keys, norms.key, norms.eps)
+    if norms is not None:
+        latent, rest = keys.tensor_split([len(norms.key)], 2)
+        keys = torch.cat((rms_norm_twin(latent, norms.key, norms.eps), rest), 2)
     if rope is not None:
         table = rope[positions.long()].to(queries.dtype).unsqueeze(2)
         queries, keys = _turned(queries, table), _turned(keys, table)
@@ -174,8 +191,11 @@ def _check(
     narrowest = min(width, queries.shape[2])
     if rope is not None and (rope.shape[2] % 2 or rope.shape[2] > narrowest):
         raise ValueError(f"a table of {rope.shape[2]} does not turn heads of {narrowest}")
-    if norms is not None and (len(norms.query), len(norms.key)) != (queries.shape[2], width):
-        raise ValueError(f"norms of {len(norms.query)} and {len(norms.key)} are not a head's")
+    if norms is not None:
+        query = queries.shape[2] if norms.query is None else len(norms.query)
+        turned = 0 if rope is None or norms.query is not None else rope.shape[2]
+        if (query, len(norms.key)) != (queries.shape[2], width - turned):
+            raise ValueError(f"norms of {query} and {len(norms.key)} are not a head's")
     rows = [queries, keys, memory, *([] if values is None else [values])]
     if any(row.stride(-1) != 1 for row in rows):
         raise ValueError("the numbers of a head must lie behind one another")
@@ -186,7 +206,10 @@ def _turn(
     source, at, live, norm, eps, table, sine_stride,
     WIDTH: tl.constexpr, TURNED: tl.constexpr, NORMED: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Rows at `source` + at, normed and turned: [rows, PADDED] float32."""
+    """Rows at `source` + at, turned: [rows, PADDED] float32.
+
+    NORMED 1: normed before; 2: what does not turn is normed.
+    """
     leading: tl.constexpr = WIDTH - TURNED
     columns = tl.arange(0, PADDED)
     inside = columns < WIDTH
@@ -195,10 +218,16 @@ def _turn(
     rows = rows.to(tl.float32)
     scale = tl.full((rows.shape[0], 1), 1.0, tl.float32)
     result = rows
-    if NORMED:
+    if NORMED == 1:
         scale = 1.0 / tl.sqrt(tl.sum(rows * rows, 1) / WIDTH + eps)[:, None]
         weight = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
         result = rows * scale * weight[None, :]
+    if NORMED == 2:
+        latent = columns < leading
+        squares = tl.sum(tl.where(latent[None, :], rows * rows, 0.0), 1)
+        factor = 1.0 / tl.sqrt(squares / leading + eps)[:, None]
+        weight = tl.load(norm + columns, mask=latent, other=1.0).to(tl.float32)
+        result = rows * tl.where(latent[None, :], factor, 1.0) * weight[None, :]
     if TURNED:
         turns = inside & (columns >= leading)
         away = leading + (columns - leading + TURNED // 2) % TURNED
@@ -206,7 +235,7 @@ def _turn(
         some = live[:, None] & turns[None, :]
         others = tl.load(source + at[:, None] + away[None, :], mask=some, other=0.0)
         others = others.to(tl.float32)
-        if NORMED:
+        if NORMED == 1:
             weight = tl.load(norm + away, mask=turns, other=0.0).to(tl.float32)
             others = others * scale * weight[None, :]
         angle = table + columns - leading
@@ -224,7 +253,7 @@ def _turn_and_write(
     queries, keys, values, rope, positions, memory, slots, turned,
     query_norm, key_norm, eps, layer_offset,
     query_stride, query_head_stride, key_stride, key_head_stride, value_stride,
-    value_head_stride, position_stride, sine_stride,
+    value_head_stride, turned_stride, turned_head_stride, position_stride, sine_stride,
     block_stride, part_stride, kv_head_stride, token_stride, of_queries,
     BLOCK: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr,
     KEY_WIDTH: tl.constexpr, TURNED: tl.constexpr, VALUES: tl.constexpr,
@@ -241,10 +270,11 @@ def _turn_and_write(
         at = token * query_stride + head.to(tl.int64) * query_head_stride
         result = _turn(
             queries, at, head < HEADS, query_norm, eps, table, sine_stride,
-            WIDTH, TURNED, NORMED, PADDED,
+            WIDTH, TURNED, NORMED == 1, PADDED,
         )  # fmt: skip
         columns = tl.arange(0, PADDED)
-        into = turned + ((token * HEADS + head) * WIDTH)[:, None] + columns[None, :]
+        into = token * turned_stride + head.to(tl.int64) * turned_head_stride
+        into = turned + into[:, None] + columns[None, :]
         keep = (head < HEADS)[:, None] & (columns < WIDTH)[None, :]
         tl.store(into, result.to(turned.dtype.element_ty), mask=keep)
     else:

@@ -5,7 +5,15 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from engine.kernels.contract import Asked, Chunks, Contexts, LayerKv, Linear
+from engine.kernels.contract import (
+    Asked,
+    Chunks,
+    Contexts,
+    HeadNorms,
+    Latents,
+    LayerKv,
+    Linear,
+)
 from engine.kernels.gpu.gates import ACTIVATIONS, gated_twin
 from engine.kernels.gpu.norms import add_rms_norm_twin, rms_norm_twin
 from engine.kernels.style import AttentionStyle
@@ -36,9 +44,11 @@ class TorchKernels:
         """See Kernels."""
         return add_rms_norm_twin(inputs, residual, weight, eps, scale)
 
-    def gated(self, gate_up: Tensor, gate: str) -> Tensor:
+    def gated(
+        self, gate_up: Tensor, gate: str, clamp: tuple[float, float] | None = None
+    ) -> Tensor:
         """See Kernels."""
-        return gated_twin(gate_up, gate)
+        return gated_twin(gate_up, gate, *(clamp or ()))
 
     def decode_attention(
         self, asked: Asked, kv: LayerKv, contexts: Contexts, style: AttentionStyle
@@ -91,15 +101,29 @@ class TorchKernels:
         rotation: tuple[Tensor, Tensor] | None,
         kv: LayerKv,
         slots: Tensor,
+        norms: HeadNorms | None,
     ) -> Tensor:
         """See PagedKernels."""
         queries, keys, values = parts
+        if norms is not None:
+            queries, keys = norms[0](queries), norms[1](keys)
         if rotation is not None:
             table, positions = rotation
             cos, sin = table[positions].unsqueeze(2).unbind(1)
             queries, keys = _turned(queries, cos, sin), _turned(keys, cos, sin)
         self.write((keys, values), kv, slots)
         return queries
+
+    def turn_and_write_latents(
+        self, latents: Latents, rotation: tuple[Tensor, Tensor], kv: LayerKv, slots: Tensor
+    ) -> None:
+        """See PagedKernels."""
+        rows, norm, queries, turned = latents
+        table, positions = rotation
+        cos, sin = table[positions].unsqueeze(2).unbind(1)
+        latent, key = rows.split((len(norm.weight), rows.shape[2] - len(norm.weight)), 2)
+        turned.copy_(_turned(queries, cos, sin))
+        self.write((torch.cat((norm(latent), _turned(key, cos, sin)), 2),), kv, slots)
 
     def write(self, parts: Sequence[Tensor], kv: LayerKv, slots: Tensor) -> None:
         """A slot that stands for nothing is written to as the first that does not, and alike.
