@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.attention.paged import Span
 
 
@@ -16,12 +19,27 @@ class DrawNumbers(NamedTuple):
     key: tuple[int, int]
 
 
+class Penalties(NamedTuple):
+    """What the tokens that were there before are to count in one row of logits.
+
+    `ids` are they, each once, and `counts` how often the answer has each.
+    """
+
+    row: int
+    ids: NDArray[np.int64]
+    counts: NDArray[np.float32]
+    repetition: float
+    frequency: float
+    presence: float
+
+
 class Plan(NamedTuple):
     """`singles` of one token each, then `chunks`, whose tokens lie behind one another.
 
     `picks` are the rows, ascending, behind which a token is to be drawn: by whoever runs the
     plan where there are `draws`, one for each. Where `sources` names a row of those that were
-    drawn last, and not -1, the token is what was drawn there.
+    drawn last, and not -1, the token is what was drawn there. Logits of rows that have
+    `penalties` are changed before anything is drawn; these know no token of `sources`.
     """
 
     tokens: Sequence[int]
@@ -30,6 +48,7 @@ class Plan(NamedTuple):
     picks: Sequence[int]
     draws: Sequence[DrawNumbers] = ()
     sources: Sequence[int] = ()
+    penalties: Sequence[Penalties] = ()
 
     @property
     def picks_all(self) -> bool:

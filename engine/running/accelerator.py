@@ -10,6 +10,7 @@ from engine.errors import UnusableDevice
 from engine.kernels.contract import PagedKernels
 from engine.kernels.products import Products
 from engine.running.graphs import CudaRecorder, Recorder
+from engine.running.penalising import Adjust
 from engine.running.runner import Brought
 
 
@@ -48,6 +49,10 @@ class Accelerator(Protocol):
     def choose(self) -> Choose | None:
         """Draws on the device; None: the host's sampler does."""
 
+    @property
+    def adjust(self) -> Adjust:
+        """Penalties on the device, for what is drawn there."""
+
     def bring(self, numbers: Tensor) -> Brought:
         """Send whole numbers [n] to the host, behind what was launched; nobody waits."""
 
@@ -85,11 +90,17 @@ class CudaAccelerator:
     """One CUDA device of this process."""
 
     def __init__(
-        self, device: torch.device, kernels: PagedKernels, products: Products, choose: Choose
+        self,
+        device: torch.device,
+        kernels: PagedKernels,
+        products: Products,
+        choose: Choose,
+        adjust: Adjust,
     ) -> None:
         self._device, self.kernels = device, kernels
         self.products: Products | None = products
         self.choose: Choose | None = choose
+        self.adjust: Adjust = adjust
 
     def bring(self, numbers: Tensor) -> Brought:
         """See Accelerator, here and below."""
@@ -135,9 +146,10 @@ def open_accelerator(name: str) -> Accelerator | None:
     try:
         from engine.kernels.gpu.kernels import TritonKernels
         from engine.kernels.gpu.products import TritonProducts
+        from engine.kernels.gpu.sampling.adjusting import adjust
         from engine.kernels.gpu.sampling.choosing import choose
     except ImportError as error:
         raise UnusableDevice(f"--device {name} needs Triton, the extra gpu: {error}") from error
     torch.cuda.set_device(device)
     device = torch.device("cuda", torch.cuda.current_device())
-    return CudaAccelerator(device, TritonKernels(), TritonProducts(), choose)
+    return CudaAccelerator(device, TritonKernels(), TritonProducts(), choose, adjust)

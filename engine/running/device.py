@@ -2,21 +2,24 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine.attention.device_batch import DeviceBatch
 from engine.attention.kv_memory import KvMemory
-from engine.attention.plan import DrawNumbers, Plan
+from engine.attention.plan import DrawNumbers, Penalties, Plan
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
 from engine.running.graphs import Graphs, Recorder, Step, fitting_size, graph_sizes
+from engine.running.penalising import penalise
 from engine.running.runner import Ran
 from engine.running.staging import BatchSize, DeviceFields, Staging, table_blocks
 from engine.running.warming import row_counts, shown
 from engine.scheduling.room import Limits
 from engine.sharding.group import Group
 
+NO_PENALTIES = Penalties(0, np.zeros(1, np.int64), np.ones(1, np.float32), 1.0, 0.0, 0.0)
 MOST_PICKS = 129  # that a warm-up makes logits of: beyond, products are of one kind
 
 
@@ -65,13 +68,16 @@ class DeviceRunner:
             hidden = self._forward(fields, count, longest)
             picked = hidden if plan.picks_all else hidden[picks]
             ran = Ran(hidden, self.model.logits(picked) if plan.picks else None)
-        return self._draw(ran, fields, len(plan.draws))
+        return self._draw(ran, fields, plan)
 
-    def _draw(self, ran: Ran, fields: DeviceFields, count: int) -> Ran:
+    def _draw(self, ran: Ran, fields: DeviceFields, plan: Plan) -> Ran:
         """What the plan wants drawn, if there is anything, and send it on its way."""
-        if self.accelerator.choose is None or ran.logits is None or not count:
+        if self.accelerator.choose is None or ran.logits is None or not plan.draws:
             return ran
-        drawn, group = self._choose(ran.logits, fields, count), self.group
+        if plan.penalties:
+            latest = self._tokens(fields, -1)
+            penalise(self.accelerator.adjust, ran.logits, plan.penalties, latest)
+        drawn, group = self._choose(ran.logits, fields, len(plan.draws)), self.group
         if group is not None and group.share.rank > 0:
             return ran
         return Ran(ran.hidden, ran.logits, self.accelerator.bring(drawn))
@@ -110,6 +116,8 @@ class DeviceRunner:
         hidden = self._forward(fields, singles, tokens - singles)
         logits = self.model.logits(hidden[fields.picks[:rows]])
         if self.accelerator.choose is not None:
+            latest = self._tokens(fields, -1)
+            penalise(self.accelerator.adjust, logits, [NO_PENALTIES], latest)
             self._choose(logits[:1], fields, 1)
 
     @torch.inference_mode()
@@ -139,9 +147,12 @@ class DeviceRunner:
     def _forward(self, fields: DeviceFields, singles: int, longest: int = 0) -> Tensor:
         kernels = self.accelerator.kernels
         batch = DeviceBatch(self.memory, kernels, fields.places, singles, longest)
+        return self.model.forward(self._tokens(fields, fields.tokens), batch)
+
+    def _tokens(self, fields: DeviceFields, others: Tensor | int) -> Tensor:
+        """[tokens] what was drawn last for each row that has a source, else `others`."""
         latest = self.drawn[fields.sources.clamp(min=0)]
-        tokens = torch.where(fields.sources >= 0, latest, fields.tokens)
-        return self.model.forward(tokens, batch)
+        return torch.where(fields.sources >= 0, latest, others)
 
     def _size_of(self, plan: Plan) -> BatchSize:
         spans = [*plan.singles, *plan.chunks]

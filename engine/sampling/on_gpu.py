@@ -5,8 +5,6 @@ numbers for each row, masks, and sparse lists of biases, bans and penalties. Wha
 one copy, too: tokens, and the log-probabilities that were asked for. Only a row that wants to
 be told more than MOST_TOLD of the likeliest goes through torch, and waits for that.
 
-Parts of both copies begin on multiples of 16 bytes: a kernel is compiled anew for pointers that
-do not.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,6 +20,7 @@ from engine.kernels.gpu.sampling.adjusting import adjust, ban
 from engine.kernels.gpu.sampling.choosing import Sizes, choose
 from engine.kernels.gpu.sampling.telling import MOST_TOLD, Told, told_into
 from engine.kernels.gpu.sampling.telling import tell as tell_on_device
+from engine.kernels.uploading import Part, aligned, uploaded
 from engine.request import LARGEST_TEMPERATURE, Logprob, Logprobs, Sampling
 from engine.sampling.logprobs import LEAST_LOGPROB, logprobs_of, tell
 from engine.sampling.shaping import (
@@ -33,8 +32,6 @@ from engine.sampling.shaping import (
     penalties_of,
 )
 
-ALIGNED = 4  # numbers of 4 bytes
-Part = NDArray[np.int32] | NDArray[np.float32]
 Name = tuple[int, int]
 """A draw's noise_key."""
 DEFAULT_SIZES = Sizes()
@@ -66,13 +63,13 @@ def draw(
     the asking rows are told."""
     count, vocabulary = logits.shape
     catch_up(rows.shaped)
-    there = _upload([*_settings(rows), *_shaping(rows.shaped, vocabulary)], logits.device)
+    there = uploaded([*_settings(rows), *_shaping(rows.shaped, vocabulary)], logits.device)
     temperatures, top_k, top_p, min_p, names, instead, asked = there[:7]
     before, places = _as_they_are(logits, rows, asked)
     _shape(logits, there[7:])
     most = rows.told_beside(vocabulary)
     widest = max((one for one in most if one <= MOST_TOLD), default=0)
-    ends = np.cumsum([_aligned(count), _aligned(count), len(asked) * (2 + 2 * widest)]).tolist()
+    ends = np.cumsum([aligned(count), aligned(count), len(asked) * (2 + 2 * widest)]).tolist()
     said = torch.empty(ends[-1], dtype=torch.int32, device=logits.device)
     tokens, alive, told = said.tensor_split(ends[:-1])
     choose(
@@ -196,26 +193,3 @@ def _ranked(beside: Iterable[tuple[int, float]]) -> Iterator[Logprob]:
         rank = rank if logprob == before else place
         before = logprob
         yield Logprob(token, max(logprob, LEAST_LOGPROB), rank)
-
-
-def _upload(parts: Seq[Part], device: torch.device) -> list[Tensor]:
-    """Flat views of one tensor on the device, int32 or float32, each behind the other."""
-    sizes = [part.size for part in parts]
-    here = np.zeros(sum(map(_aligned, sizes)), np.int32)
-    starts = np.cumsum([0, *map(_aligned, sizes)]).tolist()
-    for start, part in zip(starts, parts, strict=False):
-        here[start : start + part.size] = part.reshape(-1).view(np.int32)
-    staged = torch.from_numpy(here)
-    if device.type == "cuda":
-        staged = staged.pin_memory()
-    there = staged.to(device, non_blocking=True)
-    return [
-        there[start : start + part.size].view(
-            torch.float32 if part.dtype == np.float32 else torch.int32
-        )
-        for start, part in zip(starts, parts, strict=False)
-    ]
-
-
-def _aligned(numbers: int) -> int:
-    return -(-numbers // ALIGNED) * ALIGNED

@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from engine.attention.plan import Penalties
 from engine.errors import UnusableSampling
 from engine.request import LARGEST_TEMPERATURE, Logprobs, Request, RequestId, Sampling
 from engine.sampling.checks import check_sampling
@@ -35,6 +36,7 @@ from engine.sampling.shaping import (
     ShapedRow,
     Shaping,
     end_all_the_same,
+    is_penalised,
     is_shaped,
     shape,
 )
@@ -111,6 +113,19 @@ class Sampler:
             return Drawn(tokens, {})
         most = [samplings[row].logprobs or 0 for row in asking]
         return Drawn(tokens, _told(noted, asking, most, tokens))
+
+    def penalties(self, seqs: Seq[Sequence]) -> list[Penalties]:
+        """Of the rows of these sequences, for those that have any: what is known by now."""
+        found = list[Penalties]()
+        for row, seq in enumerate(seqs):
+            one = seq.request.sampling
+            if is_penalised(one):
+                shaping = self._shaping(seq)
+                shaping.catch_up(seq)
+                assert shaping.seen is not None
+                factors = one.repetition_penalty, one.frequency_penalty, one.presence_penalty
+                found.append(Penalties(row, *shaping.seen.behind(()), *factors))
+        return found
 
     def warm(self, device: torch.device) -> None:
         """Launch what any request may want, once: nothing is compiled while it waits."""

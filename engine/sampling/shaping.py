@@ -23,13 +23,17 @@ NOTHING_LEFT = "grammar: what else was asked for leaves no token that fits"
 
 def is_shaped(sampling: Sampling) -> bool:
     """Whether anything is asked for that needs more than a row's own logits."""
+    return is_bound(sampling) or is_penalised(sampling)
+
+
+def is_bound(sampling: Sampling) -> bool:
+    """Whether some tokens are wanted or unwanted, for whatever reason but penalties."""
     return bool(
         sampling.logit_bias
         or sampling.allowed_token_ids is not None
         or sampling.bad_words
         or sampling.min_tokens
         or sampling.grammar
-        or is_penalised(sampling)
     )
 
 

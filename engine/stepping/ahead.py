@@ -81,6 +81,7 @@ class AheadStepper:
             range(len(rows)),
             [_numbers(row) for row in rows],
             [-1 if row.source is None else row.source for row in rows],
+            self.plain.sampler.penalties([row.seq for row in rows]),
         )
         drawn = self.plain.runner.run(plan).drawn
         assert drawn is not None, "a runner that draws"

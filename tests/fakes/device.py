@@ -10,12 +10,14 @@ from torch._C._distributed_c10d import Work
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.kernels.contract import PagedKernels
+from engine.kernels.gpu.sampling.adjusting import adjust_twin
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.products import Products
 from engine.loading import load_engine
 from engine.request import Sampling
 from engine.running.accelerator import Choose
 from engine.running.graphs import Recorder
+from engine.running.penalising import Adjust
 from engine.running.runner import Brought
 from engine.sampling.noise import gumbel
 from engine.sampling.truncation import truncate, truncates
@@ -169,6 +171,7 @@ class FakeAccelerator:
         self.products = products
         self.free, self.total, self.tape = free, total, TapeRecorder()
         self.choose: Choose | None = draw if draws else None
+        self.adjust: Adjust = adjust_twin
         self.begun, self.waits, self.told = 0, 0, list[str]()
 
     def bring(self, numbers: Tensor) -> Brought:

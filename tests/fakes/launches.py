@@ -29,6 +29,7 @@ WISHES: Sequence[dict[str, Any]] = (
     {"top_k": 5, "top_p": 0.9, "min_p": 0.01},
     {"logprobs": 3},
     {"repetition_penalty": 1.5, "logprobs": 0},
+    {"repetition_penalty": 1.1, "temperature": 0.5},
     {"logit_bias": ((3, 1.0),), "bad_words": ((5, 6), (7,))},
     {"allowed_token_ids": (1, 2, 3)},
     {"prompt_logprobs": 2},
@@ -80,11 +81,12 @@ def _main(folder: str, settings: Mapping[str, object]) -> None:
 def _opened(folder: str, settings: Mapping[str, object]) -> "TorchEngine":
     from engine.kernels.gpu.kernels import TritonKernels
     from engine.kernels.gpu.products import TritonProducts
+    from engine.kernels.gpu.sampling.adjusting import adjust
     from engine.kernels.gpu.sampling.choosing import choose
     from tests.fakes.device import FakeAccelerator, on_device
 
     accelerator = FakeAccelerator(TritonKernels(), draws=True, products=TritonProducts())
-    accelerator.choose = choose
+    accelerator.choose, accelerator.adjust = choose, adjust
     engine = on_device(Path(folder), accelerator, **{"dtype": "bfloat16", **settings})
     engine.sampler.kernels = True
     engine.sampler.warm(engine.memory.block_rows.device)

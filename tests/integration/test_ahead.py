@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from engine.kernels.gpu.sampling.adjusting import adjust
 from engine.kernels.gpu.sampling.choosing import choose
 from engine.request import Request, RequestId, Sampling
 from engine.stepping.ahead import AheadStepper
@@ -27,6 +28,10 @@ from tests.fakes.driver import (
 GREEDY = Sampling(max_tokens=12, temperature=0, ignore_eos=True)
 SEEDED = replace(GREEDY, temperature=0.9, top_k=60, top_p=0.95, min_p=0.001, seed=5)
 PENALISED = replace(SEEDED, repetition_penalty=1.2)
+ALL_PENALTIES = replace(
+    GREEDY, repetition_penalty=0.8, frequency_penalty=0.7, presence_penalty=-0.4
+)
+BOUND = replace(SEEDED, repetition_penalty=1.2, logit_bias=((5, 2.0),))
 LOGPROBS = replace(GREEDY, logprobs=1)
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
 
@@ -56,8 +61,13 @@ def asked(*samplings: Sampling) -> list[Request]:
 
 @pytest.mark.parametrize(
     "samplings",
-    [(GREEDY,), (SEEDED,), (GREEDY, SEEDED, PENALISED, LOGPROBS)],
-    ids=["greedy", "seeded", "mixed"],
+    [
+        (GREEDY,),
+        (SEEDED,),
+        (PENALISED, ALL_PENALTIES, SEEDED),
+        (GREEDY, SEEDED, PENALISED, LOGPROBS, BOUND, ALL_PENALTIES),
+    ],
+    ids=["greedy", "seeded", "penalised", "mixed"],
 )
 @pytest.mark.parametrize("seats", [2, 7])
 def test_the_tokens_are_the_same(
@@ -80,9 +90,12 @@ def test_ends_that_nobody_foresaw(folder: Path) -> None:
     assert run(engine, requests(PROMPTS, stopping)) == expected
 
 
-def test_the_next_step_is_launched_before_the_last_tokens_are_read(folder: Path) -> None:
+@pytest.mark.parametrize("sampling", [GREEDY, PENALISED], ids=["plain", "penalised"])
+def test_the_next_step_is_launched_before_the_last_tokens_are_read(
+    folder: Path, sampling: Sampling
+) -> None:
     engine, accelerator = ahead(folder)
-    engine.generate(requests([PROMPTS[1]])[0])
+    engine.generate(requests([PROMPTS[1]], sampling)[0])
     for _ in range(6):
         engine.schedule()
         engine.step()
@@ -114,7 +127,7 @@ def test_no_step_is_run_in_vain(folder: Path) -> None:
 def test_whoever_comes_and_goes(folder: Path, seed: int) -> None:
     """Requests that come, are aborted, and are put back for want of blocks, at any time."""
     dice = random.Random(seed)
-    samplings = [GREEDY, SEEDED, SEEDED, PENALISED]
+    samplings = [GREEDY, SEEDED, PENALISED, ALL_PENALTIES, BOUND]
     every = [
         Request(
             RequestId(str(number)),
@@ -177,9 +190,10 @@ def test_what_comes_over_joins_those_that_run(folder: Path) -> None:
     assert_idle(sink)
 
 
-def test_the_interpreted_kernel_draws_alike(folder: Path) -> None:
-    few = replace(SEEDED, max_tokens=4)
+@pytest.mark.parametrize("sampling", [SEEDED, PENALISED, ALL_PENALTIES])
+def test_the_interpreted_kernel_draws_alike(folder: Path, sampling: Sampling) -> None:
+    few = replace(sampling, max_tokens=4)
     expected = run(load(folder), requests(PROMPTS[:2], few))
     engine, accelerator = ahead(folder)
-    accelerator.choose = choose
+    accelerator.choose, accelerator.adjust = choose, adjust
     assert run(engine, requests(PROMPTS[:2], few)) == expected

@@ -112,6 +112,27 @@ def test_lists_change_their_tokens_and_no_others(device: torch.device) -> None:
     torch.testing.assert_close(around, want, equal_nan=True, rtol=1e-6, atol=1e-6)
 
 
+def test_the_latest_token_counts_once_more(device: torch.device) -> None:
+    """In a row's list or not; a row that has none is as before."""
+    headers, factors, tokens, values = lists(device, 4)
+    values = values.nan_to_num(neginf=1.0)  # what is banned stays so
+    latest = torch.full((8,), -1, device=device)
+    for index, (row, _, middle, end) in enumerate(headers.tolist()):
+        if index % 3 == 0 and end > middle:
+            latest[row] = tokens[(middle + end) // 2]
+        elif index % 3 == 1:
+            latest[row] = 499
+    logits = torch.randn(8, 500, device=device)
+    want, plain = logits.clone(), logits.clone()
+    adjust(logits, headers, factors, tokens, values, latest)
+    adjust_twin(want, headers, factors, tokens, values, latest)
+    adjust_twin(plain, headers, factors, tokens, values)
+    torch.testing.assert_close(logits, want, rtol=1e-6, atol=1e-6)
+    changed = (want != plain).any(1)
+    assert changed.equal(latest >= 0)
+    assert changed.any()
+
+
 def test_masks_ban_what_they_lack(device: torch.device) -> None:
     around = torch.full((5, 110), torch.nan, device=device)
     around[:, :101] = torch.randn(5, 101, device=device)
@@ -164,6 +185,8 @@ def test_they_compile_for_hopper() -> None:
         "engine.kernels.gpu.sampling.adjusting",
         "adjust(torch.ones(3, 151936), torch.ones(2, 4).int(), torch.ones(2, 3), "
         "torch.ones(9).int(), torch.ones(9))",
+        "adjust(torch.ones(3, 151936), torch.ones(2, 4).int(), torch.ones(2, 3), "
+        "torch.ones(9).int(), torch.ones(9), torch.ones(3).long())",
         "ban(torch.ones(3, 151936), torch.ones(2).int(), torch.ones(2, 4748).int())",
     )
     found |= compiled(

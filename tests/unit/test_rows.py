@@ -14,7 +14,6 @@ PLAIN = Sampling(max_tokens=8, temperature=0.7, top_p=0.9, ignore_eos=True)
 LATE = {
     "masked": replace(PLAIN, allowed_token_ids=(1, 2)),
     "biased": replace(PLAIN, logit_bias=((1, 2.0),)),
-    "penalised": replace(PLAIN, presence_penalty=0.5),
     "held back": replace(PLAIN, min_tokens=3),
     "told": replace(PLAIN, logprobs=0),
     "grammar": replace(PLAIN, grammar=Grammar("regex", "a+")),
@@ -42,8 +41,9 @@ def running(*sequences: Sequence, blocks: int = 40) -> tuple[Scheduler, list[Chu
     return made, list(made.batch)
 
 
-def test_plain_next_tokens_can_be_begun() -> None:
-    _, (chunk,) = running(sequence("a", 5))
+@pytest.mark.parametrize("sampling", [PLAIN, replace(PLAIN, presence_penalty=0.5)])
+def test_plain_next_tokens_can_be_begun(sampling: Sampling) -> None:
+    _, (chunk,) = running(sequence("a", 5, sampling))
     assert is_foreseeable(chunk)
 
 

@@ -47,7 +47,7 @@ drawn = st.lists(st.just(DrawNumbers(0.9, 3, 0.5, 0.1, (1, 2))), max_size=3)
 sources = st.lists(st.integers(-1, 99))
 
 
-@given(plan=st.builds(Plan, numbers, spans, spans, numbers, drawn, sources))
+@given(plan=st.builds(Plan, numbers, spans, spans, numbers, drawn, sources, st.just(())))
 def test_a_batch_is_told_as_it_is(plan: Plan) -> None:
     """But for how tokens are drawn, which the rank that leads does for all."""
     told = decode(encode(Step.of(plan)))

@@ -18,7 +18,12 @@ HEADER = 4  # whole numbers for each row: see `adjust`
 
 
 def adjust(
-    logits: Tensor, headers: Tensor, factors: Tensor, tokens: Tensor, values: Tensor
+    logits: Tensor,
+    headers: Tensor,
+    factors: Tensor,
+    tokens: Tensor,
+    values: Tensor,
+    latest: Tensor | None = None,
 ) -> None:
     """Biases and bans, then penalties, in place of `logits` [.., vocabulary] float32.
 
@@ -27,10 +32,13 @@ def adjust(
     is a ban; the value of a penalty is how often the answer has the token. No token is twice
     among a row's biases, nor among its penalties. `factors` [n, 3] float32: repetition,
     frequency and presence penalty. `tokens` int32, `values` float32.
+
+    Where `latest` [rows] of all rows, of any integer type, is not negative, a row's answer has
+    that token once more than its list says.
     """
     if len(headers):
         _adjust[(len(headers),)](
-            logits, headers, factors, tokens, values, logits.stride(0),
+            logits, headers, factors, tokens, values, latest, logits.stride(0),
             HEADER=HEADER, ENTRIES=ENTRIES_AT_ONCE, num_warps=4,
         )  # fmt: skip
 
@@ -51,7 +59,12 @@ def ban(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
 
 
 def adjust_twin(
-    logits: Tensor, headers: Tensor, factors: Tensor, tokens: Tensor, values: Tensor
+    logits: Tensor,
+    headers: Tensor,
+    factors: Tensor,
+    tokens: Tensor,
+    values: Tensor,
+    latest: Tensor | None = None,
 ) -> None:
     """The same, row by row."""
     for header, factor in zip(headers.tolist(), factors.tolist(), strict=True):
@@ -60,6 +73,10 @@ def adjust_twin(
         ids, by = tokens[start:middle].long(), values[start:middle]
         of_row[ids] = torch.where(by == -torch.inf, by, of_row[ids] + by)
         ids, counts = tokens[middle:end].long(), values[middle:end]
+        if latest is not None and (token := int(latest[row])) >= 0:
+            ids = torch.cat((ids, ids.new_full((int(token not in ids),), token)))
+            counts = torch.cat((counts, counts.new_zeros(len(ids) - len(counts))))
+            counts = counts + (ids == token)
         found = of_row[ids]
         found = torch.where(found > 0, found / repetition, found * repetition)
         found = found - frequency * counts - presence * (counts > 0)
@@ -85,12 +102,13 @@ def ban_floor(rows: int, vocabulary: int) -> Floor:
 
 @triton.jit
 def _adjust(
-    logits, headers, factors, tokens, values, stride, HEADER: tl.constexpr,
+    logits, headers, factors, tokens, values, latest, stride, HEADER: tl.constexpr,
     ENTRIES: tl.constexpr,
 ):  # fmt: skip
     index = tl.program_id(0).to(tl.int64)
     header = headers + index * HEADER
-    row = logits + tl.load(header).to(tl.int64) * stride
+    number = tl.load(header)
+    row = logits + number.to(tl.int64) * stride
     start, middle, end = tl.load(header + 1), tl.load(header + 2), tl.load(header + 3)
     for begin in range(start, middle, ENTRIES):
         at = begin + tl.arange(0, ENTRIES)
@@ -103,16 +121,29 @@ def _adjust(
     factor = factors + index * 3
     repetition, frequency = tl.load(factor), tl.load(factor + 1)
     presence = tl.load(factor + 2)
+    fresh, known = -1, tl.zeros((ENTRIES,), tl.int32)
+    if latest is not None:
+        fresh = tl.load(latest + number).to(tl.int32)
     for begin in range(middle, end, ENTRIES):
         at = begin + tl.arange(0, ENTRIES)
-        place = row + tl.load(tokens + at, mask=at < end, other=0)
-        count = tl.load(values + at, mask=at < end, other=0.0)
-        logit = tl.load(place, mask=at < end, other=0.0)
-        logit = tl.where(logit > 0, tl.div_rn(logit, repetition), logit * repetition)
-        logit = logit - frequency * count
-        logit = logit - tl.where(count > 0, presence, 0.0)
-        logit = tl.where(logit > LARGEST_LOGIT, LARGEST_LOGIT, logit)
-        tl.store(place, logit, mask=at < end)
+        token = tl.load(tokens + at, mask=at < end, other=0)
+        again = ((token == fresh) & (at < end)).to(tl.int32)
+        known += again
+        count = tl.load(values + at, mask=at < end, other=0.0) + again
+        logit = tl.load(row + token, mask=at < end, other=0.0)
+        logit = _penalised(logit, count, repetition, frequency, presence)
+        tl.store(row + token, logit, mask=at < end)
+    if (fresh >= 0) & (tl.sum(known, 0) == 0):
+        logit = _penalised(tl.load(row + fresh), 1.0, repetition, frequency, presence)
+        tl.store(row + fresh, logit)
+
+
+@triton.jit
+def _penalised(logit, count, repetition, frequency, presence):
+    logit = tl.where(logit > 0, tl.div_rn(logit, repetition), logit * repetition)
+    logit = logit - frequency * count
+    logit = logit - tl.where(count > 0, presence, 0.0)
+    return tl.where(logit > LARGEST_LOGIT, LARGEST_LOGIT, logit)
 
 
 @triton.jit

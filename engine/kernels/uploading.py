@@ -1,0 +1,38 @@
+"""Numbers of several kinds on their way to a device: one copy, and nobody waits for it.
+
+Parts begin on multiples of 16 bytes: a kernel is compiled anew for pointers that do not.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+ALIGNED = 4  # numbers of 4 bytes
+Part = NDArray[np.int32] | NDArray[np.float32]
+
+
+def uploaded(parts: Sequence[Part], device: torch.device) -> list[Tensor]:
+    """Flat views of one tensor on the device, int32 or float32, each behind the other."""
+    sizes = [part.size for part in parts]
+    here = np.zeros(sum(map(aligned, sizes)), np.int32)
+    starts = np.cumsum([0, *map(aligned, sizes)]).tolist()
+    for start, part in zip(starts, parts, strict=False):
+        here[start : start + part.size] = part.reshape(-1).view(np.int32)
+    staged = torch.from_numpy(here)
+    if device.type == "cuda":
+        staged = staged.pin_memory()
+    there = staged.to(device, non_blocking=True)
+    return [
+        there[start : start + part.size].view(
+            torch.float32 if part.dtype == np.float32 else torch.int32
+        )
+        for start, part in zip(starts, parts, strict=False)
+    ]
+
+
+def aligned(numbers: int) -> int:
+    """No fewer, and behind them a part may begin."""
+    return -(-numbers // ALIGNED) * ALIGNED
