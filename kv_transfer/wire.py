@@ -125,7 +125,7 @@ class Stranger(msgspec.Struct, frozen=True, tag=True):
 class News(msgspec.Struct, frozen=True, tag=True):
     """From block number `start` on, these are final; `sealed` with the last of them.
 
-    `sums` has the checksum of each, unless `level` is OFF.
+    `sums` has the checksum of each of so many `slots` of each, unless `level` is OFF.
     """
 
     key: str
@@ -136,6 +136,7 @@ class News(msgspec.Struct, frozen=True, tag=True):
     level: Level = Level.OFF
     ticket_id: str | None = None
     pull: int = 0
+    slots: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)] = 1
 
 
 class Gone(msgspec.Struct, frozen=True, tag=True):

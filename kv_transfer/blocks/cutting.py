@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import msgspec
+
 from kv_transfer.blocks.runs import Runs, joined
 from kv_transfer.layout import KvLayout
 
@@ -84,12 +86,6 @@ class Cut:
         there = _slots(theirs, start, end, self.their_slots)
         return joined(there, _slots(into, start, end, self.our_slots))
 
-    def whole(self, start: int, end: int) -> slice:
-        """Which of their blocks lie between two slots with all of their bytes."""
-        if not self.covers:
-            return slice(0)
-        return slice(-(-start // self.their_slots), end // self.their_slots)
-
     def slots(self, offered: int, reserved: int) -> int:
         """How many slots there are in so many blocks of theirs and of ours."""
         return min(offered * self.their_slots, reserved * self.our_slots)
@@ -103,6 +99,31 @@ def _slots(blocks: Sequence[int], start: int, end: int, per_block: int) -> Seque
         return blocks[start : max(start, end)]
     places = (divmod(index, per_block) for index in range(start, end))
     return [blocks[block] * per_block + within for block, within in places]
+
+
+@lru_cache(maxsize=64)
+def slots_apart(cut: Cut) -> Cut:
+    """As if each slot of theirs were a block: of what its checksum is, for who reads it."""
+    if cut.their_slots == 1:
+        return cut
+    pieces = tuple(
+        replace(piece, their_offset=piece.their_offset // cut.their_slots)
+        for piece in cut.pieces
+    )
+    return replace(cut, their_slots=1, pieces=pieces)
+
+
+@lru_cache(maxsize=64)
+def slots_of(layout: KvLayout, count: int) -> Cut:
+    """Each block of a layout as `count` smaller ones: the same, for whom it is read from."""
+    if count == 1:
+        return WHOLE
+    small = msgspec.structs.replace(
+        layout,
+        block_size=layout.block_size // count,
+        block_bytes=tuple(size // count for size in layout.block_bytes),
+    )
+    return cut(small, layout)
 
 
 @lru_cache(maxsize=64)

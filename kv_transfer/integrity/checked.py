@@ -11,19 +11,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 
-from kv_transfer.blocks.cutting import WHOLE, Cut
+from kv_transfer.blocks.cutting import WHOLE, Cut, slots_apart
 from kv_transfer.blocks.runs import Runs, spelled
 from kv_transfer.blocks.summing import Sums
 from kv_transfer.checking import Check
 from kv_transfer.errors import CorruptKv
+from kv_transfer.ledger.offers import SumOrder
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.mover import MoverAround, ReadEnd
 
 BYTES_AT_ONCE = 16 << 20
 log = logging.getLogger(__name__)
-Place = int | tuple[int, ...]
-"""A block of ours, or the slots (cutting.py) that a block of theirs has here."""
+Place = int | tuple[int]
+"""A block of ours, or a slot (cutting.py)."""
 
 
 @dataclass(slots=True)
@@ -85,37 +86,33 @@ def first_wrong(
     sums: Sums, told: Iterable[tuple[Place, Check]], cut: Cut = WHOLE
 ) -> CorruptKv | None:
     """Compare what came with what its source saw there."""
+    apart = slots_apart(cut)
     for level, some in groupby(told, key=lambda one: one[1][0]):
         blocks, right = zip(*((block, sum_) for block, (_, sum_) in some), strict=True)
-        found = sums.of_pieces(cut, blocks, level) if cut.pieces else sums.of(blocks, level)
+        found = sums.of_pieces(apart, blocks, level) if cut.pieces else sums.of(blocks, level)
         if found == list(right):
             continue
         for block, here, there in zip(blocks, found, right, strict=True):
             if here != there:
-                place = f"slots {block}" if cut.pieces else f"block {block}"
+                place = f"slot {block[0]}" if isinstance(block, tuple) else f"block {block}"
                 return CorruptKv(f"{place} is {here:x} here, and {there:x} at its source")
     return None
 
 
+def sums_of(sums: Sums, order: SumOrder) -> list[int]:
+    """Of blocks on offer, for whoever reads them; one for each of their slots."""
+    if order.slots == 1:
+        return sums.of(order.blocks, order.level)
+    count = order.slots
+    slots = [(block * count + slot,) for block in order.blocks for slot in range(count)]
+    return sums.of_pieces(order.cut, slots, order.level)
+
+
 def expected(order: ReadOrder) -> Iterator[tuple[Place, Check]]:
-    """Our blocks that it fills, or our slots of a block of theirs, each with its checksum."""
+    """Our blocks that it fills, or our slots, each with its checksum."""
     if not order.checks:
         return iter(())
-    if order.cut.pieces:
-        return zip(_wholes(order), order.checks, strict=True)
     runs = Runs.of(order.runs)
-    return zip(spelled(runs.ours, runs.counts).tolist(), order.checks, strict=True)
-
-
-def _wholes(order: ReadOrder) -> Iterator[tuple[int, ...]]:
-    """Our slots of each of their blocks of which all was read."""
-    each, ours, block = order.cut.their_slots, list[int](), -1
-    for run in order.runs:
-        for index in range(run.count):
-            place, within = divmod(run.theirs + index, each)
-            if place != block or within != len(ours):
-                ours, block = [], place
-            if within == len(ours):
-                ours.append(run.ours + index)
-            if len(ours) == each:
-                yield tuple(ours)
+    ours = spelled(runs.ours, runs.counts).tolist()
+    places = [(slot,) for slot in ours] if order.cut.pieces else ours
+    return zip(places, order.checks, strict=True)

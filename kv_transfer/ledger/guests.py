@@ -1,12 +1,17 @@
-"""The sinks that a source has met: who may read, and how carefully. Pure."""
+"""The sinks that a source has met: who may read, how carefully, and in which parts. Pure."""
 
 from dataclasses import dataclass, field
 
+from kv_transfer.blocks.cutting import cut
 from kv_transfer.checking import Level
 from kv_transfer.layout import KvLayout, can_pull
 from kv_transfer.wire import Hello
 
 Peer = bytes
+Wish = tuple[Level, int]
+"""How carefully a sink wants to look at what it reads, and how many slots of a block it may
+read apart from the others (blocks/cutting.py).
+"""
 MOST_GUESTS = 4096
 
 
@@ -20,27 +25,28 @@ class Guests:
     fingerprint: str
     layout: KvLayout
     most: int = MOST_GUESTS
-    _levels: dict[Peer, Level] = field(default_factory=dict)
+    _wishes: dict[Peer, Wish] = field(default_factory=dict)
 
     def greet(self, peer: Peer, hello: Hello) -> str | None:
         """Take it in; or else why no KV of ours fits it. What it was before is forgotten."""
-        self._levels.pop(peer, None)
+        self._wishes.pop(peer, None)
         if hello.fingerprint != self.fingerprint:
             return f"fingerprint is {self.fingerprint} here and {hello.fingerprint} there"
         if reason := can_pull(self.layout, hello.layout):
             return reason
-        self._levels[peer] = hello.level
-        if len(self._levels) > self.most:  # sinks that are long gone never say so
-            del self._levels[next(iter(self._levels))]
+        slots = cut(self.layout, hello.layout).their_slots
+        self._wishes[peer] = hello.level, slots
+        if len(self._wishes) > self.most:  # sinks that are long gone never say so
+            del self._wishes[next(iter(self._wishes))]
         return None
 
     def asks(self, peer: Peer) -> bool:
         """Whether it was met; who asked last is forgotten last."""
-        if peer not in self._levels:
+        if peer not in self._wishes:
             return False
-        self._levels[peer] = self._levels.pop(peer)
+        self._wishes[peer] = self._wishes.pop(peer)
         return True
 
-    def level(self, peer: Peer) -> Level:
-        """How carefully it wants to look at what it reads."""
-        return self._levels.get(peer, Level.OFF)
+    def wish(self, peer: Peer) -> Wish:
+        """What checksums it needs."""
+        return self._wishes.get(peer, (Level.OFF, 1))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from kv_transfer.api import Outcome, Sealed
 from kv_transfer.checking import Level
-from kv_transfer.ledger.guests import Peer
+from kv_transfer.ledger.guests import Peer, Wish
 from kv_transfer.ledger.state import State
 from kv_transfer.wire import Gone, Look, News, Settle
 
@@ -33,6 +33,7 @@ class Offer:
     level: Level = Level.OFF
     blocks: list[int] = field(default_factory=list)
     sums: list[int] = field(default_factory=list)  # of the first of them, unless it is OFF
+    slots: int = 1  # of a block, each with a checksum of its own
     sealed: Sealed | None = None
     sink: Peer | None = None
     former: set[Peer] = field(default_factory=set)
@@ -60,16 +61,16 @@ class Offer:
     @property
     def num_ready(self) -> int:
         """How many blocks can be told of: with their checksums, if they are to have any."""
-        return len(self.sums if self.level else self.blocks)
+        return len(self.sums) // self.slots if self.level else len(self.blocks)
 
-    def look_closer(self, level: Level) -> None:
-        """Its blocks need checksums of this level at least."""
-        if level > self.level:
-            self.level, self.sums = level, []
+    def look_closer(self, level: Level, slots: int) -> None:
+        """Its blocks need checksums of this level at least, and of each of so many slots."""
+        if level > self.level or slots != self.slots:
+            self.level, self.slots, self.sums = max(level, self.level), slots, []
 
-    def summed(self, level: Level, start: int, sums: Sequence[int]) -> None:
+    def summed(self, wish: Wish, start: int, sums: Sequence[int]) -> None:
         """Blocks from `start` on have these checksums, unless others are needed by now."""
-        if (level, start) == (self.level, len(self.sums)):
+        if (wish, start) == ((self.level, self.slots), self.num_ready):
             self.sums += sums
             self.fresh = True
 
@@ -113,10 +114,12 @@ class Offer:
     def news(self) -> News:
         """What the sink was not told of yet; it counts as told now."""
         start, self.told, self.fresh = self.told, self.num_ready, False
-        blocks, sums = (tuple(some[start : self.told]) for some in (self.blocks, self.sums))
+        blocks = tuple(self.blocks[start : self.told])
+        sums = tuple(self.sums[start * self.slots : self.told * self.slots])
         sealed = self.sealed if self.told == len(self.blocks) else None
         name = self.name_for(self.key)
-        return News(self.key, start, blocks, sealed, sums, self.level, name, self.pull)
+        facts = self.key, start, blocks, sealed, sums, self.level, name, self.pull
+        return News(*facts, self.slots)
 
     def gone(self, reason: str) -> Gone:
         """What to tell its sink, which has it no more."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 
 from kv_transfer.api import Asked, Outcome, Sealed, Settled
+from kv_transfer.blocks.cutting import WHOLE, Cut, slots_of
 from kv_transfer.checking import Level
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.guests import Guests, Peer
@@ -43,12 +44,17 @@ ANOTHER = "another sink has asked for it"
 
 @dataclass(frozen=True, slots=True)
 class SumOrder:
-    """Blocks of an offer, from the `start`-th on, that need checksums before they are told."""
+    """Blocks of an offer, from the `start`-th on, that need checksums before they are told.
+
+    `cut` is that of their slots, where each of so many has its own.
+    """
 
     ticket_id: str
     level: Level
     start: int
     blocks: Sequence[int]
+    slots: int = 1
+    cut: Cut = WHOLE
 
 
 @dataclass(slots=True)
@@ -136,14 +142,21 @@ class OfferBook:
         ]
         each = max(1, most // max(1, len(wanting)))
         return [
-            SumOrder(name, one.level, len(one.sums), one.blocks[len(one.sums) :][:each])
+            SumOrder(
+                name,
+                one.level,
+                one.num_ready,
+                one.blocks[one.num_ready :][:each],
+                one.slots,
+                slots_of(self.guests.layout, one.slots),
+            )
             for name, one in wanting
         ]
 
     def summed(self, order: SumOrder, sums: Sequence[int]) -> None:
         """The checksums that were missing."""
         if offer := self._offers.get(order.ticket_id):
-            offer.summed(order.level, order.start, sums)
+            offer.summed((order.level, order.slots), order.start, sums)
 
     def flush(self) -> None:
         """Tell every sink what came up since it was last told."""
@@ -203,7 +216,7 @@ class OfferBook:
             self._leases.renew(ticket_id, until=now + SILENCE_S)
             if offer.sink not in (None, peer):
                 self.outbox.append((offer.sink, offer.gone(ANOTHER)))
-            offer.look_closer(self.guests.level(peer))
+            offer.look_closer(*self.guests.wish(peer))
             offer.asked(peer, look)
             self.outbox.append((peer, offer.news()))
 

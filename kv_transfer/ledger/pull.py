@@ -36,7 +36,7 @@ class Pull:
     offer_id: str | None = None  # which it is of all that go by the ticket's name, once known
     into: Sequence[int] | None = None  # None while it is only held
     theirs: list[int] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)  # of these, or of none
+    checks: list[Check] = field(default_factory=list)  # of each slot of these, or of none
     level: Level = Level.FULL  # of the least careful of them
     skip: int = 0  # blocks of ours that need no read
     ordered: int = 0  # slots (cutting.py) whose read was started, or that need none
@@ -95,9 +95,9 @@ class Pull:
         if news.start > len(self.theirs):
             return
         self.heard_at, self.offer_id = now, news.ticket_id or news.key
-        new = slice(len(self.theirs) - news.start, None)
-        self.theirs += news.blocks[new]
-        self.checks += [(news.level, told) for told in news.sums[new]]
+        known = len(self.theirs) - news.start
+        self.theirs += news.blocks[known:]
+        self.checks += [(news.level, told) for told in news.sums[known * news.slots :]]
         if news.blocks:
             self.level = min(self.level, news.level)
         self.sealed = news.sealed or self.sealed
@@ -111,16 +111,17 @@ class Pull:
             return None
         return LayoutMismatch(f"{offered} blocks on offer, {reserved} reserved")
 
-    def unchecked(self, level: Level) -> CorruptKv | None:
+    def unchecked(self, level: Level, cut: Cut) -> CorruptKv | None:
         """Why its bytes could not be looked at as carefully as they should be."""
         wanted = bool(self.checks) or level is not Level.OFF
-        if wanted and (self.level < level or len(self.checks) != len(self.theirs)):
+        needed = len(self.theirs) * cut.their_slots
+        if wanted and (self.level < level or len(self.checks) != needed):
             return CorruptKv(f"{len(self.theirs)} blocks came without the checksums they need")
         return None
 
     def take_runs(self, cut: Cut) -> tuple[Runs, Sequence[Check]]:
-        """What can be read and was not ordered yet; it counts as ordered. And its checksums:
-        those of their blocks of which all is read.
+        """What can be read and was not ordered yet; it counts as ordered. And its checksums,
+        one for each slot; none where copies of heads lie beside it, of which they are, too.
 
         In pieces not more than a connector names at a time, and the next when that is here.
         """
@@ -132,7 +133,7 @@ class Pull:
         count = runs.total
         self.ordered = start + count
         self.num_bytes += count * cut.slot_bytes
-        return runs, self.checks[cut.whole(start, self.ordered)]
+        return runs, self.checks[start : self.ordered] if cut.covers else []
 
     def read_begins(self, *, now: float) -> None:
         """One more read is under way."""

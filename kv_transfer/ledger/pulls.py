@@ -271,7 +271,7 @@ class PullBook:
         if not pull.is_reading or host is None:
             return
         way = cut(host.layout, self.hello.layout)
-        if useless := pull.mismatch(way) or pull.unchecked(self.hello.level):
+        if useless := pull.mismatch(way) or pull.unchecked(self.hello.level, way):
             self._give_up(pull, useless, now)
             return
         if order := self._reads.order(pull, host, way, now=now):

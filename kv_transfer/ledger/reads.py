@@ -22,7 +22,7 @@ class ReadOrder:
     """Slots to be read from one source; `read_id` comes back when they are here.
 
     `cut` says what a slot is: a block, where both sides' blocks are alike. `checks` has what
-    the checksum of each of their blocks has to be of which all is read, or nothing.
+    the checksum of each of them has to be, or nothing.
     """
 
     read_id: int

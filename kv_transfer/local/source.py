@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kv_transfer.api import Asked, Sealed, Settled
 from kv_transfer.checking import Level
+from kv_transfer.integrity.checked import sums_of
 from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.offers import OfferBook
@@ -115,7 +116,7 @@ class LocalSource:
         """Whether there were any to make."""
         orders = self.book.missing_sums(sum(region.num_blocks for region in self.regions))
         for order in orders:
-            self.book.summed(order, self._sums.of(order.blocks, order.level))
+            self.book.summed(order, sums_of(self._sums, order))
         return bool(orders)
 
     def _wake_up(self) -> None:

@@ -12,13 +12,13 @@ A sweep and the end are turns of their own kind.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kv_transfer.checking import Level
+from kv_transfer.blocks.summing import Sums
 from kv_transfer.errors import PeerUnreachable, TransferError
-from kv_transfer.integrity.checked import BYTES_AT_ONCE
+from kv_transfer.integrity.checked import BYTES_AT_ONCE, sums_of
 from kv_transfer.ledger.guests import Peer
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
@@ -42,17 +42,6 @@ class Voice(Protocol):
 
     def part(self, address: Address) -> None:
         """No more of this source."""
-
-
-class Sums(Protocol):
-    """Checksums of our blocks."""
-
-    @property
-    def block_bytes(self) -> int:
-        """Of one block."""
-
-    def of(self, blocks: Sequence[int], level: Level) -> list[int]:
-        """One for each."""
 
 
 class Bell(Protocol):
@@ -202,7 +191,7 @@ class Books:
         """Checksums of what is on offer, some in each turn."""
         most = max(1, BYTES_AT_ONCE // max(1, self.sums.block_bytes))
         for order in self.offers.missing_sums(most):
-            self.offers.summed(order, self.sums.of(order.blocks, order.level))
+            self.offers.summed(order, sums_of(self.sums, order))
 
     def _part(self, now: float) -> None:
         """Let go of sources that were given up; what was read from them ends."""

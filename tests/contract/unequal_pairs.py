@@ -60,7 +60,9 @@ def network(
         reception = Reception.bind(HERE, 0, Waiting())
         name = f"engine-{id(memory)}"
         identity = Identity(name, HERE, reception.port, "same", memory.layout)
-        service = TransferService(identity, memory.regions, mover, reception, level)
+        service = TransferService(
+            identity, memory.regions, mover, reception, level, clock=float
+        )
         living.append(service)
     halves = [Connector.over(one) for one in living]
     yield Pair(halves[0].source, halves[1].sink, living)

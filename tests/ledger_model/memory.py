@@ -34,12 +34,6 @@ class Reading:
     host: Host
     left: deque[Piece]
 
-    @property
-    def is_checked(self) -> bool:
-        """Whether every block of theirs is read as a whole, and compared."""
-        slots = sum(run.count for run in self.order.runs)
-        return len(self.order.checks) * self.order.cut.their_slots == slots
-
 
 @dataclass
 class SlowMover:

@@ -166,8 +166,8 @@ class Play:
             node.shell.mover.go_on(reading)
 
     def spoil(self, number: int) -> None:
-        """A piece of a read that is looked at is copied, and a bit of it is another one."""
-        if readings := [one for one in self.readings if one[1].is_checked]:
+        """A piece of a read is copied, and a bit of it is another one then."""
+        if readings := self.readings:
             node, reading = readings[number % len(readings)]
             node.shell.mover.go_on(reading, spoil=True)
 

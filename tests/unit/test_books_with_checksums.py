@@ -16,6 +16,7 @@ from kv_transfer.wire import Abandon, FromSource, Hello, Look, News, Welcome
 LAYOUT = KvLayout("bytes", 1, 1, (4,))
 HELLO = Hello("same", LAYOUT)
 WELCOME = Welcome("engine", "same", LAYOUT, (), (b"card",), "machine")
+PAIRS = KvLayout("bytes", 2, 1, (8,))
 SEALED, AT, A, B = Sealed(2, 42), ("host", 1), b"a", b"b"
 TICKET = KvTicket("t", "engine", "host", 1, "same")
 OFF, SAMPLED, FULL = Level.OFF, Level.SAMPLED, Level.FULL
@@ -65,6 +66,32 @@ def test_a_sink_that_wants_to_look_closer_gets_other_checksums(ours: Level) -> N
     assert look(book, B, FULL) == News("t", 0, (), None, (), FULL)
     make_sums(book)
     assert look(book, B, FULL, known=0) == News("t", 0, (5,), SEALED, (52,), FULL)
+
+
+def test_a_sink_of_smaller_blocks_gets_a_checksum_for_each_of_its_own() -> None:
+    """It may read the first half of a block, and not the other."""
+    book = OfferBook(lambda: WELCOME, "same", PAIRS, "engine", FULL)
+    book.offer("t", None)
+    book.extend("t", [5, 6])
+    book.seal("t", SEALED, now=0)
+    book.heard(A, replace(HELLO, layout=PAIRS), now=0)
+    book.heard(A, Look("t", "engine", 0), now=0)
+    make_sums(book)
+    assert look(book, A) == News("t", 0, (), None, (), FULL, slots=2)
+    (order,) = book.missing_sums(100)
+    assert (order.slots, order.cut.our_slots) == (2, 2)
+    book.summed(order, [50, 51, 60, 61])
+    told = look(book, A, known=1)
+    assert told == News("t", 1, (6,), SEALED, (60, 61), FULL, slots=2)
+    sink = PullBook(HELLO)
+    sink.pull(TICKET, [7, 8, 9], 1, now=0)  # the first half is known, the last not there
+    sink.heard(AT, replace(WELCOME, layout=PAIRS), now=0)
+    sink.heard(AT, News("t", 0, (5, 6), SEALED, (50, 51, 60, 61), FULL, slots=2), now=0)
+    (read,) = sink.orders
+    assert (list(read.runs), read.checks) == (
+        [Run(11, 8, 2)],
+        [(FULL, 51), (FULL, 60)],
+    )
 
 
 def test_a_checksum_that_comes_too_late_is_not_told() -> None:
