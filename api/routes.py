@@ -34,6 +34,8 @@ from api.pooling.endpoints import Body, PoolingDoor, has_text, read
 from api.served import Models, ReadLeg, no_legs
 from api.sse import whole
 
+LONGEST_PATH = 200  # that is said again
+WHERE = {404: "There is no {} here", 405: "{}: other methods are meant for this path"}
 Pooling = Callable[[PoolingDoor, Body, str], Awaitable[Numbers]]
 
 
@@ -146,7 +148,9 @@ def _explain_errors(routes: Blueprint) -> None:
     @routes.app_errorhandler(HTTPException)
     async def http(error: HTTPException) -> Response:
         status = error.code or SERVER_ERROR
-        response = _json(error_body(status, error.description or error.name), status)
+        where = f"{request.method} {request.path[:LONGEST_PATH]}"
+        said = WHERE[status].format(where) if status in WHERE else error.description
+        response = _json(error_body(status, said or error.name), status)
         if allow := dict(error.get_headers()).get("Allow"):
             response.headers["Allow"] = allow
         return response

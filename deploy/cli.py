@@ -27,7 +27,7 @@ from proxy.config import ProxyConfig
 
 VARIABLES = "PDSERVE_"
 USAGE_ERROR = 2
-KEYS = ("API_KEY", "ADMIN_API_KEY", "CLUSTER_KEY")
+KEYS = ("API_KEY", "ADMIN_API_KEY", "CLUSTER_KEY", "FOREIGN_API_KEY")
 app = App(
     name="pdserve",
     help="Disaggregated prefill and decode serving of language models.",

@@ -30,8 +30,9 @@ NODE_OPTIONS = sorted(
     {*ServingOptions.__dataclass_fields__}
     - {"cluster_key", "device", "threads", "served_model_name", "tensor_parallel_size"}
 )
+SECRETS = "admin_api_key", "foreign_api_key"
 PROXY_OPTIONS = sorted(
-    {*ProxyOptions.__dataclass_fields__} - {"api_key", "admin_api_key"}  # by variable
+    {*ProxyOptions.__dataclass_fields__} - {"api_key", *SECRETS}  # by variable
 )
 
 
@@ -183,8 +184,9 @@ class Cluster:
             environment[f"{PREFIX}CLUSTER_KEY"] = self.config.cluster_key
         if self.config.api_key and name == PROXY:
             environment[f"{PREFIX}API_KEY"] = " ".join(self.config.api_key)
-        if self.config.admin_api_key and name == PROXY:
-            environment[f"{PREFIX}ADMIN_API_KEY"] = self.config.admin_api_key
+        for secret in SECRETS if name == PROXY else ():
+            if value := getattr(self.config, secret):
+                environment[f"{PREFIX}{secret.upper()}"] = value
         stop_timeout_s = self.config.drain_timeout_s + STOP_MARGIN_S
         if name == PROXY:  # it may have workers of its own to wait for
             stop_timeout_s += self.config.drain_notice_s + STOP_MARGIN_S

@@ -74,6 +74,9 @@ class ProxyOptions:
     foreign_timeout_s: float = 600.0
     """How long a node that is not ours may be silent."""
 
+    foreign_api_key: str | None = None
+    """What nodes that are not ours are to be sent as their key; by default none."""
+
     max_requests_in_flight: int | None = None
     """Most choices at work at once; more wait in line. Default: any number."""
 
@@ -143,6 +146,8 @@ class ProxyOptions:
             if (value := getattr(self, name)) is not None:
                 at_least(least, name, value)
         not_empty(self)
+        if not all("!" <= letter <= "~" for letter in self.foreign_api_key or ""):
+            raise ValueError("--foreign-api-key must be printable ASCII without spaces")
         for name in ("ssl_keyfile", "ssl_ca_certs"):
             if getattr(self, name) is not None and self.ssl_certfile is None:
                 raise ValueError(f"--{name.replace('_', '-')} goes with --ssl-certfile only")

@@ -101,7 +101,7 @@ async def _serve(place: Place) -> None:
     async with AsyncExitStack() as stack:
         stack.enter_context(closing(place))
         place.listen(registry)
-        session = await stack.enter_async_context(open_session())
+        session = await stack.enter_async_context(open_session(config.foreign_api_key))
         key = cluster_key(config)
         instances = Instances(session, registry, key, siblings=place.siblings)
         catalogue = _catalogue(config, registry, session)
@@ -147,7 +147,7 @@ def build(
     """The app of these settings."""
     registry, health = instances.registry, models.health
     patience = (config.silence_timeout_s, config.foreign_timeout_s, config.first_sign_timeout_s)
-    client = HttpNodeClient(lines, *patience)
+    client = HttpNodeClient(lines, *patience, foreign_key=config.foreign_api_key)
     room = Room(config.max_requests_per_node, config.max_tokens_per_node)
     pipeline = Pipeline(
         registry,

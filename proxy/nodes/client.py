@@ -18,6 +18,7 @@ from proxy.nodes.failing import BROKEN, broken
 from proxy.nodes.line import Patience
 from proxy.nodes.lines import NOTHING, Lines
 from proxy.nodes.reading import LegReader
+from proxy.nodes.session import bearing
 from proxy.nodes.vllm import VllmLegs
 
 FIRST_SIGN_S = 10.0  # our nodes begin to answer within 4 s, whatever else they do
@@ -35,6 +36,7 @@ class HttpNodeClient:
     first_sign_s: float = FIRST_SIGN_S
     parting_s: float = PARTING_S
     manners: Manners = field(default_factory=Manners)
+    foreign_key: str | None = field(default=None, repr=False)
 
     def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
         """Closing it closes the connection, which is the abort; see NodeClient.
@@ -43,7 +45,8 @@ class HttpNodeClient:
         """
         if not node.ours:
             parts = self.lines, self.manners, self._patience, self.parting_s
-            return VllmLegs(*parts).generate(node, request, leg)
+            key = bearing(self.foreign_key)
+            return VllmLegs(*parts, key).generate(node, request, leg)
         reader = LegReader(leg.hold, True, request.sampling.max_tokens - len(request.generated))
         call = Call(
             GENERATE,
@@ -60,7 +63,10 @@ class HttpNodeClient:
         if not node.ours and any(one.token_types for one in requests):
             reason = "a node of vLLM cannot be told a pair's segments"
             raise NodeFailed(node.node_id, reason, Cause.REFUSED)
-        call = Call(PATH, encode_pooling(requests, node.registration.model), self._patience)
+        key = NOTHING if node.ours else bearing(self.foreign_key)
+        call = Call(
+            PATH, encode_pooling(requests, node.registration.model), self._patience, key
+        )
         try:
             with closing(await call.answered(self.lines, node)) as response:
                 return decode_pooled(await response.read(), requests)

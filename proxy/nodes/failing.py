@@ -12,6 +12,7 @@ from proxy.nodes.line import NoConnection
 
 SERVER_ERROR = 500
 AT_FAULT = {BAD_REQUEST, 413, 422}  # what other nodes would say as well
+NO_ENTRY = {401, 403}
 OURS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
 BROKEN = (TimeoutError, OSError, WireError)
 
@@ -43,6 +44,8 @@ def refused(node: Node, status: int, data: bytes) -> NodeFailed:
     except UNREADABLE:
         body = _Refusal()
     said = body.error.message or body.message
+    if status in NO_ENTRY and not node.ours:
+        said = f"it answered with status {status}: does --foreign-api-key have its key?"
     cause = Cause.TOLD if status >= SERVER_ERROR else Cause.REFUSED
     return NodeFailed(
         node.node_id,

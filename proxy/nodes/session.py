@@ -1,6 +1,6 @@
 """The session with which nodes are asked about themselves."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,13 +37,21 @@ async def get_json(session: aiohttp.ClientSession, address: str, path: str) -> A
         return None
 
 
+def bearing(key: str | None) -> Mapping[str, str]:
+    """The header that says it, if there is one."""
+    return {} if key is None else {"Authorization": f"Bearer {key}"}
+
+
 @asynccontextmanager
-async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
-    """A session without limits; what it waits for is said with each call."""
+async def open_session(foreign_key: str | None = None) -> AsyncIterator[aiohttp.ClientSession]:
+    """A session without limits; what it waits for is said with each call.
+
+    A key for nodes of vLLM goes to all: who is asked who it is may be one of them.
+    """
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
     async with aiohttp.ClientSession(
         connector=connector,
-        headers={"Accept-Encoding": "identity"},
+        headers={"Accept-Encoding": "identity", **bearing(foreign_key)},
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(),
         auto_decompress=False,

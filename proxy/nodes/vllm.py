@@ -4,7 +4,7 @@ Such a node may be silent for as long as it prefills, so patience is one long ti
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +43,7 @@ class VllmLegs:
     manners: Manners
     patience: Patience
     parting_s: float
+    key: Mapping[str, str]
 
     async def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
         """See NodeClient. A prefill leg that says its ticket first runs beside decode's."""
@@ -104,7 +105,8 @@ class VllmLegs:
 
     async def _made(self, asked: "_Asked", path: str, body: bytes) -> Line:
         trace = asked.leg.trace.headers if asked.leg.trace else {}
-        headers = {**trace, REQUEST_ID: asked.outer_id, **dict(asked.manner.headers)}
+        named = {REQUEST_ID: asked.outer_id, **dict(asked.manner.headers)}
+        headers = {**trace, **named, **self.key}
         call = Call(path, body, self.patience, headers)
         return await call.made(self.lines, asked.node.registration.http_address)
 

@@ -94,6 +94,7 @@ async def http_cluster(
     drain_timeout_s: float = PATIENCE_S,
     parcels: Mapping[str, Parcel] | None = None,
     text_key: bytes = CLUSTER_KEY.encode(),
+    foreign_key: str | None = None,
 ) -> AsyncGenerator[HttpCluster]:
     """Not announced, nodes are there and the proxy does not know.
 
@@ -112,8 +113,9 @@ async def http_cluster(
         for one in http:
             await _open(stack, one, parcels.get(one.node.node_id) if parcels else None)
             announce(one.node.registration)
-        session = await stack.enter_async_context(open_session())
-        client = HttpNodeClient(await stack.enter_async_context(open_lines()))
+        session = await stack.enter_async_context(open_session(foreign_key))
+        lines = await stack.enter_async_context(open_lines())
+        client = HttpNodeClient(lines, foreign_key=foreign_key)
         health = Health(registry)
         planner = build_planner("round_robin", "round_robin", "never", Random(0))
         parts = registry, planner, client, health

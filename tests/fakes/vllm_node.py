@@ -103,6 +103,7 @@ class VllmNode:
     engine: str = "engine-1"
     address: str = ""
     bootstrap_port: int | None = None
+    key: str | None = None
     fails: int = 0
     cached: int = 0
     calls: list[Asked] = field(default_factory=list)
@@ -221,6 +222,18 @@ class VllmNode:
 
 def vllm_app(node: VllmNode) -> Quart:
     app = Quart("vllm")
+
+    @app.before_request
+    async def guard() -> Response | None:
+        """As vLLM's --api-key does: what is not under /v1 or /inference is open."""
+        guarded = request.path.startswith(("/v1", "/inference"))
+        if (
+            guarded
+            and node.key
+            and request.headers.get("Authorization") != f"Bearer {node.key}"
+        ):
+            return _json({"error": "Unauthorized"}, 401)
+        return None
 
     @app.post("/v1/completions")
     async def completions() -> Response:

@@ -32,6 +32,8 @@ def test_names_and_text_follow_the_model() -> None:
         ({"max_model_len": 0}, "--max-model-len"),
         ({"cluster_key": ""}, "--cluster-key"),
         ({"admin_api_key": ""}, "--admin-api-key"),
+        ({"foreign_api_key": ""}, "--foreign-api-key"),
+        ({"foreign_api_key": "a\r\nHost: b"}, "--foreign-api-key"),
         ({"api_key": ("a", "")}, "--api-key"),
     ],
 )
