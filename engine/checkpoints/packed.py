@@ -25,20 +25,29 @@ Take = Callable[..., Tensor]
 BITS = 4
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """Which of a word's numbers, lowest bits first, comes where."""
-MARKS: Mapping[str, str] = {
-    "fp8": "weight_scale_inv",
-    "compressed fp8": "weight_scale",
-    "compressed int4": "weight_packed",
-    "awq": "qweight",
-    "gptq": "qweight",
+MARKS: Mapping[str, tuple[str, ...]] = {
+    "fp8": ("weight_scale_inv", "weight_scale"),
+    "compressed fp8": ("weight_scale",),
+    "compressed int4": ("weight_packed",),
+    "awq": ("qweight",),
+    "gptq": ("qweight",),
 }
-"""The tensor beside a product's name that says that this one is packed."""
+"""The tensor beside a product's name that says that this one is packed: one of these."""
+STATIC = ("input_scale", "activation_scale")
+"""Scales of inputs; not used, as inputs are rounded by what they are, and lose less so."""
+STACKED_SCALES = "_scale_inv"
 
 
-def read_packed(packing: Packing, take: Take, at: str, outputs: int, inputs: int) -> Weight:
-    """The product called `at`; raises UnusableCheckpoint for sizes that do not go with it."""
+def read_packed(
+    packing: Packing, take: Take, at: str, mark: str, shape: tuple[int, int]
+) -> Weight:
+    """The product called `at`, [outputs, inputs], of which `mark` is there.
+
+    Raises UnusableCheckpoint for sizes that do not go with it.
+    """
+    outputs, inputs = shape
     if packing.group is None:
-        return _eight_bits(packing, take, at, outputs, inputs)
+        return _eight_bits(packing, take, f"{at}.weight", f"{at}.{mark}", shape)
     if inputs % packing.group or outputs % PER_WORD:
         sizes = f"{outputs} by {inputs} is not in groups of {packing.group}"
         raise UnusableCheckpoint(f"tensor {at}: {sizes}")
@@ -47,16 +56,41 @@ def read_packed(packing: Packing, take: Take, at: str, outputs: int, inputs: int
     return _words(packing, packing.group, take, at, (outputs, inputs))
 
 
-def _eight_bits(packing: Packing, take: Take, at: str, outputs: int, inputs: int) -> Weight:
-    values = take(f"{at}.weight", outputs, inputs)
-    if values.dtype is not E4M3:
-        raise UnusableCheckpoint(f"tensor {at}.weight is {values.dtype}, and has scales")
-    name = f"{at}.{MARKS[packing.layout]}"
-    if not packing.blocks:
-        scales = take(name, outputs, 1)
+def read_stack(take: Take, name: str, experts: int, outputs: int, inputs: int) -> list[Weight]:
+    """Products of experts in 8 bits, stacked as in transformers, with scales of blocks."""
+    values, scales = (f"{name}{end}" for end in ("", STACKED_SCALES))
+    each = take(values, experts, outputs, inputs)
+    squares = take(scales, experts, -(-outputs // BLOCK), -(-inputs // BLOCK))
+    _refuse_other_than_eight_bits(each, values)
+    return [
+        _scaled(each[one], squares[one].float().repeat_interleave(BLOCK, 0)[:outputs])
+        for one in range(experts)
+    ]
+
+
+def _eight_bits(
+    packing: Packing, take: Take, name: str, mark: str, shape: tuple[int, int]
+) -> Weight:
+    values = take(name, *shape)
+    _refuse_other_than_eight_bits(values, name)
+    outputs, inputs = shape
+    if packing.tensors:
+        scales = take(mark, 1).expand(outputs, 1)
+    elif not packing.blocks:
+        scales = take(mark, outputs, 1)
     else:
-        down, across = -(-outputs // BLOCK), -(-inputs // BLOCK)
-        scales = take(name, down, across).repeat_interleave(BLOCK, 0)[:outputs]
+        squares = take(mark, -(-outputs // BLOCK), -(-inputs // BLOCK)).float()
+        scales = squares.repeat_interleave(BLOCK, 0)[:outputs]
+    return _scaled(values, scales)
+
+
+def _refuse_other_than_eight_bits(values: Tensor, name: str) -> None:
+    if values.dtype is not E4M3:
+        raise UnusableCheckpoint(f"tensor {name} is {values.dtype}, and has scales")
+
+
+def _scaled(values: Tensor, scales: Tensor) -> Fp8Weight:
+    """`values` [outputs, inputs], `scales` [outputs, 1 or blocks of inputs]."""
     return Fp8Weight(values[None], scales.float().T.contiguous()[None])
 
 

@@ -12,14 +12,21 @@ import msgspec
 Layout = Literal["fp8", "compressed fp8", "compressed int4", "awq", "gptq"]
 BLOCK = 128
 GROUPS = (32, 64, 128)
+SCHEMES = ("dynamic", "static")
 PER_WORD = 8  # numbers of four bits in 32
 
 
 class Packing(msgspec.Struct, frozen=True, kw_only=True):
-    """`blocks`: scales of 8 bits are of 128 by 128; `group`: inputs that share one of four."""
+    """`group`: inputs that share a scale of four bits.
+
+    Scales of 8 bits are of outputs; or of 128 by 128, with `blocks`; or one for all, with
+    `tensors`. `static`: there are scales of inputs as well.
+    """
 
     layout: Layout
     blocks: bool = False
+    tensors: bool = False
+    static: bool = False
     group: int | None = None
     zeros: bool = False
 
@@ -55,15 +62,13 @@ def _only(given: Mapping[str, Any], **accepted: tuple[object, ...]) -> None:
 
 
 def _fp8(given: Mapping[str, Any]) -> Packing:
-    """DeepSeek's."""
-    _only(
-        given,
-        weight_block_size=([BLOCK, BLOCK],),
-        activation_scheme=("dynamic", None),
-        fmt=("e4m3", None),
-        scale_fmt=("float", None),
-        expert_dtype=("fp8", None),
-    )
+    """DeepSeek's, in blocks; or whole tensors with one scale, as vLLM and Mistral have them."""
+    _only(given, fmt=("e4m3", None), expert_dtype=("fp8", None))
+    _only(given, scale_fmt=("float", "ue8m0", None), activation_scheme=(*SCHEMES, None))
+    static = given.get("activation_scheme") == "static"
+    if given.get("weight_block_size") is None:
+        return Packing(layout="fp8", tensors=True, static=static)
+    _only(given, weight_block_size=([BLOCK, BLOCK],), activation_scheme=("dynamic", None))
     return Packing(layout="fp8", blocks=True)
 
 
@@ -92,12 +97,16 @@ def _compressed(given: Mapping[str, Any]) -> Packing:
             actorder=(None, "static", "weight", False),
         )
         return Packing(layout="compressed int4", group=weights["group_size"])
-    _only(weights, num_bits=(8,), type=("float",), strategy=("channel", "block"))
-    _only(inputs, num_bits=(8,), type=("float",), strategy=("token", "group"), dynamic=(True,))
-    blocks = weights["strategy"] == "block"
-    if blocks:
+    how = weights.get("strategy")
+    _only(weights, num_bits=(8,), type=("float",), strategy=("channel", "block", "tensor"))
+    _only(inputs, num_bits=(8,), type=("float",), strategy=("token", "group", "tensor"))
+    static = inputs.get("strategy") == "tensor" and not inputs.get("dynamic")
+    if not static:
+        _only(inputs, dynamic=(True,))
+    if how == "block":
         _only(weights, block_structure=([BLOCK, BLOCK],))
-    return Packing(layout="compressed fp8", blocks=blocks)
+    known = {"blocks": how == "block", "tensors": how == "tensor"}
+    return Packing(layout="compressed fp8", static=static, **known)
 
 
 def _awq(given: Mapping[str, Any]) -> Packing:
@@ -141,6 +150,7 @@ def axes_of(packing: Packing | None) -> Mapping[str, Axes]:
         return PLAIN
     if packing.group is None:
         square = Axes(Axis(0, BLOCK), Axis(1, BLOCK)) if packing.blocks else Axes(ROWS)
+        square = Axes() if packing.tensors else square
         return {**PLAIN, "weight_scale_inv": square, "weight_scale": square}
     words, grouped = Axis(1, PER_WORD), Axis(0, packing.group)
     if packing.layout == "compressed int4":

@@ -19,7 +19,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from torch import Tensor
 
 from engine.checkpoints.linear import Linear, linear
-from engine.checkpoints.packed import MARKS, read_packed
+from engine.checkpoints.packed import (
+    MARKS,
+    STACKED_SCALES,
+    STATIC,
+    read_packed,
+    read_stack,
+)
 from engine.checkpoints.packing import Packing
 from engine.checkpoints.storage import Storage
 from engine.checkpoints.store import File, Store, Tensors
@@ -88,6 +94,8 @@ class Shelf:
             raise UnusableCheckpoint(f"tensor {name} is missing")
         stored = self._stored(name)
         tensor: Tensor = self.files.pop(stored).get_tensor(stored)
+        if shape == (1,) and not tensor.shape:
+            tensor = tensor.view(1)  # some store a number as it is, some in a list
         if tensor.shape != shape:
             shapes = f"{tuple(tensor.shape)}, the config says {shape}"
             raise UnusableCheckpoint(f"tensor {name} is {shapes}")
@@ -133,13 +141,31 @@ class Shelf:
             weight, offsets = weight[order], None if offsets is None else offsets[order]
         return self.linear(weight, offsets)
 
+    def each(self, name: str, count: int, outputs: int, inputs: int) -> list[Linear]:
+        """Products of so many experts that are stacked in one tensor."""
+        if self.packing is not None and f"{name}{STACKED_SCALES}" in self:
+            assert self.storage is not None, "checked before anything is read"
+            stack = read_stack(self._read_placed, name, count, outputs, inputs)
+            return [self.storage.packed(one, None) for one in stack]
+        whole = self.whole(name, count, outputs, inputs)
+        return [self.linear(self.place(one)) for one in whole]
+
+    def _mark(self, at: str) -> str | None:
+        """What says that the product of that name is stored in few bits, if it is."""
+        marks = MARKS[self.packing.layout] if self.packing is not None else ()
+        return next((one for one in marks if f"{at}.{one}" in self), None)
+
     def _packs(self, at: str) -> bool:
-        """Whether the product of that name is stored in few bits."""
-        return self.packing is not None and f"{at}.{MARKS[self.packing.layout]}" in self
+        return self._mark(at) is not None
 
     def _read_packed(self, at: str, outputs: int, inputs: int) -> Weight:
+        mark = self._mark(at)
         assert self.packing is not None, "it was seen"
-        return read_packed(self.packing, self._read_placed, at, outputs, inputs)
+        assert mark is not None, "it was seen"
+        if self.packing.static:
+            for name in STATIC:
+                self.drop(self._stored(f"{at}.{name}"))
+        return read_packed(self.packing, self._read_placed, at, mark, (outputs, inputs))
 
     def _read_placed(self, name: str, *shape: int) -> Tensor:
         return self._read(name, *shape).to(self.device)

@@ -143,7 +143,8 @@ def joined(parts: Sequence[Tensor], dim: int) -> Tensor:
 
 def _plain(part: Tensor) -> Tensor:
     """Bytes for numbers of 8 bits, which not all devices know to move."""
-    return part.view(torch.uint8) if part.dtype is E4M3 else part
+    small = part.dtype.is_floating_point and part.dtype.itemsize == 1
+    return part.view(torch.uint8) if small else part
 
 
 def wide(rows: Tensor) -> torch.dtype:

@@ -139,12 +139,9 @@ def _experts(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> li
 def _stacked(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> list[Expert]:
     """[experts, outputs, inputs], gates first."""
     count, wide, hidden = len(_ours(shelf, experts)), experts.width, config.hidden_size
-    gates_and_ups = shelf.whole(f"{at}gate_up_proj", count, 2 * wide, hidden)
-    downs = shelf.whole(f"{at}down_proj", count, hidden, wide)
-    return [
-        Expert(shelf.linear(shelf.place(gate_up)), shelf.linear(shelf.place(down)))
-        for gate_up, down in zip(gates_and_ups, downs, strict=True)
-    ]
+    gates_and_ups = shelf.each(f"{at}gate_up_proj", count, 2 * wide, hidden)
+    downs = shelf.each(f"{at}down_proj", count, hidden, wide)
+    return [Expert(*pair) for pair in zip(gates_and_ups, downs, strict=True)]
 
 
 def _stacked_across(

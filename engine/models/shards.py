@@ -26,7 +26,7 @@ FLAG = "--tensor-parallel-size"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 BACK = ("o_proj", "down_proj")
 ADDED = tuple(f"{name}.bias" for name in BACK)  # to the sum of all ranks, by one of them
-STACKED = re.compile(r"\.experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?$")
+STACKED = re.compile(r"\.experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales|_scale_inv)?$")
 Ranges = Callable[[int], Sequence[range]]
 """Of a dimension so long, what we want of it."""
 

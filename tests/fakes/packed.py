@@ -4,6 +4,7 @@ Written from what the layouts are, number by number, and not from how we read th
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -27,6 +28,28 @@ CONFIGS: Mapping[str, dict[str, Any]] = {
         "fmt": "e4m3",
         "activation_scheme": "dynamic",
         "weight_block_size": [SIDE, SIDE],
+    },
+    "fp8 ue8m0": {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "scale_fmt": "ue8m0",
+        "weight_block_size": [SIDE, SIDE],
+    },
+    "fp8 static": {"quant_method": "fp8", "activation_scheme": "static"},
+    "fp8 of Mistral": {
+        "quant_method": "fp8",
+        "activation_scheme": "static",
+        "weight_block_size": None,
+    },
+    "float-quantized static": {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {
+            "group_0": {
+                "weights": {**_EIGHT, "strategy": "tensor", "dynamic": False},
+                "input_activations": {**_EIGHT, "strategy": "tensor", "dynamic": False},
+            }
+        },
     },
     "fbgemm_fp8": {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0},
     "float-quantized": {
@@ -84,7 +107,20 @@ def pack(folder: Path, packed: Path, layout: str) -> None:
     edit_config(packed, {"quantization_config": CONFIGS[layout]})
 
 
-def _blocks(weight: Tensor) -> Packed:
+def pack_stacks(folder: Path, packed: Path) -> None:
+    """As `pack`, in blocks of 8 bits, where experts are stacked in one tensor each."""
+    pack(folder, packed, "fp8")
+    plain, stored = load_file(folder / WEIGHTS), load_file(packed / WEIGHTS)
+    for name in [one for one in plain if one.endswith(("experts.gate_up_proj", "down_proj"))]:
+        pairs = [_blocks(expert) for expert in plain[name].float()]
+        plain[name] = torch.stack([worth for _, worth in pairs])
+        for end, one in (("", "weight"), ("_scale_inv", "weight_scale_inv")):
+            stored[name + end] = torch.stack([parts[one] for parts, _ in pairs])
+    save_file(plain, folder / WEIGHTS, {"format": "pt"})
+    save_file(stored, packed / WEIGHTS, {"format": "pt"})
+
+
+def _blocks(weight: Tensor, *, powers: bool = False) -> Packed:
     rows, columns = weight.shape
     values = torch.empty(rows, columns, dtype=torch.float8_e4m3fn)
     scales, worth = torch.empty(-(-rows // SIDE), -(-columns // SIDE)), weight.clone()
@@ -95,9 +131,19 @@ def _blocks(weight: Tensor) -> Packed:
                 slice(across * SIDE, (across + 1) * SIDE),
             )
             scale = weight[at].abs().max() / 448
+            scale = torch.exp2(scale.log2().ceil()) if powers else scale
             values[at] = (weight[at] / scale).to(values.dtype)
             scales[down, across], worth[at] = scale, values[at].float() * scale
-    return {"weight": values, "weight_scale_inv": scales}, worth
+    kind = torch.float8_e8m0fnu if powers else torch.float32
+    return {"weight": values, "weight_scale_inv": scales.to(kind)}, worth
+
+
+def _tensors(weight: Tensor, *, scale: str, bound: str, shape: tuple[int, ...]) -> Packed:
+    """One scale for all, and one of inputs that would ruin them if it were used."""
+    worth = weight.abs().max() / 448
+    values = (weight / worth).to(torch.float8_e4m3fn)
+    parts = {"weight": values, scale: worth.view(shape), bound: torch.full(shape, 1e-6)}
+    return parts, values.float() * worth
 
 
 def _channels(weight: Tensor) -> Packed:
@@ -163,6 +209,14 @@ def _gptq(weight: Tensor) -> Packed:
 
 PACKERS: Mapping[str, Callable[[Tensor], Packed]] = {
     "fp8": _blocks,
+    "fp8 ue8m0": partial(_blocks, powers=True),
+    "fp8 static": partial(_tensors, scale="weight_scale", bound="input_scale", shape=()),
+    "fp8 of Mistral": partial(
+        _tensors, scale="weight_scale_inv", bound="activation_scale", shape=()
+    ),
+    "float-quantized static": partial(
+        _tensors, scale="weight_scale", bound="input_scale", shape=(1,)
+    ),
     "fbgemm_fp8": _channels,
     "float-quantized": _channels,
     "pack-quantized": _compressed,

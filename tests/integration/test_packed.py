@@ -17,7 +17,8 @@ from engine.errors import NoKernels, UnusableCheckpoint
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits, requests, run
-from tests.fakes.packed import CONFIGS, pack
+from tests.fakes.mixtures import stack_experts
+from tests.fakes.packed import CONFIGS, pack, pack_stacks
 from tests.integration.test_storage import whole_engine
 
 # for q_proj's heads, two blocks of 128 that are cut within a head; inputs in groups of 32
@@ -35,7 +36,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **LATENTS,
     },
 }
-EIGHT = ["fp8", "fbgemm_fp8", "float-quantized"]
+EIGHT = [one for one in CONFIGS if "fp8" in one or "float" in one]
 
 
 def made(folder: Path, family: str, layout: str) -> tuple[Path, Path]:
@@ -80,6 +81,19 @@ def test_every_number_is_what_the_layout_says(layout: str, family: str, tmp_path
         assert (answer - exact).norm() < 0.1 * exact.norm()
 
 
+@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
+def test_experts_of_eight_bits_may_be_stacked(family: str, tmp_path: Path) -> None:
+    """In the tensors that transformers has, each with scales of its blocks."""
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    stack_experts(make_checkpoint(plain, family, **FAMILIES[family]))
+    pack_stacks(plain, packed)
+    pairs = zip(
+        numbers(narrow(packed).decoder), numbers(whole_engine(plain).decoder), strict=True
+    )
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("layout", ["fp8", "awq"])
 def test_chunks_and_company_change_no_token(layout: str, tmp_path: Path) -> None:
     packed, _ = made(tmp_path, "llama", layout)
@@ -119,7 +133,7 @@ def test_what_does_not_go_with_such_a_checkpoint(
     [
         ("fp8", {"weight_block_size": [64, 64]}, "weight_block_size .64, 64. is not supp"),
         ("fp8", {"activation_scheme": "static"}, "activation_scheme static"),
-        ("fp8", {"scale_fmt": "ue8m0"}, "scale_fmt ue8m0"),
+        ("fp8", {"scale_fmt": "e5m2"}, "scale_fmt e5m2"),
         ("float-quantized", {"format": "int-quantized"}, "format int-quantized"),
         ("float-quantized", {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
         ("float-quantized", {"config_groups": {}}, "0 config_groups"),

@@ -24,7 +24,8 @@ from engine.stepping.stepper import PlainStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import load, prompt, requests, run
-from tests.fakes.packed import CONFIGS, pack
+from tests.fakes.mixtures import stack_experts
+from tests.fakes.packed import CONFIGS, pack, pack_stacks
 from tests.fakes.ranks import ranked
 from tests.integration.test_packed import EIGHT, numbers
 
@@ -47,6 +48,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 PROMPTS = [prompt(length) for length in (1, 17, 40)]
 CPU = torch.device("cpu")
+BLOCKED = ("fp8", "fp8 ue8m0")  # the same inputs share a scale on one rank and on two
 
 
 def made(folder: Path, family: str, layout: str) -> tuple[Path, Path]:
@@ -91,6 +93,16 @@ def test_a_rank_reads_its_part_number_by_number(
             torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
+def test_a_rank_reads_its_experts_of_a_stack(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    stack_experts(make_checkpoint(plain, "qwen3_moe", **FAMILIES["qwen3_moe"]))
+    pack_stacks(plain, packed)
+    for rank in range(2):
+        ours, theirs = (part_of(one, Share(rank, 2)) for one in (packed, plain))
+        for one, other in zip(numbers(ours), numbers(theirs), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("layout", [one for one in CONFIGS if one not in EIGHT])
 def test_two_ranks_of_four_bits_say_what_one_process_says(
@@ -115,7 +127,7 @@ def test_two_ranks_of_eight_bits_say_nearly_the_same(
     with torch.inference_mode(), ranked(packed, 2, cpu_kernels="torch") as engine:
         said = logits(engine, tokens)
         exact = logits(load(packed, cpu_kernels="torch"), tokens)
-    assert away(said, exact) < (0.02 if layout == "fp8" else 0.08)
+    assert away(said, exact) < (0.02 if layout in BLOCKED else 0.1)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "deepseek_v3"])
