@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from api.errors import UnknownModel
 from api.served import Models, Served
 
+OWNER = "pdserve"  # what whoever lists models here is known by
+
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """One name."""
@@ -15,7 +17,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     object: str = "model"
     created: int
-    owned_by: str = "pdserve"
+    owned_by: str = OWNER
     root: str
     parent: None = None
     max_model_len: int | None

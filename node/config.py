@@ -4,7 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from discovery.address import parse_address
 from discovery.checks import at_least, is_port, not_empty
+from discovery.errors import MalformedAddress
 from discovery.registration import DEFAULT_PORT, Role
 from engine.settings import read_speculative_config
 
@@ -134,7 +136,12 @@ class NodeConfig(ServingOptions):
     """A socket to whoever started this process: hears when it is ready; its end ends us."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no port."""
+        """Refuse what is no port and no address."""
         ServingOptions.__post_init__(self)
         for name in ("port", "kv_port"):
             is_port(name, getattr(self, name) or 0)
+        for one in self.proxy:
+            try:
+                parse_address(one)
+            except MalformedAddress as error:
+                raise ValueError(f"--proxy {one} has to be HOST:PORT") from error

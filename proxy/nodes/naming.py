@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
+from api.models import OWNER
 from discovery.registry import Node, Registry, node_address
 from proxy.nodes.session import get_json
 
@@ -46,16 +47,20 @@ class Naming:
 
 
 async def model_at(session: aiohttp.ClientSession, address: str) -> str | None:
-    """What whoever is there serves, by `/v1/models`; None: it does not say."""
+    """What whoever is there serves, by `/v1/models`; None: it does not say, or is a proxy of
+    ours, maybe this very one: our nodes say elsewhere who they are.
+    """
     said = await get_json(session, address, MODELS)
     try:
-        return msgspec.convert(said, _Models).data[0].id
+        model = msgspec.convert(said, _Models).data[0]
     except (msgspec.ValidationError, IndexError):
         return None
+    return None if model.owned_by == OWNER else model.id
 
 
 class _Model(msgspec.Struct):
     id: str
+    owned_by: str = ""
 
 
 class _Models(msgspec.Struct):

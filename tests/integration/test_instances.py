@@ -104,6 +104,7 @@ async def test_an_answer_in_several_pieces_is_read_to_its_end() -> None:
         [[answer(200, [1])], [answer(200, {"data": []})]],
         [[answer(200, {"type": "D"})], [answer(200, "what?")]],
         [[answer(200, Raw(DEEP))], [answer(200, Raw(b"\xff"))]],
+        [[answer(404, {})], [answer(200, {"data": [{"id": "m", "owned_by": "pdserve"}]})]],
     ],
 )
 async def test_who_is_no_node_is_not_added(scripts: list[list[bytes]]) -> None:

@@ -107,9 +107,12 @@ def test_parameters_come_before_the_request_id() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("port", 65536), ("kv_port", -1), ("max_num_seqs", 0), ("block_size", 0), ("threads", 0)],
+    [
+        *(("port", 65536), ("kv_port", -1), ("max_num_seqs", 0), ("block_size", 0)),
+        *(("threads", 0), ("proxy", ("here",)), ("proxy", ("127.0.0.1:1", "h:70000"))),
+    ],
 )
-def test_settings_that_cannot_work_are_refused_by_flag(field: str, value: int) -> None:
+def test_settings_that_cannot_work_are_refused_by_flag(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"--{field.replace('_', '-')}"):
         NodeConfig(model="m", **{field: value})  # type: ignore[arg-type]
 
