@@ -10,6 +10,8 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
 
 import msgspec
 import zmq
@@ -19,6 +21,7 @@ from discovery.lifeline import die_with_parent, end_with, first_line
 from discovery.logs import start_logging
 from engine.errors import EngineError, RankLost
 from engine.loading import open_engine, refuse_ranks
+from engine.running.turns import alone_on, devices_of
 from kv_transfer.checking import Level
 from kv_transfer.factory import KvMemory, build_connector
 from kv_transfer.thread.threaded import Connector
@@ -136,8 +139,10 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> Eng
     ranks = None
     if job.engine.tensor_parallel_size > 1:
         refuse_ranks(job.engine)
-        ranks = start_ranks(job)
-    engine = open_engine(job.engine, ranks.crew if ranks else None)
+    with alone_on(devices_of(job.engine), Path(gettempdir())):
+        if job.engine.tensor_parallel_size > 1:
+            ranks = start_ranks(job)
+        engine = open_engine(job.engine, ranks.crew if ranks else None)
     layout, level = layout_of(engine), Level.named(job.kv_checksum)
     memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions, level)
     connector = build_connector(
