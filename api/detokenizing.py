@@ -79,6 +79,8 @@ class Detokenizer:
 
     def finish(self) -> str:
         """What was held back: no more tokens come."""
+        if not self._window:
+            return ""
         text = self.decode(self._window)
         return self._say(text, len(text))
 

@@ -2,10 +2,10 @@
 
 import re
 import time
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -58,7 +58,7 @@ class Call:
         """The client's own name for it where that is a sane one, or else a new one."""
         given = (self.headers.get(REQUEST_ID), body.request_id)
         sane = (one for one in given if one and SANE_ID.fullmatch(one))
-        self.outer_id = next(sane, None) or uuid.uuid4().hex
+        self.outer_id = next(sane, None) or token_hex(16)
         return self.outer_id
 
 

@@ -1,9 +1,9 @@
 """What every OpenAI answer has around its choices, whole or chunk by chunk."""
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
+from secrets import token_hex
 from typing import Protocol
 
 import msgspec
@@ -136,7 +136,7 @@ class Writer:
 
     def _without_text(self, piece: Piece) -> tuple[bytes, bytes]:
         """What is before and behind the text; no client can know the mark."""
-        mark = uuid.uuid4().hex
+        mark = token_hex(16)
         chunk = self.chunk(replaced(piece, text=mark))
         assert chunk is not None, "it has text"
         before, behind = event_of(chunk).split(f'"{mark}"'.encode())

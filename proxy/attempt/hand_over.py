@@ -16,7 +16,7 @@ from api.generator import WHOLE, Event, Leg
 from discovery.registry import Node, Registry
 from engine.request import Request
 from kv_transfer.ticket import KvTicket
-from proxy.attempt.legs import Legs, News
+from proxy.attempt.legs import Legs, News, Telling
 from proxy.attempt.progress import unscored
 from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
@@ -30,7 +30,9 @@ from proxy.timeline.story import Story
 class NodeClient(Protocol):
     """The one call a proxy makes, for both legs."""
 
-    def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
+    def generate(
+        self, node: Node, request: Request, leg: Leg
+    ) -> AsyncGenerator[Event] | Telling:
         """Raises NodeFailed while iterating, also for silence; closing it aborts the leg.
 
         A leg that holds answers with a ticket, one token, and the end when its KV was taken.
@@ -80,6 +82,16 @@ class HandOver:
             leg = replace(leg, keep_open=False, outer_id=self._outer_id)
         placed = self.story.called(node, leg, self.clock())
         self.legs.open(node, self.client.generate(node, request, placed))
+
+    def go_on(self, news: tuple[Node, News] | None) -> None:
+        """Open decode's leg if it is time; raises NodeFailed where all has ended too early."""
+        relay = self.relay
+        if ticket := relay.ticket(news):
+            self.begin(ticket)
+        elif relay.ends_without_ticket(news):
+            self.run_whole()
+        elif news is None and not relay.held:
+            raise NodeFailed(relay.plan.decode.node_id, "ended too early")
 
     def begin(self, ticket: KvTicket) -> None:
         """There is a ticket: ask decode to fetch its KV."""

@@ -70,6 +70,20 @@ class Relay:
         """This decode leg is open now; `missed` is made good by it."""
         self.plan, self.leg, self.missed = replace(self.plan, decode=decode), leg, None
 
+    def flowing(self, node: Node, event: News) -> TokenEvent | None:
+        """Tokens that go on as they are, as decode alone speaks; None: `forward` it."""
+        if not isinstance(event, TokenEvent) or event.finish is not None or self.awaits:
+            return None
+        plan, said = self.plan, self.said
+        alone = self.parted if plan.prefill else self.leg is None
+        if not alone or node is not plan.decode or said[node] != self.forwarded:
+            return None
+        if self.leg and not self.arrived:
+            return None
+        said[node] += len(event.tokens)
+        self.forwarded = said[node]
+        return event
+
     def forward(self, node: Node, event: News) -> Iterator[Event]:
         """What of it is new, and what it sets free; NodeFailed where the attempt is over."""
         if isinstance(event, FailedEvent | NodeFailed):

@@ -1,8 +1,7 @@
-"""One call to a node, whoever's it is: asked, read event by event, and hung up."""
+"""One call to a node of ours or of anybody's: asked, read event by event, and hung up."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from api.generated import DONE
@@ -26,14 +25,13 @@ async def one_leg(
 ) -> AsyncGenerator[Event]:
     """What the reply to `ask` says. Closing it closes the connection, which is the abort."""
     try:
-        # a response that was read to its end has given its connection back already
-        with closing(await ask()) as response:
-            frames = _Frames(response)
-            while not reader.over:
-                for event in reader.read(await frames.more()):
-                    if reader.over:
-                        await _part(response, parting_s)
-                    yield event
+        with closing(Reply(await ask(), reader, parting_s)) as reply:
+            while True:
+                while not reply.ready():
+                    await reply.line.news()
+                if (event := reply.event) is None:
+                    return
+                yield event
     except BROKEN as error:
         raise broken(node, error) from error
 
@@ -65,27 +63,63 @@ async def well(node: Node, response: Line) -> Line:
 
 
 @dataclass(slots=True)
-class _Frames:
-    """What a response holds; one that is not streamed is one event, and the end."""
+class Reply:
+    """A reply that is well, event by event, and without waiting. Owns its line.
 
-    response: Line
-    splitter: SseSplitter = field(default_factory=SseSplitter)
+    Once nothing is to come that matters the line is left to its end, so that it can be used
+    again: nobody waits for that.
+    """
 
-    async def more(self) -> Sequence[bytes]:
-        """At least one byte's worth of events, which may be none; raises WireError."""
-        if self.response.content_type == JSON:
-            return [await self.response.read(), DONE]
-        data = await self.response.more()
+    line: Line
+    reader: LegReader
+    parting_s: float
+    event: Event | None = None  # the next, or at its end None
+    _said: Iterator[Event] | None = None  # of what was read and is not over
+    _splitter: SseSplitter = field(default_factory=SseSplitter)
+    _body: bytearray = field(default_factory=bytearray)
+    _over: bool = False
+
+    def ready(self) -> bool:
+        """Whether the next event is there, or the end; raises BROKEN."""
+        while True:
+            if self._said is not None:
+                self.event = next(self._said, None)
+                if self.reader.over:
+                    self._part()
+                    return True
+                if self.event is not None:
+                    return True
+                self._said = None
+            if (frames := self._frames()) is None:
+                return False
+            self.event = self.reader.plain(frames)
+            if self.event is not None:
+                return True
+            self._said = self.reader.read(frames)
+
+    def close(self) -> None:
+        """Hang up, unless it came to its end."""
+        if not self._over:
+            self._over = True
+            self.line.close()
+
+    def _part(self) -> None:
+        if not self._over:
+            self._over = True
+            self.line.part(self.parting_s)
+
+    def _frames(self) -> Sequence[bytes] | None:
+        """A byte's worth of events at least, which may be none; None: they are to come. One
+        that is not streamed is one event, and the end. Raises WireError.
+        """
+        if (data := self.line.now()) is None:
+            return None
+        if self.line.content_type == JSON:
+            return self._whole(data)
         if not data:
             raise WireError("the stream broke off")
-        return self.splitter.feed(data)
+        return self._splitter.feed(data)
 
-
-async def _part(response: Line, patience_s: float) -> None:
-    """Let the node end its stream, so that the connection can be used again."""
-    if response.whole:
-        return
-    with suppress(*BROKEN):
-        async with asyncio.timeout(patience_s):
-            while not response.whole:
-                await response.more()
+    def _whole(self, data: bytes) -> Sequence[bytes]:
+        self._body += data
+        return () if data else [bytes(self._body), DONE]

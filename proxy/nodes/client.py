@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 
 from api.generate import NodeCall, encode_call
 from api.generator import Event, Leg, PooledEvent
@@ -13,8 +12,9 @@ from engine.request import PoolingRequest, Request
 from proxy.errors import Cause, NodeFailed
 from proxy.foreign.bodies import GENERATE
 from proxy.foreign.manners import Manners
-from proxy.nodes.calling import PARTING_S, Call, one_leg
+from proxy.nodes.calling import PARTING_S, Call
 from proxy.nodes.failing import BROKEN, broken
+from proxy.nodes.leg import HttpLeg
 from proxy.nodes.line import Patience
 from proxy.nodes.lines import NOTHING, Lines
 from proxy.nodes.reading import LegReader
@@ -38,7 +38,9 @@ class HttpNodeClient:
     manners: Manners = field(default_factory=Manners)
     foreign_key: str | None = field(default=None, repr=False)
 
-    def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
+    def generate(
+        self, node: Node, request: Request, leg: Leg
+    ) -> AsyncGenerator[Event] | HttpLeg:
         """Closing it closes the connection, which is the abort; see NodeClient.
 
         The id is in the body only: a node may read a leg out of a header with addresses.
@@ -54,7 +56,7 @@ class HttpNodeClient:
             Patience(self.first_sign_s, self.silence_s),
             leg.trace.headers if leg.trace else NOTHING,
         )
-        return one_leg(node, reader, partial(call.answered, self.lines, node), self.parting_s)
+        return HttpLeg(self.lines, node, call, reader, self.parting_s)
 
     async def pool(
         self, node: Node, requests: Sequence[PoolingRequest]

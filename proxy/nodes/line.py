@@ -70,6 +70,7 @@ class Line(asyncio.Protocol):
         self._paused = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._told: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -81,26 +82,52 @@ class Line(asyncio.Protocol):
 
     async def ask(self, request: bytes, patience: Patience) -> None:
         """Send one request, and wait for the head of its reply; raises what is drawn above."""
-        self._begin(patience)
-        self._transport.write(request)
-        while not self.status:
-            self._check()
-            await self._wait()
+        self.send(request, patience)
+        while not self.begun():
+            await self.news()
 
     async def more(self) -> bytes:
         """What has come of the body since, at least one byte and `MOST_AT_ONCE` at most: who
         reads on only when that has gone has no more in hand. Nothing: it is whole.
         """
-        while not self._parts:
+        while (data := self.now()) is None:
+            await self.news()
+        return data
+
+    def send(
+        self, request: bytes, patience: Patience, told: Callable[[], None] | None = None
+    ) -> None:
+        """Send one request; `told` is called whenever anything came of it."""
+        self._begin(patience)
+        self._told = told
+        self._transport.write(request)
+
+    def begun(self) -> bool:
+        """Whether the reply's head is there; raises what is drawn above."""
+        if not self.status:
+            self._check()
+        return self.status > 0
+
+    def now(self) -> bytes | None:
+        """The same as `more`, or None where that would wait."""
+        if not self._parts:
             if self.whole:
                 return b""
             self._check()
-            await self._wait()
+            return None
         data = self._taken()
         if self._paused and self._unread <= MOST_UNREAD and not self.lost:
             self._paused, self._heard = False, self._loop.time()
             self._transport.resume_reading()
         return data
+
+    async def news(self) -> None:
+        """Until something has happened."""
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
 
     async def read(self, most: int | None = None) -> bytes:
         """The whole body, or what there is once it has `most` bytes."""
@@ -114,12 +141,23 @@ class Line(asyncio.Protocol):
 
         One whose reading was paused has too much that nobody has read, and is hung up too.
         """
+        self._told = None
         if self._timer is not None:
             self._timer.cancel()
         if self.whole and self._lasting and not self.lost and not self._paused:
             self._give_back(self)
         else:
             self.hang_up()
+
+    def part(self, patience_s: float) -> None:
+        """As `close`, but what is left of the reply has so long to come, and is thrown away."""
+        if self.whole or self.lost:
+            self.close()
+            return
+        self._told = self._left
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(patience_s, self.close)
 
     def hang_up(self) -> None:
         """For good."""
@@ -219,15 +257,17 @@ class Line(asyncio.Protocol):
         if self._error is not None:
             raise self._error
 
-    async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+    def _left(self) -> None:
+        """More of a reply that nobody reads on."""
+        self._parts.clear()
+        self._unread = 0
+        if self.whole or self.lost:
+            self.close()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if self._told is not None:
+            self._told()
+        elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _fail(self, error: Exception) -> None:

@@ -3,9 +3,10 @@
 import asyncio
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 from discovery.address import parse_address
 from proxy.nodes.line import HungUp, Line, NoConnection, Patience
@@ -25,6 +26,7 @@ class Lines:
     keepalive_s: float = KEEPALIVE_S
     connect_s: float = CONNECT_S
     _idle: dict[str, deque[Line]] = field(default_factory=dict)
+    _all: WeakSet[Line] = field(default_factory=WeakSet)
     _sweeper: asyncio.TimerHandle | None = None
 
     async def call(
@@ -41,14 +43,14 @@ class Lines:
 
         A connection that the node has hung up while it was idle is not the node's failure.
         """
-        request = _request(address, path, body, headers)
-        while line := self._take(address):
+        request = request_of(address, path, body, headers)
+        while line := self.take(address):
             try:
                 return await self._asked(line, request, patience)
             except HungUp:
                 if line.heard_of:
                     raise
-        return await self._asked(await self._connect(address), request, patience)
+        return await self._asked(await self.connect(address), request, patience)
 
     def give_back(self, line: Line) -> None:
         """A connection whose call is over."""
@@ -58,13 +60,16 @@ class Lines:
         if self._sweeper is None:
             self._sweeper = loop.call_later(self.keepalive_s, self._sweep)
 
+    def all(self) -> Sequence[Line]:
+        """Idle or not, as far as anybody knows of them."""
+        return list(self._all)
+
     def close(self) -> None:
-        """Hang up all that are idle."""
+        """Hang up all there are."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for lines in self._idle.values():
-            for line in lines:
-                line.hang_up()
+        for line in self.all():
+            line.hang_up()
         self._idle.clear()
 
     async def _asked(self, line: Line, request: bytes, patience: Patience) -> Line:
@@ -75,8 +80,8 @@ class Lines:
             raise
         return line
 
-    def _take(self, address: str) -> Line | None:
-        """The one that was used last."""
+    def take(self, address: str) -> Line | None:
+        """An idle one, the one that was used last."""
         idle = self._idle.get(address)
         oldest = asyncio.get_running_loop().time() - self.keepalive_s
         while idle:
@@ -86,7 +91,8 @@ class Lines:
             line.hang_up()
         return None
 
-    async def _connect(self, address: str) -> Line:
+    async def connect(self, address: str) -> Line:
+        """A new one; raises NoConnection."""
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
         try:
@@ -98,6 +104,7 @@ class Lines:
             raise NoConnection(None) from error
         except OSError as error:
             raise NoConnection(error) from error
+        self._all.add(line)
         wire: socket.socket = transport.get_extra_info("socket")
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, UNREAD_BYTES)
         return line
@@ -126,7 +133,8 @@ async def open_lines() -> AsyncIterator[Lines]:
         await asyncio.sleep(0)  # transports close in the loop's next turn
 
 
-def _request(address: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+def request_of(address: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    """As it is sent."""
     lines = [
         f"{'POST' if body else 'GET'} {path} HTTP/1.1",
         f"Host: {address}",

@@ -17,6 +17,8 @@ class SseSplitter:
 
     def feed(self, data: bytes) -> Sequence[bytes]:
         """The data lines of each event that is complete now; comments are left out."""
+        if not self._rest and _is_one(data):
+            return [data[:-2]]
         data = self._rest + data if self._rest else data
         if b"\r" in data:  # one at the very end may be half of a line's end
             data = data.replace(b"\r\n", b"\n")
@@ -25,6 +27,12 @@ class SseSplitter:
             raise WireError(f"an event of more than {self.longest} bytes")
         found = [_data_of(event) for event in events]
         return [data for data in found if data]
+
+
+def _is_one(data: bytes) -> bool:
+    """Whether it is one event on one line, as nearly always."""
+    whole = data.startswith(b"data:") and data.endswith(b"\n\n")
+    return whole and data.count(b"\n") == 2 and b"\r" not in data
 
 
 def _data_of(event: bytes) -> bytes:

@@ -54,28 +54,26 @@ class Fit:
 
     def _move(self, x: Sequence[float], error: float, *, surer: bool) -> None:
         """A point that was clipped shows a direction, and makes nothing surer."""
-        size = range(len(x))
-        turned = [sum(self._variance[i][j] * x[j] for j in size) for i in size]
-        bottom = FORGETTING * NOISE**2 + sum(x[i] * turned[i] for i in size)
-        for i in size:
-            self.weights[i] = max(0.0, self.weights[i] + turned[i] * error / bottom)
-            for j in size if surer else ():
-                less = self._variance[i][j] - turned[i] * turned[j] / bottom
-                self._variance[i][j] = less
-        if surer:
-            self._forget()
+        weights, variance = self.weights, self._variance
+        turned = [sum(map(mul, row, x)) for row in variance]
+        bottom = FORGETTING * NOISE**2 + sum(map(mul, x, turned))
+        for i, one in enumerate(turned):
+            weights[i] = max(0.0, weights[i] + one * error / bottom)
+        if not surer:
+            return
+        for i, one in enumerate(turned):
+            pairs = zip(variance[i], turned, strict=True)
+            variance[i] = [old - one * other / bottom for old, other in pairs]
+        self._forget()
 
     def _forget(self) -> None:
         """What is old weighs less, but no weight gets less sure than it was at first."""
-        size = range(len(self.weights))
-        for i in size:
-            for j in size:
-                self._variance[i][j] /= FORGETTING
-        widest = max(self._variance[i][i] / max(self.weights[i], LEAST) ** 2 for i in size)
-        if widest > self.sure:
-            for i in size:
-                for j in size:
-                    self._variance[i][j] *= FORGETTING
+        weights, variance = self.weights, self._variance
+        widest = max(
+            row[i] / FORGETTING / max(weights[i], LEAST) ** 2 for i, row in enumerate(variance)
+        )
+        if widest <= self.sure:
+            self._variance = [[one / FORGETTING for one in row] for row in variance]
 
     def like(self, sure: float) -> "Fit":
         """Another that begins here."""

@@ -84,8 +84,11 @@ async def test_what_runs_on_a_node_that_drains_goes_on_to_its_end() -> None:
     async with http_cluster(Cluster(1, 2, engine=small)) as proxy:
         url, decodes = f"http://{proxy.url}{COMPLETIONS}", proxy.cluster.decodes
         async with proxy.session.post(url, json=body(stream=True, max_tokens=150)) as streamed:
-            data = await streamed.content.readany()
-            busy = next(one.node for one in proxy.http if one.open and one.node in decodes)
+            data, busy = b"", None
+            while busy is None:  # the first token may be quicker than the call to decode
+                data += await streamed.content.readany()
+                asked = [one.node for one in proxy.http if one.open]
+                busy = next((node for node in asked if node in decodes), None)
             busy.suffer(Ill.STALL)
             code, said = await tell(proxy, busy.node_id, "drain")
             assert (code, said["in_flight"]) == (200, 1)

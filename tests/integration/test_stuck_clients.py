@@ -3,7 +3,7 @@
 import asyncio
 import tracemalloc
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 
 from quart import Quart
 
@@ -37,9 +37,11 @@ class OneNode:
         self.client = HttpNodeClient(lines)
         self.node = Node(Registration(Role.DECODE, address, "", "d"), heard_at=0.0)
 
-    def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
         """See Generator."""
-        return self.client.generate(self.node, request, leg)
+        async with aclosing(self.client.generate(self.node, request, leg)) as events:
+            async for event in events:
+                yield event
 
 
 def pour(poured: list[int]) -> Iterator[Step]:

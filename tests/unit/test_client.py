@@ -4,7 +4,6 @@ import asyncio
 import os
 import resource
 from collections.abc import Iterable
-from contextlib import aclosing
 
 import msgspec
 import pytest
@@ -202,20 +201,6 @@ async def test_refusals(
 async def test_a_failure_that_is_told_is_the_pipelines_to_judge() -> None:
     told = {"error": {"message": "no room", "code": 502, "retryable": True, "by_peer": True}}
     assert await answers(SSE, *events(told), DONE, END) == [FailedEvent("no room", True, True)]
-
-
-async def test_connections_are_used_again() -> None:
-    """Also where the end comes later than the last token."""
-    late = asyncio.Event()
-    script: list[Step] = [SSE, *events(LAST), late, DONE, END]
-    async with raw_server(*[script] * 3) as server, open_lines() as lines:
-        client = HttpNodeClient(lines, parting_s=PATIENCE_S)
-        for _ in range(3):
-            late.clear()
-            asyncio.get_running_loop().call_later(LATE_S, late.set)
-            async with aclosing(client.generate(node_at(server), REQUEST, WHOLE)) as stream:
-                await anext(stream)  # who has the last event need not read on
-    assert server.connections == 1
 
 
 async def test_a_stale_connection_is_not_the_nodes_failure() -> None:

@@ -2,6 +2,8 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from api.generated import DONE, encode_event
 from api.generator import EndEvent, Event, FailedEvent, StageEvent, TokenEvent
@@ -66,3 +68,51 @@ def test_a_leg_that_holds_says_its_token_before_its_end() -> None:
     reader = LegReader(hold=True, ours=True, wanted=9)
     heard = list(reader.read([frame, *frames(TokenEvent((5,))), DONE.strip()]))
     assert heard[1:] == [TokenEvent((5,)), EndEvent()]
+
+
+TOKEN = st.integers(0, 1 << 31)
+
+
+@given(name=st.text(), tokens=st.lists(TOKEN, min_size=2, max_size=4))
+def test_frames_that_differ_in_their_token_only_are_read_as_if_they_were_parsed(
+    name: str, tokens: list[int]
+) -> None:
+    said = [encode_event(RequestId(name), TokenEvent((one,))).strip() for one in tokens]
+    reader = LegReader(hold=False, ours=True, wanted=9)
+    assert reader.plain(said) is None
+    assert list(reader.read(said[:1])) == [TokenEvent((tokens[0],))]
+    assert reader.plain(said[1:]) in (None, TokenEvent(tuple(tokens[1:])))
+
+
+def test_they_are_not_parsed() -> None:
+    one, two, three = frames(*(TokenEvent((token,)) for token in (5, 16, 7)))
+    reader = LegReader(hold=False, ours=True, wanted=9)
+    assert list(reader.read([one])) == [TokenEvent((5,))]
+    assert reader.plain([two, three]) == TokenEvent((16, 7))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        TokenEvent((6,), LENGTH),
+        TokenEvent((6, 7)),
+        TokenEvent((6,), STOP, 6),
+        TokenEvent((6,), logprobs=(ranked(6),)),
+        TokenEvent((-6,)),
+        TokenEvent((10**12,)),
+        FailedEvent("6", retryable=True),
+    ],
+)
+def test_what_differs_in_more_is_parsed(other: TokenEvent | FailedEvent) -> None:
+    one, two, last = frames(TokenEvent((5,)), TokenEvent((6,)), other)
+    reader = LegReader(hold=False, ours=True, wanted=9)
+    assert list(reader.read([one])) == [TokenEvent((5,))]
+    assert reader.plain([last]) is None
+    assert reader.plain([two, last]) is None
+
+
+def test_a_foreign_node_s_frames_are_parsed() -> None:
+    one, two = frames(TokenEvent((5,)), TokenEvent((6,)))
+    reader = LegReader(hold=False, ours=False, wanted=9)
+    assert list(reader.read([one])) == [TokenEvent((5,))]
+    assert reader.plain([two]) is None
