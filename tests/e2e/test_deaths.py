@@ -1,20 +1,17 @@
 """Whatever dies, every answer is whole and the same, and nothing is left behind."""
 
 import asyncio
-import json
 import os
 import random
 import re
 import signal
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any
-
-import aiohttp
 
 from bench.cpu import children
-from tests.e2e.cluster import MODEL, Running, gone, launched, running, tokens_of
+from tests.e2e.cluster import Running, gone, launched, running, tokens_of
+from tests.e2e.streams import chunks
 from tests.fakes.driver import prompt
 
 STREAMS = 16
@@ -107,8 +104,8 @@ async def _stream(
     cluster: Running, asked: Sequence[int], reached: asyncio.Barrier
 ) -> list[int]:
     said = list[int]()
-    async with aclosing(_chunks(cluster, asked, ANSWER)) as chunks:
-        async for chunk in chunks:
+    async with aclosing(chunks(cluster.session, cluster.url, asked, ANSWER)) as coming:
+        async for chunk in coming:
             for choice in chunk["choices"]:
                 before, said = len(said), said + choice.get("token_ids", [])
                 if before < ANSWER // 2 <= len(said):
@@ -121,32 +118,10 @@ async def _leave(cluster: Running, seats: asyncio.Semaphore, chance: random.Rand
     async with seats:
         patience = chance.randrange(0, 30)
         asked = prompt(chance.randrange(1, 200), chance.randrange(1000))
-        async with aclosing(_chunks(cluster, asked, ANSWER)) as chunks:
+        async with aclosing(chunks(cluster.session, cluster.url, asked, ANSWER)) as coming:
             if patience == 0:
                 with suppress(TimeoutError):  # some answers are quicker
-                    await asyncio.wait_for(anext(chunks), chance.random() / 100)
+                    await asyncio.wait_for(anext(coming), chance.random() / 100)
                 return
             for _ in range(patience):
-                await anext(chunks, None)  # tokens that came together are one chunk
-
-
-async def _chunks(
-    cluster: Running, asked: Sequence[int], length: int
-) -> AsyncGenerator[dict[str, Any]]:
-    body = {
-        "model": MODEL,
-        "prompt": list(asked),
-        "max_tokens": length,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "return_token_ids": True,
-    }
-    timeout = aiohttp.ClientTimeout(total=120)
-    post = cluster.session.post(f"{cluster.url}/v1/completions", json=body, timeout=timeout)
-    async with post as answer:
-        async for line in answer.content:
-            if line.startswith(b"data: {"):
-                chunk: dict[str, Any] = json.loads(line[6:])
-                assert "error" not in chunk, chunk
-                yield chunk
+                await anext(coming, None)  # tokens that came together are one chunk

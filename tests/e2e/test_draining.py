@@ -1,7 +1,6 @@
 """Who is told to stop ends what runs, keeps what others will fetch, and hands on the rest."""
 
 import asyncio
-import json
 import os
 import signal
 import time
@@ -11,7 +10,8 @@ from uuid import uuid4
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.cluster import MODEL, Running, gone, running, tokens_of
+from tests.e2e.cluster import Running, gone, running, tokens_of
+from tests.e2e.streams import streamed
 from tests.fakes.driver import prompt
 
 STREAMS = 8
@@ -33,7 +33,12 @@ async def test_a_stream_that_is_not_done_in_time_is_handed_on_and_nobody_is_blam
         while not caught:  # a slow test may come when all of them are over there
             assert all([await one == undisturbed for one in streams])
             begun = {uuid4().hex: asyncio.Event() for _ in range(STREAMS)}
-            streams = [asyncio.create_task(stream(cluster, *one)) for one in begun.items()]
+            streams = [
+                asyncio.create_task(
+                    streamed(cluster.session, cluster.url, prompt(40), LONG, event, name)
+                )
+                for name, event in begun.items()
+            ]
             for event in begun.values():
                 await event.wait()
             os.kill(engine, signal.SIGSTOP)
@@ -103,23 +108,6 @@ async def is_at(cluster: Running, node: str, name: str) -> bool:
     plans = [one for one in choice["events"] if one["event"] == "planned"]
     assert facts
     return choice["finish"] is None and plans[-1]["decode"] == facts["http_address"]
-
-
-async def stream(cluster: Running, name: str, begun: asyncio.Event) -> list[int]:
-    said = list[int]()
-    body = {
-        **{"model": MODEL, "prompt": list(prompt(40)), "max_tokens": LONG, "temperature": 0},
-        **{"ignore_eos": True, "return_token_ids": True, "stream": True},
-    }
-    headers, url = {"X-Request-Id": name}, f"{cluster.url}/v1/completions"
-    async with cluster.session.post(url, json=body, headers=headers) as answer:
-        async for line in answer.content:
-            if line.startswith(b"data: {"):
-                chunk = json.loads(line[6:])
-                assert "error" not in chunk, chunk
-                said += [one for each in chunk["choices"] for one in each["token_ids"] or []]
-                begun.set()
-    return said
 
 
 async def hold(cluster: Running, prefill: str) -> dict[str, Any]:

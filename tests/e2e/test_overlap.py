@@ -1,16 +1,16 @@
 """Decode fetches KV while prefill computes the rest of the prompt: counted on the wire."""
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from tests.e2e.cluster import MODEL, Running, running
+from tests.e2e.cluster import Running, running
+from tests.e2e.streams import chunks
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import prompt
 from tests.soak.soak import follow
@@ -45,19 +45,11 @@ async def test_most_of_the_kv_is_there_when_the_first_token_leaves(tmp_path: Pat
 
 async def _early_share(cluster: Running, wires: Wires, number: int) -> float:
     """Of a prompt's KV, how much had passed when its first token came."""
-    body = {
-        "model": MODEL,
-        "prompt": list(prompt(LENGTH, number)),
-        "max_tokens": 4,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "return_token_ids": True,
-    }
     before, seen = wires.passed[DATA], list[int]()
-    async with cluster.session.post(f"{cluster.url}/v1/completions", json=body) as answer:
-        async for line in answer.content:
-            if line.startswith(b"data: {") and json.loads(line[6:])["choices"]:
+    asked = prompt(LENGTH, number)
+    async with aclosing(chunks(cluster.session, cluster.url, asked, 4)) as coming:
+        async for chunk in coming:
+            if chunk["choices"]:
                 seen.append(wires.passed[DATA])
     whole = wires.passed[DATA] - before
     assert whole > 1 << 20

@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 
 from tests.e2e.cluster import MODEL, READY, gone, running, tokens_of
+from tests.e2e.streams import streamed
 from tests.fakes.driver import prompt
 
 LONG = 440
@@ -36,7 +37,7 @@ async def test_a_terminal_tells_all_processes_of_a_node_and_its_door_drains(
         url, door = f"http://{node['http_address']}", cluster.door("decode-0")
         undisturbed = tokens_of(await cluster.ask(url, prompt(40), max_tokens=LONG))
         begun = asyncio.Event()
-        streaming = asyncio.create_task(stream(cluster.session, url, begun))
+        streaming = asyncio.create_task(streamed(cluster.session, url, prompt(40), LONG, begun))
         await begun.wait()
         os.killpg(door, number)
         assert await streaming == undisturbed
@@ -52,8 +53,8 @@ async def test_a_terminal_that_is_closed_ends_a_cluster_behind_its_streams(tiny:
     async with on_a_terminal(command) as (process, master), aiohttp.ClientSession() as session:
         url = await ready(master)
         begun = asyncio.Event()
-        undisturbed = await stream(session, url, asyncio.Event())
-        streaming = asyncio.create_task(stream(session, url, begun))
+        undisturbed = await streamed(session, url, prompt(40), LONG, asyncio.Event())
+        streaming = asyncio.create_task(streamed(session, url, prompt(40), LONG, begun))
         await begun.wait()
         os.close(master)
         os.kill(process.pid, signal.SIGHUP)  # as a shell does besides
@@ -82,7 +83,9 @@ async def test_a_node_whose_log_nobody_reads_loses_lines_and_works(tiny: Path) -
             async with asyncio.timeout(PATIENCE_S), aiohttp.ClientSession() as session:
                 said = await asyncio.get_running_loop().sock_recv(ours, 1 << 16)
                 url = f"http://{json.loads(said)['http_address']}"
-                assert len(await stream(session, url, asyncio.Event())) == LONG
+                assert (
+                    len(await streamed(session, url, prompt(40), LONG, asyncio.Event())) == LONG
+                )
                 process.terminate()
                 assert await process.wait() == 0
         finally:
@@ -132,20 +135,3 @@ async def ready(master: int) -> str:
         while not (found := READY.search(said.decode(errors="replace"))):
             said += await asyncio.to_thread(os.read, master, 1 << 16)
     return found["url"]
-
-
-async def stream(session: aiohttp.ClientSession, url: str, begun: asyncio.Event) -> list[int]:
-    said = list[int]()
-    body: dict[str, Any] = {
-        **{"model": MODEL, "prompt": list(prompt(40)), "max_tokens": LONG, "temperature": 0},
-        **{"ignore_eos": True, "return_token_ids": True, "stream": True},
-    }
-    async with session.post(f"{url}/v1/completions", json=body) as answer:
-        assert answer.status == 200, await answer.text()
-        async for line in answer.content:
-            if line.startswith(b"data: {"):
-                chunk = json.loads(line[6:])
-                assert "error" not in chunk, chunk
-                said += [one for each in chunk["choices"] for one in each["token_ids"] or []]
-                begun.set()
-    return said

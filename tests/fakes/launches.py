@@ -10,18 +10,17 @@ come out means nothing.
 """
 
 import json
-import os
 import random
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.kernels.ahead import Hopper, compiling
+
 if TYPE_CHECKING:
     from engine.torch_engine import TorchEngine
 
-LONGEST_S = 300
 REQUESTS = 24
 WISHES: Sequence[dict[str, Any]] = (
     {},
@@ -38,25 +37,14 @@ WISHES: Sequence[dict[str, Any]] = (
 
 def compiled_late(folder: Path, **settings: object) -> tuple[set[str], list[str]]:
     """The kernels that the start of an engine launches, and what steps are first to launch."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.fakes.launches", str(folder), json.dumps(settings)],
-        env=dict(os.environ, TRITON_INTERPRET="0"),
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_S,
-    )
-    if ran.returncode:
-        raise AssertionError(ran.stderr[-4000:])
-    early, late = json.loads(ran.stdout)
+    said = compiling("tests.fakes.launches", str(folder), json.dumps(settings))
+    early, late = json.loads(said)
     return set(early), late
 
 
 def _main(folder: str, settings: Mapping[str, object]) -> None:
     import triton
     from triton.runtime.jit import JITFunction, compute_cache_key
-
-    from tests.kernels.ahead import Hopper
 
     triton.runtime.driver.set_active(Hopper())
     found = dict[str, str]()

@@ -25,10 +25,23 @@ def compiled(module: str, *calls: str) -> dict[str, dict[str, int]]:
     `spilled` bytes and `shared` bytes, the most of all its launches. Raises where one does not
     compile.
     """
-    environment = dict(os.environ, TRITON_INTERPRET="0")
+    said = compiling("tests.kernels.ahead", module, *calls)
+    found = dict[str, dict[str, int]]()
+    for line in said.splitlines():
+        name, registers, spilled, shared = line.split()
+        most = found.setdefault(name, {"registers": 0, "spilled": 0, "shared": 0})
+        told = {"registers": int(registers), "spilled": int(spilled), "shared": int(shared)}
+        found[name] = {key: max(most[key], told[key]) for key in most}
+    return found
+
+
+def compiling(module: str, *words: str) -> str:
+    """What a module of the tests says in a process that does not interpret kernels; raises
+    AssertionError with the end of its errors where it fails.
+    """
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.ahead", module, *calls],
-        env=environment,
+        [sys.executable, "-m", module, *words],
+        env=dict(os.environ, TRITON_INTERPRET="0"),
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
@@ -36,13 +49,7 @@ def compiled(module: str, *calls: str) -> dict[str, dict[str, int]]:
     )
     if ran.returncode:
         raise AssertionError(ran.stderr[-4000:])
-    found = dict[str, dict[str, int]]()
-    for line in ran.stdout.splitlines():
-        name, registers, spilled, shared = line.split()
-        most = found.setdefault(name, {"registers": 0, "spilled": 0, "shared": 0})
-        told = {"registers": int(registers), "spilled": int(spilled), "shared": int(shared)}
-        found[name] = {key: max(most[key], told[key]) for key in most}
-    return found
+    return ran.stdout
 
 
 class Hopper:
