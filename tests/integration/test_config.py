@@ -16,6 +16,7 @@ from engine.models.rope_config import Rope
 from tests.fakes.checkpoints import FAMILY_SHAPE, SEEING, SHAPE
 from tests.fakes.published import PUBLISHED
 
+E5M2 = {"quant_method": "fp8", "fmt": "e5m2"}
 OPTIONAL = [
     "num_key_value_heads",
     "head_dim",
@@ -193,14 +194,14 @@ def test_what_we_cannot_run_is_named(changes: dict[str, object], text: str) -> N
         ("mixtral", {"num_experts_per_tok": 9}, "9 experts per token, and only 4"),
         ("qwen3_moe", {"moe_intermediate_size": 0}, "width"),
         ("gpt_oss", {"hidden_act": "gelu"}, "hidden_act gelu"),
-        ("gpt_oss", {"quantization_config": {"quant_method": "fp8"}}, "quantized.*fp8"),
+        ("gpt_oss", {"quantization_config": E5M2}, "quantized by fp8: fmt e5m2"),
         ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method noaux_tc"),
         ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob True"),
         ("deepseek_v2", {"moe_layer_freq": 2}, "moe_layer_freq 2"),
         ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func softmax"),
         ("deepseek_v3", {"n_group": 3}, "8 experts do not make 3 groups"),
         ("deepseek_v3", {"topk_group": 1, "num_experts_per_tok": 3}, "no choice.*3 experts"),
-        ("deepseek_v3", {"quantization_config": {"quant_method": "fp8"}}, "quantized.*fp8"),
+        ("deepseek_v3", {"quantization_config": E5M2}, "quantized by fp8: fmt e5m2"),
         ("deepseek_v3", {"kv_lora_rank": 0}, "rank"),
     ],
 )
