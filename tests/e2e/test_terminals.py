@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import termios
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,14 @@ from tests.fakes.driver import prompt
 LONG = 440
 PATIENCE_S = 120.0  # kernels may have to be compiled first
 START = "from deploy.cli import main; main()"
+
+
+@pytest.fixture(autouse=True)
+def no_nohup() -> Iterator[None]:
+    """What these tests ignore would be ignored by all that they start."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
