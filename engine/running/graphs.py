@@ -21,6 +21,7 @@ from engine.running.runner import Ran
 from engine.running.warming import shown
 
 SMALL_SIZES = (1, 2, 4)
+OURS_ALONE = "thread_local"  # is captured: NCCL has a thread that looks at events meanwhile
 SIZE_STEP = 8
 WARM_UPS = 2  # before a capture: kernels are compiled, libraries take their workspaces
 
@@ -70,12 +71,9 @@ class CudaRecorder:
             for _ in range(WARM_UPS):
                 work()
         current.wait_stream(self._stream)
-        graph, ours_only = (
-            torch.cuda.CUDAGraph(),
-            "thread_local",
-        )  # NCCL's thread looks at events
+        graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._stream, capture_error_mode=ours_only
+            graph, pool=self._pool, stream=self._stream, capture_error_mode=OURS_ALONE
         ):
             work()
         return graph.replay

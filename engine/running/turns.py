@@ -21,10 +21,17 @@ log = logging.getLogger(__name__)
 
 
 def devices_of(config: EngineConfig) -> list[str]:
-    """Names of an engine's devices that are the same for all processes; of a CPU none."""
-    if not config.device.startswith("cuda"):
+    """Names of an engine's devices that are the same for all processes.
+
+    None of a CPU, nor of what is no device: whoever opens it says so.
+    """
+    try:
+        device = torch.device(config.device)
+    except RuntimeError:
         return []
-    first = torch.device(config.device).index or 0
+    if device.type != "cuda":
+        return []
+    first = device.index or 0
     last = min(first + config.tensor_parallel_size, torch.cuda.device_count())
     return [str(torch.cuda.get_device_properties(one).uuid) for one in range(first, last)]
 

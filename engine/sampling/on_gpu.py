@@ -4,7 +4,6 @@ All that rows ask for goes to the device in one copy from pinned memory, nobody 
 numbers for each row, masks, and sparse lists of biases, bans and penalties. What comes back is
 one copy, too: tokens, and the log-probabilities that were asked for. Only a row that wants to
 be told more than MOST_TOLD of the likeliest goes through torch, and waits for that.
-
 """
 
 from collections.abc import Iterable, Iterator

@@ -53,3 +53,8 @@ def test_where_no_file_can_be_made_all_goes_on(
 
 def test_on_a_cpu_nobody_waits() -> None:
     assert devices_of(EngineConfig(model="any", tensor_parallel_size=2)) == []
+
+
+@pytest.mark.parametrize("device", ["cuda:x", "cudax"])
+def test_what_is_no_device_is_left_to_whoever_opens_it(device: str) -> None:
+    assert devices_of(EngineConfig(model="any", device=device)) == []

@@ -116,10 +116,8 @@ class CpuKernels:
         self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
     ) -> tuple[Tensor, Tensor]:
         """The sum is rounded, and normed as it is."""
-        if inputs.dtype is not residual.dtype or inputs.stride(1) != 1:
-            added = residual.add(inputs, alpha=scale)
-            return self.norm(added, weight, eps), added
-        residual = residual.contiguous()
+        assert inputs.dtype is residual.dtype, "as all of a model's"
+        inputs, residual = inputs.contiguous(), residual.contiguous()
         rows, size = inputs.shape
         added, outputs = inputs.new_empty(rows, size), inputs.new_empty(rows, size)
         self._light.pd_add_norm(
