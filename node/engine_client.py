@@ -46,6 +46,8 @@ ENGINE_PROCESS = "node.engine_process"
 QUIET_S = 5.0  # an engine that says nothing for so long is not healthy
 LIFE_SIGN_S = 2.0
 LATE_S = 2.0  # nor is one whose hand-overs nobody has looked after for so long
+# KV that was to come is still on offer
+STOPPING = FailedEvent("the node is stopping", retryable=True, parked=True, leaving=True)
 
 
 class EngineDied(RuntimeError):
@@ -70,6 +72,7 @@ class EngineClient:
     calm: asyncio.Event = field(default_factory=asyncio.Event)
     _inboxes: dict[RequestId, Inbox] = field(default_factory=dict)
     _legs: int = 0
+    _dismissed: bool = False
 
     @classmethod
     async def start(cls, job: EngineJob) -> "EngineClient":
@@ -114,10 +117,9 @@ class EngineClient:
             self._tell_all(FailedEvent("the engine process died", retryable=True, parked=True))
 
     def dismiss(self) -> None:
-        """Whoever still listens goes elsewhere; KV that was to come is still on offer."""
-        self._tell_all(
-            FailedEvent("the node is stopping", retryable=True, parked=True, leaving=True)
-        )
+        """Whoever still listens goes elsewhere, and who comes yet: his leg was on its way."""
+        self._dismissed = True
+        self._tell_all(STOPPING)
 
     @property
     def num_legs(self) -> int:
@@ -197,6 +199,8 @@ class EngineClient:
         rid, inbox = RequestId(f"{request_id}~{self._legs}"), Inbox()
         self._inboxes[rid] = inbox
         self.calm.clear()
+        if self._dismissed:
+            inbox.put(STOPPING)
         return rid, inbox
 
     async def _send(self, message: ToEngine) -> None:

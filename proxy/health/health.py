@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from api.generator import EndEvent, Event, StageEvent, TokenEvent
-from discovery.registration import Role
+from discovery.registration import Role, State
 from discovery.registry import Node, Registry, node_address
 from proxy.errors import Cause, NodeFailed
 from proxy.health.breaker import Breaker, BreakerState, Rules
@@ -138,7 +138,9 @@ class Health:
         """A call of an attempt that began at `begun` failed."""
         if failure.pair is not None:
             self._pair_failed(failure.pair, begun, now)
-        elif failure.cause in TROUBLES and (node := self.registry.find(failure.node_id)):
+            return
+        node = self.registry.find(failure.node_id)
+        if node is not None and failure.cause in TROUBLES and not _has_left(node, failure):
             address = node_address(node)
             _add(self.failures, address, self.failures.get(address, 0) + 1)
             known = self._of(node)
@@ -193,6 +195,12 @@ class Health:
             breaker.restart()
             self._nodes[address] = node.node_id, breaker
         return breaker
+
+
+def _has_left(node: Node, failure: NodeFailed) -> bool:
+    """Whether it said that it stops, and did."""
+    stops = node.registration.state is State.DRAINING
+    return stops and failure.cause is Cause.UNREACHABLE
 
 
 def _add(entries: dict[Key, Value], key: Key, value: Value) -> None:

@@ -58,6 +58,37 @@ async def test_a_stream_that_is_not_done_in_time_is_handed_on_and_nobody_is_blam
         await gone(door, within_s=PATIENCE_S)
 
 
+async def test_a_leg_that_comes_as_its_node_stops_is_handed_on_and_nobody_is_blamed(
+    tiny: Path,
+) -> None:
+    """It was on its way when the node had said to all that it knew of that it stops."""
+    settings: dict[str, Any] = {"drain_timeout_s": 0.0, "policy": "round_robin"}
+    async with running(tiny, prefill=1, decode=2, **settings) as cluster:
+        undisturbed = tokens_of(await cluster.complete(prompt(40), max_tokens=SHORT))
+        engine, door = cluster.engine("decode-0"), cluster.door("decode-0")
+        os.kill(engine, signal.SIGSTOP)  # or it might have said all in time
+        os.kill(door, signal.SIGSTOP)
+        begun = {uuid4().hex: asyncio.Event() for _ in range(STREAMS)}
+        streams = [
+            asyncio.create_task(
+                streamed(cluster.session, cluster.url, prompt(40), SHORT, event, name)
+            )
+            for name, event in begun.items()
+        ]
+        for event in begun.values():
+            await event.wait()
+        late = [name for name in begun if await is_at(cluster, "decode-0", name)]
+        assert late
+        os.kill(door, signal.SIGTERM)
+        os.kill(door, signal.SIGCONT)
+        assert await asyncio.gather(*streams) == [undisturbed] * STREAMS
+        moved = [await timeline(cluster, name) for name in late]
+        assert all(one["moves"] == 1 and one["tries"] == 1 for one in moved)
+        page = await metrics(cluster)
+        assert not page[RETRIES]
+        assert not page[FAILURES]
+
+
 async def test_an_engine_that_stands_still_dies_with_its_door(tiny: Path) -> None:
     async with running(tiny, prefill=1, decode=2) as cluster:
         engine, door = cluster.engine("decode-0"), cluster.door("decode-0")

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from api.generator import StageEvent, TokenEvent
-from discovery.registration import Registration, Role
+from discovery.registration import Registration, Role, State
 from discovery.registry import Node, Registry
 from proxy.errors import Cause, NodeFailed
 from proxy.health.breaker import BreakerState
@@ -62,6 +62,17 @@ def test_a_client_s_4xx_or_a_full_node_feeds_no_breaker(cause: Cause) -> None:
         breaks(health, "d0", 1, cause)
     assert well(health, Role.DECODE, 1) == ["d0", "d1"]
     assert not health.failures
+
+
+def test_who_said_that_it_stops_and_is_gone_then_has_done_nothing_wrong() -> None:
+    health = cluster()
+    leaving = msgspec.structs.replace(node(health, "d0").registration, state=State.DRAINING)
+    health.registry.apply(leaving, now=1)
+    breaks(health, "d0", 2, Cause.UNREACHABLE)
+    assert not health.failures
+    breaks(health, "d0", 2, Cause.BROKEN)  # it was to end what it had begun
+    breaks(health, "d1", 2, Cause.UNREACHABLE)
+    assert health.failures == {"d0:80": 1, "d1:80": 1}
 
 
 def test_a_node_that_flaps_is_not_back_with_its_heartbeats() -> None:

@@ -1,5 +1,6 @@
 """What a node says of its own health: that of its engine process."""
 
+import asyncio
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,10 @@ from quart import Quart
 from discovery.registration import Registration, Role
 from engine.errors import CheckersBusy
 from engine.grammars.checking import GrammarChecker
-from engine.request import Grammar
+from engine.request import Grammar, Request, RequestId, Sampling
 from kv_transfer.layout import KvLayout
 from node.door import Door
-from node.engine_client import QUIET_S, EngineClient
+from node.engine_client import QUIET_S, STOPPING, EngineClient
 from node.ipc import NO_LOAD, Ready
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
@@ -36,6 +37,18 @@ async def test_health_is_that_of_the_engine_process(
     assert (await app.test_client().get("/health")).status_code == status
 
 
+async def test_a_leg_that_comes_when_its_node_stops_is_told_so_at_once() -> None:
+    """The engine will not say anything any more."""
+    process: Any = SimpleNamespace(returncode=-9)
+    socket: Any = None
+    engine = EngineClient(process, socket, READY)
+    engine.dismiss()
+    request = Request(RequestId("r"), (1,), Sampling())
+    async with asyncio.timeout(1):
+        assert [event async for event in engine.events(request)] == [STOPPING]
+    assert STOPPING.leaving
+
+
 def app_of(engine: EngineClient, grammars: GrammarChecker | None = None) -> Quart:
     app, here = Quart("node"), Registration(Role.DECODE, "h:1", "h:2")
     checker = grammars or GrammarChecker()
@@ -51,7 +64,9 @@ async def test_a_grammar_that_cannot_be_served_never_reaches_the_engine() -> Non
         "sampling_params": {"structured_outputs": {"regex": "("}},
         "stream": True,
     }
-    said = await app_of(nobody).test_client().post("/inference/v1/generate", json=body)
+    with GrammarChecker() as checker:
+        door = app_of(nobody, checker).test_client()
+        said = await door.post("/inference/v1/generate", json=body)
     assert said.status_code == 400
     assert b"regex" in await said.get_data(as_text=False)
 
