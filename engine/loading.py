@@ -65,10 +65,9 @@ def open_engine(config: EngineConfig, crew: Crew | None = None) -> Engine:
             raise UnusableTier(f"{flag}: encoders keep no KV")
     prepare_torch(config.threads)
     OpenDevice.of(config, config.device)  # refuses what is not there
-    said = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or "float32"
     device, width = torch.device(config.device), checkpoint.config.get("hidden_size")
     limits = Limits(batch_tokens(config, device, width), config.max_num_seqs)
-    return load_encoder(checkpoint, config, _dtype(config.dtype, said), limits)
+    return load_encoder(checkpoint, config, _dtype(config, checkpoint), limits)
 
 
 def load_engine(
@@ -144,7 +143,7 @@ def _load_part(
     group: Group | None,
 ) -> tuple[Model, Kept]:
     """All weights, or one rank's, and of what KvMemory is made; ranks have as many blocks."""
-    dtype, limits = _dtype(config.dtype, shape.dtype), limits_of(config, shape, device)
+    dtype, limits = _dtype(config, checkpoint), limits_of(config, shape, device)
     kernels, max_len = _kernels(config, dtype, device, opened), max_len_of(config, shape)
     storage = _storage(config, shape, device, opened)
     place = Placement(dtype, device, kernels, group, storage)
@@ -188,7 +187,7 @@ def _decoder_engine(
     prepare_torch(threads_of(config))
     shape, device = read_config(checkpoint, config.model_impl), device_of(config, 0)
     opened = OpenDevice.of(config, str(device), accelerator)
-    dtype, limits = _dtype(config.dtype, shape.dtype), limits_of(config, shape, device)
+    dtype, limits = _dtype(config, checkpoint), limits_of(config, shape, device)
     max_len = max_len_of(config, shape)
     pooling = read_pooling(checkpoint.folder, checkpoint.config)
     pooler = load_pooler(checkpoint, pooling, shape.hidden_size, device)
@@ -277,8 +276,8 @@ def _tell_of_quantization(config: EngineConfig, place: Placement) -> None:
     log.info("%s", told.summary())
 
 
-def _dtype(wanted: str, said: str) -> torch.dtype:
-    name = said if wanted == "auto" else wanted
+def _dtype(config: EngineConfig, checkpoint: Checkpoint) -> torch.dtype:
+    name = checkpoint.dtype if config.dtype == "auto" else config.dtype
     if name not in DTYPES:
         raise UnusableCheckpoint(f"dtype {name} is not one of {', '.join(DTYPES)}")
     return DTYPES[name]

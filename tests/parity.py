@@ -28,7 +28,7 @@ asks for and we do not do is refused by name when a node starts.
 
 Random weights say nothing of a published model's range. Gemma 2 and 3 and GLM-4 were trained in
 bfloat16, and their values are known to leave what float16 can hold: run them in bfloat16. Of
-Gemma 3 as published for text and images (`gemma3`), only the text's part is loaded.
+models of text and images (`gemma3`, `mistral3`) only the text's part is loaded.
 
 ## Families and features
 

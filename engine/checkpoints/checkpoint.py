@@ -4,11 +4,12 @@ Torch-free, so that the door can read the same folder for its text.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine.errors import UnusableCheckpoint
 
@@ -25,6 +26,8 @@ SMALL_FILES = (
     "tokenizer_config.json",
 )
 EDGE_BYTES = 32 * 1024
+LENGTH_BYTES = 8  # of a safetensors file's header; the header follows
+DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 DIGEST_BYTES = 16
 
 
@@ -59,6 +62,19 @@ class Checkpoint:
         if not files:
             raise UnusableCheckpoint(f"{self.folder} has no safetensors files")
         return files
+
+    @property
+    def dtype(self) -> str:
+        """What the config says, or else what most of the weights are in that are not packed."""
+        for config in (self.config.get("text_config") or {}, self.config):
+            if said := config.get("dtype") or config.get("torch_dtype"):
+                return str(said)
+        stored = Counter[str]()
+        for file in () if self.dummy_seed is not None else self.weight_files:
+            for entry in _entries(file, _header(file)):
+                stored[entry.dtype] += entry.end - entry.first
+        found = [DTYPES[name] for name, _ in stored.most_common() if name in DTYPES]
+        return next(iter(found), "float32")
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -138,23 +154,40 @@ def _read_json(file: Path) -> dict[str, Any]:
     return content
 
 
+class _Entry(NamedTuple):
+    """Where a tensor is, in bytes after the header, and its type as safetensors names it."""
+
+    first: int
+    end: int
+    dtype: str
+
+
 def _samples(file: Path) -> Iterator[bytes]:
     """The header of a safetensors file, and the first and last EDGE_BYTES of each tensor."""
+    yield (header := _header(file))
+    begin = LENGTH_BYTES + len(header)
     with file.open("rb") as data:
-        size = int.from_bytes(data.read(8), "little")
-        header = data.read(min(size, file.stat().st_size))
-        yield header
-        for first, end in sorted(_offsets(file, header)):
-            data.seek(8 + size + first)
+        for first, end, _ in sorted(_entries(file, header)):
+            data.seek(begin + first)
             yield data.read(min(EDGE_BYTES, end - first))
-            data.seek(8 + size + max(first, end - EDGE_BYTES))
+            data.seek(begin + max(first, end - EDGE_BYTES))
             yield data.read(min(EDGE_BYTES, end - first))
 
 
-def _offsets(file: Path, header: bytes) -> list[tuple[int, int]]:
+def _header(file: Path) -> bytes:
+    with file.open("rb") as data:
+        size = int.from_bytes(data.read(LENGTH_BYTES), "little")
+        return data.read(min(size, file.stat().st_size))
+
+
+def _entries(file: Path, header: bytes) -> list[_Entry]:
     try:
-        entries = json.loads(header).items()
-        spans = [entry["data_offsets"] for name, entry in entries if name != "__metadata__"]
-        return [(int(first), int(end)) for first, end in spans]
+        told = json.loads(header).items()
+        entries = [entry for name, entry in told if name != "__metadata__"]
+        spans = [entry["data_offsets"] for entry in entries]
+        return [
+            _Entry(int(first), int(end), str(entry["dtype"]))
+            for entry, (first, end) in zip(entries, spans, strict=True)
+        ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnusableCheckpoint(f"{file} has no safetensors header") from error

@@ -52,7 +52,6 @@ class AdaptedConfig:
     hidden_size: int
     num_layers: int
     max_positions: int
-    dtype: str
 
 
 @dataclass(slots=True, eq=False)
@@ -108,9 +107,8 @@ def read_adapted_config(checkpoint: Checkpoint) -> AdaptedConfig:
         with _quiet():
             config: Any = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True)
         text = config.get_text_config()
-        dtype = raw.get("dtype") or raw.get("torch_dtype") or "float32"
         layers, most = text.num_hidden_layers, _max_positions(text)
-        return AdaptedConfig(text.vocab_size, text.hidden_size, layers, most, dtype)
+        return AdaptedConfig(text.vocab_size, text.hidden_size, layers, most)
     except broken() as error:
         raise UnusableCheckpoint(f"config.json: {error}") from error
 
@@ -168,10 +166,11 @@ def _must_be_known(raw: Mapping[str, Any]) -> None:
 
     kind, architectures = raw.get("model_type"), raw.get("architectures")
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind) if isinstance(kind, str) else None
-    if known is None or architectures not in (None, [known]):
+    names = None if architectures is None else [str(one).lower() for one in architectures]
+    if known is None or names not in (None, [str(known).lower()]):  # some write PhiMoE
         raise UnusableCheckpoint(
-            f"config.json: {architectures} (model_type {kind}) is not supported: it is no "
-            "decoder that we or transformers know; docs/reference/models.md says what works"
+            f"config.json: transformers has no decoder {architectures} (model_type {kind}); "
+            "docs/reference/models.md says what works"
         )
     if raw.get("quantization_config"):
         raise UnusableCheckpoint("config.json: quantized checkpoints are not supported")

@@ -4,7 +4,7 @@ import logging
 
 from engine.checkpoints.checkpoint import Checkpoint
 from engine.checkpoints.placement import Placement
-from engine.errors import UnknownModel
+from engine.errors import UnknownModel, UnusableCheckpoint
 from engine.models.adapter import AdaptedConfig, read_adapted_config
 from engine.models.adapting import load_adapted
 from engine.models.config import ModelConfig, parse_config
@@ -25,7 +25,12 @@ def read_config(checkpoint: Checkpoint, implementation: str) -> AnyConfig:
     except UnknownModel as error:
         if implementation != "auto":
             raise
-        config = read_adapted_config(checkpoint)
+        try:
+            config = read_adapted_config(checkpoint)
+        except UnusableCheckpoint as theirs:
+            raise UnusableCheckpoint(
+                f"{error}; and by transformers' code: {theirs}"
+            ) from theirs
         log.warning(
             "transformers' own code runs this model, which is slower than ours: %s", error
         )

@@ -58,7 +58,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     norm_eps: float
     max_positions: Size
     layers: tuple[LayerPlan, ...]
-    dtype: str
     attention_scale: float
     attention_softcap: float | None = None
     activation: Activation = "silu"
@@ -161,7 +160,6 @@ def _common(raw: Mapping[str, Any]) -> dict[str, Any]:
         "norm_eps": raw.get("rms_norm_eps", 1e-6),
         "attention_scale": head_dim**-0.5,
         "activation": raw.get("hidden_activation") or raw.get("hidden_act", "silu"),
-        "dtype": raw.get("dtype") or raw.get("torch_dtype") or "float32",
         "tied_embeddings": raw.get("tie_word_embeddings", False),
         "packing": msgspec.to_builtins(read_packing(raw)),
         "layer_types": [FULL] * layers,

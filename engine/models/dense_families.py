@@ -2,7 +2,16 @@
 
 from typing import Any
 
-from engine.models.family import FULL, SLIDING, Family, Raw, every, llama, windows
+from engine.models.family import (
+    FULL,
+    SLIDING,
+    Family,
+    Raw,
+    every,
+    llama,
+    text_part,
+    windows,
+)
 from engine.models.gemma_families import GEMMAS
 from engine.models.rope_config import local_ropes
 
@@ -22,6 +31,11 @@ GLM4_NORMS = {
 
 def _mistral(raw: Raw) -> dict[str, Any]:
     return windows({**raw, "layer_types": None})
+
+
+def _mistral3_text_part(raw: Raw) -> Raw:
+    """Whether the head is tied is said of the whole, and not of the text's part."""
+    return {**text_part(raw), "tie_word_embeddings": raw["tie_word_embeddings"]}
 
 
 def _ministral(raw: Raw) -> dict[str, Any]:
@@ -137,6 +151,8 @@ _MISTRAL_UNSAID = {
     "num_key_value_heads": 8,
     "sliding_window": 4096,
 }
+_MISTRAL3_UNSAID = {**_MISTRAL_UNSAID, "tie_word_embeddings": True}
+_MISTRAL3_TEXT = {"model_type": ("mistral", "mistral3")}  # others are in text_config, too
 _PHI3_UNSAID = {
     "max_position_embeddings": 4096,
     "original_max_position_embeddings": 4096,
@@ -199,6 +215,13 @@ _EXAONE4_UNSAID = {
 DENSE = {
     "llama": Family("LlamaForCausalLM", llama, {"max_position_embeddings": 2048}),
     "mistral": Family("MistralForCausalLM", _mistral, _MISTRAL_UNSAID),
+    "mistral3": Family(
+        "Mistral3ForConditionalGeneration",
+        _mistral,
+        _MISTRAL3_UNSAID,
+        _mistral3_text_part,
+        _MISTRAL3_TEXT,
+    ),
     "ministral": Family("MinistralForCausalLM", _ministral, _MISTRAL_UNSAID),
     "qwen2": Family("Qwen2ForCausalLM", _qwen2, _QWEN_UNSAID),
     "qwen3": Family("Qwen3ForCausalLM", _qwen3, {**_QWEN_UNSAID, "head_dim": 128}),

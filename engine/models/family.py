@@ -27,7 +27,8 @@ class Family:
     `rope_interleaved` of all ropes, and `partial_rotary`, whether configs may ask for it.
     `unsaid` is what configs mean by the keys they leave out. `today` puts old spellings into
     those of today. `neutral` names keys that we do not honour, with the values that ask for
-    nothing; any other is refused.
+    nothing; any other is refused. `stem` begins the names of models with another head, or
+    none, where that is not what `architecture` begins with.
     """
 
     architecture: str
@@ -35,11 +36,12 @@ class Family:
     unsaid: Raw = field(default_factory=dict)
     today: Callable[[Raw], Raw] = as_it_is
     neutral: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    stem: str | None = None
 
     @property
     def architectures(self) -> Sequence[list[str]]:
         """What the configs of its models name: with its own head, another, or none."""
-        stem = self.architecture.removesuffix(GENERATOR)
+        stem = self.stem or self.architecture.removesuffix(GENERATOR)
         return [[self.architecture], [stem + CLASSIFIER], [stem + HEADLESS]]
 
 

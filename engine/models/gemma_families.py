@@ -94,7 +94,7 @@ GEMMAS = {
     "gemma": Family("GemmaForCausalLM", _gemma1, _GEMMA_UNSAID, neutral=_CAUSAL),
     "gemma2": Family("Gemma2ForCausalLM", _gemma2, _GEMMA2_UNSAID, neutral=_CAUSAL),
     "gemma3_text": Family(
-        "Gemma3ForCausalLM", _gemma3, _GEMMA3_UNSAID, _gemma3_today, _UNCAPPED
+        "Gemma3ForCausalLM", _gemma3, _GEMMA3_UNSAID, _gemma3_today, _UNCAPPED, "Gemma3Text"
     ),
     "gemma3": Family(
         "Gemma3ForConditionalGeneration", _gemma3, _GEMMA3_WHOLE, _gemma3_text_part, _UNCAPPED

@@ -9,7 +9,7 @@ from engine.attention.kv_memory import KvShape
 
 
 class Shape(Protocol):
-    """What the engine has to know of a model's config; `dtype` is the checkpoint's own."""
+    """What the engine has to know of a model's config."""
 
     @property
     def vocab_size(self) -> int:
@@ -22,10 +22,6 @@ class Shape(Protocol):
     @property
     def max_positions(self) -> int:
         """Tokens of the longest sequence."""
-
-    @property
-    def dtype(self) -> str:
-        """As torch calls it."""
 
 
 class Model(Protocol):

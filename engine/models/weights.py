@@ -23,7 +23,7 @@ from engine.models.rope import head_order, rope_table
 from engine.models.shards import config_of, parts_of
 from engine.models.spread import SpreadAttention, SpreadHead, SpreadMlp, SpreadNorm
 
-CLASSES = "score.weight"
+CLASSES, HEAD = "score.weight", "lm_head.weight"
 
 
 def load_decoder(
@@ -85,11 +85,7 @@ def _build(shelf: Shelf, config: ModelConfig, max_len: int) -> Decoder:
     norm = _norm(shelf, config, "model.norm", hidden)
     for index in range(config.num_layers, config.num_layers + config.unused_layers):
         shelf.drop_all(f"model.layers.{index}.")
-    if config.tied_embeddings:
-        shelf.drop("lm_head.weight")
-        head = shelf.head(embedding[words.start : words.stop])
-    else:
-        head = shelf.head(shelf.take("lm_head.weight", len(words), hidden))
+    head = shelf.head(_head_weight(shelf, config, embedding[words.start : words.stop]))
     if shelf.group is not None:
         head = SpreadHead(head, vocabulary, shelf.group)
     ropes = [rope_table(rope, config.head_dim, max_len) for rope in config.ropes]
@@ -98,6 +94,18 @@ def _build(shelf: Shelf, config: ModelConfig, max_len: int) -> Decoder:
     if scale is not None and config.embedding_scale_rounds:
         scale = torch.tensor(scale, dtype=shelf.dtype).item()
     return Decoder(config, embedding, layers, norm, head, placed, scale)
+
+
+def _head_weight(shelf: Shelf, config: ModelConfig, embedding: Tensor) -> Tensor:
+    """[words, hidden]. A head that is tied is the `embedding`, unless the checkpoint has
+    another: then its config is wrong, to transformers as to us.
+    """
+    if config.tied_embeddings and HEAD not in shelf:
+        return embedding
+    weight = shelf.take(HEAD, *embedding.shape)
+    if not config.tied_embeddings or not torch.equal(weight, embedding):
+        return weight
+    return embedding
 
 
 def _layer(shelf: Shelf, config: ModelConfig, index: int) -> Layer:

@@ -22,10 +22,12 @@ ADAPTED: Mapping[str, Mapping[str, Any]] = {
     "gpt2": NARROW,
     "gpt_bigcode": NARROW,
     "gpt_neox": {},
+    "granitemoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "nemotron": {},
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "phi": {},
+    "phimoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
     "stablelm": {},
     "starcoder2": {"sliding_window": 20},
 }

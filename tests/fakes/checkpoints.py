@@ -83,6 +83,7 @@ GEMMA3 = {
 FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"sliding_window": 20},
+    "mistral3": {"model_type": "mistral", "head_dim": 16, "sliding_window": 20},
     "qwen2": LAST_WINDOWED,
     "qwen3": {"head_dim": 16, **LAST_WINDOWED},
     "ministral": {"head_dim": 8, "sliding_window": 20},
@@ -121,6 +122,7 @@ FAMILY_SHAPE: dict[str, dict[str, Any]] = {
     **MIXTURE_SHAPE,
     "exaone4": {"sliding_window": 20, "sliding_window_pattern": 2},
 }
+GENERATES, SEEING_AUTO = "AutoModelForCausalLM", "AutoModelForImageTextToText"
 # what models of text and images have beside their text_config, which is what is shaped above
 SEEING: dict[str, dict[str, Any]] = {
     "gemma3": {
@@ -134,6 +136,18 @@ SEEING: dict[str, dict[str, Any]] = {
         },
         "mm_tokens_per_image": 4,
     },
+    "mistral3": {
+        "vision_config": {
+            "model_type": "pixtral",
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "head_dim": 8,
+            "image_size": 28,
+            "patch_size": 14,
+        },
+    },
 }
 
 
@@ -144,7 +158,7 @@ def make_checkpoint(
     seed: int = 0,
     dtype: str = "float32",
     max_shard_size: str = "1GB",
-    auto: str = "AutoModelForCausalLM",
+    auto: str = GENERATES,
     **config_overrides: object,
 ) -> Path:
     """Write a whole model folder; equal arguments give equal weights. Answers `folder`.
@@ -158,6 +172,7 @@ def make_checkpoint(
     settings = SHAPE | FAMILY_SHAPE.get(family, {}) | config_overrides
     if family in SEEING:
         settings = {"text_config": settings, **SEEING[family]}
+        auto = SEEING_AUTO if auto == GENERATES else auto
     config = transformers.AutoConfig.for_model(family, **settings)
     model = getattr(transformers, auto).from_config(config)
     _fill(model, model.config.get_text_config().initializer_range, seed)

@@ -185,6 +185,8 @@ CASES = [
     Case("capped logits", "gemma3_text", {"final_logit_softcapping": 3.0}, block_size=3),
     Case("untied", "gemma3_text", {"tie_word_embeddings": False, "attention_bias": True}),
     Case("images left out", "gemma3", GEMMA3, block_size=5),
+    Case("images left out", "mistral3", {"sliding_window": None}, block_size=5),
+    Case("tied", "mistral3", edits={"tie_word_embeddings": None}),
     Case("text config of old", "gemma3", edits={"text_config": OLD_GEMMA3_TEXT}),
     Case("without scales", "granite", dict.fromkeys(GRANITE_SCALES, 1.0)),
     Case("tied, biases", "granite", {"tie_word_embeddings": True, "attention_bias": True}),

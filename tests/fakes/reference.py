@@ -1,21 +1,25 @@
 """What transformers makes of a checkpoint: the judge of our own decoder."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from tests.fakes.checkpoints import GENERATES, SEEING, SEEING_AUTO
+
 
 class Reference:
     """One whole forward pass at a time: no cache, no blocks, no batch."""
 
     def __init__(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        from transformers import AutoModelForCausalLM  # slow to load
+        import transformers  # slow to load
 
-        self._model = AutoModelForCausalLM.from_pretrained(  # type: ignore[no-untyped-call]
-            folder, dtype=dtype, attn_implementation="eager"
-        ).eval()
+        kind = json.loads((folder / "config.json").read_text())["model_type"]
+        auto = getattr(transformers, SEEING_AUTO if kind in SEEING else GENERATES)
+        model = auto.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+        self._model = model.eval()
 
     @torch.inference_mode()
     def logits(self, tokens: Sequence[int]) -> Tensor:

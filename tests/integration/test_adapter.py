@@ -32,6 +32,13 @@ def test_an_adapted_model_says_what_it_says_alone(family: str, tmp_path: Path) -
     torch.testing.assert_close(logits, reference.logits(prompts[-1]), atol=1e-4, rtol=1e-4)
 
 
+def test_a_name_may_be_written_in_other_letters(tmp_path: Path) -> None:
+    """Phi-3.5-MoE's is, in the config that was published."""
+    make_checkpoint(tmp_path, "phimoe", **ADAPTED["phimoe"])
+    edit_config(tmp_path, {"architectures": ["PhiMoEForCausalLM"]})
+    assert isinstance(load(tmp_path).decoder, AdaptedModel)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_in_half_precision(dtype: str, tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "gpt_neox", dtype=dtype)

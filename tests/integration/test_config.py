@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -13,8 +14,9 @@ from engine.errors import UnusableCheckpoint
 from engine.models.config import ModelConfig, parse_config
 from engine.models.rope import rope_table
 from engine.models.rope_config import Rope
-from tests.fakes.checkpoints import FAMILY_SHAPE, SEEING, SHAPE
-from tests.fakes.published import PUBLISHED
+from tests.fakes.checkpoints import FAMILY_SHAPE, SEEING, SHAPE, edit_config, make_checkpoint
+from tests.fakes.driver import load
+from tests.fakes.published_mixtures import PUBLISHED
 
 E5M2 = {"quant_method": "fp8", "fmt": "e5m2"}
 OPTIONAL = [
@@ -105,11 +107,12 @@ def rope_of(parameters: dict[str, Any], kind: str) -> dict[str, Any]:
 def test_what_was_published_means_the_same(model: str, tmp_path: Path) -> None:
     raw = PUBLISHED[model]
     (tmp_path / "config.json").write_text(json.dumps(raw))
-    theirs, ours = AutoConfig.from_pretrained(tmp_path).get_text_config(), parse_config(raw)
+    whole, ours = AutoConfig.from_pretrained(tmp_path), parse_config(raw)
+    theirs = whole.get_text_config()
+    theirs.tie_word_embeddings = whole.tie_word_embeddings
     assert_same(ours, theirs)
     assert ours.vocab_size == theirs.vocab_size
     assert ours.num_heads == theirs.num_attention_heads
-    assert ours.dtype == raw["torch_dtype"]
     kinds = getattr(theirs, "layer_types", None) or [""] * ours.num_layers
     for layer, kind in zip(ours.layers, kinds, strict=True):
         if layer.rope is not None:
@@ -210,3 +213,21 @@ def test_what_a_family_cannot_run_is_named(
 ) -> None:
     with pytest.raises(UnusableCheckpoint, match=text):
         parse_config(raw_config(family, rope_parameters=None) | changes)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_what_numbers_are_in_need_not_be_said(dtype: str, tmp_path: Path) -> None:
+    """gpt-oss was published without; a few tensors of another type do not count."""
+    file = make_checkpoint(tmp_path, dtype=dtype) / "model.safetensors"
+    tensors = load_file(file)
+    exact = {name: one.float() for name, one in tensors.items() if "norm" in name}
+    save_file({**tensors, **exact}, file)
+    edit_config(tmp_path, {"dtype": None, "torch_dtype": None})
+    assert load(tmp_path, dtype="auto").info.kv_dtype == dtype
+
+
+def test_what_numbers_are_in_may_be_said_of_the_text_alone(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, "gemma3")
+    text = json.loads((tmp_path / "config.json").read_text())["text_config"]
+    edit_config(tmp_path, {"text_config": {**text, "dtype": "bfloat16"}})
+    assert load(tmp_path, dtype="auto").info.kv_dtype == "bfloat16"

@@ -25,7 +25,7 @@ from tests.fakes.pooling import (
 )
 
 CLASSIFIER, HEADLESS = "AutoModelForSequenceClassification", "AutoModel"
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3")
 PROMPTS = [prompt(length) for length in (1, 17, 40, 90)]
 Through = Callable[[Tensor], Tensor]
 

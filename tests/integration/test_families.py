@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from engine.checkpoints.linear import PlainLinear
 from engine.models.decoder import Decoder
 from engine.models.families import FAMILIES
 from engine.request import Sampling
@@ -45,6 +46,37 @@ def test_a_batch_says_what_transformers_says(case: Case, tmp_path: Path) -> None
     logits = prompt_logits(engine, prompts[-1], CHUNK)
     # transformers itself is up to 1.1e-4 from float64
     torch.testing.assert_close(logits, reference.logits(prompts[-1]), atol=3e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "mistral3"])
+def test_a_head_that_is_there_counts_though_the_config_ties_it(
+    family: str, tmp_path: Path
+) -> None:
+    """As Mistral Small 3.1 was published, and models that were trained further."""
+    make_checkpoint(tmp_path, family, tie_word_embeddings=True)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    at = "language_model." if family == "mistral3" else ""
+    embedding = tensors[f"{at}model.embed_tokens.weight"]
+    generator = torch.Generator().manual_seed(1)
+    tensors[f"{at}lm_head.weight"] = torch.randn(embedding.shape, generator=generator)
+    save_file(tensors, file, {"format": "pt"})
+    ours = prompt_logits(load(tmp_path), prompt(40), CHUNK)
+    theirs = Reference(tmp_path).logits(prompt(40))
+    torch.testing.assert_close(ours, theirs, atol=3e-4, rtol=1e-4)
+
+
+def test_a_head_that_is_the_embedding_once_more_is_not_kept_twice(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, tie_word_embeddings=True)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, file, {"format": "pt"})
+    decoder = load(tmp_path, cpu_kernels="torch").decoder
+    assert isinstance(decoder, Decoder)
+    head = decoder.head
+    assert isinstance(head, PlainLinear)
+    assert head.weight.data_ptr() == decoder.embedding.data_ptr()
 
 
 def test_gemma_rounds_its_scale_and_not_its_norms(tmp_path: Path) -> None:
