@@ -32,6 +32,10 @@ class UpConfig(ServingOptions, ProxyOptions):
     """HTTP ports of the prefill nodes. Default: from 8100 on."""
     decode_ports: tuple[int, ...] = ()
     """HTTP ports of the decode nodes. Default: from 8200 on."""
+    prefill_kv_ports: tuple[int, ...] = ()
+    """Ports of the prefill nodes' KV side channels. Default: from 21001 on."""
+    decode_kv_ports: tuple[int, ...] = ()
+    """Ports of the decode nodes' KV side channels. Default: from 22001 on."""
     prefill_devices: tuple[str, ...] = ()
     """A torch device for each prefill node. Default: --device for all."""
     decode_devices: tuple[str, ...] = ()
@@ -59,10 +63,10 @@ class UpConfig(ServingOptions, ProxyOptions):
         for name in ("port", "discovery_port"):
             is_port(name, getattr(self, name) or 0)
         for role in Role:
-            for name in ("ports", "devices"):
+            for name in ("ports", "kv_ports", "devices"):
                 self._one_for_each(role, name)
-            for port in self._list(role, "ports"):
-                is_port(f"{role.name.lower()}_ports", int(port))
+            for name in ("ports", "kv_ports"):
+                self._are_ports(role, name)
 
     def count(self, role: Role) -> int:
         """How many nodes of a role."""
@@ -70,14 +74,11 @@ class UpConfig(ServingOptions, ProxyOptions):
 
     def http_port(self, role: Role, index: int) -> int:
         """Where the node's door is."""
-        ports = self._list(role, "ports")
-        if ports:
-            return int(ports[index])
-        return HTTP_PORTS[role] + index if self.port else 0
+        return self._port(role, index, "ports", HTTP_PORTS[role])
 
     def kv_port(self, role: Role, index: int) -> int:
         """Where the node's side channel is."""
-        return KV_PORTS[role] + index if self.port else 0
+        return self._port(role, index, "kv_ports", KV_PORTS[role])
 
     def ranks_of(self, role: Role) -> int:
         """Processes of each node of a role."""
@@ -97,15 +98,25 @@ class UpConfig(ServingOptions, ProxyOptions):
             return self.served_model_name
         return (DEMO_NAME,) if self.model == str(DEMO_MODEL) else (self.model,)
 
+    def _port(self, role: Role, index: int, name: str, first: int) -> int:
+        if ports := self._list(role, name):
+            return int(ports[index])
+        return first + index if self.port else 0
+
     def _list(self, role: Role, name: str) -> tuple[int | str, ...]:
         values: tuple[int | str, ...] = getattr(self, f"{role.name.lower()}_{name}")
         return values
+
+    def _are_ports(self, role: Role, name: str) -> None:
+        for port in self._list(role, name):
+            is_port(f"{role.name.lower()}_{name}", int(port))
 
     def _one_for_each(self, role: Role, name: str) -> None:
         values, count = self._list(role, name), self.count(role)
         if values and len(values) != count:
             kind = role.name.lower()
-            raise ValueError(f"--{kind}-{name} has {len(values)} entries for {count} nodes")
+            flag = f"--{kind}-{name}".replace("_", "-")
+            raise ValueError(f"{flag} has {len(values)} entries for {count} nodes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@
 #   DECODE_GPUS      the same for decode nodes
 #   PREFILL_PORTS    an HTTP port for each prefill node, as 20003,20004
 #   DECODE_PORTS     the same for decode nodes
+#   PREFILL_KV_PORTS a port for the KV side channel of each prefill node; default: 21001 and up
+#   DECODE_KV_PORTS  the same for decode nodes; default: 22001 and up
 #   PROXY_PORT       where nodes register with the proxy
 #   HTTP_PORT        where clients come to
 #   TIMEOUT_SECONDS  how long to wait for all of it to be ready
@@ -38,6 +40,10 @@ arguments=(
 if [[ -n "${MODEL:-}" ]]; then arguments+=(--model "$MODEL"); fi
 for port in "${prefill_ports[@]}"; do arguments+=(--prefill-ports "$port"); done
 for port in "${decode_ports[@]}"; do arguments+=(--decode-ports "$port"); done
+IFS=',' read -ra prefill_kv_ports <<<"${PREFILL_KV_PORTS:-}"
+IFS=',' read -ra decode_kv_ports <<<"${DECODE_KV_PORTS:-}"
+for port in ${prefill_kv_ports[@]+"${prefill_kv_ports[@]}"}; do arguments+=(--prefill-kv-ports "$port"); done
+for port in ${decode_kv_ports[@]+"${decode_kv_ports[@]}"}; do arguments+=(--decode-kv-ports "$port"); done
 if nvidia-smi -L >/dev/null 2>&1; then
   for gpu in "${prefill_gpus[@]}"; do arguments+=(--prefill-devices "cuda:$gpu"); done
   for gpu in "${decode_gpus[@]}"; do arguments+=(--decode-devices "cuda:$gpu"); done

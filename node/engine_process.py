@@ -19,6 +19,7 @@ import zmq
 from decode_node.worker import DecodeWorker
 from discovery.lifeline import die_with_parent, end_with, first_line
 from discovery.logs import start_logging
+from discovery.ports import listening_at
 from engine.errors import EngineError, RankLost
 from engine.loading import open_engine, refuse_ranks
 from engine.running.turns import alone_on, devices_of
@@ -44,6 +45,7 @@ from node.niceness import set_niceness
 from node.ranks import Ranks, start_ranks
 from prefill_node.worker import PrefillWorker
 
+KV_PORT = "--kv-port; of pdserve up: --prefill-kv-ports, --decode-kv-ports"
 EARLY_MS = 1  # between looks at a grammar that is being compiled
 log = logging.getLogger(__name__)
 
@@ -145,14 +147,15 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> Eng
         engine = open_engine(job.engine, ranks.crew if ranks else None)
     layout, level = layout_of(engine), Level.named(job.kv_checksum)
     memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions, level)
-    connector = build_connector(
-        job.connector,
-        job.engine_id,
-        memory,
-        bind=(job.kv_host, job.kv_port),
-        advertise_host=job.advertise_host,
-        ranks=ranks.movers if ranks else (),
-    )
+    with listening_at(job.kv_port, KV_PORT):
+        connector = build_connector(
+            job.connector,
+            job.engine_id,
+            memory,
+            bind=(job.kv_host, job.kv_port),
+            advertise_host=job.advertise_host,
+            ranks=ranks.movers if ranks else (),
+        )
     connector.start()
     prefill = PrefillWorker(engine, connector.source, time.monotonic)
     recompute = job.kv_load_failure == "recompute"

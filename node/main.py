@@ -27,6 +27,7 @@ from discovery.announcer import Announcer
 from discovery.errors import DiscoveryError
 from discovery.lifeline import end_with, tell
 from discovery.logs import start_logging
+from discovery.ports import listening_at
 from discovery.registration import Registration, Role
 from engine.grammars.checking import GrammarChecker
 from engine.settings import EngineConfig
@@ -253,7 +254,8 @@ def _http(app: Quart, keeper: Keeper) -> uvicorn.Config:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=1024)
+    with listening_at(port, "--port; of pdserve up: --prefill-ports, --decode-ports"):
+        return socket.create_server((host, port), family=family, backlog=1024)
 
 
 def _job(role: Role, config: NodeConfig, node_id: str, host: str) -> EngineJob:

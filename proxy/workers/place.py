@@ -10,6 +10,7 @@ import msgspec
 
 from discovery.address import format_address
 from discovery.listener import LOOK_S, Listener
+from discovery.ports import listening_at
 from discovery.registry import Registry
 from proxy.config import ProxyConfig
 from proxy.workers.api import NODE, Alone, Siblings
@@ -107,7 +108,8 @@ def bind_door(config: ProxyConfig) -> socket.socket:
     host, port = config.host, config.port
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, address = found[0]
-    return socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)
+    with listening_at(port, "--port"):
+        return socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)
 
 
 def door_address(door: socket.socket) -> str:
@@ -119,7 +121,8 @@ def door_address(door: socket.socket) -> str:
 def listener_of(config: ProxyConfig, registry: Registry) -> Listener:
     """The port that nodes come to."""
     host, port, key = config.discovery_host, config.discovery_port, cluster_key(config)
-    return Listener.bind(registry, host, port, cluster_key=key)
+    with listening_at(port, "--discovery-port"):
+        return Listener.bind(registry, host, port, cluster_key=key)
 
 
 def cluster_key(config: ProxyConfig) -> bytes | None:

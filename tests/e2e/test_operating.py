@@ -71,6 +71,8 @@ async def test_the_xpyd_script_starts_and_ends_a_cluster(tiny: Path) -> None:
         "DECODE_GPUS": "1",
         "PREFILL_PORTS": str(prefill),
         "DECODE_PORTS": str(decode),
+        "PREFILL_KV_PORTS": "0",
+        "DECODE_KV_PORTS": "0",
         "PROXY_PORT": str(discovery),
         "HTTP_PORT": str(http),
         "TIMEOUT_SECONDS": "60",

@@ -222,6 +222,7 @@ def test_the_script_starts_the_pdserve_beside_it(tmp_path: Path) -> None:
     assert "--prefill 1 --decode 2 --prefill-ports 20003 " in said
     assert said.endswith(" --dtype float32\n")
     assert "cuda" not in said
+    assert "kv-ports" not in said
 
 
 def test_the_script_gives_each_node_its_gpu_where_there_are_any(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""A port that was to be listened at and is taken: which setting chose it, and who has it."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from zmq import ZMQError
+
+PROC = Path("/proc")
+LISTENING = "0A"  # as Linux writes it
+LONGEST_COMMAND = 100
+
+
+class PortTaken(OSError):
+    """Somebody else listens there."""
+
+
+@contextmanager
+def listening_at(port: int, setting: str) -> Iterator[None]:
+    """Raises PortTaken in place of what says that the address is in use."""
+    try:
+        yield
+    except (OSError, ZMQError) as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        by = owner_of(port) or "somebody who cannot be seen from here"
+        said = f"port {port} is taken by {by}: choose another one ({setting})"
+        raise PortTaken(said) from error
+
+
+def owner_of(port: int) -> str | None:
+    """The process that listens there, and its command; None where Linux does not say so."""
+    inodes = _listening(port)
+    for process in PROC.glob("[0-9]*"):
+        if inodes and not inodes.isdisjoint(_sockets(process)):
+            with suppress(OSError):
+                words = (process / "cmdline").read_bytes().decode(errors="replace")
+                command = " ".join(words.split("\0")).strip()
+                return f"process {process.name} ({command[:LONGEST_COMMAND]})"
+    return None
+
+
+def _listening(port: int) -> set[str]:
+    """The sockets of whoever listens at this port, at whichever address."""
+    found = set[str]()
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in (PROC / "net" / table).read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == LISTENING and int(words[1].rpartition(":")[2], 16) == port:
+                    found.add(f"socket:[{words[9]}]")
+    return found
+
+
+def _sockets(process: Path) -> Iterator[str]:
+    """All that it has open; nothing of who is gone, or is somebody else's."""
+    with suppress(OSError):
+        for file in (process / "fd").iterdir():
+            with suppress(OSError):
+                yield str(file.readlink())
