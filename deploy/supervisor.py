@@ -1,8 +1,8 @@
 """Runs processes on this machine: their log lines, their readiness, their restarts, their end.
 
-Each has a socket to us. It says one line on it when it is ready, and ends when it is closed,
-so that nothing outlives this process however it dies. Processes are ended by the handle we
-started them with, never by name.
+Each has a socket to us. It says one line on it when it is ready and others when there is
+something new, and ends when it is closed, so that nothing outlives this process however it
+dies. Processes are ended by the handle we started them with, never by name.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 PROVEN_S = 60.0  # who lived so long starts again without a long pause
 KILL_AFTER_S = 5.0
 LONGEST_LINE = 1 << 20
+ADDRESS = "http_address"
 LEFT_OUT = b"(a line that was too long to show)\n"
 log = logging.getLogger(__name__)
 Facts = Mapping[str, str]
@@ -32,7 +33,8 @@ class ProcessFailed(RuntimeError):
 class Child:
     """One process that is to run; `arguments` is asked before each start.
 
-    `ready` gets what it said of itself when it was first ready.
+    `ready` gets what it said of itself when it was first ready, `latest` all that it has said
+    since it was started.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Child:
     stop_timeout_s: float
     ready: "asyncio.Future[Facts]" = field(default_factory=lambda: asyncio.Future())
     process: Process | None = None
+    latest: dict[str, str] = field(default_factory=dict)
     last_line: str = ""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -122,10 +125,16 @@ class Child:
             self.show(self.name, self.last_line)
 
     async def _listen(self, ours: socket.socket) -> None:
+        """Its lines: one says where it is, and so that it is ready, the others what is new."""
         ours.setblocking(False)
-        said = await asyncio.get_running_loop().sock_recv(ours, LONGEST_LINE)
-        if said and not self.ready.done():
-            self.ready.set_result(json.loads(said))
+        self.latest.clear()
+        loop, begun = asyncio.get_running_loop(), b""
+        while said := await loop.sock_recv(ours, LONGEST_LINE):
+            *lines, begun = (begun + said).split(b"\n")
+            for line in lines:
+                self.latest |= json.loads(line)
+                if ADDRESS in self.latest and not self.ready.done():
+                    self.ready.set_result(dict(self.latest))
 
 
 async def _line_of(stdout: asyncio.StreamReader) -> bytes:

@@ -10,18 +10,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-import aiohttp
 import msgspec
 
 from deploy.config import UpConfig
-from deploy.supervisor import Child, ProcessFailed
+from deploy.supervisor import Child, Facts, ProcessFailed
 from discovery.registration import DEFAULT_PORT, Role
 from discovery.terminal import hear_hang_ups
 from node.config import ServingOptions
 from proxy.config import ProxyOptions
+from proxy.workers.starter import nodes_key
 
 LOOK_AGAIN_S = 0.1
-ANSWER_S = 5.0
 STOP_MARGIN_S = 5.0
 PREFIX = "PDSERVE_"
 PROXY = "proxy"
@@ -34,13 +33,6 @@ SECRETS = "admin_api_key", "foreign_api_key"
 PROXY_OPTIONS = sorted(
     {*ProxyOptions.__dataclass_fields__} - {"api_key", *SECRETS}  # by variable
 )
-
-
-class Counts(msgspec.Struct):
-    """What of the proxy's /health is waited for, which needs no key."""
-
-    prefill_nodes: int
-    decode_nodes: int
 
 
 def run(config: UpConfig) -> None:
@@ -136,7 +128,7 @@ class Cluster:
                 url = f"{scheme}://{(await self.proxy.ready)['http_address']}"
                 for node in self.nodes:
                     tasks.create_task(self._keep(node))
-                await self._registered(url)
+                await self._registered()
         except TimeoutError as late:
             self._fail(late)
         else:
@@ -152,26 +144,15 @@ class Cluster:
         self._failure = self._failure or failure
         self._told.set()
 
-    async def _registered(self, url: str) -> None:
-        """Wait until every node is ready, and the proxy knows as many; it may know others.
-
-        A proxy that wants certificates of its clients cannot be asked: we have none.
-        """
+    async def _registered(self) -> None:
+        """Wait until every node is ready, and the proxy knows as many; it may know others."""
         await asyncio.gather(*(node.ready for node in self.nodes))
-        if self.config.ssl_ca_certs:
-            return
-        timeout = aiohttp.ClientTimeout(total=ANSWER_S)
-        ours = aiohttp.TCPConnector(ssl=False)  # our own child: whose name is of no matter
-        async with aiohttp.ClientSession(timeout=timeout, connector=ours) as session:
-            while not self._has_all(await _counts(session, url)):  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_AGAIN_S)
+        while not self._has_all(self.proxy.latest):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_AGAIN_S)
 
-    def _has_all(self, counts: Counts | None) -> bool:
-        wanted = self.config.prefill, self.config.decode
-        if counts is None:
-            return False
-        there = counts.prefill_nodes, counts.decode_nodes
-        return all(known >= count for known, count in zip(there, wanted, strict=True))
+    def _has_all(self, told: Facts) -> bool:
+        known = {role: int(told.get(nodes_key(role), 0)) for role in Role}
+        return all(known[role] >= self.config.count(role) for role in Role)
 
     async def _end(self) -> None:
         """The proxy first: what it still relays needs the nodes."""
@@ -256,14 +237,6 @@ def example(config: UpConfig) -> str:
     trust = f" --cacert {config.ssl_certfile}" if config.ssl_certfile else ""
     shown = " --cert YOURS" if config.ssl_ca_certs else ""
     return f"{path}{trust}{shown} -H 'Content-Type: application/json'{key} -d '{said}'"
-
-
-async def _counts(session: aiohttp.ClientSession, url: str) -> Counts | None:
-    try:
-        async with session.get(f"{url}/health") as answer:
-            return msgspec.json.decode(await answer.read(), type=Counts)
-    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError):
-        return None
 
 
 def _names(config: UpConfig) -> list[str]:

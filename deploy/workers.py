@@ -23,6 +23,7 @@ from prometheus_client import generate_latest
 from deploy.supervisor import Child, ProcessFailed
 from discovery.lifeline import end_with, tell
 from discovery.logs import start_logging
+from discovery.registry import Registry
 from discovery.terminal import hear_hang_ups
 from proxy.config import ProxyConfig
 from proxy.main import STOP_SIGNALS
@@ -40,6 +41,7 @@ from proxy.workers.place import (
     share,
 )
 from proxy.workers.published import PublishedRegistry
+from proxy.workers.starter import tell_of_nodes
 
 STOP_MARGIN_S = 5.0
 VARIABLES = "PDSERVE_"
@@ -69,7 +71,7 @@ async def _serve(config: ProxyConfig, say: Callable[[str], None]) -> None:
         told = Told(door_address(door), discovery_address(config, listener))
         settings = msgspec.json.encode(WorkerSettings(share(config), told.discovery))
         with closing(Entrance.open(door, settings)) as entrance:
-            parent = Parent(config, entrance, board, say)
+            parent = Parent(config, entrance, board, say, registry)
             async with asyncio.TaskGroup() as tasks:
                 hearing = tasks.create_task(listener.run())
                 try:
@@ -96,6 +98,7 @@ class Parent:
     entrance: Entrance
     board: Board
     say: Callable[[str], None]
+    registry: Registry
     failure: ProcessFailed | None = None
     hub: Hub = field(init=False)
     workers: Sequence[Child] = field(init=False)
@@ -157,6 +160,7 @@ class Parent:
         if self.config.supervisor_fd is not None:
             fd = self.config.supervisor_fd
             tell(fd, http_address=told.address, discovery_address=told.discovery)
+            await tell_of_nodes(fd, self.registry)
 
     def _child(self, number: int) -> Child:
         """It has its settings from us, so nothing of our command line or variables counts."""

@@ -17,6 +17,7 @@ from proxy.workers.api import NODE, Alone, Siblings
 from proxy.workers.entrance import come_in
 from proxy.workers.link import Link
 from proxy.workers.published import adopting
+from proxy.workers.starter import tell_of_nodes
 
 BACKLOG = 2048
 SILENT_S = 3.0  # a hub asks something every 2 s, and nodes are forgotten after 5 s
@@ -90,7 +91,10 @@ class Place:
     async def hear(self, registry: Registry) -> None:
         """Feed the registry until cancelled."""
         if self._listener is not None:
-            await self._listener.run()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._listener.run())
+                if (starter := self.config.supervisor_fd) is not None:
+                    tasks.create_task(tell_of_nodes(starter, registry))
         elif self.link is not None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.link.run())

@@ -18,7 +18,6 @@ from bench.cpu import children, cpu_seconds
 from node.main import DECODE_NICENESS
 from tests.e2e.cluster import MODEL, Running, running, stage, tokens_of
 from tests.fakes.driver import prompt
-from tests.fakes.waiting import is_seen
 from tests.unit.test_watching import keys, replace
 
 ROOT = Path(__file__).parents[2]
@@ -147,8 +146,6 @@ async def test_a_cluster_has_certificates_keys_of_a_file_and_any_setting(
         async with cluster.session.post(url, json=asked, ssl=trusted) as refused:
             assert refused.status == 401
         headers = {"Authorization": "Bearer sk-1"}
-        # `up` cannot ask a proxy that wants certificates which nodes it knows
-        assert await is_seen(lambda: _serves(cluster, trusted), PATIENCE_S)
         call = cluster.session.post(url, json=asked, headers=headers, ssl=trusted)
         async with call as answer:
             assert answer.status == 200, await answer.text()
@@ -164,11 +161,6 @@ async def test_decode_engines_give_way_to_everybody_else(tiny: Path) -> None:
         assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in pids} == {ours}
         nice = os.getpriority(os.PRIO_PROCESS, cluster.engine("decode-0"))
         assert nice == min(ours + DECODE_NICENESS, LEAST_PRIORITY)
-
-
-async def _serves(cluster: Running, trusted: ssl.SSLContext) -> bool:
-    async with cluster.session.get(f"{cluster.url}/health", ssl=trusted) as answer:
-        return answer.status == 200
 
 
 def _all_processes(cluster: Running) -> dict[int, str]:

@@ -2,17 +2,26 @@
 
 import asyncio
 import io
+import json
 import os
 import signal
+import socket
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from deploy.config import UpConfig
 from deploy.supervisor import LONGEST_LINE, Child, ProcessFailed
 from deploy.up import Cluster, example
+from discovery.lifeline import tell
+from discovery.registration import Registration, Role, State
+from discovery.registry import Registry
+from proxy.workers.starter import tell_of_nodes
+from tests.fakes.waiting import is_seen
 
 SAY_READY = 'import os,sys; os.write(int(sys.argv[-1]), b\'{"http_address": "h:1"}\\n\'); '
 FOREVER = "import signal; print('hello', flush=True); signal.pause()"
@@ -48,6 +57,48 @@ async def test_its_lines_are_shown_and_its_word_is_heard() -> None:
     await running
     assert one.process is not None
     assert one.process.returncode == -signal.SIGTERM
+
+
+async def test_what_it_goes_on_to_say_is_heard_and_forgotten_with_it() -> None:
+    """Lines may come in pieces, and several at once."""
+    screen, more = Screen(), r"""b'{"a": "1"}\n{"b"', b': "2"}\n{"a": "3"}\n'"""
+    said = f"[os.write(int(sys.argv[-1]), part) for part in ({more})]; "
+    one = child(SAY_READY + said + FOREVER, screen)
+    running = asyncio.create_task(one.run())
+    expected = {"http_address": "h:1", "a": "3", "b": "2"}
+    assert await is_seen(lambda: _equal(one.latest, expected), PATIENCE_S)
+    assert await one.ready == {"http_address": "h:1"}
+    await one.stop()
+    await running
+
+
+async def _equal(one: object, other: object) -> bool:
+    return one == other
+
+
+async def test_who_does_not_read_what_it_is_told_holds_up_nobody() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for _ in range(100_000):
+            tell(theirs.fileno(), prefill_nodes="1", decode_nodes="1")
+        assert ours.recv(10)
+        assert theirs.getblocking()
+
+
+async def test_a_proxy_tells_who_started_it_how_many_nodes_take_work() -> None:
+    registry, (ours, theirs) = Registry(), socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        telling = asyncio.create_task(tell_of_nodes(theirs.fileno(), registry))
+        loop, told = asyncio.get_running_loop(), list[Any]()
+        for state in (None, State.READY, State.DRAINING):
+            if state is not None:
+                one = Registration(Role.DECODE, "h:1", "h:2", "d", "m", "f", state=state)
+                registry.apply(one, now=time.monotonic())
+            told.append(json.loads(await loop.sock_recv(ours, LONGEST_LINE)))
+        telling.cancel()
+    assert [one["decode_nodes"] for one in told] == ["0", "1", "0"]
+    assert {one["prefill_nodes"] for one in told} == {"0"}
 
 
 async def test_a_line_without_an_end_ends_nobody() -> None:
