@@ -8,6 +8,7 @@ import torch
 from engine.api import Engine, EngineInfo
 from engine.attention.kv_memory import Kept, KvMemory
 from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from engine.checkpoints.ends import end_tokens
 from engine.checkpoints.placement import Placement
 from engine.checkpoints.storage import ROUNDINGS, Storage, open_storage
 from engine.errors import EngineError, NoKernels, UnusableCheckpoint, UnusableTier
@@ -199,7 +200,7 @@ def _decoder_engine(
         config.block_size,
         str(dtype).removeprefix("torch."),
         kv.heads,
-        checkpoint.eos_token_ids,
+        end_tokens(checkpoint),
         pooling,
         config.enable_prefix_caching,
         kv.layers,

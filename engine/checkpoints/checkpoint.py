@@ -47,7 +47,7 @@ class Checkpoint:
         """The safetensors files, in a stable order."""
         index = self.folder / INDEX
         if index.exists():
-            places = _read_json(index).get("weight_map")
+            places = read_json(index).get("weight_map")
             if not isinstance(places, dict):
                 raise UnusableCheckpoint(f"{index}: weight_map says of no tensor where it is")
             names = {str(name) for name in places.values()}
@@ -75,17 +75,6 @@ class Checkpoint:
                 stored[entry.dtype] += entry.end - entry.first
         found = [DTYPES[name] for name, _ in stored.most_common() if name in DTYPES]
         return next(iter(found), "float32")
-
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        """The tokens that end an answer: the generation config's, or else the model's."""
-        generation = self.folder / "generation_config.json"
-        given = _read_json(generation).get("eos_token_id") if generation.exists() else None
-        for config in (self.config, self.config.get("text_config") or {}):
-            given = config.get("eos_token_id") if given is None else given
-        if given is None:
-            return ()
-        return tuple(given) if isinstance(given, list) else (given,)
 
     def fingerprint(self, variant: str = "") -> str:
         """Equal for equal config, tokenizer and weights, whatever the folder is called.
@@ -121,7 +110,7 @@ def open_checkpoint(model: str, dummy_seed: int | None = None) -> Checkpoint:
     config = folder / "config.json"
     if not config.exists():
         raise UnusableCheckpoint(f"{config} is missing")
-    return Checkpoint(folder, _read_json(config), dummy_seed)
+    return Checkpoint(folder, read_json(config), dummy_seed)
 
 
 def _fetch(model: str, patterns: Sequence[str]) -> Path:
@@ -144,7 +133,8 @@ def _fetch(model: str, patterns: Sequence[str]) -> Path:
         ) from error
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """An object; raises UnusableCheckpoint, naming the file."""
     try:
         content = json.loads(file.read_bytes())
     except (ValueError, OSError) as error:

@@ -214,7 +214,7 @@ def test_the_settings_of_the_checkpoint_are_taken(folder: Path) -> None:
     (folder / "generation_config.json").write_text('{"eos_token_id": [3, 5]}')
     info = load(folder, dtype="auto").info
     assert (info.kv_dtype, info.max_model_len, info.block_size) == ("bfloat16", 512, 16)
-    assert (info.kv_heads, info.eos_token_ids) == (2, (3, 5))
+    assert (info.kv_heads, info.eos_token_ids) == (2, (3, 5, 0))
 
 
 @pytest.mark.parametrize(("hidden_size", "tokens"), [(512, 512), (544, 256)])
