@@ -2,8 +2,9 @@
 
 What is accepted, by kind:
 
-json_schema     a JSON Schema as JSON. A keyword that cannot be honoured is refused. Blanks
-                are few, unless `x-guidance`, llguidance's own key, has other options.
+json_schema     a JSON Schema as JSON. A keyword that cannot be honoured is refused; a `format`
+                that JSON Schema does not define is none. Blanks are few, unless `x-guidance`,
+                llguidance's own key, has other options.
 json_object     any JSON object; there is no source.
 regex           the syntax of Rust's `regex` crate, for the whole answer: `^` and `$` are at
                 both ends already. There are no look-arounds and no back-references.
@@ -22,6 +23,7 @@ from engine.errors import GrammarRefused
 from engine.grammars.checking import too_long
 from engine.grammars.gbnf import ebnf_to_lark
 from engine.grammars.lark import quoted, regex
+from engine.grammars.schemas import without_annotations
 from engine.grammars.tag_writing import OPTIONS, WHITESPACE, structural_tag_to_grammar
 from engine.request import Grammar
 
@@ -69,6 +71,8 @@ def _json(source: str) -> str:
         return LLMatcher.grammar_from_json_schema(source)
     if not isinstance(schema, dict):
         raise GrammarRefused("json_schema must be an object or a boolean")
+    if (plain := without_annotations(schema)) != schema:
+        source = json.dumps(plain)
     if OPTIONS in schema:
         return LLMatcher.grammar_from_json_schema(source)
     style: JsonCompileOptions = {"whitespace_pattern": WHITESPACE}

@@ -45,7 +45,7 @@ SCHEMAS: Mapping[str, object] = {
     "tiny multiples": {"type": "number", "multipleOf": 1e-10, "minimum": 0, "maximum": 1e300},
     "bad pattern": {"type": "string", "pattern": "((("},
     "unknown type": {"type": "strnig"},
-    "unknown format": {"type": "string", "format": "zzz"},
+    "unknown format": {"type": "string", "format": "regex"},
     "unknown keyword": {"type": "array", "uniqueItems": True},
     "many patterns": {
         "type": "object",

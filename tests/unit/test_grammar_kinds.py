@@ -185,6 +185,37 @@ def test_structural_tags(layout: object, these: list[str], not_those: list[str])
     claim(Grammar("structural_tag", source), these, not_those)
 
 
+FOREIGN = {  # as OpenAPI and pydantic have them; and where "format" is no keyword
+    "type": "object",
+    "properties": {
+        "a": {"type": "string", "format": "path"},
+        "format": {"$ref": "#/$defs/id"},
+        "b": {"anyOf": [{"format": "byte", "type": "string"}, {"type": "null"}]},
+        "c": {"type": "array", "items": {"format": "password", "type": "string"}},
+        "d": {"const": {"format": "path"}},
+    },
+    "$defs": {"id": {"type": "integer", "format": "int64"}},
+    "required": ["a", "format", "b", "c", "d"],
+}
+FITS = '{"a":"x","format":5,"b":null,"c":["y"],"d":{"format":"path"}}'
+
+
+def test_a_format_that_json_schema_does_not_define_asks_for_nothing() -> None:
+    others = [FITS.replace("5", '"5"'), FITS.replace('{"format":"path"}', "{}")]
+    claim(Grammar("json_schema", json.dumps(FOREIGN)), [FITS], others)
+    layout = {"type": "json_schema", "json_schema": FOREIGN}
+    claim(Grammar("structural_tag", json.dumps({"format": layout})), [FITS], others)
+
+
+def test_a_format_that_json_schema_defines_is_honoured_or_refused() -> None:
+    known, unknown = ({"type": "string", "format": name} for name in ("date", "regex"))
+    claim(Grammar("json_schema", json.dumps(known)), ['"2026-01-31"'], ['"x"'])
+    matcher = LLMatcher(
+        TOKENIZER, to_llguidance(Grammar("json_schema", json.dumps(unknown))), log_level=0
+    )
+    assert "Unknown format: regex" in matcher.get_error()
+
+
 def test_structural_tags_of_the_older_form() -> None:
     structure = {"begin": "<f=a>", "schema": JSON["json_schema"], "end": "</f>"}
     source = {"type": "structural_tag", "structures": [structure], "triggers": ["<f="]}

@@ -1,0 +1,55 @@
+"""What of a JSON Schema is for readers only, and left out before it becomes a grammar. Pure.
+
+A `format` that JSON Schema does not define asks for nothing: it is an annotation (draft
+2020-12, Validation, 7.2.3). OpenAPI has `int64` and `byte`, pydantic `path` and `password`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+DEFINED = frozenset(
+    {
+        *("date-time", "date", "time", "duration", "email", "idn-email", "hostname"),
+        *("idn-hostname", "ipv4", "ipv6", "uri", "uri-reference", "iri", "iri-reference"),
+        *("uuid", "uri-template", "json-pointer", "relative-json-pointer", "regex"),
+    }
+)
+NAMED = frozenset(
+    {"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
+)
+"""Keywords with schemas by name."""
+NESTED = frozenset(
+    {
+        *(
+            "additionalItems",
+            "additionalProperties",
+            "allOf",
+            "anyOf",
+            "contains",
+            "else",
+            "if",
+        ),
+        *("items", "not", "oneOf", "prefixItems", "propertyNames", "then"),
+        *("unevaluatedItems", "unevaluatedProperties"),
+    }
+)
+"""Keywords with a schema, or with a list of them."""
+
+
+def without_annotations(schema: Any) -> Any:  # noqa: ANN401  JSON of any shape
+    """The same schema, or list of schemas; a value that is one by chance stays as it is."""
+    if isinstance(schema, list):
+        return [without_annotations(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    return {
+        key: _within(key, value)
+        for key, value in schema.items()
+        if key != "format" or not isinstance(value, str) or value in DEFINED
+    }
+
+
+def _within(key: str, value: Any) -> Any:  # noqa: ANN401  JSON of any shape
+    if key in NAMED and isinstance(value, Mapping):
+        return {name: without_annotations(one) for name, one in value.items()}
+    return without_annotations(value) if key in NESTED else value
