@@ -1,7 +1,7 @@
 """Requests of one session go to the same node: consistent hashing (Karger et al., 1997)."""
 
-from bisect import bisect_right, insort
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -11,42 +11,69 @@ from proxy.routing.policies import Policy
 
 POINTS = 64  # of each node: the busiest of many gets about a third more than its part
 POINT_BYTES = 8
+POINTS_OF_DIGEST = blake2b.MAX_DIGEST_SIZE // POINT_BYTES
+MOST_CROWDS = 16
+MOST_KNOWN = 4096
 
 
 @dataclass(slots=True)
 class BySession:
     """The node behind the session's place on a ring; requests without one go by `otherwise`.
 
-    When a node comes or goes, only the sessions at its own places change their node. Places
+    All nodes that were ever chosen among are on the ring, those of every model, and those that
+    may not be chosen are passed by: so when a node comes or goes, is in trouble or has no room,
+    only the sessions at its own places change their node, and nothing is built anew. Places
     are of a node's address: it finds its sessions again after a restart.
     """
 
     otherwise: Policy
-    points: int = POINTS
-    _ring: list[tuple[int, str]] = field(default_factory=list)
-    _known: tuple[str, ...] = ()
+    _places: list[int] = field(default_factory=list)  # in order
+    _owners: dict[int, str] = field(default_factory=dict)  # addresses, by their places
+    _known: set[str] = field(default_factory=set)
+    _crowds: dict[int, tuple[Sequence[Node], Mapping[str, Node]]] = field(default_factory=dict)
 
     def choose(self, nodes: Sequence[Node], ask: Ask, partner: Node | None) -> Node:
-        """See Policy."""
+        """See Policy. `nodes` does not change from then on: it is looked at once."""
         if not ask.request.session:
             return self.otherwise.choose(nodes, ask, partner)
-        addresses = tuple([node.registration.http_address for node in nodes])
-        if addresses != self._known:
-            self._change(set(addresses))
-            self._known = addresses
-        at = bisect_right(self._ring, (_place(ask.request.session), ""))
-        _, address = self._ring[at % len(self._ring)]
-        return nodes[addresses.index(address)]
+        here, owners, places = self._by_address(nodes), self._owners, self._places
+        at = bisect_right(places, _points(ask.request.session)[0])
+        while True:  # each of `nodes` is on the ring, and there is one at least
+            if at >= len(places):
+                at = 0
+            if node := here.get(owners[places[at]]):
+                return node
+            at += 1
 
-    def _change(self, addresses: set[str]) -> None:
-        before = set(self._known)
-        if gone := before - addresses:
-            self._ring = [point for point in self._ring if point[1] not in gone]
-        for address in addresses - before:
-            for number in range(self.points):
-                insort(self._ring, (_place(f"{number} {address}"), address))
+    def _by_address(self, nodes: Sequence[Node]) -> Mapping[str, Node]:
+        """It is mostly the same tuple from plan to plan."""
+        crowd = self._crowds.get(id(nodes))
+        if crowd is None or crowd[0] is not nodes:
+            crowd = nodes, {node.registration.http_address: node for node in nodes}
+            self._crowds[id(nodes)] = crowd
+            if len(self._crowds) > MOST_CROWDS:
+                del self._crowds[next(iter(self._crowds))]
+            if new := crowd[1].keys() - self._known:
+                self._add(new)
+        return crowd[1]
+
+    def _add(self, addresses: set[str]) -> None:
+        self._known |= addresses
+        if len(self._known) > MOST_KNOWN:
+            met = [here.keys() for _, here in self._crowds.values()]
+            self._known = addresses = set().union(*met)
+            self._owners.clear()
+            self._places.clear()
+        for address in addresses:
+            for number in range(POINTS // POINTS_OF_DIGEST):
+                places = _points(f"{number} {address}")
+                self._owners.update(dict.fromkeys(places, address))
+                self._places += places
+        self._places.sort()  # mostly, a few behind many that are in order
 
 
-def _place(name: str) -> int:
-    digest = blake2b(name.encode(), digest_size=POINT_BYTES).digest()
-    return int.from_bytes(digest, "big")
+def _points(name: str) -> list[int]:
+    """As many as a digest has room for."""
+    digest = blake2b(name.encode()).digest()
+    starts = range(0, len(digest), POINT_BYTES)
+    return [int.from_bytes(digest[at : at + POINT_BYTES], "big") for at in starts]

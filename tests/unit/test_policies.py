@@ -1,6 +1,9 @@
 """Each policy keeps its promise, and all of them work through one planner."""
 
+import sys
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import get_args
 
@@ -15,7 +18,7 @@ from proxy.routing.building import build_planner
 from proxy.routing.claims import Claims
 from proxy.routing.plan import Ask
 from proxy.routing.policies import LeastLoaded
-from proxy.routing.sessions import BySession
+from proxy.routing.sessions import MOST_KNOWN, BySession
 
 
 def nodes(role: Role, count: int, load: Load | None = None) -> list[Node]:
@@ -65,6 +68,46 @@ def test_a_session_stays_and_only_those_of_a_lost_node_move() -> None:
     after = {name: policy.choose(rest, ask(name, 1), None) for name in names}
     assert all(after[name] is before[name] for name in names if before[name] is not lost)
     assert {name: policy.choose(some, ask(name, 1), None) for name in names} == before
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions it calls, of Python's and of C."""
+    counted = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+def test_a_session_costs_no_more_beside_other_models_and_nodes_in_trouble() -> None:
+    """One ring for all: what a plan may not choose is passed by, and nothing is built anew."""
+    policy = BySession(LeastLoaded(Claims(), Random(0)))
+    some = nodes(Role.DECODE, 40)
+    crowds = [some[:20], some[20:], some[1:20], some[20:30]]
+    for one in crowds:
+        policy.choose(one, ask("s"), None)
+    for number in range(50):
+        crowd, asked = crowds[number % len(crowds)], ask(f"session {number}", 1)
+        assert calls_of(partial(policy.choose, crowd, asked, None)) < 200
+        assert policy.choose(crowd, asked, None) in crowd
+
+
+def test_sessions_find_their_nodes_after_more_have_come_and_gone_than_are_remembered() -> None:
+    policy = BySession(LeastLoaded(Claims(), Random(0)))
+    some = nodes(Role.DECODE, 4)
+    names = [f"session {number}" for number in range(40)]
+    before = [policy.choose(some, ask(name, 1), None) for name in names]
+    for start in range(0, MOST_KNOWN, 512):
+        gone = nodes(Role.PREFILL, start + 512)[start:]
+        assert policy.choose(gone, ask("s", 1), None) in gone
+    assert [policy.choose(some, ask(name, 1), None) for name in names] == before
 
 
 def test_who_has_no_session_goes_to_the_least_loaded() -> None:
