@@ -80,6 +80,8 @@ class Asker:
             "add_generation_prompt": begin,
             "continue_final_message": bool(go_on),
         }
+        if body.tools:
+            template["tools"] = body.tools
         special, fit = bool(body.add_special_tokens), self._fit(body, size)
 
         def encode() -> Tokens:

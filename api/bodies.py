@@ -137,12 +137,14 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class ChatBody(TextBody, frozen=True, kw_only=True):
-    """POST /v1/chat/completions."""
+    """POST /v1/chat/completions. `tools` are the template's: no call is read from an answer."""
 
     messages: list[dict[str, Any]]
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
     logprobs: bool | None = False
     top_logprobs: Ranks | None = None
 
@@ -162,7 +164,10 @@ def read_completion(data: bytes) -> CompletionBody:
 
 def read_chat(data: bytes) -> ChatBody:
     """Raises BadRequest, whatever the bytes are."""
-    return convert(read_object(data, CHAT), ChatBody)
+    body = convert(read_object(data, CHAT), ChatBody)
+    if body.tools and body.tool_choice != "none":
+        raise BadRequest('tools is not supported yet, except with tool_choice "none"', "tools")
+    return body
 
 
 def convert(given: object, kind: type[Kind], within: str = "") -> Kind:

@@ -64,7 +64,6 @@ CHAT: Mapping[str, tuple[object, ...]] = {
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
     "tool_choice": (None, "none", "auto"),
-    "tools": (None, []),
     "verbosity": NONE,
     "web_search_options": NONE,
 }

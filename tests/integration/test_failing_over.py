@@ -6,11 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.generator import Event, Leg
+from api.generator import Event, Leg, StageEvent
+from discovery.registration import Role
 from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
 from proxy.errors import Cause, NodeFailed, ProxyExhausted
 from proxy.health.breaker import BreakerState
+from proxy.pipeline import FEW
+from proxy.routing.plan import Plan
 from tests.fakes.cluster import Cluster, next_tokens, tokens_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.http_cluster import HttpCluster, http_cluster
@@ -129,6 +132,18 @@ async def test_a_pair_whose_link_is_cut_is_avoided_while_both_go_on_with_others(
     assert all(node.legs > 2 for node in cluster.nodes.values())
     cluster.expire()
     assert cluster.leaked_blocks == 0
+
+
+async def test_a_pair_that_is_cut_is_avoided_among_many_nodes_too() -> None:
+    """There nobody looks at each of them; with one partner left, that one has all of it."""
+    cluster = Cluster(2, FEW + 2)
+    p0, lost = cluster.registry.find("p0"), StageEvent("lost", 0.0)
+    for decode in cluster.registry.nodes(Role.DECODE, now=0.0):
+        cluster.health.heard(decode, lost, Plan(p0, decode), begun=0.0, now=0.0)
+    for number in range(2 * FEW):
+        asked = request(str(number))
+        assert await cluster.ask(asked) == alone(asked)
+    assert [node.legs for node in cluster.prefills] == [0, 2 * FEW]
 
 
 async def test_where_the_only_pair_is_cut_decode_runs_prompts_and_waits_for_no_kv() -> None:

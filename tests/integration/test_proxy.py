@@ -147,6 +147,17 @@ async def test_each_request_ends_with_one_line(caplog: pytest.LogCaptureFixture)
     )
 
 
+async def test_how_far_off_a_plan_was_is_counted_where_it_was_carried_out_as_it_was() -> None:
+    async with http_cluster(Cluster(1, 1)) as proxy:
+        await proxy.post(COMPLETIONS, body())
+        proxy.cluster.prefills[0].suffer(Ill.KILL)
+        await proxy.post(COMPLETIONS, body())  # another try: nobody had foretold that
+        _, page = await proxy.get("/metrics")
+    lines = set(page.decode().splitlines())
+    for of in ("first_token", "finish"):
+        assert f'pdserve_proxy_estimate_ratio_count{{of="{of}"}} 1.0' in lines
+
+
 async def test_metrics_count_what_happened() -> None:
     async with http_cluster(Cluster(2, 1)) as proxy:
         proxy.cluster.prefills[1].suffer(Ill.KILL)

@@ -77,6 +77,9 @@ async def test_the_template_hears_what_the_client_says() -> None:
         ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize"),
         ({"chat_template": "{{ 1 }}"}, "chat_template"),
         ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}], "tool_choice": "auto"}, "tools"),
+        ({"tools": "f", "tool_choice": "none"}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"logprobs": 1}, "logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
@@ -93,6 +96,17 @@ async def test_a_wrong_field_of_a_chat_is_named(fields: Fields, param: str) -> N
 async def test_without_a_template_there_is_no_chat() -> None:
     with pytest.raises(ApiError, match="no chat template"):
         await chat(door=served(byte_level(None)))
+
+
+async def test_tools_that_must_not_be_called_are_shown_to_the_template() -> None:
+    template = (
+        "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{{ messages[0].role }}"
+    )
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    for given, text in ((tools, "fuser"), ([], "user"), (None, "user")):
+        fields = {"tools": given, "tool_choice": "none"}
+        asked = await chat(fields, door=served(byte_level(template)))
+        assert texts(asked) == [text]
 
 
 async def test_arguments_of_past_tool_calls_are_objects_for_the_template() -> None:
