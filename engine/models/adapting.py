@@ -24,6 +24,7 @@ from engine.models.adapter import (
     layer_of,
     load_whole,
 )
+from engine.models.families import LIST
 
 BLOCK = 16
 SHORT, LONG = 47, 61
@@ -46,9 +47,10 @@ def load_adapted(
         model.whole.to(device)
         _check(model, dtype, device, kernels)
     except BROKEN as error:
-        raise UnusableCheckpoint(f"{name} does not run over blocks: {error}") from error
+        why = f"{name} does not run over blocks: {error}"
+        raise UnusableCheckpoint(f"{why}; these do: {LIST}") from error
     except _Unfit as error:
-        raise UnusableCheckpoint(f"{name}: {error}") from error
+        raise UnusableCheckpoint(f"{name}: {error}; these run: {LIST}") from error
     return model
 
 

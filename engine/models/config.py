@@ -11,7 +11,7 @@ import msgspec
 from engine.checkpoints.packing import Packing, read_packing
 from engine.errors import UnknownModel, UnusableCheckpoint
 from engine.models.expert_config import Experts, Latent
-from engine.models.families import FAMILIES
+from engine.models.families import FAMILIES, LIST
 from engine.models.family import FULL, SLIDING, Family, generates
 from engine.models.rope_config import EVERY, Halves, Rope, Size, max_positions, read_ropes
 
@@ -123,10 +123,9 @@ def _family(raw: Mapping[str, Any]) -> Family:
     kind, architectures = raw.get("model_type"), raw.get("architectures")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     if family is None or architectures not in (None, *family.architectures):
-        known = ", ".join(f"{one.architecture} ({name})" for name, one in FAMILIES.items())
         raise UnknownModel(
             f"config.json: {architectures} (model_type {kind}) is not supported; "
-            f"these are: {known}"
+            f"these are: {LIST}"
         )
     return family
 

@@ -5,3 +5,5 @@ from engine.models.family import Family
 from engine.models.moe_families import MIXTURES
 
 FAMILIES: dict[str, Family] = {**DENSE, **MIXTURES}
+LIST = ", ".join(f"{one.architecture} ({name})" for name, one in FAMILIES.items())
+"""As whoever asks for another one is told."""
