@@ -213,6 +213,13 @@ def _decoder_engine(
     tiers = open_tiers(config, info, memory)
     if tiers is not None:
         engine.put_below(tiers)
+    _equip(engine, checkpoint, config)
+    return engine
+
+
+def _equip(engine: TorchEngine, checkpoint: Checkpoint, config: EngineConfig) -> None:
+    """With what foretells tokens, and with what knows grammars, where they are wanted."""
+    info = engine.info
     if config.speculative_config is not None:
         foretell = read_speculative_config(config.speculative_config)
         engine.scheduler.drafter = NgramDrafter(foretell)
@@ -220,7 +227,6 @@ def _decoder_engine(
         engine.sampler.grammars = load_grammars(
             checkpoint.folder, engine.sampler.vocabulary, info.eos_token_ids
         )
-    return engine
 
 
 def prepare_torch(threads: int | None) -> None:
