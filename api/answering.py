@@ -1,16 +1,19 @@
 """All choices of one text request, from token events to pieces of text."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 
 from api.asking import aside
 from api.calls import Asked
 from api.choices import Choice, Echo, Piece
-from api.gate import OPEN, Gate, until
-from api.generator import Generator
+from api.gate import OPEN, Gate, Pass, until
+from api.generator import Generator, Tap
 from api.streams import Streams
+
+Tapped = Callable[[Choice, Pass], Tap]
+"""Makes a tap for a choice of a request that was let in."""
 
 
 class Answer:
@@ -46,10 +49,15 @@ class Answer:
                 self._echoes[number] = await aside(len(request.prompt), read)
         return self._echoes[number]
 
-    async def pieces(self) -> AsyncGenerator[Piece]:
-        """In order of arrival; closing it aborts every choice. Raises StreamFailed."""
+    async def pieces(self, tapped: Tapped | None = None) -> AsyncGenerator[Piece]:
+        """In order of arrival; closing it aborts every choice. Raises StreamFailed.
+
+        `tapped`: tokens of a choice that is alone may go there instead.
+        """
         async with self._gate.enter(self.asked.visit) as let_in:
-            pieces = self._of(self.choices[0]) if len(self.choices) == 1 else self._pieces()
+            first, alone = self.choices[0], len(self.choices) == 1
+            tap = tapped(first, let_in) if tapped and alone and first.plain else None
+            pieces = self._of(first, tap) if alone else self._pieces()
             if let_in.deadline is not None:
                 pieces = until(let_in.deadline, pieces)
             async with aclosing(pieces):
@@ -64,11 +72,11 @@ class Answer:
             while news := await streams.next():
                 yield news[1]
 
-    async def _of(self, choice: Choice) -> AsyncGenerator[Piece]:
+    async def _of(self, choice: Choice, tap: Tap | None = None) -> AsyncGenerator[Piece]:
         call, piece = choice.call, None
         if self.asked.body.echoes:
             choice.echo = await self._echo(choice)
-        async with aclosing(self._generator.stream(call.request, call.leg)) as events:
+        async with aclosing(self._generator.stream(call.request, call.leg, tap)) as events:
             async for event in events:
                 piece = choice.take(event)
                 if choice.stopped:

@@ -82,6 +82,18 @@ class Choice:
         """A stop string is there: what else may come is of no use."""
         return self.watch.found is not None
 
+    @property
+    def plain(self) -> bool:
+        """Whether tokens mean nothing but their text, which nothing is looked for in."""
+        return self.watch.idle and not self.only_echo
+
+    def add(self, tokens: tuple[int, ...]) -> str:
+        """The text of a plain choice's tokens that are neither its first nor its last."""
+        text = "".join(map(self.detokenizer.add, tokens))
+        self.num_tokens += len(tokens)
+        self._length += len(text)
+        return text
+
     def take(self, event: Event) -> Piece | None:
         """What an event adds to the answer; raises StreamFailed for one that is no answer."""
         match event:

@@ -129,6 +129,10 @@ class Writer:
             around = self._around[piece.index] = self._without_text(piece)
         return around[0] + msgspec.json.encode(piece.text) + around[1]
 
+    def around(self, index: int) -> tuple[bytes, bytes] | None:
+        """What is around the text in a choice's events, once one was written that is kept."""
+        return self._around.get(index)
+
     @property
     def _varies(self) -> bool:
         """Whether more than the text differs."""

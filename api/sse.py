@@ -13,6 +13,7 @@ from api.envelopes import Writer, event_of
 from api.errors import SERVER_ERROR, body_of, error_body
 from api.generated import DONE
 from api.generator import StreamFailed
+from api.tapping import Outlet, Spoken
 
 PLACE = 20  # a token's log-probabilities are as much work as so many characters
 log = logging.getLogger(__name__)
@@ -27,16 +28,17 @@ async def whole(writer: Writer) -> bytes:
     return await aside(places * PLACE, lambda: msgspec.json.encode(writer.whole(said)))
 
 
-async def frames(writer: Writer) -> AsyncGenerator[bytes]:
-    """The events of a stream, together what came together.
+async def frames(writer: Writer, outlet: Outlet | None = None) -> AsyncGenerator[bytes]:
+    """The events of a stream, together what came together; some go to the outlet at once.
 
     What fails before the first is raised, later it is told. Nothing comes before the first
     piece: until then the request may still be refused. The last piece leaves with the end.
     """
     said: bytes | None = None
+    tapped = partial(Spoken, writer, outlet) if outlet else None
     left = len(writer.answer.choices)
     try:
-        async with aclosing(writer.answer.pieces()) as pieces:
+        async with aclosing(writer.answer.pieces(tapped)) as pieces:
             async for piece in pieces:
                 if said is None:
                     said = b"".join(map(event_of, writer.openings()))

@@ -64,14 +64,14 @@ class StopWatch:
     include: bool
     found: str | None = None
     _held: str = ""
-    _idle: bool = field(init=False)  # there is nothing to look for
+    idle: bool = field(init=False)  # there is nothing to look for
 
     def __post_init__(self) -> None:
-        self._idle = not self._state.after
+        self.idle = not self._state.after
 
     def read(self, piece: str, *, watching: bool = True) -> str:
         """What may be said now. Not `watching`: a stop string that ends here is just text."""
-        if self._idle:
+        if self.idle:
             return piece
         text, start = self._held + piece, len(self._held)
         if self.found is not None:

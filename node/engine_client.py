@@ -21,6 +21,7 @@ from api.generator import (
     PooledEvent,
     RequestRefused,
     StreamFailed,
+    Tap,
     TokenEvent,
 )
 from engine.api import EngineLoad
@@ -166,7 +167,9 @@ class EngineClient:
             if not over or inbox.moved:
                 await self._send(Abort(rid))
 
-    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
         """The same for a text door: failure is an exception."""
         async with aclosing(self.events(request, leg)) as events:
             async for event in events:

@@ -16,7 +16,7 @@ import uvloop
 from quart import Quart
 
 from api.endpoints import Headers, TextEndpoints
-from api.generator import WHOLE, Event, Leg, PromptEvent, TokenEvent
+from api.generator import WHOLE, Event, Leg, PromptEvent, Tap, TokenEvent
 from api.routes import openai_routes
 from api.served import Served
 from api.tokenizing import TextCodec, load_text_codec
@@ -37,7 +37,9 @@ class Scripted:
     def __init__(self, codec: TextCodec) -> None:
         self.tokens = codec.encode("the cat", special_tokens=False)
 
-    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
         """See Generator."""
         yield PromptEvent(0)
         yield TokenEvent((self.tokens[0],))

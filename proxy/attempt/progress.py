@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from api.generator import Event, PromptEvent, TokenEvent
+from api.generator import Event, PromptEvent, Tap, TokenEvent
 from discovery.registry import Node
 from engine.request import Request
 from proxy.errors import NodeFailed, ProxyExhausted
@@ -28,6 +28,7 @@ class Progress:
 
     request: Request
     story: Story
+    tap: Tap | None = None  # where tokens may go past the stream
     tokens: "array[int]" = field(default_factory=lambda: array("i"))  # a ninth of a list's room
     prompted: bool = False
     scored: bool = False  # the prompt's log-probabilities were said
@@ -48,7 +49,7 @@ class Progress:
     def note(self, event: Event) -> bool:
         """Book an event; False if the client has seen its like in an earlier try."""
         if isinstance(event, TokenEvent):
-            self.tokens.extend(event.tokens)
+            self.said(event.tokens)
             self.tries = 0
             if self.met:
                 self.met.clear()
@@ -58,6 +59,11 @@ class Progress:
             self.scored = self.scored or scores
             return new
         return True
+
+    def said(self, tokens: tuple[int, ...]) -> None:
+        """The client gets these."""
+        self.tokens.extend(tokens)
+        self.story.output_tokens += len(tokens)
 
     def met_with(self, failure: NodeFailed | ProxyExhausted) -> None:
         """Book a try that came to nothing: others are asked first from now on."""

@@ -80,9 +80,13 @@ class Relay:
             return None
         if self.leg and not self.arrived:
             return None
-        said[node] += len(event.tokens)
-        self.forwarded = said[node]
+        self.flowed(len(event.tokens))
         return event
+
+    def flowed(self, num_tokens: int) -> None:
+        """So many more go on as they are."""
+        self.said[self.plan.decode] += num_tokens
+        self.forwarded += num_tokens
 
     def forward(self, node: Node, event: News) -> Iterator[Event]:
         """What of it is new, and what it sets free; NodeFailed where the attempt is over."""

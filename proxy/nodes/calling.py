@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from api.generated import DONE
-from api.generator import Event
+from api.generator import Event, Tap
 from api.wire import WireError
 from discovery.registry import Node
 from proxy.nodes.failing import BROKEN, broken, refused
@@ -96,6 +96,18 @@ class Reply:
             if self.event is not None:
                 return True
             self._said = self.reader.read(frames)
+
+    def pour(self, tap: Tap) -> bool:
+        """Whether what has come since were plain tokens, and the tap took them; raises BROKEN.
+        What it did not take is the next that is ready.
+        """
+        if self._said is not None or (frames := self._frames()) is None:
+            return False
+        tokens = self.reader.plain(frames)
+        if tokens is not None and tap.take(tokens.tokens):
+            return True
+        self._said = self.reader.read(frames) if tokens is None else iter((tokens,))
+        return False
 
     def close(self) -> None:
         """Hang up, unless it came to its end."""

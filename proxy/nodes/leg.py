@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
-from api.generator import Event
+from api.generator import Event, Tap
 from discovery.registry import Node
 from proxy.errors import NodeFailed, ProxyExhausted
 from proxy.nodes.calling import LONGEST_REFUSAL, OK, Call, Reply
@@ -46,14 +46,18 @@ class HttpLeg:
 
     def ready(self) -> bool:
         """Whether there is something to take; asks the node when it is called first."""
-        if not (self._there or self._over):
-            try:
-                self._there = self._reply.ready() if self._reply else self._begin()
-            except BROKEN as error:
-                self._fail(broken(self.node, error), error)
-            except NodeFailed as failure:
-                self._fail(failure)
+        if not (self._there or self._over) and self._looked(
+            self._reply.ready if self._reply else self._begin
+        ):
+            self._there = True
         return self._there or self._over
+
+    def pour(self, tap: Tap) -> bool:
+        """See Telling."""
+        reply = self._reply
+        if reply is None or self._there or self._over:
+            return False
+        return self._looked(lambda: reply.pour(tap))
 
     def take(self) -> Event | None:
         """What is ready: an event, or None at the end. Raises NodeFailed, or ProxyExhausted."""
@@ -92,6 +96,16 @@ class HttpLeg:
     async def aclose(self) -> None:
         """See `hang_up`."""
         self.hang_up()
+
+    def _looked(self, look: Callable[[], bool]) -> bool:
+        """What it says; where it fails, that is what is there to be taken."""
+        try:
+            return look()
+        except BROKEN as error:
+            self._fail(broken(self.node, error), error)
+        except NodeFailed as failure:
+            self._fail(failure)
+        return False
 
     def _fail(
         self, failure: NodeFailed | ProxyExhausted, cause: Exception | None = None

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from api.generator import WHOLE, Event, Leg, PooledEvent, TokenEvent
+from api.generator import WHOLE, Event, Leg, PooledEvent, Tap, TokenEvent
 from engine.request import PoolingRequest, Request
 from proxy.observing.kept import MOST_KEPT, KeptTimelines
 from proxy.observing.metrics import ProxyMetrics
@@ -29,7 +29,9 @@ class Observed:
     kept: KeptTimelines = field(default_factory=lambda: KeptTimelines(MOST_KEPT))
     tracing: Tracing | None = None
 
-    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
         """See Generator."""
         clock, exchange = self.pipeline.clock, current.get() or Exchange(0.0)
         story = Story(request, clock(), exchange.trace)
@@ -38,12 +40,12 @@ class Observed:
         exchange.stories.append(story)
         self.metrics.requests_in_flight += 1
         try:
-            async with aclosing(self.pipeline.stream(request, leg, story)) as events:
+            async with aclosing(self.pipeline.stream(request, leg, tap, story)) as events:
                 async for event in events:
-                    if isinstance(event, TokenEvent):
-                        story.output_tokens += len(event.tokens)
-                        if event.finish is not None or story.first_at is None:
-                            story.told(event, clock())
+                    if isinstance(event, TokenEvent) and (
+                        event.finish is not None or story.first_at is None
+                    ):
+                        story.told(event, clock())
                     yield event
         except Exception as failure:
             story.failure = str(failure) or repr(failure)

@@ -79,6 +79,10 @@ class Flight:
             case FailedEvent() | NodeFailed() if node is self.plan.prefill:
                 self._prompt_over(now)
 
+    def flowed(self, num_tokens: int) -> None:
+        """So many more tokens of decode, neither its first nor its last."""
+        self._tokens += num_tokens
+
     def move(self, decode: Node, now: float) -> None:
         """Another decode node takes the KV instead."""
         self._rest.end(now)

@@ -10,6 +10,7 @@ import asyncio
 from typing import Any
 
 from api.door.protocol import CarefulProtocol
+from proxy.serving.outlet import EXTENSION, CycleOutlet
 
 HEAD = b"HTTP/1.1 "
 LAST = b"data: [DONE]\n\n\r\n"
@@ -55,9 +56,15 @@ class Corked:
 
 
 class CorkedProtocol(CarefulProtocol):
-    """The careful one, over such a transport."""
+    """The careful one, over such a transport; its requests have an outlet each."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""
         corked: Any = Corked(transport, self.loop)
         super().connection_made(corked)
+
+    def on_headers_complete(self) -> None:
+        """See httptools: work on a request begins, in the loop's next turn."""
+        super().on_headers_complete()
+        extensions: Any = {EXTENSION: CycleOutlet(self.cycle)}
+        self.scope["extensions"] = extensions

@@ -21,6 +21,8 @@ from api.errors import SERVER_ERROR, ApiError, ErrorBody, body_of
 from api.generated import DONE
 from api.generator import StreamFailed
 from api.sse import OUR_MISTAKE, frames, whole
+from api.tapping import Outlet
+from proxy.serving.outlet import EXTENSION
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Message = Mapping[str, Any]
@@ -28,6 +30,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Pair = tuple[bytes, bytes]
 OK, TOO_LARGE = 200, 413
+NOTHING: Mapping[str, Any] = {}
 OF_STREAMS = [
     (name.lower().encode(), value.encode())
     for name, value in {"Content-Type": EVENTS, **AS_IT_COMES}.items()
@@ -90,7 +93,8 @@ class TextFront:
             await self.app(scope, receive, send)
             return
         headers = Fields(scope["headers"])
-        reply = _Reply(self.watch, scope["path"], headers, Call(headers), send)
+        outlet = scope.get("extensions", NOTHING).get(EXTENSION)
+        reply = _Reply(self.watch, scope["path"], headers, Call(headers), send, outlet)
         try:
             self.watch.enter(reply.path, headers)
             check_type(headers)
@@ -112,11 +116,12 @@ class _Reply:
     headers: Fields
     call: Call
     send: Send
+    outlet: Outlet | None = None
     begun: bool = False
 
     async def stream(self, writer: Writer) -> None:
         """Begins when there is something to say: what fails until then has a status."""
-        async with aclosing(frames(writer)) as said:
+        async with aclosing(frames(writer, self.outlet)) as said:
             async for event in said:
                 if not self.begun:
                     await self._begin(OK, OF_STREAMS)

@@ -35,6 +35,7 @@ from proxy.observing.observed import Observed
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing.building import build_planner
+from proxy.serving.corked import CorkedProtocol
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_node import CLUSTER_KEY, HttpNode, node_app
 from tests.fakes.serving import serving
@@ -128,7 +129,7 @@ async def http_cluster(
         instances = Instances(session, registry, CLUSTER_KEY.encode(), beat_s=0.01)
         shields = guard or Guard(admin_key=ADMIN), gate or AdmissionGate()
         app = create_app(door, models, instances, *shields)
-        url = await stack.enter_async_context(serving(app))
+        url = await stack.enter_async_context(serving(app, kind=CorkedProtocol))
         stack.callback(asyncio.create_task(instances.run()).cancel)
         yield HttpCluster(cluster, registry, door, instances, url, session, http)
 

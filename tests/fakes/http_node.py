@@ -19,6 +19,7 @@ from api.generator import (
     Leg,
     PooledEvent,
     StreamFailed,
+    Tap,
     TicketEvent,
 )
 from api.routes import openai_routes
@@ -89,7 +90,9 @@ class HttpNode:
         self.node.registration = self.identity.now(self.load)
         self.announce(self.node.registration)
 
-    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
         async for event in self.node.generate(request, leg):
             yield event
 

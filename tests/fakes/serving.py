@@ -9,7 +9,7 @@ import uvicorn
 from quart import Quart
 
 from api.door.keeper import Keeper
-from api.door.protocol import careful
+from api.door.protocol import CarefulProtocol, careful
 
 HERE = "127.0.0.1"
 
@@ -37,10 +37,12 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(app: Quart, keeper: Keeper | None = None) -> AsyncGenerator[str]:
+async def serving(
+    app: Quart, keeper: Keeper | None = None, kind: type[CarefulProtocol] = CarefulProtocol
+) -> AsyncGenerator[str]:
     """Its address; leaving stops it, and cuts what still runs."""
     door = socket.create_server((HERE, 0))
-    http = careful(keeper or Keeper())
+    http = careful(keeper or Keeper(), kind)
     config = uvicorn.Config(app, http=http, ws="none", log_config=None, access_log=False)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[door]))

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from api.generator import WHOLE, Event, Leg, PromptEvent, StreamFailed, TokenEvent
+from api.generator import WHOLE, Event, Leg, PromptEvent, StreamFailed, Tap, TokenEvent
 from api.served import Served
 from api.text_files import Parcel, gather
 from api.tokenizing import TextCodec, text_codec
@@ -114,7 +114,9 @@ class FakeDoor:
     closed: int = 0
     read: int = 0
 
-    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
         self.asked.append((request, leg))
         self.opened += 1
         try:

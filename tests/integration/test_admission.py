@@ -11,7 +11,7 @@ import pytest
 from quart import Quart
 
 from api.gate import Visit
-from api.generator import WHOLE, Event, Leg, TokenEvent
+from api.generator import WHOLE, Event, Leg, Tap, TokenEvent
 from api.routes import openai_routes
 from engine.request import FinishReason, Request
 from proxy.admission.admission import Admission
@@ -34,7 +34,9 @@ class Held:
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
     go: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
         assert leg == WHOLE
         async with self.news:
             self.begun.append(request.priority)

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
-from api.generator import WHOLE, Event, Leg, StreamFailed, TokenEvent
+from api.generator import WHOLE, Event, Leg, StreamFailed, Tap, TokenEvent
 from api.served import Served
 from engine.errors import CheckersBusy
 from engine.grammars.checking import GrammarChecker
@@ -27,7 +27,9 @@ class Mistaken:
     def __init__(self, *events: Event) -> None:
         self.events = events
 
-    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
         for event in self.events:
             yield event
         raise ZeroDivisionError(SECRET, request, leg)

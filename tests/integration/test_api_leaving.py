@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.generator import WHOLE, Event, Leg, TokenEvent
+from api.generator import WHOLE, Event, Leg, Tap, TokenEvent
 from api.streams import AHEAD
 from engine.request import Request
 from tests.fakes.http import Client
@@ -25,7 +25,9 @@ class Endless:
         self.words, self.said, self.opened, self.closed = words, 0, 0, 0
         self.forever = asyncio.Event()
 
-    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
         assert leg == WHOLE
         self.opened += 1
         try:

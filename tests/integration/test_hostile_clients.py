@@ -9,7 +9,7 @@ import pytest
 from quart import Quart
 
 from api.door.keeper import DoorLimits, Fault, Keeper
-from api.generator import WHOLE, Event, Leg, TokenEvent
+from api.generator import WHOLE, Event, Leg, Tap, TokenEvent
 from api.routes import openai_routes
 from engine.request import FinishReason, Request
 from tests.fakes.hostile_http import LINE, connect, head, last, post, stuck
@@ -31,7 +31,9 @@ class Door:
         self.said = 0
         self.closed = asyncio.Event()
 
-    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
         assert leg == WHOLE
         try:
             while request.sampling.max_tokens > 1:

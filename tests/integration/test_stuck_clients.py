@@ -9,7 +9,7 @@ from quart import Quart
 
 from api.door.keeper import Keeper
 from api.generated import encode_event
-from api.generator import WHOLE, Event, Leg, PromptEvent, TokenEvent
+from api.generator import WHOLE, Event, Leg, PromptEvent, Tap, TokenEvent
 from api.routes import openai_routes
 from discovery.registration import Registration, Role
 from discovery.registry import Node
@@ -37,7 +37,9 @@ class OneNode:
         self.client = HttpNodeClient(lines)
         self.node = Node(Registration(Role.DECODE, address, "", "d"), heard_at=0.0)
 
-    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
         """See Generator."""
         async with aclosing(self.client.generate(self.node, request, leg)) as events:
             async for event in events:

@@ -11,7 +11,7 @@ import msgspec
 from api.door.keeper import LARGEST_BODY
 from api.endpoints import TextEndpoints
 from api.errors import ApiError
-from api.generator import WHOLE, Event, Generator, Leg, PromptEvent, TokenEvent
+from api.generator import WHOLE, Event, Generator, Leg, PromptEvent, Tap, TokenEvent
 from engine.request import Request
 from proxy.serving.front import Fields, TextFront
 from tests.fakes.text import byte_level, saying, served
@@ -47,7 +47,9 @@ class Silent:
     def __init__(self) -> None:
         self.waits, self.closed = asyncio.Event(), False
 
-    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
         try:
             yield PromptEvent(0)
             yield TokenEvent((byte_level().encode("the")[0],))
@@ -60,7 +62,9 @@ class Silent:
 class Broken:
     """Has a bug."""
 
-    async def stream(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event]:
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
         raise ZeroDivisionError
         yield
 

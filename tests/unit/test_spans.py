@@ -42,9 +42,8 @@ class Rig:
         request = Request(RequestId("r"), tuple(range(1, 12)), Sampling(most, seed=1))
         story = Story(request, self.cluster.now, exchange.trace)
         exchange.stories.append(story)
-        async for event in self.cluster.pipeline.stream(request, WHOLE, story):
+        async for event in self.cluster.pipeline.stream(request, WHOLE, story=story):
             if isinstance(event, TokenEvent):
-                story.output_tokens += len(event.tokens)
                 story.told(event, self.cluster.now)
         story.ended_at = exchange.ended = self.cluster.now
         self.spans.end(exchange)

@@ -45,7 +45,7 @@ async def lived(
     exchange = Exchange(cluster.now - 0.5, 1e9, "/v1/completions")
     story = Story(Request(RequestId(name), PROMPT, Sampling(most, seed=1)), cluster.now)
     exchange.stories.append(story)
-    async with aclosing(cluster.pipeline.stream(story.request, WHOLE, story)) as events:
+    async with aclosing(cluster.pipeline.stream(story.request, WHOLE, story=story)) as events:
         await _read(events, story, read, cluster)
     story.ended_at = exchange.ended = cluster.now
     return exchange
@@ -54,7 +54,6 @@ async def lived(
 async def _read(events: AsyncGenerator[Any], story: Story, most: int, cluster: Cluster) -> None:
     async for event in events:
         if isinstance(event, TokenEvent):
-            story.output_tokens += len(event.tokens)
             story.told(event, cluster.now)
             if story.output_tokens >= most:
                 return

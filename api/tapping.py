@@ -1,0 +1,45 @@
+"""Plain tokens of one choice, from whoever generates them to a client's socket in one call.
+
+    generator ──▶ Spoken.take ──▶ the choice's text ──▶ what is around a text ──▶ outlet
+
+All that comes before such a token, and all that is more than one, comes as events of a stream.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from api.choices import Choice
+from api.envelopes import Writer
+from api.gate import Pass
+
+
+class Outlet(Protocol):
+    """The body of an answer that has begun."""
+
+    def ready(self) -> bool:
+        """Whether it takes more at once."""
+
+    def write(self, body: bytes) -> None:
+        """So much more of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A Tap: texts go to the outlet as events of the writer."""
+
+    writer: Writer
+    outlet: Outlet
+    choice: Choice
+    let_in: Pass
+
+    def take(self, tokens: tuple[int, ...]) -> bool:
+        """See Tap; not before an event has shown what is around a text."""
+        around = self.writer.around(self.choice.index)
+        if around is None or not self.outlet.ready():
+            return False
+        self.let_in.came(len(tokens))
+        if text := self.choice.add(tokens):
+            self.outlet.write(around[0] + msgspec.json.encode(text) + around[1])
+        return True
