@@ -109,7 +109,7 @@ async def _serve(place: Place) -> None:
         entrance = _entrance(config, registry)
         lines = await stack.enter_async_context(open_lines())
         app = build(config, instances, lines, catalogue, entrance, secrets.guard)
-        leaving = Leaving(app)
+        leaving = Leaving(app.asgi_app)
         http = _uvicorn(leaving, config, secrets, entrance.keeper)
         server = _Server(http, leaving, place.discovery, config)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())

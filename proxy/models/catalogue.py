@@ -18,13 +18,13 @@ from proxy.health.health import Health
 from proxy.models.namesakes import Namesakes
 from proxy.models.patience import LOOK_AGAIN_S, Patience
 from proxy.models.pools import (
+    Context,
     OwnNames,
     Pool,
     capacity,
     drawn,
     in_order,
     pools_of,
-    shortest_context,
 )
 from proxy.models.texts import Text, Texts
 
@@ -254,11 +254,12 @@ class Catalogue:
 
     def _serve(self, pool: Pool) -> Served:
         text, limit = self._text_of(pool), self._limit(pool)
+        context = Context(self.registry, pool.key)
         reason, pending = self._without(pool)
         return Served(
             pool.names,
             text.codec if text else None,
-            lambda: limit or shortest_context(self.registry, now=self.clock(), model=pool.key),
+            lambda: limit or context.shortest(now=self.clock()),
             created=self.created,
             root=pool.key[0],
             defaults=text.defaults if text else OPENAI,

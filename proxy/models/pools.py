@@ -76,19 +76,32 @@ def _pool(key: Model, nodes: Sequence[Node], own: OwnNames) -> Pool:
     return Pool(key, names, digests, ours, not any(node.ours for node in nodes))
 
 
-def shortest_context(
-    registry: Registry, *, now: float, model: Model | None = None
-) -> int | None:
-    """What every decode node that may get a request has room for; None while nobody says.
+@dataclass(slots=True)
+class Context:
+    """What every decode node that may get a request has room for; asked with every request, so
+    nodes are looked through only when they are others.
 
     Those without a partner get none while others have one. Where there is no decode node,
     prefill nodes still pool.
     """
-    nodes = registry.nodes(Role.DECODE, now=now, model=model)
-    nodes = nodes or registry.nodes(Role.PREFILL, now=now, model=model)
-    paired = [node for node in nodes if registry.has_partner(node, now=now)]
-    lengths = [node.registration.max_model_len for node in paired or nodes]
-    return min((length for length in lengths if length is not None), default=None)
+
+    registry: Registry
+    model: Model | None = None
+    _nodes: Sequence[Node] = ()
+    _shortest: int | None = None
+
+    def shortest(self, *, now: float) -> int | None:
+        """Tokens of a prompt and its answer; None while nobody says."""
+        nodes = self._of(Role.DECODE, now) or self._of(Role.PREFILL, now)
+        if nodes is not self._nodes:
+            lengths = (node.registration.max_model_len for node in nodes)
+            self._shortest = min((one for one in lengths if one is not None), default=None)
+            self._nodes = nodes
+        return self._shortest
+
+    def _of(self, role: Role, now: float) -> Sequence[Node]:
+        paired = self.registry.paired(role, now=now, model=self.model)
+        return paired or self.registry.nodes(role, now=now, model=self.model)
 
 
 def capacity(

@@ -1,12 +1,13 @@
 """Whoever leaves closes all legs, whatever they are waiting for."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from api.generator import EndEvent, Event, TokenEvent
+from api.generator import EndEvent, Event, StageEvent, Tap, TokenEvent
 from discovery.registration import Registration, Role
 from discovery.registry import Node
 from proxy.attempt.legs import Legs, News
@@ -124,3 +125,107 @@ async def test_who_fails_first_is_heard_first() -> None:
         with pytest.raises(ValueError, match="cause"):
             await legs.next()
         assert b.closed
+
+
+@dataclass
+class Told:
+    """A leg that says what it is told to say, when it is told to; and what was poured."""
+
+    said: deque[Event] = field(default_factory=deque)
+    told: Callable[[], None] = lambda: None
+    poured: list[Event] = field(default_factory=list)
+
+    def listen(self, told: Callable[[], None]) -> None:
+        self.told = told
+
+    def ready(self) -> bool:
+        return bool(self.said)
+
+    def take(self) -> Event:
+        return self.said.popleft()
+
+    def pour(self, tap: Tap) -> bool:
+        event = self.said[0]
+        if not isinstance(event, TokenEvent) or not tap.take(event.tokens):
+            return False
+        self.poured.append(self.said.popleft())
+        return True
+
+    def hang_up(self) -> None:
+        self.said.clear()
+
+    def say(self, event: Event) -> None:
+        self.said.append(event)
+        self.told()
+
+
+@dataclass
+class Open:
+    """A tap that takes everything, or nothing."""
+
+    takes: bool = True
+
+    def take(self, tokens: tuple[int, ...]) -> bool:
+        return self.takes
+
+
+async def waits(legs: Legs) -> "asyncio.Task[tuple[Node, News] | None]":
+    """Somebody who waits for the next event."""
+    task = asyncio.create_task(legs.next())
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_tokens_are_poured_while_somebody_waits() -> None:
+    leg = Told()
+    async with Legs() as legs:
+        legs.open(B, leg)
+        legs.tap(B, Open())
+        reader = await waits(legs)
+        leg.say(ONE)
+        leg.say(TWO)
+        assert leg.poured == [ONE, TWO]
+        leg.say(END)
+        assert await reader == (B, END)
+
+
+async def test_nothing_is_poured_past_an_event_that_nobody_has_dealt_with() -> None:
+    leg, stage = Told(), StageEvent("transfer", 0.0)
+    async with Legs() as legs:
+        legs.open(B, leg)
+        legs.tap(B, Open())
+        leg.say(ONE)  # nobody waits yet
+        assert await legs.next() == (B, ONE)
+        legs.tap(B, Open())
+        reader = await waits(legs)
+        leg.say(stage)
+        leg.say(TWO)
+        assert await reader == (B, stage)
+        assert await legs.next() == (B, TWO)
+    assert leg.poured == []
+
+
+async def test_an_event_ends_the_pouring() -> None:
+    leg, stage = Told(), StageEvent("transfer", 0.0)
+    async with Legs() as legs:
+        legs.open(B, leg)
+        legs.tap(B, Open())
+        leg.say(stage)
+        await legs.next()
+        reader = await waits(legs)
+        leg.say(ONE)
+        assert await reader == (B, ONE)
+
+
+@pytest.mark.parametrize("other", [0, 1])
+async def test_only_one_leg_is_poured_and_only_if_its_tap_takes(other: int) -> None:
+    a, b = Told(), Told()
+    async with Legs() as legs:
+        legs.open(A, a)
+        legs.open(B, b)
+        legs.tap(B, Open(takes=bool(other)))
+        reader = await waits(legs)
+        node, leg = ((B, b), (A, a))[other]
+        leg.say(ONE)
+        assert await reader == (node, ONE)
+    assert a.poured == b.poured == []
