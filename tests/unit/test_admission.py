@@ -140,8 +140,8 @@ def test_the_more_urgent_goes_first_and_then_who_came_first() -> None:
     crowd = door(requests=1)
     crowd.come()
     late, normal, urgent = crowd.come(priority=5), crowd.come(), crowd.come(priority=-1)
-    other = crowd.come()
-    assert crowd.order() == [urgent, normal, other, late]
+    other, others = crowd.come(), crowd.come("b", priority=1)  # "b" has had nothing yet
+    assert crowd.order() == [urgent, normal, other, others, late]
 
 
 def test_keys_take_turns_however_many_requests_one_has() -> None:
