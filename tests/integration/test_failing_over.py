@@ -216,6 +216,17 @@ async def test_where_all_tries_fail_the_client_hears_the_node_s_own_words(
     assert body["error"]["type"] == "server_error"
 
 
+async def test_a_node_s_4xx_is_the_client_s_at_once_and_nobody_s_failure() -> None:
+    error = {"message": "top_k is too large", "param": "top_k"}
+    says = [answer(400, {"error": error})]
+    async with http_cluster(Cluster(0, 1)) as proxy, raw_server(says) as ill:
+        stands_in(proxy, ill)
+        got, body, _ = await told(proxy)
+    assert (got, body["error"]["message"], body["error"]["param"]) == (400, *error.values())
+    assert body["error"]["type"] == "invalid_request_error"
+    assert not proxy.health.failures
+
+
 class Silent:
     """A NodeClient whose nodes say nothing in time."""
 

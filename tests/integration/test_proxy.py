@@ -71,6 +71,16 @@ async def test_a_completion_is_what_the_model_alone_says(x: int) -> None:
         assert await proxy.settled() == 0
 
 
+async def test_a_client_that_wants_one_token_is_no_driver_of_a_prefill_leg() -> None:
+    async with http_cluster(Cluster()) as proxy:
+        status, data = await proxy.post(COMPLETIONS, body(max_tokens=1))
+        (choice,) = read(data)["choices"]
+        assert (status, choice["token_ids"]) == (200, expected()[:1])
+        assert choice["finish_reason"] == "length"
+        assert "kv_transfer_params" not in read(data)
+        assert await proxy.settled() == 0
+
+
 async def test_choices_and_prompts_run_beside_each_other() -> None:
     async with http_cluster(Cluster(2, 2)) as proxy:
         _, data = await proxy.post(COMPLETIONS, body(n=3, prompt=[PROMPT, "the dog"]))
