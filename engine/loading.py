@@ -31,7 +31,8 @@ from engine.ranks.memory import LeadingMemory, SharedMemory
 from engine.ranks.opening import check_ranks, device_of, threads_of, whole_kv
 from engine.running.accelerator import Accelerator
 from engine.running.opening import OpenDevice
-from engine.running.runner import PlainRunner, Runner
+from engine.running.replaying import host_runner
+from engine.running.runner import Runner
 from engine.scheduling.drafting import NgramDrafter
 from engine.scheduling.room import Limits
 from engine.settings import EngineConfig, read_speculative_config
@@ -102,7 +103,7 @@ def load_follower(
     model, kept = _load_part(checkpoint, config, shape, device, opened, group)
     assert isinstance(model, Decoder)
     memory = SharedMemory(post.memory_fd, kept)
-    runner = _runner(opened, model, memory, limits_of(config, shape, device), group)
+    runner = _runner(config, opened, model, memory, limits_of(config, shape, device), group)
     follower = Follower(model, memory, runner, group, post.channel)
     follower.report()
     return follower
@@ -121,14 +122,14 @@ def _load_whole(
     if config.tensor_parallel_size == 1:
         model, kept = _load_part(checkpoint, config, shape, device, opened, None)
         memory = KvMemory(*kept)
-        return model, memory, _runner(opened, model, memory, limits, None)
+        return model, memory, _runner(config, opened, model, memory, limits, None)
     if crew is None:
         raise EngineError(f"{FLAG} {config.tensor_parallel_size}: no other ranks were started")
     group = Group.meet(crew.store, Share(0, crew.size), device)
     model, kept = _load_part(checkpoint, config, shape, device, opened, group)
     assert isinstance(model, Decoder)
     leading = LeadingMemory(*kept)
-    runner = LeadingRunner(_runner(opened, model, leading, limits, group), crew)
+    runner = LeadingRunner(_runner(config, opened, model, leading, limits, group), crew)
     leading.meet(crew)
     crew.go()
     group.go()
@@ -167,14 +168,16 @@ def _load_part(
 
 
 def _runner(
+    config: EngineConfig,
     opened: OpenDevice | None,
     model: Model,
     memory: KvMemory,
     limits: Limits,
     group: Group | None,
 ) -> Runner:
+    """Ranks have sums between their kernels, so nothing of theirs is replayed on a CPU."""
     if opened is None:
-        return PlainRunner(model, memory)
+        return host_runner(model, memory, eager=config.enforce_eager or group is not None)
     return opened.runner(model, memory, limits, group)
 
 

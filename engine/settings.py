@@ -43,13 +43,14 @@ class EngineConfig:
 
     `kv_cache_memory_bytes` bounds the KV blocks, and so does, on a device with memory of its
     own, `gpu_memory_utilization`, a share of all that it has; `enforce_eager` goes without
-    graphs there. `threads` are the cores of the CPU. `cpu_kernels` are `native`, `torch`, or
-    `auto`: native if they can be had. `quantization` is `int8` on a CPU, `fp8` or `int4` on a
-    GPU. `speculative_config` is JSON of a SpeculativeConfig; None foretells nothing.
-    `kv_offloading_size` is GiB of host memory below a GPU's KV memory, `kv_disk_size` GiB of
-    disk below that, at `kv_disk_path`; None: no such tier. `load_format` is `auto` or
-    `safetensors`, or `dummy`: weights made up from `seed`. `tensor_parallel_size` is how many
-    ranks share out the model; more than one are started before the engine is opened.
+    graphs there, and without replayed steps on a CPU. `threads` are the cores of the CPU.
+    `cpu_kernels` are `native`, `torch`, or `auto`: native if they can be had. `quantization`
+    is `int8` on a CPU, `fp8` or `int4` on a GPU. `speculative_config` is JSON of a
+    SpeculativeConfig; None foretells nothing. `kv_offloading_size` is GiB of host memory below
+    a GPU's KV memory, `kv_disk_size` GiB of disk below that, at `kv_disk_path`; None: no such
+    tier. `load_format` is `auto` or `safetensors`, or `dummy`: weights made up from `seed`.
+    `tensor_parallel_size` is how many ranks share out the model; more than one are started
+    before the engine is opened.
     """
 
     model: str

@@ -59,7 +59,7 @@ class ServingOptions:
     gpu_memory_utilization: float | None = None
     """Share of a GPU's memory that an engine takes, KV filling what is left. Default: 0.9."""
     enforce_eager: bool = False
-    """Whether a GPU's decode steps are launched one by one, and not as CUDA graphs."""
+    """Whether decode steps run kernel by kernel: no CUDA graphs, nothing replayed on a CPU."""
     enable_prefix_caching: bool = True
     """Whether KV of earlier prompts is used again."""
     kv_offloading_size: float | None = None

@@ -22,7 +22,7 @@ from torch import Tensor
 from engine.attention.kv_memory import KvMemory
 from engine.attention.rotation import Rotation
 from engine.kernels.contract import HeadNorms, Latents
-from engine.kernels.cpu.attention import PagedAttention
+from engine.kernels.cpu.attention import Numbers, PagedAttention
 from engine.kernels.style import AttentionStyle
 
 QUERIES_AT_ONCE = 64
@@ -115,14 +115,24 @@ class AttentionBatch:
     ) -> None:
         self.memory = memory
         spans, size = [*singles, *chunks], memory.block_size
-        at = [(span, range(span.start, span.start + span.length)) for span in spans]
-        self.positions = self._row([position for _, ours in at for position in ours])
-        self.slots = self._slots([span.blocks[i // size] for span, ours in at for i in ours])
+        self.positions, self.slots = self._places(spans)
         self.entered = [block for span in spans for block in span.entered(size)]
         self._compiled, self._groups = self._compile(spans), list[_Group]()
         if self._compiled is None:
             alike = [list(some) for _, some in groupby(singles, key=_size_class)]
             self._groups = [self._group(some) for some in [*alike, *([one] for one in chunks)]]
+
+    def renew(self, singles: Sequence[Span]) -> None:
+        """As many singles as there were, elsewhere, and no chunks; by the kernel.
+
+        All that tells of a batch is at the addresses where it was.
+        """
+        assert self._compiled is not None, "the kernel's"
+        positions, slots = self._places(singles)
+        self.positions.copy_(positions)
+        self.slots.copy_(slots)
+        self.entered = [one for span in singles for one in span.entered(self.memory.block_size)]
+        self._compiled.renew(*_told(singles))
 
     def turn_and_write(
         self,
@@ -175,15 +185,10 @@ class AttentionBatch:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _compile(self, spans: Sequence[Span]) -> PagedAttention | None:
-        kernels, row = self.memory.kernels, 0
+        kernels, memory = self.memory.kernels, self.memory
         if kernels is None:
             return None
-        told, table = array("q"), array("q")
-        for span in spans:
-            told.extend((span.start, span.length, row, len(table)))
-            table.extend(span.blocks)
-            row += span.length
-        return kernels.attention(self.memory.blocks, self.memory.shape.value_width, told, table)
+        return kernels.attention(memory.blocks, memory.shape.value_width, *_told(spans))
 
     def _group(self, spans: Sequence[Span]) -> _Group:
         """Padded to the longest; a single has one query, a chunk may be cut into slices."""
@@ -203,19 +208,37 @@ class AttentionBatch:
             slices.append(_Slice(some, first, seen))
         return _Group(self.memory.rows(self._ids(table)), length, slices)
 
-    def _slots(self, blocks: list[int]) -> Tensor:
+    def _places(self, spans: Sequence[Span]) -> tuple[Tensor, Tensor]:
+        """Of all tokens: positions, and slots."""
+        size = self.memory.block_size
+        at = [(span, range(span.start, span.start + span.length)) for span in spans]
+        positions = self._row([position for _, ours in at for position in ours])
+        blocks = [span.blocks[i // size] for span, ours in at for i in ours]
+        return positions, self._slots(blocks, positions)
+
+    def _slots(self, blocks: list[int], positions: Tensor) -> Tensor:
         """Where each token's KV goes: [parts, tokens * kv_heads] rows of `token_rows`."""
         size = self.memory.block_size
         rows = self.memory.rows(self._row(blocks)[:, None]).squeeze(
             -1
         )  # [parts, tokens, heads]
-        return (rows * size + (self.positions % size)[:, None]).flatten(1).contiguous()
+        return (rows * size + (positions % size)[:, None]).flatten(1).contiguous()
 
     def _row(self, numbers: Sequence[int]) -> Tensor:
         return long_row(numbers).to(self.memory.block_rows.device)
 
     def _ids(self, numbers: Sequence[object]) -> Tensor:
         return torch.tensor(numbers, device=self.memory.block_rows.device)
+
+
+def _told(spans: Sequence[Span]) -> tuple[Numbers, Numbers]:
+    """As PagedAttention wants them."""
+    told, table, row = array("q"), array("q"), 0
+    for span in spans:
+        told.extend((span.start, span.length, row, len(table)))
+        table.extend(span.blocks)
+        row += span.length
+    return told, table
 
 
 def long_row(numbers: Sequence[int]) -> Tensor:

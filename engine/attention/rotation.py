@@ -22,12 +22,20 @@ class Rotation:
     def angles(self) -> tuple[Tensor, Tensor]:
         """Cosines and sines [tokens, 1, width]."""
         if self._found is None:
-            cos, sin = self.table[self.positions].unsqueeze(2).unbind(1)
-            self._found = cos, sin
+            self._found = self._look_up()
         return self._found
+
+    def renew(self) -> None:
+        """Other positions are where these were, and so are their angles from now on."""
+        for found, new in zip(self.angles, self._look_up(), strict=True):
+            found.copy_(new)
 
     def turn(self, heads: Tensor) -> Tensor:
         """[tokens, heads, width] to the same, half a head against the other."""
         cos, sin = self.angles
         swapped = heads.roll(heads.shape[-1] // 2, -1)
         return torch.addcmul(heads * cos, swapped, sin)
+
+    def _look_up(self) -> tuple[Tensor, Tensor]:
+        cos, sin = self.table[self.positions].unsqueeze(2).unbind(1)
+        return cos, sin

@@ -90,10 +90,20 @@ class Decoder:
 
     def forward(self, tokens: Tensor, batch: Batch) -> Tensor:
         """[tokens] ids to [tokens, hidden], normalised and ready for `logits`."""
-        rotations = [Rotation(rope, batch.positions) for rope in self.ropes]
-        hidden, made = F.embedding(tokens, self.embedding), None
-        if self.embedding_scale is not None:
-            hidden = hidden * self.embedding_scale
+        return self.through(self.embed(tokens), self.rotations(batch), batch)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """[tokens] ids to [tokens, hidden]."""
+        hidden, scale = F.embedding(tokens, self.embedding), self.embedding_scale
+        return hidden if scale is None else hidden * scale
+
+    def rotations(self, batch: Batch) -> Rotations:
+        """By each rope, at the positions of the batch."""
+        return [Rotation(rope, batch.positions) for rope in self.ropes]
+
+    def through(self, hidden: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
+        """All layers: what `embed` made to what `forward` does."""
+        made: Tensor | None = None
         for layer in self.layers:
             hidden, made = layer.forward(hidden, made, rotations, batch)
         return add_normed(self.norm, made, hidden, self.config.residual_scale)[0]

@@ -63,8 +63,11 @@ class PlainRunner:
         batch = AttentionBatch(self.memory, plan.singles, plan.chunks)
         self.memory.clear(batch.entered)
         ids = long_row(plan.tokens).to(self.memory.block_rows.device)
-        hidden = self.model.forward(ids, batch)
-        if not plan.picks:
-            return Ran(hidden, None)
-        picked = hidden if plan.picks_all else hidden[plan.picks]
-        return Ran(hidden, self.model.logits(picked))
+        return finished(self.model, self.model.forward(ids, batch), plan)
+
+
+def finished(model: Model, hidden: Tensor, plan: Plan) -> Ran:
+    """With logits of the rows that the plan picks, of [tokens, hidden]."""
+    if not plan.picks:
+        return Ran(hidden, None)
+    return Ran(hidden, model.logits(hidden if plan.picks_all else hidden[plan.picks]))

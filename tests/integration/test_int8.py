@@ -17,7 +17,7 @@ from tests.fakes.driver import load, prompt, prompt_logits
 
 kernels = CpuKernels(library())
 pytestmark = pytest.mark.skipif(
-    not kernels.library.pd_quads(), reason="this CPU has no instructions for 8 bits"
+    not kernels.library.quads, reason="this CPU has no instructions for 8 bits"
 )
 CLOSE = 0.05  # of the norm of a model's logits
 

@@ -1,12 +1,16 @@
 """Attention over paged KV by the compiled kernel; its twin is engine/attention/paged.py."""
 
-from ctypes import CDLL, Structure, byref, c_float, c_int64, c_void_p
+from array import array
+from ctypes import Structure, byref, c_float, c_int64, c_void_p
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from engine.kernels.cpu.library import Library
 from engine.kernels.style import AttentionStyle
 
+Numbers: TypeAlias = "array[int]"  # of type "q"
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
@@ -44,29 +48,28 @@ class _Call(Structure):
 class PagedAttention:
     """Attention of one batch over paged KV [block, layer, part, kv_head, token, width].
 
-    `spans` [sequences, 4] int64 say of each sequence where its queries start and how many
-    there are, which row of the queries is the first, and where in `tables`, int64, its block
-    ids begin. Of a value the first `value_width` numbers count; None: all. All tensors are
-    on the CPU and stay as they are while this is used.
+    `spans`, four numbers for a sequence, say where its queries start and how many there are,
+    which row of the queries is the first, and where in `tables` its block ids begin. Of a value
+    the first `value_width` numbers count; None: all. Nothing of this changes while it is used.
     """
 
     def __init__(
         self,
-        library: CDLL,
+        library: Library,
         memory: Tensor,
         value_width: int | None,
-        spans: Tensor,
-        tables: Tensor,
+        spans: Numbers,
+        tables: Numbers,
     ) -> None:
         _, _, parts, kv_heads, block_size, width = memory.shape
-        self._attend = library.pd_attend
+        self._attend = library.function("pd_attend")
         self._kept = memory, spans, tables
         self._layer_stride = memory.stride(1)
         self._plan = _Plan(
-            spans.data_ptr(),
-            tables.data_ptr(),
+            spans.buffer_info()[0],
+            tables.buffer_info()[0],
             memory.data_ptr(),
-            len(spans),
+            len(spans) // 4,
             0,
             kv_heads,
             width,
@@ -77,6 +80,12 @@ class PagedAttention:
             FORMATS[memory.dtype],
             torch.get_num_threads(),
         )
+
+    def renew(self, spans: Numbers, tables: Numbers) -> None:
+        """As many sequences, elsewhere; calls that were remembered are of these now."""
+        assert len(spans) == len(self._kept[1]), "as many"
+        self._kept = self._kept[0], spans, tables
+        self._plan.spans, self._plan.tables = spans.buffer_info()[0], tables.buffer_info()[0]
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
         """[tokens, heads, width] against the layer's KV; [tokens, heads * value_width]."""

@@ -1,11 +1,13 @@
 """Products of a few rows with a bfloat16 weight that oneDNN packed; its twin is oneDNN."""
 
 import ctypes
-from ctypes import CDLL, Structure, c_int64, c_void_p
+from ctypes import Structure, c_int64, c_void_p
 
 import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
+
+from engine.kernels.cpu.library import Library
 
 OUTPUTS_OF_A_BLOCK = 64
 
@@ -24,11 +26,11 @@ class FewRows:
     """Products of a few rows with a bfloat16 weight that oneDNN packed."""
 
     def __init__(
-        self, library: CDLL, packed: Tensor, shape: tuple[int, int], bias: Tensor | None
+        self, library: Library, packed: Tensor, shape: tuple[int, int], bias: Tensor | None
     ) -> None:
         outputs, inputs = shape
         blocks = -(-outputs // OUTPUTS_OF_A_BLOCK)
-        self._multiply = library.pd_multiply
+        self._multiply = library.function("pd_multiply")
         self._kept, self._outputs = (packed, bias), outputs
         self._weight = _Weight(
             torch.ops.mkldnn.data_ptr(packed),

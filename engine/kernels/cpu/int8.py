@@ -6,12 +6,14 @@ exact, so what is lost is lost by rounding to 8 bits, and by nothing else.
 
 import ctypes
 import statistics
-from ctypes import CDLL, Structure, c_int64, c_void_p
+from ctypes import Structure, c_int64, c_void_p
 from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
+
+from engine.kernels.cpu.library import Library
 
 OUTPUTS_OF_A_BLOCK, INPUTS_OF_A_WORD = 64, 4
 LARGEST, MIDDLE = 127, 128
@@ -32,12 +34,12 @@ class _Weight(Structure):
 class Int8Linear:
     """y = x W^T + b, for a bfloat16 W [outputs, inputs] that is rounded to 8 bits here."""
 
-    def __init__(self, library: CDLL, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, library: Library, weight: Tensor, bias: Tensor | None) -> None:
         whole, scales = quantize(weight)
         self.packed, middle = _pack(whole)
         padded = F.pad(scales, (0, len(middle) - len(scales)))
         self._kept, self._outputs = (padded, middle, bias), len(weight)
-        self._multiply = library.pd_multiply_int8
+        self._multiply = library.function("pd_multiply_int8")
         self._weight = _Weight(
             self.packed.data_ptr(),
             padded.data_ptr(),
@@ -62,7 +64,7 @@ class Int8Linear:
 class Quantizer:
     """Makes weights of 8 bits, and remembers how far each product then is from what it was."""
 
-    library: CDLL
+    library: Library
     errors: list[float] = field(default_factory=list)
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Int8Linear:

@@ -4,40 +4,25 @@ Every one of them has a twin in plain torch, which is what they are tested again
 runs without them. Threads are those of torch: both use the same OpenMP runtime.
 """
 
-import ctypes
 import logging
-from array import array
-from collections.abc import Collection
-from ctypes import c_float, c_int64, c_void_p
+from collections.abc import Callable, Collection
+from ctypes import c_int64
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from engine.errors import NoKernels
 from engine.kernels.contract import Linear
-from engine.kernels.cpu.attention import FORMATS, PagedAttention
+from engine.kernels.cpu.attention import FORMATS, Numbers, PagedAttention
 from engine.kernels.cpu.build import library
 from engine.kernels.cpu.few_rows import FewRows, packed_as_we_read
 from engine.kernels.cpu.int8 import Quantizer
+from engine.kernels.cpu.library import Calls, Library
+from engine.kernels.cpu.recording import Arena, record
 
 log = logging.getLogger(__name__)
-Numbers: TypeAlias = "array[int]"  # of type "q"
 GATES = {"silu": 0, "gelu_pytorch_tanh": 1}
-_POINTER, _NUMBER = c_void_p, c_int64
-_HEAVY = {  # Python goes on meanwhile
-    "pd_attend": (_POINTER, _POINTER),
-    "pd_multiply": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
-    "pd_multiply_int8": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
-}
-_LIGHT = {  # over before another thread could have done anything
-    "pd_norm": (*[_POINTER] * 3, *[_NUMBER] * 7, c_float),
-    "pd_add_norm": (*[_POINTER] * 5, *[_NUMBER] * 6, c_float, c_float),
-    "pd_gate": (_POINTER, _POINTER, *[_NUMBER] * 5),
-    "pd_turn_and_write": (*[_POINTER] * 3, _NUMBER, *[_POINTER] * 2, *[_NUMBER] * 5),
-    "pd_write": (*[_POINTER] * 3, *[_NUMBER] * 5),
-}
 
 
 class CpuKernels:
@@ -47,20 +32,21 @@ class CpuKernels:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.library = path, Library(path)
         self.quantizer: Quantizer | None = None
-        try:
-            self.library, self._light = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
-        except OSError as error:  # spoiled, or for another system's libraries
-            raise NoKernels(f"cannot be opened: {error}") from error
-        for opened, functions in ((self.library, _HEAVY), (self._light, _LIGHT)):
-            for name, kinds in functions.items():
-                function = getattr(opened, name)
-                function.argtypes, function.restype = kinds, None
+        self._arena = Arena()
+        function = self.library.function
+        self._norm, self._add_norm = function("pd_norm"), function("pd_add_norm")
+        self._gate, self._write = function("pd_gate"), function("pd_write")
+        self._turn_and_write = function("pd_turn_and_write")
+
+    def record(self, work: Callable[[], Tensor]) -> tuple[Tensor, Calls | str]:
+        """See `record` in engine/kernels/cpu/recording.py."""
+        return record(self.library, self._arena, work)
 
     def quantize(self) -> None:
         """From now on; raises NoKernels where the CPU has no instructions for it."""
-        if not self.library.pd_quads():
+        if not self.library.quads:
             raise NoKernels("weights of 8 bits want a CPU with AVX512-VNNI and AVX512-BF16")
         self.quantizer = Quantizer(self.library)
 
@@ -77,14 +63,12 @@ class CpuKernels:
         self, memory: Tensor, value_width: int | None, spans: Numbers, tables: Numbers
     ) -> PagedAttention:
         """See PagedAttention."""
-        rows = torch.frombuffer(spans, dtype=torch.int64).view(-1, 4)
-        ids = torch.frombuffer(tables, dtype=torch.int64)
-        return PagedAttention(self.library, memory, value_width, rows, ids)
+        return PagedAttention(self.library, memory, value_width, spans, tables)
 
     def few_rows(self, packed: Tensor, weight: Tensor, bias: Tensor | None) -> FewRows | None:
         """For `weight` [outputs, inputs] as oneDNN `packed` it; None if it did it otherwise."""
         outputs, inputs = weight.shape
-        if not self.library.pd_pairs() or inputs % 2 or not packed_as_we_read(packed, weight):
+        if not self.library.pairs or inputs % 2 or not packed_as_we_read(packed, weight):
             return None
         return FewRows(self.library, packed, (outputs, inputs), bias)
 
@@ -97,7 +81,7 @@ class CpuKernels:
         if inputs.stride()[1:] != (size, 1)[-len(inner) - 1 :]:
             inputs = inputs.contiguous()
         outputs = inputs.new_empty(inputs.shape)
-        self._light.pd_norm(
+        self._norm(
             inputs.data_ptr(),
             weight.data_ptr(),
             outputs.data_ptr(),
@@ -120,7 +104,7 @@ class CpuKernels:
         inputs, residual = inputs.contiguous(), residual.contiguous()
         rows, size = inputs.shape
         added, outputs = inputs.new_empty(rows, size), inputs.new_empty(rows, size)
-        self._light.pd_add_norm(
+        self._add_norm(
             inputs.data_ptr(),
             residual.data_ptr(),
             added.data_ptr(),
@@ -145,7 +129,7 @@ class CpuKernels:
         gate_up = gate_up.contiguous()
         rows, double = gate_up.shape
         outputs = gate_up.new_empty(rows, double // 2)
-        self._light.pd_gate(
+        self._gate(
             gate_up.data_ptr(),
             outputs.data_ptr(),
             rows,
@@ -179,7 +163,7 @@ class CpuKernels:
         told = (c_int64 * 9)(
             *(n for one in parts for n in (one.data_ptr(), one.shape[1], one.stride(0)))
         )
-        self._light.pd_turn_and_write(
+        self._turn_and_write(
             told,
             None if angles is None else angles[0].data_ptr(),
             None if angles is None else angles[1].data_ptr(),
@@ -201,7 +185,7 @@ class CpuKernels:
             rows = rows.contiguous()
         slots = slots.contiguous()
         size = rows.element_size()
-        self._light.pd_write(
+        self._write(
             memory.data_ptr(),
             slots.data_ptr(),
             rows.data_ptr(),

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "again.hpp"
 #include "few_queries.hpp"
 #include "many_queries.hpp"
 
@@ -191,3 +192,5 @@ extern "C" void pd_attend(const pd::Plan* plan, const pd::Call* told) {
         case 2: return pd::attend<pd::Float16, pd::Singles>(*plan, call);
     }
 }
+
+PD_AGAIN(pd_attend)

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "again.hpp"
 #include "numbers.hpp"
 
 namespace pd {
@@ -177,6 +178,8 @@ extern "C" void pd_norm(const void* inputs, const void* weight, void* outputs, i
     PD_BY_FORMAT(format, norm_of)
 }
 
+PD_AGAIN(pd_norm)
+
 extern "C" void pd_add_norm(const void* inputs, const void* residual, void* added,
                             const void* weight, void* outputs, int64_t rows, int64_t size,
                             int64_t stride, int64_t format, int64_t wide_weight,
@@ -186,11 +189,15 @@ extern "C" void pd_add_norm(const void* inputs, const void* residual, void* adde
     PD_BY_FORMAT(format, norm_of)
 }
 
+PD_AGAIN(pd_add_norm)
+
 extern "C" void pd_gate(const void* inputs, void* outputs, int64_t rows, int64_t size,
                         int64_t activation, int64_t format, int64_t threads) {
     pd::Gate of{inputs, outputs, rows, size, activation, threads};
     PD_BY_FORMAT(format, gate)
 }
+
+PD_AGAIN(pd_gate)
 
 extern "C" void pd_write(char* memory, const int64_t* slots, const char* rows, int64_t tokens,
                          int64_t heads, int64_t stride, int64_t bytes, int64_t threads);
@@ -225,6 +232,8 @@ extern "C" void pd_write(char* memory, const int64_t* slots, const char* rows, i
                      rows + token * stride + head * bytes, bytes);
 }
 
+PD_AGAIN(pd_write)
+
 // What stands in a batch's rows: heads of `width` numbers, `stride` numbers between tokens.
 struct pd_heads {
     char* at;
@@ -251,3 +260,5 @@ extern "C" void pd_turn_and_write(const pd_heads* parts, const void* cosines, co
         pd_write(memory, slots, parts[part].at, tokens, keys.count, parts[part].stride * item,
                  width * item, threads);
 }
+
+PD_AGAIN(pd_turn_and_write)

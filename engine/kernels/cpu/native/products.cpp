@@ -3,6 +3,7 @@
 // steps that fits into the first cache serves all rows, while the next one is fetched.
 #include <vector>
 
+#include "again.hpp"
 #include "tile.hpp"
 
 namespace pd {
@@ -60,6 +61,8 @@ extern "C" void pd_multiply(const pd::Weight* weight, const uint16_t* inputs, ui
             pd::block(*weight, inputs, outputs, rows, index, sums.data());
     }
 }
+
+PD_AGAIN(pd_multiply)
 
 // Whether bfloat16 is multiplied in pairs here: otherwise torch is the faster of the two.
 extern "C" int pd_pairs() { return pd::Pairs::UNIT == 2; }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "again.hpp"
 #include "tile.hpp"
 
 namespace pd {
@@ -111,6 +112,8 @@ extern "C" void pd_multiply_int8(const pd::Weight* weight, const uint16_t* input
             pd::block(*weight, rows_of, row_scales, outputs, rows, index, sums.data());
     }
 }
+
+PD_AGAIN(pd_multiply_int8)
 
 extern "C" int pd_quads() {
 #ifdef PD_QUADS
