@@ -55,7 +55,7 @@ class Options:
     quantization: Literal["int8"] | None = None
     """Of our engine."""
     profile: bool = False
-    """Where the time of our decode steps goes, besides."""
+    """Where the time of our decode steps goes, besides; none is replayed then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,7 @@ class Bench:
             threads=options.threads,
             cpu_kernels=options.cpu_kernels,
             quantization=options.quantization,
+            enforce_eager=options.profile,
         )
         ours = Ours.load(settings, self.work.shape, sequences, tokens)
         for line in self._lines():

@@ -105,6 +105,24 @@ def test_what_lies_behind_a_sequence_does_not_matter(kernels: CpuKernels) -> Non
     assert batch.attend(0, AttentionStyle(1.0), torch.ones(6, 2, 32)).isfinite().all()
 
 
+@pytest.mark.parametrize("octaves", [1.0, 7.0, 9.0, 60.0])
+def test_scores_may_climb_from_tile_to_tile(octaves: float, kernels: CpuKernels) -> None:
+    """By so much in each 32 keys: less than weights are rescaled for, or more."""
+    kept, end = KvShape(1, 2, 64), 1 + 32 * 40
+    memory = KvMemory(kept, -(-end // 16), 16, torch.bfloat16, torch.device("cpu"), kernels)
+    memory.block_rows.normal_(generator=torch.Generator().manual_seed(1))
+    span, climb = Span(end - 1, 1, range(memory.num_blocks)), torch.arange(memory.num_blocks)
+    memory.blocks[:, 0, 0, :, :, 0] = climb.view(-1, 1, 1) * octaves / 2
+    queries = torch.randn(1, 14, 64, generator=torch.Generator().manual_seed(2)).bfloat16()
+    queries[..., 0] = torch.linspace(0.5, 1, 14)
+    style = AttentionStyle(0.6931472)  # e^(it * x) = 2^x
+    ours = AttentionBatch(memory, [span], []).attend(0, style, queries).view(14, 64)
+    keys, values = memory.blocks[:, 0].double().permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :end]
+    scores = queries[0].double().view(2, 7, 64) @ keys.mT * style.scale
+    exact = (scores.softmax(-1) @ values).view(14, 64)
+    assert (ours - exact).abs().max() / exact.abs().max() < 0.02
+
+
 def test_a_window_may_be_wider_than_any_context(kernels: CpuKernels) -> None:
     memory = KvMemory(KvShape(1, 1, 32), 2, 16, torch.float32, torch.device("cpu"), kernels)
     memory.block_rows.normal_()

@@ -66,9 +66,15 @@ def test_steps_are_measured_on_kv_that_was_never_computed(tmp_path: Path) -> Non
     ours = Ours.load(settings, SHAPE, sequences=3, tokens=60)
     assert ours.prompt_s(50, runs=1) > 0
     assert ours.step_s(batch=3, context=40, steps=4) > 0
-    assert "attend" in ours.profile(batch=2, context=50, steps=4)
     ours.engine.step()  # checks that no block is lost
     assert ours.engine.load.free_blocks == ours.engine.load.total_blocks
+
+
+def test_a_profile_names_what_a_step_does(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, SHAPE, dtype=torch.bfloat16)
+    settings = EngineConfig(model=str(tmp_path), threads=1, enforce_eager=True)
+    ours = Ours.load(settings, SHAPE, sequences=2, tokens=60)
+    assert "attend" in ours.profile(batch=2, context=50, steps=4)
 
 
 def test_a_ceiling_is_the_better_of_two_measurements() -> None:

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "fetching.hpp"
 #include "lanes.hpp"
 #include "tasks.hpp"
 
@@ -13,8 +14,8 @@
 
 namespace pd {
 
-constexpr long MOST_FEW = 8, RUN = 16;  // rows of a head; keys behind one another
-constexpr long FEW_WIDTH = 128;         // of heads together: their keys fill a page of 4 KiB
+constexpr long MOST_FEW = 8;     // rows of a head
+constexpr long FEW_WIDTH = 128;  // of heads together: their keys fill a page of 4 KiB
 constexpr long MOST_HEADS = FEW_WIDTH / 32;
 
 // Whether `attend_few` can do it: rows of whole vectors, and blocks of whole runs.
@@ -23,29 +24,12 @@ inline bool is_few(const Plan& plan, long rows) {
            plan.value_offset && plan.block_size % RUN == 0;
 }
 
-// Keys and values of a tile: where its runs lie for the first of `heads` heads. They are fetched in
-// the order in which they lie in memory, so that it is read in long stretches, whoever is computed.
-struct FewTile {
-    static constexpr long KEYS = 32, RUNS = KEYS / RUN;
-
-    const uint16_t* runs[RUNS];
-    long heads, fetched = 0;  // items that are on their way
-
-    // The next `count` items, which are a part of one run of one head.
-    const uint16_t* piece(const Plan& plan, long count) {
-        const long run = RUN * plan.width, at = fetched % run, head = fetched / run;
-        const long stretch = head / heads % (2 * RUNS);
-        fetched += count;
-        return runs[stretch / 2] + stretch % 2 * plan.value_offset +
-               head % heads * plan.block_size * plan.width + at;
-    }
-};
-
 template <int ROWS>
 class Few {
     static constexpr int SIDE = ROWS == 1 ? 1 : ROWS == 2 ? 2 : ROWS <= 4 ? 4 : 8;
     static constexpr int EACH = LANES / SIDE;
-    static constexpr long VECTORS = FewTile::KEYS / EACH, PIECE = 32 * RUN;
+    static constexpr long VECTORS = FewTile::KEYS / EACH;
+    static constexpr float SLACK = 8.0f;  // octaves that a weight may have above one
     static constexpr int CHAINS = SIDE < 4 ? SIDE : 4;  // of sums that do not wait for each other
     typedef Lanes<EACH> Row;
 
@@ -82,17 +66,21 @@ class Few {
         long key = task.from / RUN * RUN;
         FewTile tile = locate(group, key, task.to);
         for (; key < task.to; key += FewTile::KEYS) {
-            FewTile soon = key + FewTile::KEYS < task.to
-                               ? locate(group, key + FewTile::KEYS, task.to)
-                               : locate(after, next.from / RUN * RUN, next.to);
+            const FewTile later = key + FewTile::KEYS < task.to
+                                      ? locate(group, key + FewTile::KEYS, task.to)
+                                      : locate(after, next.from / RUN * RUN, next.to);
+            Fetching soon(later, plan, group.heads);
             const long keys = std::min(FewTile::KEYS, task.to - key);
             for (long head = 0; head < group.heads; ++head) {
                 score(tile, soon, head, keys);
                 weigh(task, heads[head], key, (keys + RUN - 1) / RUN * SIDE);
                 for (long at = 0; at < width; at += 2 * LANES)
-                    mix(tile, soon, head, at, keys);
+                    if (keys == FewTile::KEYS)
+                        mix<true>(tile, soon, head, at, keys);
+                    else
+                        mix<false>(tile, soon, head, at, keys);
             }
-            tile = soon;
+            tile = later;
         }
         for (long head = 0; head < group.heads; ++head) finish(heads[head]);
     }
@@ -123,15 +111,14 @@ class Few {
             tile.runs[i] = key < to ? memory + table[block] * plan.block_stride + token * width
                                     : tile.runs[0];
         }
-        tile.heads = group.heads;
         return tile;
     }
 
-    void score(const FewTile& tile, FewTile& soon, long head, long keys) {
+    void score(const FewTile& tile, Fetching& soon, long head, long keys) {
         const uint32_t* queries = heads[head].queries;
         for (long i = 0; i * RUN < keys; ++i) {
             const uint16_t* run = tile.runs[i] + head * plan.block_size * width;
-            const uint16_t* later = soon.piece(plan, RUN * width);
+            const uint16_t* later = soon.piece(width / 2);
             switch (width) {
                 case 64: score_run<64>(queries, run, later, scores + i * SIDE); break;
                 case 128: score_run<128>(queries, run, later, scores + i * SIDE); break;
@@ -158,7 +145,8 @@ class Few {
         for (long i = 0; i < SIDE; ++i) scores[i] = Row::add_up(sums + i * EACH);
     }
 
-    // Scores become weights, relative to the largest so far: of a tile from `key` on.
+    // Scores of a tile from `key` on become weights, relative to the largest so far; or to one
+    // that is not much smaller, as what there is would have to be made to weigh less each time.
     void weigh(const Task& task, Head& head, long key, long vectors) {
         float factor = call.scale * LOG2_E;
         if (call.softcap > 0 || !sees_all(task, key, key + vectors * EACH)) {
@@ -169,13 +157,13 @@ class Few {
             }
             factor = 1.0f;
         }
-        const Floats now = larger(head.most, Row::fold_rows(most_of(vectors), larger) * factor);
-        if (any_larger(now, head.most)) shrink(head, now);
+        const Floats now = Row::fold_rows(most_of(vectors), larger) * factor;
+        if (any_larger(now, head.most + SLACK)) shrink(head, larger(now, head.most));
         Floats totals[CHAINS] = {};
         for (long v = 0; v < vectors; v += CHAINS)
 #pragma GCC unroll 4
             for (long chain = 0; chain < CHAINS; ++chain) {
-                Floats weight = exp2_short(scores[v + chain] * factor - now);
+                Floats weight = exp2_short(scores[v + chain] * factor - head.most);
                 totals[chain] += weight;
                 store(weights + (v + chain) * LANES / 2, round_to_bfloat16(weight));
             }
@@ -229,32 +217,33 @@ class Few {
     }
 
     // 32 numbers of each value, weighed and added up, in the order that unpacking pairs gives.
-    void mix(const FewTile& tile, FewTile& soon, long head, long at, long keys) {
+    template <bool WHOLE>
+    void mix(const FewTile& tile, Fetching& soon, long head, long at, long keys) {
         float* mixed = heads[head].running.mixed + at;
         Floats sums[ROWS][2];
         for (int row = 0; row < ROWS; ++row)
             for (int v = 0; v < 2; ++v)
                 sums[row][v] = load<Floats>(mixed + row * width + v * LANES);
         const long offset = plan.value_offset + head * plan.block_size * width + at;
-        for (long run = 0; run * RUN < keys; ++run) {
+        for (long run = 0; run * RUN < (WHOLE ? FewTile::KEYS : keys); ++run) {
             const uint32_t* pairs = weights + run * RUN / EACH * (LANES / 2);
-            const uint16_t* values = tile.runs[run] + offset;
-            const uint16_t* later = soon.piece(plan, PIECE);
-            if (keys - run * RUN >= RUN)
-                mix_run<true>(pairs, values, later, RUN, sums);
-            else
-                mix_run<false>(pairs, values, later, keys - run * RUN, sums);
+            const uint16_t* later = soon.piece(RUN);
+            mix_run<WHOLE>(pairs, tile.runs[run] + offset, later, keys - run * RUN, sums);
         }
         for (int row = 0; row < ROWS; ++row)
             for (int v = 0; v < 2; ++v) store(mixed + row * width + v * LANES, sums[row][v]);
     }
 
+    // Not unrolled: what is fetched would be asked for all at once.
     template <bool WHOLE>
-    void mix_run(const uint32_t* pairs, const uint16_t* one, const uint16_t* later, long keys,
-                 Floats (&sums)[ROWS][2]) {
-        for (long key = 0; key < (WHOLE ? RUN : keys); key += 2, one += 2 * width) {
+    inline __attribute__((always_inline)) void mix_run(const uint32_t* pairs,
+                                                       const uint16_t* one,
+                                                       const uint16_t* later, long keys,
+                                                       Floats (&sums)[ROWS][2]) {
+        for (long key = 0; key < RUN; key += 2, one += 2 * width) {
             __builtin_prefetch(later + key * 32);
             __builtin_prefetch(later + key * 32 + 32);
+            if (!WHOLE && key >= keys) continue;
             const uint16_t* two = WHOLE || key + 1 < keys ? one + width : one;  // behind: weighs 0
             const __m512i a = (__m512i)load<Words>(one), b = (__m512i)load<Words>(two);
             const __m512bh low = (__m512bh)_mm512_unpacklo_epi16(a, b);
