@@ -150,6 +150,8 @@ def _load_part(
     storage = _storage(config, shape, device, opened)
     place = Placement(dtype, device, kernels, group, storage)
     model = load_model(checkpoint, shape, max_len, place)
+    if isinstance(kernels, CpuKernels):
+        kernels.settle()
     _tell_of_quantization(config, place)
     kv = model.kv_shape
     block_bytes = config.block_size * kv.numbers * dtype.itemsize

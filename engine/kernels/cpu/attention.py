@@ -106,5 +106,5 @@ class PagedAttention:
             style.scale,
             style.softcap or 0.0,
         )
-        self._attend(byref(self._plan), byref(call))
+        self._attend.call(byref(self._plan), byref(call))
         return output

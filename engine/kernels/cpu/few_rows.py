@@ -23,7 +23,7 @@ class _Weight(Structure):
 
 
 class FewRows:
-    """Products of a few rows with a bfloat16 weight that oneDNN packed."""
+    """Products of a few rows with a weight that oneDNN packed: `bytes`, from `address` on."""
 
     def __init__(
         self, library: Library, packed: Tensor, shape: tuple[int, int], bias: Tensor | None
@@ -32,8 +32,10 @@ class FewRows:
         blocks = -(-outputs // OUTPUTS_OF_A_BLOCK)
         self._multiply = library.function("pd_multiply")
         self._kept, self._outputs = (packed, bias), outputs
+        self.address: int = torch.ops.mkldnn.data_ptr(packed)
+        self.bytes = _numbers(packed) * packed.itemsize
         self._weight = _Weight(
-            torch.ops.mkldnn.data_ptr(packed),
+            self.address,
             None if bias is None else bias.data_ptr(),
             outputs,
             inputs,
@@ -47,7 +49,7 @@ class FewRows:
         rows = inputs.shape[0]
         outputs = inputs.new_empty(rows, self._outputs)
         threads = torch.get_num_threads()
-        self._multiply(self._at, inputs.data_ptr(), outputs.data_ptr(), rows, threads)
+        self._multiply.call(self._at, inputs.data_ptr(), outputs.data_ptr(), rows, threads)
         return outputs
 
 

@@ -56,7 +56,7 @@ class Int8Linear:
         rows = inputs.shape[0]
         outputs = inputs.new_empty(rows, self._outputs)
         threads = torch.get_num_threads()
-        self._multiply(self._at, inputs.data_ptr(), outputs.data_ptr(), rows, threads)
+        self._multiply.call(self._at, inputs.data_ptr(), outputs.data_ptr(), rows, threads)
         return outputs
 
 

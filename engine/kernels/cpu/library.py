@@ -8,7 +8,10 @@ they are made again by one call (`Calls.replay`).
 import ctypes
 import struct
 from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import Array, Structure, c_float, c_int64, c_void_p
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -32,18 +35,17 @@ _LIGHT: dict[str, Kinds] = {  # over before another thread could have done anyth
 
 
 class Library:
-    """Opened once; raises NoKernels. Each call is remembered while there are `calls`."""
+    """Opened once; raises NoKernels."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.calls: Calls | None = None
         try:
             heavy, light = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
         except OSError as error:  # spoiled, or for another system's libraries
             raise NoKernels(f"cannot be opened: {error}") from error
         self._opened = heavy
         self._functions = {
-            name: Function(self, opened, name, kinds)
+            name: Function(opened, name, kinds)
             for opened, functions in ((heavy, _HEAVY), (light, _LIGHT))
             for name, kinds in functions.items()
         }
@@ -62,28 +64,34 @@ class Library:
         """Whether numbers of 8 bits are multiplied in fours here."""
         return bool(self._opened.pd_quads())
 
-    def empty_calls(self) -> "Calls":
-        """To be remembered in."""
-        return Calls(self._opened)
+    @contextmanager
+    def remembering(self) -> Iterator["Calls"]:
+        """What is called meanwhile, by whomever."""
+        calls = Calls(self._opened)
+        for function in self._functions.values():
+            function.call = partial(function.remembered, calls)
+        try:
+            yield calls
+        finally:
+            for function in self._functions.values():
+                function.call = function.plain
 
 
 class Function:
-    """One C function; takes numbers, addresses, and what ctypes points to."""
+    """One C function. `call` takes numbers, addresses, and what ctypes points to."""
 
-    __slots__ = ("_again", "_call", "_kinds", "_library")
+    __slots__ = ("_again", "_kinds", "call", "plain")
 
-    def __init__(self, library: Library, opened: ctypes.CDLL, name: str, kinds: Kinds) -> None:
-        call = getattr(opened, name)
-        call.argtypes, call.restype = kinds, None
+    def __init__(self, opened: ctypes.CDLL, name: str, kinds: Kinds) -> None:
+        self.plain: Callable[..., None] = getattr(opened, name)
+        self.plain.argtypes, self.plain.restype = kinds, None
         again = ctypes.cast(getattr(opened, f"{name}_again"), c_void_p)
-        self._library, self._call, self._kinds = library, call, kinds
-        self._again = again.value or 0
+        self._again, self._kinds, self.call = again.value or 0, kinds, self.plain
 
-    def __call__(self, *args: Argument) -> None:
-        """Call it."""
-        self._call(*args)
-        if (calls := self._library.calls) is not None:
-            calls.add(self._again, self._kinds, args)
+    def remembered(self, calls: "Calls", *args: Argument) -> None:
+        """Call it, and have it remembered."""
+        self.plain(*args)
+        calls.add(self._again, self._kinds, args)
 
 
 class Calls:

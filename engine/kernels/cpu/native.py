@@ -18,6 +18,7 @@ from engine.kernels.cpu.attention import FORMATS, Numbers, PagedAttention
 from engine.kernels.cpu.build import library
 from engine.kernels.cpu.few_rows import FewRows, packed_as_we_read
 from engine.kernels.cpu.int8 import Quantizer
+from engine.kernels.cpu.large_pages import PAGE, gather
 from engine.kernels.cpu.library import Calls, Library
 from engine.kernels.cpu.recording import Arena, record
 
@@ -34,7 +35,7 @@ class CpuKernels:
     def __init__(self, path: Path) -> None:
         self.path, self.library = path, Library(path)
         self.quantizer: Quantizer | None = None
-        self._arena = Arena()
+        self._arena, self._weights = Arena(), list[tuple[int, int]]()
         function = self.library.function
         self._norm, self._add_norm = function("pd_norm"), function("pd_add_norm")
         self._gate, self._write = function("pd_gate"), function("pd_write")
@@ -65,12 +66,19 @@ class CpuKernels:
         """See PagedAttention."""
         return PagedAttention(self.library, memory, value_width, spans, tables)
 
+    def settle(self) -> None:
+        """When all weights are there."""
+        pages = gather(self._weights)
+        log.info("weights: %d MiB lie in large pages", pages * PAGE >> 20)
+
     def few_rows(self, packed: Tensor, weight: Tensor, bias: Tensor | None) -> FewRows | None:
         """For `weight` [outputs, inputs] as oneDNN `packed` it; None if it did it otherwise."""
         outputs, inputs = weight.shape
         if not self.library.pairs or inputs % 2 or not packed_as_we_read(packed, weight):
             return None
-        return FewRows(self.library, packed, (outputs, inputs), bias)
+        made = FewRows(self.library, packed, (outputs, inputs), bias)
+        self._weights.append((made.address, made.bytes))
+        return made
 
     def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / rms(x) * weight over the last dimension, of [tokens, size] or of heads besides.
@@ -81,7 +89,7 @@ class CpuKernels:
         if inputs.stride()[1:] != (size, 1)[-len(inner) - 1 :]:
             inputs = inputs.contiguous()
         outputs = inputs.new_empty(inputs.shape)
-        self._norm(
+        self._norm.call(
             inputs.data_ptr(),
             weight.data_ptr(),
             outputs.data_ptr(),
@@ -104,7 +112,7 @@ class CpuKernels:
         inputs, residual = inputs.contiguous(), residual.contiguous()
         rows, size = inputs.shape
         added, outputs = inputs.new_empty(rows, size), inputs.new_empty(rows, size)
-        self._add_norm(
+        self._add_norm.call(
             inputs.data_ptr(),
             residual.data_ptr(),
             added.data_ptr(),
@@ -129,7 +137,7 @@ class CpuKernels:
         gate_up = gate_up.contiguous()
         rows, double = gate_up.shape
         outputs = gate_up.new_empty(rows, double // 2)
-        self._gate(
+        self._gate.call(
             gate_up.data_ptr(),
             outputs.data_ptr(),
             rows,
@@ -163,7 +171,7 @@ class CpuKernels:
         told = (c_int64 * 9)(
             *(n for one in parts for n in (one.data_ptr(), one.shape[1], one.stride(0)))
         )
-        self._turn_and_write(
+        self._turn_and_write.call(
             told,
             None if angles is None else angles[0].data_ptr(),
             None if angles is None else angles[1].data_ptr(),
@@ -185,7 +193,7 @@ class CpuKernels:
             rows = rows.contiguous()
         slots = slots.contiguous()
         size = rows.element_size()
-        self._write(
+        self._write.call(
             memory.data_ptr(),
             slots.data_ptr(),
             rows.data_ptr(),

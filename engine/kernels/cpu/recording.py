@@ -87,13 +87,9 @@ def record(
     library: Library, arena: Arena, work: Callable[[], Tensor]
 ) -> tuple[Tensor, Calls | str]:
     """What it made, and calls that make the same tensor again; or else what spoiled them."""
-    calls, watch = library.empty_calls(), _Watch(arena)
-    library.calls = calls
-    try:
-        with watch:
-            made = work()
-    finally:
-        library.calls = None
+    watch = _Watch(arena)
+    with library.remembering() as calls, watch:
+        made = work()
     if watch.spoiled_by is not None:
         return made, watch.spoiled_by
     calls.keep(made)
