@@ -6,7 +6,6 @@ import select
 import socket
 from collections.abc import Iterator, Sequence
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -191,12 +190,23 @@ def test_a_name_that_is_not_known_yet_holds_up_no_turn(source: TcpMover) -> None
     sink.close()
 
 
-def test_a_name_that_nobody_knows_fails_its_reads(source: TcpMover) -> None:
-    sink, card = mover(bytearray(BLOCK * BLOCKS)), msgspec.msgpack.decode(source.card)
-    at_nobody = msgspec.msgpack.encode({**card, "host": "no address"})
-    sink.meet(AT, welcome(source, at_nobody))
+def test_a_name_that_nobody_has_fails_its_reads(source: TcpMover) -> None:
+    slow, sink = Lookup(), mover(bytearray(BLOCK * BLOCKS))
+    sink.look_up = lambda *_: slow
+    sink.meet(AT, welcome(source))
     sink.read(ReadOrder(1, AT, [Run(0, 0, 1)]))
-    while not (ended := sink.poll()):
-        assert ready(sink)
-    assert isinstance(ended[0][1], PeerUnreachable)
+    slow._found.set_exception(OSError("no such host"))
+    (ended,) = sink.poll()
+    assert isinstance(ended[1], PeerUnreachable)
     sink.close()
+
+
+def test_a_lookup_that_fails_announces_it() -> None:
+    """Of what can be no name, so that no name server is asked, which may take long."""
+    lookup = Lookup.of("x" * 64, 1)
+    over = lookup.fileno()
+    assert over is not None
+    assert select.select([over], [], [], SOON_S)[0]
+    with pytest.raises(OSError, match="label too long"):
+        lookup.found()
+    assert lookup.fileno() is None
