@@ -15,7 +15,7 @@ class Overrides:
     """By address; the oldest are forgotten first."""
 
     _held: dict[str, None] = field(default_factory=dict)
-    _models: dict[str, str] = field(default_factory=dict)
+    _models: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
 
     def of(self, registration: Registration) -> Registration:
         """The same, as it counts here."""
@@ -23,7 +23,8 @@ class Overrides:
         if address in self._held:
             changes["state"] = State.DRAINING
         if registration.model is None and address in self._models:
-            changes["model"] = self._models[address]
+            changes["model"], longest = self._models[address]
+            changes["max_model_len"] = registration.max_model_len or longest
         return msgspec.structs.replace(registration, **changes) if changes else registration
 
     def hold(self, address: str) -> None:
@@ -34,10 +35,12 @@ class Overrides:
         """Its own word counts again."""
         self._held.pop(address, None)
 
-    def name(self, address: str, model: str) -> bool:
-        """Whoever is there serves this, unless it says itself; False if that was known."""
-        known = self._models.get(address) == model
-        _put(self._models, address, model)
+    def name(self, address: str, model: str | None, max_model_len: int | None) -> bool:
+        """Whoever is there serves this, with so much context, unless it says its model itself;
+        False if that was known.
+        """
+        known = self._models.get(address) == (model, max_model_len)
+        _put(self._models, address, (model, max_model_len))
         return not known
 
     def names(self, address: str) -> bool:
@@ -45,7 +48,7 @@ class Overrides:
         return address in self._models
 
 
-def _put(entries: dict[str, Any], address: str, value: str | None) -> None:
+def _put(entries: dict[str, Any], address: str, value: object) -> None:
     entries[address] = value
     while len(entries) > MOST:
         del entries[next(iter(entries))]

@@ -115,8 +115,8 @@ async def _serve(place: Place) -> None:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         parts = instances, catalogue, secrets.watch, entrance.gate, entrance.keeper
         helpers = [place.hear(registry), *(part.run() for part in parts)]
-        if not config.models:  # else whoever says no model has ours
-            helpers.append(Naming(session, registry).run())
+        # whoever says no model has ours, if we were told of one
+        helpers.append(Naming(session, registry, ours=bool(config.models)).run())
         if place.link is not None:
             rates = entrance.gate.admission.rates
             helpers.append(SharedRates(rates, place.siblings, place.number).run())

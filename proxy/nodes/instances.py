@@ -215,13 +215,16 @@ class Instances:
         """A node of vLLM says which model it has, and not which kind it is; in its development
         mode it also says how it hands KV over.
         """
-        model = await model_at(self.session, instance.address)
-        if model is None:
+        said = await model_at(self.session, instance.address)
+        if said is None:
             return None
         port = instance.bootstrap_port or _bootstrap_of(about)
         port = port if instance.role is Role.PREFILL else None
         return Registration(
-            instance.role, instance.address, "", model=model, bootstrap_port=port
+            *(instance.role, instance.address, ""),
+            model=said.id,
+            max_model_len=said.longest,
+            bootstrap_port=port,
         )
 
 

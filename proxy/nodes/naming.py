@@ -1,10 +1,12 @@
-"""Nodes of vLLM that register do not say which model they have: they are asked, ever again.
+"""Nodes of vLLM that register do not say which model they have, nor how much context: they are
+asked, ever again.
 
 Who registers under another address next time, or with another model, is asked anew.
 """
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -19,11 +21,14 @@ MODELS = "/v1/models"
 
 @dataclass(slots=True)
 class Naming:
-    """Has the registry know what they serve, while `run` runs."""
+    """Has the registry know what they serve, while `run` runs; `ours`: whatever they call it,
+    it is what this proxy was told of.
+    """
 
     session: aiohttp.ClientSession
     registry: Registry
     ask_s: float = ASK_S
+    ours: bool = False
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -42,11 +47,12 @@ class Naming:
     async def _ask(self, node: Node) -> None:
         """One that does not answer is called as before."""
         address = node_address(node)
-        if model := await model_at(self.session, address):
-            self.registry.name(address, model)
+        if (said := await model_at(self.session, address)) is not None:
+            name = None if self.ours else said.id
+            self.registry.name(address, name, said.longest)
 
 
-async def model_at(session: aiohttp.ClientSession, address: str) -> str | None:
+async def model_at(session: aiohttp.ClientSession, address: str) -> "Said | None":
     """What whoever is there serves, by `/v1/models`; None: it does not say, or is a proxy of
     ours, maybe this very one: our nodes say elsewhere who they are.
     """
@@ -55,13 +61,22 @@ async def model_at(session: aiohttp.ClientSession, address: str) -> str | None:
         model = msgspec.convert(said, _Models).data[0]
     except (msgspec.ValidationError, IndexError):
         return None
-    return None if model.owned_by == OWNER else model.id
+    return None if model.owned_by == OWNER else model
 
 
-class _Model(msgspec.Struct):
+class Said(msgspec.Struct):
+    """A model as vLLM tells of it; some tell of no context."""
+
     id: str
     owned_by: str = ""
+    max_model_len: Any = None
+
+    @property
+    def longest(self) -> int | None:
+        """Its context, in tokens; None: it does not say."""
+        most = self.max_model_len
+        return most if isinstance(most, int) and most > 0 else None
 
 
 class _Models(msgspec.Struct):
-    data: list[_Model]
+    data: list[Said]

@@ -18,7 +18,7 @@ from tests.fakes.watched import WatchedRegistry
 KEY = {"X-API-Key": ADMIN}
 GAP_S = 0.05
 DEEP = b"[" * 100_000
-VLLM = [answer(404, {}), answer(200, {"data": [{"id": "m"}]})]
+VLLM = [answer(404, {}), answer(200, {"data": [{"id": "m", "max_model_len": 64}]})]
 
 
 async def ask(
@@ -84,6 +84,7 @@ async def test_a_vllm_node_is_known_by_its_model() -> None:
         (node,) = proxy.registry.all()
         said = node.registration
         assert (said.type, said.model, node.ours) == (Role.PREFILL, "m", False)
+        assert said.max_model_len == 64
 
 
 async def test_an_answer_in_several_pieces_is_read_to_its_end() -> None:

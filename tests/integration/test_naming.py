@@ -4,18 +4,20 @@ import asyncio
 import time
 
 import msgspec
+import pytest
 
 from discovery.registration import Registration, Role
 from proxy.nodes.naming import Naming
 from proxy.nodes.session import open_session
 from tests.fakes.raw_http import answer, raw_server
+from tests.fakes.waiting import comes_true
 from tests.fakes.watched import WatchedRegistry
 
 P, D = Role.PREFILL, Role.DECODE
 
 
-def says(model: str) -> list[bytes]:
-    return [answer(200, {"data": [{"id": model}]})]
+def says(model: str, **more: object) -> list[bytes]:
+    return [answer(200, {"data": [{"id": model, **more}]})]
 
 
 async def test_it_is_known_by_the_model_that_it_serves_now_however_often_it_registers() -> None:
@@ -35,6 +37,31 @@ async def test_it_is_known_by_the_model_that_it_serves_now_however_often_it_regi
         finally:
             naming.cancel()
             await asyncio.gather(naming, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("told", "known"), [(4096, 4096), (None, None), (0, None), ("all", None)]
+)
+@pytest.mark.parametrize("ours", [False, True])
+async def test_its_context_is_known_too_where_it_tells(
+    told: object, known: int | None, ours: bool
+) -> None:
+    """Also where its model is ours, whatever it calls it."""
+    registry = WatchedRegistry(ttl_s=60)
+    script = says("small", max_model_len=told)
+    async with raw_server(*[script] * 50) as node, open_session() as session:
+        said = Registration(D, node.address, "")
+        registry.apply(said, now=time.monotonic())
+        naming = asyncio.create_task(Naming(session, registry, ask_s=0.0, ours=ours).run())
+        try:
+            await comes_true(lambda: len(node.heads) > 2)  # two answers were taken in
+        finally:
+            naming.cancel()
+            await asyncio.gather(naming, return_exceptions=True)
+        registry.apply(said, now=time.monotonic())  # it goes on to say nothing of it
+        (one,) = registry.all()
+        model = None if ours else "small"
+        assert (one.registration.model, one.registration.max_model_len) == (model, known)
 
 
 async def test_who_says_it_himself_is_not_asked() -> None:
