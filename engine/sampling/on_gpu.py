@@ -147,7 +147,8 @@ def _shaping(shaped: Seq[ShapedRow], vocabulary: int) -> Iterator[Part]:
 
 def _biases(one: ShapedRow) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Bans are biases of minus infinity; no token is there twice."""
-    ids, bias = one.shaping.bias_ids, one.shaping.bias
+    biases = one.shaping.biases_behind(one.seq, one.drafted)
+    ids, bias = biases.ids, biases.values
     banned = np.array(sorted(set(one.shaping.banned(one.seq, one.drafted))), np.int64)
     if len(banned) and len(ids):
         others = ~np.isin(ids, banned)

@@ -4,7 +4,7 @@ All of it follows from the request and the tokens so far, and so can be built an
 what is kept grows with the answer, at a cost for each token that does not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
@@ -18,6 +18,7 @@ from engine.sampling.masks import Grammars, Mask, apply_bits, bits_of, no_bits
 from engine.sampling.penalties import Ids, Penalised, Seen, penalise
 from engine.scheduling.sequence import Sequence
 
+MANY = 512  # biases; more are faster added to a whole row
 NOTHING_LEFT = "grammar: what else was asked for leaves no token that fits"
 
 
@@ -47,13 +48,39 @@ def is_penalised(sampling: Sampling) -> bool:
 
 
 @dataclass(slots=True)
-class Shaping:
-    """One sequence's. It is told nothing: it catches up with the tokens before each draw."""
+class Biases:
+    """What is added to a row's logits at `ids`, of which none is there twice: -inf for what
+    must not come. Their work in each step is bounded by a row's length, however many they are.
+    """
 
-    ends: tuple[int, ...]  # that `min_tokens` holds back
+    ids: Ids
+    values: NDArray[np.float32]
+    _whole: Tensor | None = None
+
+    @classmethod
+    def of(cls, bias: Mapping[int, float]) -> "Biases":
+        """By token."""
+        return cls(np.array(list(bias), np.int64), np.array(list(bias.values()), np.float32))
+
+    def add_to(self, row: Tensor) -> None:
+        """All at once, to `row` [vocabulary]."""
+        if self._whole is None:
+            self._whole = torch.zeros_like(row)
+            at = torch.from_numpy(self.ids).to(row.device)
+            self._whole[at] = torch.from_numpy(self.values).to(row.device)
+        row += self._whole
+
+
+@dataclass(slots=True)
+class Shaping:
+    """One sequence's. It is told nothing: it catches up with the tokens before each draw.
+
+    `early` instead of `biases` while `min_tokens` holds back what ends the answer.
+    """
+
     instead: int  # what comes where nothing may
-    bias_ids: Ids
-    bias: NDArray[np.float32]  # -inf for what never comes
+    biases: Biases
+    early: Biases
     allowed: Tensor | None = None  # [words] int32
     grammar: Mask | None = None
     seen: Seen | None = None
@@ -69,13 +96,11 @@ class Shaping:
         own = sorted(one for one in seq.eos if one < vocabulary)
         bias = dict(sampling.logit_bias)
         bias |= {word[0]: -np.inf for word in sampling.bad_words if len(word) == 1}
-        shaping = cls(
-            ends,
-            next(iter([*ends, *own]), 0),
-            np.array(list(bias), np.int64),
-            np.array(list(bias.values()), np.float32),
-            caught_up=len(seq.request.prompt),
-        )
+        biases = early = Biases.of(bias)
+        if sampling.min_tokens:
+            early = Biases.of(bias | dict.fromkeys(ends, -np.inf))
+        instead, told = next(iter([*ends, *own]), 0), len(seq.request.prompt)
+        shaping = cls(instead, biases, early, caught_up=told)
         if sampling.allowed_token_ids is not None:
             shaping.allowed = bits_of(sampling.allowed_token_ids, vocabulary)
         if sampling.grammar is not None and grammars is not None:
@@ -96,12 +121,14 @@ class Shaping:
             if self.grammar is not None:
                 self.grammar.advance(fresh)
 
+    def biases_behind(self, seq: Sequence, drafted: Seq[int]) -> Biases:
+        """With the ends that would come too early."""
+        early = seq.produced + len(drafted) < seq.request.sampling.min_tokens
+        return self.early if early else self.biases
+
     def banned(self, seq: Sequence, drafted: Seq[int]) -> Iterator[int]:
-        """Ends that come too early, and what would make a bad word whole."""
-        produced = seq.produced + len(drafted)
-        if produced < seq.request.sampling.min_tokens:
-            yield from self.ends
-        if self.words and produced:
+        """What would make a bad word whole."""
+        if self.words and (seq.produced or drafted):
             told = min(self.longest_word, seq.produced)
             yield from self._last_ones([*seq.tokens[len(seq.tokens) - told :], *drafted])
 
@@ -134,7 +161,7 @@ def shape(logits: Tensor, asked: Seq[ShapedRow]) -> None:
     if masked := is_masked(asked):
         bits = bits_for(masked, logits.shape[1])
         apply_bits(logits, [one.row for one in masked], bits)
-    _bias(logits, [one for one in asked if len(one.shaping.bias_ids)])
+    _bias(logits, asked)
     _ban(logits, asked)
     if penalised := penalties_of(asked):
         penalise(logits, penalised)
@@ -183,13 +210,20 @@ def bits_for(asked: Seq[ShapedRow], vocabulary: int) -> Tensor:
 
 
 def _bias(logits: Tensor, asked: Seq[ShapedRow]) -> None:
-    if not asked:
+    few = list[tuple[int, Biases]]()
+    for one in asked:
+        biases = one.shaping.biases_behind(one.seq, one.drafted)
+        if len(biases.ids) > MANY:
+            biases.add_to(logits[one.row])
+        elif len(biases.ids):
+            few.append((one.row, biases))
+    if not few:
         return
-    lengths = [len(one.shaping.bias_ids) for one in asked]
-    rows = torch.from_numpy(np.repeat([one.row for one in asked], lengths))
-    ids = torch.from_numpy(np.concatenate([one.shaping.bias_ids for one in asked]))
-    bias = torch.from_numpy(np.concatenate([one.shaping.bias for one in asked]))
-    logits[rows.to(logits.device), ids.to(logits.device)] += bias.to(logits.device)
+    lengths = [len(biases.ids) for _, biases in few]
+    rows = torch.from_numpy(np.repeat([row for row, _ in few], lengths))
+    ids = torch.from_numpy(np.concatenate([biases.ids for _, biases in few]))
+    values = torch.from_numpy(np.concatenate([biases.values for _, biases in few]))
+    logits[rows.to(logits.device), ids.to(logits.device)] += values.to(logits.device)
 
 
 def _ban(logits: Tensor, asked: Seq[ShapedRow]) -> None:
