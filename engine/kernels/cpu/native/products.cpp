@@ -10,6 +10,7 @@ namespace pd {
 namespace {
 
 constexpr long BLOCK = 64, STEPS = 32, WORTH_A_THREAD = 1 << 17;
+constexpr long AHEAD = STEPS * BLOCK * 3 / 2;  // words: 12 KiB of the first cache's 32 at least
 
 struct Weight {
     const uint32_t* packed;
@@ -24,7 +25,7 @@ void block(const Weight& weight, const uint16_t* inputs, uint16_t* outputs, long
     for (long step = 0; step < steps; step += STEPS) {
         long some = steps - step < STEPS ? steps - step : STEPS;
         multiply<Pairs>({(const uint32_t*)inputs + step, stride, packed + step * BLOCK, BLOCK,
-                         sums, BLOCK, some, step > 0, STEPS * BLOCK},
+                         sums, BLOCK, some, step > 0, AHEAD},
                         rows, BLOCK);
     }
     long count = weight.outputs - index * BLOCK;
