@@ -178,7 +178,7 @@ async def waits(legs: Legs) -> "asyncio.Task[tuple[Node, News] | None]":
 
 async def test_tokens_are_poured_while_somebody_waits() -> None:
     leg = Told()
-    async with Legs() as legs:
+    async with asyncio.timeout(PATIENCE_S), Legs() as legs:
         legs.open(B, leg)
         legs.tap(B, Open())
         reader = await waits(legs)
@@ -191,7 +191,7 @@ async def test_tokens_are_poured_while_somebody_waits() -> None:
 
 async def test_nothing_is_poured_past_an_event_that_nobody_has_dealt_with() -> None:
     leg, stage = Told(), StageEvent("transfer", 0.0)
-    async with Legs() as legs:
+    async with asyncio.timeout(PATIENCE_S), Legs() as legs:
         legs.open(B, leg)
         legs.tap(B, Open())
         leg.say(ONE)  # nobody waits yet
@@ -207,7 +207,7 @@ async def test_nothing_is_poured_past_an_event_that_nobody_has_dealt_with() -> N
 
 async def test_an_event_ends_the_pouring() -> None:
     leg, stage = Told(), StageEvent("transfer", 0.0)
-    async with Legs() as legs:
+    async with asyncio.timeout(PATIENCE_S), Legs() as legs:
         legs.open(B, leg)
         legs.tap(B, Open())
         leg.say(stage)
@@ -220,7 +220,7 @@ async def test_an_event_ends_the_pouring() -> None:
 @pytest.mark.parametrize("other", [0, 1])
 async def test_only_one_leg_is_poured_and_only_if_its_tap_takes(other: int) -> None:
     a, b = Told(), Told()
-    async with Legs() as legs:
+    async with asyncio.timeout(PATIENCE_S), Legs() as legs:
         legs.open(A, a)
         legs.open(B, b)
         legs.tap(B, Open(takes=bool(other)))
