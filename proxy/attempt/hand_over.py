@@ -16,7 +16,7 @@ from api.generator import WHOLE, Event, Leg
 from discovery.registry import Node, Registry
 from engine.request import Request
 from kv_transfer.ticket import KvTicket
-from proxy.attempt.legs import Legs, News, Telling
+from proxy.attempt.legs import Heard, Legs, News, Telling
 from proxy.attempt.progress import unscored
 from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
@@ -66,13 +66,15 @@ class HandOver:
         """As this try continues it."""
         return self.flight.ask.request
 
-    async def next(self) -> tuple[Node, News] | None:
+    def next(self) -> Heard:
         """The legs' next word; raises NodeFailed where decode's comes too late to matter."""
         orphaned = self.relay.orphaned
+        return self._soon(orphaned) if orphaned else self.legs.next()
+
+    async def _soon(self, orphaned: NodeFailed) -> tuple[Node, News] | None:
         try:
-            return await self.legs.next(self.orphan_s if orphaned else None)
+            return await self.legs.next(self.orphan_s)
         except TimeoutError:
-            assert orphaned
             raise orphaned from None
 
     def call(self, node: Node, request: Request, leg: Leg) -> None:

@@ -97,7 +97,7 @@ class Line(asyncio.Protocol):
     def send(
         self, request: bytes, patience: Patience, told: Callable[[], None] | None = None
     ) -> None:
-        """Send one request; `told` is called whenever anything came of it."""
+        """Send one request; `told` is called whenever anything came of its reply's body."""
         self._begin(patience)
         self._told = told
         self._transport.write(request)
@@ -265,8 +265,10 @@ class Line(asyncio.Protocol):
             self.close()
 
     def _wake(self) -> None:
+        """Who is told has no use for a head alone."""
         if self._told is not None:
-            self._told()
+            if self._parts or self.whole or self.lost:
+                self._told()
         elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -66,5 +66,5 @@ class CorkedProtocol(CarefulProtocol):
     def on_headers_complete(self) -> None:
         """See httptools: work on a request begins, in the loop's next turn."""
         super().on_headers_complete()
-        extensions: Any = {EXTENSION: CycleOutlet(self.cycle)}
+        extensions: Any = {EXTENSION: CycleOutlet.of(self.cycle)}
         self.scope["extensions"] = extensions

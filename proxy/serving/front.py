@@ -52,6 +52,13 @@ class Watch(Protocol):
         """What a stream tells of itself before its end, if it was asked to."""
 
 
+class Connection(Outlet, Protocol):
+    """What a server may offer beside ASGI, see EXTENSION."""
+
+    def watch(self, left: Callable[[], None] | None) -> None:
+        """`left` is called once the client has left, from now on; None: nobody is."""
+
+
 class Gone(Exception):
     """The client has left before its request was whole."""
 
@@ -93,13 +100,13 @@ class TextFront:
             await self.app(scope, receive, send)
             return
         headers = Fields(scope["headers"])
-        outlet = scope.get("extensions", NOTHING).get(EXTENSION)
+        outlet: Connection | None = scope.get("extensions", NOTHING).get(EXTENSION)
         reply = _Reply(self.watch, scope["path"], headers, Call(headers), send, outlet)
         try:
             self.watch.enter(reply.path, headers)
             check_type(headers)
             reply.call.data = await _body(receive)
-            with _while_there(receive):
+            with _while_there(receive, outlet):
                 await _answer(endpoint, reply)
         except Gone:
             return
@@ -195,27 +202,43 @@ async def _body(receive: Receive) -> bytes:
 
 
 @contextmanager
-def _while_there(receive: Receive) -> Iterator[None]:
+def _while_there(receive: Receive, connection: Connection | None) -> Iterator[None]:
     """What is done within is cancelled when the client leaves, and Gone raised."""
-    task = asyncio.current_task()
+    task, gone = asyncio.current_task(), False
     assert task is not None, "an ASGI server runs each request as one"
 
-    def cancel(_: "asyncio.Task[None]") -> None:
+    def cancel() -> None:
+        nonlocal gone
+        gone = True
         task.cancel()
 
-    watching = asyncio.create_task(_left(receive))
-    watching.add_done_callback(cancel)
+    watch = connection or _Received(receive)
+    watch.watch(cancel)
     try:
         yield
     except asyncio.CancelledError:
-        if watching.done() and not task.uncancel():
+        if gone and not task.uncancel():
             raise Gone from None
         raise
     finally:
-        watching.remove_done_callback(cancel)
-        watching.cancel()  # it holds nothing, so nobody need wait for its end
+        watch.watch(None)
 
 
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+@dataclass(slots=True)
+class _Received:
+    """Watches by a task: an ASGI server has no other way of its own to say who has left."""
+
+    receive: Receive
+    task: "asyncio.Task[None] | None" = None
+
+    def watch(self, left: Callable[[], None] | None) -> None:
+        """See Connection."""
+        if left is not None:
+            self.task = asyncio.create_task(self._tell(left))
+        elif self.task is not None:
+            self.task.cancel()  # it holds nothing, so nobody need wait for its end
+
+    async def _tell(self, left: Callable[[], None]) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        left()

@@ -1,0 +1,77 @@
+"""A client that leaves amid its answer ends the work on it, over a real socket."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack
+
+import msgspec
+import pytest
+from quart import Quart
+
+from api.door.keeper import Keeper
+from api.endpoints import TextEndpoints
+from api.generator import WHOLE, Event, Leg, PromptEvent, Tap, TokenEvent
+from engine.request import Request
+from proxy.serving.corked import CorkedProtocol
+from proxy.serving.front import Fields, TextFront
+from tests.fakes.hostile_http import post
+from tests.fakes.serving import serving
+from tests.fakes.text import byte_level, served
+
+PATH = "/v1/completions"
+PATIENCE_S = 30
+LARGE = 300_000  # bytes: a server stops reading before it has so many
+PIECE = 70_000
+
+
+class OneToken:
+    """Says one token, and then nothing."""
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
+        try:
+            yield PromptEvent(0)
+            yield TokenEvent((byte_level().encode("the")[0],))
+            await asyncio.Event().wait()
+        finally:
+            self.closed.set()
+
+
+class Anybody:
+    """A Watch that lets everybody in, and counts nothing."""
+
+    def enter(self, path: str, headers: Fields) -> None:
+        """See Watch."""
+
+    def leave(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
+        return {}
+
+    def comment(self, headers: Fields) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize("size", [1, LARGE])
+@pytest.mark.parametrize("streams", [True, False])
+async def test_who_leaves_is_not_worked_for(size: int, *, streams: bool) -> None:
+    source, model, keeper, app = OneToken(), served(), Keeper(), Quart("door")
+    fields = {"prompt": "the", "max_tokens": 9, "stream": streams, "user": "x" * size}
+    data = post(msgspec.json.encode(fields))
+    endpoints = {PATH: TextEndpoints(source, model).completions}
+    app.asgi_app = TextFront(app.asgi_app, endpoints, Anybody())  # type: ignore[method-assign]
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(PATIENCE_S))
+        address = await stack.enter_async_context(serving(app, keeper, CorkedProtocol))
+        host, port = address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for place in range(0, len(data), PIECE):
+            writer.write(data[place : place + PIECE])
+            await writer.drain()
+        if streams:
+            await reader.readuntil(b"data: ")
+        writer.close()
+        await source.closed.wait()
+    model.grammars.close()
