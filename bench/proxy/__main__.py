@@ -4,8 +4,8 @@ For each number of streams three things are asked in turn, several times: the pr
 text, through a prefill and a decode node), a scripted node by itself, a bare relay of aiohttp
 before it, and one of two legs. Answers of two lengths tell the CPU time of a request from that
 of a token. Tokenizing is measured by itself, as often as requests come, and taken off the
-request's. Time to first token is from the
-long answers, beyond the node's own.
+request's. What libraries take for empty answers stands beside it (`bench/proxy/floors.py`).
+Time to first token is from the long answers, beyond the node's own.
 
 Asked for: 60 us of CPU for each token with its detokenizing and JSON, 500 us for each request
 beyond tokenizing, 2 ms more to the first token at 64 streams (p50); 1,000 nodes: a plan in
@@ -34,6 +34,7 @@ from bench.proxy.figures import (
     Work,
     verdict,
 )
+from bench.proxy.floors import floors
 
 SHORT, LONG = 8, 128  # tokens of an answer
 SHORT_RATE = 100.0  # requests in a second, of short answers
@@ -77,6 +78,8 @@ async def _measure(options: Options) -> None:
         )
         idle = await bench.idle()
         _say(f"idle: {idle:.2%} of a core")
+        for name, seconds in await floors(bench.body):
+            _say(f"{name}, an empty answer: {seconds * MICRO:.0f} us for each request")
         for streams in options.streams:
             _say(f"{streams} streams, bursts of {options.burst}:")
             await _level(bench, options, streams, tokenizing)

@@ -49,6 +49,11 @@ class Bench:
         """Of the one chat that is asked."""
         return len(self._tokens())
 
+    @property
+    def body(self) -> bytes:
+        """The one chat, as it is asked."""
+        return self._chat().replace(LENGTH, "8").encode()
+
     def pid(self, kind: str) -> int:
         """Of the proxy, the nodes or a relay."""
         process = self._child(kind).process

@@ -30,7 +30,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Pair = tuple[bytes, bytes]
 OK, TOO_LARGE = 200, 413
-NOTHING: Mapping[str, Any] = {}
 OF_STREAMS = [
     (name.lower().encode(), value.encode())
     for name, value in {"Content-Type": EVENTS, **AS_IT_COMES}.items()
@@ -100,7 +99,8 @@ class TextFront:
             await self.app(scope, receive, send)
             return
         headers = Fields(scope["headers"])
-        outlet: Connection | None = scope.get("extensions", NOTHING).get(EXTENSION)
+        offered = scope.get("extensions") or {}  # which knows its scope: taken out, none stays
+        outlet: Connection | None = offered.pop(EXTENSION, None)
         reply = _Reply(self.watch, scope["path"], headers, Call(headers), send, outlet)
         try:
             self.watch.enter(reply.path, headers)
