@@ -149,7 +149,7 @@ def _biases(one: ShapedRow) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Bans are biases of minus infinity; no token is there twice."""
     biases = one.shaping.biases_behind(one.seq, one.drafted)
     ids, bias = biases.ids, biases.values
-    banned = np.array(sorted(set(one.shaping.banned(one.seq, one.drafted))), np.int64)
+    banned = one.shaping.banned(one.seq, one.drafted)
     if len(banned) and len(ids):
         others = ~np.isin(ids, banned)
         ids, bias = ids[others], bias[others]

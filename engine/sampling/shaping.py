@@ -4,7 +4,7 @@ All of it follows from the request and the tokens so far, and so can be built an
 what is kept grows with the answer, at a cost for each token that does not.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
@@ -19,6 +19,7 @@ from engine.sampling.penalties import Ids, Penalised, Seen, penalise
 from engine.scheduling.sequence import Sequence
 
 MANY = 512  # biases; more are faster added to a whole row
+NONE: Ids = np.empty(0, np.int64)
 NOTHING_LEFT = "grammar: what else was asked for leaves no token that fits"
 
 
@@ -84,8 +85,9 @@ class Shaping:
     allowed: Tensor | None = None  # [words] int32
     grammar: Mask | None = None
     seen: Seen | None = None
-    words: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
-    longest_word: int = 0
+    words: dict[tuple[int, ...], Ids] = field(default_factory=dict)
+    """Of bad words the last tokens, by those before it, of which there are some."""
+    lengths: list[int] = field(default_factory=list)  # of those before it
     caught_up: int = 0
 
     @classmethod
@@ -126,23 +128,27 @@ class Shaping:
         early = seq.produced + len(drafted) < seq.request.sampling.min_tokens
         return self.early if early else self.biases
 
-    def banned(self, seq: Sequence, drafted: Seq[int]) -> Iterator[int]:
-        """What would make a bad word whole."""
-        if self.words and (seq.produced or drafted):
-            told = min(self.longest_word, seq.produced)
-            yield from self._last_ones([*seq.tokens[len(seq.tokens) - told :], *drafted])
-
-    def _last_ones(self, answer: Seq[int]) -> Iterator[int]:
-        for *begun, last in self.words.get(answer[-1], ()):
-            if answer[-len(begun) :] == begun:
-                yield last
+    def banned(self, seq: Sequence, drafted: Seq[int]) -> Ids:
+        """What would make a bad word whole, each once."""
+        produced = seq.produced + len(drafted)
+        if not produced or not self.lengths:
+            return NONE
+        told = min(self.lengths[-1], seq.produced)
+        answer = (*seq.tokens[len(seq.tokens) - told :], *drafted)
+        begun = (answer[-length:] for length in self.lengths if length <= produced)
+        found = [self.words[one] for one in begun if one in self.words]
+        if len(found) < 2:
+            return found[0] if found else NONE
+        return np.unique(np.concatenate(found))
 
     def _learn(self, bad_words: Seq[tuple[int, ...]]) -> None:
-        """Longer ones are looked up by their last token but one."""
-        for word in dict.fromkeys(bad_words):
-            if len(word) > 1:
-                self.words.setdefault(word[-2], []).append(word)
-                self.longest_word = max(self.longest_word, len(word) - 1)
+        """Those of one token are biases."""
+        words = dict[tuple[int, ...], list[int]]()
+        for *begun, last in dict.fromkeys(bad_words):
+            if begun:
+                words.setdefault(tuple(begun), []).append(last)
+        self.words = {begun: np.array(last, np.int64) for begun, last in words.items()}
+        self.lengths = sorted({len(begun) for begun in words})
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +233,7 @@ def _bias(logits: Tensor, asked: Seq[ShapedRow]) -> None:
 
 
 def _ban(logits: Tensor, asked: Seq[ShapedRow]) -> None:
-    places = [
-        (one.row, token) for one in asked for token in one.shaping.banned(one.seq, one.drafted)
-    ]
-    if places:
-        rows, ids = torch.tensor(places, device=logits.device).unbind(1)
-        logits[rows, ids] = -torch.inf
+    for one in asked:
+        banned = one.shaping.banned(one.seq, one.drafted)
+        if len(banned):
+            logits[one.row, torch.from_numpy(banned).to(logits.device)] = -torch.inf
