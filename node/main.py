@@ -6,18 +6,14 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import uuid4
 
-import uvicorn
 import uvloop
 from quart import Quart
 
 from api.defaults import load_defaults
 from api.door.keeper import LARGEST_BODY, DoorLimits, Keeper
-from api.door.protocol import careful
-from api.ending import expect_cuts
 from api.routes import openai_routes
 from api.served import Served
 from api.text_files import Parcel
@@ -42,11 +38,10 @@ from node.ipc import EngineJob
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
 from node.orders import OrderDoor
+from node.serving import DoorServer, http_of
 from node.text_door import TextDoor, parcel_of
 
-KEEP_ALIVE_S = 75
 SLOW_CLIENT_S = 600.0  # a proxy is slow where its client is, and cuts that itself
-GRACE_S = 2
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DECODE_NICENESS = 5  # where cores are shared, a batch of decode steps is what can wait
 log = logging.getLogger(__name__)
@@ -111,19 +106,22 @@ class _Node:
         keeper = Keeper(DoorLimits(write_s=SLOW_CLIENT_S))
         announcer = self._announcer()
         duty = self._duty(announcer)
-        server = _Server(_http(self._app(duty), keeper))
+        server = DoorServer(http_of(self._app(duty), keeper))
         async with asyncio.TaskGroup() as tasks:
             rooms = self.engine, announcer, duty, keeper
             parts = [tasks.create_task(room.run()) for room in rooms]
             serving = tasks.create_task(server.serve(sockets=[self.listening]))
-            self._say_ready()
-            told = await _stop_signal()
-            self.identity.stopping = True
-            announcer.announce_now()
-            await self._drained(told)
-            self.engine.dismiss()
-            server.should_exit = True
-            await serving
+            try:
+                self._say_ready()
+                told = await _stop_signal()
+                self.identity.stopping = True
+                announcer.announce_now()
+                await self._drained(told)
+                self.engine.dismiss()
+                server.should_exit = True
+                await serving
+            finally:
+                server.hear_nobody()
             for part in parts:
                 part.cancel()
 
@@ -200,15 +198,6 @@ class _Node:
         log.info("stopped with %d legs that others have to end", engine.num_legs)
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to the node, which drains before it stops serving."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Not ours."""
-        yield
-
-
 async def _stop_signal() -> signal.Signals:
     """The first that says so; another SIGTERM or SIGINT is not waited for by anybody.
 
@@ -233,23 +222,6 @@ def _note(told: "asyncio.Future[signal.Signals]", number: signal.Signals) -> Non
 
 def _is_deaf_to(number: signal.Signals) -> bool:
     return number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
-
-
-def _http(app: Quart, keeper: Keeper) -> uvicorn.Config:
-    expect_cuts()
-    return uvicorn.Config(
-        app,
-        http=careful(keeper),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=GRACE_S,
-    )
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -7,10 +7,13 @@ import re
 import signal
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
+from itertools import count
 from pathlib import Path
 
+import aiohttp
+
 from bench.cpu import children
-from tests.e2e.cluster import Running, gone, launched, running, tokens_of
+from tests.e2e.cluster import MODEL, Running, gone, launched, running, tokens_of
 from tests.e2e.streams import chunks
 from tests.fakes.driver import prompt
 
@@ -18,6 +21,7 @@ STREAMS = 16
 ANSWER = 120
 PROMPTS = [prompt(10 + 7 * number, number) for number in range(STREAMS)]
 CLIENTS, AT_ONCE = 200, 25
+CROWD, MANY, PATIENCE_S = 24, 100, 20.0
 
 
 async def test_streams_survive_the_death_of_a_decode_and_of_a_prefill_node(tiny: Path) -> None:
@@ -51,6 +55,35 @@ async def test_a_node_whose_engine_dies_is_gone_and_comes_back(tiny: Path) -> No
         ends = [line for line in cluster.lines if "node ends: the engine process" in line]
         assert len(ends) == 2
         assert not any("Traceback" in line for line in cluster.lines)
+
+
+async def test_a_node_whose_engine_dies_in_a_crowd_says_so_in_a_line(tiny: Path) -> None:
+    """Requests that come while it ends are begun by nobody: their tasks would have no end."""
+    async with running(tiny, prefill=0, decode=2) as cluster:
+        facts, door = cluster.child("decode-0").facts, cluster.door("decode-0")
+        assert facts
+        url = f"http://{facts['http_address']}/v1/completions"
+        asked = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 2}
+        over, answers, many = asyncio.Event(), count(1), asyncio.Event()
+
+        async def hammer() -> None:
+            async with aiohttp.ClientSession() as session:
+                while not over.is_set():
+                    with suppress(aiohttp.ClientError):
+                        async with session.post(url, json=asked) as answer:
+                            await answer.read()
+                        if next(answers) > MANY:
+                            many.set()
+
+        async with asyncio.TaskGroup() as crowd:
+            for _ in range(CROWD):
+                crowd.create_task(hammer())
+            await many.wait()
+            os.kill(cluster.engine("decode-0"), signal.SIGKILL)
+            await gone(door, within_s=PATIENCE_S)
+            over.set()
+    bad = re.compile(r"Traceback|Task was destroyed")
+    assert not [line for line in cluster.lines if bad.search(line)]
 
 
 async def test_an_engine_whose_door_dies_is_gone(tiny: Path) -> None:
