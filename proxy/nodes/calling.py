@@ -101,13 +101,13 @@ class Reply:
         """Whether what has come since were plain tokens, and the tap took them; raises BROKEN.
         What it did not take is the next that is ready.
         """
-        if self._said is not None or (frames := self._frames()) is None:
-            return False
-        tokens = self.reader.plain(frames)
-        if tokens is not None and tap.take(tokens.tokens):
-            return True
-        self._said = self.reader.read(frames) if tokens is None else iter((tokens,))
-        return False
+        poured = False
+        while self._said is None and (frames := self._frames()) is not None:
+            tokens = self.reader.plain(frames)
+            poured = tokens is not None and tap.take(tokens.tokens)
+            if not poured:
+                self._said = self.reader.read(frames) if tokens is None else iter((tokens,))
+        return poured
 
     def close(self) -> None:
         """Hang up, unless it came to its end."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from proxy.attempt.legs import Legs
 from proxy.errors import NodeFailed
 from proxy.nodes.client import HttpNodeClient
 from proxy.nodes.leg import HttpLeg
-from proxy.nodes.line import Line
+from proxy.nodes.line import MOST_AT_ONCE, Line
 from proxy.nodes.lines import Lines, open_lines
 from tests.fakes.raw_http import (
     END,
@@ -205,3 +206,55 @@ async def test_nobody_waits_for_a_stream_to_end_behind_its_last_token() -> None:
             assert not server.left.is_set()
             await server.left.wait()
     assert said == [TokenEvent((8,), FinishReason.LENGTH)]
+
+
+@dataclass
+class Taken:
+    """A tap that takes everything."""
+
+    tokens: list[int] = field(default_factory=list)
+
+    def take(self, tokens: tuple[int, ...]) -> bool:
+        self.tokens += tokens
+        return True
+
+
+async def test_all_of_a_burst_is_poured_however_large() -> None:
+    """More than is taken of a line at once: nobody is told of the rest."""
+    tap = Taken()
+    async with node(Role.DECODE, [SSE, HANG]) as (d, _), open_lines() as lines, Legs() as legs:
+        leg = leg_at(lines, d)
+        legs.open(d, leg)
+        waiting = asyncio.create_task(legs.next())
+        await until(lambda: bool(leg._line and leg._line.status))
+        assert leg._line
+        leg._line.data_received(events(FIRST)[0])
+        assert await waiting == (d, TokenEvent((7,)))
+        legs.tap(d, tap)
+        waiting = asyncio.create_task(legs.next())
+        await asyncio.sleep(0)
+        burst = events(FIRST)[0] * 5_000
+        assert len(burst) > 3 * MOST_AT_ONCE
+        leg._line.data_received(burst)
+        assert tap.tokens == [7] * 5_000
+        waiting.cancel()
+
+
+async def test_a_stream_that_breaks_off_amid_the_pouring_fails() -> None:
+    tap = Taken()
+    async with node(Role.DECODE, [SSE, HANG]) as (d, _), open_lines() as lines, Legs() as legs:
+        leg = leg_at(lines, d)
+        legs.open(d, leg)
+        waiting = asyncio.create_task(legs.next())
+        await until(lambda: bool(leg._line and leg._line.status))
+        assert leg._line
+        leg._line.data_received(events(FIRST)[0])
+        await waiting
+        legs.tap(d, tap)
+        waiting = asyncio.create_task(legs.next())
+        await asyncio.sleep(0)
+        leg._line.data_received(events(FIRST)[0] + END)
+        news = await waiting
+        assert news is not None
+        assert isinstance(news[1], NodeFailed)
+        assert tap.tokens == [7]
