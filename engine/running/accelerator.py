@@ -9,6 +9,7 @@ from torch import Tensor
 from engine.errors import UnusableDevice
 from engine.kernels.contract import PagedKernels
 from engine.kernels.products import Products
+from engine.kernels.searching import Search
 from engine.running.graphs import CudaRecorder, Recorder
 from engine.running.penalising import Adjust
 from engine.running.runner import Brought
@@ -27,10 +28,12 @@ class Choose(Protocol):
         keys: Tensor,
         *,
         out: Tensor,
+        search: Search,
     ) -> Tensor:
         """`logits` [rows, vocabulary] float32; the others have a number, keys two, for each.
 
-        `out` [rows] int64 is written to. Temperature 0 takes the largest.
+        `out` [rows] int64 is written to. Temperature 0 takes the largest. `search` is what the
+        rows ask for, or further.
         """
 
 

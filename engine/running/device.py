@@ -1,5 +1,6 @@
 """A step on a device: its numbers sent by one copy, then launches, or one graph of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import Tensor
 from engine.attention.device_batch import DeviceBatch
 from engine.attention.kv_memory import KvMemory
 from engine.attention.plan import DrawNumbers, Penalties, Plan
+from engine.kernels.searching import search_for
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
 from engine.running.graphs import Graphs, Recorder, Step, fitting_size, graph_sizes
@@ -77,21 +79,25 @@ class DeviceRunner:
         if plan.penalties:
             latest = self._tokens(fields, -1)
             penalise(self.accelerator.adjust, ran.logits, plan.penalties, latest)
-        drawn, group = self._choose(ran.logits, fields, len(plan.draws)), self.group
+        drawn, group = self._choose(ran.logits, fields, plan.draws), self.group
         if group is not None and group.share.rank > 0:
             return ran
         return Ran(ran.hidden, ran.logits, self.accelerator.bring(drawn))
 
-    def _choose(self, logits: Tensor, fields: DeviceFields, count: int) -> Tensor:
-        """A token for each of `count` rows of logits; on the device, until others are drawn.
+    def _choose(
+        self, logits: Tensor, fields: DeviceFields, draws: Sequence[DrawNumbers]
+    ) -> Tensor:
+        """A token for each row of logits; on the device, until others are drawn.
 
         Of several ranks the first draws, and tells the others.
         """
-        choose, group, drawn = self.accelerator.choose, self.group, self.drawn[:count]
+        choose, group, count = self.accelerator.choose, self.group, len(draws)
+        drawn = self.drawn[:count]
         assert choose is not None
         if group is None or group.share.rank == 0:
             numbers = fields.temperatures, fields.top_k, fields.top_p, fields.min_p, fields.keys
-            choose(logits, *(one[:count] for one in numbers), out=drawn)
+            search = search_for(draw[:4] for draw in draws)
+            choose(logits, *(one[:count] for one in numbers), out=drawn, search=search)
         return drawn if group is None else group.told(drawn)
 
     @torch.inference_mode()
@@ -111,14 +117,14 @@ class DeviceRunner:
         sequences = min(tokens, 2, self.limits.max_sequences)
         singles = 0 if sequences < min(tokens, 2) else 1
         size = BatchSize(tokens, sequences, self._most_blocks)
-        rows, drawn = min(tokens, MOST_PICKS), DrawNumbers(1.0, 1, 0.5, 0.0, (0, 0))
+        rows, drawn = min(tokens, MOST_PICKS), DrawNumbers(1.0, 0, 0.5, 0.0, (0, 0))
         fields = self.staging.stage(size, Plan((), (), (), range(rows), [drawn]))
         hidden = self._forward(fields, singles, tokens - singles)
         logits = self.model.logits(hidden[fields.picks[:rows]])
         if self.accelerator.choose is not None:
             latest = self._tokens(fields, -1)
             penalise(self.accelerator.adjust, logits, [NO_PENALTIES], latest)
-            self._choose(logits[:1], fields, 1)
+            self._choose(logits[:1], fields, [drawn])
 
     @torch.inference_mode()
     def capture(self, recorder: Recorder) -> None:

@@ -19,6 +19,7 @@ from engine.kernels.gpu.sampling.adjusting import adjust, ban
 from engine.kernels.gpu.sampling.choosing import Sizes, choose
 from engine.kernels.gpu.sampling.telling import MOST_TOLD, Told, told_into
 from engine.kernels.gpu.sampling.telling import tell as tell_on_device
+from engine.kernels.searching import Search, search_for
 from engine.kernels.uploading import Part, aligned, uploaded
 from engine.request import LARGEST_TEMPERATURE, Logprob, Logprobs, Sampling
 from engine.sampling.logprobs import LEAST_LOGPROB, logprobs_of, tell
@@ -49,6 +50,14 @@ class Rows:
     shaped: Seq[ShapedRow]
     asking: Seq[int]
 
+    @property
+    def search(self) -> Search:
+        """How far any of them may have to be searched."""
+        cuts = ((one.top_k, one.top_p, one.min_p) for one in self.samplings)
+        return search_for(
+            (warm, *cut) for warm, cut in zip(self.temperatures, cuts, strict=True)
+        )
+
     def told_beside(self, vocabulary: int) -> list[int]:
         """For each asking row, how many of the likeliest."""
         asked = [self.samplings[row].logprobs or 0 for row in self.asking]
@@ -73,7 +82,7 @@ def draw(
     tokens, alive, told = said.tensor_split(ends[:-1])
     choose(
         logits, temperatures, top_k, top_p, min_p, names.view(-1, 2),
-        instead=instead, out=tokens, alive=alive, sizes=sizes,
+        instead=instead, out=tokens, alive=alive, sizes=sizes, search=rows.search,
     )  # fmt: skip
     chosen = tokens.index_select(0, asked)
     tell_on_device(before, places, chosen, told_into(told, len(asked), widest))

@@ -131,7 +131,7 @@ class Sampler:
         """Launch what any request may want, once: nothing is compiled while it waits."""
         if not (self.kernels or device.type == "cuda"):
             return
-        wish = Sampling(logprobs=1, repetition_penalty=2.0, allowed_token_ids=(0,))
+        wish = Sampling(top_p=0.5, logprobs=1, repetition_penalty=2, allowed_token_ids=(0,))
         seq = Sequence(Request(RequestId("warm"), (0,), wish))
         self.sample(torch.zeros(1, self.vocabulary, device=device), [Draw(seq)])
 

@@ -13,6 +13,7 @@ from engine.kernels.contract import PagedKernels
 from engine.kernels.gpu.sampling.adjusting import adjust_twin
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.products import Products
+from engine.kernels.searching import Search, search_for
 from engine.loading import load_engine
 from engine.request import Sampling
 from engine.running.accelerator import Choose
@@ -121,8 +122,11 @@ def draw(
     keys: Tensor,
     *,
     out: Tensor,
+    search: Search,
 ) -> Tensor:
     """As the sampler does on a CPU (engine/sampling/sampler.py)."""
+    asked = [tuple(row) for row in torch.stack([temperatures, top_k, top_p, min_p], 1).tolist()]
+    assert search >= search_for(asked)
     numbers = zip(*(one.tolist() for one in (temperatures, top_k, top_p, min_p)), strict=True)
     for row, (temperature, most, mass, least) in enumerate(numbers):
         ours, ids = logits[row : row + 1].clone(), torch.arange(logits.shape[1])[None]

@@ -26,6 +26,7 @@ WISHES: Sequence[dict[str, Any]] = (
     {},
     {"temperature": 0.0},
     {"top_k": 5, "top_p": 0.9, "min_p": 0.01},
+    {"top_p": 0.95, "temperature": 1.5},
     {"logprobs": 3},
     {"repetition_penalty": 1.5, "logprobs": 0},
     {"repetition_penalty": 1.1, "temperature": 0.5},

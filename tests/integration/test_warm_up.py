@@ -20,7 +20,8 @@ ENGINES: dict[str, dict[str, object]] = {
 def test_nothing_is_compiled_while_requests_wait(family: str, tmp_path: Path) -> None:
     early, late = compiled_late(make_checkpoint(tmp_path, family), **ENGINES[family])
     assert late == []
-    assert {"_decode", "_add_parts", "_prefill", "_draw", "_rank", "_adjust", "_ban"} <= early
+    assert {"_decode", "_add_parts", "_prefill", "_rank", "_adjust", "_ban"} <= early
+    assert {"_survey", "_draw", "weigh", "gather", "settle"} <= early
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 64, 65, 8192])

@@ -10,6 +10,7 @@ from bench.gpu.row import Prepared, Row
 from bench.gpu.shapes import Shape
 from engine.kernels.gpu.sampling.choosing import choose, choose_floor
 from engine.kernels.gpu.sampling.telling import tell, tell_floor, told_into
+from engine.kernels.searching import search_for
 
 SETTINGS = {  # temperature, top-k, top-p, min-p
     "the largest": (0.0, 0, 1.0, 0.0),
@@ -50,7 +51,7 @@ def _choose(
     twin = partial(logits.argmax, 1) if temperature == 0 else None
     usual = twin or partial(_usual, logits, setting)
     return Prepared(
-        partial(choose, logits, *columns, keys),
+        partial(choose, logits, *columns, keys, search=search_for([setting])),
         choose_floor(count, vocabulary, drawn=temperature > 0),
         twin,
         {"torch": lambda: usual},

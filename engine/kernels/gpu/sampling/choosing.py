@@ -1,11 +1,12 @@
 """A token for each row of logits: temperature, min-p, top-k, top-p, noise, and the largest.
 
-Two launches. The first reads all logits, in tiles. Where nothing is cut it adds the noise and
-keeps a tile's largest; where something is, the largest of each small group. In the second one
-program has one row. The 256th largest of the groups' largest bounds a row's 256 likeliest
-tokens from below, so they lie in 256 groups, which are all that is read of the row again. If
-the threshold lies among them, as it mostly does, everything else happens on the chip; if not,
-the row is searched from memory (thresholds.py).
+The first launch reads all logits, in tiles. Where nothing is cut it adds the noise and keeps a
+tile's largest; where something is, the largest of each small group. In the second one program
+has one row. The 256th largest of the groups' largest bounds a row's 256 likeliest tokens from
+below, so they lie in 256 groups, which are all that is read of the row again. If the threshold
+lies among them, as it mostly does, everything else happens on the chip; if not, the row is
+searched from memory, by many programs in further launches (spreading.py): where rows ask for
+what may want these.
 
 What is right is said by engine/sampling/truncation.py and noise.py. Sums of probabilities are
 exact here, and rounded there: a token may differ where top-p lies within 1e-6 of such a sum,
@@ -13,6 +14,7 @@ or where two scores are as close.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import triton
@@ -20,13 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.floor import Floor
-from engine.kernels.gpu.sampling.floors import (
-    all_mass,
-    floor_among,
-    floor_of_row,
-    likeliest,
-)
-from engine.kernels.gpu.sampling.noise import gumbel
+from engine.kernels.gpu.sampling.floors import all_mass, floor_among, likeliest
 from engine.kernels.gpu.sampling.order import (
     NOTHING,
     SMALLEST,
@@ -36,20 +32,37 @@ from engine.kernels.gpu.sampling.order import (
     token_of,
     value_of,
 )
+from engine.kernels.gpu.sampling.spreading import (
+    KIND,
+    ROUNDS,
+    SETTLED,
+    WIDTH,
+    WORK_WIDTH,
+    gather,
+    hand_on,
+    noise_of,
+    say,
+    settle,
+    weigh,
+)
 from engine.kernels.gpu.sampling.thresholds import NONE, scaled
+from engine.kernels.searching import MOST_LIKELIEST, Search
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Powers of two. Tokens of a tile and of a group; groups that are looked at again; tokens
-    that are thought about on the chip; tokens of a row that are read at a time.
+    that are thought about on the chip; tokens of a row that are read at a time; of a slice that
+    a program has of a flat row, and those that it weighs at a time.
     """
 
     tile: int = 4096
     group: int = 128
-    likeliest: int = 256
+    likeliest: int = MOST_LIKELIEST
     capacity: int = 1024
     chunk: int = 512
+    slice: int = 1024
+    step: int = 128
 
 
 def choose(
@@ -64,6 +77,7 @@ def choose(
     out: Tensor | None = None,
     alive: Tensor | None = None,
     sizes: Sizes = Sizes(),
+    search: Search = Search.ANYWHERE,
 ) -> Tensor:
     """[rows] int64: a token of each row of `logits` [rows, vocabulary] float32, any row stride.
 
@@ -74,6 +88,7 @@ def choose(
     Where nothing is left to choose, the token is that of `instead` [rows] int32, else 0;
     `alive` [rows] says where something was. Both it and `out`, if given, are written to, of
     any integer type. A row with NaN gives its first, one with infinities the first of these.
+    What `search_for` says of the rows spares launches, and changes no token.
     """
     rows, vocabulary = logits.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device) if out is None else out
@@ -84,26 +99,61 @@ def choose(
     if not rows:
         return tokens
     tiles, groups = triton.cdiv(vocabulary, sizes.tile), triton.cdiv(vocabulary, sizes.group)
-
-    def room(width: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty((rows, width), dtype=dtype, device=logits.device)
-
+    room = partial(_room, logits)
     bests, ranked = room(tiles, torch.int64), room(groups, torch.int32)
-    sums = room(2 * tiles, torch.float32)
-    settings = temperatures, top_k, top_p, min_p, keys
+    sums, work = room(2 * tiles, torch.float32), room(WORK_WIDTH, torch.int64)
+    settings, listed = (temperatures, top_k, top_p, min_p, keys), room(groups, torch.int32)
+    among, said = room(sizes.capacity, torch.int64), (instead, tokens, alive)
     _survey[(tiles, rows)](
         logits, *settings, bests, ranked, sums, logits.stride(0), vocabulary, groups,
         keys.stride(0), TILE=sizes.tile, GROUP=sizes.group, num_warps=8,
     )  # fmt: skip
     _draw[(rows,)](
-        logits, *settings, bests, ranked, sums, room(groups, torch.int32),
-        room(sizes.capacity, torch.int64), instead, tokens, alive, logits.stride(0), vocabulary,
-        tiles, groups, keys.stride(0),
+        logits, *settings, bests, ranked, sums, listed, among, work, *said, logits.stride(0),
+        vocabulary, tiles, groups, keys.stride(0), int(search == Search.ANYWHERE),
         TILES=triton.next_power_of_2(tiles), GROUPS=triton.next_power_of_2(groups),
-        GROUP=sizes.group, LIKELIEST=sizes.likeliest, CAPACITY=sizes.capacity,
+        GROUP=sizes.group, LIKELIEST=sizes.likeliest, CAPACITY=sizes.capacity, num_warps=16,
+    )  # fmt: skip
+    if search > Search.NONE:
+        _search_rows(logits, settings, work, said, sizes, spread=search == Search.ANYWHERE)
+    return tokens
+
+
+def _search_rows(
+    logits: Tensor,
+    settings: tuple[Tensor, ...],
+    work: Tensor,
+    said: tuple[Tensor, Tensor, Tensor],
+    sizes: Sizes,
+    *,
+    spread: bool,
+) -> None:
+    """What was handed on of the rows: their searches, and their tokens."""
+    rows, vocabulary = logits.shape
+    temperatures, _, top_p, _, keys = settings
+    parts, stride = triton.cdiv(vocabulary, sizes.slice), logits.stride(0)
+    grid, bests = (parts, rows), _room(logits, 2 * parts, torch.int64)
+    noted = _room(logits, sizes.capacity, torch.int64)
+    if spread:
+        for turn in range(ROUNDS.value):
+            weigh[grid](
+                logits, temperatures, top_p, work, stride, vocabulary, ROUND=turn,
+                SLICE=sizes.slice, CHUNK=min(sizes.step, sizes.slice), num_warps=4,
+            )  # fmt: skip
+        gather[grid](
+            logits, temperatures, top_p, keys, work, bests, noted, stride, vocabulary,
+            keys.stride(0), SLICE=sizes.slice, CAPACITY=sizes.capacity, num_warps=4,
+        )  # fmt: skip
+    settle[(rows,)](
+        logits, *settings, work, bests, noted, *said, stride, vocabulary, parts,
+        keys.stride(0), PARTS=triton.next_power_of_2(parts), CAPACITY=sizes.capacity,
         CHUNK=sizes.chunk, num_warps=16,
     )  # fmt: skip
-    return tokens
+
+
+def _room(logits: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """For each row of logits, where they are."""
+    return torch.empty((len(logits), width), dtype=dtype, device=logits.device)
 
 
 def choose_floor(rows: int, vocabulary: int, *, drawn: bool = True) -> Floor:
@@ -138,7 +188,7 @@ def _survey(
         tl.store(sums + row * 2 * tiles + tiles + tile, mass)
     else:
         if warm:
-            x += _noise(keys + row * keys_stride, tokens)
+            x += noise_of(keys + row * keys_stride, tokens)
         pairs = tl.where(tokens < vocabulary, packed(key_of(x), tokens), NONE)
         tl.store(bests + row * tiles + tile, tl.max(pairs, axis=0))
 
@@ -148,61 +198,46 @@ def _cuts(top_k, top_p, min_p):
     return (top_k > 0) | (top_p < 1.0) | (min_p > 0.0)
 
 
-@triton.jit
-def _noise(key, tokens):
-    low, high = tl.load(key).to(tl.uint32), tl.load(key + 1).to(tl.uint32)
-    return gumbel(tokens, low, high)
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["spread"])
 def _draw(
-    logits, temperatures, top_k, top_p, min_p, keys, bests, ranked, sums, listed, room,
-    instead, out, alive, stride, vocabulary, tiles, groups, keys_stride, TILES: tl.constexpr,
-    GROUPS: tl.constexpr, GROUP: tl.constexpr, LIKELIEST: tl.constexpr,
-    CAPACITY: tl.constexpr, CHUNK: tl.constexpr,
+    logits, temperatures, top_k, top_p, min_p, keys, bests, ranked, sums, listed, room, work,
+    instead, out, alive, stride, vocabulary, tiles, groups, keys_stride, spread,
+    TILES: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr, LIKELIEST: tl.constexpr,
+    CAPACITY: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperatures + row)
     most, mass, least = tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row)
+    work += row * WIDTH
+    found = True
     if (temperature > 0) & _cuts(most, mass, least):
         most = tl.where(most >= vocabulary, 0, most)
-        logits += row * stride
-        key = keys + row * keys_stride
-        room += row * CAPACITY
+        ranked += row * groups
         best, whole = all_mass(sums + row * 2 * tiles, tiles, TILES)
         pairs, bound, count = likeliest(
-            logits, ranked + row * groups, listed + row * groups, room, vocabulary, groups,
-            temperature, GROUPS, GROUP, LIKELIEST, CAPACITY,
+            logits + row * stride, ranked, listed + row * groups, room + row * CAPACITY,
+            vocabulary, groups, temperature, GROUPS, GROUP, LIKELIEST, CAPACITY,
         )  # fmt: skip
         floor = floor_among(pairs, bound, count, best, whole, most, mass, least, CAPACITY)
-        if floor > SMALLEST:
-            tokens = token_of(pairs)
-            scores = value_of(tl.maximum(key_in(pairs), NOTHING)) + _noise(key, tokens)
-            kept = key_in(pairs) >= floor
-            pair = tl.max(tl.where(kept, packed(key_of(scores), tokens), NONE), axis=0)
-        else:
-            floor = floor_of_row(
-                logits, room, vocabulary, temperature, best, most, mass, least, CAPACITY, CHUNK
+        found = floor > SMALLEST
+        pair = _largest_among(pairs, keys + row * keys_stride, floor)
+        if floor <= SMALLEST:
+            hand_on(
+                work, ranked, vocabulary, groups, best, whole, most, mass, least, spread, GROUPS
             )
-            pair = _largest_of_row(logits, key, vocabulary, temperature, floor, CHUNK)
     else:
         tile = tl.arange(0, TILES)
-        found = tl.load(bests + row * tiles + tile, mask=tile < tiles, other=NONE)
-        pair = tl.max(found, axis=0)
-    living = key_in(pair) > NOTHING
-    tl.store(alive + row, living.to(alive.dtype.element_ty))
-    token = tl.where(living, token_of(pair), tl.load(instead + row))
-    tl.store(out + row, token.to(out.dtype.element_ty))
+        each = tl.load(bests + row * tiles + tile, mask=tile < tiles, other=NONE)
+        pair = tl.max(each, axis=0)
+    if found:
+        tl.store(work + KIND, SETTLED)
+        say(pair, instead + row, out + row, alive + row)
 
 
 @triton.jit
-def _largest_of_row(logits, key, vocabulary, temperature, floor, CHUNK: tl.constexpr):
-    """Packed: the largest with its noise of what is left of a row."""
-    best = tl.full((CHUNK,), NONE, tl.int64)
-    for start in range(0, vocabulary, CHUNK):
-        tokens = start + tl.arange(0, CHUNK)
-        x = scaled(logits, tokens, vocabulary, temperature)
-        kept = (key_of(x) >= floor) & (tokens < vocabulary)
-        pairs = packed(key_of(x + _noise(key, tokens)), tokens)
-        best = tl.maximum(best, tl.where(kept, pairs, NONE))
-    return tl.max(best, axis=0)
+def _largest_among(pairs, key, floor):
+    """Packed: the largest with its noise, of those from `floor` on."""
+    tokens = token_of(pairs)
+    scores = value_of(tl.maximum(key_in(pairs), NOTHING)) + noise_of(key, tokens)
+    kept = key_in(pairs) >= floor
+    return tl.max(tl.where(kept, packed(key_of(scores), tokens), NONE), axis=0)

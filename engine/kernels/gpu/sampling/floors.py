@@ -117,7 +117,9 @@ def floor_of_row(
             floor = tl.maximum(floor, last)
         if mass < 1.0:
             pivots = tl.full((PIVOTS,), SMALLEST, tl.int64)
-            sums, _ = weighed(logits, vocabulary, temperature, best, floor, pivots, True, CHUNK)
+            sums, _ = weighed(
+                logits, 0, vocabulary, temperature, best, floor, pivots, True, CHUNK
+            )
             want = share(tl.max(sums, axis=0), mass)
             last = threshold_of_row(
                 logits, vocabulary, temperature, best, floor, want, room, True, CAPACITY, CHUNK

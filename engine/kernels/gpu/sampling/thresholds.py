@@ -107,7 +107,8 @@ def noted(keys, tokens, chosen, count, room, CAPACITY: tl.constexpr):
 @triton.jit
 def weighed(
     logits,
-    vocabulary,
+    begin,
+    end,
     temperature,
     best,
     floor,
@@ -115,15 +116,17 @@ def weighed(
     BY_MASS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Of a row at or above each of `pivots` int64 [PIVOTS]: weights int64, and tokens."""
-    sums = tl.zeros((CHUNK, PIVOTS), tl.int64)
-    counts = tl.zeros((CHUNK, PIVOTS), tl.int32)
+    """Of a row's tokens [begin, end) at or above each of `pivots` int64 [n]: weights int64, and
+    how many they are.
+    """
+    sums = tl.zeros((CHUNK, pivots.shape[0]), tl.int64)
+    counts = tl.zeros((CHUNK, pivots.shape[0]), tl.int32)
     column = tl.arange(0, CHUNK)
-    ahead = scaled(logits, column, vocabulary, temperature)
-    for start in range(0, vocabulary, CHUNK):
+    ahead = scaled(logits, begin + column, end, temperature)
+    for start in range(begin, end, CHUNK):
         keys = key_of(ahead)
-        ahead = scaled(logits, start + CHUNK + column, vocabulary, temperature)
-        inside = start + column < vocabulary
+        ahead = scaled(logits, start + CHUNK + column, end, temperature)
+        inside = start + column < end
         weights = tl.where(inside, weights_of(keys, best, floor, BY_MASS), 0)
         above = (keys[:, None].to(tl.int64) >= pivots[None, :]) & inside[:, None]
         sums += tl.where(above, weights[:, None], 0)
@@ -154,7 +157,7 @@ def threshold_of_row(
             even = key_of(bottom + (top - bottom) * (pivot.to(tl.float32) / PIVOTS))
             pivots = tl.maximum(low, tl.minimum(even.to(tl.int64), high - 1))
         sums, counts = weighed(
-            logits, vocabulary, temperature, best, floor, pivots, BY_MASS, CHUNK
+            logits, 0, vocabulary, temperature, best, floor, pivots, BY_MASS, CHUNK
         )
         enough = sums >= want  # the first, which is `low`, always has
         at_low = tl.min(tl.where(enough, counts, vocabulary), axis=0)
