@@ -33,13 +33,21 @@ class Penalties(NamedTuple):
     presence: float
 
 
+class Ask(NamedTuple):
+    """A row whose token's log-probability is to be told, and those of the `most` likeliest."""
+
+    row: int
+    most: int
+
+
 class Plan(NamedTuple):
     """`singles` of one token each, then `chunks`, whose tokens lie behind one another.
 
     `picks` are the rows, ascending, behind which a token is to be drawn: by whoever runs the
     plan where there are `draws`, one for each. Where `sources` names a row of those that were
     drawn last, and not -1, the token is what was drawn there. Logits of rows that have
-    `penalties` are changed before anything is drawn; these know no token of `sources`.
+    `penalties` are changed before anything is drawn; these know no token of `sources`. Of rows
+    in `asks` it is told how likely the model found what was drawn.
     """
 
     tokens: Sequence[int]
@@ -49,6 +57,7 @@ class Plan(NamedTuple):
     draws: Sequence[DrawNumbers] = ()
     sources: Sequence[int] = ()
     penalties: Sequence[Penalties] = ()
+    asks: Sequence[Ask] = ()
 
     @property
     def picks_all(self) -> bool:

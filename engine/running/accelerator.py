@@ -1,7 +1,7 @@
 """What a step needs of a device beyond torch's operations; for CUDA, and to be stood in for."""
 
 import gc
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from engine.errors import UnusableDevice
 from engine.kernels.contract import PagedKernels
 from engine.kernels.products import Products
 from engine.kernels.searching import Search
+from engine.kernels.telling import Tell
 from engine.running.graphs import CudaRecorder, Recorder
 from engine.running.penalising import Adjust
 from engine.running.runner import Brought
@@ -37,6 +38,14 @@ class Choose(Protocol):
         """
 
 
+class DrawingKernels(NamedTuple):
+    """All that is done with logits on the device."""
+
+    choose: Choose
+    adjust: Adjust
+    tell: Tell
+
+
 class Accelerator(Protocol):
     """A device with kernels and memory of its own."""
 
@@ -55,6 +64,10 @@ class Accelerator(Protocol):
     @property
     def adjust(self) -> Adjust:
         """Penalties on the device, for what is drawn there."""
+
+    @property
+    def tell(self) -> Tell:
+        """Log-probabilities of what was drawn there."""
 
     def bring(self, numbers: Tensor) -> Brought:
         """Send whole numbers [n] to the host, behind what was launched; nobody waits."""
@@ -97,13 +110,13 @@ class CudaAccelerator:
         device: torch.device,
         kernels: PagedKernels,
         products: Products,
-        choose: Choose,
-        adjust: Adjust,
+        drawing: DrawingKernels,
     ) -> None:
         self._device, self.kernels = device, kernels
         self.products: Products | None = products
-        self.choose: Choose | None = choose
-        self.adjust: Adjust = adjust
+        self.choose: Choose | None = drawing.choose
+        self.adjust: Adjust = drawing.adjust
+        self.tell: Tell = drawing.tell
 
     def bring(self, numbers: Tensor) -> Brought:
         """See Accelerator, here and below."""
@@ -151,8 +164,10 @@ def open_accelerator(name: str) -> Accelerator | None:
         from engine.kernels.gpu.products import TritonProducts
         from engine.kernels.gpu.sampling.adjusting import adjust
         from engine.kernels.gpu.sampling.choosing import choose
+        from engine.kernels.gpu.sampling.telling import tell
     except ImportError as error:
         raise UnusableDevice(f"--device {name} needs Triton, the extra gpu: {error}") from error
     torch.cuda.set_device(device)
     device = torch.device("cuda", torch.cuda.current_device())
-    return CudaAccelerator(device, TritonKernels(), TritonProducts(), choose, adjust)
+    drawing = DrawingKernels(choose, adjust, tell)
+    return CudaAccelerator(device, TritonKernels(), TritonProducts(), drawing)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.attention.device_batch import DeviceBatch
 from engine.attention.kv_memory import KvMemory
-from engine.attention.plan import DrawNumbers, Penalties, Plan
+from engine.attention.plan import Ask, DrawNumbers, Penalties, Plan
 from engine.kernels.searching import search_for
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
@@ -17,6 +17,7 @@ from engine.running.graphs import Graphs, Recorder, Step, fitting_size, graph_si
 from engine.running.penalising import penalise
 from engine.running.runner import Ran
 from engine.running.staging import BatchSize, DeviceFields, Staging, table_blocks
+from engine.running.telling import asking, told_of
 from engine.running.warming import row_counts, shown
 from engine.scheduling.room import Limits
 from engine.sharding.group import Group
@@ -76,13 +77,18 @@ class DeviceRunner:
         """What the plan wants drawn, if there is anything, and send it on its way."""
         if self.accelerator.choose is None or ran.logits is None or not plan.draws:
             return ran
-        if plan.penalties:
+        changing = bool(plan.penalties)
+        ask = asking(ran.logits, plan.asks, changing=changing) if plan.asks else None
+        if changing:
             latest = self._tokens(fields, -1)
             penalise(self.accelerator.adjust, ran.logits, plan.penalties, latest)
         drawn, group = self._choose(ran.logits, fields, plan.draws), self.group
         if group is not None and group.share.rank > 0:
             return ran
-        return Ran(ran.hidden, ran.logits, self.accelerator.bring(drawn))
+        bring, told = self.accelerator.bring, None
+        if ask is not None:
+            told = bring(told_of(self.accelerator.tell, ask, drawn))
+        return ran._replace(drawn=bring(drawn), told=told)
 
     def _choose(
         self, logits: Tensor, fields: DeviceFields, draws: Sequence[DrawNumbers]
@@ -124,7 +130,8 @@ class DeviceRunner:
         if self.accelerator.choose is not None:
             latest = self._tokens(fields, -1)
             penalise(self.accelerator.adjust, logits, [NO_PENALTIES], latest)
-            self._choose(logits[:1], fields, [drawn])
+            token = self._choose(logits[:1], fields, [drawn])
+            told_of(self.accelerator.tell, asking(logits, [Ask(0, 1)], changing=False), token)
 
     @torch.inference_mode()
     def capture(self, recorder: Recorder) -> None:

@@ -24,12 +24,14 @@ class Brought(Protocol):
 class Ran(NamedTuple):
     """What one forward pass came to; the next one may write over it.
 
-    `drawn` are the tokens where the plan had draws and the runner draws.
+    `drawn` are the tokens where the plan had draws and the runner draws; `told` is what was to
+    be told of them, for all of the plan's asks together (engine/kernels/telling.py).
     """
 
     hidden: Tensor  # [tokens, hidden]
     logits: Tensor | None  # [picks, vocabulary] float32; None: there are no picks
     drawn: Brought | None = None
+    told: Brought | None = None
 
 
 class Runner(Protocol):

@@ -6,7 +6,7 @@ one copy, too: tokens, and the log-probabilities that were asked for. Only a row
 be told more than MOST_TOLD of the likeliest goes through torch, and waits for that.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -17,12 +17,13 @@ from torch import Tensor
 
 from engine.kernels.gpu.sampling.adjusting import adjust, ban
 from engine.kernels.gpu.sampling.choosing import Sizes, choose
-from engine.kernels.gpu.sampling.telling import MOST_TOLD, Told, told_into
 from engine.kernels.gpu.sampling.telling import tell as tell_on_device
 from engine.kernels.searching import Search, search_for
+from engine.kernels.telling import MOST_TOLD, told_into, told_numbers
 from engine.kernels.uploading import Part, aligned, uploaded
-from engine.request import LARGEST_TEMPERATURE, Logprob, Logprobs, Sampling
-from engine.sampling.logprobs import LEAST_LOGPROB, logprobs_of, tell
+from engine.request import LARGEST_TEMPERATURE, Logprobs, Sampling
+from engine.sampling.hearing import heard
+from engine.sampling.logprobs import logprobs_of, tell
 from engine.sampling.shaping import (
     ShapedRow,
     bits_for,
@@ -77,7 +78,9 @@ def draw(
     _shape(logits, there[7:])
     most = rows.told_beside(vocabulary)
     widest = max((one for one in most if one <= MOST_TOLD), default=0)
-    ends = np.cumsum([aligned(count), aligned(count), len(asked) * (2 + 2 * widest)]).tolist()
+    ends = np.cumsum(
+        [aligned(count), aligned(count), told_numbers(len(asked), widest)]
+    ).tolist()
     said = torch.empty(ends[-1], dtype=torch.int32, device=logits.device)
     tokens, alive, told = said.tensor_split(ends[:-1])
     choose(
@@ -92,12 +95,14 @@ def draw(
         if not alive[one.row]:
             end_all_the_same(one)
     drawn: list[int] = tokens[:count].tolist()
-    heard = dict(_heard(told_into(told, len(asked), widest), rows, drawn, most))
+    of_asking = [drawn[row] for row in rows.asking]
+    said_of = heard(told_into(told, len(asked), widest), of_asking, most)
+    logprobs = dict(zip(rows.asking, said_of, strict=True))
     for index, many in enumerate(most):
         if many > MOST_TOLD:
             of_row = logprobs_of(before.index_select(0, places[index : index + 1]))
-            (heard[rows.asking[index]],) = tell(of_row, [drawn[rows.asking[index]]], many)
-    return drawn, heard
+            (logprobs[rows.asking[index]],) = tell(of_row, [of_asking[index]], many)
+    return drawn, logprobs
 
 
 def _settings(rows: Rows) -> Iterator[Part]:
@@ -181,24 +186,3 @@ def _as_they_are(logits: Tensor, rows: Rows, asked: Tensor) -> tuple[Tensor, Ten
         return logits, asked
     places = torch.arange(len(asked), dtype=torch.int32, device=logits.device)
     return logits.index_select(0, asked), places
-
-
-def _heard(
-    told: Told, rows: Rows, drawn: Seq[int], most: Seq[int]
-) -> Iterator[tuple[int, Logprobs]]:
-    """What the device told, put together row by row."""
-    columns = told.chosen, told.ranks, told.tokens, told.logprobs
-    found, ranks, tokens, logprobs = (column.tolist() for column in columns)
-    for index, row in enumerate(rows.asking):
-        first = Logprob(drawn[row], max(found[index], LEAST_LOGPROB), ranks[index])
-        beside = zip(tokens[index][: most[index]], logprobs[index], strict=False)
-        yield row, (first, *_ranked(beside))
-
-
-def _ranked(beside: Iterable[tuple[int, float]]) -> Iterator[Logprob]:
-    """Best first; those that tie have the rank of the first of them."""
-    before, rank = None, 0
-    for place, (token, logprob) in enumerate(beside, 1):
-        rank = rank if logprob == before else place
-        before = logprob
-        yield Logprob(token, max(logprob, LEAST_LOGPROB), rank)

@@ -14,6 +14,7 @@ block that was the sequence's when it was launched. Who gets the block next in t
 writes to it in the device's order, so later; before others may write to blocks, `settle`.
 """
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,9 +23,11 @@ import torch
 
 from engine.api import StepResult
 from engine.attention.paged import Span
-from engine.attention.plan import DrawNumbers, Plan
-from engine.request import LARGEST_TEMPERATURE
+from engine.attention.plan import Ask, DrawNumbers, Plan
+from engine.kernels.telling import told_into
+from engine.request import LARGEST_TEMPERATURE, Logprobs
 from engine.running.runner import Brought
+from engine.sampling.hearing import heard
 from engine.sampling.noise import noise_key
 from engine.sampling.sampler import SMALLEST_TEMPERATURE
 from engine.scheduling.scheduler import Drawn
@@ -36,7 +39,23 @@ class Begun(NamedTuple):
     """A step that was launched, and its tokens, which are on their way."""
 
     rows: Seq[Row]
+    asks: Seq[Ask]
     drawn: Brought
+    told: Brought | None
+
+    def read(self) -> tuple[list[int], dict[int, Logprobs]]:
+        """A token for each row, and what the asking rows are told; waits for the device."""
+        tokens = self.drawn.read()
+        if self.told is None:
+            return tokens, {}
+        most = [ask.most for ask in self.asks]
+        numbers = torch.tensor(self.told.read(), dtype=torch.int32)
+        told = heard(
+            told_into(numbers, len(most), max(most)),
+            [tokens[ask.row] for ask in self.asks],
+            most,
+        )
+        return tokens, dict(zip((ask.row for ask in self.asks), told, strict=True))
 
 
 @dataclass(slots=True)
@@ -63,9 +82,14 @@ class AheadStepper:
             rows = next_rows(scheduler, chosen, others)
             self.begun = self._launch(rows) if rows else None
         scheduler.narrow([chunk for chunk, _ in chosen])
-        tokens = begun.drawn.read()
+        tokens, logprobs = begun.read()
         return scheduler.commit(
-            {chunk.seq.request_id: Drawn([tokens[row]]) for chunk, row in chosen}
+            {
+                chunk.seq.request_id: Drawn(
+                    [tokens[row]], [logprobs[row]] if row in logprobs else ()
+                )
+                for chunk, row in chosen
+            }
         )
 
     def settle(self) -> None:
@@ -74,6 +98,7 @@ class AheadStepper:
             self.begun.drawn.wait()
 
     def _launch(self, rows: Seq[Row]) -> Begun:
+        asks = list(self._asks(rows))
         plan = Plan(
             [row.token for row in rows],
             [Span(row.start, 1, row.blocks) for row in rows],
@@ -82,10 +107,18 @@ class AheadStepper:
             [_numbers(row) for row in rows],
             [-1 if row.source is None else row.source for row in rows],
             self.plain.sampler.penalties([row.seq for row in rows]),
+            asks,
         )
-        drawn = self.plain.runner.run(plan).drawn
-        assert drawn is not None, "a runner that draws"
-        return Begun(rows, drawn)
+        ran = self.plain.runner.run(plan)
+        assert ran.drawn is not None, "a runner that draws"
+        return Begun(rows, asks, ran.drawn, ran.told)
+
+    def _asks(self, rows: Seq[Row]) -> Iterator[Ask]:
+        vocabulary = self.plain.sampler.vocabulary
+        for index, row in enumerate(rows):
+            most = row.seq.request.sampling.logprobs
+            if most is not None:
+                yield Ask(index, min(most, vocabulary))
 
 
 def stepper_for(plain: PlainStepper) -> Stepper:

@@ -8,6 +8,7 @@ it may have been its last. Nothing here knows a device.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from engine.kernels.telling import MOST_TOLD
 from engine.sampling.shaping import is_bound
 from engine.scheduling.scheduler import Chunk, Scheduler
 from engine.scheduling.sequence import Sequence as Seq
@@ -41,13 +42,14 @@ class Chosen(NamedTuple):
 def is_foreseeable(chunk: Chunk) -> bool:
     """Whether it is one token, and all that is to be done with its logits is to draw from them.
 
-    Masks, biases, log-probabilities and grammars want the token before to be known; penalties
-    find it on the device.
+    Masks, biases and grammars want the token before to be known; penalties find it on the
+    device. Log-probabilities are told of as many of the likeliest as kernels take.
     """
     seq = chunk.seq
     alone = chunk.size == 1 and chunk.samples and not seq.parks and seq.scores is None
     sampling = seq.request.sampling
-    return alone and sampling.logprobs is None and not is_bound(sampling)
+    told = sampling.logprobs is None or 0 <= sampling.logprobs <= MOST_TOLD
+    return alone and told and not is_bound(sampling)
 
 
 def chosen_of(begun: Sequence[Row], batch: Iterable[Chunk]) -> list[Chosen]:

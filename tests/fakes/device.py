@@ -14,12 +14,15 @@ from engine.kernels.gpu.sampling.adjusting import adjust_twin
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.products import Products
 from engine.kernels.searching import Search, search_for
+from engine.kernels.telling import Tell, Told
 from engine.loading import load_engine
 from engine.request import Sampling
 from engine.running.accelerator import Choose
 from engine.running.graphs import Recorder
 from engine.running.penalising import Adjust
 from engine.running.runner import Brought
+from engine.sampling.logprobs import logprobs_of
+from engine.sampling.logprobs import tell as of_sampler
 from engine.sampling.noise import gumbel
 from engine.sampling.truncation import truncate, truncates
 from engine.settings import EngineConfig
@@ -141,6 +144,16 @@ def draw(
     return out
 
 
+def tell(logits: Tensor, rows: Tensor, chosen: Tensor, told: Told) -> None:
+    """As the sampler does on a CPU (engine/sampling/logprobs.py)."""
+    most = told.tokens.shape[1]
+    found = of_sampler(logprobs_of(logits[rows]), chosen.tolist(), most)
+    for index, (own, *others) in enumerate(found):
+        told.chosen[index], told.ranks[index] = own.logprob, own.rank
+        told.tokens[index] = torch.tensor([one.token for one in others])
+        told.logprobs[index] = torch.tensor([one.logprob for one in others])
+
+
 class _FakeBrought:
     def __init__(self, numbers: Tensor, accelerator: "FakeAccelerator") -> None:
         self._numbers, self._accelerator = numbers.tolist(), accelerator
@@ -176,6 +189,7 @@ class FakeAccelerator:
         self.free, self.total, self.tape = free, total, TapeRecorder()
         self.choose: Choose | None = draw if draws else None
         self.adjust: Adjust = adjust_twin
+        self.tell: Tell = tell
         self.begun, self.waits, self.told = 0, 0, list[str]()
 
     def bring(self, numbers: Tensor) -> Brought:

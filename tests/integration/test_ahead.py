@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from engine.kernels.gpu.sampling.adjusting import adjust
 from engine.kernels.gpu.sampling.choosing import choose
-from engine.request import Request, RequestId, Sampling
+from engine.kernels.gpu.sampling.telling import tell
+from engine.request import Logprob, Request, RequestId, Sampling
 from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
@@ -33,6 +34,7 @@ ALL_PENALTIES = replace(
 )
 BOUND = replace(SEEDED, repetition_penalty=1.2, logit_bias=((5, 2.0),))
 LOGPROBS = replace(GREEDY, logprobs=1)
+FEW_LOGPROBS, MANY_LOGPROBS = replace(SEEDED, logprobs=0), replace(PENALISED, logprobs=32)
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
 
 
@@ -76,6 +78,55 @@ def test_the_tokens_are_the_same(
     expected = run(load(folder), asked(*samplings))
     engine, _ = ahead(folder, max_num_seqs=seats, block_size=3, max_num_batched_tokens=40)
     assert run(engine, asked(*samplings)) == expected
+
+
+def told(engine: TorchEngine, asking: list[Request]) -> dict[RequestId, list[Logprob]]:
+    """All that is said of tokens and what might have come instead."""
+    for request in asking:
+        engine.generate(request)
+    engine.schedule()
+    said = dict[RequestId, list[Logprob]]()
+    while engine.load.waiting or engine.load.running:
+        for one in engine.step().sampled:
+            assert bool(one.logprobs) is (asking[0].sampling.logprobs is not None)
+            assert all(row[0].token in one.tokens for row in one.logprobs)
+            said.setdefault(one.request_id, []).extend(sum(one.logprobs, ()))
+        engine.schedule()
+    return said
+
+
+@pytest.mark.parametrize("sampling", [LOGPROBS, FEW_LOGPROBS, MANY_LOGPROBS])
+def test_log_probabilities_are_told_of_steps_begun_ahead(
+    folder: Path, sampling: Sampling
+) -> None:
+    """As the model found tokens, before penalties; no row knows of another's wish."""
+    expected = told(load(folder), asked(sampling))
+    engine, accelerator = ahead(folder, max_num_seqs=4)
+    found = told(engine, asked(sampling))
+    assert accelerator.told[2] == "begin 2"  # before what the first step told is read
+    assert found.keys() == expected.keys()
+    for name, ours in found.items():
+        for one, other in zip(ours, expected[name], strict=True):
+            assert (one.token, one.rank) == (other.token, other.rank)
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
+def test_rows_that_ask_for_unlike_many_are_told_so(folder: Path) -> None:
+    engine, _ = ahead(folder)
+    for request in requests(PROMPTS[:2], LOGPROBS) + requests(PROMPTS[2:3], GREEDY):
+        engine.generate(replace(request, request_id=RequestId(str(len(request.prompt)))))
+    few, many = requests(PROMPTS[3:5], replace(GREEDY, logprobs=3))
+    engine.generate(replace(few, request_id=RequestId("few")))
+    engine.generate(
+        replace(many, request_id=RequestId("all"), sampling=replace(GREEDY, logprobs=-1))
+    )
+    wide = engine.decoder.config.vocab_size
+    widths = {"1": 2, "5": 2, "16": 0, "few": 4, "all": 1 + wide}
+    engine.schedule()
+    while engine.load.waiting or engine.load.running:
+        for one in engine.step().sampled:
+            assert sum(map(len, one.logprobs)) == widths[one.request_id]
+        engine.schedule()
 
 
 def test_ends_that_nobody_foresaw(folder: Path) -> None:
@@ -190,10 +241,10 @@ def test_what_comes_over_joins_those_that_run(folder: Path) -> None:
     assert_idle(sink)
 
 
-@pytest.mark.parametrize("sampling", [SEEDED, PENALISED, ALL_PENALTIES])
+@pytest.mark.parametrize("sampling", [SEEDED, PENALISED, ALL_PENALTIES, LOGPROBS])
 def test_the_interpreted_kernel_draws_alike(folder: Path, sampling: Sampling) -> None:
     few = replace(sampling, max_tokens=4)
     expected = run(load(folder), requests(PROMPTS[:2], few))
     engine, accelerator = ahead(folder)
-    accelerator.choose, accelerator.adjust = choose, adjust
+    accelerator.choose, accelerator.adjust, accelerator.tell = choose, adjust, tell
     assert run(engine, requests(PROMPTS[:2], few)) == expected

@@ -16,7 +16,8 @@ from engine.kernels.gpu.sampling.adjusting import (
     ban_floor,
     ban_twin,
 )
-from engine.kernels.gpu.sampling.telling import MOST_TOLD, Told, tell, tell_floor, told_into
+from engine.kernels.gpu.sampling.telling import tell, tell_floor
+from engine.kernels.telling import MOST_TOLD, Told, told_into
 from engine.request import Grammar, Logprobs, Sampling
 from engine.sampling import logprobs as by_torch
 from engine.sampling.sampler import Draw, Sampler
@@ -191,6 +192,7 @@ def test_they_compile_for_hopper() -> None:
     )
     found |= compiled(
         "engine.kernels.gpu.sampling.telling",
+        "from engine.kernels.telling import told_into\n"
         "tell(torch.ones(3, 151936), torch.ones(2).int(), torch.ones(2).int(), "
         "told_into(torch.ones(2 * 12).int(), 2, 5))",
     )

@@ -52,7 +52,7 @@ def test_the_largest_is_captured_first_and_each_answers_for_its_rows() -> None:
     graphs.capture(recorder, [1, 2, 4], step_of)
     assert order == [4, 2, 1]
     source.add_(10)
-    hidden, logits, _ = graphs.replay(2, 2)
+    hidden, logits, *_ = graphs.replay(2, 2)
     assert hidden.tolist() == [[20, 20], [22, 22]]
     assert logits is not None
     assert logits.shape == (2, 3)

@@ -9,8 +9,9 @@ from torch import Tensor
 from bench.gpu.row import Prepared, Row
 from bench.gpu.shapes import Shape
 from engine.kernels.gpu.sampling.choosing import choose, choose_floor
-from engine.kernels.gpu.sampling.telling import tell, tell_floor, told_into
+from engine.kernels.gpu.sampling.telling import tell, tell_floor
 from engine.kernels.searching import search_for
+from engine.kernels.telling import told_into, told_numbers
 
 SETTINGS = {  # temperature, top-k, top-p, min-p
     "the largest": (0.0, 0, 1.0, 0.0),
@@ -79,7 +80,7 @@ def _usual(logits: Tensor, setting: tuple[float, int, float, float]) -> Tensor:
 def _tell(count: int, vocabulary: int, device: torch.device) -> Prepared:
     logits, most = WIDTH * torch.randn(count, vocabulary, device=device), min(20, vocabulary)
     every = torch.arange(count, dtype=torch.int32, device=device)
-    room = torch.empty(count * (2 + 2 * most), dtype=torch.int32, device=device)
+    room = torch.empty(told_numbers(count, most), dtype=torch.int32, device=device)
     told = told_into(room, count, most)
 
     def ours() -> Tensor:

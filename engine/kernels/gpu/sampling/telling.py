@@ -5,8 +5,6 @@ tile keeps its likeliest and counts those above the chosen one's; then tiles are
 What is right is said by engine/sampling/logprobs.py: (x - max) - log(sum), ties by token id.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -22,35 +20,10 @@ from engine.kernels.gpu.sampling.order import (
     value_of,
 )
 from engine.kernels.gpu.sampling.thresholds import NONE
+from engine.kernels.telling import MOST_TOLD, Told
 
 TILE = 4096
 TOLD = ("ranks", "tokens", "logprobs")  # begin anywhere
-MOST_TOLD = 32  # of the likeliest, which are taken one by one; a power of two
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """[n] log-probabilities float32 of what was chosen, and ranks int32; [n, most] of the
-    likeliest, best first.
-    """
-
-    chosen: Tensor
-    ranks: Tensor
-    tokens: Tensor
-    logprobs: Tensor
-
-
-def told_into(room: Tensor, rows: int, most: int) -> Told:
-    """Views of `room` [rows * (2 + 2 * most)] int32, where there is one already."""
-    ends = [rows, 2 * rows, (2 + most) * rows]
-    chosen, ranks, tokens, logprobs = room.tensor_split(ends)
-    wide = (rows, most)
-    return Told(
-        chosen.view(torch.float32),
-        ranks,
-        tokens.view(wide),
-        logprobs.view(torch.float32).view(wide),
-    )
 
 
 def tell(logits: Tensor, rows: Tensor, chosen: Tensor, told: Told, tile: int = TILE) -> None:

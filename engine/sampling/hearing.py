@@ -1,0 +1,29 @@
+"""Log-probabilities that a device told, put together row by row."""
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
+
+from engine.kernels.telling import Told
+from engine.request import Logprob, Logprobs
+from engine.sampling.logprobs import LEAST_LOGPROB
+
+
+def heard(told: Told, tokens: Seq[int], most: Seq[int]) -> Iterator[Logprobs]:
+    """For each row its token first, then as many of the likeliest as it wants, best first.
+
+    `tokens` were drawn for the rows of `told`, which is in main memory.
+    """
+    columns = told.chosen, told.ranks, told.tokens, told.logprobs
+    rows = zip(tokens, *(column.tolist() for column in columns), most, strict=True)
+    for token, found, rank, likeliest, logprobs, count in rows:
+        beside = zip(likeliest[:count], logprobs, strict=False)
+        yield (Logprob(token, max(found, LEAST_LOGPROB), rank), *_ranked(beside))
+
+
+def _ranked(beside: Iterable[tuple[int, float]]) -> Iterator[Logprob]:
+    """Best first; those that tie have the rank of the first of them."""
+    before, rank = None, 0
+    for place, (token, logprob) in enumerate(beside, 1):
+        rank = rank if logprob == before else place
+        before = logprob
+        yield Logprob(token, max(logprob, LEAST_LOGPROB), rank)
