@@ -58,9 +58,11 @@ def build_connector(
     reception = Reception.bind(*bind, Waiting())
     facts = memory.fingerprint, memory.layout
     identity = Identity(engine_id, advertise_host, reception.port, *facts)
-    sums: Sums = BlockSums(memory.regions)
-    if others and own[0].device != "cpu":  # others' devices are not to be seen from here
-        sums = RankSums(BlockSums(own), others)
+    if own[0].device == "cpu":
+        sums: Sums = BlockSums(memory.regions)
+    else:  # others' devices are not to be seen from here
+        ours = _warm(BlockSums(own))
+        sums = RankSums(ours, others) if others else ours
     service = TransferService(
         identity, memory.regions, mover, reception, memory.level, sums=sums
     )
@@ -76,9 +78,14 @@ def rank_server(
     `hosts` are where to listen, and where others reach us.
     """
     mover = _mover(kind, agent_name(engine_id, rank), [region], *hosts)
-    server = MoverServer(to, mover, region, BlockSums([region]))
+    server = MoverServer(to, mover, region, _warm(BlockSums([region])))
     server.introduce()
     return server
+
+
+def _warm(sums: BlockSums) -> BlockSums:
+    sums.warm()
+    return sums
 
 
 def _mover(

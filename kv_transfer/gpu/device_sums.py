@@ -13,9 +13,13 @@ from torch import Tensor
 
 from kv_transfer.blocks.cutting import Cut
 from kv_transfer.blocks.images import image_bytes, stretches
+from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES
 from kv_transfer.gpu.moving import move
 from kv_transfer.gpu.sums import sums
 
+OTHER_BYTES = 4096, 4096 + 8  # of blocks: a whole number of 16 words, and not
+FEWEST_LINES, WORD_BYTES = 4, 8
+STEPS_BYTES = LINE_BYTES, STRIDE_BYTES  # of what is looked at of them
 IMAGES_BYTES = 64 << 20  # of blocks that are put together again at a time
 
 
@@ -33,6 +37,25 @@ class DeviceSums:
             return cls(torch.from_numpy(memory))
         device = memory.device
         return cls(memory, torch.cuda.Stream(device) if device.type == "cuda" else None)
+
+    def warm(self, lines: Sequence[tuple[int, int]]) -> None:
+        """Launch every kind of kernel that `of` and `of_images` may, for blocks that are looked
+        at by these `lines`: nothing is compiled while peers wait. Reads the first block.
+
+        Of blocks of another layout only their size makes a kind, by what it can be divided by.
+        """
+        device = self.memory.device
+        with torch.cuda.stream(self.stream):
+            for some in lines:
+                sums(self.memory, [0], *some)
+            for size in OTHER_BYTES:
+                image = torch.zeros((1, size), dtype=torch.uint8, device=device)
+                for step in STEPS_BYTES:
+                    sums(image, [0], FEWEST_LINES, step)
+            for size in (1, WORD_BYTES):
+                source, target = torch.zeros((2, WORD_BYTES), dtype=torch.uint8, device=device)
+                place = np.array([source.data_ptr()]), np.array([target.data_ptr()])
+                move(*place, np.array([size]), device)
 
     def of(self, blocks: Sequence[int], lines: tuple[int, int]) -> list[int]:
         """One for each: of so many lines, so many bytes apart."""

@@ -57,6 +57,14 @@ class BlockSums:
         del cut
         return True
 
+    def warm(self) -> None:
+        """Make ready what is done on a device, whatever peers may ask for; before they come."""
+        self._look()
+        if self._device is not None:
+            levels = Level.SAMPLED, Level.FULL
+            every = [lines_of(self.block_bytes, level) for level in levels]
+            self._device.warm([lines for lines in every if lines is not None])
+
     def of(self, blocks: Sequence[int], level: Level) -> list[int]:
         """One checksum for each; IndexError for a block that there is not."""
         if not blocks:

@@ -43,7 +43,8 @@ def compiled_late(folder: Path, **settings: object) -> tuple[set[str], list[str]
     return set(early), late
 
 
-def _main(folder: str, settings: Mapping[str, object]) -> None:
+def named_only() -> dict[str, str]:
+    """From now on no kernel runs: what is launched is named here, by its kind."""
     import triton
     from triton.runtime.jit import JITFunction, compute_cache_key
 
@@ -60,6 +61,11 @@ def _main(folder: str, settings: Mapping[str, object]) -> None:
         found.setdefault(kernel.fn.__name__ + str(compute_cache_key(keys, kind, options)), "")
 
     JITFunction.run = name_only
+    return found
+
+
+def _main(folder: str, settings: Mapping[str, object]) -> None:
+    found = named_only()
     engine = _opened(folder, settings)
     early = set(found)
     _run(engine, random.Random(0))

@@ -1,5 +1,6 @@
 """Checksums of blocks on a device are XXH3's, and pieces of blocks go where they should."""
 
+import json
 import random
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from kv_transfer.gpu.moving import bytes_moved as moved
 from kv_transfer.gpu.moving import move
 from kv_transfer.gpu.sums import bytes_moved, sums
 from kv_transfer.layout import KvLayout
-from tests.kernels.ahead import compiled
+from tests.kernels.ahead import compiled, compiling
 
 if TYPE_CHECKING:
     from kv_transfer.integrity.checksums import BlockSums
@@ -137,6 +138,13 @@ def test_they_compile_for_hopper() -> None:
     )
     assert sorted(found) == ["_chain", "_move", "_sum"]
     assert not any(one["spilled"] for one in found.values())
+
+
+def test_nothing_is_compiled_while_peers_wait() -> None:
+    pytest.importorskip("xxhash")
+    early, late = json.loads(compiling("tests.fakes.sum_launches"))
+    assert late == []
+    assert set(early) == {"_sum", "_chain", "_move"}
 
 
 @pytest.mark.gpu
