@@ -51,7 +51,12 @@ def rows_in(found: Spans, regions: Side) -> Rows:
 
 def device_of(region: Region | RemoteRegion) -> tuple[str, int]:
     """NIXL's name of the memory's kind, and the device's index."""
-    kind, _, index = region.device.partition(":")
+    return kind_of(region.device)
+
+
+def kind_of(device: str) -> tuple[str, int]:
+    """The same of `cpu`, or `cuda:<index>`."""
+    kind, _, index = device.partition(":")
     return ("DRAM", 0) if kind == "cpu" else ("VRAM", int(index or 0))
 
 

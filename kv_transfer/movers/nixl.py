@@ -35,15 +35,17 @@ from kv_transfer.movers.descriptors import (
     pieces,
     rows_in,
 )
+from kv_transfer.movers.landing import Parcel
 from kv_transfer.movers.mover import ReadEnd
-from kv_transfer.movers.nixl_build import api, bindings
-from kv_transfer.movers.nixl_reads import Peer, Piece, Read, note_connected
+from kv_transfer.movers.nixl_build import FAILURES, api
+from kv_transfer.movers.nixl_landings import Landings
+from kv_transfer.movers.nixl_reads import Peer, Piece, Read, Transfer, note_connected
 from kv_transfer.movers.spans import both_sides
 from kv_transfer.regions import Region, RemoteRegion
 from kv_transfer.wire import Welcome
 
 if TYPE_CHECKING:
-    from nixl_cu12._api import nixl_agent, nixl_prepped_dlist_handle, nixl_xfer_handle
+    from nixl_cu12._api import nixl_agent, nixl_prepped_dlist_handle
 
 log = logging.getLogger(__name__)
 CPU_TRANSPORTS = "tcp,sm"
@@ -52,19 +54,6 @@ EXPANDABLE = "expandable_segments:True"
 OURS = "NIXL_INIT_AGENT"  # NIXL's name for the side that asks
 AGAIN_S = 0.02  # until a source is asked for help again
 POSTING_S = 0.01  # where the processor copies, beginning a transfer takes as long as its bytes
-FAILURES = (
-    bindings.nixlBackendError,
-    bindings.nixlCancelledError,
-    bindings.nixlInvalidParamError,
-    bindings.nixlMismatchError,
-    bindings.nixlNotAllowedError,
-    bindings.nixlNotFoundError,
-    bindings.nixlNotPostedError,
-    bindings.nixlNotSupportedError,
-    bindings.nixlRemoteDisconnectError,
-    bindings.nixlRepostActiveError,
-    bindings.nixlUnknownError,
-)
 
 
 @dataclass(slots=True)
@@ -83,6 +72,7 @@ class NixlMover:
     _peers: dict[Address, Peer] = field(default_factory=dict)
     _reads: deque[Read] = field(default_factory=deque)
     _leaving: list[Peer] = field(default_factory=list)  # parted from, to be forgotten
+    landings: Landings | None = None
 
     @classmethod
     def start(cls, engine_id: str, regions: Sequence[Region]) -> "NixlMover":
@@ -105,7 +95,9 @@ class NixlMover:
             except FAILURES as error:
                 told = f"NIXL does not take the memory of {region.device} ({error!r})"
                 raise UnusableMemory(f"{told}: is its UCX built for this CUDA?") from error
-        return cls(agent, regions, _prepare(agent, OURS, regions))
+        on_device = len(regions) == 1 and regions[0].device != "cpu"
+        landings = Landings(agent, regions[0].device) if on_device else None
+        return cls(agent, regions, _prepare(agent, OURS, regions), landings=landings)
 
     @property
     def card(self) -> bytes:
@@ -156,7 +148,7 @@ class NixlMover:
 
     def _forget(self) -> None:
         """Let go of those who left and have nothing under way."""
-        busy = [read.peer for read in self._reads if read.handles]
+        busy = [read.peer for read in self._reads if read.begun]
         for peer in [one for one in self._leaving if one not in busy]:
             self._leaving.remove(peer)
             with suppress(*FAILURES):  # it is gone already, which is all we want
@@ -178,11 +170,11 @@ class NixlMover:
             self.agent.get_new_notifs()
         self._begin()
         for read in self._reads:
-            read.handles = [one for one in read.handles if not self._is_over(read, one)]
-        over = [read for read in self._reads if not (read.handles or read.waiting)]
+            read.begun = [one for one in read.begun if not self._is_over(read, one)]
+        over = [read for read in self._reads if not (read.begun or read.waiting)]
         if over:
             note_connected(over)
-            self._reads = deque(read for read in self._reads if read.handles or read.waiting)
+            self._reads = deque(read for read in self._reads if read.begun or read.waiting)
         self._forget()
         return [(read.order.read_id, read.error) for read in over]
 
@@ -191,7 +183,7 @@ class NixlMover:
         our machine that stands still shares no memory, so its source is as good as elsewhere.
         """
         now = self.clock()
-        late = [read for read in self._reads if read.handles and read.patience <= now]
+        late = [read for read in self._reads if read.begun and read.patience <= now]
         for read in late:
             read.patience = now + AGAIN_S
             if read.peer and read.peer.connected:
@@ -210,8 +202,12 @@ class NixlMover:
             raise IndexError(f"{order.address} was never met")
         if order.cut.pieces:
             there, here = both_sides(order, peer.regions, self.regions)
+            landed = [] if self.landings is None else self.landings.parcels(there, here)
+            if landed:
+                yield from (partial(self._by_landing, peer, one) for one in landed)
+                return
             rows = pieces(rows_in(here, self.regions), rows_in(there, peer.regions))
-            yield from (partial(self._by_address, peer, *some) for some in rows)
+            yield from (partial(self._by_address, peer, *pair) for pair in rows)
             return
         runs = Runs.of(order.runs)
         ours = numbers_of(self.regions, runs.ours, runs.counts)
@@ -221,39 +217,64 @@ class NixlMover:
             some = slice(first, first + step)
             yield partial(self._by_number, peer, ours[some], theirs[some])
 
-    def _by_number(self, peer: Peer, ours: Numbers, theirs: Numbers) -> "nixl_xfer_handle":
+    def _by_number(self, peer: Peer, ours: Numbers, theirs: Numbers) -> Transfer:
         """Whole blocks, which were prepared."""
-        return self.agent.make_prepped_xfer("READ", self.blocks, ours, peer.blocks, theirs)
+        names = self.blocks, ours, peer.blocks, theirs
+        return Transfer(self.agent.make_prepped_xfer("READ", *names))
 
-    def _by_address(self, peer: Peer, ours: Rows, theirs: Rows) -> "nixl_xfer_handle":
+    def _by_landing(self, peer: Peer, parcel: Parcel) -> Transfer | None:
+        """Whole stretches of theirs, to be taken apart here."""
+        assert self.landings is not None
+        landing = self.landings.take(parcel)
+        if landing is None:
+            return None
+        try:
+            made = self._by_address(
+                peer, self.landings.rows(landing), rows_in(parcel.there, peer.regions)
+            )
+        except FAILURES:
+            landing.arrived(wanted=False)
+            raise
+        return Transfer(made.handle, landing)
+
+    def _by_address(self, peer: Peer, ours: Rows, theirs: Rows) -> Transfer:
         """Parts of blocks."""
         local = self.agent.get_xfer_descs(ours, device_of(self.regions[0])[0])
         remote = self.agent.get_xfer_descs(theirs, device_of(peer.regions[0])[0])
-        return self.agent.initialize_xfer("READ", local, remote, peer.agent)
+        return Transfer(self.agent.initialize_xfer("READ", local, remote, peer.agent))
 
     def _begin(self) -> None:
         """Begin what waits, a piece of each read in turn, until it has taken long."""
         late = self.clock() + POSTING_S
         while waiting := [read for read in self._reads if read.waiting]:
+            moved = False
             for read in waiting:
-                self._post(read)
+                moved |= self._post(read)
                 if self.clock() >= late:
                     self._reads.rotate(-1 - self._reads.index(read))
                     return
+            if not moved:
+                return
 
-    def _post(self, read: Read) -> None:
-        """Begin one piece, which may be over when this returns."""
-        begin = read.waiting.popleft()
+    def _post(self, read: Read) -> bool:
+        """Begin one piece, which may be over when this returns; whether there was room."""
         try:
-            handle = begin()
-            read.handles.append(handle)
-            self.agent.transfer(handle)
+            made = read.waiting[0]()
+            if made is None:
+                return False
+            read.waiting.popleft()
+            read.begun.append(made)
+            self.agent.transfer(made.handle)
             read.be_patient(self.clock())
         except FAILURES as error:
             read.fail(PeerUnreachable(repr(error)))
+        return True
 
-    def _is_over(self, read: Read, handle: "nixl_xfer_handle") -> bool:
+    def _is_over(self, read: Read, transfer: Transfer) -> bool:
         """Whether this transfer moves nothing more."""
+        handle, landing = transfer.handle, transfer.landing
+        if landing is not None and landing.under_way:
+            return landing.is_over()
         try:
             state = self.agent.check_xfer_state(handle)
         except FAILURES as error:
@@ -265,7 +286,7 @@ class NixlMover:
             read.fail(PeerUnreachable("the transfer failed"))
         handle.release()
         read.be_patient(self.clock())
-        return True
+        return landing is None or landing.arrived(wanted=read.error is None)
 
 
 def choose_transports(regions: Sequence[Region], variables: MutableMapping[str, str]) -> None:

@@ -40,3 +40,17 @@ def _cuda() -> str | None:
 
 api = _load("_api")
 bindings = _load("_bindings")
+FAILURES = (
+    bindings.nixlBackendError,
+    bindings.nixlCancelledError,
+    bindings.nixlInvalidParamError,
+    bindings.nixlMismatchError,
+    bindings.nixlNotAllowedError,
+    bindings.nixlNotFoundError,
+    bindings.nixlNotPostedError,
+    bindings.nixlNotSupportedError,
+    bindings.nixlRemoteDisconnectError,
+    bindings.nixlRepostActiveError,
+    bindings.nixlUnknownError,
+)
+"""What it raises."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kv_transfer.errors import TransferError
 from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.movers.landing import Landing
 from kv_transfer.regions import RemoteRegion
 
 if TYPE_CHECKING:
@@ -18,7 +19,17 @@ if TYPE_CHECKING:
 
 STALLED_S = 0.01  # without a piece that ends
 
-Piece = Callable[[], "nixl_xfer_handle"]
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """One that was begun; `landing`: its bytes are moved on from where they come to."""
+
+    handle: "nixl_xfer_handle"
+    landing: Landing | None = None
+
+
+Piece = Callable[[], Transfer | None]
+"""Makes a transfer to be begun; None: there is no room for it now."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +59,7 @@ class Read:
     order: ReadOrder
     peer: Peer | None
     waiting: deque[Piece] = field(default_factory=deque)
-    handles: list["nixl_xfer_handle"] = field(default_factory=list)
+    begun: list[Transfer] = field(default_factory=list)
     error: TransferError | None = None
     patience: float = 0.0  # when its source is asked for help, if nothing has ended by then
 

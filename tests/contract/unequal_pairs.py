@@ -12,6 +12,7 @@ from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.local.connector import LocalSink, LocalSource
 from kv_transfer.movers.mover import Mover
 from kv_transfer.movers.nixl import NixlMover
+from kv_transfer.movers.nixl_landings import Landings
 from kv_transfer.movers.ranks import RanksMover, agent_name
 from kv_transfer.movers.remote import MoverServer, RemoteMover
 from kv_transfer.movers.tcp import TcpMover
@@ -24,6 +25,7 @@ from tests.contract.rigs import HERE, TURN_S
 from tests.fakes.sharded import Memory
 
 AT = ("source", 1)
+LANDED_BYTES = 1 << 13  # at once: some cases take several turns
 
 
 @dataclass
@@ -119,5 +121,31 @@ def nixl_apart(theirs: Memory, ours: Memory) -> AbstractContextManager[Pair]:
     return _apart(NixlMover.start, theirs, ours)
 
 
+def _landing(name: str, regions: Sequence[Region]) -> NixlMover:
+    """As on a device: where a source's blocks lie in one stretch, they are read as one."""
+    mover = NixlMover.start(name, regions)
+    mover.landings = Landings(mover.agent, "cpu", slot_bytes=LANDED_BYTES)
+    return mover
+
+
+@contextmanager
+def nixl_landing(theirs: Memory, ours: Memory) -> Iterator[Pair]:
+    movers = [_landing(f"agent-{id(one)}", one.regions) for one in (theirs, ours)]
+    with network(movers, theirs, ours) as pair:
+        yield pair
+
+
+def nixl_landing_apart(theirs: Memory, ours: Memory) -> AbstractContextManager[Pair]:
+    return _apart(_landing, theirs, ours)
+
+
 Maker = Callable[[Memory, Memory], AbstractContextManager[Pair]]
-MAKERS: list[Maker] = [local, nixl, tcp, nixl_apart, tcp_apart]
+MAKERS: list[Maker] = [
+    local,
+    nixl,
+    tcp,
+    nixl_apart,
+    tcp_apart,
+    nixl_landing,
+    nixl_landing_apart,
+]

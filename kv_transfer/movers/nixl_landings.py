@@ -1,0 +1,64 @@
+"""The strip that NIXL reads into, where pieces go to their places from there.
+
+It is taken from the device, and told to the agent, when a source first has other blocks.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kv_transfer.movers.descriptors import Rows, kind_of
+from kv_transfer.movers.landing import SLOT_BYTES, Landing, Parcel, Strip, parcels
+from kv_transfer.movers.nixl_build import FAILURES
+from kv_transfer.movers.spans import Spans
+
+if TYPE_CHECKING:
+    from nixl_cu12._api import nixl_agent
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Landings:
+    """Of one agent, on one device; where there is no room for a strip, never any."""
+
+    agent: "nixl_agent"
+    device: str
+    slot_bytes: int = SLOT_BYTES
+    strip: Strip | None = field(default=None)
+    _refused: bool = field(default=False)
+
+    def parcels(self, there: Spans, here: Spans) -> Sequence[Parcel]:
+        """How to read what lies so there and is to lie so here; none: piece by piece."""
+        found = parcels(there, here, self.slot_bytes)
+        return found if found and self._opened() else []
+
+    def take(self, parcel: Parcel) -> Landing | None:
+        """A slot for it, if one is free."""
+        assert self.strip is not None
+        slot = self.strip.take()
+        return None if slot is None else Landing(self.strip, slot, parcel)
+
+    def rows(self, landing: Landing) -> Rows:
+        """Where its stretches are read to."""
+        sizes = landing.parcel.there.size
+        index = np.full(len(sizes), kind_of(self.device)[1], dtype=np.int64)
+        columns = landing.slot + landing.parcel.starts, sizes, index
+        return np.stack(columns, axis=1).astype(np.uint64)
+
+    def _opened(self) -> bool:
+        if self.strip is None and not self._refused:
+            try:
+                self.strip = self._open()
+            except (RuntimeError, *FAILURES) as error:  # torch.OutOfMemoryError is one
+                self._refused = True
+                log.warning("blocks that are not alike are read piece by piece: %r", error)
+        return self.strip is not None
+
+    def _open(self) -> Strip:
+        strip, (kind, index) = Strip(self.device, self.slot_bytes), kind_of(self.device)
+        self.agent.register_memory([(strip.address, strip.num_bytes, index, "")], kind)
+        return strip
