@@ -1,0 +1,187 @@
+"""Bytes that are one stretch at their source land as one, and then go to their places."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from kv_transfer.blocks.cutting import cut
+from kv_transfer.errors import PeerUnreachable
+from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.reads import ReadOrder
+from kv_transfer.movers.descriptors import Rows
+from kv_transfer.movers.landing import parcels
+from kv_transfer.movers.mover import ReadEnd
+from kv_transfer.movers.nixl import NixlMover
+from kv_transfer.movers.nixl_build import bindings
+from kv_transfer.movers.nixl_landings import Landings
+from kv_transfer.movers.spans import Spans, both_sides
+from kv_transfer.regions import RemoteRegion, Run
+from kv_transfer.wire import Welcome
+from tests.fakes.sharded import Memory, layout
+
+AT, BLOCKS = ("source", 1), 12
+LARGE, SMALL = layout(8), layout(4)
+
+
+def both(theirs: KvLayout, ours: KvLayout, runs: list[Run]) -> tuple[Spans, Spans]:
+    there, here = Memory(theirs, BLOCKS), Memory(ours, BLOCKS)
+    order = ReadOrder(1, AT, runs, (), cut(theirs, ours))
+    return both_sides(order, there.regions, here.regions)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [(LARGE, SMALL), (SMALL, LARGE), (layout(4, ranks=2), layout(4))]
+)
+@pytest.mark.parametrize("most", [1 << 20, 500])
+def test_every_byte_goes_where_it_would_have_gone(
+    theirs: KvLayout, ours: KvLayout, most: int
+) -> None:
+    there, here = both(theirs, ours, [Run(4, 1, 5), Run(0, 9, 3)])
+    wanted = {
+        source + at: target + at
+        for source, target, size in zip(there.address, here.address, there.size, strict=True)
+        for at in range(size)
+    }
+    found = dict[int, int]()
+    every = parcels(there, here, most)
+    assert (len(every) > 1) is bool(there.size.sum() > most)
+    for one in every:
+        assert one.there.size.sum() == one.sizes.sum() <= most
+        whole = zip(one.there.address, one.there.size, strict=True)
+        came = np.concatenate([np.arange(at, at + size) for at, size in whole])
+        for offset, target, size in zip(one.offsets, one.targets, one.sizes, strict=True):
+            found |= zip(
+                came[offset : offset + size], range(target, target + size), strict=True
+            )
+    assert found == wanted
+    assert sum(len(one.there.size) for one in every) * 2 <= len(there.size) + len(every)
+
+
+def test_what_lies_in_pieces_at_its_source_is_read_in_pieces() -> None:
+    """Half of each plane's heads: nothing would be saved by way of another place."""
+    there, here = both(layout(4), layout(4, ranks=2), [Run(0, 0, 6)])
+    ours = here.region == 1
+    half = [Spans(one.region[ours], one.address[ours], one.size[ours]) for one in (there, here)]
+    assert parcels(*half) == []
+    assert parcels(there, here) != []
+
+
+@dataclass(eq=False)
+class Handle:
+    state: str = "PROC"
+
+    def release(self) -> None:
+        """It is over."""
+
+
+@dataclass
+class Agent:
+    """Says that transfers go as the test wants; moves nothing."""
+
+    begun: list[Handle] = field(default_factory=list)
+    registered: list[object] = field(default_factory=list)
+    rows: list[tuple[Rows, Rows]] = field(default_factory=list)
+    refuses: Callable[[], None] = lambda: None
+
+    def register_memory(self, rows: list[object], kind: str) -> None:
+        assert kind == "DRAM"
+        self.refuses()
+        self.registered += rows
+
+    def add_remote_agent(self, card: bytes) -> str:
+        return card.decode()
+
+    def prep_xfer_dlist(self, name: str, rows: Rows, kind: str) -> None:
+        """None is needed."""
+
+    def get_new_notifs(self) -> None:
+        """There are none."""
+
+    def get_xfer_descs(self, rows: Rows, kind: str) -> Rows:
+        return rows
+
+    def initialize_xfer(self, operation: str, ours: Rows, theirs: Rows, name: str) -> Handle:
+        assert ours[:, 1].tolist() == theirs[:, 1].tolist()
+        self.rows.append((ours, theirs))
+        return Handle()
+
+    def transfer(self, handle: Handle) -> None:
+        self.begun.append(handle)
+
+    def check_xfer_state(self, handle: Handle) -> str:
+        return handle.state
+
+
+@dataclass
+class Rig:
+    agent: Agent
+    mover: NixlMover
+    ours: Memory
+    landings: Landings
+
+    def read(self) -> None:
+        """Four of their blocks, which take several turns."""
+        order = ReadOrder(1, AT, [Run(0, 0, 8)], (), cut(LARGE, SMALL))
+        self.mover.read(order)
+
+    def end(self, state: str) -> list[ReadEnd]:
+        for handle in self.agent.begun:
+            handle.state = state
+        return list(self.mover.poll())
+
+
+@pytest.fixture
+def rig() -> Rig:
+    agent, ours = Agent(), Memory(SMALL, BLOCKS)
+    landings = Landings(agent, "cpu", slot_bytes=LARGE.block_bytes[0])  # type: ignore[arg-type]
+    mover = NixlMover(agent, ours.regions, None, landings=landings)  # type: ignore[arg-type]
+    theirs = RemoteRegion(1 << 41, LARGE.block_bytes[0], BLOCKS, "cpu")
+    mover.meet(AT, Welcome("engine", "same", LARGE, (theirs,), (b"peer",), "here"))
+    return Rig(agent, mover, ours, landings)
+
+
+def test_no_more_is_under_way_than_there_are_slots(rig: Rig) -> None:
+    rig.read()
+    assert rig.mover.poll() == []
+    assert len(rig.agent.begun) == 2
+    assert rig.landings.strip is not None
+    assert rig.landings.strip.free == 0
+    ended = list[ReadEnd]()
+    for _ in range(20):
+        ended += rig.end("DONE")
+    assert ended == [(1, None)]
+    assert rig.landings.strip.free == 2
+    assert sum(int(ours[:, 1].sum()) for ours, _ in rig.agent.rows) == 4 * LARGE.block_bytes[0]
+
+
+def test_nothing_goes_on_of_a_read_that_failed(rig: Rig) -> None:
+    """Nor is a slot lent again while a transfer may still write to it."""
+    rig.read()
+    rig.mover.poll()
+    strip = rig.landings.strip
+    assert strip is not None
+    strip._memory.fill_(1)
+    rig.agent.begun[0].state = "ERR"
+    assert rig.mover.poll() == []
+    assert strip.free == 1
+    ((_, error),) = rig.end("DONE")
+    assert isinstance(error, PeerUnreachable)
+    assert strip.free == 2
+    assert not any(map(any, rig.ours.ranks))
+
+
+def test_without_room_for_a_strip_pieces_are_read_to_their_places(rig: Rig) -> None:
+    def refuse() -> None:
+        raise bindings.nixlBackendError("no room")
+
+    rig.agent.refuses = refuse
+    rig.read()
+    rig.mover.poll()
+    assert rig.end("DONE") == [(1, None)]
+    assert rig.landings.strip is None
+    (rows,) = rig.agent.rows
+    assert len(rows[0]) > 16
+    start = rig.ours.regions[0].address
+    assert all(start <= at < start + BLOCKS * SMALL.block_bytes[0] for at in rows[0][:, 0])
