@@ -8,11 +8,10 @@ handle, and then says that it is over, while UCX goes on writing what comes. So 
 parted from is only forgotten once its last transfer has ended.
 """
 
-import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,6 +39,7 @@ from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.movers.nixl_build import FAILURES, api
 from kv_transfer.movers.nixl_landings import Landings
 from kv_transfer.movers.nixl_reads import Peer, Piece, Read, Transfer, note_connected
+from kv_transfer.movers.nixl_transports import choose_transports
 from kv_transfer.movers.spans import both_sides
 from kv_transfer.regions import Region, RemoteRegion
 from kv_transfer.wire import Welcome
@@ -47,10 +47,6 @@ from kv_transfer.wire import Welcome
 if TYPE_CHECKING:
     from nixl_cu12._api import nixl_agent, nixl_prepped_dlist_handle
 
-log = logging.getLogger(__name__)
-CPU_TRANSPORTS = "tcp,sm"
-ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-EXPANDABLE = "expandable_segments:True"
 OURS = "NIXL_INIT_AGENT"  # NIXL's name for the side that asks
 AGAIN_S = 0.02  # until a source is asked for help again
 POSTING_S = 0.01  # where the processor copies, beginning a transfer takes as long as its bytes
@@ -287,20 +283,6 @@ class NixlMover:
         handle.release()
         read.be_patient(self.clock())
         return landing is None or landing.arrived(wanted=read.error is None)
-
-
-def choose_transports(regions: Sequence[Region], variables: MutableMapping[str, str]) -> None:
-    """Without a device and without a choice, UCX stays on this CPU.
-
-    With a device it chooses itself, among CUDA IPC, RDMA and the others. Memory that torch
-    has put together of segments it can only copy through main memory, which is told.
-    """
-    if all(region.device == "cpu" for region in regions):
-        variables.setdefault("UCX_TLS", CPU_TRANSPORTS)
-        return
-    for name in ALLOCATOR:
-        if EXPANDABLE in variables.get(name, ""):
-            log.warning("%s has %s: CUDA IPC cannot share such memory", name, EXPANDABLE)
 
 
 def _prepare(

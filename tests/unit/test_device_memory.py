@@ -16,8 +16,9 @@ from kv_transfer.errors import UnusableMemory
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.descriptors import Numbers, Rows
-from kv_transfer.movers.nixl import NixlMover, choose_transports
+from kv_transfer.movers.nixl import NixlMover
 from kv_transfer.movers.nixl_build import build_for
+from kv_transfer.movers.nixl_transports import choose_transports
 from kv_transfer.movers.tcp import TcpMover
 from kv_transfer.regions import RemoteRegion, Run
 from kv_transfer.thread.devices import enter

@@ -63,8 +63,10 @@ def test_what_lies_in_pieces_at_its_source_is_read_in_pieces() -> None:
     """Half of each plane's heads: nothing would be saved by way of another place."""
     there, here = both(layout(4), layout(4, ranks=2), [Run(0, 0, 6)])
     ours = here.region == 1
-    half = [Spans(one.region[ours], one.address[ours], one.size[ours]) for one in (there, here)]
-    assert parcels(*half) == []
+    some, places = (
+        Spans(one.region[ours], one.address[ours], one.size[ours]) for one in (there, here)
+    )
+    assert parcels(some, places) == []
     assert parcels(there, here) != []
 
 
