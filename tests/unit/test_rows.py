@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from engine.kernels.telling import MOST_TOLD
 from engine.request import Grammar, PoolingRequest, Request, RequestId, Sampling
 from engine.scheduling.kv_manager import KvManager
 from engine.scheduling.room import Limits, Room
@@ -15,7 +16,8 @@ LATE = {
     "masked": replace(PLAIN, allowed_token_ids=(1, 2)),
     "biased": replace(PLAIN, logit_bias=((1, 2.0),)),
     "held back": replace(PLAIN, min_tokens=3),
-    "told": replace(PLAIN, logprobs=0),
+    "told of all": replace(PLAIN, logprobs=-1),
+    "told of too many": replace(PLAIN, logprobs=MOST_TOLD + 1),
     "grammar": replace(PLAIN, grammar=Grammar("regex", "a+")),
 }
 
@@ -41,7 +43,11 @@ def running(*sequences: Sequence, blocks: int = 40) -> tuple[Scheduler, list[Chu
     return made, list(made.batch)
 
 
-@pytest.mark.parametrize("sampling", [PLAIN, replace(PLAIN, presence_penalty=0.5)])
+@pytest.mark.parametrize(
+    "sampling",
+    [PLAIN, replace(PLAIN, presence_penalty=0.5)]
+    + [replace(PLAIN, logprobs=most) for most in (0, MOST_TOLD)],
+)
 def test_plain_next_tokens_can_be_begun(sampling: Sampling) -> None:
     _, (chunk,) = running(sequence("a", 5, sampling))
     assert is_foreseeable(chunk)
