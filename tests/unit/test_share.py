@@ -52,7 +52,7 @@ def test_a_batch_is_told_as_it_is(plan: Plan) -> None:
     """But for how tokens are drawn, which the rank that leads does for all."""
     told = decode(encode(Step.of(plan)))
     assert isinstance(told, Step)
-    assert told.read() == plan._replace(draws=[UNTOLD] * len(plan.draws))
+    assert told.read() == plan._replace(draws=[UNTOLD] * len(plan.draws), asks=())
 
 
 @pytest.mark.parametrize("message", [Logits(3), ClearBehind(5, 2)])
