@@ -50,6 +50,15 @@ def test_vectors_are_transformers(folders: Folders, kind: str, chunk: int, cache
         assert_idle(engine)
 
 
+def test_a_mean_is_of_all_chunks_and_not_only_in_its_direction(folders: Folders) -> None:
+    """Once it is normalised, its length says nothing any more."""
+    engine = load(folders["mean"], max_num_batched_tokens=7)
+    found = embed(engine, poolings(PROMPTS, activation=False))
+    for tokens, vector in zip(PROMPTS, found, strict=True):
+        wanted = hidden_states(folders["mean"], tokens).mean(0, keepdim=True)
+        torch.testing.assert_close(vector, wanted, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_beside_answers_and_preempted_nothing_changes(folders: Folders, kind: str) -> None:
     tight = {"max_model_len": 128, "kv_cache_memory_bytes": 148 * 256 * 2}
