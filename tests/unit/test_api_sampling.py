@@ -151,6 +151,16 @@ def test_a_checkpoints_file_is_read(tmp_path: Path) -> None:
     assert load_defaults("auto", None) == OPENAI
 
 
+@pytest.mark.parametrize(
+    "said", [{"top_p": 0, "top_k": -1}, {"top_p": None, "top_k": None, "temperature": None}]
+)
+def test_what_a_checkpoint_leaves_open_in_its_own_way_is_left_open(
+    tmp_path: Path, said: dict[str, object]
+) -> None:
+    (tmp_path / FILE).write_text(json.dumps(said))
+    assert load_defaults("auto", str(tmp_path)) == OPENAI
+
+
 def test_a_checkpoint_need_not_have_one_but_a_folder_that_is_named_does(tmp_path: Path) -> None:
     assert load_defaults("auto", str(tmp_path)) == OPENAI
     with pytest.raises(OSError, match=FILE):
