@@ -19,14 +19,19 @@ LONG, SHORT = 400, 8
 HELD = {"do_remote_decode": True, "do_remote_prefill": False}
 RETRIES, FAILURES = "pdserve_proxy_retries_total", "pdserve_proxy_node_failures_total"
 PATIENCE_S = 20.0
+HASTY: dict[str, Any] = {
+    "drain_timeout_s": 0.0,
+    "policy": "round_robin",
+    "first_sign_timeout_s": 120.0,  # who is stopped here is not to be given up for it
+    "silence_timeout_s": 120.0,
+}
 
 
 async def test_a_stream_that_is_not_done_in_time_is_handed_on_and_nobody_is_blamed(
     tiny: Path,
 ) -> None:
     """Told by the node itself: nothing breaks off, and its breaker stays closed."""
-    settings: dict[str, Any] = {"drain_timeout_s": 0.0, "policy": "round_robin"}
-    async with running(tiny, prefill=1, decode=2, **settings) as cluster:
+    async with running(tiny, prefill=1, decode=2, **HASTY) as cluster:
         undisturbed = tokens_of(await cluster.complete(prompt(40), max_tokens=LONG))
         engine, door = cluster.engine("decode-0"), cluster.door("decode-0")
         caught, streams = list[str](), list[asyncio.Task[list[int]]]()
@@ -62,8 +67,7 @@ async def test_a_leg_that_comes_as_its_node_stops_is_handed_on_and_nobody_is_bla
     tiny: Path,
 ) -> None:
     """It was on its way when the node had said to all that it knew of that it stops."""
-    settings: dict[str, Any] = {"drain_timeout_s": 0.0, "policy": "round_robin"}
-    async with running(tiny, prefill=1, decode=2, **settings) as cluster:
+    async with running(tiny, prefill=1, decode=2, **HASTY) as cluster:
         undisturbed = tokens_of(await cluster.complete(prompt(40), max_tokens=SHORT))
         engine, door = cluster.engine("decode-0"), cluster.door("decode-0")
         os.kill(engine, signal.SIGSTOP)  # or it might have said all in time
