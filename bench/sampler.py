@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
+from engine.kernels.cpu.native import open_kernels
 from engine.request import Request, RequestId, Sampling
 from engine.sampling.sampler import Draw, Sampler
 from engine.scheduling.sequence import Sequence
@@ -55,7 +56,7 @@ def main() -> None:
 def step_s(sampling: Sampling, vocabulary: int) -> Iterator[float]:
     """Seconds of steps behind one another; the first, which reads prompts, is left out."""
     logits = SPREAD * torch.randn((ROWS, vocabulary))
-    sampler, prompt = Sampler(vocabulary), tuple(range(PROMPT))
+    sampler, prompt = Sampler(vocabulary, native=open_kernels("auto")), tuple(range(PROMPT))
     seqs = [Sequence(Request(RequestId(str(row)), prompt, sampling)) for row in range(ROWS)]
     for run in range(RUNS + 1):
         asked = logits.clone()

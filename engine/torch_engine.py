@@ -69,7 +69,7 @@ class TorchEngine:
             prefix_cache=info.prefix_cache,
         )
         scheduler = Scheduler(Room(blocks, limits))
-        sampler = Sampler(decoder.config.vocab_size)
+        sampler = Sampler(decoder.config.vocab_size, native=memory.kernels)
         eos, pooler = frozenset(info.eos_token_ids), pooler or Pooler(info.pooling)
         runner = runner or PlainRunner(decoder, memory)
         stepper = stepper_for(PlainStepper(scheduler, decoder, runner, sampler, pooler))

@@ -17,9 +17,10 @@ has failed. A row depends on its request and on the tokens
 before it, never on the other rows; only rows that ask for a stage go through it.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from engine.attention.plan import Penalties
 from engine.errors import UnusableSampling
+from engine.kernels.cpu.native import CpuKernels
 from engine.request import LARGEST_TEMPERATURE, Logprobs, Request, RequestId, Sampling
 from engine.sampling.checks import check_sampling
 from engine.sampling.logprobs import logprobs_of, tell
@@ -40,10 +42,12 @@ from engine.sampling.shaping import (
     is_shaped,
     shape,
 )
-from engine.sampling.truncation import truncate, truncates
+from engine.sampling.truncation import Kept, truncate, truncates
 from engine.scheduling.sequence import Sequence
 
 SMALLEST_TEMPERATURE = 1e-5
+Noisiest: TypeAlias = Callable[[Tensor, Tensor], list[int]]
+"""Of whole rows of logits, by their keys: which may change them."""
 
 
 class Draw(NamedTuple):
@@ -66,15 +70,20 @@ class Sampler:
 
     `grammars` makes the masks of requests with a grammar; who loads the engine puts it there.
     Logits on a CUDA device go through Triton kernels (engine/sampling/on_gpu.py), others with
-    `kernels` only, as tests want it.
+    `kernels` only, as tests want it; those on a CPU through `native` kernels where there are.
     """
 
     def __init__(
-        self, vocabulary: int, grammars: Grammars | None = None, *, kernels: bool = False
+        self,
+        vocabulary: int,
+        grammars: Grammars | None = None,
+        *,
+        kernels: bool = False,
+        native: CpuKernels | None = None,
     ) -> None:
         self.vocabulary = vocabulary
         self.grammars = grammars
-        self.kernels = kernels
+        self.kernels, self.native = kernels, native
         self._shapings: WeakKeyDictionary[Sequence, Shaping] = WeakKeyDictionary()
 
     @property
@@ -107,7 +116,7 @@ class Sampler:
         noted = logprobs_of(_rows(logits, asking)) if asking else None
         if shaped:
             shape(logits, shaped)
-        tokens = _choose(logits, draws, samplings)
+        tokens = _choose(logits, draws, samplings, self._noisiest)
         _replace_dead_ends(logits, tokens, shaped)
         if noted is None:
             return Drawn(tokens, {})
@@ -135,6 +144,12 @@ class Sampler:
         seq = Sequence(Request(RequestId("warm"), (0,), wish))
         self.sample(torch.zeros(1, self.vocabulary, device=device), [Draw(seq)])
 
+    def _noisiest(self, logits: Tensor, keys: Tensor) -> list[int]:
+        if self.native is None:
+            return _noisiest(logits, keys)
+        tokens: list[int] = self.native.noisiest(logits, keys).tolist()
+        return tokens
+
     def _shaped(self, draws: Seq[Draw], samplings: Seq[Sampling]) -> list[ShapedRow]:
         return [
             ShapedRow(row, draw.seq, draw.drafted, self._shaping(draw.seq))
@@ -149,34 +164,38 @@ class Sampler:
         return shaping
 
 
-def _choose(logits: Tensor, draws: Seq[Draw], samplings: Seq[Sampling]) -> list[int]:
+def _choose(
+    logits: Tensor, draws: Seq[Draw], samplings: Seq[Sampling], noisiest: Noisiest
+) -> list[int]:
     """Draw where there is a temperature, take the largest elsewhere."""
     warm = [row for row, one in enumerate(samplings) if one.temperature > SMALLEST_TEMPERATURE]
     if not warm:
         return _largest(logits)
     if len(warm) == len(draws):
-        return _drawn(logits, draws, samplings)
+        return _drawn(logits, draws, samplings, noisiest)
     tokens = _largest(logits)
     chosen = [draws[row] for row in warm], [samplings[row] for row in warm]
-    _put(tokens, warm, _drawn(logits[warm], *chosen))
+    _put(tokens, warm, _drawn(logits[warm], *chosen, noisiest))
     return tokens
 
 
-def _drawn(logits: Tensor, draws: Seq[Draw], samplings: Seq[Sampling]) -> list[int]:
+def _drawn(
+    logits: Tensor, draws: Seq[Draw], samplings: Seq[Sampling], noisiest: Noisiest
+) -> list[int]:
     """Temperature, in place; what is left then, and the largest of it with its noise."""
     temperatures = [min(one.temperature, LARGEST_TEMPERATURE) for one in samplings]
     logits.div_(torch.tensor(temperatures, device=logits.device).unsqueeze(1))
     keys = torch.tensor(_names(draws, samplings), device=logits.device)
     cut = [row for row, one in enumerate(samplings) if truncates(one)]
     if not cut:
-        return _noisiest(logits, keys)
+        return noisiest(logits, keys)
     tokens = [0] * len(draws)
     whole = [row for row, one in enumerate(samplings) if not truncates(one)]
     if whole:
-        _put(tokens, whole, _noisiest(logits[whole], keys[whole]))
+        _put(tokens, whole, noisiest(logits[whole], keys[whole]))
     for kept in truncate(logits[cut] if whole else logits, [samplings[row] for row in cut]):
         rows = [cut[row] for row in kept.rows]
-        _put(tokens, rows, _noisiest(kept.logits, keys[rows], kept.ids))
+        _put(tokens, rows, _noisiest_of(kept, keys[rows]))
     return tokens
 
 
@@ -188,13 +207,16 @@ def _names(draws: Seq[Draw], samplings: Seq[Sampling]) -> list[tuple[int, int]]:
     ]
 
 
-def _noisiest(logits: Tensor, keys: Tensor, ids: Tensor | None = None) -> list[int]:
-    """The largest with its noise; `ids` are the logits' tokens, None: all, in order."""
-    if ids is None:
-        add_gumbel(logits, keys)
-        return _largest(logits)
-    best = _argmax(logits + gumbel(keys, ids)).unsqueeze(1)
-    tokens: list[int] = ids.gather(1, best)[:, 0].tolist()
+def _noisiest(logits: Tensor, keys: Tensor) -> list[int]:
+    """Each row's largest with its noise, which is added in place."""
+    add_gumbel(logits, keys)
+    return _largest(logits)
+
+
+def _noisiest_of(kept: Kept, keys: Tensor) -> list[int]:
+    """The same of what is left of some rows."""
+    best = _argmax(kept.logits + gumbel(keys, kept.ids)).unsqueeze(1)
+    tokens: list[int] = kept.ids.gather(1, best)[:, 0].tolist()
     return tokens
 
 

@@ -138,7 +138,7 @@ def draw(
             sampling = Sampling(top_k=most, top_p=mass, min_p=least)
             if truncates(sampling):
                 (kept,) = truncate(ours, [sampling])
-                ours, ids = kept.logits, ids if kept.ids is None else kept.ids
+                ours, ids = kept.logits, kept.ids
             ours = ours + gumbel(keys[row : row + 1], ids)
         out[row] = ids[0, ours.argmax(1)]
     return out

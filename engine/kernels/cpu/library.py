@@ -24,6 +24,7 @@ _HEAVY: dict[str, Kinds] = {  # Python goes on meanwhile
     "pd_attend": (_POINTER, _POINTER),
     "pd_multiply": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
     "pd_multiply_int8": (_POINTER, _POINTER, _POINTER, _NUMBER, _NUMBER),
+    "pd_noisiest": (_POINTER, _NUMBER, _POINTER, _POINTER, *[_NUMBER] * 3),
 }
 _LIGHT: dict[str, Kinds] = {  # over before another thread could have done anything
     "pd_norm": (*[_POINTER] * 3, *[_NUMBER] * 7, c_float),

@@ -40,6 +40,7 @@ class CpuKernels:
         self._norm, self._add_norm = function("pd_norm"), function("pd_add_norm")
         self._gate, self._write = function("pd_gate"), function("pd_write")
         self._turn_and_write = function("pd_turn_and_write")
+        self._noisiest = function("pd_noisiest")
 
     def record(self, work: Callable[[], Tensor]) -> tuple[Tensor, Calls | str]:
         """See `record` in engine/kernels/cpu/recording.py."""
@@ -184,6 +185,27 @@ class CpuKernels:
             FORMATS[memory.dtype],
             torch.get_num_threads(),
         )
+
+    def noisiest(self, logits: Tensor, keys: Tensor) -> Tensor:
+        """[rows, vocabulary] float32 and [rows, 2] int64 to [rows] int64 tokens.
+
+        The largest with the noise of engine/sampling/noise.py, its twin, within 1e-5.
+        """
+        assert logits.dtype is torch.float32, "as noise is"
+        if logits.stride(1) != 1:
+            logits = logits.contiguous()
+        rows, vocabulary = logits.shape
+        tokens, keys = keys.new_empty(rows), keys.contiguous()
+        self._noisiest.call(
+            logits.data_ptr(),
+            logits.stride(0),
+            keys.data_ptr(),
+            tokens.data_ptr(),
+            rows,
+            vocabulary,
+            torch.get_num_threads(),
+        )
+        return tokens
 
     def write(self, memory: Tensor, slots: Tensor, rows: Tensor) -> None:
         """[tokens, heads, width] to the rows `slots` [tokens * heads] of `memory`."""

@@ -175,6 +175,28 @@ inline Floats exp(Floats x) {
 #endif
 }
 
+// The natural logarithm of what is normal and above zero (Cephes); within 2 ulp.
+inline Floats log(Floats x) {
+    const Words bits = (Words)x;
+    Ints octave = (Ints)(bits >> 23) - 126;
+    Floats part = (Floats)((bits & 0x7fffffu) | 0x3f000000u);  // 0.5 to 1
+    const Ints low = part < 0.707106781186547524f;
+    part = low ? part + part : part;
+    const Floats octaves = __builtin_convertvector(octave + low, Floats);  // low: -1
+    const Floats rest = part - 1.0f;
+    Floats series = splat(7.0376836292e-2f);
+    series = series * rest - 1.1514610310e-1f;
+    series = series * rest + 1.1676998740e-1f;
+    series = series * rest - 1.2420140846e-1f;
+    series = series * rest + 1.4249322787e-1f;
+    series = series * rest - 1.6668057665e-1f;
+    series = series * rest + 2.0000714765e-1f;
+    series = series * rest - 2.4999993993e-1f;
+    series = series * rest + 3.3333331174e-1f;
+    series = series * rest * rest * rest - octaves * 2.12194440e-4f - rest * rest * 0.5f;
+    return rest + series + octaves * 0.693359375f;
+}
+
 constexpr float LOG2_E = 1.44269504088896341f;
 
 #ifdef PD_PAIRS
