@@ -157,7 +157,7 @@ def _announce(proxy: str, count: int, supervisor: int) -> None:
     for _ in range(count):
         dealers.append(context.socket(zmq.DEALER))
         dealers[-1].connect(f"tcp://{proxy}")
-    tell(supervisor, count=str(count))
+    tell(supervisor, http_address=proxy)  # that they are there; they have no doors of their own
     begun = time.monotonic()
     for turn in numbers():
         number, beat = turn % count, turn // count

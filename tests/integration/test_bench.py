@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from bench.main import WARM_UP
+from bench.proxy.cluster import running
 from tests.fakes.raw_http import END, SSE, answer, events, raw_server
 
 ROOT = Path(__file__).parents[2]
@@ -78,3 +79,10 @@ def test_a_split_prompt_is_timed_beside_an_unsplit_one() -> None:
     said = [line.partition(": ")[0].strip() for line in ran.stdout.splitlines()]
     assert said[1] == "split"
     assert {"alone", "one HTTP hop", "first token", "second after it"} < set(said)
+
+
+async def test_a_crowd_of_nodes_says_that_it_is_there() -> None:
+    """To whoever waits for it, before it measures a proxy that hears them."""
+    command = "-m", "bench.proxy.crowd", "--proxy", "127.0.0.1:9", "--count", "3"
+    async with running("crowd", *command) as crowd:
+        assert crowd.ready.done()
