@@ -6,9 +6,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -60,10 +60,17 @@ async def _until_signal(config: UpConfig) -> None:
 
 
 def _say(line: str) -> None:
-    """At once, also where nobody but a pipe reads; lost where nobody does any more."""
-    with suppress(OSError):
+    """At once, also where nobody but a pipe reads; lost where nobody does any more.
+
+    What is left of it then would be tried again when Python ends, and be its exit code.
+    """
+    try:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
+    except BlockingIOError:  # for now
+        return
+    except OSError:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  for good
 
 
 @dataclass(slots=True)
