@@ -20,16 +20,8 @@ NAMED = frozenset(
 """Keywords with schemas by name."""
 NESTED = frozenset(
     {
-        *(
-            "additionalItems",
-            "additionalProperties",
-            "allOf",
-            "anyOf",
-            "contains",
-            "else",
-            "if",
-        ),
-        *("items", "not", "oneOf", "prefixItems", "propertyNames", "then"),
+        *("additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "else"),
+        *("if", "items", "not", "oneOf", "prefixItems", "propertyNames", "then"),
         *("unevaluatedItems", "unevaluatedProperties"),
     }
 )

@@ -37,15 +37,7 @@ async def test_a_stream_that_is_not_done_in_time_is_handed_on_and_nobody_is_blam
         caught, streams = list[str](), list[asyncio.Task[list[int]]]()
         while not caught:  # a slow test may come when all of them are over there
             assert all([await one == undisturbed for one in streams])
-            begun = {uuid4().hex: asyncio.Event() for _ in range(STREAMS)}
-            streams = [
-                asyncio.create_task(
-                    streamed(cluster.session, cluster.url, prompt(40), LONG, event, name)
-                )
-                for name, event in begun.items()
-            ]
-            for event in begun.values():
-                await event.wait()
+            begun, streams = await under_way(cluster, LONG)
             os.kill(engine, signal.SIGSTOP)
             caught = [name for name in begun if await is_at(cluster, "decode-0", name)]
             if not caught:
@@ -72,15 +64,7 @@ async def test_a_leg_that_comes_as_its_node_stops_is_handed_on_and_nobody_is_bla
         engine, door = cluster.engine("decode-0"), cluster.door("decode-0")
         os.kill(engine, signal.SIGSTOP)  # or it might have said all in time
         os.kill(door, signal.SIGSTOP)
-        begun = {uuid4().hex: asyncio.Event() for _ in range(STREAMS)}
-        streams = [
-            asyncio.create_task(
-                streamed(cluster.session, cluster.url, prompt(40), SHORT, event, name)
-            )
-            for name, event in begun.items()
-        ]
-        for event in begun.values():
-            await event.wait()
+        begun, streams = await under_way(cluster, SHORT)
         late = [name for name in begun if await is_at(cluster, "decode-0", name)]
         assert late
         os.kill(door, signal.SIGTERM)
@@ -135,6 +119,22 @@ async def timeline(cluster: Running, name: str) -> dict[str, Any]:
     async with cluster.session.get(f"{cluster.url}/requests/{name}") as answer:
         choice: dict[str, Any] = (await answer.json())["choices"][0]
         return choice
+
+
+async def under_way(
+    cluster: Running, length: int
+) -> tuple[list[str], list["asyncio.Task[list[int]]"]]:
+    """STREAMS that have all begun: what they are called, and their tokens."""
+    begun = {uuid4().hex: asyncio.Event() for _ in range(STREAMS)}
+    streams = [
+        asyncio.create_task(
+            streamed(cluster.session, cluster.url, prompt(40), length, event, name)
+        )
+        for name, event in begun.items()
+    ]
+    for event in begun.values():
+        await event.wait()
+    return list(begun), streams
 
 
 async def is_at(cluster: Running, node: str, name: str) -> bool:

@@ -116,3 +116,16 @@ def move(source: TorchEngine, sink: TorchEngine, request: Request) -> int:
     copy_blocks(source, sink, pairs[known:])
     source.release(request.request_id)
     return known
+
+
+def hand_over(
+    source: TorchEngine, sink: TorchEngine, asked: Sequence[Request]
+) -> list[list[int]]:
+    """Prompts at the one, all that follows at the other; the answers, in order."""
+    first = park(source, asked)
+    for request in asked:
+        move(source, sink, request)
+        sink.resume(request.request_id, [first[request.request_id]])
+    sink.schedule()
+    rest = drain(sink)
+    return [[first[one.request_id], *rest[one.request_id]] for one in asked]

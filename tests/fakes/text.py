@@ -1,5 +1,6 @@
 """A tiny tokenizer made on the spot, and a door that says what a script tells it to."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -139,3 +140,21 @@ def saying(text: str, codec: TextCodec | None = None) -> FakeDoor:
     """Answers everybody with this text and the end of sequence."""
     tokens = (codec or byte_level()).encode(text)
     return FakeDoor(lambda request, leg: says([*tokens, EOS]))
+
+
+class OneToken:
+    """A generator that says one token, and then nothing."""
+
+    def __init__(self) -> None:
+        self.waits, self.closed = asyncio.Event(), asyncio.Event()
+
+    async def stream(
+        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
+    ) -> AsyncGenerator[Event]:
+        try:
+            yield PromptEvent(0)
+            yield TokenEvent((byte_level().encode("the")[0],))
+            self.waits.set()
+            await asyncio.Event().wait()
+        finally:
+            self.closed.set()

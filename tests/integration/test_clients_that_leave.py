@@ -1,7 +1,7 @@
 """A client that leaves amid its answer ends the work on it, over a real socket."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 import msgspec
@@ -10,35 +10,16 @@ from quart import Quart
 
 from api.door.keeper import Keeper
 from api.endpoints import TextEndpoints
-from api.generator import WHOLE, Event, Leg, PromptEvent, Tap, TokenEvent
-from engine.request import Request
 from proxy.serving.corked import CorkedProtocol
 from proxy.serving.front import Fields, TextFront
 from tests.fakes.hostile_http import post
 from tests.fakes.serving import serving
-from tests.fakes.text import byte_level, served
+from tests.fakes.text import OneToken, served
 
 PATH = "/v1/completions"
 PATIENCE_S = 30
 LARGE = 300_000  # bytes: a server stops reading before it has so many
 PIECE = 70_000
-
-
-class OneToken:
-    """Says one token, and then nothing."""
-
-    def __init__(self) -> None:
-        self.closed = asyncio.Event()
-
-    async def stream(
-        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
-    ) -> AsyncGenerator[Event]:
-        try:
-            yield PromptEvent(0)
-            yield TokenEvent((byte_level().encode("the")[0],))
-            await asyncio.Event().wait()
-        finally:
-            self.closed.set()
 
 
 class Anybody:

@@ -16,7 +16,7 @@ from engine.sharding.share import Share
 from engine.torch_engine import TorchEngine
 from tests.fakes.adapted import ADAPTED
 from tests.fakes.checkpoints import edit_config, make_checkpoint
-from tests.fakes.driver import drain, load, move, park, prompt, prompt_logits, requests, run
+from tests.fakes.driver import hand_over, load, prompt, prompt_logits, requests, run
 from tests.fakes.families import Case
 from tests.fakes.mixtures import EVERY_CASE
 
@@ -43,16 +43,7 @@ def dummy(folder: Path, **settings: object) -> TorchEngine:
 def test_a_config_alone_makes_an_engine_and_split_is_whole(real: Path, tmp_path: Path) -> None:
     folder = config_of(real, tmp_path)
     whole = run(dummy(folder), requests(PROMPTS))
-    prefill, decode = dummy(folder), dummy(folder)
-    asked = requests(PROMPTS)
-    first = park(prefill, asked)
-    for request in asked:
-        move(prefill, decode, request)
-        decode.resume(request.request_id, [first[request.request_id]])
-    decode.schedule()
-    rest = drain(decode)
-    split = [[first[one.request_id], *rest[one.request_id]] for one in asked]
-    assert split == whole
+    assert hand_over(dummy(folder), dummy(folder), requests(PROMPTS)) == whole
     assert len({tuple(answer) for answer in whole}) == len(PROMPTS)
 
 

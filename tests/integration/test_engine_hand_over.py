@@ -15,6 +15,7 @@ from tests.fakes.driver import (
     copy_blocks,
     drain,
     eager,
+    hand_over,
     load,
     move,
     park,
@@ -141,16 +142,8 @@ def test_a_resumed_sequence_survives_preemption(folders: dict[str, Path]) -> Non
     block_bytes = source.kv_regions[0].block_bytes
     tight = load(folders["llama"], max_model_len=120, kv_cache_memory_bytes=20 * block_bytes)
     sink = eager(tight)
-    first = park(source, asked)
-    answers = {request.request_id: [first[request.request_id]] for request in asked}
-    for request in asked:
-        move(source, sink, request)
-        sink.resume(request.request_id, [first[request.request_id]])
-    sink.schedule()
-    for name, rest in drain(sink).items():
-        answers[name] += rest
+    assert hand_over(source, sink, asked) == expected
     assert sink.load.preemptions > 0
-    assert list(answers.values()) == expected
     assert_idle(sink)
 
 

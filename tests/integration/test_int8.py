@@ -1,6 +1,7 @@
 """Weights of 8 bits: by the formula, close to what they were, refused where they cannot be."""
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from deploy.config import DEMO_MODEL
 from engine.checkpoints.linear import linear
 from engine.errors import NoKernels, UnusableCheckpoint
 from engine.kernels.cpu.build import library
-from engine.kernels.cpu.int8 import quantize
+from engine.kernels.cpu.int8 import Int8Linear, quantize
 from engine.kernels.cpu.native import CpuKernels
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits
@@ -61,3 +62,23 @@ def test_what_cannot_be_quantized_is_refused(tmp_path: Path) -> None:
         load(tmp_path, dtype="bfloat16", quantization="int8", cpu_kernels="torch")
     with pytest.raises(UnusableCheckpoint, match="goes with bfloat16"):
         load(tmp_path, dtype="float32", quantization="int8")
+
+
+def test_its_weights_go_to_large_pages_and_nothing_else_is_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gathered = list[list[tuple[int, int]]]()
+
+    def gather(weights: Iterable[tuple[int, int]]) -> int:
+        gathered.append(list(weights))
+        return 0
+
+    monkeypatch.setattr("engine.kernels.cpu.native.gather", gather)
+    ours = CpuKernels(library())
+    ours.settle()
+    assert gathered == []
+    ours.quantize()
+    made = ours.linear(torch.randn(70, 33).bfloat16(), None)
+    ours.settle()
+    assert isinstance(made, Int8Linear)
+    assert gathered == [[(made.packed.data_ptr(), made.packed.nbytes)]]

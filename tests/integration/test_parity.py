@@ -19,9 +19,8 @@ from tests.fakes.checkpoints import FAMILY_SHAPE, make_checkpoint
 from tests.fakes.driver import (
     assert_idle,
     drain,
+    hand_over,
     load,
-    move,
-    park,
     prompt,
     prompt_logits,
     requests,
@@ -142,15 +141,10 @@ def split(trial: Trial) -> Answers:
     source, sink = trial.engine(max_num_batched_tokens=32), trial.engine()
     run(sink, trial.requests([prompt(70, seed=9)]))  # no block is where it was elsewhere
     asked = trial.requests(PROMPTS)
-    first = park(source, asked)
-    for request in asked:
-        move(source, sink, request)
-        sink.resume(request.request_id, [first[request.request_id]])
-    sink.schedule()
-    rest = drain(sink)
+    answers = hand_over(source, sink, asked)
     assert_idle(source)
     assert_idle(sink)
-    return [(one.prompt, [first[one.request_id], *rest[one.request_id]]) for one in asked]
+    return [(one.prompt, answer) for one, answer in zip(asked, answers, strict=True)]
 
 
 HOW: dict[Feature, Callable[[Trial], Answers]] = {

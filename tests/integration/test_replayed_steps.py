@@ -16,7 +16,7 @@ from engine.running.replaying import ReplayingRunner
 from engine.stepping.stepper import PlainStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
-from tests.fakes.driver import GREEDY, drain, eager, load, move, park, prompt, requests, run
+from tests.fakes.driver import GREEDY, eager, hand_over, load, prompt, requests, run
 
 SEEDED = replace(GREEDY, temperature=0.9, top_k=60, top_p=0.95, seed=11, max_tokens=23)
 SHAPED = replace(SEEDED, repetition_penalty=1.2, logit_bias=((5, 2.5),), logprobs=2)
@@ -100,15 +100,7 @@ def test_preempted_is_undisturbed(llama: Path) -> None:
 def test_a_hand_over_goes_on(llama: Path) -> None:
     asked = requests(PROMPTS)
     expected = run(half(llama, enforce_eager=True), asked)
-    source, sink = half(llama), half(llama)
-    first = park(source, asked)
-    for request in asked:
-        move(source, sink, request)
-        sink.resume(request.request_id, [first[request.request_id]])
-    sink.schedule()
-    rest = drain(sink)
-    names = [request.request_id for request in asked]
-    assert [[first[name], *rest[name]] for name in names] == expected
+    assert hand_over(half(llama), half(llama), asked) == expected
 
 
 def test_sizes_share_memory_and_do_not_disturb_each_other(llama: Path) -> None:

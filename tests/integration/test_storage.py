@@ -17,7 +17,7 @@ from engine.models.choosing import load_model, read_config
 from engine.models.decoder import Decoder
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import MIXTURE_SHAPE, make_checkpoint
-from tests.fakes.driver import drain, load, move, park, prompt, prompt_logits, requests, run
+from tests.fakes.driver import hand_over, load, prompt, prompt_logits, requests, run
 
 CLOSE = {"fp8": 0.08, "int4": 0.25}  # of the norm of a model's logits
 ROUNDINGS = [*CLOSE]
@@ -82,13 +82,7 @@ def test_split_is_unsplit(rounding: str, family: str, tmp_path: Path) -> None:
     make_checkpoint(tmp_path, family)
     source, sink, whole = (narrow(tmp_path, rounding, block_size=4) for _ in range(3))
     asked = requests([prompt(length) for length in (3, 18, 41)])
-    first = park(source, asked)
-    for request in asked:
-        move(source, sink, request)
-        sink.resume(request.request_id, [first[request.request_id]])
-    later = drain(sink)
-    answers = [[first[one.request_id], *later[one.request_id]] for one in asked]
-    assert answers == run(whole, asked)
+    assert hand_over(source, sink, asked) == run(whole, asked)
 
 
 def test_each_rounding_has_kv_of_its_own(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import msgspec
 from api.door.keeper import LARGEST_BODY
 from api.endpoints import TextEndpoints
 from api.errors import ApiError
-from api.generator import WHOLE, Event, Generator, Leg, PromptEvent, Tap, TokenEvent
+from api.generator import WHOLE, Event, Generator, Leg, Tap
 from engine.request import Request
 from proxy.serving.front import Fields, TextFront
-from tests.fakes.text import byte_level, saying, served
+from tests.fakes.text import OneToken, saying, served
 
 PATH = "/v1/completions"
 GONE = {"type": "http.disconnect"}
@@ -39,24 +39,6 @@ class Watch:
 
     def comment(self, headers: Fields) -> bytes:
         return b": as asked\n\n" if headers.get("x-wanted") else b""
-
-
-class Silent:
-    """Says one token, and then nothing."""
-
-    def __init__(self) -> None:
-        self.waits, self.closed = asyncio.Event(), False
-
-    async def stream(
-        self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
-    ) -> AsyncGenerator[Event]:
-        try:
-            yield PromptEvent(0)
-            yield TokenEvent((byte_level().encode("the")[0],))
-            self.waits.set()
-            await asyncio.Event().wait()
-        finally:
-            self.closed = True
 
 
 class Broken:
@@ -132,19 +114,19 @@ async def test_a_whole_answer_has_a_length() -> None:
 
 async def test_a_client_that_leaves_ends_the_work_on_its_request() -> None:
     for stream in (True, False):
-        door = Silent()
+        door = OneToken()
         client = Client(door)
         client.body(stream=stream)
         asking = asyncio.create_task(client.ask())
         await door.waits.wait()
         client.says.put_nowait(GONE)
         await asking
-        assert door.closed
+        assert door.closed.is_set()
         assert len(client.sent) == (2 if stream else 0)
 
 
 async def test_who_cancels_the_request_itself_is_told_so() -> None:
-    door = Silent()
+    door = OneToken()
     client = Client(door)
     client.body()
     asking = asyncio.create_task(client.ask())
@@ -153,7 +135,7 @@ async def test_who_cancels_the_request_itself_is_told_so() -> None:
     with suppress(asyncio.CancelledError):
         await asking
     assert asking.cancelled()
-    assert door.closed
+    assert door.closed.is_set()
 
 
 async def test_a_client_that_leaves_within_its_body_is_answered_nothing() -> None:

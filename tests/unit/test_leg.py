@@ -13,7 +13,7 @@ from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import FinishReason, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket, to_params
-from proxy.attempt.legs import Legs
+from proxy.attempt.legs import Legs, News
 from proxy.errors import NodeFailed
 from proxy.nodes.client import HttpNodeClient
 from proxy.nodes.leg import HttpLeg
@@ -208,6 +208,9 @@ async def test_nobody_waits_for_a_stream_to_end_behind_its_last_token() -> None:
     assert said == [TokenEvent((8,), FinishReason.LENGTH)]
 
 
+Waiting = asyncio.Task[tuple[Node, News] | None]
+
+
 @dataclass
 class Taken:
     """A tap that takes everything."""
@@ -219,40 +222,39 @@ class Taken:
         return True
 
 
-async def test_all_of_a_burst_is_poured_however_large() -> None:
-    """More than is taken of a line at once: nobody is told of the rest."""
-    tap = Taken()
+@asynccontextmanager
+async def poured(
+    tap: Taken,
+) -> AsyncGenerator[tuple[HttpLeg, "asyncio.Task[tuple[Node, News] | None]"]]:
+    """A leg whose tokens behind its first go to the tap, and who waits for anything else."""
     async with node(Role.DECODE, [SSE, HANG]) as (d, _), open_lines() as lines, Legs() as legs:
         leg = leg_at(lines, d)
         legs.open(d, leg)
-        waiting = asyncio.create_task(legs.next())
+        first = asyncio.create_task(legs.next())
         await until(lambda: bool(leg._line and leg._line.status))
         assert leg._line
         leg._line.data_received(events(FIRST)[0])
-        assert await waiting == (d, TokenEvent((7,)))
+        assert await first == (d, TokenEvent((7,)))
         legs.tap(d, tap)
         waiting = asyncio.create_task(legs.next())
-        await asyncio.sleep(0)
-        burst = events(FIRST)[0] * 5_000
-        assert len(burst) > 3 * MOST_AT_ONCE
-        leg._line.data_received(burst)
-        assert tap.tokens == [7] * 5_000
+        await asyncio.sleep(0)  # so that it does
+        yield leg, waiting
         waiting.cancel()
 
 
-async def test_a_stream_that_breaks_off_amid_the_pouring_fails() -> None:
-    tap = Taken()
-    async with node(Role.DECODE, [SSE, HANG]) as (d, _), open_lines() as lines, Legs() as legs:
-        leg = leg_at(lines, d)
-        legs.open(d, leg)
-        waiting = asyncio.create_task(legs.next())
-        await until(lambda: bool(leg._line and leg._line.status))
+async def test_all_of_a_burst_is_poured_however_large() -> None:
+    """More than is taken of a line at once: nobody is told of the rest."""
+    burst = events(FIRST)[0] * 5_000
+    assert len(burst) > 3 * MOST_AT_ONCE
+    async with poured(tap := Taken()) as (leg, _):
         assert leg._line
-        leg._line.data_received(events(FIRST)[0])
-        await waiting
-        legs.tap(d, tap)
-        waiting = asyncio.create_task(legs.next())
-        await asyncio.sleep(0)
+        leg._line.data_received(burst)
+        assert tap.tokens == [7] * 5_000
+
+
+async def test_a_stream_that_breaks_off_amid_the_pouring_fails() -> None:
+    async with poured(tap := Taken()) as (leg, waiting):
+        assert leg._line
         leg._line.data_received(events(FIRST)[0] + END)
         news = await waiting
         assert news is not None

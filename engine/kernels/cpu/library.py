@@ -39,7 +39,6 @@ class Library:
     """Opened once; raises NoKernels."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         try:
             heavy, light = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
         except OSError as error:  # spoiled, or for another system's libraries

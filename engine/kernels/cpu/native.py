@@ -59,7 +59,11 @@ class CpuKernels:
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Linear | None:
         """Of 8 bits where that is demanded."""
-        return None if self.quantizer is None else self.quantizer.linear(weight, bias)
+        if self.quantizer is None:
+            return None
+        made = self.quantizer.linear(weight, bias)
+        self._weights.append((made.packed.data_ptr(), made.packed.nbytes))
+        return made
 
     def attention(
         self, memory: Tensor, value_width: int | None, spans: Numbers, tables: Numbers
@@ -68,9 +72,10 @@ class CpuKernels:
         return PagedAttention(self.library, memory, value_width, spans, tables)
 
     def settle(self) -> None:
-        """When all weights are there."""
-        pages = gather(self._weights)
-        log.info("weights: %d MiB lie in large pages", pages * PAGE >> 20)
+        """When all weights are there: those that are multiplied here are put together."""
+        if self._weights:
+            pages = gather(self._weights)
+            log.info("weights: %d MiB lie in large pages", pages * PAGE >> 20)
 
     def few_rows(self, packed: Tensor, weight: Tensor, bias: Tensor | None) -> FewRows | None:
         """For `weight` [outputs, inputs] as oneDNN `packed` it; None if it did it otherwise."""
