@@ -22,7 +22,8 @@ from uuid import uuid4
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from engine.loading import load_engine, refuse_ranks
+from engine.loading import load_engine
+from engine.ranks.opening import refuse_ranks
 from engine.request import Request, RequestId, Sampling
 from engine.settings import EngineConfig
 from engine.sharding.group import LOOPBACK, Group

@@ -28,7 +28,7 @@ from engine.ranks.crew import Crew, Post
 from engine.ranks.follower import Follower
 from engine.ranks.leading import LeadingModel, LeadingRunner
 from engine.ranks.memory import LeadingMemory, SharedMemory
-from engine.ranks.opening import check_ranks, device_of, threads_of, whole_kv
+from engine.ranks.opening import device_of, threads_of, whole_kv
 from engine.running.accelerator import Accelerator
 from engine.running.opening import OpenDevice
 from engine.running.replaying import host_runner
@@ -47,14 +47,15 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # torch's name for them, for memory from 2 MiB on
 
 
-def open_engine(config: EngineConfig, crew: Crew | None = None) -> Engine:
+def open_engine(config: EngineConfig, crew: Crew | None = None, *, beside_bytes: int) -> Engine:
     """Whatever kind of engine the checkpoint wants; raises UnusableCheckpoint.
 
     `crew`: the other ranks, which load their parts at the same time (`load_follower`).
+    `beside_bytes` of each device are for who moves KV.
     """
     checkpoint = open_checkpoint(config.model, config.dummy_seed)
     if not is_encoder(checkpoint.config):
-        return _decoder_engine(checkpoint, config, crew)
+        return _decoder_engine(checkpoint, config, crew, beside_bytes=beside_bytes)
     if config.dummy_seed is not None:
         raise UnusableCheckpoint("--load-format dummy: encoders want their own weights")
     if config.quantization is not None:
@@ -73,32 +74,33 @@ def open_engine(config: EngineConfig, crew: Crew | None = None) -> Engine:
 
 
 def load_engine(
-    config: EngineConfig, crew: Crew | None = None, accelerator: Accelerator | None = None
+    config: EngineConfig,
+    crew: Crew | None = None,
+    accelerator: Accelerator | None = None,
+    *,
+    beside_bytes: int = 0,
 ) -> TorchEngine:
     """Of a decoder: read the checkpoint and take the memory; raises UnusableCheckpoint.
 
     `accelerator` instead of the one that `config.device` names.
     """
     checkpoint = open_checkpoint(config.model, config.dummy_seed)
-    return _decoder_engine(checkpoint, config, crew, accelerator)
-
-
-def refuse_ranks(config: EngineConfig) -> None:
-    """Raises EngineError where the engine cannot be shared out; cheap, before any is begun."""
-    checkpoint = open_checkpoint(config.model, config.dummy_seed)
-    if is_encoder(checkpoint.config):
-        raise UnusableCheckpoint(f"{FLAG}: encoders run in one process only")
-    check_ranks(config, read_config(checkpoint, config.model_impl))
+    return _decoder_engine(checkpoint, config, crew, accelerator, beside_bytes)
 
 
 def load_follower(
-    config: EngineConfig, rank: int, post: Post, accelerator: Accelerator | None = None
+    config: EngineConfig,
+    rank: int,
+    post: Post,
+    accelerator: Accelerator | None = None,
+    *,
+    beside_bytes: int,
 ) -> Follower:
-    """A rank's part, for the leader at the other end of `post`; as `load_engine`."""
+    """A rank's part, for the leader at the other end of `post`; as `open_engine`."""
     prepare_torch(threads_of(config))
     checkpoint = open_checkpoint(config.model, config.dummy_seed)
     shape, device = read_config(checkpoint, config.model_impl), device_of(config, rank)
-    opened = OpenDevice.of(config, str(device), accelerator)
+    opened = OpenDevice.of(config, str(device), accelerator, beside_bytes)
     group = Group.meet(post.store, Share(rank, config.tensor_parallel_size), device)
     model, kept = _load_part(checkpoint, config, shape, device, opened, group)
     assert isinstance(model, Decoder)
@@ -188,11 +190,12 @@ def _decoder_engine(
     config: EngineConfig,
     crew: Crew | None = None,
     accelerator: Accelerator | None = None,
+    beside_bytes: int = 0,
 ) -> TorchEngine:
     check_tiers(config)
     prepare_torch(threads_of(config))
     shape, device = read_config(checkpoint, config.model_impl), device_of(config, 0)
-    opened = OpenDevice.of(config, str(device), accelerator)
+    opened = OpenDevice.of(config, str(device), accelerator, beside_bytes)
     dtype, limits = _dtype(config, checkpoint), limits_of(config, shape, device)
     max_len = max_len_of(config, shape)
     pooling = read_pooling(checkpoint.folder, checkpoint.config)

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+from kv_transfer.blocks.images import IMAGES_BYTES
 from kv_transfer.blocks.summing import Sums
 from kv_transfer.checking import Level
 from kv_transfer.identity import Identity
 from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.integrity.rank_sums import RankSums
 from kv_transfer.layout import KvLayout
+from kv_transfer.movers.landing import STRIP_BYTES
 from kv_transfer.movers.mover import Mover
 from kv_transfer.movers.ranks import RanksMover, agent_name
 from kv_transfer.movers.remote import MoverServer, RemoteMover
@@ -20,6 +22,7 @@ from kv_transfer.thread.service import TransferService
 from kv_transfer.thread.threaded import Connector
 
 CONNECTORS = ("nixl", "tcp")
+SUMMING_BYTES = 2 * IMAGES_BYTES  # images, their pieces' addresses, and what torch rounds up
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,14 @@ class KvMemory:
     layout: KvLayout
     regions: Sequence[Region]
     level: Level = Level.OFF
+
+
+def device_bytes(kind: str) -> int:
+    """What a connector may come to take of each rank's device, beside KV memory.
+
+    Not before a peer asks for it: who sizes KV memory leaves it free.
+    """
+    return STRIP_BYTES + SUMMING_BYTES if kind == "nixl" else 0
 
 
 def build_connector(

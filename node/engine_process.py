@@ -21,10 +21,11 @@ from discovery.lifeline import die_with_parent, end_with, first_line
 from discovery.logs import start_logging
 from discovery.ports import listening_at
 from engine.errors import EngineError, RankLost
-from engine.loading import open_engine, refuse_ranks
+from engine.loading import open_engine
+from engine.ranks.opening import refuse_ranks
 from engine.running.turns import alone_on, devices_of
 from kv_transfer.checking import Level
-from kv_transfer.factory import KvMemory, build_connector
+from kv_transfer.factory import KvMemory, build_connector, device_bytes
 from kv_transfer.thread.threaded import Connector
 from node.identity import layout_of
 from node.ipc import (
@@ -144,7 +145,8 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> Eng
     with alone_on(devices_of(job.engine), Path(gettempdir())):
         if job.engine.tensor_parallel_size > 1:
             ranks = start_ranks(job)
-        engine = open_engine(job.engine, ranks.crew if ranks else None)
+        beside = device_bytes(job.connector)
+        engine = open_engine(job.engine, ranks.crew if ranks else None, beside_bytes=beside)
     layout, level = layout_of(engine), Level.named(job.kv_checksum)
     memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions, level)
     with listening_at(job.kv_port, KV_PORT):

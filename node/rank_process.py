@@ -20,7 +20,7 @@ from engine.loading import load_follower
 from engine.ranks.channel import Channel
 from engine.ranks.crew import Post
 from engine.ranks.follower import Follower
-from kv_transfer.factory import rank_server
+from kv_transfer.factory import device_bytes, rank_server
 from kv_transfer.movers.remote import MoverServer
 from kv_transfer.thread.devices import enter
 from node.ranks import LOOPBACK, RankJob
@@ -37,7 +37,8 @@ def main() -> None:
     channel = Channel(socket.socket(fileno=job.channel_fd))
     post = Post(channel, TCPStore(LOOPBACK, job.store_port), job.memory_fd)
     try:
-        follower = load_follower(job.engine, job.rank, post)
+        beside = device_bytes(job.connector)
+        follower = load_follower(job.engine, job.rank, post, beside_bytes=beside)
         server = _server(job, follower)
     except (EngineError, OSError, ImportError, ValueError, RuntimeError) as error:
         log.error("rank %d cannot start: %s", job.rank, error)

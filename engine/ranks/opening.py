@@ -5,12 +5,22 @@ import os
 import torch
 
 from engine.attention.kv_memory import KvShape
+from engine.checkpoints.checkpoint import open_checkpoint
 from engine.errors import EngineError, UnusableCheckpoint, UnusableTier
 from engine.kernels.weights import GROUP
-from engine.models.choosing import AnyConfig
+from engine.models.choosing import AnyConfig, read_config
 from engine.models.config import ModelConfig
 from engine.models.shards import FLAG, check_groups, check_shares
+from engine.pooling.encoders import is_encoder
 from engine.settings import EngineConfig
+
+
+def refuse_ranks(config: EngineConfig) -> None:
+    """Raises EngineError where the engine cannot be shared out; cheap, before any is begun."""
+    checkpoint = open_checkpoint(config.model, config.dummy_seed)
+    if is_encoder(checkpoint.config):
+        raise UnusableCheckpoint(f"{FLAG}: encoders run in one process only")
+    check_ranks(config, read_config(checkpoint, config.model_impl))
 
 
 def check_ranks(config: EngineConfig, shape: AnyConfig) -> None:

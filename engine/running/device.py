@@ -16,7 +16,7 @@ from engine.running.accelerator import Accelerator
 from engine.running.graphs import Graphs, Recorder, Step, fitting_size, graph_sizes
 from engine.running.penalising import penalise
 from engine.running.runner import Ran
-from engine.running.staging import BatchSize, DeviceFields, Staging, table_blocks
+from engine.running.staging import BatchSize, DeviceFields, Staging, num_bytes, table_blocks
 from engine.running.telling import asking, told_of
 from engine.running.warming import row_counts, shown
 from engine.scheduling.room import Limits
@@ -44,8 +44,7 @@ class DeviceRunner:
 
     def __post_init__(self) -> None:
         """Room for the largest batch there can be."""
-        tokens = max(self.limits.max_tokens, self.limits.max_sequences)
-        most = BatchSize(tokens, self.limits.max_sequences, self._most_blocks)
+        most = _largest(self.limits, self._most_blocks)
         device = self.memory.block_rows.device
         self.staging = Staging(most, self.memory.block_size, device)
         self.drawn = torch.zeros(most.sequences, dtype=torch.int64, device=device)
@@ -178,7 +177,23 @@ class DeviceRunner:
     @property
     def _most_blocks(self) -> int:
         """Of the longest sequence."""
-        longest = self.memory.num_blocks
-        if self.limits.max_model_len is not None:
-            longest = min(longest, -(-self.limits.max_model_len // self.memory.block_size))
-        return table_blocks(longest)
+        return _longest(self.limits, self.memory.block_size, self.memory.num_blocks)
+
+
+def staged_bytes(limits: Limits, block_size: int) -> int:
+    """What the numbers of batches take of a device for good, where KV has room for all."""
+    return num_bytes(_largest(limits, _longest(limits, block_size)))
+
+
+def _largest(limits: Limits, most_blocks: int) -> BatchSize:
+    """Of a batch."""
+    tokens = max(limits.max_tokens, limits.max_sequences)
+    return BatchSize(tokens, limits.max_sequences, most_blocks)
+
+
+def _longest(limits: Limits, block_size: int, num_blocks: int | None = None) -> int:
+    """Blocks of a table: of the longest sequence there may be, in a memory of so many."""
+    lengths = [] if num_blocks is None else [num_blocks]
+    if limits.max_model_len is not None:
+        lengths.append(-(-limits.max_model_len // block_size))
+    return table_blocks(min(lengths, default=0))

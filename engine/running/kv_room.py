@@ -1,13 +1,13 @@
 """How much of a device's memory is for KV: what a run of the largest batch leaves of our share.
 
 The share is --gpu-memory-utilization of all the device has. Weights are taken from it, whatever
-else this process has on the device, what the largest batch needs while it runs, and what graphs
-keep for themselves.
+else this process has on the device, what the largest batch needs while it runs, what graphs
+keep for themselves, and what is taken later: by batches' numbers, and by who moves KV.
 """
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -17,7 +17,7 @@ from engine.attention.plan import Plan
 from engine.errors import UnusableDevice
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
-from engine.running.device import DeviceRunner
+from engine.running.device import DeviceRunner, staged_bytes
 from engine.scheduling.room import Limits
 
 FLAG = "--gpu-memory-utilization"
@@ -29,25 +29,34 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes beside weights and KV: of the largest batch, and of graphs for decode steps."""
+    """Bytes beside weights and KV: of the largest batch, of graphs for decode steps, and what
+    is taken once KV is sized.
+    """
 
     batch: int
     graphs: int
+    later: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRoom:
-    """Our share of a device's memory, and what was free before anything of ours was there."""
+    """Our share of a device's memory, and what was free before anything of ours was there.
+
+    `beside` bytes of the share are for others of this process.
+    """
 
     accelerator: Accelerator
     share: int
     free: int
+    beside: int = 0
 
     @classmethod
-    def begin(cls, accelerator: Accelerator, utilization: float | None) -> "DeviceRoom":
+    def begin(
+        cls, accelerator: Accelerator, utilization: float | None, beside: int = 0
+    ) -> "DeviceRoom":
         """Before weights are loaded; raises UnusableDevice."""
         free, _ = accelerator.memory_bytes()
-        return cls(accelerator, share_bytes(accelerator, utilization), free)
+        return cls(accelerator, share_bytes(accelerator, utilization), free, beside)
 
     def num_blocks(
         self,
@@ -63,6 +72,7 @@ class DeviceRoom:
         """
         memory = memory_of(least_blocks(limits, memory_of(1).block_size))
         needs = measure(model, self.accelerator, memory, limits, graphs=graphs)
+        needs = replace(needs, later=self.beside + staged_bytes(limits, memory.block_size))
         block_bytes = memory.regions[0].block_bytes
         del memory
         self.accelerator.forget()
@@ -86,12 +96,13 @@ def share_bytes(accelerator: Accelerator, utilization: float | None) -> int:
 
 def kv_bytes(share: int, used: int, needs: Needs) -> int:
     """What is left of our share, `used` being what of the device we have already."""
-    left = share - used - needs.batch - needs.graphs
+    left = share - used - needs.batch - needs.graphs - needs.later
     if left <= 0:
         raise UnusableDevice(
             f"{FLAG}: our share is {share / GIB:.2f} GiB; weights take {used / GIB:.2f} GiB, "
             f"the largest batch {needs.batch / GIB:.2f} GiB, graphs {needs.graphs / GIB:.2f} "
-            "GiB: nothing is left for KV"
+            f"GiB, numbers of batches and what moves KV {needs.later / GIB:.2f} GiB: "
+            "nothing is left for KV"
         )
     return left
 

@@ -30,11 +30,16 @@ class OpenDevice:
 
     @classmethod
     def of(
-        cls, config: EngineConfig, device: str, accelerator: Accelerator | None = None
+        cls,
+        config: EngineConfig,
+        device: str,
+        accelerator: Accelerator | None = None,
+        beside_bytes: int = 0,
     ) -> "OpenDevice | None":
         """Before anything is loaded. None: torch alone runs there, as on a CPU.
 
-        `accelerator` instead of the one that `device` names. Raises UnusableDevice.
+        `accelerator` instead of the one that `device` names; `beside_bytes` of our share of it
+        are for others of this process. Raises UnusableDevice.
         """
         accelerator = accelerator or open_accelerator(device)
         share, bounded = config.gpu_memory_utilization, config.kv_cache_memory_bytes is not None
@@ -45,7 +50,7 @@ class OpenDevice:
                     "--kv-cache-memory-bytes bounds KV"
                 )
             return None
-        room = None if bounded else DeviceRoom.begin(accelerator, share)
+        room = None if bounded else DeviceRoom.begin(accelerator, share, beside_bytes)
         return cls(accelerator, room, config.enforce_eager)
 
     def num_blocks(

@@ -81,6 +81,11 @@ def layout(size: BatchSize) -> Fields:
     return Fields(*fields)
 
 
+def num_bytes(size: BatchSize) -> int:
+    """Of all fields of such a batch."""
+    return layout(size).tables.end
+
+
 def table_blocks(blocks: int) -> int:
     """How wide tables are that have room for so many."""
     return -(-blocks // TABLE_STEP) * TABLE_STEP
@@ -113,10 +118,10 @@ class Staging:
     """Two buffers that hold any batch up to `most`: pinned on the host, and on the device."""
 
     def __init__(self, most: BatchSize, block_size: int, device: torch.device) -> None:
-        num_bytes, on_gpu = layout(most).tables.end, device.type == "cuda"
+        size, on_gpu = num_bytes(most), device.type == "cuda"
         self.most, self.block_size = most, block_size
-        self._host = torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=on_gpu)
-        self._device = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        self._host = torch.zeros(size, dtype=torch.uint8, pin_memory=on_gpu)
+        self._device = torch.zeros(size, dtype=torch.uint8, device=device)
         self._bytes: NDArray[np.uint8] = self._host.numpy()
         self._copied = torch.cuda.Event() if on_gpu else None
         self._size: BatchSize | None = None
@@ -135,7 +140,7 @@ class Staging:
         if self._copied is not None:
             self._copied.synchronize()
         self._write(size, plan)
-        end = layout(size).tables.end
+        end = num_bytes(size)
         self._device[:end].copy_(self._host[:end], non_blocking=True)
         if self._copied is not None:
             self._copied.record()

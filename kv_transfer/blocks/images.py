@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from kv_transfer.blocks.cutting import Cut
 
 Bytes = NDArray[np.uint8]
+IMAGES_BYTES = 32 << 20  # of blocks that are put together on a device at a time
 
 
 def images(cut: Cut, slots: Sequence[Sequence[int]], ours: Sequence[Bytes]) -> list[Bytes]:

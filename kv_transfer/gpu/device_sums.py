@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kv_transfer.blocks.cutting import Cut
-from kv_transfer.blocks.images import image_bytes, stretches
+from kv_transfer.blocks.images import IMAGES_BYTES, image_bytes, stretches
 from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES
 from kv_transfer.gpu.moving import move
 from kv_transfer.gpu.sums import sums
@@ -20,7 +20,6 @@ from kv_transfer.gpu.sums import sums
 OTHER_BYTES = 4096, 4096 + 8  # of blocks: a whole number of 16 words, and not
 FEWEST_LINES, WORD_BYTES = 4, 8
 STEPS_BYTES = LINE_BYTES, STRIDE_BYTES  # of what is looked at of them
-IMAGES_BYTES = 64 << 20  # of blocks that are put together again at a time
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 SLOT_BYTES, SLOTS = 32 << 20, 2  # one is read into while another is emptied
+STRIP_BYTES = SLOTS * SLOT_BYTES
 FEWER = 2  # so many times as few stretches have to be read
 
 

@@ -60,4 +60,4 @@ def ranked(
 def _follow(
     config: EngineConfig, rank: int, post: Post, accelerator: Accelerator | None
 ) -> None:
-    load_follower(config, rank, post, accelerator).run()
+    load_follower(config, rank, post, accelerator, beside_bytes=0).run()

@@ -14,9 +14,9 @@ from engine.checkpoints.placement import Placement
 from engine.checkpoints.storage import Storage
 from engine.errors import UnusableCheckpoint
 from engine.kernels.products import TorchProducts
-from engine.loading import refuse_ranks
 from engine.models.choosing import load_model, read_config
 from engine.models.model import Model
+from engine.ranks.opening import refuse_ranks
 from engine.settings import EngineConfig
 from engine.sharding.group import Group
 from engine.sharding.share import Share

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineError, UnusableCheckpoint, UnusableTier
-from engine.loading import load_engine, refuse_ranks
+from engine.loading import load_engine
+from engine.ranks.opening import refuse_ranks
 from engine.request import Sampling
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine

@@ -9,9 +9,14 @@ import torch
 from engine.attention.kv_memory import KvMemory
 from engine.errors import UnusableDevice
 from engine.kernels.gpu.twins import TorchKernels
+from engine.loading import load_engine
 from engine.running.accelerator import open_accelerator
+from engine.running.device import DeviceRunner
 from engine.running.kv_room import GIB, DeviceRoom, Needs, kv_bytes, share_bytes, tell
+from engine.running.staging import num_bytes
 from engine.scheduling.room import Limits
+from engine.settings import EngineConfig
+from engine.stepping.stepper import PlainStepper
 from node.config import NodeConfig
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
@@ -35,9 +40,11 @@ def test_a_share_that_is_not_free_is_refused_by_name() -> None:
 
 
 def test_kv_gets_what_is_left_and_nothing_left_is_refused_with_what_took_it() -> None:
-    assert kv_bytes(1000, 300, Needs(batch=100, graphs=50)) == 550
+    assert kv_bytes(1000, 300, Needs(batch=100, graphs=50, later=30)) == 520
     with pytest.raises(UnusableDevice, match=r"weights take 3.00 GiB, the largest batch 1.00"):
         kv_bytes(4 * GIB, 3 * GIB, Needs(GIB, GIB // 2))
+    with pytest.raises(UnusableDevice, match=r"what moves KV 1.50 GiB"):
+        kv_bytes(4 * GIB, GIB, Needs(GIB, GIB // 2, 3 * GIB // 2))
 
 
 class Filling(FakeAccelerator):
@@ -59,7 +66,7 @@ class Filling(FakeAccelerator):
 def test_the_largest_batch_is_run_before_kv_is_sized(tmp_path: Path) -> None:
     model = load(make_checkpoint(tmp_path)).decoder
     accelerator = Filling()
-    room = DeviceRoom.begin(accelerator, 0.5)
+    room = DeviceRoom.begin(accelerator, 0.5, beside=9000)
     seen = list[int]()
 
     def memory_of(blocks: int) -> KvMemory:
@@ -69,7 +76,10 @@ def test_the_largest_batch_is_run_before_kv_is_sized(tmp_path: Path) -> None:
     limits = Limits(33, 5, 64)
     blocks = room.num_blocks(model, memory_of, limits, graphs=True)
     block_bytes = memory_of(1).regions[0].block_bytes
-    assert blocks == (524288 - 5000 - 2 * 700) // block_bytes
+    staged = DeviceRunner(model, memory_of(blocks), accelerator, limits).staging
+    later = 9000 + num_bytes(staged.most)
+    assert later > 9000 + 5 * 4 * 64 // 4, "tables of all seats are among it"
+    assert blocks == (524288 - 5000 - 2 * 700 - later) // block_bytes
     assert max(seen) * 4 >= 33
 
 
@@ -84,9 +94,24 @@ def test_a_device_gives_kv_all_that_is_left(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path)
     engine = on_device(folder, kv_cache_memory_bytes=None, gpu_memory_utilization=0.5)
     (region,) = engine.kv_regions
-    assert region.num_blocks == (1 << 29) // region.block_bytes
+    assert isinstance(engine.stepper, PlainStepper)
+    assert isinstance(engine.stepper.runner, DeviceRunner)
+    later = num_bytes(engine.stepper.runner.staging.most)
+    assert region.num_blocks == ((1 << 29) - later) // region.block_bytes
     with pytest.raises(UnusableDevice, match="--gpu-memory-utilization"):
         load(folder, gpu_memory_utilization=0.5)
+
+
+def test_who_moves_kv_is_left_what_it_takes(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path)
+    config = EngineConfig(model=str(folder), threads=1, gpu_memory_utilization=0.5)
+
+    def kv_beside(num_bytes: int) -> int:
+        engine = load_engine(config, accelerator=FakeAccelerator(), beside_bytes=num_bytes)
+        (region,) = engine.kv_regions
+        return region.num_blocks * region.block_bytes
+
+    assert kv_beside(0) - kv_beside(1 << 28) == 1 << 28
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.01, float("nan")])

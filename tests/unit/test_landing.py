@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from kv_transfer.blocks.cutting import cut
+from kv_transfer.blocks.images import IMAGES_BYTES
 from kv_transfer.errors import PeerUnreachable
+from kv_transfer.factory import device_bytes
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.descriptors import Rows
-from kv_transfer.movers.landing import parcels
+from kv_transfer.movers.landing import Strip, parcels
 from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.movers.nixl import NixlMover
 from kv_transfer.movers.nixl_build import bindings
@@ -187,3 +189,8 @@ def test_without_room_for_a_strip_pieces_are_read_to_their_places(rig: Rig) -> N
     assert len(rows[0]) > 16
     start = rig.ours.regions[0].address
     assert all(start <= at < start + BLOCKS * SMALL.block_bytes[0] for at in rows[0][:, 0])
+
+
+def test_what_a_connector_may_come_to_take_of_a_device_is_known_before_it_does() -> None:
+    assert device_bytes("nixl") >= Strip("cpu").num_bytes + IMAGES_BYTES
+    assert device_bytes("tcp") == 0
