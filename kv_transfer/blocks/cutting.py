@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import msgspec
-
 from kv_transfer.blocks.runs import Runs, joined
 from kv_transfer.layout import KvLayout
 
@@ -45,7 +43,7 @@ class Cut:
 
     Slots of a block lie `step_bytes` apart on both sides, and `slot_bytes` are read of each.
     Without `pieces` a slot is a whole block of every region. `covers`: all bytes of their
-    blocks are read, each once.
+    blocks are read, each once. `spreads`: we have more ranks than they.
     """
 
     their_slots: int = 1
@@ -54,6 +52,14 @@ class Cut:
     slot_bytes: int = 0
     pieces: tuple[Piece, ...] = ()
     covers: bool = True
+    spreads: bool = False
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether what is read by it has checksums: not if copies lie beside it, which its
+        source sums as well.
+        """
+        return self.covers or self.spreads
 
     @property
     def by_slot(self) -> bool:
@@ -102,31 +108,6 @@ def _slots(blocks: Sequence[int], start: int, end: int, per_block: int) -> Seque
 
 
 @lru_cache(maxsize=64)
-def slots_apart(cut: Cut) -> Cut:
-    """As if each slot of theirs were a block: of what its checksum is, for who reads it."""
-    if cut.their_slots == 1:
-        return cut
-    pieces = tuple(
-        replace(piece, their_offset=piece.their_offset // cut.their_slots)
-        for piece in cut.pieces
-    )
-    return replace(cut, their_slots=1, pieces=pieces)
-
-
-@lru_cache(maxsize=64)
-def slots_of(layout: KvLayout, count: int) -> Cut:
-    """Each block of a layout as `count` smaller ones: the same, for whom it is read from."""
-    if count == 1:
-        return WHOLE
-    small = msgspec.structs.replace(
-        layout,
-        block_size=layout.block_size // count,
-        block_bytes=tuple(size // count for size in layout.block_bytes),
-    )
-    return cut(small, layout)
-
-
-@lru_cache(maxsize=64)
 def cut(theirs: KvLayout, ours: KvLayout) -> Cut:
     """For two layouts of which `can_pull` says that they fit."""
     alike = (theirs.block_size, theirs.tensor_parallel_size) == (
@@ -141,7 +122,8 @@ def cut(theirs: KvLayout, ours: KvLayout) -> Cut:
     size = sum(piece.size for piece in pieces)
     slots = theirs.block_size // tokens
     covers = size * slots == sum(theirs.block_bytes) and _are_apart(pieces)
-    return Cut(slots, ours.block_size // tokens, step, size, pieces, covers)
+    spreads = ours.tensor_parallel_size > theirs.tensor_parallel_size
+    return Cut(slots, ours.block_size // tokens, step, size, pieces, covers, spreads)
 
 
 def _pieces(theirs: KvLayout, ours: KvLayout, size: int) -> Iterator[Piece]:

@@ -30,10 +30,8 @@ def images(cut: Cut, slots: Sequence[Sequence[int]], ours: Sequence[Bytes]) -> l
     return found
 
 
-def image_bytes(cut: Cut) -> int | None:
-    """The size of one of their blocks; None where either side has several regions."""
-    if any(piece.their_rank or piece.our_rank for piece in cut.pieces):
-        return None
+def image_bytes(cut: Cut) -> int:
+    """The size of one of their blocks, between two regions."""
     return sum(piece.size for piece in cut.pieces) * cut.their_slots
 
 
@@ -42,10 +40,9 @@ def stretches(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """What `images` copies between two regions: where from in ours, where to, and how much.
 
-    Images lie one behind the other. For a cut that has `image_bytes`.
+    Images lie one behind the other.
     """
     size = image_bytes(cut)
-    assert size is not None
     block, within = np.divmod(np.array(slots, dtype=np.int64), cut.our_slots)
     ours = block * our_block_bytes + within * cut.step_bytes  # [images, their slots]
     theirs = np.arange(len(slots), dtype=np.int64)[:, None] * size

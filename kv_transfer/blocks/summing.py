@@ -14,9 +14,6 @@ class Sums(Protocol):
     def block_bytes(self) -> int:
         """How much is looked at for one block, by the slowest who looks."""
 
-    def sees(self, cut: Cut) -> bool:
-        """Whether blocks that come by it can be summed."""
-
     def of(self, blocks: Sequence[int], level: Level) -> list[int]:
         """One checksum for each; IndexError for a block that there is not."""
 

@@ -64,9 +64,10 @@ class DeviceSums:
     def of_images(
         self, cut: Cut, slots: Sequence[Sequence[int]], lines: tuple[int, int]
     ) -> list[int]:
-        """One for each block of another layout, whose pieces are in these slots of ours."""
+        """One for each block of another layout, whose pieces are in these slots of ours; of one
+        region on either side.
+        """
         size = image_bytes(cut)
-        assert size is not None
         most = max(1, IMAGES_BYTES // size)
         with torch.cuda.stream(self.stream):
             return [

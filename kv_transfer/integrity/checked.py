@@ -5,24 +5,22 @@ it. Here it is made again, of the bytes that came: a few at a time, for the thre
 keeps leases alive as well.
 """
 
-import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 
-from kv_transfer.blocks.cutting import WHOLE, Cut, slots_apart
+from kv_transfer.blocks.comparing import at_sink
+from kv_transfer.blocks.cutting import WHOLE, Cut
 from kv_transfer.blocks.runs import Runs, spelled
 from kv_transfer.blocks.summing import Sums
 from kv_transfer.checking import Check
 from kv_transfer.errors import CorruptKv
 from kv_transfer.ledger.offers import SumOrder
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.mover import MoverAround, ReadEnd
 
 BYTES_AT_ONCE = 16 << 20
-log = logging.getLogger(__name__)
 Place = int | tuple[int]
 """A block of ours, or a slot (cutting.py)."""
 
@@ -42,7 +40,6 @@ class CheckedMover(MoverAround):
     sums: Sums
     _orders: dict[int, ReadOrder] = field(default_factory=dict)
     _checking: deque[_Checking] = field(default_factory=deque)
-    _unseen: set[Address] = field(default_factory=set)
 
     @property
     def pending(self) -> bool:
@@ -50,13 +47,9 @@ class CheckedMover(MoverAround):
         return bool(self._checking) or self.mover.pending
 
     def read(self, order: ReadOrder) -> None:
-        """Begin; what comes without checksums, or cannot be summed here, is not looked at."""
-        if order.checks and self.sums.sees(order.cut):
+        """Begin; what comes without checksums is not looked at."""
+        if order.checks:
             self._orders[order.read_id] = order
-        elif order.checks and order.address not in self._unseen:
-            self._unseen.add(order.address)
-            why = "heads of one rank there are on several of our devices"
-            log.warning("KV of %s is not looked at: %s", order.address, why)
         self.mover.read(order)
 
     def poll(self) -> Sequence[ReadEnd]:
@@ -86,10 +79,10 @@ def first_wrong(
     sums: Sums, told: Iterable[tuple[Place, Check]], cut: Cut = WHOLE
 ) -> CorruptKv | None:
     """Compare what came with what its source saw there."""
-    apart = slots_apart(cut)
+    seen = at_sink(cut)
     for level, some in groupby(told, key=lambda one: one[1][0]):
         blocks, right = zip(*((block, sum_) for block, (_, sum_) in some), strict=True)
-        found = sums.of_pieces(apart, blocks, level) if cut.pieces else sums.of(blocks, level)
+        found = sums.of_pieces(seen, blocks, level) if seen.pieces else sums.of(blocks, level)
         if found == list(right):
             continue
         for block, here, there in zip(blocks, found, right, strict=True):
@@ -101,11 +94,11 @@ def first_wrong(
 
 def sums_of(sums: Sums, order: SumOrder) -> list[int]:
     """Of blocks on offer, for whoever reads them; one for each of their slots."""
-    if order.slots == 1:
+    if not order.seen.pieces:
         return sums.of(order.blocks, order.level)
-    count = order.slots
+    count = order.seen.our_slots
     slots = [(block * count + slot,) for block in order.blocks for slot in range(count)]
-    return sums.of_pieces(order.cut, slots, order.level)
+    return sums.of_pieces(order.seen, slots, order.level)
 
 
 def expected(order: ReadOrder) -> Iterator[tuple[Place, Check]]:
@@ -114,5 +107,5 @@ def expected(order: ReadOrder) -> Iterator[tuple[Place, Check]]:
         return iter(())
     runs = Runs.of(order.runs)
     ours = spelled(runs.ours, runs.counts).tolist()
-    places = [(slot,) for slot in ours] if order.cut.pieces else ours
+    places = [(slot,) for slot in ours] if at_sink(order.cut).pieces else ours
     return zip(places, order.checks, strict=True)

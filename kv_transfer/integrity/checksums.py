@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
+from kv_transfer.blocks.comparing import parts_of
 from kv_transfer.blocks.cutting import Cut
 from kv_transfer.blocks.images import image_bytes, images
 from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES, Level
@@ -52,11 +53,6 @@ class BlockSums:
         """Of one block, in all regions together."""
         return sum(region.block_bytes for region in self.regions)
 
-    def sees(self, cut: Cut) -> bool:
-        """All of them: every region is at hand."""
-        del cut
-        return True
-
     def warm(self) -> None:
         """Make ready what is done on a device, whatever peers may ask for; before they come."""
         self._look()
@@ -80,15 +76,26 @@ class BlockSums:
     def of_pieces(self, cut: Cut, slots: Sequence[Sequence[int]], level: Level) -> list[int]:
         """One for each block of another layout, whose pieces are in these slots of ours."""
         self._look()
-        size = image_bytes(cut)
-        if self._device and size and (lines := lines_of(size, level)):
-            return self._device.of_images(cut, slots, lines)
+        if (found := self._of_parts(cut, slots, level)) is not None:
+            return found
         each = cut.our_slots
         blocks = sorted({slot // each for one in slots for slot in one})
         number = {block: at * each for at, block in enumerate(blocks)}
         here = [[number[slot // each] + slot % each for slot in one] for one in slots]
         theirs = images(cut, here, [gather(one, blocks, Level.FULL) for one in self._memory])
         return together([self._of_one(one, range(len(slots)), level) for one in theirs])
+
+    def _of_parts(
+        self, cut: Cut, slots: Sequence[Sequence[int]], level: Level
+    ) -> list[int] | None:
+        """The same on a device; None where it has to be done here."""
+        if self._device is None:
+            return None
+        parts = [part for _, part in parts_of(cut)]
+        lines = lines_of(image_bytes(parts[0]), level)  # as many heads for each rank
+        if lines is None:
+            return None
+        return together([self._device.of_images(part, slots, lines) for part in parts])
 
     def _look(self) -> None:
         if self._memory:

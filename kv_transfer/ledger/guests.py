@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass, field
 
-from kv_transfer.blocks.cutting import cut
+from kv_transfer.blocks.comparing import at_source
+from kv_transfer.blocks.cutting import WHOLE, Cut
 from kv_transfer.checking import Level
 from kv_transfer.layout import KvLayout, can_pull
 from kv_transfer.wire import Hello
 
 Peer = bytes
-Wish = tuple[Level, int]
-"""How carefully a sink wants to look at what it reads, and how many slots of a block it may
-read apart from the others (blocks/cutting.py).
+Wish = tuple[Level, Cut]
+"""How carefully a sink wants to look at what it reads, and what is to be summed for it: whole
+blocks, or parts of them (blocks/comparing.py).
 """
 MOST_GUESTS = 4096
 
@@ -34,8 +35,7 @@ class Guests:
             return f"fingerprint is {self.fingerprint} here and {hello.fingerprint} there"
         if reason := can_pull(self.layout, hello.layout):
             return reason
-        slots = cut(self.layout, hello.layout).their_slots
-        self._wishes[peer] = hello.level, slots
+        self._wishes[peer] = hello.level, at_source(self.layout, hello.layout)
         if len(self._wishes) > self.most:  # sinks that are long gone never say so
             del self._wishes[next(iter(self._wishes))]
         return None
@@ -49,4 +49,4 @@ class Guests:
 
     def wish(self, peer: Peer) -> Wish:
         """What checksums it needs."""
-        return self._wishes.get(peer, (Level.OFF, 1))
+        return self._wishes.get(peer, (Level.OFF, WHOLE))

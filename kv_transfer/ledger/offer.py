@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.api import Outcome, Sealed
+from kv_transfer.blocks.cutting import WHOLE, Cut
 from kv_transfer.checking import Level
 from kv_transfer.ledger.guests import Peer, Wish
 from kv_transfer.ledger.state import State
@@ -33,7 +34,7 @@ class Offer:
     level: Level = Level.OFF
     blocks: list[int] = field(default_factory=list)
     sums: list[int] = field(default_factory=list)  # of the first of them, unless it is OFF
-    slots: int = 1  # of a block, each with a checksum of its own
+    seen: Cut = WHOLE  # of a block: how many slots have a checksum of their own
     sealed: Sealed | None = None
     sink: Peer | None = None
     former: set[Peer] = field(default_factory=set)
@@ -61,16 +62,16 @@ class Offer:
     @property
     def num_ready(self) -> int:
         """How many blocks can be told of: with their checksums, if they are to have any."""
-        return len(self.sums) // self.slots if self.level else len(self.blocks)
+        return len(self.sums) // self.seen.our_slots if self.level else len(self.blocks)
 
-    def look_closer(self, level: Level, slots: int) -> None:
-        """Its blocks need checksums of this level at least, and of each of so many slots."""
-        if level > self.level or slots != self.slots:
-            self.level, self.slots, self.sums = max(level, self.level), slots, []
+    def look_closer(self, level: Level, seen: Cut) -> None:
+        """Its blocks need checksums of this level at least, and of what is seen of them so."""
+        if level > self.level or seen != self.seen:
+            self.level, self.seen, self.sums = max(level, self.level), seen, []
 
     def summed(self, wish: Wish, start: int, sums: Sequence[int]) -> None:
         """Blocks from `start` on have these checksums, unless others are needed by now."""
-        if (wish, start) == ((self.level, self.slots), self.num_ready):
+        if (wish, start) == ((self.level, self.seen), self.num_ready):
             self.sums += sums
             self.fresh = True
 
@@ -115,11 +116,12 @@ class Offer:
         """What the sink was not told of yet; it counts as told now."""
         start, self.told, self.fresh = self.told, self.num_ready, False
         blocks = tuple(self.blocks[start : self.told])
-        sums = tuple(self.sums[start * self.slots : self.told * self.slots])
+        each = self.seen.our_slots
+        sums = tuple(self.sums[start * each : self.told * each])
         sealed = self.sealed if self.told == len(self.blocks) else None
         name = self.name_for(self.key)
         facts = self.key, start, blocks, sealed, sums, self.level, name, self.pull
-        return News(*facts, self.slots)
+        return News(*facts, each)
 
     def gone(self, reason: str) -> Gone:
         """What to tell its sink, which has it no more."""

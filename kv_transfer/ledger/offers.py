@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 
 from kv_transfer.api import Asked, Outcome, Sealed, Settled
-from kv_transfer.blocks.cutting import WHOLE, Cut, slots_of
+from kv_transfer.blocks.cutting import WHOLE, Cut
 from kv_transfer.checking import Level
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.guests import Guests, Peer
@@ -46,15 +46,14 @@ ANOTHER = "another sink has asked for it"
 class SumOrder:
     """Blocks of an offer, from the `start`-th on, that need checksums before they are told.
 
-    `cut` is that of their slots, where each of so many has its own.
+    `seen` is what of each is summed: itself, or each of its slots (blocks/comparing.py).
     """
 
     ticket_id: str
     level: Level
     start: int
     blocks: Sequence[int]
-    slots: int = 1
-    cut: Cut = WHOLE
+    seen: Cut = WHOLE
 
 
 @dataclass(slots=True)
@@ -143,12 +142,7 @@ class OfferBook:
         each = max(1, most // max(1, len(wanting)))
         return [
             SumOrder(
-                name,
-                one.level,
-                one.num_ready,
-                one.blocks[one.num_ready :][:each],
-                one.slots,
-                slots_of(self.guests.layout, one.slots),
+                name, one.level, one.num_ready, one.blocks[one.num_ready :][:each], one.seen
             )
             for name, one in wanting
         ]
@@ -156,7 +150,7 @@ class OfferBook:
     def summed(self, order: SumOrder, sums: Sequence[int]) -> None:
         """The checksums that were missing."""
         if offer := self._offers.get(order.ticket_id):
-            offer.summed((order.level, order.slots), order.start, sums)
+            offer.summed((order.level, order.seen), order.start, sums)
 
     def flush(self) -> None:
         """Tell every sink what came up since it was last told."""

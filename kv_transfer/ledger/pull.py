@@ -133,7 +133,7 @@ class Pull:
         count = runs.total
         self.ordered = start + count
         self.num_bytes += count * cut.slot_bytes
-        return runs, self.checks[start : self.ordered] if cut.covers else []
+        return runs, self.checks[start : self.ordered] if cut.is_compared else []
 
     def read_begins(self, *, now: float) -> None:
         """One more read is under way."""

@@ -179,7 +179,16 @@ def checked(theirs: Memory, ours: Memory, level: Level) -> Iterator[tuple[Pair, 
         yield pair, link
 
 
-CHECKED = ["blocks twice as large", "blocks half as large", "TP4 to TP2", "ranks and blocks"]
+CHECKED = [
+    "blocks twice as large",
+    "blocks half as large",
+    "TP4 to TP2",
+    "TP1 to TP4",
+    "ranks and blocks",
+    "latents on every rank",
+    "more ranks than heads",
+    "copies on both sides",
+]
 
 
 @pytest.mark.parametrize("level", [Level.SAMPLED, Level.FULL])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.api import KvRegion
+from kv_transfer.blocks.comparing import at_source
 from kv_transfer.blocks.cutting import cut
 from kv_transfer.checking import Level
 from kv_transfer.gpu.moving import bytes_moved as moved
@@ -83,10 +84,10 @@ def test_which_blocks_are_whole_lines() -> None:
     assert lines_of(192, Level.FULL) is None
 
 
-def layout(block_size: int) -> KvLayout:
+def layout(block_size: int, ranks: int = 1) -> KvLayout:
     """3 layers of 2 heads, 8 numbers of 4 bytes for each token."""
-    rows = 3 * 2 * 2 * block_size
-    return KvLayout("float32", block_size, 2, (rows * 32,), layers=3, parts=2, head_dim=8)
+    size = 3 * 2 * 2 * block_size * 32 // ranks
+    return KvLayout("float32", block_size, 2, (size,) * ranks, ranks, 3, 2, head_dim=8)
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [(16, 4), (4, 16), (8, 4)])
@@ -103,6 +104,23 @@ def test_blocks_of_another_size_are_put_together_on_the_device(
     for level in (Level.SAMPLED, Level.FULL):
         want = sums_of(plain).of_pieces(how, slots, level)
         assert sums_of(region, kernels=True).of_pieces(how, slots, level) == want
+
+
+@pytest.mark.parametrize("ours", [8, 16, 32])
+def test_what_more_ranks_will_have_is_put_together_on_the_device(
+    ours: int, device: torch.device
+) -> None:
+    """One checksum of both ranks' parts of a slot, in blocks as large as ours or otherwise."""
+    there, here = layout(16), layout(ours, ranks=2)
+    seen = at_source(there, here)
+    memory, region = memory_of(there.block_bytes[0], device)
+    host = memory.cpu()
+    plain = KvRegion(host.data_ptr(), there.block_bytes[0], BLOCKS, "cpu")
+    slots = [(4 * seen.our_slots,), (seen.our_slots - 1,)]
+    for level in (Level.SAMPLED, Level.FULL):
+        want = sums_of(plain).of_pieces(seen, slots, level)
+        assert sums_of(region, kernels=True).of_pieces(seen, slots, level) == want
+        assert len(set(want)) == 2
 
 
 @pytest.mark.parametrize("unit", [1, 8])

@@ -7,27 +7,35 @@ from multiprocessing import Pipe
 
 import pytest
 
-from kv_transfer.blocks.cutting import WHOLE, Cut, cut
-from kv_transfer.checking import Level
+from kv_transfer.blocks.comparing import at_source
+from kv_transfer.blocks.cutting import Cut, cut
+from kv_transfer.blocks.summing import Sums
+from kv_transfer.checking import STRIDE_BYTES, Check, Level
+from kv_transfer.errors import CorruptKv
+from kv_transfer.integrity.checked import expected, first_wrong, sums_of
 from kv_transfer.integrity.checksums import BlockSums
 from kv_transfer.integrity.rank_sums import RankSums
 from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.offers import SumOrder
+from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.remote import MoverServer, RankStuck, RemoteMover
 from tests.fakes.mover import FakeMover
 from tests.fakes.sharded import Memory, layout
 
 BLOCKS, LEVELS = 6, [Level.SAMPLED, Level.FULL]
-LARGE = {"heads": 4, "row_bytes": 320}
+LARGE, COPIED = {"heads": 4, "row_bytes": 320}, {"heads": 2, "row_bytes": 320}
 PAIRS = {
     "alike": (layout(4, ranks=2, **LARGE), layout(4, ranks=2, **LARGE)),
     "to fewer": (layout(4, ranks=4, **LARGE), layout(4, ranks=2, **LARGE)),
     "to one": (layout(4, ranks=2, **LARGE), layout(4, **LARGE)),
     "larger blocks": (layout(4, ranks=2, **LARGE), layout(8, ranks=2, **LARGE)),
     "smaller blocks": (layout(8, ranks=4, **LARGE), layout(4, ranks=2, **LARGE)),
-}
-APART = {
     "to more": (layout(4, **LARGE), layout(4, ranks=2, **LARGE)),
     "two to four": (layout(4, ranks=2, **LARGE), layout(4, ranks=4, **LARGE)),
+    "to more with larger blocks": (layout(4, ranks=2, **LARGE), layout(8, ranks=4, **LARGE)),
+    "to more with smaller blocks": (layout(8, **LARGE), layout(4, ranks=4, **LARGE)),
+    "to copies": (layout(8, ranks=2, **COPIED), layout(4, ranks=4, **COPIED)),
+    "copies to more": (layout(4, ranks=4, **COPIED), layout(8, ranks=8, **COPIED)),
 }
 
 
@@ -69,11 +77,18 @@ def filled(kv: KvLayout) -> tuple[Memory, list[int], range]:
     return memory, blocks, tokens
 
 
-def slots_of(into: Sequence[int], way: Cut, blocks: int) -> list[list[int]]:
-    """Where each of their blocks went."""
-    every = [block * way.our_slots + one for block in into for one in range(way.our_slots)]
-    each = way.their_slots
-    return [every[first * each : (first + 1) * each] for first in range(blocks)]
+def told(sums: Sums, pair: str, blocks: Sequence[int], level: Level) -> list[int]:
+    """What a source says of its blocks."""
+    return sums_of(sums, SumOrder("t", level, 0, blocks, at_source(*PAIRS[pair])))
+
+
+def compared(
+    sums: Sums, pair: str, runs: tuple[Sequence[int], Sequence[int]], told: Sequence[Check]
+) -> CorruptKv | None:
+    """What a sink finds wrong, whose blocks are the latter of two."""
+    way = cut(*PAIRS[pair])
+    order = ReadOrder(1, ("host", 1), way.runs(*runs, 0), told, way)
+    return first_wrong(sums, expected(order), way)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -83,18 +98,20 @@ def test_what_came_has_the_sums_of_its_source(pair: str, level: Level) -> None:
     theirs, ours = PAIRS[pair]
     source, blocks, _ = filled(theirs)
     sink, into, tokens = filled(ours)
-    way = cut(theirs, ours)
-    whole = BlockSums(source.regions).of(blocks, level)
+    whole = told(BlockSums(source.regions), pair, blocks, level)
+    assert len(set(whole)) == len(whole)
+    checks = [(level, one) for one in whole]
     with apart(source) as there, apart(sink) as here:
-        assert there.of(blocks, level) == whole
-        assert here.sees(way)
+        assert told(there, pair, blocks, level) == whole
         for sums in (here, BlockSums(sink.regions)):
-            assert sums.sees(way)
-            if not way.pieces:
-                assert sums.of(into, level) == whole
-                continue
-            assert sums.of_pieces(way, slots_of(into, way, len(blocks)), level) == whole
-    assert len(set(whole)) == len(blocks)
+            assert compared(sums, pair, (blocks, into), checks) is None
+        for rank, memory in enumerate(sink.ranks):
+            place = into[-1] * ours.block_bytes[rank] + STRIDE_BYTES
+            memory[place] ^= 1
+            for sums in (here, BlockSums(sink.regions)):
+                found = compared(sums, pair, (blocks, into), checks)
+                assert isinstance(found, CorruptKv)
+            memory[place] ^= 1
     assert not sink.wrong(into, tokens)
 
 
@@ -109,15 +126,6 @@ def test_one_byte_on_any_rank_is_seen() -> None:
                 a == b for a, b in zip(sums.of(blocks, Level.FULL), right, strict=True)
             ] == [index != 1 for index in range(len(blocks))]
             bytes_of_it[place] ^= 1
-
-
-@pytest.mark.parametrize("pair", APART)
-def test_whose_heads_are_spread_over_ranks_cannot_be_summed(pair: str) -> None:
-    theirs, ours = APART[pair]
-    sink, _, _ = filled(ours)
-    with apart(sink) as sums:
-        assert not sums.sees(cut(theirs, ours))
-        assert sums.sees(WHOLE)
 
 
 def test_news_that_come_before_sums_are_not_lost() -> None:
