@@ -93,8 +93,6 @@ def error_body(status: int, message: str, param: str | None = None) -> ErrorBody
 
 def body_of(error: ApiError | StreamFailed) -> ErrorBody:
     """What the client is told of an error."""
-    if isinstance(error, StreamFailed):
-        return error_body(error.status, str(error), error.param)
     return ErrorBody(ErrorDetail(str(error), _type_of(error.status), error.param, error.code))
 
 

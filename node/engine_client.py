@@ -17,6 +17,7 @@ from api.generator import (
     EndEvent,
     Event,
     FailedEvent,
+    Leaving,
     Leg,
     PooledEvent,
     RequestRefused,
@@ -263,6 +264,8 @@ async def _vectors(inbox: Inbox, running: set[RequestId], rid: RequestId) -> Poo
 
 
 def _failure(event: FailedEvent) -> StreamFailed:
+    if event.leaving:
+        return Leaving(event.reason)
     if event.retryable:
         return StreamFailed(event.reason)
     return RequestRefused(event.reason, event.param)

@@ -4,10 +4,10 @@ import errno
 
 import msgspec
 
-from api.generator import BAD_REQUEST
+from api.generator import BAD_REQUEST, LEAVING, UNAVAILABLE
 from api.wire import UNREADABLE, WireError
 from discovery.registry import Node
-from proxy.errors import UNAVAILABLE, Cause, NodeFailed, ProxyExhausted
+from proxy.errors import Cause, NodeFailed, ProxyExhausted
 from proxy.nodes.line import NoConnection
 
 SERVER_ERROR = 500
@@ -20,6 +20,7 @@ BROKEN = (TimeoutError, OSError, WireError)
 class _Detail(msgspec.Struct, frozen=True):
     message: str = ""
     param: str | None = None
+    code: object = None
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -46,14 +47,19 @@ def refused(node: Node, status: int, data: bytes) -> NodeFailed:
     said = body.error.message or body.message
     if status in NO_ENTRY and not node.ours:
         said = f"it answered with status {status}: does --foreign-api-key have its key?"
-    cause = Cause.TOLD if status >= SERVER_ERROR else Cause.REFUSED
     return NodeFailed(
         node.node_id,
         said or f"it answered with status {status}",
-        Cause.BUSY if status == UNAVAILABLE else cause,
+        _cause_of(status, body.error.code),
         retryable=status not in AT_FAULT,
         param=body.error.param,
     )
+
+
+def _cause_of(status: int, code: object) -> Cause:
+    if status == UNAVAILABLE:
+        return Cause.LEAVING if code == LEAVING else Cause.BUSY
+    return Cause.TOLD if status >= SERVER_ERROR else Cause.REFUSED
 
 
 def _cause(error: Exception) -> Cause:

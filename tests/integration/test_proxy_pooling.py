@@ -12,7 +12,7 @@ from api.generator import PooledEvent
 from discovery.registration import Role
 from discovery.registry import Node, Registry
 from engine.request import PoolingRequest, RequestId
-from proxy.errors import NodeFailed
+from proxy.errors import Cause, NodeFailed
 from proxy.pooling import PoolingPipeline
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine
@@ -65,6 +65,32 @@ async def test_a_node_that_dies_is_answered_for_by_another(tick: int, ill: Ill) 
         assert proxy.health.failures
         assert not cluster.decodes[0].legs
         assert await proxy.settled() == 0
+
+
+async def test_a_node_that_stops_is_answered_for_by_another_and_nobody_is_blamed() -> None:
+    cluster = Cluster(2, 0, lambda: FakeEngine(chunk=4))
+    async with http_cluster(cluster) as proxy:
+        asking = asyncio.create_task(ask(proxy, [[1] * 180] * 8))
+        while not cluster.prefills[0].legs:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        cluster.prefills[0].hand_over()
+        status, body = await asking
+        assert (status, vectors(body)) == (200, [[180, 180]] * 8)
+        assert proxy.health.retries == {Cause.LEAVING: 1}
+        assert not proxy.health.failures
+        assert not proxy.health.troubled
+        assert await proxy.settled() == 0
+
+
+async def test_where_the_last_node_stops_the_client_is_told_to_come_back() -> None:
+    cluster = Cluster(1, 0, lambda: FakeEngine(chunk=4))
+    async with http_cluster(cluster, tries=1) as proxy:
+        asking = asyncio.create_task(ask(proxy, [[1] * 180]))
+        while not cluster.prefills[0].legs:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        cluster.prefills[0].hand_over()
+        status, body = await asking
+        assert (status, body["error"]["code"]) == (503, None)
 
 
 async def test_the_last_node_to_die_is_told() -> None:

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from quart import Quart
 
+from api.routes import openai_routes
+from api.served import Served
 from discovery.registration import Registration, Role
+from discovery.registry import Node
 from engine.errors import CheckersBusy
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar, Request, RequestId, Sampling
@@ -18,6 +21,8 @@ from node.engine_client import QUIET_S, STOPPING, EngineClient
 from node.ipc import NO_LOAD, Ready
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
+from proxy.errors import Cause
+from proxy.nodes.failing import refused
 
 READY = Ready("f", KvLayout("bytes", 1, 1, (4,)), 512, 21001, NO_LOAD)
 
@@ -47,6 +52,23 @@ async def test_a_leg_that_comes_when_its_node_stops_is_told_so_at_once() -> None
     async with asyncio.timeout(1):
         assert [event async for event in engine.events(request)] == [STOPPING]
     assert STOPPING.leaving
+
+
+async def test_a_prompt_to_be_pooled_that_comes_when_its_node_stops_is_sent_elsewhere() -> None:
+    """With a status and a word of its own: another node is to be asked, and nobody blamed."""
+    process: Any = SimpleNamespace(returncode=-9)
+    socket: Any = None
+    engine = EngineClient(process, socket, READY)
+    engine.dismiss()
+    app, served = Quart("node"), Served(("m",), None, lambda: None)
+    app.register_blueprint(openai_routes(engine, served, embedder=engine))
+    async with asyncio.timeout(1):
+        answer = await app.test_client().post("/pooling", json={"input": [1, 2]})
+        said = await answer.get_data(as_text=False)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    here = Node(Registration(Role.PREFILL, "h:1", "h:2", node_id="n"), 0.0)
+    failure = refused(here, answer.status_code, said)
+    assert (failure.cause, failure.retryable) == (Cause.LEAVING, True)
 
 
 def app_of(engine: EngineClient, grammars: GrammarChecker | None = None) -> Quart:
