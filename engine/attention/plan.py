@@ -10,27 +10,32 @@ from engine.attention.paged import Span
 
 
 class DrawNumbers(NamedTuple):
-    """How one token is drawn; temperature 0 takes the likeliest. `key` names its noise."""
+    """How one token is drawn; temperature 0 takes the likeliest. `key` names its noise.
+
+    `instead` comes where nothing is left to draw.
+    """
 
     temperature: float
     top_k: int
     top_p: float
     min_p: float
     key: tuple[int, int]
+    instead: int = 0
 
 
-class Penalties(NamedTuple):
-    """What the tokens that were there before are to count in one row of logits.
+class LogitChanges(NamedTuple):
+    """What is done to some rows of logits before tokens are drawn: masks, then lists.
 
-    `ids` are they, each once, and `counts` how often the answer has each.
+    `masked` rows [m] int32 keep what `bits` [m, words] int32 allow: token t is bit t % 32 of
+    word t // 32. What the lists say is told by engine/kernels/gpu/sampling/adjusting.py.
     """
 
-    row: int
-    ids: NDArray[np.int64]
-    counts: NDArray[np.float32]
-    repetition: float
-    frequency: float
-    presence: float
+    masked: NDArray[np.int32]
+    bits: NDArray[np.int32]
+    headers: NDArray[np.int32]  # [n, 4]
+    factors: NDArray[np.float32]  # [n, 3]
+    tokens: NDArray[np.int32]
+    values: NDArray[np.float32]
 
 
 class Ask(NamedTuple):
@@ -40,24 +45,33 @@ class Ask(NamedTuple):
     most: int
 
 
+class Drawing(NamedTuple):
+    """How a token is drawn from each of some rows of logits, and what is told of them.
+
+    `changes` come before; of rows in `asks` it is told how likely the model found what was
+    drawn, whatever was changed.
+    """
+
+    draws: Sequence[DrawNumbers]
+    changes: LogitChanges | None = None
+    asks: Sequence[Ask] = ()
+
+
 class Plan(NamedTuple):
     """`singles` of one token each, then `chunks`, whose tokens lie behind one another.
 
     `picks` are the rows, ascending, behind which a token is to be drawn: by whoever runs the
-    plan where there are `draws`, one for each. Where `sources` names a row of those that were
-    drawn last, and not -1, the token is what was drawn there. Logits of rows that have
-    `penalties` are changed before anything is drawn; these know no token of `sources`. Of rows
-    in `asks` it is told how likely the model found what was drawn.
+    plan where it says how, in `drawing`, else later or by others. Where `sources` names a row
+    of those that were drawn last, and not -1, the token is what was drawn there; the changes
+    of `drawing` do not know it, and penalties are to count it.
     """
 
     tokens: Sequence[int]
     singles: Sequence[Span]
     chunks: Sequence[Span]
     picks: Sequence[int]
-    draws: Sequence[DrawNumbers] = ()
+    drawing: Drawing | None = None
     sources: Sequence[int] = ()
-    penalties: Sequence[Penalties] = ()
-    asks: Sequence[Ask] = ()
 
     @property
     def picks_all(self) -> bool:

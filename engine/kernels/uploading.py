@@ -4,6 +4,7 @@ Parts begin on multiples of 16 bytes: a kernel is compiled anew for pointers tha
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -17,13 +18,11 @@ Part = NDArray[np.int32] | NDArray[np.float32]
 def uploaded(parts: Sequence[Part], device: torch.device) -> list[Tensor]:
     """Flat views of one tensor on the device, int32 or float32, each behind the other."""
     sizes = [part.size for part in parts]
-    here = np.zeros(sum(map(aligned, sizes)), np.int32)
-    starts = np.cumsum([0, *map(aligned, sizes)]).tolist()
+    starts = list(accumulate(map(aligned, sizes), initial=0))
+    staged = torch.empty(starts[-1], dtype=torch.int32, pin_memory=device.type == "cuda")
+    here = staged.numpy()
     for start, part in zip(starts, parts, strict=False):
         here[start : start + part.size] = part.reshape(-1).view(np.int32)
-    staged = torch.from_numpy(here)
-    if device.type == "cuda":
-        staged = staged.pin_memory()
     there = staged.to(device, non_blocking=True)
     return [
         there[start : start + part.size].view(

@@ -9,7 +9,7 @@ from engine.attention.kv_memory import KvMemory
 from engine.models.decoder import Decoder
 from engine.ranks.channel import Channel
 from engine.ranks.crew import DONE
-from engine.ranks.steps import ClearBehind, Logits, Step, decode
+from engine.ranks.steps import ClearBehind, Drawn, Logits, Step, decode
 from engine.running.runner import Runner
 from engine.sharding.group import Group
 
@@ -39,6 +39,9 @@ class Follower:
                 self.runner.run(message.read())
             elif isinstance(message, Logits):
                 self._logits(message.rows)
+            elif isinstance(message, Drawn):
+                assert self.runner.drawer is not None, "ours draws, as the leader's does"
+                self.runner.drawer.share(message.count)
             else:
                 self._clear_behind(message)
 

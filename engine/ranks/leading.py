@@ -6,12 +6,12 @@ from torch import Tensor
 
 from engine.attention.batch import Batch
 from engine.attention.kv_memory import KvShape
-from engine.attention.plan import Plan
+from engine.attention.plan import Drawing, Plan
 from engine.models.decoder import Decoder
 from engine.models.model import Shape
 from engine.ranks.crew import Crew
-from engine.ranks.steps import Logits, Step
-from engine.running.runner import Ran, Runner
+from engine.ranks.steps import Drawn, Logits, Step
+from engine.running.runner import Drawer, Ran, Runner, Sent
 from engine.sharding.group import Group
 
 
@@ -23,14 +23,37 @@ class LeadingRunner:
     crew: Crew
 
     @property
-    def draws(self) -> bool:
+    def drawer(self) -> Drawer | None:
         """See Runner; the others learn what ours draws."""
-        return self.ours.draws
+        ours = self.ours.drawer
+        return None if ours is None else LeadingDrawer(ours, self.crew)
 
     def run(self, plan: Plan) -> Ran:
         """See Runner; each rank comes to the same."""
         self.crew.tell(Step.of(plan))
         return self.ours.run(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class LeadingDrawer:
+    """See Drawer: the others are told to share, as no plan told them."""
+
+    ours: Drawer
+    crew: Crew
+
+    def draw(self, logits: Tensor, drawing: Drawing) -> Sent:
+        """See Drawer."""
+        self.crew.tell(Drawn(len(drawing.draws)))
+        return self.ours.draw(logits, drawing)
+
+    def share(self, count: int) -> None:
+        """See Drawer."""
+        self.crew.tell(Drawn(count))
+        self.ours.share(count)
+
+    def wait(self) -> None:
+        """For our device: what it last heard of the others is behind all that they write."""
+        self.ours.wait()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from array import array
 import msgspec
 
 from engine.attention.paged import Span
-from engine.attention.plan import DrawNumbers, Plan
+from engine.attention.plan import Drawing, DrawNumbers, Plan
 
 NUMBER = "i"  # of four bytes: tokens, positions and blocks are below 2**31
 UNTOLD = DrawNumbers(0.0, 0, 1.0, 0.0, (0, 0))
@@ -41,7 +41,8 @@ class Step(msgspec.Struct, frozen=True, tag=1, array_like=True):
             array(NUMBER, one).tobytes() for one in (plan.tokens, plan.picks, plan.sources)
         )
         places = spans.tobytes(), blocks.tobytes()
-        return cls(tokens, *places, len(plan.singles), picks, sources, len(plan.draws))
+        draws = 0 if plan.drawing is None else len(plan.drawing.draws)
+        return cls(tokens, *places, len(plan.singles), picks, sources, draws)
 
     def read(self) -> Plan:
         """The plan again; how tokens are drawn is left to the rank that leads."""
@@ -52,7 +53,8 @@ class Step(msgspec.Struct, frozen=True, tag=1, array_like=True):
             first += count
         singles, chunks = spans[: self.singles], spans[self.singles :]
         tokens, picks, sources = map(_numbers, (self.tokens, self.picks, self.sources))
-        return Plan(tokens, singles, chunks, picks, [UNTOLD] * self.draws, sources)
+        drawing = Drawing([UNTOLD] * self.draws) if self.draws else None
+        return Plan(tokens, singles, chunks, picks, drawing, sources)
 
 
 class Logits(msgspec.Struct, frozen=True, tag=2, array_like=True):
@@ -68,7 +70,13 @@ class ClearBehind(msgspec.Struct, frozen=True, tag=3, array_like=True):
     tokens: int
 
 
-ToRank = Step | Logits | ClearBehind
+class Drawn(msgspec.Struct, frozen=True, tag=4, array_like=True):
+    """So many tokens of the last plan are drawn now, by the rank that leads: hear them."""
+
+    count: int
+
+
+ToRank = Step | Logits | ClearBehind | Drawn
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ToRank)
 

@@ -1,49 +1,17 @@
 """What a step needs of a device beyond torch's operations; for CUDA, and to be stood in for."""
 
 import gc
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from engine.errors import UnusableDevice
 from engine.kernels.contract import PagedKernels
+from engine.kernels.drawing import DrawingKernels
 from engine.kernels.products import Products
-from engine.kernels.searching import Search
-from engine.kernels.telling import Tell
 from engine.running.graphs import CudaRecorder, Recorder
-from engine.running.penalising import Adjust
 from engine.running.runner import Brought
-
-
-class Choose(Protocol):
-    """A token for each row of logits: temperature, truncation, noise, and the largest."""
-
-    def __call__(  # noqa: PLR0913  as the kernel has it
-        self,
-        logits: Tensor,
-        temperatures: Tensor,
-        top_k: Tensor,
-        top_p: Tensor,
-        min_p: Tensor,
-        keys: Tensor,
-        *,
-        out: Tensor,
-        search: Search,
-    ) -> Tensor:
-        """`logits` [rows, vocabulary] float32; the others have a number, keys two, for each.
-
-        `out` [rows] int64 is written to. Temperature 0 takes the largest. `search` is what the
-        rows ask for, or further.
-        """
-
-
-class DrawingKernels(NamedTuple):
-    """All that is done with logits on the device."""
-
-    choose: Choose
-    adjust: Adjust
-    tell: Tell
 
 
 class Accelerator(Protocol):
@@ -58,19 +26,14 @@ class Accelerator(Protocol):
         """Who multiplies with weights that are rounded or of many experts; None: torch."""
 
     @property
-    def choose(self) -> Choose | None:
+    def drawing(self) -> DrawingKernels | None:
         """Draws on the device; None: the host's sampler does."""
-
-    @property
-    def adjust(self) -> Adjust:
-        """Penalties on the device, for what is drawn there."""
-
-    @property
-    def tell(self) -> Tell:
-        """Log-probabilities of what was drawn there."""
 
     def bring(self, numbers: Tensor) -> Brought:
         """Send whole numbers [n] to the host, behind what was launched; nobody waits."""
+
+    def wait(self) -> None:
+        """Until all that was launched is done."""
 
     def recorder(self) -> Recorder:
         """For all graphs of one engine."""
@@ -91,13 +54,9 @@ class _BroughtByCuda:
         self._event = torch.cuda.Event()
         self._event.record()
 
-    def wait(self) -> None:
-        """See Brought."""
-        self._event.synchronize()
-
     def read(self) -> list[int]:
         """See Brought."""
-        self.wait()
+        self._event.synchronize()
         found: list[int] = self._host.tolist()
         return found
 
@@ -114,13 +73,15 @@ class CudaAccelerator:
     ) -> None:
         self._device, self.kernels = device, kernels
         self.products: Products | None = products
-        self.choose: Choose | None = drawing.choose
-        self.adjust: Adjust = drawing.adjust
-        self.tell: Tell = drawing.tell
+        self.drawing: DrawingKernels | None = drawing
 
     def bring(self, numbers: Tensor) -> Brought:
         """See Accelerator, here and below."""
         return _BroughtByCuda(numbers)
+
+    def wait(self) -> None:
+        """By the one stream that all is launched on."""
+        torch.cuda.current_stream(self._device).synchronize()
 
     def recorder(self) -> Recorder:
         """See Accelerator."""
@@ -162,12 +123,12 @@ def open_accelerator(name: str) -> Accelerator | None:
     try:
         from engine.kernels.gpu.kernels import TritonKernels
         from engine.kernels.gpu.products import TritonProducts
-        from engine.kernels.gpu.sampling.adjusting import adjust
+        from engine.kernels.gpu.sampling.adjusting import adjust, ban
         from engine.kernels.gpu.sampling.choosing import choose
         from engine.kernels.gpu.sampling.telling import tell
     except ImportError as error:
         raise UnusableDevice(f"--device {name} needs Triton, the extra gpu: {error}") from error
     torch.cuda.set_device(device)
     device = torch.device("cuda", torch.cuda.current_device())
-    drawing = DrawingKernels(choose, adjust, tell)
+    drawing = DrawingKernels(choose, adjust, ban, tell)
     return CudaAccelerator(device, TritonKernels(), TritonProducts(), drawing)

@@ -1,28 +1,23 @@
 """A step on a device: its numbers sent by one copy, then launches, or one graph of them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from engine.attention.device_batch import DeviceBatch
 from engine.attention.kv_memory import KvMemory
-from engine.attention.plan import Ask, DrawNumbers, Penalties, Plan
-from engine.kernels.searching import search_for
+from engine.attention.plan import Drawing, Plan
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
+from engine.running.drawing import DeviceDrawer
 from engine.running.graphs import Graphs, Recorder, Step, fitting_size, graph_sizes
-from engine.running.penalising import penalise
 from engine.running.runner import Ran
 from engine.running.staging import BatchSize, DeviceFields, Staging, num_bytes, table_blocks
-from engine.running.telling import asking, told_of
-from engine.running.warming import row_counts, shown
+from engine.running.warming import everything, row_counts, shown
 from engine.scheduling.room import Limits
 from engine.sharding.group import Group
 
-NO_PENALTIES = Penalties(0, np.zeros(1, np.int64), np.ones(1, np.float32), 1.0, 0.0, 0.0)
 MOST_PICKS = 129  # that a warm-up makes logits of: beyond, products are of one kind
 
 
@@ -40,6 +35,7 @@ class DeviceRunner:
     group: Group | None = None
     staging: Staging = field(init=False)
     drawn: Tensor = field(init=False)  # [sequences] int64: the tokens that were drawn last
+    drawer: DeviceDrawer | None = None
     graphs: Graphs | None = None
 
     def __post_init__(self) -> None:
@@ -48,11 +44,8 @@ class DeviceRunner:
         device = self.memory.block_rows.device
         self.staging = Staging(most, self.memory.block_size, device)
         self.drawn = torch.zeros(most.sequences, dtype=torch.int64, device=device)
-
-    @property
-    def draws(self) -> bool:
-        """See Runner."""
-        return self.accelerator.choose is not None
+        if (kernels := self.accelerator.drawing) is not None:
+            self.drawer = DeviceDrawer(self.accelerator, kernels, self.drawn, self.group)
 
     def run(self, plan: Plan) -> Ran:
         """See Runner."""
@@ -70,40 +63,16 @@ class DeviceRunner:
             hidden = self._forward(fields, count, longest)
             picked = hidden if plan.picks_all else hidden[picks]
             ran = Ran(hidden, self.model.logits(picked) if plan.picks else None)
-        return self._draw(ran, fields, plan)
+        return ran if plan.drawing is None else self._drawn(ran, fields, plan.drawing)
 
-    def _draw(self, ran: Ran, fields: DeviceFields, plan: Plan) -> Ran:
-        """What the plan wants drawn, if there is anything, and send it on its way."""
-        if self.accelerator.choose is None or ran.logits is None or not plan.draws:
+    def _drawn(self, ran: Ran, fields: DeviceFields, drawing: Drawing) -> Ran:
+        """With tokens behind each row of logits, if there are any and we draw."""
+        if self.drawer is None or ran.logits is None:
             return ran
-        changing = bool(plan.penalties)
-        ask = asking(ran.logits, plan.asks, changing=changing) if plan.asks else None
-        if changing:
-            latest = self._tokens(fields, -1)
-            penalise(self.accelerator.adjust, ran.logits, plan.penalties, latest)
-        drawn, group = self._choose(ran.logits, fields, plan.draws), self.group
-        if group is not None and group.share.rank > 0:
-            return ran
-        bring, told = self.accelerator.bring, None
-        if ask is not None:
-            told = bring(told_of(self.accelerator.tell, ask, drawn))
-        return ran._replace(drawn=bring(drawn), told=told)
-
-    def _choose(
-        self, logits: Tensor, fields: DeviceFields, draws: Sequence[DrawNumbers]
-    ) -> Tensor:
-        """A token for each row of logits; on the device, until others are drawn.
-
-        Of several ranks the first draws, and tells the others.
-        """
-        choose, group, count = self.accelerator.choose, self.group, len(draws)
-        drawn = self.drawn[:count]
-        assert choose is not None
-        if group is None or group.share.rank == 0:
-            numbers = fields.temperatures, fields.top_k, fields.top_p, fields.min_p, fields.keys
-            search = search_for(draw[:4] for draw in draws)
-            choose(logits, *(one[:count] for one in numbers), out=drawn, search=search)
-        return drawn if group is None else group.told(drawn)
+        settings = fields.drawn_by(len(drawing.draws))
+        latest = None if drawing.changes is None else self._tokens(fields, -1)
+        sent = self.drawer.draw_at_once(ran.logits, drawing, settings, latest)
+        return ran._replace(sent=sent)
 
     @torch.inference_mode()
     def warm(self) -> None:
@@ -122,15 +91,15 @@ class DeviceRunner:
         sequences = min(tokens, 2, self.limits.max_sequences)
         singles = 0 if sequences < min(tokens, 2) else 1
         size = BatchSize(tokens, sequences, self._most_blocks)
-        rows, drawn = min(tokens, MOST_PICKS), DrawNumbers(1.0, 0, 0.5, 0.0, (0, 0))
-        fields = self.staging.stage(size, Plan((), (), (), range(rows), [drawn]))
+        rows, drawing = min(tokens, MOST_PICKS), everything(self.model.config.vocab_size)
+        fields = self.staging.stage(size, Plan((), (), (), range(rows), drawing))
         hidden = self._forward(fields, singles, tokens - singles)
         logits = self.model.logits(hidden[fields.picks[:rows]])
-        if self.accelerator.choose is not None:
-            latest = self._tokens(fields, -1)
-            penalise(self.accelerator.adjust, logits, [NO_PENALTIES], latest)
-            token = self._choose(logits[:1], fields, [drawn])
-            told_of(self.accelerator.tell, asking(logits, [Ask(0, 1)], changing=False), token)
+        ran = self._drawn(Ran(hidden, logits[:1]), fields, drawing)
+        if ran.sent is not None and self.drawer is not None:
+            self.drawer.draw(logits[:1], drawing)
+        elif self.drawer is not None:
+            self.drawer.share(1)
 
     @torch.inference_mode()
     def capture(self, recorder: Recorder) -> None:

@@ -60,9 +60,8 @@ class ReplayingRunner:
         self.plain = PlainRunner(self.model, self.memory)
 
     @property
-    def draws(self) -> bool:
+    def drawer(self) -> None:
         """See Runner."""
-        return False
 
     def run(self, plan: Plan) -> Ran:
         """See Runner."""

@@ -7,39 +7,65 @@ from torch import Tensor
 
 from engine.attention.kv_memory import KvMemory
 from engine.attention.paged import AttentionBatch, long_row
-from engine.attention.plan import Plan
+from engine.attention.plan import Drawing, Plan
 from engine.models.model import Model
 
 
 class Brought(Protocol):
     """Numbers on their way from the device to the host."""
 
-    def wait(self) -> None:
-        """Until all that was launched up to them is done."""
-
     def read(self) -> list[int]:
         """Wait, and see them."""
+
+
+class Sent(NamedTuple):
+    """The tokens that were drawn, on their way to the host.
+
+    `told` is what was to be told of them, for all asks together (engine/kernels/telling.py).
+    `alive` has a 0 for each row where nothing was left to draw; None: that cannot be.
+    """
+
+    tokens: Brought
+    told: Brought | None = None
+    alive: Brought | None = None
 
 
 class Ran(NamedTuple):
     """What one forward pass came to; the next one may write over it.
 
-    `drawn` are the tokens where the plan had draws and the runner draws; `told` is what was to
-    be told of them, for all of the plan's asks together (engine/kernels/telling.py).
+    `sent` is what was drawn where the plan says how, and the runner draws.
     """
 
     hidden: Tensor  # [tokens, hidden]
     logits: Tensor | None  # [picks, vocabulary] float32; None: there are no picks
-    drawn: Brought | None = None
-    told: Brought | None = None
+    sent: Sent | None = None
+
+
+class Drawer(Protocol):
+    """Draws tokens where the logits are; plans find them there (see Plan.sources)."""
+
+    def draw(self, logits: Tensor, drawing: Drawing) -> Sent:
+        """From what the last plan came to, which may change, once the host knows how.
+
+        Nobody waits; `drawing` knows all tokens before.
+        """
+
+    def share(self, count: int) -> None:
+        """Of what was drawn last the first `count` are rank 0's, on every rank: all call this.
+
+        `draw` does on the rank that draws.
+        """
+
+    def wait(self) -> None:
+        """Until all that was launched on the device is done."""
 
 
 class Runner(Protocol):
     """Owns what it needs of a device for as long as it lives."""
 
     @property
-    def draws(self) -> bool:
-        """Whether it draws the tokens that a plan has draws for."""
+    def drawer(self) -> Drawer | None:
+        """Draws what plans want drawn, or what they leave open; None: the sampler does."""
 
     def run(self, plan: Plan) -> Ran:
         """One forward pass.
@@ -56,9 +82,8 @@ class PlainRunner:
     memory: KvMemory
 
     @property
-    def draws(self) -> bool:
-        """Never: the sampler does."""
-        return False
+    def drawer(self) -> None:
+        """None: the sampler does."""
 
     def run(self, plan: Plan) -> Ran:
         """See Runner."""

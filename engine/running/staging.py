@@ -50,6 +50,7 @@ class Fields(NamedTuple):
     top_p: "Field"
     min_p: "Field"
     keys: "Field"  # [sequences, 2]
+    instead: "Field"
     tables: "Field"  # [sequences, blocks], the last: most of a large one is not copied
 
 
@@ -73,7 +74,8 @@ def layout(size: BatchSize) -> Fields:
     kinds: list[Kind] = [(LONG, row)] * 5
     line, pair = (sequences,), (sequences, 2)
     kinds += [(SHORT, line), (SHORT, (sequences + 1,)), (FLOAT, line), (SHORT, line)]
-    kinds += [(FLOAT, line), (FLOAT, line), (LONG, pair), (SHORT, (sequences, blocks))]
+    kinds += [(FLOAT, line), (FLOAT, line), (LONG, pair), (SHORT, line)]
+    kinds.append((SHORT, (sequences, blocks)))
     fields, begin = list[Field](), 0
     for dtype, shape in kinds:
         fields.append(Field(begin, dtype, shape))
@@ -106,12 +108,18 @@ class DeviceFields(NamedTuple):
     top_p: Tensor
     min_p: Tensor
     keys: Tensor
+    instead: Tensor
     tables: Tensor
 
     @property
     def places(self) -> Places:
         """What attention is told."""
         return Places(self.positions, self.slots, self.lengths, self.firsts, self.tables)
+
+    def drawn_by(self, count: int) -> tuple[Tensor, ...]:
+        """How the first tokens are drawn, in the order of DrawNumbers."""
+        each = self.temperatures, self.top_k, self.top_p, self.min_p, self.keys, self.instead
+        return tuple(one[:count] for one in each)
 
 
 class Staging:
@@ -158,9 +166,10 @@ class Staging:
         picks[: len(plan.picks)] = plan.picks
         sources[:] = PADDING
         sources[: len(plan.sources)] = plan.sources
-        if plan.draws:
-            for view, numbers in zip(drawing, zip(*plan.draws, strict=True), strict=True):
-                view[: len(plan.draws)] = numbers
+        draws = () if plan.drawing is None else plan.drawing.draws
+        if draws:
+            for view, numbers in zip(drawing, zip(*draws, strict=True), strict=True):
+                view[: len(draws)] = numbers
         lengths[: len(spans)] = [span.start + span.length for span in spans]
         lengths[len(spans) :] = 0
         ends = [0, *accumulate(span.length for span in plan.chunks)]

@@ -9,8 +9,11 @@ double meet all kinds: each was launched once behind the largest batch.
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+import numpy as np
 from rich.console import Console
 from rich.progress import track
+
+from engine.attention.plan import Ask, Drawing, DrawNumbers, LogitChanges
 
 Item = TypeVar("Item")
 
@@ -25,6 +28,22 @@ def row_counts(most: int) -> list[int]:
         counts.add(length + 1)
         length *= 2
     return sorted(counts)
+
+
+def everything(vocabulary: int) -> Drawing:
+    """One token, with all that can be asked for."""
+    return Drawing(
+        [DrawNumbers(1.0, 0, 0.5, 0.0, (0, 0))],
+        LogitChanges(
+            masked=np.zeros(1, np.int32),
+            bits=np.full((1, -(-vocabulary // 32)), -1, np.int32),
+            headers=np.array([(0, 0, 1, 2)], np.int32),
+            factors=np.ones((1, 3), np.float32),
+            tokens=np.zeros(2, np.int32),
+            values=np.zeros(2, np.float32),
+        ),
+        [Ask(0, 1)],
+    )
 
 
 def shown(items: Iterable[Item], title: str) -> Iterator[Item]:

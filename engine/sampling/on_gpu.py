@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.kernels.gpu.sampling.adjusting import adjust, ban
@@ -22,16 +21,10 @@ from engine.kernels.searching import Search, search_for
 from engine.kernels.telling import MOST_TOLD, told_into, told_numbers
 from engine.kernels.uploading import Part, aligned, uploaded
 from engine.request import LARGEST_TEMPERATURE, Logprobs, Sampling
+from engine.sampling.changes import changes_of
 from engine.sampling.hearing import heard
 from engine.sampling.logprobs import logprobs_of, tell
-from engine.sampling.shaping import (
-    ShapedRow,
-    bits_for,
-    catch_up,
-    end_all_the_same,
-    is_masked,
-    penalties_of,
-)
+from engine.sampling.shaping import ShapedRow, end_all_the_same
 
 Name = tuple[int, int]
 """A draw's noise_key."""
@@ -71,8 +64,9 @@ def draw(
     """A token for each row of `logits` [rows, vocabulary] float32, which may change; and what
     the asking rows are told."""
     count, vocabulary = logits.shape
-    catch_up(rows.shaped)
-    there = uploaded([*_settings(rows), *_shaping(rows.shaped, vocabulary)], logits.device)
+    there = uploaded(
+        [*_settings(rows), *(changes_of(rows.shaped, vocabulary) or ())], logits.device
+    )
     temperatures, top_k, top_p, min_p, names, instead, asked = there[:7]
     before, places = _as_they_are(logits, rows, asked)
     _shape(logits, there[7:])
@@ -120,64 +114,14 @@ def _settings(rows: Rows) -> Iterator[Part]:
     yield np.array(rows.asking, np.int32)
 
 
-def _shaping(shaped: Seq[ShapedRow], vocabulary: int) -> Iterator[Part]:
-    """Masked rows and their masks, then what `adjust` wants; nothing for no shaped rows."""
-    if not shaped:
-        return
-    masked = is_masked(shaped)
-    yield np.array([one.row for one in masked], np.int32)
-    yield bits_for(masked, vocabulary).numpy()
-    penalties = {one.row: one for one in penalties_of(shaped)}
-    headers, factors, tokens, values = (
-        [],
-        [],
-        [np.empty(0, np.int32)],
-        [np.empty(0, np.float32)],
-    )
-    end = 0
-    for one in shaped:
-        ids, bias = _biases(one)
-        start, middle = end, end + len(ids)
-        tokens.append(ids)
-        values.append(bias)
-        if (penalty := penalties.get(one.row)) is not None:
-            tokens.append(penalty.ids.astype(np.int32))
-            values.append(penalty.counts)
-        end = middle + (0 if penalty is None else len(penalty.ids))
-        sampling = one.seq.request.sampling
-        headers.append((one.row, start, middle, end))
-        factors.append(
-            (
-                sampling.repetition_penalty,
-                sampling.frequency_penalty,
-                sampling.presence_penalty,
-            )
-        )
-    yield np.array(headers, np.int32)
-    yield np.array(factors, np.float32)
-    yield np.concatenate(tokens)
-    yield np.concatenate(values)
-
-
-def _biases(one: ShapedRow) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Bans are biases of minus infinity; no token is there twice."""
-    biases = one.shaping.biases_behind(one.seq, one.drafted)
-    ids, bias = biases.ids, biases.values
-    banned = one.shaping.banned(one.seq, one.drafted)
-    if len(banned) and len(ids):
-        others = ~np.isin(ids, banned)
-        ids, bias = ids[others], bias[others]
-    everything = np.concatenate([ids, banned]).astype(np.int32)
-    return everything, np.concatenate([bias, np.full(len(banned), -np.inf, np.float32)])
-
-
 def _shape(logits: Tensor, parts: Seq[Tensor]) -> None:
     if not parts:
         return
     masked, bits, headers, factors, tokens, values = parts
     if len(masked):
         ban(logits, masked, bits.view(len(masked), -1))
-    adjust(logits, headers.view(-1, 4), factors.view(-1, 3), tokens, values)
+    if len(headers):
+        adjust(logits, headers.view(-1, 4), factors.view(-1, 3), tokens, values)
 
 
 def _as_they_are(logits: Tensor, rows: Rows, asked: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ has failed. A row depends on its request and on the tokens
 before it, never on the other rows; only rows that ask for a stage go through it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -26,7 +26,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from engine.attention.plan import Penalties
 from engine.errors import UnusableSampling
 from engine.kernels.cpu.native import CpuKernels
 from engine.request import LARGEST_TEMPERATURE, Logprobs, Request, RequestId, Sampling
@@ -38,7 +37,6 @@ from engine.sampling.shaping import (
     ShapedRow,
     Shaping,
     end_all_the_same,
-    is_penalised,
     is_shaped,
     shape,
 )
@@ -103,7 +101,7 @@ class Sampler:
         """One token for each row of `logits` [rows, vocabulary] float32, which may change."""
         samplings = [draw.seq.request.sampling for draw in draws]
         asking = [row for row, one in enumerate(samplings) if one.logprobs is not None]
-        shaped = self._shaped(draws, samplings)
+        shaped = self.shaped(enumerate(draws))
         if self.kernels or logits.is_cuda:
             from engine.sampling.on_gpu import Rows, draw  # wants Triton
 
@@ -123,18 +121,13 @@ class Sampler:
         most = [samplings[row].logprobs or 0 for row in asking]
         return Drawn(tokens, _told(noted, asking, most, tokens))
 
-    def penalties(self, seqs: Seq[Sequence]) -> list[Penalties]:
-        """Of the rows of these sequences, for those that have any: what is known by now."""
-        found = list[Penalties]()
-        for row, seq in enumerate(seqs):
-            one = seq.request.sampling
-            if is_penalised(one):
-                shaping = self._shaping(seq)
-                shaping.catch_up(seq)
-                assert shaping.seen is not None
-                factors = one.repetition_penalty, one.frequency_penalty, one.presence_penalty
-                found.append(Penalties(row, *shaping.seen.behind(()), *factors))
-        return found
+    def shaped(self, draws: Iterable[tuple[int, Draw]]) -> list[ShapedRow]:
+        """Those of some rows that ask for more than their own logits."""
+        return [
+            ShapedRow(row, draw.seq, draw.drafted, self._shaping(draw.seq))
+            for row, draw in draws
+            if is_shaped(draw.seq.request.sampling)
+        ]
 
     def warm(self, device: torch.device) -> None:
         """Launch what any request may want, once: nothing is compiled while it waits."""
@@ -149,13 +142,6 @@ class Sampler:
             return _noisiest(logits, keys)
         tokens: list[int] = self.native.noisiest(logits, keys).tolist()
         return tokens
-
-    def _shaped(self, draws: Seq[Draw], samplings: Seq[Sampling]) -> list[ShapedRow]:
-        return [
-            ShapedRow(row, draw.seq, draw.drafted, self._shaping(draw.seq))
-            for row, (draw, sampling) in enumerate(zip(draws, samplings, strict=True))
-            if is_shaped(sampling)
-        ]
 
     def _shaping(self, seq: Sequence) -> Shaping:
         shaping = self._shapings.get(seq)

@@ -9,12 +9,20 @@ have ended, whose rows are not looked at, and for those that have come, who join
     device   |  step 7      |  step 8      |  step 9
     host        launch 8, read 7, book 7, choose 8, launch 9, read 8, ...
 
+Where a row has a mask, a bias or a grammar, what may be drawn follows from the token before, so
+from what the host has yet to read. Then a step is launched as far as its logits, and the draw
+follows when the scheduler has chosen it: the device need not wait where the host is done with
+all that before the logits are there.
+
+    device   | logits 7 | draw 7 | logits 8          | draw 8 | logits 9
+    host       launch draw 7 and logits 8, read 7, book 7, choose 8, masks of 8,
+               launch draw 8 and logits 9, read 8, ...
+
 A row that nobody asks for has written one token's KV behind the end of its sequence, to a
 block that was the sequence's when it was launched. Who gets the block next in this engine
 writes to it in the device's order, so later; before others may write to blocks, `settle`.
 """
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,51 +31,34 @@ import torch
 
 from engine.api import StepResult
 from engine.attention.paged import Span
-from engine.attention.plan import Ask, DrawNumbers, Plan
-from engine.kernels.telling import told_into
-from engine.request import LARGEST_TEMPERATURE, Logprobs
-from engine.running.runner import Brought
-from engine.sampling.hearing import heard
-from engine.sampling.noise import noise_key
-from engine.sampling.sampler import SMALLEST_TEMPERATURE
+from engine.attention.plan import Plan
+from engine.running.runner import Drawer, Ran, Sent
+from engine.sampling.shaping import is_bound
 from engine.scheduling.scheduler import Drawn
+from engine.stepping.draws import Asked
 from engine.stepping.rows import Chosen, Row, chosen_of, is_foreseeable, next_rows
 from engine.stepping.stepper import PlainStepper, Stepper
 
 
 class Begun(NamedTuple):
-    """A step that was launched, and its tokens, which are on their way."""
+    """A step that was launched, and what is asked of it; None: its draw is still to come."""
 
     rows: Seq[Row]
-    asks: Seq[Ask]
-    drawn: Brought
-    told: Brought | None
-
-    def read(self) -> tuple[list[int], dict[int, Logprobs]]:
-        """A token for each row, and what the asking rows are told; waits for the device."""
-        tokens = self.drawn.read()
-        if self.told is None:
-            return tokens, {}
-        most = [ask.most for ask in self.asks]
-        numbers = torch.tensor(self.told.read(), dtype=torch.int32)
-        told = heard(
-            told_into(numbers, len(most), max(most)),
-            [tokens[ask.row] for ask in self.asks],
-            most,
-        )
-        return tokens, dict(zip((ask.row for ask in self.asks), told, strict=True))
+    ran: Ran
+    asked: Asked | None
 
 
 @dataclass(slots=True)
 class AheadStepper:
-    """See Stepper. Batches with anything but plain next tokens go the plain way."""
+    """See Stepper. Batches with anything but single next tokens go the plain way."""
 
     plain: PlainStepper
+    drawer: Drawer
     begun: Begun | None = None
 
     @torch.inference_mode()
     def step(self) -> StepResult:
-        """Launch the next step, then read this one."""
+        """Launch what is left of this step, and the next one, then read this one."""
         scheduler, begun, self.begun = self.plain.scheduler, self.begun, None
         batch = scheduler.batch
         chosen = [] if begun is None else chosen_of(begun.rows, batch)
@@ -76,13 +67,14 @@ class AheadStepper:
                 return self.plain.step()
             begun = self._launch([Row.of(chunk) for chunk in batch])
             chosen = [Chosen(chunk, row) for row, chunk in enumerate(batch)]
+        asked, sent = self._drawn(begun, chosen)
         ours = {id(chunk) for chunk, _ in chosen}
         others = [chunk for chunk in batch if id(chunk) not in ours]
         if all(map(is_foreseeable, others)):
             rows = next_rows(scheduler, chosen, others)
             self.begun = self._launch(rows) if rows else None
         scheduler.narrow([chunk for chunk, _ in chosen])
-        tokens, logprobs = begun.read()
+        tokens, logprobs = asked.read(sent)
         return scheduler.commit(
             {
                 chunk.seq.request_id: Drawn(
@@ -95,41 +87,35 @@ class AheadStepper:
     def settle(self) -> None:
         """Wait for what was begun; its tokens are as good as before."""
         if self.begun is not None:
-            self.begun.drawn.wait()
+            self.drawer.wait()
 
     def _launch(self, rows: Seq[Row]) -> Begun:
-        asks = list(self._asks(rows))
+        """All of a step, or as far as its logits."""
+        asked = None
+        if not any(is_bound(row.seq.request.sampling) for row in rows):
+            asked = Asked.of(self.plain.sampler, rows, range(len(rows)))
         plan = Plan(
             [row.token for row in rows],
             [Span(row.start, 1, row.blocks) for row in rows],
             (),
             range(len(rows)),
-            [_numbers(row) for row in rows],
+            None if asked is None else asked.drawing,
             [-1 if row.source is None else row.source for row in rows],
-            self.plain.sampler.penalties([row.seq for row in rows]),
-            asks,
         )
-        ran = self.plain.runner.run(plan)
-        assert ran.drawn is not None, "a runner that draws"
-        return Begun(rows, asks, ran.drawn, ran.told)
+        return Begun(rows, self.plain.runner.run(plan), asked)
 
-    def _asks(self, rows: Seq[Row]) -> Iterator[Ask]:
-        vocabulary = self.plain.sampler.vocabulary
-        for index, row in enumerate(rows):
-            most = row.seq.request.sampling.logprobs
-            if most is not None:
-                yield Ask(index, min(most, vocabulary))
+    def _drawn(self, begun: Begun, chosen: Seq[Chosen]) -> tuple[Asked, Sent]:
+        """A step's tokens are on their way now, if they were not."""
+        rows, ran, asked = begun
+        if asked is not None:
+            assert ran.sent is not None, "a runner that draws"
+            return asked, ran.sent
+        assert ran.logits is not None, "each row is picked"
+        asked = Asked.of(self.plain.sampler, rows, [row for _, row in chosen])
+        return asked, self.drawer.draw(ran.logits, asked.drawing)
 
 
 def stepper_for(plain: PlainStepper) -> Stepper:
     """Ahead where tokens are drawn on the device, and go into the next step from there."""
-    return AheadStepper(plain) if plain.runner.draws else plain
-
-
-def _numbers(row: Row) -> DrawNumbers:
-    sampling = row.seq.request.sampling
-    temperature = min(sampling.temperature, LARGEST_TEMPERATURE)
-    if temperature <= SMALLEST_TEMPERATURE:
-        return DrawNumbers(0.0, 0, 1.0, 0.0, (0, 0))
-    key = noise_key(sampling.seed, sampling.sample_index, row.start + 1)
-    return DrawNumbers(temperature, sampling.top_k, sampling.top_p, sampling.min_p, key)
+    drawer = plain.runner.drawer
+    return plain if drawer is None else AheadStepper(plain, drawer)

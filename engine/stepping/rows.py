@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from engine.kernels.telling import MOST_TOLD
-from engine.sampling.shaping import is_bound
 from engine.scheduling.scheduler import Chunk, Scheduler
 from engine.scheduling.sequence import Sequence as Seq
 
@@ -42,14 +41,13 @@ class Chosen(NamedTuple):
 def is_foreseeable(chunk: Chunk) -> bool:
     """Whether it is one token, and all that is to be done with its logits is to draw from them.
 
-    Masks, biases and grammars want the token before to be known; penalties find it on the
-    device. Log-probabilities are told of as many of the likeliest as kernels take.
+    Log-probabilities are told of as many of the likeliest as kernels take.
     """
     seq = chunk.seq
     alone = chunk.size == 1 and chunk.samples and not seq.parks and seq.scores is None
     sampling = seq.request.sampling
     told = sampling.logprobs is None or 0 <= sampling.logprobs <= MOST_TOLD
-    return alone and told and not is_bound(sampling)
+    return alone and told
 
 
 def chosen_of(begun: Sequence[Row], batch: Iterable[Chunk]) -> list[Chosen]:
@@ -71,12 +69,12 @@ def next_rows(
 ) -> list[Row]:
     """The step behind the one that runs: who goes on from it, and who could not join it.
 
-    Whoever has its last token by number now does not go on, nor who would need a block that
-    somebody else may need.
+    Whoever has its last token by number now, or has failed, does not go on, nor who would need
+    a block that somebody else may need.
     """
     rows = list[Row]()
     for chunk, index in chosen:
         seq, start = chunk.seq, chunk.start + 1
-        if seq.left > 1 and scheduler.make_ready(seq, start):
+        if seq.left > 1 and seq.failure is None and scheduler.make_ready(seq, start):
             rows.append(Row(seq, start, seq.blocks, source=index))
     return rows + [Row.of(chunk) for chunk in others]

@@ -10,16 +10,15 @@ from torch._C._distributed_c10d import Work
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.kernels.contract import PagedKernels
-from engine.kernels.gpu.sampling.adjusting import adjust_twin
+from engine.kernels.drawing import DrawingKernels
+from engine.kernels.gpu.sampling.adjusting import adjust_twin, ban_twin
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.products import Products
 from engine.kernels.searching import Search, search_for
-from engine.kernels.telling import Tell, Told
+from engine.kernels.telling import Told
 from engine.loading import load_engine
 from engine.request import Sampling
-from engine.running.accelerator import Choose
 from engine.running.graphs import Recorder
-from engine.running.penalising import Adjust
 from engine.running.runner import Brought
 from engine.sampling.logprobs import logprobs_of
 from engine.sampling.logprobs import tell as of_sampler
@@ -42,10 +41,12 @@ class TapeRecorder:
 
     What was captured is done again on the very tensors of then, wherever the work would find
     its tensors by now; numbers of the host are what they were. What asks the device is refused.
-    `spoken` has for each capture what was said to other ranks: calls, and shapes.
+    Each replay is noted in `order`. `spoken` has for each capture what was said to other ranks:
+    calls, and shapes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, order: list[str] | None = None) -> None:
+        self.order = list[str]() if order is None else order
         self.captured = 0
         self.spoken = list[list[tuple[str, list[torch.Size]]]]()
         self.replayed = 0
@@ -59,6 +60,7 @@ class TapeRecorder:
 
         def replay() -> None:
             self.replayed += 1
+            self.order.append("replay")
             for call in tape.calls:
                 _again(call)
 
@@ -124,7 +126,9 @@ def draw(
     min_p: Tensor,
     keys: Tensor,
     *,
+    instead: Tensor | None = None,
     out: Tensor,
+    alive: Tensor | None = None,
     search: Search,
 ) -> Tensor:
     """As the sampler does on a CPU (engine/sampling/sampler.py)."""
@@ -141,6 +145,11 @@ def draw(
                 ours, ids = kept.logits, kept.ids
             ours = ours + gumbel(keys[row : row + 1], ids)
         out[row] = ids[0, ours.argmax(1)]
+    left = logits.max(1).values > -torch.inf
+    if instead is not None:
+        out.copy_(torch.where(left, out, instead))
+    if alive is not None:
+        alive.copy_(left)
     return out
 
 
@@ -161,18 +170,17 @@ class _FakeBrought:
         accelerator.begun += 1
         accelerator.told.append(f"begin {self._name}")
 
-    def wait(self) -> None:
-        self._accelerator.waits += 1
-
     def read(self) -> list[int]:
         self._accelerator.told.append(f"read {self._name}")
+        self._accelerator.order.append("read")
         return self._numbers
 
 
 class FakeAccelerator:
     """A CPU for a device, whose memory is as large as it is told to be.
 
-    Where it `draws`, it notes what was begun, waited for and read.
+    Where it `draws`, it notes what was begun, waited for and read; and in `order` what was
+    replayed, drawn and read.
     """
 
     def __init__(
@@ -186,11 +194,24 @@ class FakeAccelerator:
     ) -> None:
         self.kernels: PagedKernels = kernels or TorchKernels()
         self.products = products
-        self.free, self.total, self.tape = free, total, TapeRecorder()
-        self.choose: Choose | None = draw if draws else None
-        self.adjust: Adjust = adjust_twin
-        self.tell: Tell = tell
+        self.order = list[str]()
+        self.free, self.total, self.tape = free, total, TapeRecorder(self.order)
+        self.drawing = (
+            DrawingKernels(self._draw, adjust_twin, ban_twin, tell) if draws else None
+        )
         self.begun, self.waits, self.told = 0, 0, list[str]()
+
+    def begin_anew(self) -> None:
+        """What the start of an engine did is not counted."""
+        self.begun, self.waits, self.told = 0, 0, []
+        self.order.clear()
+
+    def wait(self) -> None:
+        self.waits += 1
+
+    def _draw(self, *numbers: Tensor, **more: Any) -> Tensor:  # noqa: ANN401  as `draw` has it
+        self.order.append("draw")
+        return draw(*numbers, **more)
 
     def bring(self, numbers: Tensor) -> Brought:
         return _FakeBrought(numbers, self)

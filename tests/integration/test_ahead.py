@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from engine.kernels.gpu.sampling.adjusting import adjust
+from engine.kernels.drawing import DrawingKernels
+from engine.kernels.gpu.sampling.adjusting import adjust, ban
 from engine.kernels.gpu.sampling.choosing import choose
 from engine.kernels.gpu.sampling.telling import tell
-from engine.request import Logprob, Request, RequestId, Sampling
+from engine.request import Grammar, Logprob, Request, RequestId, Sampling
 from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
@@ -33,6 +34,7 @@ ALL_PENALTIES = replace(
     GREEDY, repetition_penalty=0.8, frequency_penalty=0.7, presence_penalty=-0.4
 )
 BOUND = replace(SEEDED, repetition_penalty=1.2, logit_bias=((5, 2.0),))
+GRAMMAR = replace(PENALISED, grammar=Grammar("regex", "[a-z0-9]{2,20}"))
 LOGPROBS = replace(GREEDY, logprobs=1)
 FEW_LOGPROBS, MANY_LOGPROBS = replace(SEEDED, logprobs=0), replace(PENALISED, logprobs=32)
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
@@ -43,10 +45,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("llama"))
 
 
-def ahead(folder: Path, **settings: object) -> tuple[TorchEngine, FakeAccelerator]:
+def ahead(
+    folder: Path, drawing: DrawingKernels | None = None, **settings: object
+) -> tuple[TorchEngine, FakeAccelerator]:
     accelerator = FakeAccelerator(draws=True)
+    accelerator.drawing = drawing or accelerator.drawing
     engine = on_device(folder, accelerator=accelerator, **settings)
     assert isinstance(engine.stepper, AheadStepper)
+    accelerator.begin_anew()
     return engine, accelerator
 
 
@@ -178,7 +184,7 @@ def test_no_step_is_run_in_vain(folder: Path) -> None:
 def test_whoever_comes_and_goes(folder: Path, seed: int) -> None:
     """Requests that come, are aborted, and are put back for want of blocks, at any time."""
     dice = random.Random(seed)
-    samplings = [GREEDY, SEEDED, PENALISED, ALL_PENALTIES, BOUND]
+    samplings = [GREEDY, SEEDED, PENALISED, ALL_PENALTIES, BOUND, GRAMMAR]
     every = [
         Request(
             RequestId(str(number)),
@@ -245,6 +251,6 @@ def test_what_comes_over_joins_those_that_run(folder: Path) -> None:
 def test_the_interpreted_kernel_draws_alike(folder: Path, sampling: Sampling) -> None:
     few = replace(sampling, max_tokens=4)
     expected = run(load(folder), requests(PROMPTS[:2], few))
-    engine, accelerator = ahead(folder)
-    accelerator.choose, accelerator.adjust, accelerator.tell = choose, adjust, tell
+    kernels = DrawingKernels(choose, adjust, ban, tell)
+    engine, _ = ahead(folder, kernels, max_num_batched_tokens=8)
     assert run(engine, requests(PROMPTS[:2], few)) == expected

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine.request import Sampling
 from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
@@ -19,7 +20,7 @@ from tests.fakes.driver import (
     run,
 )
 from tests.fakes.ranks import ranked
-from tests.integration.test_ahead import asked
+from tests.integration.test_ahead import GRAMMAR, asked
 from tests.integration.test_device_steps import GREEDY, SAMPLINGS, SEEDED, mixed
 from tests.integration.test_engine_unequal import split
 
@@ -82,14 +83,19 @@ def test_without_graphs_none_are_captured(llama: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_steps_begun_ahead_take_what_the_first_rank_drew(llama: Path, ranks: int) -> None:
-    samplings = GREEDY, SEEDED
+@pytest.mark.parametrize(
+    "samplings", [(GREEDY, SEEDED), (GREEDY, GRAMMAR)], ids=["at once", "late"]
+)
+def test_steps_begun_ahead_take_what_the_first_rank_drew(
+    llama: Path, ranks: int, samplings: tuple[Sampling, ...]
+) -> None:
     expected = run(load(llama), asked(*samplings))
     settings: dict[str, Any] = {"block_size": 3, "max_num_batched_tokens": 40}
     with on_devices(llama, ranks, draws=True, **settings) as (engine, devices):
+        devices[0].begin_anew()
         assert run(engine, asked(*samplings)) == expected
         assert devices[0].begun
-        assert not any(device.begun for device in devices[1:])
+        assert not any(device.begun or "draw" in device.order for device in devices[1:])
 
 
 def test_preempted_is_undisturbed(llama: Path) -> None:

@@ -12,12 +12,14 @@ from engine.scheduling.sequence import Sequence
 from engine.stepping.rows import Chosen, Row, chosen_of, is_foreseeable, next_rows
 
 PLAIN = Sampling(max_tokens=8, temperature=0.7, top_p=0.9, ignore_eos=True)
-LATE = {
+SINGLE = {
+    "plain": PLAIN,
+    "penalised": replace(PLAIN, presence_penalty=0.5),
+    "told of one": replace(PLAIN, logprobs=0),
+    "told of as many as kernels take": replace(PLAIN, logprobs=MOST_TOLD),
     "masked": replace(PLAIN, allowed_token_ids=(1, 2)),
     "biased": replace(PLAIN, logit_bias=((1, 2.0),)),
     "held back": replace(PLAIN, min_tokens=3),
-    "told of all": replace(PLAIN, logprobs=-1),
-    "told of too many": replace(PLAIN, logprobs=MOST_TOLD + 1),
     "grammar": replace(PLAIN, grammar=Grammar("regex", "a+")),
 }
 
@@ -43,19 +45,15 @@ def running(*sequences: Sequence, blocks: int = 40) -> tuple[Scheduler, list[Chu
     return made, list(made.batch)
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [PLAIN, replace(PLAIN, presence_penalty=0.5)]
-    + [replace(PLAIN, logprobs=most) for most in (0, MOST_TOLD)],
-)
-def test_plain_next_tokens_can_be_begun(sampling: Sampling) -> None:
-    _, (chunk,) = running(sequence("a", 5, sampling))
+@pytest.mark.parametrize("kind", SINGLE)
+def test_single_next_tokens_can_be_begun(kind: str) -> None:
+    _, (chunk,) = running(sequence("a", 5, SINGLE[kind]))
     assert is_foreseeable(chunk)
 
 
-@pytest.mark.parametrize("kind", LATE)
-def test_what_wants_the_last_token_known_cannot(kind: str) -> None:
-    _, (chunk,) = running(sequence("a", 5, LATE[kind]))
+@pytest.mark.parametrize("most", [-1, MOST_TOLD + 1])
+def test_what_kernels_do_not_tell_cannot(most: int) -> None:
+    _, (chunk,) = running(sequence("a", 5, replace(PLAIN, logprobs=most)))
     assert not is_foreseeable(chunk)
 
 
@@ -91,6 +89,14 @@ def test_who_comes_joins_with_the_token_it_has() -> None:
     made, batch = running(one, other)
     rows = next_rows(made, [Chosen(batch[0], 0)], [batch[1]])
     assert (rows[1].seq, rows[1].start, rows[1].token, rows[1].source) == (other, 6, 7, None)
+
+
+def test_who_has_failed_does_not_go_on() -> None:
+    one, other = sequence("a", 5), sequence("b", 6)
+    made, batch = running(one, other)
+    one.failure = "nothing fits"
+    rows = next_rows(made, [Chosen(chunk, row) for row, chunk in enumerate(batch)], [])
+    assert [row.seq for row in rows] == [other]
 
 
 def test_nobody_is_deprived_of_a_block() -> None:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.attention.paged import Span
-from engine.attention.plan import DrawNumbers, Plan
-from engine.ranks.steps import UNTOLD, ClearBehind, Logits, Step, decode, encode
+from engine.attention.plan import Ask, Drawing, DrawNumbers, Plan
+from engine.ranks.steps import UNTOLD, ClearBehind, Drawn, Logits, Step, ToRank, decode, encode
 from engine.sharding.share import Share, shares_out
 from kv_transfer.layout import KvLayout
 
@@ -43,18 +43,20 @@ spans = st.lists(
 numbers = st.lists(st.integers(0, 1 << 20))
 
 
-drawn = st.lists(st.just(DrawNumbers(0.9, 3, 0.5, 0.1, (1, 2))), max_size=3)
+draws = st.lists(st.just(DrawNumbers(0.9, 3, 0.5, 0.1, (1, 2), 7)), min_size=1, max_size=3)
+drawn = st.none() | st.builds(Drawing, draws, st.none(), st.just([Ask(0, 1)]))
 sources = st.lists(st.integers(-1, 99))
 
 
-@given(plan=st.builds(Plan, numbers, spans, spans, numbers, drawn, sources, st.just(())))
+@given(plan=st.builds(Plan, numbers, spans, spans, numbers, drawn, sources))
 def test_a_batch_is_told_as_it_is(plan: Plan) -> None:
     """But for how tokens are drawn, which the rank that leads does for all."""
     told = decode(encode(Step.of(plan)))
     assert isinstance(told, Step)
-    assert told.read() == plan._replace(draws=[UNTOLD] * len(plan.draws), asks=())
+    drawing = plan.drawing and Drawing([UNTOLD] * len(plan.drawing.draws))
+    assert told.read() == plan._replace(drawing=drawing)
 
 
-@pytest.mark.parametrize("message", [Logits(3), ClearBehind(5, 2)])
-def test_orders_are_told_as_they_are(message: Logits | ClearBehind) -> None:
+@pytest.mark.parametrize("message", [Logits(3), ClearBehind(5, 2), Drawn(4)])
+def test_orders_are_told_as_they_are(message: ToRank) -> None:
     assert decode(encode(message)) == message
