@@ -22,6 +22,7 @@ class Answer:
     def __init__(self, generator: Generator, asked: Asked, gate: Gate = OPEN) -> None:
         body, codec = asked.body, asked.codec
         special, include = body.skip_special_tokens, bool(body.include_stop_str_in_output)
+        shown = asked.calling.markers if asked.calling else ()
         self.asked = asked
         self._generator, self._gate = generator, gate
         self._reading, self._echoes = asyncio.Lock(), dict[int, Echo]()
@@ -29,7 +30,7 @@ class Answer:
             Choice(
                 index,
                 call,
-                codec.detokenizer(skip_special_tokens=special is not False),
+                codec.detokenizer(skip_special_tokens=special is not False, shown=shown),
                 asked.stops.watch(include=include),
                 only_echo=body.only_echo,
             )

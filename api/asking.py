@@ -8,10 +8,14 @@ from typing import TypeVar
 from api.bodies import ChatBody, CompletionBody, TextBody
 from api.calls import MOST_CALLS, Asked, Caller, Tokens
 from api.errors import BadRequest, ContextTooLong, TooBusy
+from api.grammars import read_format
 from api.messages import for_template
 from api.sampling import grammar_field, stops_of
 from api.served import ReadLeg, Served
 from api.tokenizing import TextCodec
+from api.tools.calling import Calling, calling_of
+from api.tools.schemas import arguments_grammar
+from api.wire import WireError
 from engine.errors import CheckersBusy, GrammarRefused
 
 SHORT = 2_000  # characters or bytes; encoded before a thread would have begun
@@ -71,6 +75,7 @@ class Asker:
     async def chat(self, body: ChatBody, outer_id: str, size: int) -> Asked:
         """Raises ApiError. `size` is that of the body, in bytes: so much there is to do."""
         model, codec = self._door(body)
+        calling = self._calling(body, codec)
         begin, go_on = body.add_generation_prompt is not False, body.continue_final_message
         if begin and go_on:
             param = "continue_final_message"
@@ -91,7 +96,7 @@ class Asker:
         prompt = await aside(size, encode)
         if not prompt:
             raise BadRequest("the chat template makes nothing of the messages", "messages")
-        return await self._asked(body, outer_id, model, [prompt])
+        return await self._asked(body, outer_id, model, [prompt], calling)
 
     def _door(self, body: TextBody) -> tuple[str, TextCodec]:
         if body.stream_options and not body.stream:
@@ -118,18 +123,45 @@ class Asker:
             raise BadRequest(f"token id {largest} is out of vocabulary", "prompt")
 
     async def _asked(
-        self, body: TextBody, outer_id: str, model: str, prompts: Sequence[Tokens]
+        self,
+        body: TextBody,
+        outer_id: str,
+        model: str,
+        prompts: Sequence[Tokens],
+        calling: Calling | None = None,
     ) -> Asked:
         calls = Caller(self.served, self.read_leg, body, outer_id).calls(prompts)
         if (grammar := calls[0].request.sampling.grammar) is not None:
             try:
                 await self.served.grammars.checked(grammar)
             except GrammarRefused as refusal:
-                raise BadRequest(str(refusal), grammar_field(body)) from refusal
+                param = await self._culprit(calling) or grammar_field(body)
+                raise BadRequest(str(refusal), param) from refusal
             except CheckersBusy as busy:
                 raise TooBusy(str(busy)) from busy
-        codec = self.served.text
-        return Asked(outer_id, model, calls, body.n or 1, codec, stops_of(body), body)
+        codec, stops = self.served.text, stops_of(body)
+        return Asked(outer_id, model, calls, body.n or 1, codec, stops, body, calling)
+
+    def _calling(self, body: ChatBody, codec: TextCodec) -> Calling | None:
+        """Raises BadRequest."""
+        try:
+            if (use := body.tool_use) is None or use.mode == "none":
+                return None
+            if body.response_format and read_format(body.response_format):
+                why = 'response_format leaves no room for calls: choose tool_choice "none"'
+                raise BadRequest(why, "response_format")
+            return calling_of(use, self.served.tool_call_parser, codec.tokenizer.chat_template)
+        except WireError as error:
+            raise BadRequest(str(error), error.param) from error
+
+    async def _culprit(self, calling: Calling | None) -> str | None:
+        """The tool whose schema cannot be kept to, among those that have to be called."""
+        for index, function in calling.use.forced if calling else ():
+            try:
+                await self.served.grammars.checked(arguments_grammar(function))
+            except GrammarRefused:
+                return f"tools[{index}].function.parameters"
+        return None
 
 
 def needs_text(body: CompletionBody) -> bool:

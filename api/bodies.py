@@ -10,6 +10,7 @@ from api import wire
 from api.errors import BadRequest
 from api.fields import CHAT, COMPLETIONS, UnsupportedField, refuse_unsupported
 from api.grammars import Schema
+from api.tools.wishes import Choice, ToolUse, read_tools
 from api.wire import UNREADABLE, WireError
 from engine.request import (
     LARGEST_TOKEN,
@@ -137,14 +138,15 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class ChatBody(TextBody, frozen=True, kw_only=True):
-    """POST /v1/chat/completions. `tools` are the template's: no call is read from an answer."""
+    """POST /v1/chat/completions. `tools` are the template's as well, just as they come."""
 
     messages: list[dict[str, Any]]
     add_generation_prompt: bool | None = True
     continue_final_message: bool | None = False
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Any = None
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = True
     logprobs: bool | None = False
     top_logprobs: Ranks | None = None
 
@@ -152,6 +154,11 @@ class ChatBody(TextBody, frozen=True, kw_only=True):
     def ranks(self) -> int | None:
         """A switch and a number."""
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def tool_use(self) -> ToolUse | None:
+        """What may be called; raises WireError."""
+        return read_tools(self.tools, self.tool_choice, self.parallel_tool_calls)
 
 
 Kind = TypeVar("Kind")
@@ -164,10 +171,7 @@ def read_completion(data: bytes) -> CompletionBody:
 
 def read_chat(data: bytes) -> ChatBody:
     """Raises BadRequest, whatever the bytes are."""
-    body = convert(read_object(data, CHAT), ChatBody)
-    if body.tools and body.tool_choice != "none":
-        raise BadRequest('tools is not supported yet, except with tool_choice "none"', "tools")
-    return body
+    return convert(read_object(data, CHAT), ChatBody)
 
 
 def convert(given: object, kind: type[Kind], within: str = "") -> Kind:

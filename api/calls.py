@@ -14,6 +14,7 @@ from api.sampling import Room, limited, shape_of, wanted_tokens
 from api.served import ReadLeg, Served
 from api.stopping import StopStrings
 from api.tokenizing import TextCodec
+from api.tools.calling import Calling
 from engine.request import Request, RequestId, Sampling
 
 MOST_CALLS = 2_048
@@ -30,7 +31,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One text request. Choice `i` of `calls` answers prompt `i // n`."""
+    """One text request. Choice `i` of `calls` answers prompt `i // n`.
+
+    `calling`: how calls of tools are read out of the answers; None: they are text.
+    """
 
     outer_id: str
     model: str
@@ -39,6 +43,7 @@ class Asked:
     codec: TextCodec
     stops: StopStrings
     body: TextBody
+    calling: Calling | None = None
 
     @property
     def options(self) -> StreamOptions:

@@ -1,5 +1,6 @@
 """A choice as POST /v1/chat/completions writes it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,17 +10,22 @@ from msgspec import UNSET, UnsetType
 from api.choices import Piece
 from api.envelopes import TokenIds
 from api.logprobs import ChatLogprobs, Telling
+from api.tools.telling import CallDelta, Teller, ToolCall, whole_message
 
 ASSISTANT: Literal["assistant"] = "assistant"
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """The assistant's message. Clients look for `reasoning`, even where there is none."""
+    """The assistant's message. Clients look for `reasoning`, even where there is none.
+
+    The content is null where there are only calls.
+    """
 
     role: str = ASSISTANT
-    content: str
+    content: str | None
     refusal: None = None
     reasoning: None = None
+    tool_calls: Sequence[ToolCall] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -27,6 +33,7 @@ class Delta(msgspec.Struct, frozen=True):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    tool_calls: Sequence[CallDelta] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +60,13 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ChatForm:
-    """Messages; a stream begins by saying whose."""
+    """Messages; a stream begins by saying whose.
+
+    `tellers`, one for each choice, are there where calls are read out of the text.
+    """
 
     telling: Telling
+    tellers: Sequence[Teller] = ()
     prefix: str = "chatcmpl-"
     kinds: tuple[str, str] = ("chat.completion", "chat.completion.chunk")
     prompt_on_top: bool = True
@@ -64,26 +75,73 @@ class ChatForm:
         """The role, and no text yet."""
         return ChatChunkChoice(index=index, delta=Delta(ASSISTANT, ""))
 
-    def part(self, piece: Piece, prompt: TokenIds, tokens: TokenIds) -> ChatChunkChoice:
-        """The text that is new."""
+    @property
+    def varies(self) -> bool:
+        """Calls are more than text."""
+        return bool(self.tellers)
+
+    def parts(
+        self, piece: Piece, prompt: TokenIds, tokens: TokenIds
+    ) -> Sequence[ChatChunkChoice]:
+        """The text that is new, or content and calls one by one.
+
+        What is told of tokens comes with the first of them, and what ends the choice with the
+        last: clients that add deltas up know only one of a kind in a chunk.
+        """
         del prompt
-        return ChatChunkChoice(
-            index=piece.index,
-            delta=Delta(content=piece.text or UNSET),
-            logprobs=self.telling.chat(piece.places),
-            finish_reason=piece.finish,
-            stop_reason=piece.stop_reason if piece.finish else UNSET,
-            token_ids=tokens,
-        )
+        deltas, finish = self._deltas(piece)
+        logprobs = self.telling.chat(piece.places)
+        if not deltas and (finish or logprobs or tokens):
+            deltas = [Delta()]
+        last = len(deltas) - 1
+        return [
+            ChatChunkChoice(
+                index=piece.index,
+                delta=delta,
+                logprobs=None if place else logprobs,
+                finish_reason=finish if place == last else None,
+                stop_reason=piece.stop_reason if finish and place == last else UNSET,
+                token_ids=_none_of(tokens) if place else tokens,
+            )
+            for place, delta in enumerate(deltas)
+        ]
+
+    def _deltas(self, piece: Piece) -> tuple[Sequence[Delta], str | None]:
+        """And why the choice ends."""
+        if not self.tellers:
+            return [Delta(content=piece.text or UNSET)], piece.finish
+        teller = self.tellers[piece.index]
+        said = teller.read(piece.text, last=piece.finish is not None)
+        return [_delta(one) for one in said], teller.finish_reason(piece.finish)
 
     def full(self, piece: Piece, prompt: TokenIds, tokens: TokenIds) -> ChatChoice:
         """The message."""
         del prompt
+        message, finish = self._message(piece)
         return ChatChoice(
             index=piece.index,
-            message=Said(content=piece.text),
+            message=message,
             logprobs=self.telling.chat(piece.places),
-            finish_reason=piece.finish,
+            finish_reason=finish,
             stop_reason=piece.stop_reason,
             token_ids=tokens,
         )
+
+    def _message(self, piece: Piece) -> tuple[Said, str | None]:
+        if not self.tellers:
+            return Said(content=piece.text), piece.finish
+        teller = self.tellers[piece.index]
+        content, calls = whole_message(teller.read(piece.text, last=True))
+        finish = teller.finish_reason(piece.finish)
+        if not calls:
+            return Said(content=content), finish
+        return Said(content=content or None, tool_calls=calls), finish
+
+
+def _delta(said: str | CallDelta) -> Delta:
+    return Delta(content=said) if isinstance(said, str) else Delta(tool_calls=[said])
+
+
+def _none_of(tokens: TokenIds) -> TokenIds:
+    """They were told already."""
+    return UNSET if tokens is UNSET else ()

@@ -1,5 +1,6 @@
 """A choice as POST /v1/completions writes it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -32,13 +33,16 @@ class CompletionForm:
     prefix: str = "cmpl-"
     kinds: tuple[str, str] = ("text_completion", "text_completion")
     prompt_on_top: bool = False
+    varies: bool = False
 
     def opening(self, index: int) -> None:
         """A completion begins with its text."""
 
-    def part(self, piece: Piece, prompt: TokenIds, tokens: TokenIds) -> CompletionChoice:
+    def parts(
+        self, piece: Piece, prompt: TokenIds, tokens: TokenIds
+    ) -> Sequence[CompletionChoice]:
         """A piece looks like a whole."""
-        return self.full(piece, prompt, tokens)
+        return [self.full(piece, prompt, tokens)]
 
     def full(self, piece: Piece, prompt: TokenIds, tokens: TokenIds) -> CompletionChoice:
         """One choice."""

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from secrets import token_hex
@@ -25,6 +25,7 @@ from api.logprobs import Telling
 from api.pooling.bodies import PoolingBody
 from api.served import Models, ReadLeg, no_legs
 from api.sse import frames
+from api.tools.telling import Teller
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 REQUEST_ID = "X-Request-Id"
@@ -87,7 +88,7 @@ class TextEndpoints:
         outer_id = call.name(body)
         served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
         asked = await Asker(served, self.read_leg).chat(body, outer_id, len(call.data))
-        return self._writer(asked, ChatForm(_telling(asked)))
+        return self._writer(asked, ChatForm(_telling(asked), _tellers(asked)))
 
     def _writer(self, asked: Asked, form: Form) -> Writer:
         return Writer(Answer(self.generator, asked, self.gate), form, int(self.clock()))
@@ -131,6 +132,12 @@ async def _all(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[byte
 
 def _telling(asked: Asked) -> Telling:
     return Telling(asked.codec.vocabulary, bool(asked.body.return_tokens_as_token_ids))
+
+
+def _tellers(asked: Asked) -> Sequence[Teller]:
+    """One for each choice: they may be anywhere in a call."""
+    calling = asked.calling
+    return [calling.teller() for _ in asked.calls] if calling else ()
 
 
 def _with_headers(body: TextKind, headers: Headers) -> TextKind:

@@ -62,11 +62,17 @@ class Form(Protocol):
     def prompt_on_top(self) -> bool:
         """Whether the prompt's token ids stand in the envelope, not in the choice."""
 
+    @property
+    def varies(self) -> bool:
+        """Whether more than the text may differ from piece to piece."""
+
     def opening(self, index: int) -> msgspec.Struct | None:
         """What a choice's stream begins with."""
 
-    def part(self, piece: Piece, prompt: TokenIds, tokens: TokenIds) -> msgspec.Struct:
-        """A piece in a stream; the token ids are there where they were asked for."""
+    def parts(
+        self, piece: Piece, prompt: TokenIds, tokens: TokenIds
+    ) -> Sequence[msgspec.Struct]:
+        """A piece in a stream, for a chunk each; the token ids where they were asked for."""
 
     def full(self, piece: Piece, prompt: TokenIds, tokens: TokenIds) -> msgspec.Struct:
         """A whole choice."""
@@ -103,19 +109,23 @@ class Writer:
             if (opening := self.form.opening(choice.index))
         ]
 
-    def chunk(self, piece: Piece) -> Envelope | None:
-        """A piece; None where it has nothing that the client wants."""
+    def chunks(self, piece: Piece) -> Sequence[Envelope]:
+        """A piece; none where it has nothing that the client wants."""
         if not (piece.text or piece.finish or piece.places or (self._ids and piece.tokens)):
-            return None
+            return ()
         choice = self.answer.choices[piece.index]
         begins = piece.num_tokens == len(piece.tokens)
         prompt = self._prompt(choice, on_top=False) if begins else UNSET
         tokens = piece.tokens if self._ids else UNSET
-        return replace(
-            self._bare(1, [self.form.part(piece, prompt, tokens)]),
-            usage=usage_in_chunk(self.answer, choice, piece.num_tokens),
-            kv_transfer_params=params_of(choice) if piece.finish else UNSET,
-        )
+        parts = self.form.parts(piece, prompt, tokens)
+        return [
+            replace(
+                self._bare(1, [part]),
+                usage=usage_in_chunk(self.answer, choice, piece.num_tokens),
+                kv_transfer_params=params_of(choice) if piece.finish and not left else UNSET,
+            )
+            for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True)
+        ]
 
     def frame(self, piece: Piece) -> bytes:
         """The event of a chunk, empty where there is none.
@@ -123,8 +133,7 @@ class Writer:
         Nearly all pieces of a choice differ in their text only: what is around it is kept.
         """
         if piece.finish or piece.places or not piece.text or self._varies:
-            chunk = self.chunk(piece)
-            return event_of(chunk) if chunk else b""
+            return b"".join(map(event_of, self.chunks(piece)))
         if (around := self._around.get(piece.index)) is None:
             around = self._around[piece.index] = self._without_text(piece)
         return around[0] + msgspec.json.encode(piece.text) + around[1]
@@ -136,13 +145,13 @@ class Writer:
     @property
     def _varies(self) -> bool:
         """Whether more than the text differs."""
-        return self._ids or bool(self.answer.asked.options.continuous_usage_stats)
+        options = self.answer.asked.options
+        return self._ids or self.form.varies or bool(options.continuous_usage_stats)
 
     def _without_text(self, piece: Piece) -> tuple[bytes, bytes]:
         """What is before and behind the text; no client can know the mark."""
         mark = token_hex(16)
-        chunk = self.chunk(replaced(piece, text=mark))
-        assert chunk is not None, "it has text"
+        [chunk] = self.chunks(replaced(piece, text=mark))
         before, behind = event_of(chunk).split(f'"{mark}"'.encode())
         return before, behind
 

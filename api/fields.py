@@ -2,8 +2,7 @@
 
 A field may be sent with its neutral value, which changes nothing. What neither of the two
 knows is ignored, as both do, and so are labels: OpenAI's `metadata`,
-`safety_identifier` and `prompt_cache_key` ask for nothing, nor does `parallel_tool_calls`
-without tools.
+`safety_identifier` and `prompt_cache_key` ask for nothing.
 """
 
 from collections.abc import Mapping
@@ -63,7 +62,6 @@ CHAT: Mapping[str, tuple[object, ...]] = {
     "reasoning_effort": NONE,
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
-    "tool_choice": (None, "none", "auto"),
     "verbosity": NONE,
     "web_search_options": NONE,
 }

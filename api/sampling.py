@@ -14,6 +14,7 @@ from api.seeds import chosen_seed
 from api.served import Served
 from api.stopping import StopStrings
 from api.tokenizing import TextCodec
+from api.tools.schemas import forced_grammar
 from api.wire import WireError, convert
 from engine.request import Grammar, Sampling
 
@@ -205,5 +206,6 @@ def _grammars(body: TextBody) -> dict[str, Grammar]:
         "response_format": None if format_ is None else read_format(format_),
         "structured_outputs": None if structured is None else read_structured(structured),
         **{name: read_guided(name, getattr(body, name)) for name in GUIDED},
+        "tool_choice": forced_grammar(body.tool_use) if isinstance(body, ChatBody) else None,
     }
     return {name: grammar for name, grammar in found.items() if grammar}

@@ -11,6 +11,7 @@ from api.errors import BadRequest, NoText, TooBusy, UnknownModel
 from api.generate import read_leg
 from api.generator import WHOLE, Leg
 from api.tokenizing import TextCodec, silent
+from api.tools.dialects import AUTO, ToolCallParser
 from engine.grammars.checking import GrammarChecker
 from engine.pooling.config import PoolingConfig
 from engine.request import Model
@@ -52,7 +53,8 @@ class Served:
     a proxy learns it from its nodes, and it is None until then. Who does not know what the
     model pools leaves it to the nodes to refuse. `defaults` are of requests that say nothing,
     `max_logprobs` is the most that may be asked for beside each token (-1: any number).
-    `grammars` are checked before anybody is asked to keep to one.
+    `grammars` are checked before anybody is asked to keep to one. `tool_call_parser` reads
+    calls out of answers.
     """
 
     names: tuple[str, ...]
@@ -68,6 +70,7 @@ class Served:
     key: Model | None = None
     no_text: str = NO_TOKENIZER
     pending: bool = False
+    tool_call_parser: ToolCallParser = AUTO
 
     async def find(
         self,

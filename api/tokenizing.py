@@ -151,17 +151,23 @@ class TextCodec:
             )
         return str(text)
 
-    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
-        """For one answer, token by token."""
-        return self._detokenizers[skip_special_tokens].fresh()
+    def detokenizer(
+        self, *, skip_special_tokens: bool = True, shown: tuple[str, ...] = ()
+    ) -> Detokenizer:
+        """For one answer, token by token; special tokens that say `shown` are never skipped."""
+        kind = skip_special_tokens, shown
+        if (one := self._detokenizers.get(kind)) is None:
+            one = self._detokenizers[kind] = self._detokenizer(*kind)
+        return one.fresh()
 
     @cached_property
-    def _detokenizers(self) -> Mapping[bool, Detokenizer]:
-        """Both kinds, unused: what they look up is kept, as answers repeat themselves."""
-        return {skip: self._detokenizer(skip=skip) for skip in (True, False)}
+    def _detokenizers(self) -> dict[tuple[bool, tuple[str, ...]], Detokenizer]:
+        """Each kind, unused: what they look up is kept, as answers repeat themselves."""
+        return {}
 
-    def _detokenizer(self, *, skip: bool) -> Detokenizer:
-        hidden = self.hidden if skip else frozenset[int]()
+    def _detokenizer(self, skip: bool, shown: tuple[str, ...]) -> Detokenizer:
+        spared = {one for one in self.hidden if self._alone(one) in shown} if shown else ()
+        hidden = self.hidden.difference(spared) if skip else frozenset[int]()
 
         def decode(tokens: Sequence[int]) -> str:
             return self.decode(tokens, skip_special_tokens=False)

@@ -196,6 +196,7 @@ class Cluster:
             *("--drain-timeout-s", str(config.drain_timeout_s)),
             *("--generation-config", config.generation_config),
             *("--max-logprobs", str(config.max_logprobs)),
+            *("--tool-call-parser", config.tool_call_parser),
             *_flag("tokenizer", config.tokenizer),
             *_flags(config, PROXY_OPTIONS),
             *_names(config),

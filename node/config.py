@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from api.tools.dialects import ToolCallParser
 from discovery.address import parse_address
 from discovery.checks import at_least, is_port, not_empty
 from discovery.errors import MalformedAddress
@@ -72,6 +73,8 @@ class ServingOptions:
     """Defaults of sampling: auto takes the model's file, vllm none, a folder another file."""
     max_logprobs: int = 20
     """Most log-probabilities that may be asked for beside each token; -1: any number."""
+    tool_call_parser: ToolCallParser = "auto"
+    """How the model writes calls of tools: auto knows by its chat template."""
     speculative_config: str | None = None
     """JSON as vLLM's: how tokens are foretold, such as {"method": "ngram"}. Default: not."""
     kv_connector: Literal["nixl", "tcp"] = "nixl"

@@ -147,6 +147,7 @@ class _Node:
             created=int(time.time()),
             defaults=load_defaults(self.config.generation_config, self.config.model),
             max_logprobs=self.config.max_logprobs,
+            tool_call_parser=self.config.tool_call_parser,
             pooling=self.engine.ready.pooling,
             grammars=self.grammars,
         )

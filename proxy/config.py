@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from api.tools.dialects import ToolCallParser
 from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import DEFAULT_PORT
 from proxy.admission.limits import QUEUED, KeyLimits, Limits
@@ -189,6 +190,9 @@ class ProxyConfig(ProxyOptions):
 
     max_logprobs: int = 20
     """Most log-probabilities that may be asked for beside each token; -1: any number."""
+
+    tool_call_parser: ToolCallParser = "auto"
+    """How the model writes calls of tools: auto knows by its chat template."""
 
     drain_timeout_s: float = 30.0
     """How long running streams have after a signal to stop."""

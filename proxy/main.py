@@ -256,6 +256,7 @@ def _catalogue(
         _own_text(config),
         config.max_model_len,
         config.max_logprobs,
+        config.tool_call_parser,
     )
     patience = Patience(
         config.recovery_wait_s,

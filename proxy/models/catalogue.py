@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from api.defaults import OPENAI
 from api.errors import BadRequest, TooBusy, UnknownModel
 from api.served import MAX_LOGPROBS, Served
+from api.tools.dialects import AUTO, ToolCallParser
 from discovery.kinds import Model
 from discovery.registration import Role
 from discovery.registry import Registry
@@ -37,14 +38,15 @@ logger = logging.getLogger(__name__)
 class Own:
     """What the proxy's settings say of their own model, or of all: see ProxyConfig.
 
-    `text` and `max_model_len` go before what nodes say. Without any name they are for all
-    models, the text for those that bring none.
+    `text`, `max_model_len` and `tool_call_parser` go before what nodes say. Without any name
+    they are for all models, the text for those that bring none.
     """
 
     names: OwnNames
     text: Text | None = None
     max_model_len: int | None = None
     max_logprobs: int = MAX_LOGPROBS
+    tool_call_parser: ToolCallParser = AUTO
 
 
 @dataclass(slots=True)
@@ -237,6 +239,9 @@ class Catalogue:
     def _limit(self, pool: Pool) -> int | None:
         return self.own.max_model_len if pool.own or not self.own.names.models else None
 
+    def _parser(self, pool: Pool) -> ToolCallParser:
+        return self.own.tool_call_parser if pool.own or not self.own.names.models else AUTO
+
     def _without(self, pool: Pool) -> tuple[str, bool]:
         """Why a pool has no text, and whether that will pass."""
         name = f"`{pool.names[0]}`"
@@ -264,6 +269,7 @@ class Catalogue:
             root=pool.key[0],
             defaults=text.defaults if text else OPENAI,
             max_logprobs=self.own.max_logprobs,
+            tool_call_parser=self._parser(pool),
             pooling=text.pooling if text else None,
             grammars=self.grammars,
             key=pool.key,

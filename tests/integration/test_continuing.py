@@ -41,7 +41,28 @@ FEATURES: dict[str, dict[str, Any]] = {
         **{"presence_penalty": 0.5, "temperature": 0.9, "min_tokens": 5, "stop": ["dab"]},
     },
 }
-CHATS = {name: FEATURES[name] for name in ("seed", "penalties", "json", "n", "stop")}
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Oslo"]}, "days": {"enum": [1, 2, 30]}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": WEATHER}}
+CALL = (
+    '[a-f]{3}<tool_call>\\{"name": "weather", "arguments": \\{"a": [0-9]{9}\\}\\}</tool_call>'
+)
+TOOLS: dict[str, dict[str, Any]] = {
+    "one call": {"tool_choice": "required", "parallel_tool_calls": False},
+    "calls": {"tool_choice": "required", "n": 2, "temperature": 0.9},
+    "a named call": {"tool_choice": {"type": "function", "function": {"name": "weather"}}},
+    "a tagged call": {"structured_outputs": {"regex": CALL}},
+}
+CHATS = {
+    **{name: FEATURES[name] for name in ("seed", "penalties", "json", "n", "stop")},
+    **{name: {"tools": [TOOL], "max_tokens": 90, **TOOLS[name]} for name in TOOLS},
+}
+TEXTS = {"text", *(f"call {index}" for index in range(20))}
+SIGN = "{# <tool_call> #}"
 Sick = tuple[str, int, Ill]
 ILLS = st.tuples(
     st.sampled_from(NODES), st.integers(1, 60), st.sampled_from([Ill.KILL, Ill.CUT, Ill.STALL])
@@ -77,6 +98,9 @@ async def whole(http: HttpCluster, path: str, fields: dict[str, Any]) -> Any:  #
     status, data = await http.post(path, body_of(path, fields))
     answer = json.loads(data)
     assert status == 200, answer
+    for choice in answer["choices"]:
+        for call in choice.get("message", {}).get("tool_calls", ()):
+            del call["id"]
     return answer["choices"], {**answer["usage"], "prompt_tokens_details": None}
 
 
@@ -99,6 +123,10 @@ async def streamed(http: HttpCluster, path: str, fields: dict[str, Any]) -> Any:
 
 def _add(parts: dict[str, Any], choice: dict[str, Any]) -> None:
     parts["text"].append(choice.get("text") or choice.get("delta", {}).get("content") or "")
+    for call in choice.get("delta", {}).get("tool_calls") or ():
+        function = call["function"]
+        more = call.get("type", ""), function.get("name", ""), function["arguments"]
+        parts[f"call {call['index']}"] += more
     parts["tokens"] += choice.get("token_ids") or []
     told = choice.get("logprobs") or {}
     parts["logprobs"] += told.get("content") or told.get("token_logprobs") or []
@@ -107,7 +135,8 @@ def _add(parts: dict[str, Any], choice: dict[str, Any]) -> None:
 
 
 def _joined(parts: dict[str, Any]) -> dict[str, Any]:
-    return {**parts, "text": "".join(parts["text"])}
+    """Texts, however they were cut, as one."""
+    return {key: "".join(said) if key in TEXTS else said for key, said in parts.items()}
 
 
 def same(one: Any, other: Any) -> bool:  # noqa: ANN401  JSON
@@ -125,6 +154,7 @@ async def check(
     """The same, whole and streamed, with the same things happening to the nodes."""
     fields = (CHATS if path == CHAT else FEATURES)[name]
     codec = load_text_codec(folder)
+    codec.tokenizer.chat_template = f"{codec.tokenizer.chat_template}{SIGN}"
     for how in (whole, streamed):
         key = f"{how.__name__} {path} {name}"
         if key not in known:
@@ -135,6 +165,7 @@ async def check(
             cluster.nodes[victim].script[turn] = ill
         async with http_cluster(cluster, codec=codec, tries=8) as http:
             assert same(await how(http, path, fields), known[key])
+            assert ("tools" in fields) is ("weather" in str(known[key]))
             assert await http.settled() == 0
 
 
@@ -152,6 +183,7 @@ LATER = settings(
 @LATER
 @example(ill=("d0", 9, Ill.KILL))  # half of the way
 @example(ill=("d0", 14, Ill.CUT))
+@example(ill=("d0", 30, Ill.KILL))
 @given(ill=ILLS)
 async def test_an_answer_goes_on(
     folder: Path, undisturbed: dict[str, Any], path: str, name: str, ill: Sick

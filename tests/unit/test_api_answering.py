@@ -192,9 +192,11 @@ async def test_an_echo_is_read_once_for_all_choices_of_a_prompt() -> None:
     class Counting(TextCodec):
         made: ClassVar[list[bool]] = []
 
-        def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
+        def detokenizer(
+            self, *, skip_special_tokens: bool = True, shown: tuple[str, ...] = ()
+        ) -> Detokenizer:
             self.made.append(skip_special_tokens)
-            return super().detokenizer(skip_special_tokens=skip_special_tokens)
+            return super().detokenizer(skip_special_tokens=skip_special_tokens, shown=shown)
 
     counting = Served(("tiny",), Counting(CODEC.tokenizer, CODEC.fast), lambda: 200)
     fields = {"prompt": ["the", "cat"], "n": 3, "echo": True, "max_tokens": 1}

@@ -1,0 +1,93 @@
+"""The forms in which models write calls, by name, and which of them a chat template is for."""
+
+import secrets
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from api.tools.hermes import hermes
+from api.tools.llama import llama3_json
+from api.tools.mistral import mistral
+from api.tools.qwen_coder import qwen3_coder
+from api.tools.tape import Parser
+
+ToolCallParser = Literal["auto", "hermes", "llama3_json", "mistral", "qwen3_coder"]
+AUTO: ToolCallParser = "auto"
+SHORT_ID = 9  # letters, and no more: Mistral's templates refuse all others
+ALPHANUMERIC = string.ascii_letters + string.digits
+
+
+def long_id() -> str:
+    """A new name for a call, as OpenAI has them."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+def short_id() -> str:
+    """A new name for a call, as Mistral's templates have them."""
+    return "".join(secrets.choice(ALPHANUMERIC) for _ in range(SHORT_ID))
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """`markers` are read also where they are special tokens.
+
+    Templates for it have all of `signs`, and nothing of what is `foreign` to it.
+    """
+
+    parser: Parser
+    markers: tuple[str, ...]
+    signs: tuple[str, ...]
+    foreign: tuple[str, ...] = ()
+    short_ids: bool = False
+
+    def new_id(self) -> str:
+        """A name for a call that the model's template will take back."""
+        return short_id() if self.short_ids else long_id()
+
+
+TAGS = ("<tool_call>", "</tool_call>")
+DIALECTS: Mapping[str, Dialect] = {
+    "hermes": Dialect(
+        hermes, TAGS, ("<tool_call>",), ("<function=", "<arg_key>", "<tool_calls>")
+    ),
+    "llama3_json": Dialect(
+        llama3_json,
+        ("<|python_tag|>",),
+        ("<|start_header_id|>", '"parameters": '),
+        ("<tool_call>",),
+    ),
+    "mistral": Dialect(
+        mistral,
+        ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
+        ("[TOOL_CALLS]",),
+        short_ids=True,
+    ),
+    "qwen3_coder": Dialect(qwen3_coder, TAGS, ("<tool_call>", "<function=", "<parameter=")),
+}
+
+
+def find_dialect(told: ToolCallParser, template: object) -> Dialect | None:
+    """What was told, or else the one that the chat template is for; None: there is none.
+
+    A tokenizer may have several templates by name.
+    """
+    if told != AUTO:
+        return DIALECTS[told]
+    text = _text(template)
+    return next((one for one in DIALECTS.values() if _is_for(text, one)), None)
+
+
+def _is_for(text: str, dialect: Dialect) -> bool:
+    signs, foreign = dialect.signs, dialect.foreign
+    return all(one in text for one in signs) and not any(one in text for one in foreign)
+
+
+def _text(template: object) -> str:
+    if isinstance(template, str):
+        return template
+    if isinstance(template, Mapping):
+        return "\n".join(map(_text, template.values()))
+    if isinstance(template, Sequence):
+        return "\n".join(map(_text, template))
+    return ""

@@ -1,0 +1,28 @@
+"""Calls as Hermes and Qwen write them, and many after them.
+
+    <tool_call>
+    {"name": "f", "arguments": {"a": 1}}
+    </tool_call>
+
+The closing tag is not missed where it is not there.
+"""
+
+from api.tools.steps import any_name, attempt, call_object, content_until, literal, space
+from api.tools.tape import Steps, Tape
+from api.tools.wishes import Offered
+
+OPENS, CLOSES = "<tool_call>", "</tool_call>"
+
+
+def hermes(tape: Tape, offered: Offered) -> Steps:
+    """Each call has tags of its own; text may stand between them."""
+    del offered
+    while True:
+        yield from content_until(tape, OPENS)
+        yield from attempt(_call(tape))
+
+
+def _call(tape: Tape) -> Steps:
+    yield from call_object(tape, (yield from space()), any_name)
+    yield from literal((yield from space()), CLOSES)
+    tape.drop()

@@ -1,0 +1,109 @@
+"""JSON, judged a character at a time: strict (RFC 8259), and as deep as it likes."""
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from api.tools.tape import SPACE, NotACall
+
+CLOSES = {"{": "}", "[": "]"}
+ESCAPES, HEX = '"\\/bfnrt', "0123456789abcdefABCDEF"
+ATOM = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null")
+ATOM_BEGINS = frozenset("-0123456789tfn")
+ATOM_LETTERS = frozenset("-+.0123456789abcdefghijklmnopqrstuvwxyzE")
+LAST_CONTROL = "\x1f"
+
+
+class _Next(Enum):
+    """What may follow, white space aside."""
+
+    VALUE = auto()
+    VALUE_OR_END = auto()
+    KEY = auto()
+    KEY_OR_END = auto()
+    COLON = auto()
+    COMMA_OR_END = auto()
+
+
+ENDS = frozenset(CLOSES.values())
+MAY_END = frozenset({_Next.VALUE_OR_END, _Next.KEY_OR_END, _Next.COMMA_OR_END})
+
+
+@dataclass(slots=True)
+class JsonValue:
+    """One object, list or string: of other values only what comes next shows the end."""
+
+    _open: list[str] = field(default_factory=list)
+    _next: _Next = _Next.VALUE
+    _text: bool = False  # within a string
+    _escape: int = 0  # letters of an escape that are still to come; -1: its kind
+    _atom: str = ""  # a number, or a word
+
+    def take(self, letter: str) -> bool:
+        """Whether the value ends with this character; raises NotACall where it is no JSON."""
+        if self._text:
+            self._in_text(letter)
+        elif self._atom and letter in ATOM_LETTERS:
+            self._atom += letter
+            return False
+        else:
+            self._end_atom()
+            if letter in SPACE:
+                return False
+            self._between(letter)
+        return not (self._open or self._text)
+
+    def _in_text(self, letter: str) -> None:
+        if self._escape > 0:
+            _need(letter in HEX)
+            self._escape -= 1
+        elif self._escape:
+            _need(letter in ESCAPES or letter == "u")
+            self._escape = 4 if letter == "u" else 0
+        elif letter == "\\":
+            self._escape = -1
+        elif letter == '"':
+            self._text = False
+        else:
+            _need(letter > LAST_CONTROL)
+
+    def _end_atom(self) -> None:
+        if self._atom:
+            _need(ATOM.fullmatch(self._atom) is not None)
+            self._atom = ""
+
+    def _between(self, letter: str) -> None:
+        if letter in ENDS and self._next in MAY_END:
+            self._close(letter)
+        elif self._next in (_Next.VALUE, _Next.VALUE_OR_END):
+            self._begin(letter)
+        elif self._next in (_Next.KEY, _Next.KEY_OR_END):
+            _need(letter == '"')
+            self._text, self._next = True, _Next.COLON
+        elif self._next is _Next.COLON:
+            _need(letter == ":")
+            self._next = _Next.VALUE
+        else:
+            _need(letter == ",")
+            self._next = _Next.KEY if self._open[-1] == "{" else _Next.VALUE
+
+    def _begin(self, letter: str) -> None:
+        self._next = _Next.COMMA_OR_END
+        if letter in CLOSES:
+            self._open.append(letter)
+            self._next = _Next.KEY_OR_END if letter == "{" else _Next.VALUE_OR_END
+        elif letter == '"':
+            self._text = True
+        else:
+            _need(letter in ATOM_BEGINS and bool(self._open))
+            self._atom = letter
+
+    def _close(self, letter: str) -> None:
+        _need(letter == CLOSES[self._open[-1]])
+        self._open.pop()
+        self._next = _Next.COMMA_OR_END
+
+
+def _need(fits: bool) -> None:
+    if not fits:
+        raise NotACall

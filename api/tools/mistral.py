@@ -1,0 +1,60 @@
+"""Calls as Mistral's models write them, older ones and newer ones.
+
+[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}]
+[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}
+"""
+
+import string
+
+from api.tools.steps import (
+    any_name,
+    arguments,
+    attempt,
+    call_list,
+    content_until,
+    literal,
+    space,
+)
+from api.tools.tape import NotACall, Steps, Tape
+from api.tools.wishes import Offered
+
+TAG, ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+NAME_LETTERS = frozenset(string.ascii_letters + string.digits + "_-.")
+
+
+def mistral(tape: Tape, offered: Offered) -> Steps:
+    """Calls follow the tag; text may come before it."""
+    del offered
+    while True:
+        yield from content_until(tape, TAG)
+        yield from attempt(_calls(tape))
+
+
+def _calls(tape: Tape) -> Steps:
+    letter = yield from space()
+    if letter == "[":
+        yield from call_list(tape, letter, any_name)
+    else:
+        yield from _named(tape, letter)
+
+
+def _named(tape: Tape, letter: str) -> Steps:
+    name = ""
+    while letter in NAME_LETTERS:
+        name += letter
+        letter = yield
+    if letter == "[":
+        letter = yield
+        if letter == ID[1]:
+            yield from literal(letter, ID[1:])
+            while (letter := (yield)) in NAME_LETTERS:
+                pass
+            yield from literal(letter, ARGS)
+        else:
+            yield from literal(letter, ARGS[1:])
+        letter = yield from space()
+    if not name or letter != "{":
+        raise NotACall
+    tape.begin(name)
+    yield from arguments(tape, letter)
+    tape.end()

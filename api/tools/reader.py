@@ -1,0 +1,30 @@
+"""One choice's answer, piece by piece: what of it is content, and what are calls."""
+
+from collections.abc import Sequence
+
+from api.tools.tape import Parser, Said, Tape
+from api.tools.wishes import Offered
+
+
+class CallReader:
+    """A parser at work, for one choice alone."""
+
+    def __init__(self, parser: Parser, offered: Offered) -> None:
+        self._tape = Tape()
+        self._steps = parser(self._tape, offered)
+        next(self._steps)
+
+    def read(self, text: str) -> Sequence[Said]:
+        """What is certain now and was not before."""
+        place = 0
+        while (place := self._tape.skim(text, place)) < len(text):
+            self._tape.held += text[place]
+            self._steps.send(text[place])
+            place += 1
+        return self._tape.take()
+
+    def finish(self) -> Sequence[Said]:
+        """What was held back: no more text comes."""
+        self._steps.close()
+        self._tape.over()
+        return self._tape.take()

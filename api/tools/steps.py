@@ -1,0 +1,187 @@
+"""What parsers of calls are made of: steps that read a part of an answer.
+
+A step that is given a letter begins with it; one that comes to a letter has read it.
+"""
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+
+import msgspec
+
+from api.tools.json_text import JsonValue
+from api.tools.tape import SPACE, NotACall, Step, Steps, Tape
+from api.tools.wishes import Offered
+
+NAME, ARGUMENTS = "name", ("arguments", "parameters")
+LABELS = ("id", "type")  # what some models write beside them, and nobody needs
+NO_ARGUMENTS = "{}"
+Accepts = Callable[[str], bool]
+
+
+def any_name(name: str) -> bool:
+    """For models that say clearly that they mean a call: the client is told of it."""
+    return bool(name)
+
+
+def offered_only(offered: Offered) -> Accepts:
+    """For models whose calls could as well be an answer in JSON."""
+    return offered.__contains__
+
+
+def content_until(tape: Tape, marker: str) -> Steps:
+    """Text is content up to the marker and white space before it, which are held then."""
+    news = tape.held
+    while not tape.held.endswith(marker):
+        if news.strip(SPACE):  # else white space came to white space
+            tape.content(but=_undecided(tape.held, marker))
+        tape.free = _free(marker)
+        yield
+        tape.free, news = None, tape.held[-2:]
+
+
+@cache
+def _free(marker: str) -> re.Pattern[str]:
+    """Text that ends in no white space, and in which the marker does not begin."""
+    return re.compile(f"(?:[{SPACE}]*[^{SPACE}{re.escape(marker[0])}])+")
+
+
+def _undecided(held: str, marker: str) -> int:
+    """How many of the last letters may begin the marker, or be white space before it."""
+    longest = min(len(held), len(marker) - 1)
+    begun = next(n for n in range(longest, -1, -1) if held.endswith(marker[:n]))
+    return len(held) - len(held[: len(held) - begun].rstrip(SPACE))
+
+
+def rest(tape: Tape) -> Steps:
+    """All that comes is content."""
+    while True:
+        if tape.held and tape.held[-1] not in SPACE:
+            tape.content()
+        yield
+
+
+def attempt(steps: Steps) -> Steps:
+    """These steps, up to where there is no call: whoever goes on has to find what is held."""
+    with suppress(NotACall):
+        yield from steps
+
+
+def space() -> Step:
+    """White space; comes to what follows it."""
+    while (letter := (yield)) in SPACE:
+        pass
+    return letter
+
+
+def literal(letter: str, expected: str) -> Steps:
+    """Exactly this; raises NotACall."""
+    for place, wanted in enumerate(expected):
+        if place:
+            letter = yield
+        if letter != wanted:
+            raise NotACall
+
+
+def text(letter: str) -> Step:
+    """A JSON string; comes to what it says. Raises NotACall."""
+    if letter != '"':
+        raise NotACall
+    value, read = JsonValue(), letter
+    while not value.take(letter):
+        letter = yield
+        read += letter
+    try:
+        return msgspec.json.decode(read, type=str)
+    except (msgspec.DecodeError, UnicodeError) as error:  # half of a pair of surrogates
+        raise NotACall from error
+
+
+def arguments(tape: Tape, letter: str) -> Steps:
+    """A JSON object, said as it comes; raises NotACall."""
+    value = _object(letter)
+    while not value.take(letter):
+        tape.argue(letter)
+        letter = yield
+    tape.argue(letter)
+
+
+def _kept_arguments(letter: str) -> Step:
+    """A JSON object; comes to its text. Raises NotACall."""
+    value, read = _object(letter), letter
+    while not value.take(letter):
+        letter = yield
+        read += letter
+    return read
+
+
+def _object(letter: str) -> JsonValue:
+    if letter != "{":
+        raise NotACall
+    return JsonValue()
+
+
+def call_object(tape: Tape, letter: str, accepts: Accepts) -> Steps:
+    """An object of a function's name and its arguments, in any order; raises NotACall."""
+    yield from literal(letter, "{")
+    call, letter = _Call(tape, accepts), ","
+    while letter == ",":
+        key = yield from text((yield from space()))
+        yield from literal((yield from space()), ":")
+        yield from call.member(key, (yield from space()))
+        letter = yield from space()
+    yield from literal(letter, "}")
+    call.end()
+
+
+@dataclass(slots=True)
+class _Call:
+    """Arguments that come before the name wait for it."""
+
+    tape: Tape
+    accepts: Accepts
+    named: bool = False
+    argued: bool = False
+    early: str = ""
+
+    def member(self, key: str, letter: str) -> Steps:
+        if key == NAME and not self.named:
+            self._begin((yield from text(letter)))
+        elif key in ARGUMENTS and not self.argued:
+            self.argued = True
+            if self.named:
+                yield from arguments(self.tape, letter)
+            else:
+                self.early = yield from _kept_arguments(letter)
+        elif key in LABELS:
+            yield from text(letter)
+        else:
+            raise NotACall
+
+    def _begin(self, name: str) -> None:
+        if not self.accepts(name):
+            raise NotACall
+        self.named = True
+        self.tape.begin(name)
+        if self.early:
+            self.tape.argue(self.early)
+
+    def end(self) -> None:
+        if not self.named:
+            raise NotACall
+        if not self.argued:
+            self.tape.argue(NO_ARGUMENTS)
+        self.tape.end()
+
+
+def call_list(tape: Tape, letter: str, accepts: Accepts) -> Steps:
+    """A list of such objects; raises NotACall."""
+    yield from literal(letter, "[")
+    letter = ","
+    while letter == ",":
+        yield from call_object(tape, (yield from space()), accepts)
+        letter = yield from space()
+    yield from literal(letter, "]")
+    tape.drop()

@@ -1,0 +1,128 @@
+"""What a parser of calls says of an answer, and what it still holds back.
+
+A parser is a generator that is sent the answer's characters one by one and writes on a Tape,
+so that what it says can not depend on how the answer was cut into pieces. It never ends by
+itself.
+"""
+
+import re
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from api.tools.wishes import Offered
+
+SPACE = " \t\n\r"
+
+
+class NotACall(Exception):
+    """What looked like a call is none: what is held of it is content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Text for whoever reads the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A call of this function begins."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """More of the arguments of the call that has begun, as JSON."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The call is whole, and its arguments are a JSON object."""
+
+
+Said = Content | Begun | Arguments | Ended
+
+
+@dataclass(slots=True)
+class Tape:
+    """`held` was read, and may still become a call, or part of one, or content.
+
+    White space around calls is neither: it is dropped. What begins with no white space and
+    matches `free` is content, if nothing or white space is held.
+    """
+
+    held: str = ""
+    free: re.Pattern[str] | None = None
+    _said: list[Said] = field(default_factory=list)
+    _after_call: bool = False
+
+    def content(self, *, but: int = 0) -> None:
+        """What is held is content, except its last `but` characters."""
+        text, self.held = self.held[: len(self.held) - but], self.held[len(self.held) - but :]
+        if text:
+            self._said.append(Content(text))
+            self._after_call = False
+
+    def skim(self, text: str, place: int) -> int:
+        """Take at once what is content; comes to where that ends."""
+        if self.free is None or text[place : place + 1] in SPACE or self.held.strip(SPACE):
+            return place
+        if (found := self.free.match(text, place)) is None:
+            return place
+        self.held += found[0]
+        self.content()
+        return found.end()
+
+    def begin(self, name: str) -> None:
+        """What was held is the beginning of a call, and cannot be anything else any more."""
+        self._say(Begun(name))
+
+    def argue(self, text: str) -> None:
+        """More of its arguments; what was held stood for them."""
+        self._say(Arguments(text))
+
+    def end(self) -> None:
+        """The call is whole."""
+        self._say(Ended())
+        self._after_call = True
+
+    def drop(self) -> None:
+        """What is held is part of a call's form, and says nothing."""
+        self.held = ""
+
+    def over(self) -> None:
+        """No more text comes."""
+        if self.held.strip(SPACE) or not self._after_call:
+            self.content()
+        self.drop()
+
+    def take(self) -> Sequence[Said]:
+        """What was said since the last time."""
+        said, self._said = self._said, []
+        return list(_joined(said)) if len(said) > 1 else said
+
+    def _say(self, said: Said) -> None:
+        self.held = ""
+        self._said.append(said)
+
+
+Steps = Generator[None, str, None]
+Step = Generator[None, str, str]
+"""A part of a parser that comes to something: the last character, or a text."""
+Parser = Callable[[Tape, Offered], Steps]
+
+
+def _joined(said: Iterable[Said]) -> Iterable[Said]:
+    """Neighbours that are texts of one kind as one."""
+    for kind, run in groupby(said, type):
+        if kind is Content:
+            yield Content("".join(one.text for one in run if isinstance(one, Content)))
+        elif kind is Arguments:
+            yield Arguments("".join(one.text for one in run if isinstance(one, Arguments)))
+        else:
+            yield from run

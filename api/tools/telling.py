@@ -1,0 +1,113 @@
+"""Calls as OpenAI's chats tell of them: whole, or as deltas of a stream."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from api.tools.reader import CallReader
+from api.tools.tape import Arguments, Begun, Content, Ended, Said
+from engine.request import FinishReason
+
+FUNCTION: Literal["function"] = "function"
+TOOL_CALLS = "tool_calls"
+
+
+class CalledFunction(msgspec.Struct, frozen=True):
+    """What is called, and with what: JSON, as it stands in the answer."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call in a message."""
+
+    id: str
+    function: CalledFunction
+    type: str = FUNCTION
+
+
+class FunctionDelta(msgspec.Struct, frozen=True):
+    """More of a call's function; the name comes with the first."""
+
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class CallDelta(msgspec.Struct, frozen=True):
+    """More of a call; its id and type come with the first."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
+@dataclass(slots=True)
+class Teller:
+    """Of one choice; `only_first`: calls after the first are left out.
+
+    `named`: the client chose the function, so that its call is no reason to stop.
+    """
+
+    reader: CallReader
+    new_id: Callable[[], str]
+    only_first: bool = False
+    named: bool = False
+    _calls: int = 0
+    _open: bool = False  # a call has begun and is not whole
+    _broken: bool = False  # nor will it ever be
+
+    def read(self, text: str, *, last: bool) -> Sequence[str | CallDelta]:
+        """What is new: content, and deltas of calls."""
+        said = [*self.reader.read(text), *(self.reader.finish() if last else ())]
+        return list(self._told(said))
+
+    def finish_reason(self, finish: FinishReason | None) -> str | None:
+        """Calls that are whole are a reason of their own; an answer cut short stays one."""
+        whole = self._calls and not (self._open or self._broken or self.named)
+        return TOOL_CALLS if finish is FinishReason.STOP and whole else finish
+
+    def _told(self, said: Sequence[Said]) -> Iterator[str | CallDelta]:
+        for one in said:
+            match one:
+                case Content(text):
+                    self._break()
+                    yield text
+                case Begun(name):
+                    self._break()
+                    self._calls += 1
+                    if self._tells:
+                        self._open = True
+                        function = FunctionDelta("", name)
+                        yield CallDelta(self._calls - 1, function, self.new_id(), FUNCTION)
+                case Arguments(text) if self._tells:
+                    yield CallDelta(self._calls - 1, FunctionDelta(text))
+                case Ended():
+                    self._open = False
+
+    def _break(self) -> None:
+        self._broken = self._broken or self._open
+
+    @property
+    def _tells(self) -> bool:
+        return self._calls == 1 or not self.only_first
+
+
+def whole_message(
+    said: Sequence[str | CallDelta],
+) -> tuple[str, Sequence[ToolCall]]:
+    """The content and the calls that deltas add up to."""
+    content = "".join(one for one in said if isinstance(one, str))
+    deltas = [one for one in said if isinstance(one, CallDelta)]
+    return content, [_call(one, deltas) for one in deltas if one.id is not UNSET]
+
+
+def _call(first: CallDelta, deltas: Sequence[CallDelta]) -> ToolCall:
+    assert first.id is not UNSET
+    assert first.function.name is not UNSET
+    texts = [one.function.arguments for one in deltas if one.index == first.index]
+    return ToolCall(first.id, CalledFunction(first.function.name, "".join(texts)))

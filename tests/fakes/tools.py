@@ -1,0 +1,89 @@
+"""Tools to offer, answers that call them, and what is read out of an answer, put together."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from api.tokenizing import TextCodec, text_codec
+from api.tools.reader import CallReader
+from api.tools.tape import Arguments, Begun, Content, Ended, Parser, Said
+from api.tools.wishes import Offered, read_tools
+from tests.fakes.text import TEMPLATE, byte_level
+
+WEATHER: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+Call = tuple[str, str, bool]
+"""A function's name, its arguments, and whether the call is whole."""
+
+
+def tool(name: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """As clients send them."""
+    function: dict[str, Any] = {"name": name}
+    if parameters is not None:
+        function["parameters"] = dict(parameters)
+    return {"type": "function", "function": function}
+
+
+TOOLS = [tool("weather", WEATHER), tool("clock")]
+
+
+def offered(tools: Sequence[Mapping[str, Any]] = TOOLS) -> Offered:
+    """What a door makes of them."""
+    use = read_tools(tools, None, None)
+    assert use
+    return use.offered
+
+
+@dataclass
+class Read:
+    """An answer, read to its end."""
+
+    content: str
+    calls: list[Call]
+
+
+def read(parser: Parser, pieces: Sequence[str], tools: Offered | None = None) -> Read:
+    """Read an answer that comes in these pieces."""
+    reader = CallReader(parser, offered() if tools is None else tools)
+    said = [one for piece in pieces for one in reader.read(piece)]
+    return put_together([*said, *reader.finish()])
+
+
+def put_together(said: Sequence[Said]) -> Read:
+    """What all of it comes to."""
+    content, calls = "", list[Call]()
+    for one in said:
+        match one:
+            case Content(text):
+                content += text
+            case Begun(name):
+                calls.append((name, "", False))
+            case Arguments(text):
+                name, before, _ = calls[-1]
+                calls[-1] = name, before + text, False
+            case Ended():
+                calls[-1] = *calls[-1][:2], True
+    return Read(content, calls)
+
+
+def cut(text: str) -> "st.SearchStrategy[list[str]]":
+    """All ways to cut a text into pieces, empty ones among them."""
+    places = st.lists(st.integers(0, len(text)), max_size=8).map(sorted)
+    return places.map(
+        lambda at: [text[a:b] for a, b in zip([0, *at], [*at, None], strict=True)]
+    )
+
+
+def special(*words: str) -> TextCodec:
+    """A tokenizer that has these as special tokens, of a model that says `<tool_call>`."""
+    codec: Any = byte_level(TEMPLATE + "<tool_call>")
+    copy = deepcopy(codec.tokenizer)
+    copy.add_special_tokens({"additional_special_tokens": list(words)})
+    return text_codec(copy)
