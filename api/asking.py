@@ -19,6 +19,7 @@ from api.wire import WireError
 from engine.errors import CheckersBusy, GrammarRefused
 
 SHORT = 2_000  # characters or bytes; encoded before a thread would have begun
+MOST_TOKENS = 1 << 20  # of a text, while nobody says its model's context
 
 TOKENIZERS_OWN = frozenset(  # arguments of apply_chat_template
     {
@@ -110,8 +111,8 @@ class Asker:
         if size <= SHORT:
             return Fit()
         context, wanted = self.served.max_model_len(), body.truncate_prompt_tokens
-        if wanted is None:
-            return Fit(into=context)
+        if wanted is None or (wanted < 0 and context is None):
+            return Fit(into=context or MOST_TOKENS)
         if wanted < 0 or context is None or wanted <= context:
             return Fit(most=context if wanted < 0 else wanted)
         return Fit(wanted, context)

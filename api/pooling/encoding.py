@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from api.asking import must_fit
+from api.asking import MOST_TOKENS, must_fit
 from api.errors import BadRequest, NoText
 from api.tokenizing import TextCodec
 
@@ -65,7 +65,8 @@ class Encoder:
         if self.codec is None:
             raise NoText("There is no tokenizer here: send token ids")
         for text in texts:
-            must_fit(self.codec, text, self.context if self.most is None else None)
+            context = self.context or MOST_TOKENS
+            must_fit(self.codec, text, context if self.most is None else None)
         return self.codec
 
     def _end(self, codec: TextCodec, text: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from api.errors import BadRequest
 from api.wire import UNREADABLE, explained
-from proxy.nodes.instances import Instance, check_instance, with_bootstrap
+from proxy.nodes.instances import Instance, check_instance, with_facts
 
 Node = Mapping[str, Any]
 SCHEME = "http://"
@@ -24,6 +24,7 @@ class _WorkerSpec(msgspec.Struct, frozen=True):
     url: str
     worker_type: str | None = None
     bootstrap_port: int | None = None
+    max_model_len: int | None = None
 
 
 def read_worker(data: bytes) -> Instance:
@@ -35,7 +36,7 @@ def read_worker(data: bytes) -> Instance:
         raise BadRequest(str(wrong), wrong.param) from error
     address = spec.url.removeprefix(SCHEME).rstrip("/")
     instance = check_instance(spec.worker_type, address, ("worker_type", "url"))
-    return with_bootstrap(instance, spec.bootstrap_port)
+    return with_facts(instance, spec.bootstrap_port, spec.max_model_len)
 
 
 def worker(node: Node) -> dict[str, Any]:

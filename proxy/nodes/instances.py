@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -18,7 +19,7 @@ from discovery.address import parse_address
 from discovery.errors import MalformedAddress, MalformedRegistration
 from discovery.intake import Joined, check_names
 from discovery.listener import describe, log_joined
-from discovery.registration import BEAT_S, Port, Registration, Role, from_map
+from discovery.registration import BEAT_S, Context, Port, Registration, Role, from_map
 from discovery.registry import Registry
 from proxy.health.probes import Probe
 from proxy.nodes.naming import model_at
@@ -32,7 +33,7 @@ NO_NODE = (
     "does it run, and can the proxy reach it?"
 )
 
-INSTANCE, BOOTSTRAP = "instance", "bootstrap_port"
+INSTANCE, BOOTSTRAP, LONGEST = "instance", "bootstrap_port", "max_model_len"
 MOONCAKE, MOONCAKE_PORT = "MooncakeConnector", 8998
 ABOUT_VLLM = "/server_info?config_format=json"
 _encode = msgspec.msgpack.encode
@@ -47,11 +48,15 @@ class InstanceError(BadRequest):
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What somebody says is a node; with `bootstrap_port`, one of vLLM that has Mooncake."""
+    """What somebody says is a node; with `bootstrap_port`, one of vLLM that has Mooncake.
+
+    `max_model_len` is its context, should it not say that itself.
+    """
 
     role: Role
     address: str
     bootstrap_port: int | None = None
+    max_model_len: int | None = None
 
 
 def read_instance(data: bytes) -> Instance:
@@ -62,7 +67,7 @@ def read_instance(data: bytes) -> Instance:
         raise InstanceError(f"The body is not JSON: {error}") from error
     given = body if isinstance(body, dict) else {}
     instance = check_instance(given.get("type"), given.get("instance"), ("type", "instance"))
-    return with_bootstrap(instance, given.get(BOOTSTRAP))
+    return with_facts(instance, given.get(BOOTSTRAP), given.get(LONGEST))
 
 
 def check_instance(kind: object, address: object, fields: tuple[str, str]) -> Instance:
@@ -78,12 +83,16 @@ def check_instance(kind: object, address: object, fields: tuple[str, str]) -> In
     return Instance(ROLES[kind], address)
 
 
-def with_bootstrap(instance: Instance, port: object) -> Instance:
-    """Where it says which engines it has; raises InstanceError."""
-    try:
-        return replace(instance, bootstrap_port=msgspec.convert(port, Port | None))
-    except msgspec.ValidationError as error:
-        raise InstanceError(f"{BOOTSTRAP}: {error}", BOOTSTRAP) from error
+def with_facts(instance: Instance, port: object, longest: object) -> Instance:
+    """Where it says which engines it has, and its context; raises InstanceError."""
+    facts = {BOOTSTRAP: (port, Port | None), LONGEST: (longest, Context | None)}
+    told = dict[str, Any]()
+    for name, (value, kind) in facts.items():
+        try:
+            told[name] = msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            raise InstanceError(f"{name}: {error}", name) from error
+    return replace(instance, **told)
 
 
 @dataclass(slots=True)
@@ -142,8 +151,8 @@ class Instances:
         """Added or removed, here or by another worker; each asks the nodes itself then."""
         if value is not None:
             registration = _decode(value)
-            port = registration.bootstrap_port
-            self._known[address] = Instance(registration.type, address, port)
+            facts = registration.bootstrap_port, registration.max_model_len
+            self._known[address] = Instance(registration.type, address, *facts)
             self._apply(registration)
         elif self._known.pop(address, None):
             self._probes.pop(address, None)
@@ -223,7 +232,7 @@ class Instances:
         return Registration(
             *(instance.role, instance.address, ""),
             model=said.id,
-            max_model_len=said.longest,
+            max_model_len=said.longest or instance.max_model_len,
             bootstrap_port=port,
         )
 

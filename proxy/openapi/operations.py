@@ -15,7 +15,7 @@ from api.pooling.bodies import (
     ScoreBody,
     VectorsBody,
 )
-from discovery.registration import Port
+from discovery.registration import Context, Port
 
 REFUSALS = (400, 401, 404, 405, 408, 413, 415, 429, 431, 500, 501, 502, 503, 504)
 ADMIN_REFUSALS = (400, 401, 403, 404, 405, 408, 409, 413, 431, 500, 502, 503, 504)
@@ -28,6 +28,7 @@ class InstanceBody(msgspec.Struct, frozen=True):
     type: Literal["prefill", "decode"]
     instance: str
     bootstrap_port: Port | None = None
+    max_model_len: Context | None = None
 
 
 class WorkerBody(msgspec.Struct, frozen=True):
@@ -36,6 +37,7 @@ class WorkerBody(msgspec.Struct, frozen=True):
     url: str
     worker_type: Literal["prefill", "decode"]
     bootstrap_port: Port | None = None
+    max_model_len: Context | None = None
 
 
 class WishBody(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from quart import Quart, Response, request
 from discovery.registration import Registration, Role
 from tests.fakes.serving import serving
 from tests.fakes.vllm_answer import Answer
+from tests.fakes.vllm_body import Refused, read
 
 SIX_KEYS = {
     "do_remote_decode": True,
@@ -25,20 +26,6 @@ SIX_KEYS = {
     "remote_block_ids": None,
     "remote_host": None,
     "remote_port": None,
-}
-SAMPLING = {
-    *("temperature", "top_p", "top_k", "min_p", "seed", "min_tokens", "max_tokens"),
-    *("presence_penalty", "frequency_penalty", "repetition_penalty", "stop_token_ids"),
-    *("ignore_eos", "logit_bias", "allowed_token_ids", "logprobs", "prompt_logprobs"),
-    "structured_outputs",
-}
-SHARED = {"stream", "cache_salt", "priority", "kv_transfer_params"}
-GENERATE_FIELDS = {"token_ids", "sampling_params", "request_id", *SHARED}
-COMPLETION_FIELDS = {
-    *("prompt", "model", "return_token_ids", "return_tokens_as_token_ids"),
-    *("add_special_tokens", "skip_special_tokens"),
-    *SAMPLING,
-    *SHARED,
 }
 PATIENCE_S = 10.0
 SUFFIX = "-0-1a2b3c4d"
@@ -51,10 +38,6 @@ class Connector(StrEnum):
     PULL = "pull"
     PUSH = "push"
     MOONCAKE = "mooncake"
-
-
-class Refused(Exception):
-    """What is not in the contract."""
 
 
 @dataclass
@@ -106,6 +89,8 @@ class VllmNode:
     key: str | None = None
     fails: int = 0
     cached: int = 0
+    context: int | None = None
+    told_context: int | None = None
     calls: list[Asked] = field(default_factory=list)
     queries: int = 0
     go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -147,23 +132,15 @@ class VllmNode:
         self, asked: Asked, textual: bool
     ) -> tuple[tuple[int, ...], Mapping[str, Any]]:
         body = asked.body
-        sampling = body if textual else body["sampling_params"]
-        unknown = set(body) - (COMPLETION_FIELDS if textual else GENERATE_FIELDS)
-        if not textual:
-            unknown |= set(sampling) - SAMPLING
-        if unknown:
-            raise Refused(f"unknown fields {sorted(unknown)}")
-        if textual and not (body["return_token_ids"] and body["return_tokens_as_token_ids"]):
-            raise Refused("nothing but text is wanted")
-        if not -(2**63) <= sampling["seed"] < 2**63:
-            raise Refused("seed")
-        if textual and body["stream"] and "prompt_logprobs" in body:
-            raise Refused("prompt_logprobs are not available when stream=True")
+        tokens, sampling = read(body, textual=textual)
         if (asked.params or {}).get("do_remote_decode"):
             if body["stream"] or sampling["max_tokens"] != 1 or sampling["min_tokens"] > 1:
                 raise Refused("a prefill leg is one token, and not streamed")
             self._check_hold(asked.params)
-        return tuple(body["prompt" if textual else "token_ids"]), sampling
+        longest = len(tokens) + (sampling["max_tokens"] if textual else 1)
+        if self.context is not None and longest > self.context:
+            raise Refused(f"This model's maximum context length is {self.context} tokens.")
+        return tokens, sampling
 
     def _check_hold(self, params: dict[str, Any]) -> None:
         if self.connector is not Connector.MOONCAKE:
@@ -247,7 +224,8 @@ def vllm_app(node: VllmNode) -> Quart:
 
     @app.get("/v1/models")
     async def models() -> Response:
-        return _json({"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]})
+        card = {"id": "m", "owned_by": "vllm", "max_model_len": node.told_context}
+        return _json({"object": "list", "data": [card]})
 
     @app.get("/health")
     async def health() -> Response:

@@ -17,8 +17,8 @@ EXAMPLES = 12
 PATIENCE_S = 20
 NO_NODES = 503
 OPERATORS = {
-    "InstanceBody": {"type", "instance", "bootstrap_port"},
-    "WorkerBody": {"url", "worker_type", "bootstrap_port"},
+    "InstanceBody": {"type", "instance", "bootstrap_port", "max_model_len"},
+    "WorkerBody": {"url", "worker_type", "bootstrap_port", "max_model_len"},
     "WishBody": {"force"},
     "RoleBody": {"force", "role"},
 }

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models
 
+from api.asking import MOST_TOKENS
 from api.errors import BadRequest, ContextTooLong
 from api.pooling.encoding import Encoder
 from api.tokenizing import LONG, TextCodec
@@ -69,6 +70,31 @@ async def test_what_would_not_fit_truncated_either_is_refused_all_the_same(
     with pytest.raises(ContextTooLong):
         await complete(fields, door=served(codec))
     assert 0 < heard.longest < LONG
+
+
+class Asked(TextCodec):
+    """Of how many tokens it was asked whether a text has more by far: it has."""
+
+    def outgrows(self, text: str, most: int) -> bool:
+        del text
+        counts.append(most)
+        return True
+
+
+counts = list[int]()
+
+
+@pytest.mark.parametrize("fields", [{}, {"truncate_prompt_tokens": -1}])
+async def test_a_text_is_not_without_bounds_where_nobody_knows_the_context(
+    fields: dict[str, int],
+) -> None:
+    codec = Asked(CODEC.tokenizer, CODEC.fast)
+    counts.clear()
+    with pytest.raises(ContextTooLong):
+        await complete({"prompt": LONG_TEXT, **fields}, door=served(codec, context=None))
+    with pytest.raises(ContextTooLong):
+        Encoder(codec).text(LONG_TEXT)
+    assert counts == [MOST_TOKENS] * 2
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
