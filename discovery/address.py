@@ -1,16 +1,19 @@
 """Where something listens: a host and a port in one string, as `[::1]:8100` or `node:8100`."""
 
 import re
+from functools import lru_cache
 
 from discovery.errors import MalformedAddress
 
 HIGHEST_PORT = 65535
 LONGEST_HOST = 253
+MOST_KNOWN = 4096  # addresses that were read before
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\Z")
 _IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]\Z")
 
 
+@lru_cache(maxsize=MOST_KNOWN)
 def parse_address(text: str) -> tuple[str, int]:
     """Host, without brackets, and port; raises MalformedAddress."""
     host, colon, port = text.rpartition(":")

@@ -41,12 +41,16 @@ class Kinds(Generic[N]):
     _rosters: dict[tuple[Role, Kind], Roster[N]] = field(default_factory=dict)
     _known: dict[tuple[Kind, Kind], bool] = field(default_factory=dict)
     _kinds: dict[str, tuple[N, Kind]] = field(default_factory=dict)  # by address
+    _matches: dict[tuple[Role, Kind], tuple[Roster[N], ...]] = field(default_factory=dict)
 
     def put(self, address: str, node: N) -> None:
         """Take it in, or its latest word."""
         kind = kind_of(node)
         self._kinds[address] = node, kind
-        self._rosters.setdefault((node.role, kind), Roster()).put(address, node)
+        if (roster := self._rosters.get((node.role, kind))) is None:
+            roster = self._rosters[node.role, kind] = Roster()
+            self._matches.clear()
+        roster.put(address, node)
 
     def drop(self, address: str, node: N) -> None:
         """Take it out."""
@@ -56,13 +60,18 @@ class Kinds(Generic[N]):
             roster.drop(address, node)
             if not len(roster):
                 del self._rosters[key]
+                self._matches.clear()
 
-    def fitting(self, node: N) -> Iterator[Roster[N]]:
-        """Nodes of the other role that fit it."""
-        kind = self._kind(node)
-        for (role, other), roster in self._rosters.items():
-            if role is not node.role and self._fit(kind, other, node, roster):
-                yield roster
+    def fitting(self, node: N) -> tuple[Roster[N], ...]:
+        """Nodes of the other role that fit it; looked for once, as long as the kinds stay."""
+        key = mine, kind = node.role, self._kind(node)
+        if (found := self._matches.get(key)) is None:
+            found = self._matches[key] = tuple(
+                roster
+                for (role, other), roster in self._rosters.items()
+                if role is not mine and self._fit(kind, other, node, roster)
+            )
+        return found
 
     def paired(
         self, role: Role, model: Model | None, since: float, but: frozenset[N]

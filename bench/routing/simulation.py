@@ -118,7 +118,9 @@ class Simulation:
         plan = self._planner.plan(ask, decodes, self._partners)
         outcome = self._outcomes[number]
         outcome.split, outcome.foretold = plan.prefill is not None, plan.foretold
-        self._rides[number] = _Ride(arrival, self._planner.depart(plan, ask), outcome)
+        self._rides[number] = _Ride(
+            arrival, self._planner.depart(plan, ask).take_off(), outcome
+        )
         job = Job(number, ask.names, ask.num_tokens, len(arrival.answer) - 1)
         self._later(self.cluster.call_s, partial(self._take, plan.first, job))
 

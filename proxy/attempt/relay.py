@@ -26,6 +26,7 @@ from proxy.attempt.legs import News
 from proxy.errors import Cause, NodeFailed
 from proxy.routing.plan import Plan
 
+FAILURES, ANSWERS = (FailedEvent, NodeFailed), (PromptEvent, TokenEvent)
 LINGERING_TOKENS = 8  # of decode: by then prefill has long heard that its KV was fetched
 
 
@@ -90,12 +91,12 @@ class Relay:
 
     def forward(self, node: Node, event: News) -> Iterator[Event]:
         """What of it is new, and what it sets free; NodeFailed where the attempt is over."""
-        if isinstance(event, FailedEvent | NodeFailed):
+        if isinstance(event, FAILURES):
             self._fail(node, event)
             return
         if node is self.plan.prefill:
             self._prefill_said(event)
-        elif self.leg and isinstance(event, PromptEvent | TokenEvent):
+        elif self.leg and isinstance(event, ANSWERS):
             self._decode_goes_on()
         match event:
             case TokenEvent() if self.awaits and node is not self.plan.first:

@@ -23,6 +23,7 @@ NOBODY: frozenset[Node] = frozenset()
 TIDY_S = 5.0
 TROUBLES = (Cause.UNREACHABLE, Cause.SILENT, Cause.BROKEN, Cause.TOLD, Cause.BUSY)
 LOST, MOVED = "lost", "transfer"
+SUCCESSES = (TokenEvent, EndEvent)
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 Pair = tuple[str, str]
@@ -120,7 +121,7 @@ class Health:
 
         So does a prefill leg's end: of vLLM's that is all there is.
         """
-        if isinstance(event, TokenEvent | EndEvent):
+        if isinstance(event, SUCCESSES):
             self.worked(node, begun=begun, now=now)
         elif isinstance(event, StageEvent) and plan.prefill is not None:
             pair = plan.prefill.node_id, plan.decode.node_id

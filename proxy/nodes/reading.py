@@ -71,7 +71,7 @@ class LegReader:
     def _heard(self, frames: Sequence[bytes]) -> Iterator[Event]:
         for frame in frames:
             events = self.decode(frame)
-            if self.ours and self._around is None:
+            if self.ours and not self.hold and self._around is None:
                 self._around = _around(frame, events)
             for event in events:
                 if (kept := self._keep(event)) is not None:

@@ -1,6 +1,6 @@
 """What Prometheus is told. Counted once per request, never per token."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from proxy.timeline.story import Story
 
 PREFIX = "pdserve_proxy_"
 Child = TypeVar("Child", Counter, Histogram)
+Label = TypeVar("Label", bound=Hashable)
 FIRST_TOKEN_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
@@ -33,14 +34,14 @@ ESTIMATE_RATIO = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.5, 2, 4
 STAGE_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 
 
-class _Labelled(dict[str, Child]):
-    """A metric by its one label: looked up once for each, and not for each request."""
+class _Labelled(dict[Label, Child]):
+    """A metric by its labels: looked up once for each, and not for each request."""
 
-    def __init__(self, labels: Callable[[str], Child]) -> None:
+    def __init__(self, labels: Callable[[Label], Child]) -> None:
         super().__init__()
-        self._labels: Callable[[str], Child] = labels
+        self._labels: Callable[[Label], Child] = labels
 
-    def __missing__(self, label: str) -> Child:
+    def __missing__(self, label: Label) -> Child:
         child = self[label] = self._labels(label)
         return child
 
@@ -53,7 +54,8 @@ class ProxyMetrics:
         self.all = CollectorRegistry()
         self.all.register(_Cluster(registry, self))
         self.all.register(Troubles(health, PREFIX))
-        self._requests = self._counter("requests", "HTTP answers", "endpoint", "status")
+        requests = self._counter("requests", "HTTP answers", "endpoint", "status")
+        self._requests = _Labelled[tuple[str, int], Counter](lambda of: requests.labels(*of))
         self._answers = _Labelled(
             self._counter("answers", "Choices by their end", "finish").labels
         )
@@ -72,7 +74,7 @@ class ProxyMetrics:
 
     def answered(self, endpoint: str, status: int) -> None:
         """Book one HTTP answer."""
-        self._requests.labels(endpoint, status).inc()
+        self._requests[endpoint, status].inc()
 
     def book(self, story: Story) -> None:
         """Book one choice that is over."""

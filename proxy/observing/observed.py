@@ -35,8 +35,7 @@ class Observed:
         """See Generator."""
         clock, exchange = self.pipeline.clock, current.get() or Exchange(0.0)
         story = Story(request, clock(), exchange.trace)
-        if exchange.received and not exchange.stories:
-            self.metrics.tokenized((exchange.tokenized or story.begun) - exchange.received)
+        leads = exchange.received and not exchange.stories
         exchange.stories.append(story)
         self.metrics.requests_in_flight += 1
         try:
@@ -53,6 +52,8 @@ class Observed:
         finally:
             story.ended_at = clock()
             self.metrics.requests_in_flight -= 1
+            if leads:
+                self.metrics.tokenized((exchange.tokenized or story.begun) - exchange.received)
             self.metrics.book(story)
             logger.info("%s", story.line(self._name(request), exchange.endpoint))
 

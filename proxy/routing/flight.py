@@ -1,6 +1,7 @@
 """One plan under way: what it takes of nodes and gives back, and what is learnt from it."""
 
 from dataclasses import dataclass, field
+from typing import Self
 
 from api.generator import EndEvent, Event, FailedEvent, PromptEvent, StageEvent, TokenEvent
 from discovery.registry import Node
@@ -35,7 +36,7 @@ class _Steps:
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """From the plan to `land`, which gives back whatever was taken, however it ended."""
+    """From `take_off` to `land`, which gives back whatever was taken, however it ended."""
 
     books: Books
     plan: Plan
@@ -43,6 +44,7 @@ class Flight:
     _prompt: Claim | None = None  # at the prefill node, while the prompt is run there
     _rest: Claim = field(init=False)
     _prompt_sent: Sent = field(init=False)
+    _taken: bool = False
     _rest_sent: Sent | None = None  # where the KV is moved to, and is not yet
     _cached: int | None = None
     _moved_bytes: int = 0
@@ -51,18 +53,20 @@ class Flight:
     _tokens: int = 0  # from the decode node
     _finished: bool = False
 
-    def __post_init__(self) -> None:
-        """Take what the plan will need."""
+    def take_off(self) -> Self:
+        """Take what the plan will need; before anybody else plans, or anything is heard."""
         books, plan, ask = self.books, self.plan, self.ask
+        self._taken = True
         self._prompt_sent = books.prefixes.send(plan.first, ask.names)
         cached = min(self._prompt_sent.cached_tokens, ask.num_tokens - 1)
         prompt = Prompt(ask.num_tokens - cached, cached)
         if plan.prefill is None:
             self._rest = self._claim(plan.decode, prompt)
-            return
+            return self
         self._prompt = books.claims.claim(plan.prefill, ask.num_tokens, ask.now, prompt)
         self._rest_sent = books.prefixes.send(plan.decode, ask.names)
         self._rest = self._claim(plan.decode)
+        return self
 
     def hear(self, node: Node, event: Event | NodeFailed, now: float) -> None:
         """What a leg says; called for every event, so most say nothing here."""
@@ -94,7 +98,9 @@ class Flight:
         self._rest_sent = self.books.prefixes.send(decode, self.ask.names)
 
     def land(self, now: float) -> None:
-        """It is over."""
+        """It is over, if it has ever begun."""
+        if not self._taken:
+            return
         self._prompt_over(now)
         self._rest.end(now)
         if self._first_at is None:

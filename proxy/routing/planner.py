@@ -25,7 +25,7 @@ class Plans(Protocol):
         """One node of a role: for a prompt alone, or in another's place beside `partner`."""
 
     def depart(self, plan: Plan, ask: Ask) -> Flight:
-        """It is carried out from now on, until it lands."""
+        """It is carried out from when it takes off until it lands."""
 
     def pool(self, node: Node, lengths: Sequence[int], now: float) -> PooledFlight:
         """The same of prompts of these lengths that are pooled at a node."""

@@ -66,7 +66,7 @@ def test_whatever_happens_all_is_given_back(steps: list[tuple], local: str) -> N
             prompt = tuple(range(which, which + STRIDE * (1 + at)))
             ask = Ask.of(Request(RequestId(str(now)), prompt), now)
             plan = planner.plan(ask, DECODES, lambda _: PREFILLS)
-            flights.append(planner.depart(plan, ask))
+            flights.append(planner.depart(plan, ask).take_off())
             continue
         flight = flights[which % len(flights)]
         if what == "hear":
@@ -92,9 +92,9 @@ def test_a_request_that_never_ran_leaves_no_names_behind() -> None:
     ask = Ask.of(Request(RequestId("r"), tuple(range(4 * STRIDE))), 0.0)
     plan = planner.plan(ask, DECODES, lambda _: PREFILLS)
     assert plan.prefill
-    planner.depart(plan, ask).land(1.0)
+    planner.depart(plan, ask).take_off().land(1.0)
     assert len(planner.books.prefixes) == 0
-    flight = planner.depart(plan, ask)
+    flight = planner.depart(plan, ask).take_off()
     flight.hear(plan.prefill, TokenEvent((1,)), 2.0)
     flight.land(3.0)
     assert planner.books.prefixes.cached(plan.prefill, ask.names) == 4 * STRIDE
@@ -143,7 +143,7 @@ def test_a_node_of_vllm_is_measured_by_the_end_of_its_leg() -> None:
         now = 10.0 * number
         prompt = tuple(range(1000 * number, 1000 * number + 1000))
         ask = Ask.of(Request(RequestId(str(number)), prompt), now)
-        flight = planner.depart(Plan(vllm, DECODES[0]), ask)
+        flight = planner.depart(Plan(vllm, DECODES[0]), ask).take_off()
         flight.hear(vllm, EndEvent(), now + 2.0)
         flight.hear(DECODES[0], TokenEvent((1,)), now + 3.0)
         flight.land(now + 4.0)

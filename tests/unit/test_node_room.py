@@ -28,7 +28,7 @@ def ask(number: int, length: int = 10) -> Ask:
 
 
 def go(planner: Planner, one: Ask) -> Flight:
-    return planner.depart(planner.plan(one, DECODES, lambda _: ()), one)
+    return planner.depart(planner.plan(one, DECODES, lambda _: ()), one).take_off()
 
 
 @pytest.mark.parametrize("policy", POLICIES)

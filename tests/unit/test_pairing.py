@@ -69,3 +69,17 @@ def test_numbers_beyond_all_measure_fit_nobody_and_harm_nobody() -> None:
     partners, misfit = pair(first, second)
     assert not partners
     assert misfit
+
+
+def test_who_fits_is_looked_for_anew_when_another_kind_comes_or_goes() -> None:
+    registry, ours = Registry(differ=differ), plain(layout(16))
+    for role, name in ((Role.PREFILL, "p"), (Role.DECODE, "d")):
+        registry.apply(Registration(role, f"{name}:1", "", name, "m", "f", ours), now=0)
+    (decode,) = registry.nodes(Role.DECODE, now=0)
+    known = registry.partners(decode, now=0)
+    assert registry.partners(decode, now=0) is known, "it was looked for once"
+    larger = Registration(Role.PREFILL, "q:1", "", "q", "m", "f", plain(layout(32)))
+    registry.apply(larger, now=0)
+    assert [one.node_id for one in registry.partners(decode, now=0)] == ["p", "q"]
+    registry.remove("q:1")
+    assert registry.partners(decode, now=0) is registry.partners(decode, now=0)

@@ -143,7 +143,7 @@ def test_roles_have_policies_of_their_own() -> None:
     chosen = list[tuple[Node | None, Node]]()
     for _ in range(4):
         plan = planner.plan(ask(), decodes, lambda _: prefills)
-        flight = planner.depart(plan, ask())
+        flight = planner.depart(plan, ask()).take_off()
         flight.hear(plan.first, TokenEvent((1,)), 1.0)
         flight.land(2.0)
         chosen.append((plan.prefill, plan.decode))
@@ -163,6 +163,6 @@ def test_all_of_a_thousand_nodes_get_work(policy: Policy) -> None:
             Request(RequestId("r"), tuple(range(number, number + 64)), session=str(number)), 0.0
         )
         plan = planner.plan(one, decodes, lambda _: prefills)
-        planner.depart(plan, one)
+        planner.depart(plan, one).take_off()
         used |= {plan.prefill, plan.decode}
     assert len(used) > 700

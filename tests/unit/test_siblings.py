@@ -37,7 +37,7 @@ def plan(
     sampling = Sampling(seed=seed, sample_index=sample)
     request = Request(RequestId(name), (1,), sampling)
     found = planner.plan(Ask.of(request, now=0), decodes, lambda _: prefills)
-    planner.depart(found, Ask.of(request, now=0))
+    planner.depart(found, Ask.of(request, now=0)).take_off()
     return found
 
 
