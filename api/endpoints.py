@@ -1,10 +1,11 @@
-"""The two endpoints of text, whoever reads the HTTP: from a call to what writes its answer."""
+"""Endpoints of text and token ids, whoever reads the HTTP: from a call to what answers it."""
 
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from secrets import token_hex
 from typing import Protocol, TypeVar
 
@@ -17,6 +18,7 @@ from api.bodies import Priority, TextBody, Timeout, read_chat, read_completion
 from api.calls import Asked
 from api.chat import ChatForm
 from api.completions import CompletionForm
+from api.defaults import OPENAI
 from api.envelopes import Form, Writer
 from api.errors import BadRequest, WrongType
 from api.gate import OPEN, Gate
@@ -24,7 +26,9 @@ from api.generator import Generator
 from api.logprobs import Telling
 from api.pooling.bodies import PoolingBody
 from api.served import Models, ReadLeg, no_legs
-from api.sse import frames
+from api.sse import AnyWriter, frames
+from api.token_answers import TokenWriter
+from api.token_bodies import read_tokens
 from api.tools.telling import Teller
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
@@ -65,7 +69,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class TextEndpoints:
-    """Text completions and chat completions over a Generator; each waits at the gate."""
+    """Completions of texts, chats and token ids over a Generator; each waits at the gate."""
 
     generator: Generator
     models: Models
@@ -90,11 +94,23 @@ class TextEndpoints:
         asked = await Asker(served, self.read_leg).chat(body, outer_id, len(call.data))
         return self._writer(asked, ChatForm(_telling(asked), _tellers(asked)))
 
+    async def tokens(self, call: Call) -> TokenWriter:
+        """As a model's node would: without its defaults, and its tokenizer only where words are
+        looked for. Raises ApiError.
+        """
+        body = _with_headers(read_tokens(call.data), call.headers)
+        outer_id = call.name(body)
+        text, timeout_s = needs_text(body), body.timeout
+        served = await self.models.find(body.model, outer_id, text=text, timeout_s=timeout_s)
+        asker = Asker(replaced(served, defaults=OPENAI), self.read_leg)
+        asked = await asker.completion(body, outer_id)
+        return TokenWriter(Answer(self.generator, asked, self.gate), int(self.clock()))
+
     def _writer(self, asked: Asked, form: Form) -> Writer:
         return Writer(Answer(self.generator, asked, self.gate), form, int(self.clock()))
 
 
-Endpoint = Callable[[Call], Awaitable[Writer]]
+Endpoint = Callable[[Call], Awaitable[AnyWriter]]
 
 
 def check_type(headers: Headers) -> None:
@@ -109,7 +125,7 @@ def check_type(headers: Headers) -> None:
         raise WrongType("the body must not be compressed")
 
 
-async def begun(writer: Writer) -> AsyncGenerator[bytes]:
+async def begun(writer: AnyWriter) -> AsyncGenerator[bytes]:
     """A stream of events that has begun: there is something to say, and a status for it.
 
     Raises what fails before. Whoever gets it closes it.

@@ -34,6 +34,7 @@ from api.pooling.endpoints import Body, PoolingDoor, has_text, read
 from api.served import Models, ReadLeg, no_legs
 from api.sse import whole
 
+GENERATE = "/inference/v1/generate"
 LONGEST_PATH = 200  # that is said again
 WHERE = {404: "There is no {} here", 405: "{}: other methods are meant for this path"}
 Pooling = Callable[[PoolingDoor, Body, str], Awaitable[Numbers]]
@@ -76,6 +77,19 @@ def openai_routes(
 
     if embedder is not None:
         _pool(routes, embedder, models, clock)
+    routes.after_request(_named)
+    _explain_errors(routes)
+    return routes
+
+
+def token_routes(texts: TextEndpoints) -> Blueprint:
+    """Completions of token ids, for who is no node: those have legs at this path."""
+    routes = Blueprint("tokens", __name__)
+
+    @routes.post(GENERATE)
+    async def generate() -> Response:
+        return await _answered(texts.tokens)
+
     routes.after_request(_named)
     _explain_errors(routes)
     return routes

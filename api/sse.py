@@ -14,13 +14,15 @@ from api.errors import SERVER_ERROR, body_of, error_body
 from api.generated import DONE
 from api.generator import StreamFailed
 from api.tapping import Outlet, Spoken
+from api.token_answers import TokenWriter
 
+AnyWriter = Writer | TokenWriter
 PLACE = 20  # a token's log-probabilities are as much work as so many characters
 log = logging.getLogger(__name__)
 OUR_MISTAKE = error_body(SERVER_ERROR, "The server made a mistake.")
 
 
-async def whole(writer: Writer) -> bytes:
+async def whole(writer: AnyWriter) -> bytes:
     """The body of an answer that is not streamed; raises StreamFailed."""
     async with aclosing(writer.answer.pieces()) as pieces:
         said = [piece async for piece in pieces]
@@ -28,14 +30,14 @@ async def whole(writer: Writer) -> bytes:
     return await aside(places * PLACE, lambda: msgspec.json.encode(writer.whole(said)))
 
 
-async def frames(writer: Writer, outlet: Outlet | None = None) -> AsyncGenerator[bytes]:
+async def frames(writer: AnyWriter, outlet: Outlet | None = None) -> AsyncGenerator[bytes]:
     """The events of a stream, together what came together; some go to the outlet at once.
 
     What fails before the first is raised, later it is told. Nothing comes before the first
     piece: until then the request may still be refused. The last piece leaves with the end.
     """
     said: bytes | None = None
-    tapped = partial(Spoken, writer, outlet) if outlet else None
+    tapped = partial(Spoken, writer, outlet) if outlet and isinstance(writer, Writer) else None
     left = len(writer.answer.choices)
     try:
         async with aclosing(writer.answer.pieces(tapped)) as pieces:
@@ -57,7 +59,7 @@ async def frames(writer: Writer, outlet: Outlet | None = None) -> AsyncGenerator
     yield said + DONE
 
 
-def _told(writer: Writer, failure: Exception) -> bytes:
+def _told(writer: AnyWriter, failure: Exception) -> bytes:
     if isinstance(failure, StreamFailed):
         return event_of(body_of(failure))
     outer_id = writer.answer.asked.outer_id
@@ -65,6 +67,6 @@ def _told(writer: Writer, failure: Exception) -> bytes:
     return event_of(OUR_MISTAKE)
 
 
-async def _frame(writer: Writer, piece: Piece) -> bytes:
+async def _frame(writer: AnyWriter, piece: Piece) -> bytes:
     """Log-probabilities are work."""
     return await aside(len(piece.places) * PLACE, partial(writer.frame, piece))

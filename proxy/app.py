@@ -11,9 +11,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from quart import Quart, Response, request
 
 from api.door.keeper import LARGEST_BODY
-from api.endpoints import REQUEST_ID, Headers, TextEndpoints
+from api.endpoints import REQUEST_ID, Endpoint, Headers, TextEndpoints
 from api.errors import ApiError, body_of
-from api.routes import openai_routes
+from api.routes import GENERATE, openai_routes, token_routes
 from api.served import Models
 from proxy.admin.audit import audit_line
 from proxy.admin.departures import Departures
@@ -34,7 +34,7 @@ from proxy.timeline.exchange import current
 from proxy.workers.told import Told
 
 JSON = "application/json"
-COUNTED = ("/v1/", "/v2/", "/pooling", "/score", "/classify", "/rerank")
+COUNTED = ("/v1/", "/v2/", "/inference/", "/pooling", "/score", "/classify", "/rerank")
 
 logger = logging.getLogger("proxy.audit")
 
@@ -56,7 +56,12 @@ def create_app(
     )
     watch = Watch(door, guard, gate, clock)
     texts = TextEndpoints(door, models, gate=gate)
-    paths = {"/v1/completions": texts.completions, "/v1/chat/completions": texts.chat}
+    app.register_blueprint(token_routes(texts))
+    paths: dict[str, Endpoint] = {
+        "/v1/completions": texts.completions,
+        "/v1/chat/completions": texts.chat,
+        GENERATE: texts.tokens,
+    }
     front = TextFront(app.asgi_app, paths, watch)
     exchanges = Exchanges(front, COUNTED, door.kept, door.tracing, clock)
     app.asgi_app = exchanges  # type: ignore[method-assign]

@@ -9,11 +9,13 @@ from quart import Quart
 
 from api.errors import ErrorBody
 from api.fields import CHAT, COMPLETIONS
+from api.token_bodies import GENERATE
 from proxy.openapi.operations import JSON, OPERATIONS, Operation
 
 VERSION = "3.1.0"
 REFERENCES = "#/components/schemas/{name}"
 PLACEHOLDER = re.compile(r"<(?:\w+:)?(\w+)>")
+REFUSED = (("CompletionBody", COMPLETIONS), ("ChatBody", CHAT), ("TokensBody", GENERATE))
 NOT_TOLD = {"head", "options"}
 Json = dict[str, Any]
 OBJECT: Json = {"type": "object"}
@@ -56,7 +58,7 @@ def _schemas() -> Json:
     """Of all types that a body or an answer has."""
     kinds = {kind for one in OPERATIONS.values() for kind in _types(one)} | {ErrorBody}
     _, found = msgspec.json.schema_components(kinds, ref_template=REFERENCES)
-    for name, table in (("CompletionBody", COMPLETIONS), ("ChatBody", CHAT)):
+    for name, table in REFUSED:
         found[name].setdefault("description", "")
         found[name]["description"] += f" Known and refused: {', '.join(sorted(table))}."
     return dict(found)

@@ -15,6 +15,9 @@ from api.pooling.bodies import (
     ScoreBody,
     VectorsBody,
 )
+from api.routes import GENERATE
+from api.token_answers import TokenAnswer
+from api.token_bodies import TokensBody
 from discovery.registration import Context, Port
 
 REFUSALS = (400, 401, 404, 405, 408, 413, 415, 429, 431, 500, 501, 502, 503, 504)
@@ -92,6 +95,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("post", "/v1/chat/completions"): Operation(
         "text", "Answer a conversation", ChatBody, None, (JSON, EVENTS)
+    ),
+    ("post", GENERATE): Operation(
+        "text", "Continue token ids", TokensBody, TokenAnswer, (JSON, EVENTS)
     ),
     ("get", "/v1/models"): Operation("model", "What is served", answer=ModelList),
     ("get", "/v1/models/{name}"): Operation("model", "One of them", answer=ModelCard),

@@ -16,11 +16,10 @@ import msgspec
 
 from api.door.keeper import LARGEST_BODY, Fault
 from api.endpoints import AS_IT_COMES, EVENTS, JSON, REQUEST_ID, Call, Endpoint, check_type
-from api.envelopes import Writer
 from api.errors import SERVER_ERROR, ApiError, ErrorBody, body_of
 from api.generated import DONE
 from api.generator import StreamFailed
-from api.sse import OUR_MISTAKE, frames, whole
+from api.sse import OUR_MISTAKE, AnyWriter, frames, whole
 from api.tapping import Outlet
 from proxy.serving.outlet import EXTENSION
 
@@ -126,7 +125,7 @@ class _Reply:
     outlet: Outlet | None = None
     begun: bool = False
 
-    async def stream(self, writer: Writer) -> None:
+    async def stream(self, writer: AnyWriter) -> None:
         """Begins when there is something to say: what fails until then has a status."""
         async with aclosing(frames(writer, self.outlet)) as said:
             async for event in said:

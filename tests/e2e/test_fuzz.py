@@ -7,6 +7,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 
 from api.fields import COMPLETIONS, NODE_SAMPLING
+from api.routes import GENERATE
+from api.token_bodies import HONOURED
 from tests.e2e.cluster import Running, running
 from tests.fakes.wishes import (
     COMPLETION_ONLY,
@@ -34,7 +36,8 @@ async def test_no_wish_kills_an_engine(tiny: Path) -> None:
         @settings(max_examples=EXAMPLES, suppress_health_check=slow)
         @given(TEXT, NODE)
         def once(text: Given, node: Given) -> None:
-            for asked in (_complete(cluster, text), _call(cluster, node)):
+            asking = _complete(cluster, text), _generate(cluster, text), _call(cluster, node)
+            for asked in asking:
                 asyncio.run_coroutine_threadsafe(asked, loop).result(PATIENCE_S)
 
         await asyncio.to_thread(once)
@@ -50,13 +53,22 @@ async def _complete(cluster: Running, wish: Given) -> None:
             check_refusal(answer.status, await answer.json(), wish)
 
 
+async def _generate(cluster: Running, wish: Given) -> None:
+    """The same, in token ids."""
+    params = {name: value for name, value in wish.items() if name in HONOURED}
+    body = {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 4, **params}}
+    async with cluster.session.post(f"{cluster.url}{GENERATE}", json=body) as answer:
+        if answer.status != 200:
+            check_refusal(answer.status, await answer.json(), params)
+
+
 async def _call(cluster: Running, wish: Given) -> None:
     """To the decode node itself, without the checks of a text door."""
     address = next(one for one in await cluster.nodes() if one["role"] == "decode")[
         "http_address"
     ]
     body = {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 4, **wish}}
-    url = f"http://{address}/inference/v1/generate"
+    url = f"http://{address}{GENERATE}"
     async with cluster.session.post(url, json={**body, "stream": True}) as answer:
         data = await answer.read()
     if answer.status != 200:

@@ -26,6 +26,7 @@ def gate(**limits: int) -> AdmissionGate:
         ("/v1/completions", {"prompt": "the", "max_tokens": 2}),
         ("/v1/completions", {"prompt": "the", "max_tokens": 2, "stream": True}),
         ("/v1/embeddings", {"input": "the"}),
+        ("/inference/v1/generate", {"token_ids": [1, 2], "sampling_params": {"max_tokens": 2}}),
     ],
 )
 async def test_the_second_of_one_is_refused_with_a_time_and_both_say_what_is_left(

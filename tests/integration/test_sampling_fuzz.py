@@ -13,6 +13,8 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING
+from api.routes import GENERATE
+from api.token_bodies import GENERATE_SAMPLING, HONOURED
 from api.tokenizing import load_text_codec
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.cluster import Cluster
@@ -90,6 +92,22 @@ async def test_chats(folder: Path) -> None:
             check_refusal(status, answer, wish)
 
     await fuzz(folder, wishes(good, CHAT), ask)
+
+
+async def test_token_ids(folder: Path) -> None:
+    good = {**GOOD, **TEXT_ONLY, "logprobs": st.integers(0, 20)}
+    good = {name: one for name, one in good.items() if name in HONOURED}
+
+    async def ask(http: HttpCluster, wish: Given) -> None:
+        body = {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 4, **wish}}
+        status, data = await http.post(GENERATE, body)
+        answer = json.loads(data)
+        if status != 200:
+            check_refusal(status, answer, wish)
+        else:
+            assert all(one["finish_reason"] for one in answer["choices"])
+
+    await fuzz(folder, wishes(good, GENERATE_SAMPLING), ask)
 
 
 async def test_node_calls(folder: Path) -> None:

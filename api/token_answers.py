@@ -1,0 +1,120 @@
+"""An answer in token ids, as POST /inference/v1/generate writes it: vLLM's words. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from api.answering import Answer
+from api.choices import Piece, joined
+from api.costs import Timings, Usage, timings_of, usage_at_end, usage_in_chunk, usage_of
+from api.envelopes import event_of
+from api.node_logprobs import Content, PromptLogprobs, content_of, prompt_of
+
+
+class TokenChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice, or what is new of it."""
+
+    index: int
+    token_ids: Sequence[int]
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    logprobs: Content | None = None
+
+
+class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a stream."""
+
+    request_id: str
+    choices: Sequence[TokenChoice]
+    usage: Usage | UnsetType | None = UNSET
+    pdserve: Timings | UnsetType = UNSET
+
+
+class TokenAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that is not streamed."""
+
+    request_id: str
+    model: str
+    created: int
+    choices: Sequence[TokenChoice]
+    usage: Usage
+    prompt_logprobs: PromptLogprobs | None = None
+    kv_transfer_params: None = None
+    output_mode: str = "tokens"
+    pdserve: Timings | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWriter:
+    """Writes one answer down; what Writer is to text."""
+
+    answer: Answer
+    created: int
+
+    @property
+    def streams(self) -> bool:
+        """See Writer, here and below."""
+        return bool(self.answer.asked.body.stream)
+
+    @property
+    def num_foretold(self) -> int:
+        """Of the first prompt: there is no other."""
+        return len(self.answer.choices[0].prompt_logprobs)
+
+    def openings(self) -> Sequence[TokenChunk]:
+        """Nothing comes before the first token."""
+        return ()
+
+    def frame(self, piece: Piece) -> bytes:
+        """The event of a piece; empty where it has neither tokens nor the end."""
+        if not (piece.tokens or piece.finish):
+            return b""
+        choice = self.answer.choices[piece.index]
+        usage = usage_in_chunk(self.answer, choice, piece.num_tokens)
+        return event_of(self._chunk([_choice(piece)], usage=usage))
+
+    def closing(self) -> TokenChunk | None:
+        """Usage and stages, where the client asked for them."""
+        usage, timings = usage_at_end(self.answer), timings_of(self.answer)
+        if usage is UNSET and timings is UNSET:
+            return None
+        return self._chunk([], usage=usage, timings=timings)
+
+    def whole(self, pieces: Sequence[Piece]) -> TokenAnswer:
+        """The answer that is not streamed."""
+        said: list[list[Piece]] = [[] for _ in self.answer.choices]
+        for piece in pieces:
+            said[piece.index].append(piece)
+        foretold = self.answer.choices[0].prompt_logprobs
+        return TokenAnswer(
+            request_id=self.answer.asked.outer_id,
+            model=self.answer.asked.model,
+            created=self.created,
+            choices=[_choice(joined(parts)) for parts in said],
+            usage=usage_of(self.answer),
+            prompt_logprobs=prompt_of(foretold) if foretold else None,
+            pdserve=timings_of(self.answer),
+        )
+
+    def _chunk(
+        self,
+        choices: Sequence[TokenChoice],
+        *,
+        usage: Usage | UnsetType | None,
+        timings: Timings | UnsetType = UNSET,
+    ) -> TokenChunk:
+        name = self.answer.asked.outer_id
+        return TokenChunk(request_id=name, choices=choices, usage=usage, pdserve=timings)
+
+
+def _choice(piece: Piece) -> TokenChoice:
+    ranked = [place.ranked for place in piece.places]
+    return TokenChoice(
+        index=piece.index,
+        token_ids=piece.tokens,
+        finish_reason=piece.finish,
+        stop_reason=piece.stop_reason,
+        logprobs=content_of(ranked) if ranked else None,
+    )

@@ -1,0 +1,80 @@
+"""POST /inference/v1/generate as clients ask it: token ids in, token ids out. Pure.
+
+vLLM's endpoint of that name, which for nodes has their legs as well (generate.py). To a client
+it is a completion of a prompt of token ids, asked for in other words: so it becomes one.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from api.bodies import (
+    CompletionBody,
+    Ours,
+    Priority,
+    StreamOptions,
+    Timeout,
+    convert,
+    read_object,
+)
+from api.errors import BadRequest
+from api.fields import NONE, SAMPLING, UnsupportedField, refuse_unsupported
+from engine.request import TokenId
+
+GENERATE: Mapping[str, tuple[object, ...]] = {
+    "content_parts": NONE,
+    "ec_transfer_params": NONE,
+    "features": NONE,
+    "num_generated": (None, 0),
+    "output_mode": (None, "tokens"),
+}
+GENERATE_SAMPLING: Mapping[str, tuple[object, ...]] = {
+    **SAMPLING,
+    "logprob_token_ids": NONE,
+    "sample_index": (None, 0),
+    "spaces_between_special_tokens": (None, True),
+}
+HONOURED = (
+    *("n", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+    *("allowed_token_ids", "bad_words", "logprobs", "prompt_logprobs", "stop"),
+    *("stop_token_ids", "ignore_eos", "include_stop_str_in_output", "structured_outputs"),
+    *("skip_special_tokens", "truncate_prompt_tokens"),
+)
+"""Of `sampling_params`; they mean what fields of /v1/completions by these names do."""
+
+
+class TokensBody(msgspec.Struct, frozen=True, kw_only=True):
+    """POST /inference/v1/generate; null is the same as absent."""
+
+    token_ids: Annotated[list[TokenId], Meta(min_length=1)]
+    sampling_params: dict[str, Any]
+    model: str | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    priority: Priority | None = None
+    timeout: Timeout | None = None
+    cache_salt: str | None = None
+    request_id: str | None = None
+    session_id: str | None = None
+    user: Any = None
+    kv_transfer_params: dict[str, Any] | None = None
+    pdserve: Ours | None = None
+
+
+def read_tokens(data: bytes) -> CompletionBody:
+    """The completion that it asks for; raises BadRequest, whatever the bytes are."""
+    body = convert(read_object(data, GENERATE), TokensBody)
+    try:
+        refuse_unsupported(body.sampling_params, GENERATE_SAMPLING)
+    except UnsupportedField as error:
+        raise BadRequest(str(error), error.param) from error
+    given = body.sampling_params
+    known = {name: given[name] for name in HONOURED if name in given}
+    said = msgspec.structs.asdict(body)
+    del said["token_ids"], said["sampling_params"]
+    sampling = convert(known, CompletionBody)
+    return replace(sampling, prompt=body.token_ids, return_token_ids=True, **said)
