@@ -276,8 +276,10 @@ def _storage(
             f"in {packing.layout}"
         )
     rounding = config.quantization if config.quantization in ROUNDINGS else None
-    products = None if opened is None else opened.accelerator.products
-    return open_storage(rounding, packing, config.cpu_kernels, device, products)
+    products = kernels = None
+    if opened is not None:
+        products, kernels = opened.accelerator.products, opened.accelerator.kernels
+    return open_storage(rounding, packing, config.cpu_kernels, device, products, kernels)
 
 
 def _tell_of_quantization(config: EngineConfig, place: Placement) -> None:

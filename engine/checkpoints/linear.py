@@ -19,6 +19,7 @@ from engine.kernels.contract import Kernels
 from engine.kernels.contract import Linear as Linear
 from engine.kernels.cpu.few_rows import FewRows
 from engine.kernels.cpu.native import CpuKernels
+from engine.kernels.rows import Rows, plain
 
 FEW = 32
 
@@ -30,9 +31,9 @@ class PlainLinear:
     weight: Tensor
     bias: Tensor | None = None
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Rows) -> Tensor:
         """See Linear."""
-        return F.linear(inputs, self.weight, self.bias)
+        return F.linear(plain(inputs), self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,9 @@ class PackedLinear:
     bias: Tensor | None = None
     few: FewRows | None = None
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Rows) -> Tensor:
         """See Linear."""
+        inputs = plain(inputs)
         if self.few is not None and len(inputs) <= FEW:
             return self.few(inputs)
         run = torch.ops.mkldnn._linear_pointwise  # has no public name; torch is pinned

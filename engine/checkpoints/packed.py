@@ -10,9 +10,9 @@ from torch import Tensor
 
 from engine.checkpoints.packing import PER_WORD, Packing
 from engine.errors import UnusableCheckpoint
+from engine.kernels.rows import E4M3
 from engine.kernels.weights import (
     BLOCK,
-    E4M3,
     FOUR_BITS,
     Fp8Weight,
     Int4Weight,

@@ -27,10 +27,10 @@ from engine.checkpoints.packed import (
     read_stack,
 )
 from engine.checkpoints.packing import Packing
-from engine.checkpoints.storage import Storage
+from engine.checkpoints.storage import Stack, Storage
 from engine.checkpoints.store import File, Store, Tensors
 from engine.errors import UnusableCheckpoint
-from engine.kernels.contract import Kernels
+from engine.kernels.contract import Kernels, RoundedKernels
 from engine.kernels.weights import Weight, beside, reordered
 from engine.sharding.group import Group
 
@@ -204,6 +204,10 @@ class Shelf:
         if self.storage is not None:
             return self.storage.head(weight)
         return linear(weight, None, self.kernels)
+
+    def before(self, product: Linear | Stack | None) -> RoundedKernels | None:
+        """See Storage.before."""
+        return None if self.storage is None else self.storage.before(product)
 
     def drop(self, name: str) -> None:
         """Leave out a tensor that may be there."""

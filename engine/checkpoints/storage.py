@@ -10,9 +10,11 @@ from torch import Tensor
 from engine.checkpoints.linear import PlainLinear
 from engine.checkpoints.packing import Packing
 from engine.errors import NoKernels
-from engine.kernels.contract import Linear
+from engine.kernels.contract import Linear, RoundedKernels, RoundingKernels
 from engine.kernels.products import Products, TorchProducts
+from engine.kernels.rows import Rows
 from engine.kernels.weights import (
+    Fp8Weight,
     PlainWeight,
     Weight,
     beside,
@@ -35,20 +37,30 @@ class StoredLinear:
     bias: Tensor | None  # [1, outputs]
     products: Products
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Rows) -> Tensor:
         """See Linear in engine/kernels/contract.py."""
         return self.products.multiply(inputs, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """The same product of several experts, in one piece of memory."""
+
+    weight: Weight
+    bias: Tensor | None  # [experts, outputs]
 
 
 @dataclass(slots=True)
 class Storage:
     """Makes the products of a model; told what was lost by rounding, if there was any.
 
-    `rounding` is one of ROUNDINGS, None keeps weights as they are.
+    `rounding` is one of ROUNDINGS, None keeps weights as they are. `kernels`, where there are
+    any, round rows on the way to a product that would else do so itself.
     """
 
     products: Products
     rounding: str | None = None
+    kernels: RoundingKernels | None = None
     errors: list[Tensor] = field(default_factory=list)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
@@ -67,6 +79,13 @@ class Storage:
         """Of a weight that the checkpoint stores like that."""
         return StoredLinear(weight, None if bias is None else bias.unsqueeze(0), self.products)
 
+    def before(self, product: Linear | Stack | None) -> RoundedKernels | None:
+        """Norms and gates for what only `product` is given; None: it wants its rows whole."""
+        weight = product.weight if isinstance(product, StoredLinear | Stack) else None
+        if self.kernels is None or not isinstance(weight, Fp8Weight):
+            return None
+        return self.kernels.rounded(weight.row_group)
+
     def summary(self) -> str:
         """One line for the log."""
         errors = torch.stack(self.errors)
@@ -77,25 +96,18 @@ class Storage:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stack:
-    """The same product of several experts, in one piece of memory."""
-
-    weight: Weight
-    bias: Tensor | None  # [experts, outputs]
-
-
 def open_storage(
     rounding: str | None,
     packing: Packing | None,
     cpu_kernels: str,
     device: torch.device,
     products: Products | None = None,
+    kernels: RoundingKernels | None = None,
 ) -> Storage | None:
     """For what `--quantization` or a checkpoint asks; raises NoKernels where it cannot be.
 
-    `products` are the device's own. None: on a CPU, which keeps weights as its own kernels
-    want them.
+    `products` and `kernels` are the device's own. None: on a CPU, which keeps weights as its
+    own kernels want them.
     """
     wanted = None if rounding is None else f"--quantization {rounding}"
     if packing is not None:
@@ -109,7 +121,7 @@ def open_storage(
         ):
             name = torch.cuda.get_device_name(device)
             raise NoKernels(f"{wanted}: {name} cannot multiply in 8 bits")
-        return Storage(products, rounding)
+        return Storage(products, rounding, kernels)
     if wanted is None:
         return None
     if cpu_kernels != "torch":

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from engine.kernels.rows import Rounded, Rows
 from engine.kernels.style import AttentionStyle
 
 CLAMPED = "clamped_swiglu"  # an activation
@@ -16,8 +17,11 @@ CLAMPED = "clamped_swiglu"  # an activation
 class Linear(Protocol):
     """y = x W^T + b, for x [tokens, inputs] and W [outputs, inputs]."""
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """[tokens, inputs] to [tokens, outputs]."""
+    def __call__(self, inputs: Rows) -> Tensor:
+        """[tokens, inputs] to [tokens, outputs].
+
+        Only what has a weight of 8 bits is given rows that are rounded.
+        """
 
 
 class Kernels(Protocol):
@@ -48,6 +52,33 @@ class Kernels(Protocol):
 
         `clamp` has the alpha and the limit of CLAMPED, gpt-oss's own unit.
         """
+
+
+class RoundedKernels(Protocol):
+    """Norms and gates of Kernels whose rows come out in 8 bits, for products that want them so.
+
+    To the bit what rounding the rows afterwards gives.
+    """
+
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Rounded:
+        """Of [tokens, size]; see Kernels, here and below."""
+
+    def add_norm(
+        self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
+    ) -> tuple[Rounded, Tensor]:
+        """The sum is whole."""
+
+    def gated(
+        self, gate_up: Tensor, gate: str, clamp: tuple[float, float] | None = None
+    ) -> Rounded:
+        """[rows, 2 * size] to [rows, size]."""
+
+
+class RoundingKernels(Kernels, Protocol):
+    """Kernels that can round on the way."""
+
+    def rounded(self, group: int | None) -> RoundedKernels:
+        """With a scale for each `group` numbers of a row; None: for each row."""
 
 
 class HeadNorm(Protocol):
@@ -117,7 +148,7 @@ class Asked(NamedTuple):
     read: Tensor
 
 
-class PagedKernels(Kernels, Protocol):
+class PagedKernels(RoundingKernels, Protocol):
     """Kernels that attend over paged KV as well, where all that tells a batch is on the device.
 
     No call asks the device anything, and no launch depends on what a tensor holds: a CUDA

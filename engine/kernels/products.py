@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from engine.kernels.rows import Rows
 from engine.kernels.weights import Weight, rounded, wide
 
 
@@ -33,15 +34,13 @@ class Route:
 class Products(Protocol):
     """Who multiplies: this file in plain torch, or kernels."""
 
-    def multiply(self, rows: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    def multiply(self, rows: Rows, weight: Weight, bias: Tensor | None = None) -> Tensor:
         """[rows, inputs] to [rows, outputs]: x W^T + b, with a weight of one expert.
 
-        `bias` [1, outputs].
+        `bias` [1, outputs]. Rows for a weight of 8 bits are rounded here, or were before.
         """
 
-    def grouped(
-        self, rows: Tensor, route: Route, weight: Weight, bias: Tensor | None
-    ) -> Tensor:
+    def grouped(self, rows: Rows, route: Route, weight: Weight, bias: Tensor | None) -> Tensor:
         """[sorted rows, outputs]: each row times its own expert's weight, and its bias.
 
         `bias` [experts, outputs]. Rows of no expert are zero where the route says `partly`.
@@ -62,14 +61,12 @@ class Products(Protocol):
 class TorchProducts:
     """See Products; slow, on any device."""
 
-    def multiply(self, rows: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    def multiply(self, rows: Rows, weight: Weight, bias: Tensor | None = None) -> Tensor:
         """See Products."""
         answer = rounded(rows, weight) @ weight.whole(0, wide(rows)).T
         return (answer if bias is None else answer + bias[0]).to(rows.dtype)
 
-    def grouped(
-        self, rows: Tensor, route: Route, weight: Weight, bias: Tensor | None
-    ) -> Tensor:
+    def grouped(self, rows: Rows, route: Route, weight: Weight, bias: Tensor | None) -> Tensor:
         """See Products."""
         ours = rounded(rows, weight)
         if route.sources is not None:

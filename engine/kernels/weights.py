@@ -10,12 +10,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from engine.kernels.rows import Rounded, Rows, plain, round_twin, to_fp8
+
 BLOCK = 128  # inputs and outputs that share a scale in DeepSeek's checkpoints
 GROUP = 128  # inputs that share a scale in weights of four bits
-E4M3_MAX = 448.0  # of float8_e4m3fn, which has no infinity
-LEAST_SCALE = 2.0**-100
 FOUR_BITS, MIDDLE = 15, 8
-E4M3 = torch.float8_e4m3fn
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +57,11 @@ class Fp8Weight:
     def blocked(self) -> bool:
         """Whether scales are of parts of the inputs."""
         return self.scales.shape[1] > 1
+
+    @property
+    def row_group(self) -> int | None:
+        """How many numbers of a row it is multiplied with share a scale; None: all."""
+        return BLOCK if self.blocked else None
 
     def whole(self, expert: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """One expert's numbers, [outputs, inputs]."""
@@ -147,30 +151,18 @@ def _plain(part: Tensor) -> Tensor:
     return part.view(torch.uint8) if small else part
 
 
-def wide(rows: Tensor) -> torch.dtype:
+def wide(rows: Rows) -> torch.dtype:
     """What is summed in."""
     return torch.promote_types(rows.dtype, torch.float32)
 
 
-def rounded(rows: Tensor, weight: Weight) -> Tensor:
+def rounded(rows: Rows, weight: Weight) -> Tensor:
     """Inputs as they are multiplied with such a weight, float32 or wider."""
     if not isinstance(weight, Fp8Weight):
-        return rows.to(wide(rows))
-    group = BLOCK if weight.blocked else rows.shape[1]
-    values, scales = to_fp8(rows, group)
-    spread = scales.repeat_interleave(group, 1)[:, : rows.shape[1]]
-    return values.to(wide(rows)) * spread
-
-
-def to_fp8(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """[rows, size] to float8_e4m3fn, and a float32 scale for each `group` numbers of a row."""
-    count, size = rows.shape
-    groups = -(-size // group)
-    missing = groups * group - size
-    padded = torch.nn.functional.pad(rows.float(), (0, missing)).view(count, groups, group)
-    scales = _scales(padded.abs().amax(-1))
-    values = (padded / scales.unsqueeze(-1)).clamp(-E4M3_MAX, E4M3_MAX).to(E4M3)
-    return values.view(count, -1)[:, :size].contiguous(), scales
+        return plain(rows).to(wide(rows))
+    group = weight.row_group
+    ours = rows if isinstance(rows, Rounded) else round_twin(rows, group)
+    return ours.whole(group)
 
 
 def fp8_weight(weight: Tensor, *, blocked: bool = False) -> Fp8Weight:
@@ -202,8 +194,3 @@ def packed_halves(numbers: Tensor) -> Tensor:
     """[.., group] whole numbers 0 .. 15 to [.., group / 2] bytes; see Int4Weight."""
     low, high = numbers.to(torch.uint8).chunk(2, dim=-1)
     return (low | high << 4).contiguous()
-
-
-def _scales(largest: Tensor) -> Tensor:
-    """So that the largest number just fits, and never so small that dividing overflows."""
-    return (largest / E4M3_MAX).clamp(min=LEAST_SCALE)

@@ -16,22 +16,23 @@ from engine.attention.batch import Batch
 from engine.attention.kv_memory import KvShape
 from engine.attention.rotation import Rotation
 from engine.checkpoints.linear import Linear
+from engine.kernels.rows import Rows, plain
 from engine.models.config import ModelConfig
-from engine.models.norm import Norm, add_normed, normed
+from engine.models.norm import LayerNorm, Norm, add_normed, normed
 from engine.models.rope import Rotations
 
 
 class Attention(Protocol):
     """What tokens read from those before them. It knows its layer, and writes its KV."""
 
-    def __call__(self, normed: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
+    def __call__(self, normed: Rows, rotations: Rotations, batch: Batch) -> Tensor:
         """[tokens, hidden] to [tokens, hidden]."""
 
 
 class Mlp(Protocol):
     """What each token makes of itself, dense or by experts."""
 
-    def __call__(self, normed: Tensor) -> Tensor:
+    def __call__(self, normed: Rows) -> Tensor:
         """[tokens, hidden] to [tokens, hidden]."""
 
 
@@ -44,9 +45,9 @@ class Layer:
 
     attention: Attention
     mlp: Mlp
-    attention_norm: Norm | None = None
+    attention_norm: LayerNorm | None = None
     attention_output_norm: Norm | None = None
-    mlp_norm: Norm | None = None
+    mlp_norm: LayerNorm | None = None
     mlp_output_norm: Norm | None = None
     residual_scale: float = 1.0
 
@@ -106,7 +107,7 @@ class Decoder:
         made: Tensor | None = None
         for layer in self.layers:
             hidden, made = layer.forward(hidden, made, rotations, batch)
-        return add_normed(self.norm, made, hidden, self.config.residual_scale)[0]
+        return plain(add_normed(self.norm, made, hidden, self.config.residual_scale)[0])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] to [rows, vocabulary], float32."""

@@ -17,7 +17,8 @@ from torch import Tensor
 from engine.checkpoints.linear import Linear
 from engine.checkpoints.storage import Stack
 from engine.kernels.products import Products, Route
-from engine.models.mlp import Activation, GatedMlp
+from engine.kernels.rows import Rows, plain
+from engine.models.mlp import Activation, Gate, GatedMlp
 from engine.models.routing import Groups, Routing
 
 TINY = 1e-20  # where all chosen scores are zero, weights are zero too
@@ -139,7 +140,7 @@ class StackedExperts:
 
     gate_up: Stack
     down: Stack
-    gating: Activation
+    gating: Gate
     products: Products
     count: int
     first: int = 0
@@ -156,7 +157,7 @@ class StackedExperts:
         answers = self._multiply(self.gating(middle), outward, self.down)
         return self.products.combine(answers.view(tokens, top_k, -1), weights)
 
-    def _multiply(self, rows: Tensor, route: Route, stack: Stack) -> Tensor:
+    def _multiply(self, rows: Rows, route: Route, stack: Stack) -> Tensor:
         return self.products.grouped(rows, route, stack.weight, stack.bias)
 
 
@@ -168,11 +169,12 @@ class SparseMlp:
     experts: Experts
     shared: SharedExpert | None = None
 
-    def __call__(self, normed: Tensor) -> Tensor:
-        """See Mlp in engine/models/decoder.py."""
-        weights, chosen = self.router(normed)
-        mixed = self.experts(normed, weights, chosen)
-        return mixed if self.shared is None else mixed + self.shared(normed)
+    def __call__(self, normed: Rows) -> Tensor:
+        """See Mlp in engine/models/decoder.py. A router wants its rows whole."""
+        hidden = plain(normed)
+        weights, chosen = self.router(hidden)
+        mixed = self.experts(hidden, weights, chosen)
+        return mixed if self.shared is None else mixed + self.shared(hidden)
 
 
 def _within_groups(wanted: Tensor, groups: Groups) -> Tensor:

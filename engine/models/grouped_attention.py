@@ -6,6 +6,7 @@ from torch import Tensor
 
 from engine.attention.batch import Batch
 from engine.checkpoints.linear import Linear
+from engine.kernels.rows import Rows
 from engine.kernels.style import AttentionStyle
 from engine.models.norm import Norm
 from engine.models.rope import Rotations
@@ -29,7 +30,7 @@ class GroupedAttention:
     query_norm: Norm | None = None
     key_norm: Norm | None = None
 
-    def __call__(self, normed: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
+    def __call__(self, normed: Rows, rotations: Rotations, batch: Batch) -> Tensor:
         """See Attention in engine/models/decoder.py."""
         heads, kv_heads = self.num_heads, self.num_kv_heads
         mixed = self.query_key_value(normed)

@@ -16,8 +16,9 @@ from torch import Tensor
 from engine.attention.batch import Batch
 from engine.checkpoints.linear import Linear
 from engine.kernels.contract import Latents
+from engine.kernels.rows import Rows
 from engine.kernels.style import AttentionStyle
-from engine.models.norm import Norm
+from engine.models.norm import LayerNorm, Norm
 from engine.models.rope import Rotations
 
 
@@ -25,7 +26,7 @@ from engine.models.rope import Rotations
 class LatentQuery:
     """Queries, too, through a latent: small, normed, then as wide as all heads."""
 
-    norm: Norm
+    norm: LayerNorm
     up: Linear
 
     def __call__(self, latent: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ class LatentAttention:
     style: AttentionStyle
     rope: int = 0
 
-    def __call__(self, normed: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
+    def __call__(self, normed: Rows, rotations: Rotations, batch: Batch) -> Tensor:
         """See Attention in engine/models/decoder.py."""
         heads, plain_size, rank = self.keys.shape
         width = batch.memory.shape.width

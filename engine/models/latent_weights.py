@@ -9,7 +9,7 @@ from engine.kernels.style import AttentionStyle
 from engine.models.config import ModelConfig
 from engine.models.expert_config import Latent
 from engine.models.latent_attention import LatentAttention, LatentQuery
-from engine.models.norm import Norm
+from engine.models.norm import Norm, norm_before
 from engine.models.rope import head_order
 
 THROUGH_LATENT = "q_a_proj"
@@ -54,7 +54,8 @@ def _rows(firsts: Tensor, plain: int, turned: Tensor) -> Tensor:
 def _query(shelf: Shelf, at: str, rank: int, rows: Tensor) -> LatentQuery:
     norm = Norm(shelf.take(f"{at}q_a_layernorm.weight", rank), NORM_EPS, shelf.kernels)
     parts = {"q_b_proj": len(rows)}
-    return LatentQuery(norm, shelf.fuse(at, parts, rank, bias=False, order=rows))
+    up = shelf.fuse(at, parts, rank, bias=False, order=rows)
+    return LatentQuery(norm_before(shelf.before(up), norm), up)
 
 
 def _inward(

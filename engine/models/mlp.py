@@ -8,8 +8,10 @@ import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.checkpoints.linear import Linear
+from engine.kernels.rows import Rows
 
 Activation = Callable[[Tensor], Tensor]
+Gate = Callable[[Tensor], Rows]
 ACTIVATIONS: dict[str, Activation] = {
     "silu": F.silu,
     "gelu": F.gelu,
@@ -21,15 +23,16 @@ ACTIVATIONS: dict[str, Activation] = {
 class GatedMlp:
     """down(activate(gate(x)) * up(x)) (Shazeer 2020); `gate_up` gives both, gate first.
 
-    `fused` takes both at once, [tokens, 2 * wide], instead of `activate`, where there is one.
+    `fused`, where there is one, takes both at once, [tokens, 2 * wide], instead of `activate`,
+    and makes rows as `down` wants them.
     """
 
     gate_up: Linear
     down: Linear
     activate: Activation = F.silu
-    fused: Activation | None = None
+    fused: Gate | None = None
 
-    def __call__(self, normed: Tensor) -> Tensor:
+    def __call__(self, normed: Rows) -> Tensor:
         """See Mlp in engine/models/decoder.py."""
         both = self.gate_up(normed)
         if self.fused is not None:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from engine.checkpoints import mxfp4
 from engine.checkpoints.shelf import Shelf
-from engine.checkpoints.storage import stacked
-from engine.kernels.contract import CLAMPED
+from engine.checkpoints.storage import Stack, stacked
+from engine.kernels.contract import CLAMPED, Linear
 from engine.models.config import ModelConfig
 from engine.models.decoder import Mlp
 from engine.models.expert_config import Experts
@@ -24,7 +24,7 @@ from engine.models.experts import (
     gated,
 )
 from engine.models.experts import Experts as RoutedExperts
-from engine.models.mlp import ACTIVATIONS, Activation, GatedMlp
+from engine.models.mlp import ACTIVATIONS, Activation, Gate, GatedMlp
 from engine.models.spread import Absent
 
 
@@ -40,54 +40,69 @@ def _dense(shelf: Shelf, config: ModelConfig, at: str, wide: int) -> GatedMlp:
     parts = {"gate_proj": wide, "up_proj": wide}
     if config.fused_gate_up:
         parts = {"gate_up_proj": 2 * wide}
-    return GatedMlp(
-        shelf.fuse(at, parts, config.hidden_size, bias=config.mlp_bias),
-        shelf.fuse(at, {"down_proj": config.hidden_size}, wide, bias=config.mlp_bias),
-        ACTIVATIONS[config.activation],
-        _fused(shelf, config),
-    )
+    gate_up = shelf.fuse(at, parts, config.hidden_size, bias=config.mlp_bias)
+    down = shelf.fuse(at, {"down_proj": config.hidden_size}, wide, bias=config.mlp_bias)
+    gate = _gate_before(shelf, down, config.activation)
+    return GatedMlp(gate_up, down, ACTIVATIONS[config.activation], gate)
 
 
-def _fused(shelf: Shelf, config: ModelConfig) -> Activation | None:
+def _activation(
+    shelf: Shelf, gate: str, clamp: tuple[float, float] | None = None
+) -> Activation | None:
     """Gate and activation in one, where there is a kernel for it."""
-    if shelf.kernels is None or config.activation not in shelf.kernels.gates:
+    if shelf.kernels is None or gate not in shelf.kernels.gates:
         return None
-    return partial(shelf.kernels.gated, gate=config.activation)
+    return partial(shelf.kernels.gated, gate=gate, clamp=clamp)
+
+
+def _gate_before(
+    shelf: Shelf, down: Linear | Stack, gate: str, clamp: tuple[float, float] | None = None
+) -> Gate | None:
+    """The same, whose rows come out as `down` wants them."""
+    whole, kernels = _activation(shelf, gate, clamp), shelf.before(down)
+    if whole is None or kernels is None:
+        return whole
+    return partial(kernels.gated, gate=gate, clamp=clamp)
 
 
 def _sparse(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> SparseMlp:
     """Under the family's name for the block, or under the one that transformers gives it."""
     named = f"{at}{experts.block}."
     at = named if f"{named}{experts.router}.weight" in shelf else f"{at}mlp."
-    gating = _fused(shelf, config) or partial(gated, activate=ACTIVATIONS[config.activation])
-    if experts.clamp is not None:
-        clamp = experts.clamp
-        gating = partial(clamped_swiglu, alpha=clamp.alpha, limit=clamp.limit)
-        if shelf.kernels is not None and CLAMPED in shelf.kernels.gates:
-            numbers = clamp.alpha, clamp.limit
-            gating = partial(shelf.kernels.gated, gate=CLAMPED, clamp=numbers)
     return SparseMlp(
         _router(shelf, config, experts, at),
-        _gathered(shelf, config, _experts(shelf, config, experts, at), gating),
+        _gathered(shelf, config, _experts(shelf, config, experts, at)),
         _shared(shelf, config, experts, at),
     )
 
 
-def _gathered(
-    shelf: Shelf, config: ModelConfig, each: list[Expert], gating: Activation
-) -> RoutedExperts:
+def _gathered(shelf: Shelf, config: ModelConfig, each: list[Expert]) -> RoutedExperts:
     """In one piece where one product can be of all; another rank's say nothing."""
     assert config.experts is not None
-    count, ours = config.experts.routing.num_experts, _ours(shelf, config.experts)
+    experts = config.experts
+    count, ours = experts.routing.num_experts, _ours(shelf, experts)
+    unit, in_torch = _unit(config, experts), _unit_in_torch(config, experts)
     if shelf.storage is None:
-        absent = Expert(Absent(2 * config.experts.width), Absent(config.hidden_size))
+        absent = Expert(Absent(2 * experts.width), Absent(config.hidden_size))
         all_of_them = [absent] * ours.start + each + [absent] * (count - ours.stop)
-        return LoopedExperts(all_of_them, gating)
+        return LoopedExperts(all_of_them, _activation(shelf, *unit) or in_torch)
     inward, outward = ([getattr(one, name) for one in each] for name in ("gate_up", "down"))
-    products = shelf.storage.products
-    return StackedExperts(
-        stacked(inward), stacked(outward), gating, products, count, ours.start
-    )
+    gate_up, down, products = stacked(inward), stacked(outward), shelf.storage.products
+    gating = _gate_before(shelf, down, *unit) or in_torch
+    return StackedExperts(gate_up, down, gating, products, count, ours.start)
+
+
+def _unit(config: ModelConfig, experts: Experts) -> tuple[str, tuple[float, float] | None]:
+    """What kernels call that which is between an expert's products, and its numbers."""
+    if (clamp := experts.clamp) is None:
+        return config.activation, None
+    return CLAMPED, (clamp.alpha, clamp.limit)
+
+
+def _unit_in_torch(config: ModelConfig, experts: Experts) -> Activation:
+    if (clamp := experts.clamp) is None:
+        return partial(gated, activate=ACTIVATIONS[config.activation])
+    return partial(clamped_swiglu, alpha=clamp.alpha, limit=clamp.limit)
 
 
 def _ours(shelf: Shelf, experts: Experts) -> range:

@@ -1,12 +1,14 @@
 """RMS normalisation (Zhang and Sennrich 2019), as families write it."""
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
-from engine.kernels.contract import Kernels
+from engine.kernels.contract import Kernels, RoundedKernels
+from engine.kernels.rows import Rounded, Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,20 +40,45 @@ class Norm:
         return self(added), added
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundedNorm:
+    """The same for rows that go into products of 8 bits alone, as these want them."""
+
+    weight: Tensor
+    eps: float
+    kernels: RoundedKernels
+
+    def __call__(self, inputs: Tensor) -> Rounded:
+        """[tokens, size]."""
+        return self.kernels.norm(inputs, self.weight, self.eps)
+
+    def add(self, inputs: Tensor, residual: Tensor, scale: float) -> tuple[Rounded, Tensor]:
+        """See Norm."""
+        return self.kernels.add_norm(inputs, residual, self.weight, self.eps, scale)
+
+
+LayerNorm: TypeAlias = Norm | RoundedNorm
+
+
+def norm_before(kernels: RoundedKernels | None, norm: Norm) -> LayerNorm:
+    """`norm` for the product that `kernels` round for; None: it wants its rows whole."""
+    return norm if kernels is None else RoundedNorm(norm.weight, norm.eps, kernels)
+
+
 def normed(norm: Norm | None, inputs: Tensor) -> Tensor:
     """`inputs` as they are where a family has no norm."""
     return inputs if norm is None else norm(inputs)
 
 
 def add_normed(
-    norm: Norm | None, inputs: Tensor | None, residual: Tensor, scale: float
-) -> tuple[Tensor, Tensor]:
+    norm: LayerNorm | None, inputs: Tensor | None, residual: Tensor, scale: float
+) -> tuple[Rows, Tensor]:
     """What goes into a part, and what its answer is added to, once `inputs` are; scaled.
 
     Without a norm, or with nothing to add, there is less to do.
     """
     if inputs is None:
-        return normed(norm, residual), residual
+        return residual if norm is None else norm(residual), residual
     if norm is not None:
         return norm.add(inputs, residual, scale)
     added = residual.add(inputs, alpha=scale)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from engine.attention.batch import Batch
 from engine.kernels.contract import Linear
+from engine.kernels.rows import Rows, plain
 from engine.models.decoder import Attention, Mlp
 from engine.models.norm import Norm
 from engine.models.rope import Rotations
@@ -20,7 +21,7 @@ class SpreadAttention:
     ours: Attention
     group: Group
 
-    def __call__(self, normed: Tensor, rotations: Rotations, batch: Batch) -> Tensor:
+    def __call__(self, normed: Rows, rotations: Rotations, batch: Batch) -> Tensor:
         """See Attention in engine/models/decoder.py."""
         return self.group.sum(self.ours(normed, rotations, batch))
 
@@ -32,7 +33,7 @@ class SpreadMlp:
     ours: Mlp
     group: Group
 
-    def __call__(self, normed: Tensor) -> Tensor:
+    def __call__(self, normed: Rows) -> Tensor:
         """See Mlp in engine/models/decoder.py."""
         return self.group.sum(self.ours(normed))
 
@@ -62,7 +63,7 @@ class SpreadHead:
     words: int
     group: Group
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Rows) -> Tensor:
         """See Linear in engine/kernels/contract.py."""
         return self.group.columns(self.ours(inputs), self.words)
 
@@ -73,6 +74,6 @@ class Absent:
 
     outputs: int
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Rows) -> Tensor:
         """See Linear in engine/kernels/contract.py."""
-        return inputs.new_zeros(1, 1).expand(len(inputs), self.outputs)
+        return plain(inputs).new_zeros(1, 1).expand(len(inputs), self.outputs)

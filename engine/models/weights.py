@@ -11,14 +11,17 @@ from engine.checkpoints.placement import Placement
 from engine.checkpoints.shelf import Parts, Shelf, filled_shelf
 from engine.checkpoints.store import Store, open_store
 from engine.errors import UnusableCheckpoint
+from engine.kernels.contract import Linear
 from engine.kernels.style import AttentionStyle
 from engine.models.config import ModelConfig
-from engine.models.decoder import Attention, Decoder, Layer
+from engine.models.decoder import Attention, Decoder, Layer, Mlp
 from engine.models.family import TEXT, classifies
 from engine.models.grouped_attention import GroupedAttention
+from engine.models.latent_attention import LatentAttention
 from engine.models.latent_weights import read_latent_attention
+from engine.models.mlp import GatedMlp
 from engine.models.mlp_weights import read_mlp
-from engine.models.norm import Norm
+from engine.models.norm import LayerNorm, Norm, norm_before
 from engine.models.rope import head_order, rope_table
 from engine.models.shards import config_of, parts_of
 from engine.models.spread import SpreadAttention, SpreadHead, SpreadMlp, SpreadNorm
@@ -116,19 +119,33 @@ def _layer(shelf: Shelf, config: ModelConfig, index: int) -> Layer:
             return None
         return _norm(shelf, config, f"{at}{name}", config.hidden_size)
 
+    def before(part: Attention | Mlp, name: str | None) -> LayerNorm | None:
+        made = norm(name)
+        return made and norm_before(shelf.before(_only_product(part)), made)
+
     attention = _attention(shelf, config, index, f"{at}self_attn.")
     mlp = read_mlp(shelf, config, index)
+    norms = before(attention, names.attention), before(mlp, names.mlp)
     if shelf.group is not None:
         attention, mlp = SpreadAttention(attention, shelf.group), SpreadMlp(mlp, shelf.group)
     return Layer(
         attention=attention,
         mlp=mlp,
-        attention_norm=norm(names.attention),
+        attention_norm=norms[0],
         attention_output_norm=norm(names.attention_output),
-        mlp_norm=norm(names.mlp),
+        mlp_norm=norms[1],
         mlp_output_norm=norm(names.mlp_output),
         residual_scale=config.residual_scale,
     )
+
+
+def _only_product(part: Attention | Mlp) -> Linear | None:
+    """That which alone is given what a part of a layer is; a router's is given it as well."""
+    if isinstance(part, GroupedAttention):
+        return part.query_key_value
+    if isinstance(part, LatentAttention):
+        return part.inward
+    return part.gate_up if isinstance(part, GatedMlp) else None
 
 
 def _attention(shelf: Shelf, config: ModelConfig, index: int, at: str) -> Attention:

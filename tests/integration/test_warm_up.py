@@ -11,6 +11,7 @@ from tests.fakes.launches import compiled_late
 DRAFTS = '{"num_speculative_tokens": 4}'
 ENGINES: dict[str, dict[str, object]] = {
     "llama": {"max_num_batched_tokens": 300},
+    "llama in 8 bits": {"max_num_batched_tokens": 200, "quantization": "fp8"},
     "qwen3_moe": {"max_num_batched_tokens": 200, "quantization": "fp8"},
     "gpt_oss": {"enforce_eager": True, "quantization": "int4", "speculative_config": DRAFTS},
 }
@@ -18,7 +19,8 @@ ENGINES: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("family", ENGINES)
 def test_nothing_is_compiled_while_requests_wait(family: str, tmp_path: Path) -> None:
-    early, late = compiled_late(make_checkpoint(tmp_path, family), **ENGINES[family])
+    folder = make_checkpoint(tmp_path, family.partition(" ")[0])
+    early, late = compiled_late(folder, **ENGINES[family])
     assert late == []
     assert {"_decode", "_add_parts", "_prefill", "_rank", "_adjust", "_ban"} <= early
     assert {"_survey", "_draw", "weigh", "gather", "settle"} <= early

@@ -5,15 +5,15 @@ import torch
 from torch import Tensor
 
 from engine.kernels.gpu.rounding import LONGEST, round_rows
-from engine.kernels.weights import to_fp8
+from engine.kernels.rows import round_twin
 from tests.kernels.attention_cases import FLOATS
 
 
 def assert_same(rows: Tensor, group: int | None) -> None:
-    values, scales = round_rows(rows, group)
-    ours, our_scales = to_fp8(rows, group or rows.shape[1])
-    assert torch.equal(values.float(), ours.float())  # -0 is 0
-    assert torch.equal(scales, our_scales)
+    ours, twin = round_rows(rows, group), round_twin(rows, group)
+    assert torch.equal(ours.values.float(), twin.values.float())  # -0 is 0
+    assert torch.equal(ours.scales, twin.scales)
+    assert ours.dtype is twin.dtype is rows.dtype
 
 
 @pytest.mark.parametrize("group", [None, 16, 128])

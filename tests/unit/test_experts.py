@@ -14,6 +14,7 @@ from torch import Tensor
 from engine.checkpoints.linear import PlainLinear
 from engine.checkpoints.storage import stacked
 from engine.kernels.products import TorchProducts
+from engine.kernels.rows import Rows
 from engine.models.experts import (
     Expert,
     LoopedExperts,
@@ -51,7 +52,7 @@ ROUTINGS = {
 class Counted(PlainLinear):
     """Says how often it was used, and on how many rows."""
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Rows) -> Tensor:
         calls.append((id(self), len(inputs)))
         return super().__call__(inputs)
 

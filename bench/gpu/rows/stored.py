@@ -11,7 +11,8 @@ from bench.gpu.rows.products import products_of
 from bench.gpu.shapes import Shape
 from engine.kernels.gpu.products import TritonProducts, product_floor
 from engine.kernels.products import TorchProducts
-from engine.kernels.weights import Weight, fp8_weight, int4_weight, to_fp8
+from engine.kernels.rows import to_fp8
+from engine.kernels.weights import Weight, fp8_weight, int4_weight
 
 Formats = dict[str, Callable[[Tensor], Weight]]
 EIGHT: Formats = {"fp8": fp8_weight, "fp8 in blocks": partial(fp8_weight, blocked=True)}

@@ -2,6 +2,10 @@
 
 Computed in float32 and rounded once; bound by memory, see `gate_floor`. A tanh-GELU is
 x * sigmoid(2z), which is x / 2 * (1 + tanh(z)) and never overflows.
+
+For a product with weights of 8 bits the rows are rounded on the way (`round_gated`), to the bit
+as `round_rows` rounds them. A scale of a whole row is known when all of it was seen: a program
+then goes through its row twice, and computes it twice; what it reads again is in the cache.
 """
 
 import torch
@@ -11,6 +15,16 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.floor import Floor
+from engine.kernels.gpu.rounding import (
+    GROUPS,
+    LONGEST,
+    e4m3,
+    empty_rounded,
+    scale_of,
+    sizes_of,
+    store_rounded,
+)
+from engine.kernels.rows import E4M3_MAX, LEAST_SCALE, Rounded
 
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_pytorch_tanh": 2, "clamped_swiglu": 3}
 NUMBERS_AT_ONCE = 1024
@@ -37,6 +51,31 @@ def gated(gate_up: Tensor, activation: str, alpha: float = 1.702, limit: float =
     return made
 
 
+def round_gated(
+    gate_up: Tensor,
+    activation: str,
+    group: int | None,
+    alpha: float = 1.702,
+    limit: float = 7.0,
+) -> Rounded:
+    """`round_rows` of `gated`, without a launch of its own."""
+    kind = ACTIVATIONS[activation]
+    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    made = empty_rounded(rows, width, group, gate_up)
+    bounds = {"KIND": kind, "MOST": E4M3_MAX, "LEAST": LEAST_SCALE}
+    if rows and group is None:
+        _round_gate[(rows,)](
+            gate_up, made.values, made.scales, gate_up.stride(0), width, alpha, limit,
+            **bounds, BLOCK=min(triton.next_power_of_2(width), LONGEST), num_warps=8,
+        )  # fmt: skip
+    elif rows and group is not None:
+        _round_gate_groups[(rows, triton.cdiv(width, group * GROUPS))](
+            gate_up, made.values, made.scales, rows, gate_up.stride(0), width, alpha, limit,
+            **bounds, GROUP=group, GROUPS=GROUPS, num_warps=4,
+        )  # fmt: skip
+    return made
+
+
 def gated_twin(
     gate_up: Tensor, activation: str, alpha: float = 1.702, limit: float = 7.0
 ) -> Tensor:
@@ -52,9 +91,10 @@ def gated_twin(
     return (F.gelu(gate, approximate=form) * up).to(gate_up.dtype)
 
 
-def gate_floor(rows: int, width: int, itemsize: int) -> Floor:
-    """Two numbers are read for each that is written."""
-    return Floor(bytes=3 * rows * width * itemsize, operations=8 * rows * width)
+def gate_floor(rows: int, width: int, itemsize: int, written: int | None = None) -> Floor:
+    """Two numbers are read for each that is written, of so many bytes where it is rounded."""
+    moved = (2 * itemsize + (written or itemsize)) * rows * width
+    return Floor(bytes=moved, operations=8 * rows * width)
 
 
 @triton.jit
@@ -64,8 +104,50 @@ def _gate(
     program = tl.program_id(0)
     row = (program // tiles).to(tl.int64)
     column = program % tiles * WIDTH + tl.arange(0, WIDTH)
-    inside = column < width
-    place = gate_up + row * stride + column
+    answer = _made(gate_up + row * stride, column, width, alpha, limit, KIND)
+    tl.store(made + row * width + column, answer, mask=column < width)
+
+
+@triton.jit
+def _round_gate(
+    gate_up, values, scales, stride, width, alpha, limit,
+    KIND: tl.constexpr, MOST: tl.constexpr, LEAST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A row, with one scale."""
+    row = tl.program_id(0).to(tl.int64)
+    source, within = gate_up + row * stride, tl.arange(0, BLOCK)
+    largest, spoiled = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.int32)
+    for first in range(0, width, BLOCK):
+        made = _made(source, first + within, width, alpha, limit, KIND).to(tl.float32)
+        size, none = sizes_of(made)
+        largest, spoiled = tl.maximum(largest, size), spoiled + none
+    scale = scale_of(tl.max(largest, 0), tl.sum(spoiled, 0), MOST, LEAST)
+    tl.store(scales + row, scale)
+    for first in range(0, width, BLOCK):
+        at = first + within
+        made = _made(source, at, width, alpha, limit, KIND).to(tl.float32)
+        tl.store(values + row * width + at, e4m3(tl.div_rn(made, scale)), mask=at < width)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _round_gate_groups(
+    gate_up, values, scales, rows, stride, width, alpha, limit,
+    KIND: tl.constexpr, MOST: tl.constexpr, LEAST: tl.constexpr,
+    GROUP: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """GROUPS of a row, each with its scale."""
+    row = tl.program_id(0) + tl.arange(0, 1)
+    group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    at = (group[:, None] * GROUP + tl.arange(0, GROUP)[None, :])[None, :, :]
+    source = gate_up + row.to(tl.int64)[:, None, None] * stride
+    made = _made(source, at, width, alpha, limit, KIND).to(tl.float32)
+    store_rounded(made, row, group, rows, width, values, scales, MOST, LEAST, GROUP)
+
+
+@triton.jit
+def _made(source, column, width, alpha, limit, KIND: tl.constexpr):
+    """Of the numbers at `column` of a row from `source` on, rounded as it is; beyond, zeros."""
+    inside, place = column < width, source + column
     gate = tl.load(place, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(place + width, mask=inside, other=0.0).to(tl.float32)
     if KIND == 0:
@@ -80,4 +162,4 @@ def _gate(
         up = tl.clamp(up, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
         gate = gate * tl.sigmoid(alpha * gate)
         up += 1.0
-    tl.store(made + row * width + column, (gate * up).to(made.dtype.element_ty), mask=inside)
+    return (gate * up).to(source.dtype.element_ty)

@@ -1,18 +1,50 @@
 """The kernels of a GPU, as models and batches ask for them."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from engine.kernels.contract import Asked, Chunks, Contexts, Latents, LayerKv
+from engine.kernels.contract import (
+    Asked,
+    Chunks,
+    Contexts,
+    Latents,
+    LayerKv,
+    RoundedKernels,
+)
 from engine.kernels.contract import HeadNorms as Norms
 from engine.kernels.gpu.decode_attention import decode_attention
-from engine.kernels.gpu.gates import ACTIVATIONS, gated
-from engine.kernels.gpu.norms import add_rms_norm, rms_norm
+from engine.kernels.gpu.gates import ACTIVATIONS, gated, round_gated
+from engine.kernels.gpu.norms import add_rms_norm, rms_norm, round_add_norm, round_norm
 from engine.kernels.gpu.prefill_attention import prefill_attention
 from engine.kernels.gpu.turn_and_write import HeadNorms, turn_and_write, write
 from engine.kernels.gpu.twins import TorchKernels
+from engine.kernels.rows import Rounded
 from engine.kernels.style import AttentionStyle
+
+
+@dataclass(frozen=True, slots=True)
+class TritonRounded:
+    """See RoundedKernels in engine/kernels/contract.py; no launch more than without."""
+
+    group: int | None
+
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Rounded:
+        """See RoundedKernels, here and below."""
+        return round_norm(inputs, weight, eps, self.group)
+
+    def add_norm(
+        self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
+    ) -> tuple[Rounded, Tensor]:
+        """See RoundedKernels."""
+        return round_add_norm(inputs, residual, weight, eps, scale, self.group)
+
+    def gated(
+        self, gate_up: Tensor, gate: str, clamp: tuple[float, float] | None = None
+    ) -> Rounded:
+        """See RoundedKernels."""
+        return round_gated(gate_up, gate, self.group, *(clamp or ()))
 
 
 class TritonKernels(TorchKernels):
@@ -38,6 +70,10 @@ class TritonKernels(TorchKernels):
     ) -> Tensor:
         """See Kernels."""
         return gated(gate_up, gate, *(clamp or ()))
+
+    def rounded(self, group: int | None) -> RoundedKernels:
+        """See RoundingKernels."""
+        return TritonRounded(group)
 
     def decode_attention(
         self, asked: Asked, kv: LayerKv, contexts: Contexts, style: AttentionStyle

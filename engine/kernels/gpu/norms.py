@@ -3,6 +3,9 @@
 All of a row is computed in float32 and rounded once, whatever the weight's dtype is: that is
 what a float32 weight in a model of half precision asks for (engine/models/norm.py).
 A norm is bound by memory: see `norm_floor`.
+
+For a product with weights of 8 bits the same kernels round what they have made once more, to
+what it multiplies (`round_norm`): to the bit what `round_rows` makes of it.
 """
 
 import torch
@@ -12,6 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.floor import Floor
+from engine.kernels.gpu.rounding import empty_rounded, store_rounded
+from engine.kernels.rows import E4M3_MAX, LEAST_SCALE, Rounded
 
 NUMBERS_AT_ONCE = 2048  # of a program: short rows, as heads are, go together
 NUMBERS_OF_A_WARP = 512
@@ -25,13 +30,31 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     strides: heads of a fused product need no copy. `weight` [size] of any float dtype.
     """
     normed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _launch_norm(x, weight, eps, normed)
+    return normed
+
+
+def round_norm(x: Tensor, weight: Tensor, eps: float, group: int | None) -> Rounded:
+    """`round_rows` of rms_norm, without a launch of its own: `x` [tokens, size]."""
+    made = empty_rounded(len(x), x.shape[1], group, x)
+    _launch_norm(x, weight, eps, made.values, made.scales, group)
+    return made
+
+
+def _launch_norm(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    normed: Tensor,
+    scales: Tensor | None = None,
+    group: int | None = None,
+) -> None:
     rows, rows_at_once, width, warps = _launch(x)
     if rows:
         _norm[(triton.cdiv(rows, rows_at_once),)](
-            x, weight, normed, rows, _heads(x), *_strides(x), x.shape[-1], eps,
-            ROWS=rows_at_once, WIDTH=width, num_warps=warps,
+            x, weight, normed, scales, rows, _heads(x), *_strides(x), x.shape[-1], eps,
+            **_rounding(width, group), ROWS=rows_at_once, WIDTH=width, num_warps=warps,
         )  # fmt: skip
-    return normed
 
 
 def add_rms_norm(
@@ -43,14 +66,38 @@ def add_rms_norm(
     rounded before it is normed: the next layer's residual is what this one's norm saw.
     """
     normed = torch.empty(residual.shape, dtype=residual.dtype, device=residual.device)
-    added = torch.empty_like(normed)
+    return normed, _launch_add_norm(x, residual, weight, eps, scale, normed)
+
+
+def round_add_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float, group: int | None
+) -> tuple[Rounded, Tensor]:
+    """`round_rows` of add_rms_norm's norm, without a launch of its own, and the sum."""
+    made = empty_rounded(len(residual), residual.shape[1], group, residual)
+    added = _launch_add_norm(x, residual, weight, eps, scale, made.values, made.scales, group)
+    return made, added
+
+
+def _launch_add_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float,
+    scale: float,
+    normed: Tensor,
+    scales: Tensor | None = None,
+    group: int | None = None,
+) -> Tensor:
+    """Writes the norm; returns the sum."""
+    added = torch.empty(residual.shape, dtype=residual.dtype, device=residual.device)
     rows, rows_at_once, width, warps = _launch(residual)
     if rows:
         _add_norm[(triton.cdiv(rows, rows_at_once),)](
-            x, residual, weight, normed, added, rows, x.stride(0), residual.stride(0),
-            residual.shape[-1], eps, scale, ROWS=rows_at_once, WIDTH=width, num_warps=warps,
+            x, residual, weight, normed, scales, added, rows, x.stride(0), residual.stride(0),
+            residual.shape[-1], eps, scale, **_rounding(width, group),
+            ROWS=rows_at_once, WIDTH=width, num_warps=warps,
         )  # fmt: skip
-    return normed, added
+    return added
 
 
 def rms_norm_twin(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -67,9 +114,15 @@ def add_rms_norm_twin(
     return rms_norm_twin(added, weight, eps), added
 
 
-def norm_floor(rows: int, size: int, itemsize: int, *, residual: bool = False) -> Floor:
-    """A row is read and written once; with a residual that is read and written as well."""
-    moved = (4 if residual else 2) * rows * size * itemsize + size * itemsize
+def norm_floor(
+    rows: int, size: int, itemsize: int, *, residual: bool = False, written: int | None = None
+) -> Floor:
+    """A row is read and written once; with a residual that is read and written as well.
+
+    `written` bytes of a normed number, where it is rounded: 1, with few scales.
+    """
+    passes = (3 if residual else 1) * itemsize + (written or itemsize)
+    moved = passes * rows * size + size * itemsize
     return Floor(bytes=moved, operations=(6 if residual else 4) * rows * size)
 
 
@@ -93,6 +146,12 @@ def _strides(x: Tensor) -> tuple[int, int]:
     return x.stride(0), x.stride(1) if x.dim() == 3 else 0
 
 
+def _rounding(width: int, group: int | None) -> dict[str, float]:
+    """All of a row is one group where it has no smaller ones."""
+    group = width if group is None else min(width, group)
+    return {"MOST": E4M3_MAX, "LEAST": LEAST_SCALE, "GROUP": group}
+
+
 @triton.jit
 def _normed(row, weight, column, size, eps):
     """[ROWS, WIDTH] float32, zeros beyond `size`, to the same."""
@@ -102,9 +161,26 @@ def _normed(row, weight, column, size, eps):
     return row * factor[:, None] * scale[None, :]
 
 
+@triton.jit
+def _store(
+    made, dtype, row, column, rows, size, normed, scales,
+    MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """[ROWS, WIDTH] float32 as `dtype`, or that in 8 bits where there are `scales`."""
+    if scales is None:
+        inside = (row < rows)[:, None] & (column < size)[None, :]
+        tl.store(normed + row[:, None] * size + column[None, :], made.to(dtype), mask=inside)
+    else:
+        once = tl.reshape(made.to(dtype).to(tl.float32), (ROWS, WIDTH // GROUP, GROUP))
+        group = tl.arange(0, WIDTH // GROUP)
+        store_rounded(once, row, group, rows, size, normed, scales, MOST, LEAST, GROUP)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _norm(
-    x, weight, normed, rows, heads, token_stride, head_stride, size, eps,
+    x, weight, normed, scales, rows, heads, token_stride, head_stride, size, eps,
+    MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -113,13 +189,17 @@ def _norm(
     start = row // heads * token_stride + row % heads * head_stride
     read = tl.load(x + start[:, None] + column[None, :], mask=inside, other=0.0)
     made = _normed(read.to(tl.float32), weight, column, size, eps)
-    place = normed + row[:, None] * size + column[None, :]
-    tl.store(place, made.to(normed.dtype.element_ty), mask=inside)
+    _store(
+        made, x.dtype.element_ty, row, column, rows, size, normed, scales,
+        MOST, LEAST, GROUP, ROWS, WIDTH,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _add_norm(
-    x, residual, weight, normed, added, rows, x_stride, residual_stride, size, eps, scale,
+    x, residual, weight, normed, scales, added, rows, x_stride, residual_stride,
+    size, eps, scale,
+    MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -134,4 +214,7 @@ def _add_norm(
     place = row[:, None] * size + column[None, :]
     tl.store(added + place, both, mask=inside)
     made = _normed(both.to(tl.float32), weight, column, size, eps)
-    tl.store(normed + place, made.to(normed.dtype.element_ty), mask=inside)
+    _store(
+        made, added.dtype.element_ty, row, column, rows, size, normed, scales,
+        MOST, LEAST, GROUP, ROWS, WIDTH,
+    )  # fmt: skip

@@ -20,6 +20,7 @@ from engine.kernels.gpu.product_kernels import add_up, multiply_tiles
 from engine.kernels.gpu.rounding import round_rows
 from engine.kernels.gpu.sorting import combine, sort_by_expert
 from engine.kernels.products import Route
+from engine.kernels.rows import Rows, plain
 from engine.kernels.weights import (
     BLOCK,
     Fp8Weight,
@@ -89,14 +90,12 @@ def most_tiles(rows: int, experts: int, height: int) -> int:
 class TritonProducts:
     """See Products in engine/kernels/products.py, which is its twin."""
 
-    def multiply(self, rows: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    def multiply(self, rows: Rows, weight: Weight, bias: Tensor | None = None) -> Tensor:
         """See Products, here and below."""
         assert weight.shape[0] == 1, "of several experts, by a route"
         return _launch(rows, weight, bias, None)
 
-    def grouped(
-        self, rows: Tensor, route: Route, weight: Weight, bias: Tensor | None
-    ) -> Tensor:
+    def grouped(self, rows: Rows, route: Route, weight: Weight, bias: Tensor | None) -> Tensor:
         """Nothing waits for what the offsets are."""
         return _launch(rows, weight, bias, route)
 
@@ -109,24 +108,24 @@ class TritonProducts:
         return combine(answers, weights)
 
 
-def _launch(rows: Tensor, weight: Weight, bias: Tensor | None, route: Route | None) -> Tensor:
+def _launch(rows: Rows, weight: Weight, bias: Tensor | None, route: Route | None) -> Tensor:
     experts, outputs, inputs = weight.shape
-    assert rows.shape[1] == inputs, "rows are as long as the weight is wide"
-    rows = rows if rows.stride(1) == 1 else rows.contiguous()
+    operands = _operands(rows, weight)
+    assert operands.rows.shape[1] == inputs, "rows are as long as the weight is wide"
     bias = None if bias is None else bias.contiguous()
     sources = targets = offsets = None
     if route is not None:
         sources, targets, offsets = route.sources, route.targets, route.offsets
     count = len(rows) if sources is None else len(sources)
-    allocate = rows.new_zeros if route is not None and route.partly else rows.new_empty
-    answers = allocate((count, outputs))
+    here = operands.rows
+    allocate = here.new_zeros if route is not None and route.partly else here.new_empty
+    answers = allocate((count, outputs), dtype=rows.dtype)
     if not count:
         return answers
-    tiles = choose_tiles(count, weight, _multiprocessors(rows.device))
+    tiles = choose_tiles(count, weight, _multiprocessors(here.device))
     into = answers
     if tiles.splits > 1:
         into = allocate((tiles.splits, count, outputs), dtype=torch.float32)
-    operands = _operands(rows, weight)
     row_tiles = -(-count // tiles.rows)
     if offsets is not None:
         row_tiles = most_tiles(count, experts, tiles.rows)
@@ -164,33 +163,44 @@ class _Operands:
     strides: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
 
 
-def _operands(rows: Tensor, weight: Weight) -> _Operands:
+def _operands(rows: Rows, weight: Weight) -> _Operands:
+    if isinstance(weight, Fp8Weight):
+        return _eight_bits(rows, weight)
+    rows = _lying_whole(plain(rows))
     dtype = _operand_dtype(rows)
     if isinstance(weight, PlainWeight):
         strides = (0, 0, *weight.values.stride()[:2], 0, 0)
         return _Operands(PLAIN, dtype, rows, weight.values, strides=strides)
-    if isinstance(weight, Int4Weight):
-        packed = weight.packed.stride()
-        strides = (0, 0, packed[0], packed[1], weight.scales.stride(0), weight.scales.stride(1))
-        return _Operands(
-            FOUR_BITS, dtype, rows, weight.packed,
-            scales=weight.scales, zeros=weight.zeros, strides=strides,
-        )  # fmt: skip
-    scales = weight.scales
-    values, row_scales = round_rows(rows, BLOCK if weight.blocked else None)
+    packed = weight.packed.stride()
+    strides = (0, 0, packed[0], packed[1], weight.scales.stride(0), weight.scales.stride(1))
+    return _Operands(
+        FOUR_BITS, dtype, rows, weight.packed,
+        scales=weight.scales, zeros=weight.zeros, strides=strides,
+    )  # fmt: skip
+
+
+def _eight_bits(rows: Rows, weight: Fp8Weight) -> _Operands:
+    """Rounds rows, unless whoever made them has."""
+    if isinstance(rows, Tensor):
+        rows = round_rows(_lying_whole(rows), weight.row_group)
+    assert rows.scales.shape[1] == weight.scales.shape[1], "rows are rounded as this wants them"
     return _Operands(
         BLOCKS if weight.blocked else CHANNELS,
-        FORMATS[values.dtype],
-        values,
+        FORMATS[rows.values.dtype],
+        rows.values,
         weight.values,
-        row_scales,
-        scales,
+        rows.scales,
+        weight.scales,
         strides=(
-            *row_scales.stride(),
+            *rows.scales.stride(),
             *weight.values.stride()[:2],
             *weight.scales.stride()[:2],
         ),
     )
+
+
+def _lying_whole(rows: Tensor) -> Tensor:
+    return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
 def _operand_dtype(rows: Tensor) -> tl.dtype:

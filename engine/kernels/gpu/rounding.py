@@ -1,6 +1,8 @@
 """Rows rounded to 8 bits (e4m3), before they are multiplied with weights of 8 bits.
 
-Floor: each number is read once, and written in one byte, over the bandwidth.
+Norms and gates round what they make themselves (`store_rounded`); for other rows there is a
+launch of its own, `round_rows`. Floor: each number is read once, and written in one byte, over
+the bandwidth.
 """
 
 import torch
@@ -8,14 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels.weights import E4M3, E4M3_MAX, LEAST_SCALE
+from engine.kernels.rows import E4M3, E4M3_MAX, LEAST_SCALE, Rounded
 
 LONGEST = 8192  # numbers of a row that a program holds at once
 GROUPS = 8  # of a row, that a program rounds
 
 
 @triton.jit
-def _e4m3(x):
+def e4m3(x):
     """To the nearest number of 8 bits, ties to even, as hardware does; exact when cast.
 
     Done by hand, so that Triton's interpreter and every GPU round alike.
@@ -29,14 +31,14 @@ def _e4m3(x):
 
 
 @triton.jit
-def _sizes(x):
+def sizes_of(x):
     """How large each number is, and whether it is none."""
     number = x == x
     return tl.where(number, tl.abs(x), 0.0), 1 - number.to(tl.int32)
 
 
 @triton.jit
-def _scale(largest, spoiled, MOST: tl.constexpr, LEAST: tl.constexpr):
+def scale_of(largest, spoiled, MOST: tl.constexpr, LEAST: tl.constexpr):
     """No number where there is one that is none: 8 bits would hide it."""
     scale = tl.maximum(tl.div_rn(largest, MOST), LEAST)
     return tl.where(spoiled > 0, float("nan"), scale)
@@ -53,53 +55,78 @@ def _round_whole(
     largest, spoiled = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.int32)
     for first in range(0, size, BLOCK):
         x = tl.load(source + first + within, mask=first + within < size, other=0.0)
-        size_of, none = _sizes(x.to(tl.float32))
+        size_of, none = sizes_of(x.to(tl.float32))
         largest, spoiled = tl.maximum(largest, size_of), spoiled + none
-    scale = _scale(tl.max(largest, 0), tl.sum(spoiled, 0), MOST, LEAST)
+    scale = scale_of(tl.max(largest, 0), tl.sum(spoiled, 0), MOST, LEAST)
     tl.store(scales + row, scale)
     for first in range(0, size, BLOCK):
         there = first + within < size
         x = tl.load(source + first + within, mask=there, other=0.0).to(tl.float32)
-        tl.store(target + first + within, _e4m3(tl.div_rn(x, scale)), mask=there)
+        tl.store(target + first + within, e4m3(tl.div_rn(x, scale)), mask=there)
+
+
+@triton.jit
+def store_rounded(
+    made, row, group, rows, size, values, scales,
+    MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """What a kernel has `made`, [ROWS, GROUPS, GROUP] float32: `group` [GROUPS] of each `row`.
+
+    Groups of a row are wholly or partly below `size`; numbers beyond it are zeros.
+    """
+    size_of, none = sizes_of(made)
+    scale = scale_of(tl.max(size_of, 2), tl.sum(none, 2), MOST, LEAST)
+    there = (row < rows)[:, None] & (group * GROUP < size)[None, :]
+    tl.store(scales + group.to(tl.int64)[None, :] * rows + row[:, None], scale, mask=there)
+    at = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    fitted = e4m3(tl.div_rn(made, scale[:, :, None]))
+    place = values + row.to(tl.int64)[:, None, None] * size + at[None, :, :]
+    tl.store(place, fitted, mask=there[:, :, None] & (at < size)[None, :, :])
 
 
 @triton.jit(do_not_specialize=["count"])
 def _round_groups(
-    rows, values, scales, count, size, groups, row_stride,
+    rows, values, scales, count, size, row_stride,
     MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    row, group = tl.program_id(0), tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
-    at = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    far, there = row.to(tl.int64), at < size
-    x = tl.load(rows + far * row_stride + at, mask=there, other=0.0).to(tl.float32)
-    size_of, none = _sizes(x)
-    scale = _scale(tl.max(size_of, 1), tl.sum(none, 1), MOST, LEAST)
-    tl.store(scales + group.to(tl.int64) * count + row, scale, mask=group < groups)
-    tl.store(values + far * size + at, _e4m3(tl.div_rn(x, scale[:, None])), mask=there)
+    row = tl.program_id(0) + tl.arange(0, 1)
+    group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    at = (group[:, None] * GROUP + tl.arange(0, GROUP)[None, :])[None, :, :]
+    place = rows + row.to(tl.int64)[:, None, None] * row_stride + at
+    x = tl.load(place, mask=at < size, other=0.0).to(tl.float32)
+    store_rounded(x, row, group, count, size, values, scales, MOST, LEAST, GROUP)
 
 
-def round_rows(rows: Tensor, group: int | None) -> tuple[Tensor, Tensor]:
-    """[rows, size] to float8_e4m3fn, with a float32 scale for each row, or each `group` of it.
+def empty_rounded(rows: int, size: int, group: int | None, like: Tensor) -> Rounded:
+    """[rows, size] to be written to, for what is computed in the dtype of `like`.
 
-    Scales are [rows, groups], those of one group behind one another. Its twin is `to_fp8` in
-    engine/kernels/weights.py.
+    Scales are [rows, groups], those of one group behind one another.
+    """
+    groups = 1 if group is None else -(-size // group)
+    values = torch.empty((rows, size), dtype=E4M3, device=like.device)
+    scales = torch.empty((groups, rows), dtype=torch.float32, device=like.device)
+    return Rounded(values, scales.T, like.dtype)
+
+
+def round_rows(rows: Tensor, group: int | None) -> Rounded:
+    """[rows, size] with a float32 scale for each row, or for each `group` numbers of it.
+
+    Its twin is `round_twin` in engine/kernels/rows.py.
     """
     assert rows.stride(1) == 1, "rows lie whole"
     count, size = rows.shape
-    groups = 1 if group is None else -(-size // group)
-    values = torch.empty((count, size), dtype=E4M3, device=rows.device)
-    scales = torch.empty((groups, count), dtype=torch.float32, device=rows.device)
+    made = empty_rounded(count, size, group, rows)
     if not count:
-        return values, scales.T
+        return made
     if group is None:
         block = min(triton.next_power_of_2(size), LONGEST)
         _round_whole[(count,)](
-            rows, values, scales, size, rows.stride(0),
+            rows, made.values, made.scales, size, rows.stride(0),
             MOST=E4M3_MAX, LEAST=LEAST_SCALE, BLOCK=block, num_warps=8,
         )  # fmt: skip
     else:
-        _round_groups[(count, -(-groups // GROUPS))](
-            rows, values, scales, count, size, groups, rows.stride(0),
+        _round_groups[(count, triton.cdiv(size, group * GROUPS))](
+            rows, made.values, made.scales, count, size, rows.stride(0),
             MOST=E4M3_MAX, LEAST=LEAST_SCALE, GROUP=group, GROUPS=GROUPS,
         )  # fmt: skip
-    return values, scales.T
+    return made

@@ -1,6 +1,7 @@
 """What kernels on a GPU do, in plain torch: what is right, and runs anywhere, slowly."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,15 +11,43 @@ from engine.kernels.contract import (
     Chunks,
     Contexts,
     HeadNorms,
+    Kernels,
     Latents,
     LayerKv,
     Linear,
+    RoundedKernels,
 )
 from engine.kernels.gpu.gates import ACTIVATIONS, gated_twin
 from engine.kernels.gpu.norms import add_rms_norm_twin, rms_norm_twin
+from engine.kernels.rows import Rounded, round_twin
 from engine.kernels.style import AttentionStyle
 
 TOKENS_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedAfterwards:
+    """See RoundedKernels in engine/kernels/contract.py: what `kernels` make, then rounded."""
+
+    kernels: Kernels
+    group: int | None
+
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Rounded:
+        """See RoundedKernels, here and below."""
+        return round_twin(self.kernels.norm(inputs, weight, eps), self.group)
+
+    def add_norm(
+        self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
+    ) -> tuple[Rounded, Tensor]:
+        """See RoundedKernels."""
+        normed, added = self.kernels.add_norm(inputs, residual, weight, eps, scale)
+        return round_twin(normed, self.group), added
+
+    def gated(
+        self, gate_up: Tensor, gate: str, clamp: tuple[float, float] | None = None
+    ) -> Rounded:
+        """See RoundedKernels."""
+        return round_twin(self.kernels.gated(gate_up, gate, clamp), self.group)
 
 
 class TorchKernels:
@@ -49,6 +78,10 @@ class TorchKernels:
     ) -> Tensor:
         """See Kernels."""
         return gated_twin(gate_up, gate, *(clamp or ()))
+
+    def rounded(self, group: int | None) -> RoundedKernels:
+        """See RoundingKernels."""
+        return RoundedAfterwards(self, group)
 
     def decode_attention(
         self, asked: Asked, kv: LayerKv, contexts: Contexts, style: AttentionStyle

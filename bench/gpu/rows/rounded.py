@@ -1,0 +1,81 @@
+"""Norms and gates that round to 8 bits, beside the same with a launch for it behind."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from bench.gpu.row import Prepared, Row
+from bench.gpu.shapes import Shape
+from engine.kernels.contract import Kernels, RoundedKernels
+from engine.kernels.floor import Floor
+from engine.kernels.gpu.gates import gate_floor
+from engine.kernels.gpu.kernels import TritonKernels
+from engine.kernels.gpu.norms import norm_floor
+from engine.kernels.gpu.rounding import round_rows
+from engine.kernels.gpu.twins import TorchKernels
+from engine.kernels.rows import Rounded
+from engine.kernels.weights import BLOCK
+
+EPS = 1e-5
+GROUPS = {"": None, " in blocks": BLOCK}
+Asked = Callable[[Kernels | RoundedKernels], Tensor | Rounded]
+
+
+def rows(shape: Shape) -> Iterator[Row]:
+    """Each for a step of every batch, and for a prompt."""
+    if shape.quantization != "fp8" or shape.num_experts:
+        return
+    hidden, width = shape.hidden_size, shape.intermediate_size
+    for tokens in (*shape.batches, shape.prefill):
+        for called, group in GROUPS.items():
+            norm = partial(_norm, (tokens, hidden), shape.dtype, group)
+            yield Row(f"norm to fp8{called}", f"{hidden} numbers, {tokens} rows", norm)
+            gate, setting = partial(_gate, (tokens, width), shape.dtype, group), "silu, "
+            yield Row(f"gate to fp8{called}", f"{setting}{width} numbers, {tokens} rows", gate)
+
+
+def _norm(
+    sizes: tuple[int, int], dtype: torch.dtype, group: int | None, device: torch.device
+) -> Prepared:
+    x, residual = (torch.randn(sizes, dtype=dtype, device=device) for _ in range(2))
+    weight = torch.randn(sizes[1], dtype=dtype, device=device)
+    floor = norm_floor(*sizes, dtype.itemsize, residual=True, written=1)
+
+    def asked(kernels: Kernels | RoundedKernels) -> Tensor | Rounded:
+        return kernels.add_norm(x, residual, weight, EPS, 1.0)[0]
+
+    return _prepared(asked, floor, group)
+
+
+def _gate(
+    sizes: tuple[int, int], dtype: torch.dtype, group: int | None, device: torch.device
+) -> Prepared:
+    both = torch.randn(sizes[0], 2 * sizes[1], dtype=dtype, device=device)
+
+    def asked(kernels: Kernels | RoundedKernels) -> Tensor | Rounded:
+        return kernels.gated(both, "silu")
+
+    return _prepared(asked, gate_floor(*sizes, dtype.itemsize, written=1), group)
+
+
+def _prepared(asked: Asked, floor: Floor, group: int | None) -> Prepared:
+    ours, twins = TritonKernels(), TorchKernels()
+
+    def values(kernels: RoundedKernels) -> Tensor:
+        made = asked(kernels)
+        assert isinstance(made, Rounded), "as those kernels make them"
+        return made.values
+
+    def behind() -> Rounded:
+        made = asked(ours)
+        assert isinstance(made, Tensor), "as those kernels make them"
+        return round_rows(made, group)
+
+    return Prepared(
+        partial(values, ours.rounded(group)),
+        floor,
+        partial(values, twins.rounded(group)),
+        {"rounded in a launch of its own": lambda: behind},
+    )

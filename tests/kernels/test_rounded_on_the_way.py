@@ -1,0 +1,200 @@
+"""Norms and gates that round make the very bits that rounding their rows afterwards makes."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.kernels.contract import Kernels, RoundedKernels
+from engine.kernels.gpu.gates import gate_floor
+from engine.kernels.gpu.kernels import TritonKernels
+from engine.kernels.gpu.norms import norm_floor
+from engine.kernels.gpu.products import TritonProducts
+from engine.kernels.gpu.rounding import LONGEST, round_rows
+from engine.kernels.gpu.twins import TorchKernels
+from engine.kernels.products import Route, TorchProducts
+from engine.kernels.rows import Rounded, round_twin
+from engine.kernels.weights import fp8_weight
+from tests.kernels.ahead import compiled
+from tests.kernels.test_pointwise import TOLERANCE, hardly_numbers, poisoned
+
+GROUPS = [None, 128]
+CLAMP = (1.702, 7.0)
+
+
+def equal(one: Rounded, other: Rounded) -> None:
+    assert one.dtype is other.dtype
+    for ours, theirs in ((one.values, other.values), (one.scales, other.scales)):
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=0, atol=0, equal_nan=True)
+
+
+def rounding(group: int | None) -> tuple[Kernels, RoundedKernels]:
+    kernels = TritonKernels()
+    return kernels, kernels.rounded(group)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(("rows", "size"), [(1, 5), (3, 300), (1030, 5)])
+def test_norms(
+    rows: int, size: int, dtype: torch.dtype, group: int | None, device: torch.device
+) -> None:
+    """Of rows of every magnitude; those of the last go several to a program."""
+    kernels, rounded = rounding(group)
+    x, residual = (poisoned(rows, size, dtype, device) for _ in range(2))
+    x *= 2.0 ** torch.randint(-4, 5, (rows, 1)).to(x)
+    weight = torch.randn(size, device=device) * 2.0 ** torch.arange(size, device=device).div(40)
+    equal(rounded.norm(x, weight, 1e-3), round_twin(kernels.norm(x, weight, 1e-3), group))
+    normed, added = kernels.add_norm(x, residual, weight, 1e-3, 0.3)
+    ours, sum_ = rounded.add_norm(x, residual, weight, 1e-3, 0.3)
+    equal(ours, round_twin(normed, group))
+    assert torch.equal(sum_, added)
+
+
+def test_a_norm_of_several_rows_with_several_groups(device: torch.device) -> None:
+    kernels, rounded = rounding(128)
+    x, weight = torch.randn(1030, 130, device=device), torch.randn(130, device=device)
+    equal(rounded.norm(x, weight, 1e-3), round_twin(kernels.norm(x, weight, 1e-3), 128))
+
+
+@hardly_numbers
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("gate", TritonKernels().gates)
+@pytest.mark.parametrize(("rows", "width"), [(1, 5), (3, 1300)])
+def test_gates(
+    rows: int,
+    width: int,
+    gate: str,
+    dtype: torch.dtype,
+    group: int | None,
+    device: torch.device,
+) -> None:
+    kernels, rounded = rounding(group)
+    clamp = CLAMP if gate.startswith("clamped") else None
+    both = 3 * poisoned(rows, 2 * width, dtype, device)
+    equal(rounded.gated(both, gate, clamp), round_twin(kernels.gated(both, gate, clamp), group))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_gate_wider_than_a_program_holds(group: int | None, device: torch.device) -> None:
+    kernels, rounded = rounding(group)
+    width = 2 * LONGEST + 77
+    both = torch.randn(2, 2 * width, device=device)
+    both[0, width - 1] = 1e3
+    equal(rounded.gated(both, "silu"), round_twin(kernels.gated(both, "silu"), group))
+
+
+@hardly_numbers
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("spoilt", [torch.nan, torch.inf, 3e38])
+def test_what_is_no_number_is_seen(
+    spoilt: float, group: int | None, device: torch.device
+) -> None:
+    kernels, rounded = rounding(group)
+    x = torch.randn(3, 300, device=device)
+    x[1, 140] = spoilt
+    weight = torch.ones(300, device=device)
+    both, nothing = torch.cat((x, x), 1), torch.zeros_like(x)
+    equal(rounded.norm(x, weight, 1e-3), round_rows(kernels.norm(x, weight, 1e-3), group))
+    equal(rounded.gated(both, "silu"), round_rows(kernels.gated(both, "silu"), group))
+    equal(rounded.norm(nothing, weight, 1e-3), round_rows(nothing, group))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_twins_round_what_twins_make(group: int | None, device: torch.device) -> None:
+    twins, rounded = TorchKernels(), TorchKernels().rounded(group)
+    x, both = torch.randn(3, 300, device=device), torch.randn(3, 600, device=device)
+    weight = torch.randn(300, device=device)
+    equal(rounded.norm(x, weight, 1e-3), round_twin(twins.norm(x, weight, 1e-3), group))
+    normed, added = twins.add_norm(x, x, weight, 1e-3, 0.3)
+    ours, sum_ = rounded.add_norm(x, x, weight, 1e-3, 0.3)
+    equal(ours, round_twin(normed, group))
+    assert torch.equal(sum_, added)
+    equal(rounded.gated(both, "gelu"), round_twin(twins.gated(both, "gelu"), group))
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_products_take_them_as_they_round_themselves(
+    blocked: bool, dtype: torch.dtype, device: torch.device
+) -> None:
+    """One or many experts: the answers are the same to the bit, in the dtype of the rows."""
+    weight = fp8_weight(torch.randn(3, 24, 300, device=device), blocked=blocked)
+    rows = torch.randn(6, 300, device=device).to(dtype)
+    ours = round_rows(rows, weight.row_group)
+    offsets = torch.tensor([0, 2, 2, 6], dtype=torch.int32, device=device)
+    one = fp8_weight(torch.randn(1, 24, 300, device=device), blocked=blocked)
+    for products in (TritonProducts(), TorchProducts()):
+        answer = products.multiply(ours, one)
+        assert answer.dtype is dtype
+        assert torch.equal(answer, products.multiply(rows, one))
+        answer, route = products.grouped(ours, Route(offsets), weight, None), Route(offsets)
+        assert torch.equal(answer, products.grouped(rows, route, weight, None))
+
+
+def test_rows_are_refused_that_are_rounded_otherwise(device: torch.device) -> None:
+    weight = fp8_weight(torch.randn(1, 24, 300, device=device), blocked=True)
+    rows = round_rows(torch.randn(2, 300, device=device), None)
+    with pytest.raises(AssertionError, match="as this wants them"):
+        TritonProducts().multiply(rows, weight)
+
+
+def test_no_rows_are_no_launch(device: torch.device) -> None:
+    nothing, weight = torch.empty(0, 6, device=device), torch.ones(6, device=device)
+    for group in GROUPS:
+        _, rounded = rounding(group)
+        assert rounded.norm(nothing, weight, 1e-5).values.shape == (0, 6)
+        assert rounded.add_norm(nothing, nothing, weight, 1e-5, 1.0)[0].scales.shape == (0, 1)
+        assert len(rounded.gated(nothing, "silu")) == 0
+
+
+def test_floors_count_a_byte_for_each_number_that_is_rounded() -> None:
+    assert norm_floor(64, 4096, 2, written=1).bytes == 3 * 64 * 4096 + 4096 * 2
+    whole = norm_floor(64, 4096, 2, residual=True).bytes
+    assert whole - norm_floor(64, 4096, 2, residual=True, written=1).bytes == 64 * 4096
+    assert gate_floor(64, 14336, 2, written=1).bytes == 5 * 64 * 14336
+
+
+def test_they_compile_for_hopper_and_spill_nothing() -> None:
+    def of(*shape: int) -> str:
+        return f"torch.ones({', '.join(map(str, shape))}, dtype=torch.bfloat16)"
+
+    found = compiled(
+        "engine.kernels.gpu.norms",
+        *(
+            f"[round_norm({x}, torch.ones({size}), 1e-5, {group}),"
+            f"round_add_norm({x}, {x}, torch.ones({size}), 1e-5, 1.0, {group})]"
+            for x, size in ((of(2, 8192), 8192), (of(2000, 512), 512), (of(3, 14336), 14336))
+            for group in GROUPS
+        ),
+    )
+    found |= compiled(
+        "engine.kernels.gpu.gates",
+        *(
+            f"[round_gated({of(3, 28672)}, one, {group}) for one in ACTIVATIONS]"
+            for group in GROUPS
+        ),
+        f"round_gated({of(3, 300)}, 'silu', None)",
+    )
+    assert sorted(found) == ["_add_norm", "_norm", "_round_gate", "_round_gate_groups"]
+    assert not any(one["spilled"] for one in found.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("rows", [1, 64, 2048])
+def test_real_shapes(rows: int, group: int | None, device: torch.device) -> None:
+    """The device sums as it does without rounding, so the bits are the same there, too."""
+    kernels, rounded = rounding(group)
+
+    def numbers(size: int) -> Tensor:
+        return torch.randn(rows, size, device=device, dtype=torch.bfloat16)
+
+    x, residual, weight = numbers(4096), numbers(4096), torch.randn(4096, device=device)
+    equal(rounded.norm(x, weight, 1e-5), round_rows(kernels.norm(x, weight, 1e-5), group))
+    normed, added = kernels.add_norm(x, residual, weight, 1e-5, 1.0)
+    ours, sum_ = rounded.add_norm(x, residual, weight, 1e-5, 1.0)
+    equal(ours, round_rows(normed, group))
+    assert torch.equal(sum_, added)
+    both = numbers(28672)
+    equal(rounded.gated(both, "silu"), round_rows(kernels.gated(both, "silu"), group))
