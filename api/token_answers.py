@@ -68,9 +68,7 @@ class TokenWriter:
         return ()
 
     def frame(self, piece: Piece) -> bytes:
-        """The event of a piece; empty where it has neither tokens nor the end."""
-        if not (piece.tokens or piece.finish):
-            return b""
+        """The event of a piece, which has tokens, or the end."""
         choice = self.answer.choices[piece.index]
         usage = usage_in_chunk(self.answer, choice, piece.num_tokens)
         return event_of(self._chunk([_choice(piece)], usage=usage))

@@ -128,15 +128,6 @@ async def test_what_a_stream_tells_besides_is_what_was_asked_for() -> None:
         assert "decode" in [one["stage"] for one in last["pdserve"]["stages"]]
 
 
-async def test_a_prompts_log_probabilities_are_told_as_nodes_do() -> None:
-    async with http_cluster(Cluster(1, 1)) as proxy:
-        params = {"max_tokens": 2, "prompt_logprobs": 1}
-        status, said = await tokens(proxy, sampling_params=params)
-        refused, wrong = await tokens(proxy, sampling_params=params, stream=True)
-        assert (status, "prompt_logprobs" in said) == (200, True)
-        assert (refused, wrong["error"]["param"]) == (400, "prompt_logprobs")
-
-
 REFUSED: dict[str, tuple[Mapping[str, object], str | None]] = {
     "no tokens": ({"token_ids": []}, "token_ids"),
     "texts": ({"token_ids": ["the"]}, "token_ids[0]"),
@@ -148,6 +139,10 @@ REFUSED: dict[str, tuple[Mapping[str, object], str | None]] = {
     "a beam": ({"sampling_params": {"use_beam_search": True}}, "use_beam_search"),
     "a choice of another": ({"sampling_params": {"sample_index": 2}}, "sample_index"),
     "words as tokens": ({"sampling_params": {"bad_words": [[1]]}}, "bad_words[0]"),
+    "a stream of a prompt's": (
+        {"sampling_params": {"prompt_logprobs": 1}, "stream": True},
+        "prompt_logprobs",
+    ),
     "heat": ({"sampling_params": {"temperature": -1}}, "temperature"),
     "another model": ({"model": "other"}, "model"),
 }

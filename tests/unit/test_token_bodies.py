@@ -1,9 +1,14 @@
 """What is asked for in token ids is a completion of them."""
 
+from dataclasses import replace
+
 import msgspec
 
 from api.bodies import CompletionBody, StreamOptions, read_completion
+from api.defaults import Defaults
+from api.endpoints import Call, TextEndpoints
 from api.token_bodies import HONOURED, TokensBody, read_tokens
+from tests.fakes.text import saying, served
 
 PARAMS = {
     **{"n": 2, "max_tokens": 3, "min_tokens": 1, "temperature": 0.5, "top_p": 0.5, "top_k": 7},
@@ -42,3 +47,12 @@ def test_what_is_no_sampling_is_not_taken_from_there() -> None:
 def test_what_is_neutral_changes_nothing() -> None:
     neutral = {"output_mode": "tokens", "num_generated": 0, "features": None}
     assert asked(**neutral, sampling_params={"sample_index": 0, "extra_args": {}}) == asked()
+
+
+async def test_the_models_defaults_do_not_count() -> None:
+    """Nor do they at a node: what is not said of sampling is vLLM's own."""
+    cold = replace(served(), defaults=Defaults(temperature=0.0, max_new_tokens=99))
+    data = msgspec.json.encode({"token_ids": [1, 2], "sampling_params": {}})
+    writer = await TextEndpoints(saying("the"), cold).tokens(Call({}, data))
+    sampling = writer.answer.asked.calls[0].request.sampling
+    assert (sampling.temperature, sampling.max_tokens) == (1.0, 16)
