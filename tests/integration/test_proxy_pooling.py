@@ -67,14 +67,19 @@ async def test_a_node_that_dies_is_answered_for_by_another(tick: int, ill: Ill) 
         assert await proxy.settled() == 0
 
 
+async def ask_as_it_stops(proxy: HttpCluster, given: object) -> tuple[int, Json]:
+    """The first prefill node says so as soon as it was asked."""
+    node = proxy.cluster.prefills[0]
+    asking = asyncio.create_task(ask(proxy, given))
+    while not node.legs:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    node.hand_over()
+    return await asking
+
+
 async def test_a_node_that_stops_is_answered_for_by_another_and_nobody_is_blamed() -> None:
-    cluster = Cluster(2, 0, lambda: FakeEngine(chunk=4))
-    async with http_cluster(cluster) as proxy:
-        asking = asyncio.create_task(ask(proxy, [[1] * 180] * 8))
-        while not cluster.prefills[0].legs:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        cluster.prefills[0].hand_over()
-        status, body = await asking
+    async with http_cluster(Cluster(2, 0, lambda: FakeEngine(chunk=4))) as proxy:
+        status, body = await ask_as_it_stops(proxy, [[1] * 180] * 8)
         assert (status, vectors(body)) == (200, [[180, 180]] * 8)
         assert proxy.health.retries == {Cause.LEAVING: 1}
         assert not proxy.health.failures
@@ -83,13 +88,8 @@ async def test_a_node_that_stops_is_answered_for_by_another_and_nobody_is_blamed
 
 
 async def test_where_the_last_node_stops_the_client_is_told_to_come_back() -> None:
-    cluster = Cluster(1, 0, lambda: FakeEngine(chunk=4))
-    async with http_cluster(cluster, tries=1) as proxy:
-        asking = asyncio.create_task(ask(proxy, [[1] * 180]))
-        while not cluster.prefills[0].legs:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        cluster.prefills[0].hand_over()
-        status, body = await asking
+    async with http_cluster(Cluster(1, 0, lambda: FakeEngine(chunk=4)), tries=1) as proxy:
+        status, body = await ask_as_it_stops(proxy, [[1] * 180])
         assert (status, body["error"]["code"]) == (503, None)
 
 
