@@ -4,6 +4,7 @@ Nothing is rounded anew: the numbers and the scales are the checkpoint's, laid o
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -113,11 +114,27 @@ def _words(packing: Packing, group: int, take: Take, at: str, shape: tuple[int, 
         numbers, zeros = (_awq_order(one) for one in (unpacked(words), zeros))
         return _grouped(numbers.T, scales, zeros, group)
     words = take(f"{at}.qweight", inputs // PER_WORD, outputs)
-    places = take(f"{at}.g_idx", inputs).long()
-    places = places - places[:1]  # where this is a part, the first group is another's
-    if not torch.equal(places, torch.arange(inputs, device=places.device) // group):
-        raise UnusableCheckpoint(f"tensor {at}.g_idx: groups out of order are not supported")
-    return _grouped(unpacked(words.T), scales, zeros + 1, group)  # zeros are stored less one
+    order = _order(packing, group, take(f"{at}.g_idx", inputs).long(), at)
+    numbers = unpacked(words.T)
+    numbers = numbers if order is None else numbers[:, order]
+    made = _grouped(numbers, scales, zeros + 1, group)  # zeros are stored less one
+    return made if order is None else replace(made, order=order[None].int())
+
+
+def _order(packing: Packing, group: int, places: Tensor, at: str) -> Tensor | None:
+    """Inputs by their groups, `places`; None: those of one group are behind one another.
+
+    Raises UnusableCheckpoint where groups are not as the config says.
+    """
+    neat = torch.arange(len(places), device=places.device) // group
+    if packing.ordered:
+        order = places.argsort(stable=True)
+        if torch.equal(places[order], neat):
+            return order
+        raise UnusableCheckpoint(f"tensor {at}.g_idx: not every group has {group} inputs")
+    if not torch.equal(places - places[:1], neat):  # the first group of a part is another's
+        raise UnusableCheckpoint(f"tensor {at}.g_idx: groups out of order without desc_act")
+    return None
 
 
 def unpacked(words: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ class Packing(msgspec.Struct, frozen=True, kw_only=True):
     """`group`: inputs that share a scale of four bits.
 
     Scales of 8 bits are of outputs; or of 128 by 128, with `blocks`; or one for all, with
-    `tensors`. `static`: there are scales of inputs as well.
+    `tensors`. `static`: there are scales of inputs as well. `ordered`: groups are of any
+    inputs, not of neighbours.
     """
 
     layout: Layout
@@ -29,6 +30,7 @@ class Packing(msgspec.Struct, frozen=True, kw_only=True):
     static: bool = False
     group: int | None = None
     zeros: bool = False
+    ordered: bool = False
 
 
 def read_packing(raw: Mapping[str, Any]) -> Packing | None:
@@ -120,10 +122,11 @@ def _gptq(given: Mapping[str, Any]) -> Packing:
         given,
         bits=(4,),
         group_size=GROUPS,
-        desc_act=(False, None),
+        desc_act=(True, False, None),
         checkpoint_format=("gptq", None),
     )
-    return Packing(layout="gptq", group=given["group_size"], zeros=True)
+    ordered = given.get("desc_act") is True
+    return Packing(layout="gptq", group=given["group_size"], zeros=True, ordered=ordered)
 
 
 class Axis(NamedTuple):

@@ -31,7 +31,7 @@ from engine.checkpoints.storage import Stack, Storage
 from engine.checkpoints.store import File, Store, Tensors
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import Kernels, RoundedKernels
-from engine.kernels.weights import Weight, beside, reordered
+from engine.kernels.weights import Weight, alike, beside, reordered
 from engine.sharding.group import Group
 
 WEIGHT = ".weight"
@@ -181,9 +181,14 @@ class Shelf:
     ) -> Linear:
         """See fuse; the weights stay as they are stored, row by row with their scales."""
         assert self.storage is not None, "checked before anything is read"
-        weight = beside(
-            [self._read_packed(f"{at}{name}", rows, inputs) for name, rows in parts.items()]
-        )
+        weights = [
+            self._read_packed(f"{at}{name}", rows, inputs) for name, rows in parts.items()
+        ]
+        for name, one in zip(parts, weights, strict=True):
+            if not alike(weights[0], one):
+                why = f"another order than {next(iter(parts))}'s of the same inputs"
+                raise UnusableCheckpoint(f"tensor {at}{name}.g_idx: {why}")
+        weight = beside(weights)
         offsets = None
         if bias:
             offsets = torch.cat([self.take(f"{at}{one}.bias", n) for one, n in parts.items()])

@@ -1,7 +1,7 @@
 """How a model's weights are kept: whole, or rounded to 8 or 4 bits while they are loaded."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
@@ -15,11 +15,13 @@ from engine.kernels.products import Products, TorchProducts
 from engine.kernels.rows import Rows
 from engine.kernels.weights import (
     Fp8Weight,
+    Int4Weight,
     PlainWeight,
     Weight,
     beside,
     fp8_weight,
     int4_weight,
+    reordered,
     together,
 )
 
@@ -94,6 +96,22 @@ class Storage:
             f"differ from what they were by {errors.mean():.2%} in the mean and "
             f"{errors.max():.2%} at most, in norm"
         )
+
+
+def in_order(gate_up: Linear, down: Linear) -> tuple[Linear, Linear]:
+    """The same two, with gates and ups in the order in which `down` has its inputs.
+
+    So none is to be looked up on the way. Between the two every number is made for itself.
+    """
+    if not isinstance(gate_up, StoredLinear) or not isinstance(down, StoredLinear):
+        return gate_up, down
+    if not isinstance(down.weight, Int4Weight) or down.weight.order is None:
+        return gate_up, down
+    (order,) = down.weight.order.long()
+    both = torch.cat((order, order + len(order)))
+    bias = None if gate_up.bias is None else gate_up.bias[:, both]
+    first = replace(gate_up, weight=reordered(gate_up.weight, both), bias=bias)
+    return first, replace(down, weight=replace(down.weight, order=None))
 
 
 def open_storage(

@@ -78,12 +78,17 @@ class Int4Weight:
     Byte j of a group has number j in its low half, and number j + group / 2 in its high one:
     a kernel that takes both halves apart has two runs of inputs, and none to interleave. What
     is missing in the last group is of no account. `zeros` None: MIDDLE everywhere.
+
+    Groups are of inputs behind one another, or of those that `order` names: place i then has
+    input order[i] (GPTQ's act-order; Frantar et al. 2022, "GPTQ", sorts them by how much they
+    matter).
     """
 
     packed: Tensor  # [experts, outputs, groups, group / 2] uint8
     scales: Tensor  # [experts, groups, outputs], any float
     zeros: Tensor | None  # [experts, groups, outputs] uint8
     inputs: int
+    order: Tensor | None = None  # [experts, inputs] int32
 
     @property
     def group(self) -> int:
@@ -101,7 +106,10 @@ class Int4Weight:
         numbers = torch.cat((packed & FOUR_BITS, packed >> 4), dim=-1).to(dtype)
         zeros = MIDDLE if self.zeros is None else self.zeros[expert].T.unsqueeze(-1).to(dtype)
         scaled = (numbers - zeros) * self.scales[expert].T.unsqueeze(-1).to(dtype)
-        return scaled.flatten(1)[:, : self.inputs]
+        placed = scaled.flatten(1)[:, : self.inputs]
+        if self.order is None:
+            return placed
+        return torch.empty_like(placed).index_copy_(1, self.order[expert].long(), placed)
 
 
 Weight: TypeAlias = PlainWeight | Fp8Weight | Int4Weight
@@ -113,12 +121,24 @@ OUTPUTS = {"values": 1, "packed": 1, "scales": 2, "zeros": 2}
 
 def together(weights: Sequence[Weight]) -> Weight:
     """The experts of several weights of one format, in one."""
-    return _joined(weights, dict.fromkeys(OUTPUTS, 0))
+    return _joined(weights, dict.fromkeys((*OUTPUTS, "order"), 0))
 
 
 def beside(weights: Sequence[Weight]) -> Weight:
-    """The outputs of several weights of one format, behind one another."""
+    """The outputs of several weights of one format, behind one another.
+
+    Their inputs are in the same order, if in any: see `alike`.
+    """
+    assert all(alike(weights[0], one) for one in weights), "one order is of all outputs"
     return _joined(weights, OUTPUTS)
+
+
+def alike(one: Weight, other: Weight) -> bool:
+    """Whether the inputs of two weights of one format are in the same order."""
+    first, second = (getattr(each, "order", None) for each in (one, other))
+    if first is None or second is None:
+        return first is second
+    return torch.equal(first, second)
 
 
 def reordered(weight: Weight, order: Tensor) -> Weight:

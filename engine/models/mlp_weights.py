@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.checkpoints import mxfp4
 from engine.checkpoints.shelf import Shelf
-from engine.checkpoints.storage import Stack, stacked
+from engine.checkpoints.storage import Stack, in_order, stacked
 from engine.kernels.contract import CLAMPED, Linear
 from engine.models.config import ModelConfig
 from engine.models.decoder import Mlp
@@ -42,6 +42,7 @@ def _dense(shelf: Shelf, config: ModelConfig, at: str, wide: int) -> GatedMlp:
         parts = {"gate_up_proj": 2 * wide}
     gate_up = shelf.fuse(at, parts, config.hidden_size, bias=config.mlp_bias)
     down = shelf.fuse(at, {"down_proj": config.hidden_size}, wide, bias=config.mlp_bias)
+    gate_up, down = in_order(gate_up, down)
     gate = _gate_before(shelf, down, config.activation)
     return GatedMlp(gate_up, down, ACTIVATIONS[config.activation], gate)
 
@@ -144,8 +145,10 @@ def _experts(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> li
     hidden, wide, (gate, up, down) = config.hidden_size, experts.width, experts.parts
     return [
         Expert(
-            shelf.fuse(f"{at}experts.{one}.", {gate: wide, up: wide}, hidden, bias=False),
-            shelf.fuse(f"{at}experts.{one}.", {down: hidden}, wide, bias=False),
+            *in_order(
+                shelf.fuse(f"{at}experts.{one}.", {gate: wide, up: wide}, hidden, bias=False),
+                shelf.fuse(f"{at}experts.{one}.", {down: hidden}, wide, bias=False),
+            )
         )
         for one in _ours(shelf, experts)
     ]

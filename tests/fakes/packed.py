@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from shutil import copytree
 from typing import Any
+from zlib import crc32
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -90,21 +91,44 @@ CONFIGS: Mapping[str, dict[str, Any]] = {
     },
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False},
 }
+ACT_ORDER = {**CONFIGS["gptq"], "desc_act": True}
 
 
 def pack(folder: Path, packed: Path, layout: str) -> None:
     """A copy at `packed`, whose numbers `folder` then has in float32."""
+    _pack(folder, packed, CONFIGS[layout], lambda _, weight: PACKERS[layout](weight))
+
+
+def pack_in_act_order(folder: Path, packed: Path) -> None:
+    """As `pack`, for GPTQ whose groups are of inputs that are spread.
+
+    What reads the same inputs has the same groups, and all others have others.
+    """
+
+    def ordered(name: str, weight: Tensor) -> Packed:
+        generator = torch.Generator().manual_seed(crc32(name.rsplit(".", 2)[0].encode()))
+        return _gptq(weight, torch.randperm(weight.shape[1], generator=generator))
+
+    _pack(folder, packed, ACT_ORDER, ordered)
+
+
+def _pack(
+    folder: Path,
+    packed: Path,
+    config: dict[str, Any],
+    packer: Callable[[str, Tensor], Packed],
+) -> None:
     copytree(folder, packed)
     plain, stored = load_file(folder / WEIGHTS), dict[str, Tensor]()
     for name, weight in plain.items():
         if not name.endswith("_proj.weight"):
             stored[name] = weight
             continue
-        parts, plain[name] = PACKERS[layout](weight.float())
+        parts, plain[name] = packer(name, weight.float())
         stored |= {f"{name.removesuffix('.weight')}.{end}": one for end, one in parts.items()}
     save_file(plain, folder / WEIGHTS, {"format": "pt"})
     save_file(stored, packed / WEIGHTS, {"format": "pt"})
-    edit_config(packed, {"quantization_config": CONFIGS[layout]})
+    edit_config(packed, {"quantization_config": config})
 
 
 def pack_stacks(folder: Path, packed: Path) -> None:
@@ -161,10 +185,14 @@ def _drawn(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return numbers, zeros, scales
 
 
-def _worth(numbers: Tensor, zeros: Tensor | int, scales: Tensor) -> Tensor:
+def _worth(
+    numbers: Tensor, zeros: Tensor | int, scales: Tensor, groups: Tensor | None = None
+) -> Tensor:
+    """`groups`: of each column; None: so many neighbours are one."""
+    groups = torch.arange(numbers.shape[1]) // GROUP if groups is None else groups
     if isinstance(zeros, Tensor):
-        zeros = zeros.repeat_interleave(GROUP, 1)
-    return (numbers - zeros) * scales.float().repeat_interleave(GROUP, 1)
+        zeros = zeros[:, groups]
+    return (numbers - zeros) * scales.float()[:, groups]
 
 
 def _words(numbers: Tensor, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
@@ -196,15 +224,17 @@ def _awq(weight: Tensor) -> Packed:
     return parts, _worth(numbers, zeros, scales)
 
 
-def _gptq(weight: Tensor) -> Packed:
+def _gptq(weight: Tensor, places: Tensor | None = None) -> Packed:
+    """`places`: where each column would be if those of a group were neighbours."""
+    groups = (torch.arange(weight.shape[1]) if places is None else places) // GROUP
     numbers, zeros, scales = _drawn(weight)
     parts = {
         "qweight": _words(numbers).T.contiguous(),
         "qzeros": _words(zeros.T - 1),
         "scales": scales.T.contiguous(),
-        "g_idx": (torch.arange(weight.shape[1]) // GROUP).int(),
+        "g_idx": groups.int(),
     }
-    return parts, _worth(numbers, zeros, scales)
+    return parts, _worth(numbers, zeros, scales, groups)
 
 
 PACKERS: Mapping[str, Callable[[Tensor], Packed]] = {

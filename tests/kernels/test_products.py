@@ -1,5 +1,7 @@
 """Products in Triton are those of float64, of whatever numbers a weight was rounded to."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given as drawn
@@ -13,6 +15,7 @@ from engine.kernels.weights import (
     Int4Weight,
     PlainWeight,
     Weight,
+    beside,
     fp8_weight,
     int4_weight,
     packed_halves,
@@ -29,8 +32,9 @@ _WEIGHTS = [
     f"Fp8Weight({_EIGHT}, torch.ones(1, 1, 512))",
     f"Fp8Weight({_EIGHT}, torch.ones(1, 8, 512))",
     f"Int4Weight({_BYTES}, {_OF_GROUPS}, {_OF_GROUPS}.to(torch.uint8), 1024)",
+    f"Int4Weight({_BYTES}, {_OF_GROUPS}, None, 1024, torch.arange(1024).int()[None])",
 ]
-FORMATS = ["plain", "fp8", "fp8 in blocks", "int4", "int4 with zeros"]
+FORMATS = ["plain", "fp8", "fp8 in blocks", "int4", "int4 with zeros", "int4 in order"]
 NARROW = [name for name in FORMATS if name != "plain"]
 
 
@@ -43,12 +47,21 @@ def with_zeros(like: Int4Weight) -> Int4Weight:
     return Int4Weight(like.packed, like.scales, zeros.to(torch.uint8), like.inputs)
 
 
+def in_order(like: Int4Weight) -> Int4Weight:
+    """Its groups have inputs from anywhere, those of each expert others."""
+    experts, _, inputs = like.shape
+    order = torch.stack([torch.randperm(inputs) for _ in range(experts)])
+    return replace(like, order=order.int().to(like.packed.device))
+
+
 def made(name: str, values: Tensor, group: int = 32) -> Weight:
     if name == "plain":
         return PlainWeight(values)
     if name.startswith("fp8"):
         return fp8_weight(values, blocked=name.endswith("blocks"))
     weight = int4_weight(values, group)
+    if name.endswith("order"):
+        return in_order(weight)
     return with_zeros(weight) if name.endswith("zeros") else weight
 
 
@@ -177,6 +190,26 @@ def test_no_rows_have_no_answer(device: torch.device) -> None:
         weight = made(name, numbers(1, 24, 64, dtype=torch.float32, device=device))
         given = numbers(0, 64, dtype=torch.float32, device=device)
         assert TritonProducts().multiply(given, weight).shape == (0, 24)
+
+
+def test_an_order_says_which_input_is_at_which_place() -> None:
+    weight = int4_weight(torch.randn(2, 24, 70), 32)
+    moved = in_order(weight)
+    assert moved.order is not None
+    for expert in range(2):
+        order, whole = moved.order[expert].tolist(), moved.whole(expert)
+        for place, column in enumerate(order):
+            assert torch.equal(whole[:, column], weight.whole(expert)[:, place])
+
+
+def test_outputs_of_other_orders_are_not_put_together() -> None:
+    one = int4_weight(torch.randn(1, 24, 70), 32)
+    for other in (in_order(one), one):
+        assert beside([other, other]).shape == (1, 48, 70)
+    with pytest.raises(AssertionError, match="one order"):
+        beside([one, in_order(one)])
+    with pytest.raises(AssertionError, match="one order"):
+        beside([in_order(one), in_order(one)])
 
 
 def test_bytes_hold_their_numbers_half_a_group_apart() -> None:

@@ -73,16 +73,23 @@ def _blocked_steps(
 @triton.jit
 def _four_bit_steps(
     row_at, inside, weight_at, wanted, span, inputs, acc,
-    scale_at, zero_at, scale_step,
+    scale_at, zero_at, scale_step, order,
     STEP: tl.constexpr, OPERAND: tl.constexpr, ZEROS: tl.constexpr,
 ):  # fmt: skip
-    """STEP inputs of an output share a scale; bytes hold numbers half a step apart."""
+    """STEP inputs of an output share a scale; bytes hold numbers half a step apart.
+
+    `order` says where in a row they are; None: behind one another.
+    """
     HALF: tl.constexpr = STEP // 2
     within = tl.arange(0, HALF)[None, :]
     for k in range(span[0], span[1], STEP):
         low_at, high_at = k + within, k + HALF + within
-        low = tl.load(row_at + low_at, mask=inside & (low_at < inputs), other=0.0)
-        high = tl.load(row_at + high_at, mask=inside & (high_at < inputs), other=0.0)
+        is_low, is_high = low_at < inputs, high_at < inputs
+        if order is not None:
+            low_at = tl.load(order + low_at, mask=is_low, other=0)
+            high_at = tl.load(order + high_at, mask=is_high, other=0)
+        low = tl.load(row_at + low_at, mask=inside & is_low, other=0.0)
+        high = tl.load(row_at + high_at, mask=inside & is_high, other=0.0)
         both = tl.load(weight_at + k // 2 + within, mask=wanted, other=0)
         group = (k // STEP) * scale_step
         zero = tl.full((1, 1), 8, tl.int8)
@@ -103,7 +110,8 @@ def _four_bit_steps(
     ]
 )  # fmt: skip
 def multiply_tiles(  # noqa: C901, PLR0912  formats, chosen when it is compiled
-    rows, row_scales, weight, scales, zeros, bias, answers, offsets, sources, targets, times,
+    rows, row_scales, weight, scales, zeros, order, bias, answers, offsets, sources, targets,
+    times,
     num_rows, outputs, inputs, experts, row_tiles, column_tiles, split_steps,
     row_stride, row_scale_stride, row_scale_step, expert_stride, output_stride,
     expert_scale_stride, scale_stride, answer_stride, split_stride,
@@ -152,7 +160,8 @@ def multiply_tiles(  # noqa: C901, PLR0912  formats, chosen when it is compiled
         acc = _four_bit_steps(
             row_at, ours, weight_at, theirs, span, inputs, acc,
             scales + scale_at, zeros + scale_at if zeros is not None else scales,
-            scale_stride, STEP, OPERAND, zeros is not None,
+            scale_stride, order + far * inputs if order is not None else None,
+            STEP, OPERAND, zeros is not None,
         )  # fmt: skip
     if bias is not None:
         offset = tl.load(

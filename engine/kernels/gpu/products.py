@@ -133,7 +133,8 @@ def _launch(rows: Rows, weight: Weight, bias: Tensor | None, route: Route | None
     steps = -(-inputs // tiles.step)
     multiply_tiles[(row_tiles * column_tiles, tiles.splits)](
         operands.rows, operands.row_scales, operands.weight, operands.scales, operands.zeros,
-        bias, into, offsets, sources, targets, 1 if route is None else route.times,
+        operands.order, bias, into, offsets, sources, targets,
+        1 if route is None else route.times,
         count, outputs, inputs, experts, row_tiles, column_tiles, -(-steps // tiles.splits),
         operands.rows.stride(0), *operands.strides, outputs, count * outputs,
         FORMAT=operands.format, GROUPED=offsets is not None,
@@ -160,6 +161,7 @@ class _Operands:
     row_scales: Tensor | None = None
     scales: Tensor | None = None
     zeros: Tensor | None = None
+    order: Tensor | None = None
     strides: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
 
 
@@ -171,11 +173,13 @@ def _operands(rows: Rows, weight: Weight) -> _Operands:
     if isinstance(weight, PlainWeight):
         strides = (0, 0, *weight.values.stride()[:2], 0, 0)
         return _Operands(PLAIN, dtype, rows, weight.values, strides=strides)
-    packed = weight.packed.stride()
+    packed, order = weight.packed.stride(), weight.order
+    if order is not None and weight.shape[0] == 1 and len(rows) > FEW_ROWS:
+        rows, order = rows.index_select(1, order[0]), None  # tiles then read stretches of rows
     strides = (0, 0, packed[0], packed[1], weight.scales.stride(0), weight.scales.stride(1))
     return _Operands(
         FOUR_BITS, dtype, rows, weight.packed,
-        scales=weight.scales, zeros=weight.zeros, strides=strides,
+        scales=weight.scales, zeros=weight.zeros, order=order, strides=strides,
     )  # fmt: skip
 
 
@@ -235,8 +239,8 @@ def _parts(weight: Weight) -> list[Tensor]:
         return [weight.values]
     if isinstance(weight, Fp8Weight):
         return [weight.values, weight.scales]
-    zeros = [] if weight.zeros is None else [weight.zeros]
-    return [weight.packed, weight.scales, *zeros]
+    more = [part for part in (weight.zeros, weight.order) if part is not None]
+    return [weight.packed, weight.scales, *more]
 
 
 def _multiprocessors(device: torch.device) -> int:
