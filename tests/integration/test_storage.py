@@ -1,10 +1,13 @@
 """Weights of 8 and of 4 bits in a whole model: near what they were, split or not."""
 
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from deploy.config import DEMO_MODEL
 from engine.checkpoints.checkpoint import open_checkpoint
@@ -64,6 +67,38 @@ def test_four_bits_are_not_for_the_head(tmp_path: Path) -> None:
     model = narrow(tmp_path / "llama", "fp8").decoder
     assert isinstance(model, Decoder)
     assert isinstance(model.head, StoredLinear)
+
+
+def heads_apart(tokens: Sequence[int]) -> dict[str, Tensor]:
+    """Logits of the demo model with each head over each body, whole and in 8 bits."""
+    whole, eight = (
+        load(DEMO_MODEL, dtype="bfloat16"),
+        narrow(DEMO_MODEL, "fp8", dtype="bfloat16"),
+    )
+    bodies, said = {"whole": whole, "eight": eight}, dict[str, Tensor]()
+    heads = {name: _decoder(engine).head for name, engine in bodies.items()}
+    for body, engine in bodies.items():
+        for head, product in heads.items():
+            engine.decoder = replace(_decoder(engine), head=product)
+            said[f"{head} head, {body} body"] = prompt_logits(engine, tokens, 32)
+    return said
+
+
+def _decoder(engine: TorchEngine) -> Decoder:
+    assert isinstance(engine.decoder, Decoder)
+    return engine.decoder
+
+
+def test_a_head_in_eight_bits_loses_less_than_all_else() -> None:
+    said = heads_apart(prompt(60))
+    exact = said["whole head, whole body"]
+
+    def lost(name: str) -> float:
+        return float((said[name] - exact).norm() / exact.norm())
+
+    head, body = lost("eight head, whole body"), lost("whole head, eight body")
+    assert 0 < head < 0.75 * body
+    assert lost("eight head, eight body") < 1.25 * body
 
 
 @pytest.mark.parametrize("family", FAMILIES)
