@@ -6,7 +6,9 @@ over the next batch's. The device's buffer is never allocated anew.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
+from math import prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,6 +22,7 @@ from engine.attention.plan import Plan
 
 ALIGNMENT = 128  # of fields, in bytes
 TABLE_STEP = 16  # tables are so many blocks wide, or a multiple: fewer kinds of launch
+PLACES = 64  # sizes whose fields are kept: to find them takes longer than to fill them
 PADDING = -1  # the slot of a row that stands for nothing
 LONG, SHORT, FLOAT = np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.float32)
 TORCH = {LONG: torch.int64, SHORT: torch.int32, FLOAT: torch.float32}
@@ -64,7 +67,7 @@ class Field(NamedTuple):
     @property
     def end(self) -> int:
         """The byte behind it."""
-        return self.begin + int(np.prod(self.shape)) * self.dtype.itemsize
+        return self.begin + prod(self.shape) * self.dtype.itemsize
 
 
 def layout(size: BatchSize) -> Fields:
@@ -122,6 +125,18 @@ class DeviceFields(NamedTuple):
         return tuple(one[:count] for one in each)
 
 
+class _Place(NamedTuple):
+    """Where a batch of one size lies, in both buffers: all of it, and its fields.
+
+    At the same addresses for good.
+    """
+
+    host: Tensor
+    device: Tensor
+    views: Sequence[NDArray[np.int64]]
+    fields: DeviceFields
+
+
 class Staging:
     """Two buffers that hold any batch up to `most`: pinned on the host, and on the device."""
 
@@ -134,10 +149,7 @@ class Staging:
         self._copied = torch.cuda.Event() if on_gpu else None
         self._size: BatchSize | None = None
         self._known = list[tuple[Sequence[int], int]]()
-
-    def on_device(self, size: BatchSize) -> DeviceFields:
-        """Where a batch of this size lies there, at the same addresses for good."""
-        return DeviceFields(*(self._tensor(field) for field in layout(size)))
+        self._place = lru_cache(PLACES)(self._placed)
 
     def stage(self, size: BatchSize, plan: Plan) -> DeviceFields:
         """Send a batch on its way, behind what the device was told before; it fits in `size`.
@@ -147,19 +159,24 @@ class Staging:
         """
         if self._copied is not None:
             self._copied.synchronize()
-        self._write(size, plan)
-        end = num_bytes(size)
-        self._device[:end].copy_(self._host[:end], non_blocking=True)
+        place = self._place(size)
+        self._write(size, place.views, plan)
+        place.device.copy_(place.host, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
-        return self.on_device(size)
+        return place.fields
 
     def clear(self, size: BatchSize) -> DeviceFields:
         """A batch of this size in which every row stands for nothing."""
         return self.stage(size, Plan((), (), (), ()))
 
-    def _write(self, size: BatchSize, plan: Plan) -> None:
-        views = [self._view(field) for field in layout(size)]
+    def _placed(self, size: BatchSize) -> _Place:
+        fields = layout(size)
+        end = fields.tables.end
+        there = DeviceFields(*map(self._tensor, fields))
+        return _Place(self._host[:end], self._device[:end], [*map(self._view, fields)], there)
+
+    def _write(self, size: BatchSize, views: Sequence[NDArray[np.int64]], plan: Plan) -> None:
         ids, positions, picks, sources, slots, lengths, firsts, *drawing, tables = views
         spans, used = [*plan.singles, *plan.chunks], len(plan.tokens)
         ids[:used], ids[used:] = plan.tokens, 0

@@ -6,13 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.attention.plan import LogitChanges
-from engine.sampling.shaping import (
-    ShapedRow,
-    bits_for,
-    catch_up,
-    is_masked,
-    penalties_of,
-)
+from engine.sampling.penalties import Counts, Ids
+from engine.sampling.shaping import NONE, ShapedRow, bits_for, catch_up, is_masked
+
+NO_VALUES: Counts = np.empty(0, np.float32)
 
 
 def changes_of(shaped: Seq[ShapedRow], vocabulary: int) -> LogitChanges | None:
@@ -29,38 +26,38 @@ def _lists(
     shaped: Seq[ShapedRow],
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
     """Of each row that has any: its biases and bans, then what is to be penalised."""
-    penalties = {one.row: one for one in penalties_of(shaped)}
     headers, factors = list[tuple[int, ...]](), list[tuple[float, ...]]()
-    tokens, values, end = [np.empty(0, np.int32)], [np.empty(0, np.float32)], 0
+    tokens, values, end = [NONE], [NO_VALUES], 0
     for one in shaped:
+        seen, wish = one.shaping.seen, one.seq.request.sampling
         ids, bias = _biases(one)
+        penalised, counts = (NONE, NO_VALUES) if seen is None else seen.behind(one.drafted)
         start, middle = end, end + len(ids)
-        tokens.append(ids)
-        values.append(bias)
-        if (penalty := penalties.get(one.row)) is not None:
-            tokens.append(penalty.ids.astype(np.int32))
-            values.append(penalty.counts)
-        end = middle + (0 if penalty is None else len(penalty.ids))
-        if start == end:
-            continue
-        wish = one.seq.request.sampling
-        headers.append((one.row, start, middle, end))
-        factors.append((wish.repetition_penalty, wish.frequency_penalty, wish.presence_penalty))
+        end = middle + len(penalised)
+        if start < end:
+            tokens += ids, penalised
+            values += bias, counts
+            headers.append((one.row, start, middle, end))
+            factors.append(
+                (wish.repetition_penalty, wish.frequency_penalty, wish.presence_penalty)
+            )
     return (
         np.array(headers, np.int32),
         np.array(factors, np.float32),
-        np.concatenate(tokens),
+        np.concatenate(tokens).astype(np.int32),
         np.concatenate(values),
     )
 
 
-def _biases(one: ShapedRow) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def _biases(one: ShapedRow) -> tuple[Ids, Counts]:
     """Bans are biases of minus infinity; no token is there twice."""
     biases = one.shaping.biases_behind(one.seq, one.drafted)
-    ids, bias = biases.ids, biases.values
     banned = one.shaping.banned(one.seq, one.drafted)
-    if len(banned) and len(ids):
-        others = ~np.isin(ids, banned)
-        ids, bias = ids[others], bias[others]
-    everything = np.concatenate([ids, banned]).astype(np.int32)
-    return everything, np.concatenate([bias, np.full(len(banned), -np.inf, np.float32)])
+    if not len(banned):
+        return biases.ids, biases.values
+    others = ~np.isin(biases.ids, banned)
+    bans = np.full(len(banned), -np.inf, np.float32)
+    return (
+        np.concatenate([biases.ids[others], banned]),
+        np.concatenate([biases.values[others], bans]),
+    )

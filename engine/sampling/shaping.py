@@ -125,13 +125,17 @@ class Shaping:
 
     def biases_behind(self, seq: Sequence, drafted: Seq[int]) -> Biases:
         """With the ends that would come too early."""
+        if self.early is self.biases:
+            return self.biases
         early = seq.produced + len(drafted) < seq.request.sampling.min_tokens
         return self.early if early else self.biases
 
     def banned(self, seq: Sequence, drafted: Seq[int]) -> Ids:
         """What would make a bad word whole, each once."""
+        if not self.lengths:
+            return NONE
         produced = seq.produced + len(drafted)
-        if not produced or not self.lengths:
+        if not produced:
             return NONE
         told = min(self.lengths[-1], seq.produced)
         answer = (*seq.tokens[len(seq.tokens) - told :], *drafted)

@@ -61,15 +61,13 @@ class AheadStepper:
         """Launch what is left of this step, and the next one, then read this one."""
         scheduler, begun, self.begun = self.plain.scheduler, self.begun, None
         batch = scheduler.batch
-        chosen = [] if begun is None else chosen_of(begun.rows, batch)
+        chosen, others = chosen_of(() if begun is None else begun.rows, batch)
         if begun is None or not chosen:
             if scheduler.drafter is not None or not all(map(is_foreseeable, batch)):
                 return self.plain.step()
             begun = self._launch([Row.of(chunk) for chunk in batch])
-            chosen = [Chosen(chunk, row) for row, chunk in enumerate(batch)]
+            chosen, others = chosen_of(begun.rows, batch)
         asked, sent = self._drawn(begun, chosen)
-        ours = {id(chunk) for chunk, _ in chosen}
-        others = [chunk for chunk in batch if id(chunk) not in ours]
         if all(map(is_foreseeable, others)):
             rows = next_rows(scheduler, chosen, others)
             self.begun = self._launch(rows) if rows else None

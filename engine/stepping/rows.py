@@ -30,6 +30,10 @@ class Row(NamedTuple):
         """One that the scheduler chose."""
         return cls(chunk.seq, chunk.start, chunk.seq.blocks, chunk.tokens[0])
 
+    def is_of(self, chunk: Chunk) -> bool:
+        """Whether it is all of a chunk of its sequence, which was not put back meanwhile."""
+        return self.start == chunk.start and chunk.size == 1 and self.blocks is chunk.seq.blocks
+
 
 class Chosen(NamedTuple):
     """A chunk of the batch, and the row that was begun for it."""
@@ -50,18 +54,20 @@ def is_foreseeable(chunk: Chunk) -> bool:
     return alone and told
 
 
-def chosen_of(begun: Sequence[Row], batch: Iterable[Chunk]) -> list[Chosen]:
-    """What of the batch was begun; the rows of those that are over mean nothing any more."""
+def chosen_of(begun: Sequence[Row], batch: Iterable[Chunk]) -> tuple[list[Chosen], list[Chunk]]:
+    """What of the batch was begun, and the others.
+
+    The rows of those that are over mean nothing any more.
+    """
     rows = {id(row.seq): index for index, row in enumerate(begun)}
-    found = list[Chosen]()
+    chosen, others = list[Chosen](), list[Chunk]()
     for chunk in batch:
         index = rows.get(id(chunk.seq))
-        if index is None or chunk.size != 1 or not is_foreseeable(chunk):
-            continue
-        row = begun[index]
-        if row.start == chunk.start and row.blocks is chunk.seq.blocks:
-            found.append(Chosen(chunk, index))
-    return found
+        if index is not None and begun[index].is_of(chunk):
+            chosen.append(Chosen(chunk, index))
+        else:
+            others.append(chunk)
+    return chosen, others
 
 
 def next_rows(

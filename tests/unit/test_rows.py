@@ -113,9 +113,16 @@ def test_what_was_begun_is_chosen_where_all_is_as_it_was() -> None:
     one, other = sequence("a", 5), sequence("b", 6)
     _, batch = running(one, other)
     begun = [Row.of(batch[1]), Row.of(batch[0])]
-    assert chosen_of(begun, batch) == [Chosen(batch[0], 1), Chosen(batch[1], 0)]
-    assert chosen_of(begun[:1], batch) == [Chosen(batch[1], 0)]
-    assert chosen_of([begun[0]._replace(start=99)], batch) == []
+    assert chosen_of(begun, batch) == ([Chosen(batch[0], 1), Chosen(batch[1], 0)], [])
+    assert chosen_of(begun[:1], batch) == ([Chosen(batch[1], 0)], [batch[0]])
+    assert chosen_of([begun[0]._replace(start=99)], batch) == ([], batch)
+
+
+def test_what_has_drafts_now_was_not_begun() -> None:
+    seq = sequence("a", 5)
+    _, (chunk,) = running(seq)
+    drafted = [Chunk(seq, chunk.start, 1, [9])]
+    assert chosen_of([Row.of(chunk)], drafted) == ([], drafted)
 
 
 def test_who_was_put_back_meanwhile_is_not_taken_for_what_it_was() -> None:
@@ -124,7 +131,7 @@ def test_who_was_put_back_meanwhile_is_not_taken_for_what_it_was() -> None:
     _, batch = running(seq)
     begun = [Row.of(batch[0])]
     seq.blocks = list(seq.blocks)
-    assert chosen_of(begun, batch) == []
+    assert chosen_of(begun, batch) == ([], batch)
 
 
 def test_what_was_not_run_is_chosen_again() -> None:
