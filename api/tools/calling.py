@@ -44,7 +44,7 @@ def calling_of(use: ToolUse, told: ToolCallParser, template: object) -> Calling:
         parser = required if use.named is None else named(use.named)
         return Calling(use, parser, dialect.new_id if dialect else long_id)
     if dialect is None:
-        raise WireError(CANNOT_TELL, "tool_choice")
+        raise WireError(CANNOT_TELL, "tools")
     return _auto(use, dialect)
 
 

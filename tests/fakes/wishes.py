@@ -42,7 +42,27 @@ TEXT_ONLY: dict[str, st.SearchStrategy[Any]] = {
     "return_tokens_as_token_ids": st.booleans(),
 }
 COMPLETION_ONLY = {"echo": st.booleans(), "logprobs": st.integers(0, 20)}
-CHAT_ONLY = {"logprobs": st.just(value=True), "top_logprobs": st.integers(0, 20)}
+NAMES = st.sampled_from(["f", "g", "h"])
+FUNCTION = st.fixed_dictionaries(
+    {"name": NAMES},
+    optional={
+        "parameters": st.sampled_from(
+            [{}, {"type": "object"}, {"properties": {"a": {"$ref": "#/$defs/a"}}}, {"type": 5}]
+        ),
+        "strict": st.booleans(),
+    },
+)
+TOOL = st.fixed_dictionaries({"type": st.just("function"), "function": FUNCTION})
+CHAT_ONLY: dict[str, st.SearchStrategy[Any]] = {
+    "logprobs": st.just(value=True),
+    "top_logprobs": st.integers(0, 20),
+    "tools": st.lists(TOOL, max_size=3),
+    "tool_choice": st.sampled_from(["none", "auto", "required"])
+    | st.fixed_dictionaries(
+        {"type": st.just("function"), "function": st.fixed_dictionaries({"name": NAMES})}
+    ),
+    "parallel_tool_calls": st.booleans(),
+}
 NODE_ONLY = {
     "logprobs": st.integers(-1, 50),
     "bad_words": st.lists(st.lists(TOKEN, min_size=1, max_size=3), max_size=3),

@@ -44,9 +44,9 @@ async def fuzz(
     folder: Path, strategy: st.SearchStrategy[Given], ask: Callable[[HttpCluster, Given], Any]
 ) -> None:
     """Hypothesis in a thread of its own, over a cluster that still answers at its end."""
-    async with http_cluster(
-        Cluster(engine=lambda: load(folder)), codec=load_text_codec(folder)
-    ) as http:
+    codec = load_text_codec(folder)
+    codec.tokenizer.chat_template = f"{codec.tokenizer.chat_template}{{# <tool_call> #}}"
+    async with http_cluster(Cluster(engine=lambda: load(folder)), codec=codec) as http:
         loop = asyncio.get_running_loop()
 
         @settings(

@@ -10,7 +10,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.generator import Event, Leg, PromptEvent, TokenEvent
 from api.tokenizing import TextCodec
-from engine.request import FinishReason, Request
+from engine.request import FinishReason, Logprob, Request
 from tests.fakes.http import Client, Json, Said
 from tests.fakes.text import EOS, TEMPLATE, FakeDoor, byte_level, says, served
 from tests.fakes.tools import TOOLS, special
@@ -195,6 +195,21 @@ async def test_every_token_is_told_once_beside_calls() -> None:
     assert closing["usage"]["completion_tokens"] == len(tokens)
     whole = await ask(client(CALL), return_token_ids=True)
     assert whole.json["choices"][0]["token_ids"] == tokens
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_log_probabilities_are_of_all_tokens_marks_and_calls_too(stream: bool) -> None:
+    tokens = HERMES.encode(CALL)
+    told = [TokenEvent((one,), logprobs=((Logprob(one, -1.0, 1),),)) for one in tokens]
+    events: list[Event] = [PromptEvent(0), *told, TokenEvent((EOS,), STOP)]
+    door = Client(FakeDoor(lambda request, leg: events), served(HERMES))
+    said = await ask(door, stream=stream, logprobs=True)
+    chunks = said.events if stream else [said.json]
+    found = [one["choices"][0]["logprobs"] for one in chunks]
+    spelt = [entry["bytes"] for one in found if one for entry in one["content"]]
+    assert b"".join(map(bytes, spelt)).decode() == CALL
+    [choice] = heard(said)
+    assert summary(choice) == ("", ONE, "tool_calls")
 
 
 async def test_a_mistral_gets_names_that_its_template_takes_back() -> None:

@@ -101,7 +101,7 @@ async def test_without_a_sign_in_its_template_a_model_is_not_asked_for_calls() -
     for choice in ({}, {"tool_choice": "auto"}):
         with pytest.raises(BadRequest, match="--tool-call-parser") as refused:
             await chat({"tools": TOOLS, **choice})
-        assert refused.value.param == "tool_choice"
+        assert refused.value.param == "tools"
     assert (await chat({"tools": TOOLS, "tool_choice": "none"})).calling is None
     assert (await chat({"tool_choice": "auto", "parallel_tool_calls": False})).calling is None
 
