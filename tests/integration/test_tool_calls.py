@@ -1,6 +1,5 @@
 """Calls over HTTP, as OpenAI's own types and client read them, streamed and not."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ FIRST, SECOND = f'{{"name": "weather", "parameters": {PARIS}}}', '{"name": "cloc
 LIST = f"[{FIRST}, {SECOND}]"
 NAMED = {"type": "function", "function": {"name": "weather"}}
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+BROKEN = '<tool_call>{"name": "weather", "arguments": {"a": ]'
 Calls = list[tuple[str, str]]
 """Names and arguments."""
 ONE: Calls = [("weather", PARIS)]
@@ -91,6 +91,7 @@ def summary(choice: Json) -> tuple[str, Calls, str]:
             ("", TWO, "tool_calls"),
         ),
         (PARIS, {"tool_choice": NAMED}, ("", ONE, "stop")),
+        (f"{BROKEN}{CLOCK}", {}, ("]", [("weather", '{"a": '), ("clock", "{}")], "stop")),
         (CALL, {"stop": "Par"}, ("", [("weather", '{"city": "')], "stop")),
         (
             LIST,
@@ -220,9 +221,17 @@ async def test_a_mistral_gets_names_that_its_template_takes_back() -> None:
 
 
 async def test_bursts_of_tokens_are_split_into_the_same_deltas() -> None:
+    """What is told of the tokens comes once, and so does the end, last of all."""
     tokens = (*HERMES.encode(f"{CALL}{CLOCK}"), EOS)
-    events: list[Event] = [PromptEvent(0), TokenEvent(tokens, STOP)]
+    told = tuple((Logprob(one, -1.0, 1),) for one in tokens)
+    events: list[Event] = [PromptEvent(0), TokenEvent(tokens, STOP, logprobs=told)]
     door = Client(FakeDoor(lambda request, leg: events), served(HERMES))
-    [choice] = heard(await ask(door, stream=True))
+    said = await ask(door, stream=True, return_token_ids=True, logprobs=True)
+    [choice] = heard(said)
     assert summary(choice) == ("", TWO, "tool_calls")
-    assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"])
+    chunks = [event["choices"][0] for event in said.events]
+    assert [one for chunk in chunks for one in chunk.get("token_ids", [])] == [*tokens]
+    assert sum(
+        len(chunk["logprobs"]["content"]) for chunk in chunks if chunk["logprobs"]
+    ) == len(tokens)
+    assert [chunk["finish_reason"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)

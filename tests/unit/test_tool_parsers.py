@@ -110,6 +110,7 @@ NO_CALLS: list[tuple[Parser, str]] = [
     (HERMES, '<tool_call>{"arguments": {}}</tool_call>'),
     (HERMES, '<tool_call>{"name": "\\ud800"}</tool_call>'),
     (HERMES, '<tool_call>{"answer": 42}</tool_call>'),
+    (HERMES, '<tool_call>{"arguments": {"city": "a\nb"}, "name": "weather"}</tool_call>'),
     (LLAMA, '{"answer": 42}'),
     (LLAMA, '{"name": "unheard", "parameters": {}}'),
     (LLAMA, 'It is {"name": "clock", "parameters": {}}'),
