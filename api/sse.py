@@ -26,8 +26,10 @@ async def whole(writer: AnyWriter) -> bytes:
     """The body of an answer that is not streamed; raises StreamFailed."""
     async with aclosing(writer.answer.pieces()) as pieces:
         said = [piece async for piece in pieces]
-    places = sum(len(piece.places) for piece in said) + writer.num_foretold
-    return await aside(places * PLACE, lambda: msgspec.json.encode(writer.whole(said)))
+    work = PLACE * (sum(len(piece.places) for piece in said) + writer.num_foretold)
+    if writer.answer.asked.calling:  # all of the text is looked at, a letter at a time
+        work += sum(len(piece.text) for piece in said)
+    return await aside(work, lambda: msgspec.json.encode(writer.whole(said)))
 
 
 async def frames(writer: AnyWriter, outlet: Outlet | None = None) -> AsyncGenerator[bytes]:

@@ -18,7 +18,7 @@ class CallReader:
         """What is certain now and was not before."""
         place = 0
         while (place := self._tape.skim(text, place)) < len(text):
-            self._tape.held += text[place]
+            self._tape.hear(text[place])
             self._steps.send(text[place])
             place += 1
         return self._tape.take()

@@ -50,20 +50,32 @@ Said = Content | Begun | Arguments | Ended
 
 @dataclass(slots=True)
 class Tape:
-    """`held` was read, and may still become a call, or part of one, or content.
+    """What is held was read, and may still become a call, or part of one, or content.
 
     White space around calls is neither: it is dropped. What begins with no white space and
     matches `free` is content, if nothing or white space is held.
     """
 
-    held: str = ""
     free: re.Pattern[str] | None = None
+    _held: list[str] = field(default_factory=list)
     _said: list[Said] = field(default_factory=list)
     _after_call: bool = False
 
+    @property
+    def held(self) -> str:
+        """As one text."""
+        if len(self._held) > 1:
+            self._held = ["".join(self._held)]
+        return self._held[0] if self._held else ""
+
+    def hear(self, letter: str) -> None:
+        """One more that was read: it is held, however much is."""
+        self._held.append(letter)
+
     def content(self, *, but: int = 0) -> None:
         """What is held is content, except its last `but` characters."""
-        text, self.held = self.held[: len(self.held) - but], self.held[len(self.held) - but :]
+        held = self.held
+        text, self._held = held[: len(held) - but], [held[len(held) - but :]]
         if text:
             self._said.append(Content(text))
             self._after_call = False
@@ -74,7 +86,7 @@ class Tape:
             return place
         if (found := self.free.match(text, place)) is None:
             return place
-        self.held += found[0]
+        self.hear(found[0])
         self.content()
         return found.end()
 
@@ -93,7 +105,7 @@ class Tape:
 
     def drop(self) -> None:
         """What is held is part of a call's form, and says nothing."""
-        self.held = ""
+        self._held.clear()
 
     def over(self) -> None:
         """No more text comes."""
@@ -107,7 +119,7 @@ class Tape:
         return list(_joined(said)) if len(said) > 1 else said
 
     def _say(self, said: Said) -> None:
-        self.held = ""
+        self._held.clear()
         self._said.append(said)
 
 

@@ -1,15 +1,23 @@
 """Calls over HTTP, as OpenAI's own types and client read them, streamed and not."""
 
+import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from api.answering import Answer
+from api.chat import ChatForm
+from api.envelopes import Writer
 from api.generator import Event, Leg, PromptEvent, TokenEvent
+from api.logprobs import Telling
+from api.sse import whole
 from api.tokenizing import TextCodec
 from engine.request import FinishReason, Logprob, Request
+from tests.fakes.asking import chat
 from tests.fakes.http import Client, Json, Said
 from tests.fakes.text import EOS, TEMPLATE, FakeDoor, byte_level, says, served
 from tests.fakes.tools import TOOLS, special
@@ -218,6 +226,25 @@ async def test_a_mistral_gets_names_that_its_template_takes_back() -> None:
     for text, choice in ((f"[TOOL_CALLS]weather{PARIS}", "auto"), (LIST, "required")):
         [said] = heard(await ask(client(text, codec=codec), tool_choice=choice))
         assert len(said["message"]["tool_calls"][0]["id"]) == 9
+
+
+@pytest.mark.parametrize(("times", "aside"), [(1, False), (500, True)])
+async def test_a_long_answer_is_read_in_a_thread(times: int, aside: bool) -> None:
+    threads = list[str]()
+
+    def new_id() -> str:
+        threads.append(threading.current_thread().name)
+        return "id"
+
+    asked = await chat({"tools": TOOLS}, door=served(HERMES))
+    assert asked.calling
+    tellers = [replace(asked.calling, new_id=new_id).teller()]
+    tokens = (*HERMES.encode(f"{'the sea ' * times}{CALL}"), EOS)
+    events: list[Event] = [PromptEvent(0), TokenEvent(tokens, STOP)]
+    answer = Answer(FakeDoor(lambda request, leg: events), asked)
+    said = await whole(Writer(answer, ChatForm(Telling(HERMES.vocabulary), tellers), 7))
+    assert b"weather" in said
+    assert (threads != [threading.main_thread().name]) is aside
 
 
 async def test_bursts_of_tokens_are_split_into_the_same_deltas() -> None:
