@@ -50,6 +50,7 @@ class Relay:
     said: Counter[Node] = field(default_factory=Counter)
     held: list[TokenEvent] = field(default_factory=list)
     leg: Leg | None = None  # the decode leg, once it is open
+    moved: bool = False  # it is not the first
     sealed: bool = False  # the prefill leg has said its token
     parted: bool = False  # the prefill leg is over
     arrived: bool = False
@@ -69,6 +70,7 @@ class Relay:
 
     def begin(self, decode: Node, leg: Leg) -> None:
         """This decode leg is open now; `missed` is made good by it."""
+        self.moved = self.leg is not None
         self.plan, self.leg, self.missed = replace(self.plan, decode=decode), leg, None
 
     def flowing(self, node: Node, event: News) -> TokenEvent | None:
@@ -151,13 +153,15 @@ class Relay:
     def _failure(self, node: Node, event: FailedEvent | NodeFailed) -> NodeFailed:
         if isinstance(event, NodeFailed):
             return event
-        blamed = self.plan.peer_of(node) if event.by_peer else node
+        blamed, pair = (self.plan.peer_of(node) if event.by_peer else node), None
+        if event.by_peer and not (self.moved and node is self.plan.prefill):
+            pair = self.plan.pair  # what prefill says of a peer may be of the one before
         return NodeFailed(
             blamed.node_id,
             event.reason,
             _cause(event),
             retryable=event.retryable,
-            pair=self.plan.pair if event.by_peer else None,
+            pair=pair,
             param=event.param,
         )
 

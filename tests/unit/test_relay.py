@@ -77,6 +77,22 @@ def test_afterwards_it_is_not() -> None:
     assert relay.ignored is P_DIED
 
 
+def test_a_pair_is_not_blamed_for_what_may_be_the_fault_of_the_node_before() -> None:
+    """A lease that a dead node let run out, and that the next one was too late for."""
+    first, second = begun(), begun()
+    said(second, (D, D_DIED))
+    second.begin(OTHER, LEG)
+    pairs = list[tuple[str, str] | None]()
+    for relay in (first, second):
+        said(relay, (P, EXPIRED))
+        assert relay.orphaned
+        pairs.append(relay.orphaned.pair)
+    assert pairs == [("p", "d"), None]
+    with pytest.raises(NodeFailed) as failure:
+        said(second, (OTHER, EXPIRED))
+    assert failure.value.pair == ("p", "o")  # that is its own
+
+
 def test_a_lease_that_ran_out_gives_decode_a_moment_to_say_why() -> None:
     relay = begun()
     said(relay, (P, ONE), (P, EXPIRED))
