@@ -99,7 +99,8 @@ class Caller:
     ) -> Call:
         leg = self.read_leg(self.outer_id, self.body.kv_transfer_params, index)
         sampling = limited(shape, self.body, room, whole=not leg.hold)
-        sampling = replace(sampling, sample_index=sample)
+        if sample:
+            sampling = replace(sampling, sample_index=sample)
         if sample and not self.body.echoes:  # the first choice tells of the prompt for all
             sampling = replace(sampling, prompt_logprobs=None)
         request = Request(

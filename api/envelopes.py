@@ -130,9 +130,11 @@ class Writer:
     def frame(self, piece: Piece) -> bytes:
         """The event of a chunk, empty where there is none.
 
-        Nearly all pieces of a choice differ in their text only: what is around it is kept.
+        Nearly all pieces of a choice differ in their text only: what is around it is kept,
+        once it was used: nobody waits as for the first.
         """
-        if piece.finish or piece.places or not piece.text or self._varies:
+        begins = piece.num_tokens == len(piece.tokens)
+        if begins or piece.finish or piece.places or not piece.text or self._varies:
             return b"".join(map(event_of, self.chunks(piece)))
         if (around := self._around.get(piece.index)) is None:
             around = self._around[piece.index] = self._without_text(piece)

@@ -77,19 +77,19 @@ class AdmissionGate:
         exchange = current.get() or Exchange(self.clock())
         exchange.tokenized = self.clock()
         timeout_s = self._left_s(visit, exchange)
-        entry = self._entry(visit, who.name, own, timeout_s)
         deadline = None if timeout_s is None else _now() + timeout_s
-        limited = own != NO_LIMITS or not admission.limits.none
-        if limited:
+        entry = None
+        if own != NO_LIMITS or not admission.limits.none:
+            entry = self._entry(visit, who.name, own, timeout_s)
             await self._turn(entry)
             exchange.admitted = self.clock()
         try:
-            yield _Ticket(admission, entry, deadline) if limited else OpenPass(deadline)
+            yield _Ticket(admission, entry, deadline) if entry else OpenPass(deadline)
         except TimeIsOver:
             admission.refused[TIMEOUT] += 1
             raise
         finally:
-            if limited:
+            if entry:
                 self._end(entry)
 
     def told(self) -> Mapping[str, str]:
