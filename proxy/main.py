@@ -62,8 +62,8 @@ from proxy.pooling import PoolingPipeline
 from proxy.routing.building import build_planner
 from proxy.routing.pairing import differ
 from proxy.routing.room import Room
+from proxy.serving.collecting import settle
 from proxy.serving.corked import CorkedProtocol
-from proxy.serving.settling import settle
 from proxy.workers.place import Place, cluster_key, door_address
 from proxy.workers.rates import SharedRates
 

@@ -22,8 +22,8 @@ from api.served import Served
 from api.tokenizing import TextCodec, load_text_codec
 from deploy.config import DEMO_MODEL
 from engine.request import FinishReason, Request
+from proxy.serving.collecting import settle
 from proxy.serving.front import Asgi, TextFront
-from proxy.serving.settling import settle
 
 PATH = "/v1/chat/completions"
 ROUNDS, REQUESTS = 15, 150

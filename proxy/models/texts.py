@@ -19,7 +19,6 @@ from api.tokenizing import TextCodec, load_text_codec
 from engine.pooling.config import PoolingConfig
 from proxy.models.cache import ParcelCache
 from proxy.models.fetching import Fetcher, NotFetched
-from proxy.serving.settling import settle_more
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 LOADING_S = 120.0
@@ -126,9 +125,7 @@ class Texts:
     async def _load(self, digest: str, data: bytes) -> Text:
         """In a thread: it takes seconds where a vocabulary is large."""
         async with asyncio.timeout(LOADING_S):
-            text = await asyncio.to_thread(self.read, digest, data, self.generation_config)
-            await asyncio.to_thread(settle_more)
-            return text
+            return await asyncio.to_thread(self.read, digest, data, self.generation_config)
 
 
 def read_text(digest: str, data: bytes, generation_config: str) -> Text:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.large_pages import PAGE, gather, heap
+from engine.kernels.cpu.large_pages import PAGE, gather
 
 THERE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -24,13 +24,10 @@ def large_at(address: int) -> int:
     raise LookupError(hex(address))
 
 
-needs_large_pages = pytest.mark.skipif(
+@pytest.mark.skipif(
     sys.platform != "linux" or not THERE.exists() or "[never]" in THERE.read_text(),
     reason="this system has no large pages",
 )
-
-
-@needs_large_pages
 def test_neighbours_share_large_pages() -> None:
     memory = mmap.mmap(-1, 4 * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     view = np.frombuffer(memory, np.uint8)
@@ -47,26 +44,3 @@ def test_neighbours_share_large_pages() -> None:
 def test_what_is_not_mapped_is_left_alone() -> None:
     nobodys = (1 << 46) + PAGE  # below the heap, where nothing is unasked
     assert gather([(nobodys, 100)]) == 0
-
-
-def test_the_heap_is_what_no_file_is_behind(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(4 * PAGE))
-    own = mmap.mmap(-1, 4 * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with path.open("r+b") as file:
-        theirs = mmap.mmap(file.fileno(), 4 * PAGE, mmap.MAP_PRIVATE)
-    inner = [np.frombuffer(one, np.uint8).ctypes.data + 2 * PAGE for one in (own, theirs)]
-    places = list(heap())
-    assert [any(at <= one < at + size for at, size in places) for one in inner] == [True, False]
-    assert all(at % PAGE == size % PAGE == 0 for at, size in places)
-
-
-@needs_large_pages
-def test_a_heap_of_small_objects_comes_to_lie_in_large_pages() -> None:
-    objects = [str(number).encode() for number in range(300_000)]
-    own = [at for at, _ in heap()]
-    before = sum(map(large_at, own))
-    if not gather(heap()):
-        pytest.skip("none is free now, or this Linux does not collapse")
-    assert sum(map(large_at, [at for at, _ in heap()])) > before
-    assert objects[123_456] == b"123456"

@@ -18,9 +18,9 @@ from engine.kernels.cpu.attention import FORMATS, Numbers, PagedAttention
 from engine.kernels.cpu.build import library
 from engine.kernels.cpu.few_rows import FewRows, packed_as_we_read
 from engine.kernels.cpu.int8 import Quantizer
+from engine.kernels.cpu.large_pages import PAGE, gather
 from engine.kernels.cpu.library import Calls, Library
 from engine.kernels.cpu.recording import Arena, record
-from engine.large_pages import PAGE, gather
 
 log = logging.getLogger(__name__)
 GATES = {"silu": 0, "gelu_pytorch_tanh": 1}
