@@ -205,7 +205,11 @@ def _grammars(body: TextBody) -> dict[str, Grammar]:
     found = {
         "response_format": None if format_ is None else read_format(format_),
         "structured_outputs": None if structured is None else read_structured(structured),
-        **{name: read_guided(name, getattr(body, name)) for name in GUIDED},
+        **{
+            name: read_guided(name, asked)
+            for name in GUIDED
+            if (asked := getattr(body, name)) is not None
+        },
         "tool_choice": forced_grammar(body.tool_use) if isinstance(body, ChatBody) else None,
     }
     return {name: grammar for name, grammar in found.items() if grammar}

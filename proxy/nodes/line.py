@@ -101,6 +101,7 @@ class Line(asyncio.Protocol):
         self._begin(patience)
         self._told = told
         self._transport.write(request)
+        self._timer = self._loop.call_later(self._borne_s, self._look)
 
     def begun(self) -> bool:
         """Whether the reply's head is there; raises what is drawn above."""
@@ -232,7 +233,6 @@ class Line(asyncio.Protocol):
         self._type, self._framed, self._lasting, self._received = "", False, False, 0
         self._patience, self._borne_s = patience, patience.first_s
         self._heard = self._loop.time()
-        self._timer = self._loop.call_later(self._borne_s, self._look)
 
     def _taken(self) -> bytes:
         """Nearly always all there is, and one part."""
