@@ -32,7 +32,7 @@ class DeviceDrawer:
     group: Group | None
 
     def draw(self, logits: Tensor, drawing: Drawing) -> Sent:
-        """See Drawer; what is asked for and what is changed go by one copy."""
+        """See Drawer; settings and changes go by one copy."""
         parts = [*_settings(drawing.draws), *(drawing.changes or ())]
         there = uploaded(parts, logits.device)
         alive = None

@@ -34,7 +34,7 @@ def _lists(
         penalised, counts = (NONE, NO_VALUES) if seen is None else seen.behind(one.drafted)
         start, middle = end, end + len(ids)
         end = middle + len(penalised)
-        if start < end:
+        if start < end or seen is not None:  # a device may know of a token where we know none
             tokens += ids, penalised
             values += bias, counts
             headers.append((one.row, start, middle, end))

@@ -86,6 +86,15 @@ def test_the_tokens_are_the_same(
     assert run(engine, asked(*samplings)) == expected
 
 
+@pytest.mark.parametrize("penalty", [-2.0, 2.0])
+def test_a_first_token_that_only_the_device_knows_counts(folder: Path, penalty: float) -> None:
+    """The step that ends a prompt of one token is one of decode, and foreseen as such."""
+    sampling = replace(GREEDY, frequency_penalty=penalty, presence_penalty=penalty)
+    one = [replace(request, sampling=sampling) for request in requests(PROMPTS[:1])]
+    engine, _ = ahead(folder)
+    assert run(engine, one) == run(load(folder), one)
+
+
 def told(engine: TorchEngine, asking: list[Request]) -> dict[RequestId, list[Logprob]]:
     """All that is said of tokens and what might have come instead."""
     for request in asking:
