@@ -162,6 +162,8 @@ class Asker:
                 await self.served.grammars.checked(arguments_grammar(function))
             except GrammarRefused:
                 return f"tools[{index}].function.parameters"
+            except CheckersBusy:  # that one of them is refused is known
+                return None
         return None
 
 

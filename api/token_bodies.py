@@ -22,6 +22,7 @@ from api.bodies import (
 )
 from api.errors import BadRequest
 from api.fields import NONE, SAMPLING, UnsupportedField, refuse_unsupported
+from api.grammars import GUIDED
 from engine.request import TokenId
 
 GENERATE: Mapping[str, tuple[object, ...]] = {
@@ -33,6 +34,9 @@ GENERATE: Mapping[str, tuple[object, ...]] = {
 }
 GENERATE_SAMPLING: Mapping[str, tuple[object, ...]] = {
     **SAMPLING,
+    **dict.fromkeys(GUIDED, NONE),
+    "response_format": NONE,
+    "truncation_side": NONE,
     "logprob_token_ids": NONE,
     "sample_index": (None, 0),
     "spaces_between_special_tokens": (None, True),

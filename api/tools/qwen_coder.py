@@ -11,7 +11,7 @@
 An argument is said when it is whole.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import msgspec
 
@@ -22,6 +22,15 @@ from api.tools.wishes import Function, Offered
 OPENS, CLOSES = "<tool_call>", "</tool_call>"
 FUNCTION, PARAMETER = "<function=", "parameter="
 END_OF_FUNCTION, END_OF_PARAMETER = "/function>", "</parameter>"
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "null": (type(None),),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "array": (list,),
+    "object": (dict,),
+}
 
 
 def qwen3_coder(tape: Tape, offered: Offered) -> Steps:
@@ -81,12 +90,34 @@ def _value(text: str, schema: Mapping[str, object]) -> str:
     The lines that begin and end it are the form's, not its.
     """
     text = text.removeprefix("\n").removesuffix("\n")
-    if schema.get("type") != "string":
+    kinds = frozenset(_kinds(schema))
+    if kinds != {"string"}:
         try:
-            return _json(msgspec.json.decode(text))
+            value = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            pass
+            return _json(text)
+        if "string" not in kinds or _is_one_of(value, kinds):
+            return _json(value)
     return _json(text)
+
+
+def _kinds(schema: object) -> Iterator[str]:
+    """The types that a schema names, in whatever way."""
+    if not isinstance(schema, Mapping):
+        return
+    said = schema.get("type")
+    yield from [said] if isinstance(said, str) else said if isinstance(said, list) else ()
+    for several in ("anyOf", "oneOf"):
+        if isinstance(inner := schema.get(several), list):
+            for one in inner:
+                yield from _kinds(one)
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    for value in values if isinstance(values, list) else ():
+        yield from (name for name, kind in KINDS.items() if type(value) in kind)
+
+
+def _is_one_of(value: object, kinds: Container[str]) -> bool:
+    return any(name in kinds and type(value) in kind for name, kind in KINDS.items())
 
 
 def _json(value: object) -> str:

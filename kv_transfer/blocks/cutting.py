@@ -43,7 +43,8 @@ class Cut:
 
     Slots of a block lie `step_bytes` apart on both sides, and `slot_bytes` are read of each.
     Without `pieces` a slot is a whole block of every region. `covers`: all bytes of their
-    blocks are read, each once. `spreads`: we have more ranks than they.
+    blocks are read, each once. `spreads`: we have more ranks than they. Neither where a rank
+    of either side has to do with several of the other's.
     """
 
     their_slots: int = 1
@@ -57,7 +58,7 @@ class Cut:
     @property
     def is_compared(self) -> bool:
         """Whether what is read by it has checksums: not if copies lie beside it, which its
-        source sums as well.
+        source sums as well, or if nobody has all of what is to be summed.
         """
         return self.covers or self.spreads
 
@@ -121,8 +122,9 @@ def cut(theirs: KvLayout, ours: KvLayout) -> Cut:
     pieces = tuple(_joined(_pieces(theirs, ours, step)))
     size = sum(piece.size for piece in pieces)
     slots = theirs.block_size // tokens
-    covers = size * slots == sum(theirs.block_bytes) and _are_apart(pieces)
-    spreads = ours.tensor_parallel_size > theirs.tensor_parallel_size
+    nested = _are_nested(pieces)
+    covers = nested and size * slots == sum(theirs.block_bytes) and _are_apart(pieces)
+    spreads = nested and ours.tensor_parallel_size > theirs.tensor_parallel_size
     return Cut(slots, ours.block_size // tokens, step, size, pieces, covers, spreads)
 
 
@@ -135,6 +137,12 @@ def _pieces(theirs: KvLayout, ours: KvLayout, size: int) -> Iterator[Piece]:
                 owner = _owner(theirs, head, rank)
                 there = _offset(theirs, plane, theirs.heads_of(owner), head)
                 yield Piece(owner, rank, there, _offset(ours, plane, heads, head), size)
+
+
+def _are_nested(pieces: Sequence[Piece]) -> bool:
+    """Whether each rank of one side has to do with one rank of the other only."""
+    pairs = {(piece.their_rank, piece.our_rank) for piece in pieces}
+    return len(pairs) in (len({one for one, _ in pairs}), len({one for _, one in pairs}))
 
 
 def _are_apart(pieces: Sequence[Piece]) -> bool:

@@ -94,7 +94,7 @@ class Share:
         self.ahead.add(prompt, -1)
         self.done.add(prompt)
         self.done_s, self.worked_s = self.done_s + spent, self.worked_s + spent
-        self.working_since = now
+        self.working_since = max(self.working_since, now)  # it may be told late
         if self.ahead.prompts and self.done.prompts < WINDOW:
             return None
         measured = Measured(self.done, self.done_s)

@@ -10,6 +10,7 @@ from api.calls import Asked
 from api.errors import BadRequest
 from api.served import Served
 from api.tools.dialects import DIALECTS, ToolCallParser, find_dialect, long_id, short_id
+from engine.errors import CheckersBusy, GrammarRefused
 from engine.request import Grammar
 from tests.fakes.asking import HI, Fields, chat, texts
 from tests.fakes.text import TEMPLATE, byte_level, served
@@ -231,3 +232,19 @@ async def test_the_form_is_one_that_can_be_kept_to(door: Served) -> None:
     grammar = asked.calls[0].request.sampling.grammar
     assert isinstance(grammar, Grammar)
     await door.grammars.checked(grammar)
+
+
+async def test_a_tool_is_blamed_only_by_a_checker_that_has_time(
+    door: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That all of them together are refused is known already."""
+    looks = list[object]()
+
+    async def checked(_checker: object, grammar: object) -> None:
+        looks.append(grammar)
+        raise GrammarRefused("no") if len(looks) == 1 else CheckersBusy("busy")
+
+    monkeypatch.setattr(type(door.grammars), "checked", checked)
+    with pytest.raises(BadRequest) as refused:
+        await chat(REQUIRED, door=door)
+    assert refused.value.param == "tool_choice"

@@ -149,3 +149,22 @@ def test_a_rank_that_is_gone_is_not_waited_for() -> None:
         rank.server.line.close()
         with pytest.raises(RankStuck):
             rank.remote.hear_sums()
+
+
+@pytest.mark.parametrize("ranks", [(2, 3), (3, 2), (4, 6), (6, 4)])
+@pytest.mark.parametrize("blocks", [(4, 4), (8, 4), (4, 8)])
+def test_ranks_that_share_heads_crosswise_are_not_compared(
+    ranks: tuple[int, int], blocks: tuple[int, int]
+) -> None:
+    """No rank has all that one of the other side's has: its source still sums its own."""
+    theirs, ours = (
+        layout(size, heads=12, ranks=count, row_bytes=320)
+        for size, count in zip(blocks, ranks, strict=True)
+    )
+    way = cut(theirs, ours)
+    assert not way.is_compared
+    memory = Memory(theirs, BLOCKS)
+    memory.write([5, 2], range(2 * theirs.block_size))
+    with apart(memory) as sums:
+        said = sums_of(sums, SumOrder("t", Level.FULL, 0, [5, 2], at_source(theirs, ours)))
+    assert len(said) == 2 * way.their_slots

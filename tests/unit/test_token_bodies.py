@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import msgspec
+import pytest
 
 from api.bodies import CompletionBody, StreamOptions, read_completion
 from api.defaults import Defaults
 from api.endpoints import Call, TextEndpoints
+from api.errors import BadRequest
 from api.token_bodies import HONOURED, TokensBody, read_tokens
 from tests.fakes.text import saying, served
 
@@ -56,3 +58,10 @@ async def test_the_models_defaults_do_not_count() -> None:
     writer = await TextEndpoints(saying("the"), cold).tokens(Call({}, data))
     sampling = writer.answer.asked.calls[0].request.sampling
     assert (sampling.temperature, sampling.max_tokens) == (1.0, 16)
+
+
+@pytest.mark.parametrize("field", ["guided_regex", "guided_json", "structural_tag"])
+def test_a_grammar_in_other_words_is_refused_as_nodes_do(field: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        asked(sampling_params={field: "a+"})
+    assert field in str(refused.value)
