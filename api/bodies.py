@@ -43,12 +43,25 @@ class Ours(msgspec.Struct, frozen=True):
     timings: bool | None = False
 
 
-class TextBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What completions and chat share; null is the same as absent."""
+class AnyBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands around each prompt, of text or of token ids; null is the same as absent."""
 
     model: str | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
+    priority: Priority | None = None
+    timeout: Timeout | None = None
+    cache_salt: str | None = None
+    request_id: str | None = None
+    session_id: str | None = None
+    user: Any = None
+    kv_transfer_params: dict[str, Any] | None = None
+    pdserve: Ours | None = None
+
+
+class TextBody(AnyBody, frozen=True, kw_only=True):
+    """What completions and chat share."""
+
     n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
     max_tokens: Count | None = None
     max_completion_tokens: Limit | None = None
@@ -80,15 +93,7 @@ class TextBody(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool | None = True
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
-    priority: Priority | None = None
-    timeout: Timeout | None = None
     return_token_ids: bool | None = False
-    cache_salt: str | None = None
-    request_id: str | None = None
-    session_id: str | None = None
-    user: Any = None
-    kv_transfer_params: dict[str, Any] | None = None
-    pdserve: Ours | None = None
 
     @property
     def session(self) -> str:

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from api.generator import (
     BAD_GATEWAY,
     BAD_REQUEST,
+    UNAVAILABLE,
     EndEvent,
     Event,
     FailedEvent,
@@ -114,6 +115,13 @@ def encode_event(
     return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
 
 
+def status_of(failed: FailedEvent) -> int:
+    """What HTTP calls it."""
+    if failed.leaving:
+        return UNAVAILABLE
+    return BAD_GATEWAY if failed.retryable else BAD_REQUEST
+
+
 def decode_event(frame: bytes) -> Sequence[Event]:
     """Read one SSE frame; a ticket comes before the tokens of the same frame."""
     if len(frame) <= len(DONE) and frame.strip() == LAST_FRAME:
@@ -201,8 +209,7 @@ def _chunk(
             chunk.kv_transfer_params = to_params(ticket) if ticket else None
             return chunk
         case FailedEvent():
-            code = BAD_GATEWAY if event.retryable else BAD_REQUEST
-            said = event.reason, code, event.retryable, event.by_peer, event.param
+            said = event.reason, status_of(event), event.retryable, event.by_peer, event.param
             return Chunk(error=ErrorBody(*said, event.parked, event.no_room, event.leaving))
 
 

@@ -12,11 +12,8 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from api.bodies import (
+    AnyBody,
     CompletionBody,
-    Ours,
-    Priority,
-    StreamOptions,
-    Timeout,
     convert,
     read_object,
 )
@@ -51,22 +48,11 @@ HONOURED = (
 """Of `sampling_params`; they mean what fields of /v1/completions by these names do."""
 
 
-class TokensBody(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /inference/v1/generate; null is the same as absent."""
+class TokensBody(AnyBody, frozen=True, kw_only=True):
+    """POST /inference/v1/generate."""
 
     token_ids: Annotated[list[TokenId], Meta(min_length=1)]
     sampling_params: dict[str, Any]
-    model: str | None = None
-    stream: bool | None = False
-    stream_options: StreamOptions | None = None
-    priority: Priority | None = None
-    timeout: Timeout | None = None
-    cache_salt: str | None = None
-    request_id: str | None = None
-    session_id: str | None = None
-    user: Any = None
-    kv_transfer_params: dict[str, Any] | None = None
-    pdserve: Ours | None = None
 
 
 def read_tokens(data: bytes) -> CompletionBody:

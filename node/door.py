@@ -12,14 +12,15 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from quart import Blueprint, Response, jsonify, request
 
 from api.generate import NodeCall, decode_call
-from api.generated import DONE, encode_answer, encode_event
+from api.generated import DONE, encode_answer, encode_event, status_of
 from api.generator import (
-    BAD_GATEWAY,
     BAD_REQUEST,
+    UNAVAILABLE,
     WHOLE,
     EndEvent,
     Event,
     FailedEvent,
+    Leaving,
     TicketEvent,
 )
 from api.wire import WireError
@@ -34,7 +35,6 @@ from node.metrics import NodeMetrics
 
 LIFE_SIGN = b":\n\n"
 SSE, JSON = "text/event-stream", "application/json"
-UNAVAILABLE = 503
 LegEvents = AsyncGenerator[Event | None]
 
 
@@ -148,8 +148,8 @@ def _frame(call: NodeCall, event: Event | None, ticket: KvTicket | None) -> byte
 def _refusal(request_id: RequestId, failed: FailedEvent) -> Response:
     """The same words as within a stream, with a status."""
     frame = encode_event(request_id, failed).removeprefix(b"data: ").strip()
-    status = BAD_GATEWAY if failed.retryable else BAD_REQUEST
-    return Response(frame, status=status, content_type=JSON)
+    headers = {"Retry-After": str(Leaving.retry_after_s)} if failed.leaving else None
+    return Response(frame, status_of(failed), headers, content_type=JSON)
 
 
 def _bad_call(

@@ -10,6 +10,7 @@ from engine.models.decoder import Decoder
 from engine.ranks.channel import Channel
 from engine.ranks.crew import DONE
 from engine.ranks.steps import ClearBehind, Drawn, Logits, Step, decode
+from engine.running.drawing import DeviceDrawer
 from engine.running.runner import Runner
 from engine.sharding.group import Group
 
@@ -40,8 +41,9 @@ class Follower:
             elif isinstance(message, Logits):
                 self._logits(message.rows)
             elif isinstance(message, Drawn):
-                assert self.runner.drawer is not None, "ours draws, as the leader's does"
-                self.runner.drawer.share(message.count)
+                drawer = self.runner.drawer
+                assert isinstance(drawer, DeviceDrawer), "ours draws, as the leader's does"
+                drawer.share(message.count)
             else:
                 self._clear_behind(message)
 

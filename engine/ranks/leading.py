@@ -46,11 +46,6 @@ class LeadingDrawer:
         self.crew.tell(Drawn(len(drawing.draws)))
         return self.ours.draw(logits, drawing)
 
-    def share(self, count: int) -> None:
-        """See Drawer."""
-        self.crew.tell(Drawn(count))
-        self.ours.share(count)
-
     def wait(self) -> None:
         """For our device: what it last heard of the others is behind all that they write."""
         self.ours.wait()

@@ -63,7 +63,10 @@ class DeviceDrawer:
         return self._draw(logits, drawing, settings, changes, latest=latest)
 
     def share(self, count: int) -> None:
-        """See Drawer."""
+        """Of what was drawn last the first `count` are rank 0's, on every rank: all call this.
+
+        `draw` does on the rank that draws.
+        """
         if self.group is not None:
             self.group.told(self.drawn[:count])
 

@@ -50,12 +50,6 @@ class Drawer(Protocol):
         Nobody waits; `drawing` knows all tokens before.
         """
 
-    def share(self, count: int) -> None:
-        """Of what was drawn last the first `count` are rank 0's, on every rank: all call this.
-
-        `draw` does on the rank that draws.
-        """
-
     def wait(self) -> None:
         """Until all that was launched on the device is done."""
 

@@ -54,6 +54,18 @@ async def test_a_leg_that_comes_when_its_node_stops_is_told_so_at_once() -> None
     assert STOPPING.leaving
 
 
+async def test_a_whole_answer_of_a_node_that_stops_is_refused_with_its_status() -> None:
+    process: Any = SimpleNamespace(returncode=-9)
+    socket: Any = None
+    engine = EngineClient(process, socket, READY)
+    engine.dismiss()
+    call = {"token_ids": [1, 2], "sampling_params": {"max_tokens": 1}}
+    async with asyncio.timeout(1):
+        client = app_of(engine).test_client()
+        answer = await client.post("/inference/v1/generate", json=call)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+
+
 async def test_a_prompt_to_be_pooled_that_comes_when_its_node_stops_is_sent_elsewhere() -> None:
     """With a status and a word of its own: another node is to be asked, and nobody blamed."""
     process: Any = SimpleNamespace(returncode=-9)
