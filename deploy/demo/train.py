@@ -4,6 +4,7 @@ The same seed and thread count on the same machine give the same weights.
 """
 
 import argparse
+import json
 import logging
 import math
 import sys
@@ -76,8 +77,18 @@ def main() -> None:
     log.info("%d parameters, %s", model.num_parameters(), plan)
     train(model, batches((encode_chat(tokenizer, chat) for chat in chats), plan), plan)
     model.bfloat16().save_pretrained(folder)
+    ask_for_likeliest(folder / "generation_config.json")
     save_tokenizer(tokenizer, folder)
     examine(folder, material)
+
+
+def ask_for_likeliest(file: Path) -> None:
+    """Who names no temperature gets the answer that was taught: a draw may begin another one.
+
+    transformers would not save a temperature of zero, and reads it.
+    """
+    settings = json.loads(file.read_text()) | {"do_sample": False, "temperature": 0.0}
+    file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
 def train(model: LlamaForCausalLM, data: Iterable[Batch], plan: Plan) -> None:
