@@ -25,18 +25,24 @@ NOTHING_LEFT = "grammar: what else was asked for leaves no token that fits"
 
 def is_shaped(sampling: Sampling) -> bool:
     """Whether anything is asked for that needs more than a row's own logits."""
-    return is_bound(sampling) or is_penalised(sampling)
+    return bool(is_bound(sampling) or sampling.min_tokens or is_penalised(sampling))
 
 
 def is_bound(sampling: Sampling) -> bool:
-    """Whether some tokens are wanted or unwanted, for whatever reason but penalties."""
+    """Whether some tokens are wanted or unwanted, to the answer's end and for whatever reason
+    but penalties.
+    """
     return bool(
         sampling.logit_bias
         or sampling.allowed_token_ids is not None
         or sampling.bad_words
-        or sampling.min_tokens
         or sampling.grammar
     )
+
+
+def is_early(seq: Sequence) -> bool:
+    """Whether `min_tokens` still holds back what would end the answer."""
+    return seq.produced < seq.request.sampling.min_tokens
 
 
 def is_penalised(sampling: Sampling) -> bool:

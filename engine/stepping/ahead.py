@@ -18,6 +18,8 @@ all that before the logits are there.
     host       launch draw 7 and logits 8, read 7, book 7, choose 8, masks of 8,
                launch draw 8 and logits 9, read 8, ...
 
+The same holds for a row whose answer has not yet its `min_tokens`, and only for so long.
+
 A row that nobody asks for has written one token's KV behind the end of its sequence, to a
 block that was the sequence's when it was launched. Who gets the block next in this engine
 writes to it in the device's order, so later; before others may write to blocks, `settle`.
@@ -33,7 +35,7 @@ from engine.api import StepResult
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
 from engine.running.runner import Drawer, Ran, Sent
-from engine.sampling.shaping import is_bound
+from engine.sampling.shaping import is_bound, is_early
 from engine.scheduling.scheduler import Drawn
 from engine.stepping.draws import Asked
 from engine.stepping.rows import Chosen, Row, chosen_of, is_foreseeable, next_rows
@@ -90,7 +92,7 @@ class AheadStepper:
     def _launch(self, rows: Seq[Row]) -> Begun:
         """All of a step, or as far as its logits."""
         asked = None
-        if not any(is_bound(row.seq.request.sampling) for row in rows):
+        if not any(is_bound(row.seq.request.sampling) or is_early(row.seq) for row in rows):
             asked = Asked.of(self.plain.sampler, rows, range(len(rows)))
         plan = Plan(
             [row.token for row in rows],

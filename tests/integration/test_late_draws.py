@@ -106,6 +106,13 @@ def test_without_them_the_draw_is_launched_with_its_step(folder: Path) -> None:
     ]
 
 
+def test_draws_are_late_only_while_an_end_is_held_back(folder: Path) -> None:
+    """A draw leaves with its step again once it is known that there are as many tokens."""
+    rows = [replace(PLAIN, max_tokens=40, min_tokens=4), replace(PLAIN, max_tokens=40)]
+    late, free = ["draw", "replay", "read"], ["replay", "draw", "read"]
+    assert ordered(folder, rows, 9) == ["replay", *late * 3, "draw", *free * 6]
+
+
 @pytest.mark.parametrize("kind", BOUND)
 def test_each_kind_beside_plain_rows(folder: Path, kind: str) -> None:
     wanted = asked(*[PLAIN, BOUND[kind], PENALISED, BOUND[kind]] * 2)
