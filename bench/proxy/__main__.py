@@ -5,7 +5,8 @@ text, through a prefill and a decode node), a scripted node by itself, a bare re
 before it, and one of two legs. Answers of two lengths tell the CPU time of a request from that
 of a token. Tokenizing is measured by itself, as often as requests come, and taken off the
 request's. What libraries take for empty answers stands beside it (`bench/proxy/floors.py`).
-Time to first token is from the long answers, beyond the node's own.
+Time to first token is from the long answers, beyond the node's own. The proxy and the relays
+have a core for themselves, nodes and clients have the others; with `--no-apart` all share all.
 
 Asked for: 60 us of CPU for each token with its detokenizing and JSON, 500 us for each request
 beyond tokenizing, 2 ms more to the first token at 64 streams (p50); 1,000 nodes: a plan in
@@ -35,6 +36,7 @@ from bench.proxy.figures import (
     verdict,
 )
 from bench.proxy.floors import floors
+from bench.proxy.places import Places
 
 SHORT, LONG = 8, 128  # tokens of an answer
 SHORT_RATE = 100.0  # requests in a second, of short answers
@@ -61,6 +63,8 @@ class Options:
     """Frames that nodes write at once."""
     crowd: int = 1000
     """Nodes that are registered for the last part; 0 leaves it out."""
+    apart: bool = True
+    """Whether the proxy has a core for itself; if not, all share all of them."""
 
 
 def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None) -> None:
@@ -70,7 +74,9 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
 
 async def _measure(options: Options) -> None:
     _say(f"load of the machine before: {os.getloadavg()[0]:.2f}")
-    async with open_bench() as bench:
+    places = Places.apart() if options.apart else Places.shared()
+    _say(f"cores of the proxy: {sorted(places.measured)}, of all else: {sorted(places.others)}")
+    async with open_bench(places) as bench:
         alone, tokenizing = bench.tokenizing_s(), bench.tokenizing_s(1 / SHORT_RATE)
         _say(
             f"tokenizing a chat of {bench.prompt_tokens} tokens: {alone * MICRO:.0f} us in a "

@@ -15,6 +15,7 @@ import msgspec
 from api.tokenizing import TextCodec, load_text_codec
 from bench.proxy.answers import SCRIPT, Done, Job, Script
 from bench.proxy.load import LENGTH, cpu_clock
+from bench.proxy.places import Places, started_on
 from deploy.config import DEMO_MODEL as DEMO
 from deploy.supervisor import Child
 
@@ -129,12 +130,18 @@ class Bench:
 
 
 @asynccontextmanager
-async def open_bench() -> AsyncIterator[Bench]:
-    """Everything started and registered; ended with the context."""
+async def open_bench(places: Places) -> AsyncIterator[Bench]:
+    """Everything started and registered; ended with the context. Load comes from `others`."""
     codec = load_text_codec(DEMO)
     words = spaced(codec)
     async with AsyncExitStack() as stack:
-        proxy = await stack.enter_async_context(running("proxy", *proxy_command()))
+
+        async def measured(name: str, *arguments: str) -> Child:
+            with started_on(places.measured):
+                return await stack.enter_async_context(running(name, *arguments))
+
+        stack.enter_context(started_on(places.others))
+        proxy = await measured("proxy", *proxy_command())
         assert proxy.facts
         discovery = proxy.facts["discovery_address"]
         tokens = ",".join(map(str, words[:SCRIPTED_TOKENS]))
@@ -143,14 +150,10 @@ async def open_bench() -> AsyncIterator[Bench]:
             running("nodes", "-m", "bench.proxy.node", *script)
         )
         node = ("--node", _address(nodes))
-        relay = await stack.enter_async_context(
-            running("relay", "-m", "bench.proxy.relay", *node)
-        )
+        relay = await measured("relay", "-m", "bench.proxy.relay", *node)
         assert nodes.facts
         both = (*node, "--prefill", nodes.facts["prefill"])
-        legs = await stack.enter_async_context(
-            running("legs", "-m", "bench.proxy.relay", *both)
-        )
+        legs = await measured("legs", "-m", "bench.proxy.relay", *both)
         await _registered(_address(proxy))
         text = codec.decode(words[-PROMPT_WORDS:]).strip()
         yield Bench(codec, proxy, nodes, relay, legs, text)

@@ -1,6 +1,9 @@
 """What one request and one token cost is told from two lengths of answers."""
 
 import asyncio
+import os
+import subprocess
+import sys
 
 import pytest
 import uvloop
@@ -8,6 +11,7 @@ import uvloop
 from bench.proxy.answers import HERE, Done, Script
 from bench.proxy.figures import Costs, Firsts, Work, verdict
 from bench.proxy.node import Door, Stage, Stream
+from bench.proxy.places import Places, started_on
 from engine.request import FinishReason, RequestId
 
 
@@ -106,3 +110,25 @@ def test_a_client_that_leaves_ends_only_its_own_stream() -> None:
         running.cancel()
 
     uvloop.run(leave())
+
+
+@pytest.mark.parametrize(
+    ("cores", "measured", "others"),
+    [({0}, {0}, {0}), ({0, 1}, {1}, {0}), ({2, 5, 9}, {9}, {2, 5})],
+)
+def test_what_is_measured_has_a_core_for_itself(
+    monkeypatch: pytest.MonkeyPatch, cores: set[int], measured: set[int], others: set[int]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    assert Places.apart() == Places(frozenset(measured), frozenset(others))
+    assert Places.shared() == Places(frozenset(cores), frozenset(cores))
+
+
+def test_processes_stay_where_they_were_started() -> None:
+    every = os.sched_getaffinity(0)
+    one = frozenset({min(every)})
+    tell = "import os; print(*os.sched_getaffinity(0))"
+    with started_on(one):
+        said = subprocess.run([sys.executable, "-c", tell], capture_output=True, check=True)
+    assert {int(core) for core in said.stdout.split()} == one
+    assert os.sched_getaffinity(0) == every
