@@ -1,5 +1,6 @@
 """Text to token ids and back, with a checkpoint's tokenizer and chat template."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from engine.request import LARGEST_TOKEN
 LONG = 1 << 18  # characters; a tokenizer takes about half a kilobyte of memory for each
 SLICE = 1 << 16
 BY_FAR, FEW = 2, 64
+THREADS = "TOKENIZERS_PARALLELISM"  # among the texts of a batch; ours are one at a time
 PATH_STARTS = ("/", ".")  # what begins so is no name on a hub
 
 
@@ -192,6 +194,7 @@ def load_text_codec(folder: Path | str) -> TextCodec:
 
     What is read of all its tokens is read now: later it would hold up every stream.
     """
+    os.environ.setdefault(THREADS, "false")
     folder = Path(folder).expanduser() if str(folder).startswith("~") else folder
     if str(folder).startswith(PATH_STARTS) and not Path(folder).is_dir():
         raise OSError(f"{folder} is no folder")

@@ -1,6 +1,9 @@
 """A checkpoint's tokenizer, read from its folder, and what we do not let it do."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -93,3 +96,18 @@ def test_home_is_where_the_shell_says(tmp_path: Path, monkeypatch: pytest.Monkey
     folder(tmp_path / "model")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert load_text_codec("~/model").size == CODEC.size
+
+
+def test_a_text_is_encoded_by_who_asks(tmp_path: Path) -> None:
+    """A pool of threads would be woken for each text, and there is one text at a time."""
+    code = (
+        "import os; from api.tokenizing import load_text_codec; "
+        f"codec = load_text_codec({str(folder(tmp_path))!r}); "
+        "count = lambda: len(os.listdir('/proc/self/task')); "
+        "before = count(); codec.encode('Hello there'); print(count() - before)"
+    )
+    unset = {name: value for name, value in os.environ.items() if "PARALLELISM" not in name}
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=unset, capture_output=True, check=True
+    )
+    assert said.stdout.strip() == b"0"
