@@ -22,7 +22,9 @@ class Answer:
     def __init__(self, generator: Generator, asked: Asked, gate: Gate = OPEN) -> None:
         body, codec = asked.body, asked.codec
         special, include = body.skip_special_tokens, bool(body.include_stop_str_in_output)
+        thinking = asked.thinking
         shown = asked.calling.markers if asked.calling else ()
+        shown += thinking.markers if thinking else ()
         self.asked = asked
         self._generator, self._gate = generator, gate
         self._reading, self._echoes = asyncio.Lock(), dict[int, Echo]()
@@ -33,6 +35,7 @@ class Answer:
                 codec.detokenizer(skip_special_tokens=special is not False, shown=shown),
                 asked.stops.watch(include=include),
                 only_echo=body.only_echo,
+                thoughts=thinking.reader() if thinking else None,
             )
             for index, call in enumerate(asked.calls)
         ]

@@ -9,7 +9,9 @@ from api.bodies import ChatBody, CompletionBody, TextBody
 from api.calls import MOST_CALLS, Asked, Caller, Tokens
 from api.errors import BadRequest, ContextTooLong, TooBusy
 from api.grammars import read_format
-from api.messages import for_template
+from api.messages import Template, for_template
+from api.reasoning.forms import OFF, find_form
+from api.reasoning.thinking import Given, Thinking, thinking_of
 from api.sampling import grammar_field, stops_of
 from api.served import ReadLeg, Served
 from api.tokenizing import TextCodec
@@ -90,14 +92,16 @@ class Asker:
             template["tools"] = body.tools
         special, fit = bool(body.add_special_tokens), self._fit(body, size)
 
-        def encode() -> Tokens:
-            text = codec.render(for_template(body.messages), template)
-            return _encoded(codec, text, fit, special=special)
+        def encode() -> tuple[Tokens, Thinking | None]:
+            messages = for_template(body.messages)
+            text = codec.render(messages, template)
+            thinking = self._thinking(body, codec, text, messages)
+            return _encoded(codec, text, fit, special=special), thinking
 
-        prompt = await aside(size, encode)
+        prompt, thinking = await aside(size, encode)
         if not prompt:
             raise BadRequest("the chat template makes nothing of the messages", "messages")
-        return await self._asked(body, outer_id, model, [prompt], calling)
+        return await self._asked(body, outer_id, model, [prompt], calling, thinking)
 
     def _door(self, body: TextBody) -> tuple[str, TextCodec]:
         if body.stream_options and not body.stream:
@@ -130,9 +134,12 @@ class Asker:
         model: str,
         prompts: Sequence[Tokens],
         calling: Calling | None = None,
+        thinking: Thinking | None = None,
     ) -> Asked:
         calls = Caller(self.served, self.read_leg, body, outer_id).calls(prompts)
-        if (grammar := calls[0].request.sampling.grammar) is not None:
+        grammar = calls[0].request.sampling.grammar
+        thinking = thinking if thinking and thinking.has_room(grammar) else None
+        if grammar is not None:
             try:
                 await self.served.grammars.checked(grammar)
             except GrammarRefused as refusal:
@@ -141,7 +148,8 @@ class Asker:
             except CheckersBusy as busy:
                 raise TooBusy(str(busy)) from busy
         codec, stops = self.served.text, stops_of(body)
-        return Asked(outer_id, model, calls, body.n or 1, codec, stops, body, calling)
+        n = body.n or 1
+        return Asked(outer_id, model, calls, n, codec, stops, body, calling, thinking)
 
     def _calling(self, body: ChatBody, codec: TextCodec) -> Calling | None:
         """Raises BadRequest."""
@@ -154,6 +162,17 @@ class Asker:
             return calling_of(use, self.served.tool_call_parser, codec.tokenizer.chat_template)
         except WireError as error:
             raise BadRequest(str(error), error.param) from error
+
+    def _thinking(
+        self, body: ChatBody, codec: TextCodec, text: str, messages: Sequence[Template]
+    ) -> Thinking | None:
+        if (told := self.served.reasoning_parser) == OFF:
+            return None
+        if (form := find_form(told, codec.tokenizer.chat_template)) is None:
+            return None
+        continued = messages[-1]["content"] if body.continue_final_message else ""
+        given = Given(text, continued, body.chat_template_kwargs or {})
+        return thinking_of(form, given, tells=body.include_reasoning is not False)
 
     async def _culprit(self, calling: Calling | None) -> str | None:
         """The tool whose schema cannot be kept to, among those that have to be called."""

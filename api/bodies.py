@@ -152,6 +152,7 @@ class ChatBody(TextBody, frozen=True, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = True
+    include_reasoning: bool | None = True
     logprobs: bool | None = False
     top_logprobs: Ranks | None = None
 

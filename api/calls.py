@@ -10,6 +10,7 @@ from api.errors import BadRequest
 from api.gate import Visit
 from api.generator import WHOLE, Leg
 from api.node_sampling import DEFAULT_MAX_TOKENS
+from api.reasoning.thinking import Thinking
 from api.sampling import Room, limited, shape_of, wanted_tokens
 from api.served import ReadLeg, Served
 from api.stopping import StopStrings
@@ -33,7 +34,8 @@ class Call:
 class Asked:
     """One text request. Choice `i` of `calls` answers prompt `i // n`.
 
-    `calling`: how calls of tools are read out of the answers; None: they are text.
+    `calling`: how calls of tools are read out of the answers; None: they are text. `thinking`
+    says the same of reasoning.
     """
 
     outer_id: str
@@ -44,6 +46,7 @@ class Asked:
     stops: StopStrings
     body: TextBody
     calling: Calling | None = None
+    thinking: Thinking | None = None
 
     @property
     def options(self) -> StreamOptions:

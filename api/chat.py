@@ -18,13 +18,14 @@ ASSISTANT: Literal["assistant"] = "assistant"
 class Said(msgspec.Struct, frozen=True, kw_only=True):
     """The assistant's message. Clients look for `reasoning`, even where there is none.
 
-    The content is null where there are only calls.
+    The content is null where there are only calls, or only reasoning.
     """
 
     role: str = ASSISTANT
     content: str | None
     refusal: None = None
-    reasoning: None = None
+    reasoning: str | None = None
+    reasoning_content: str | UnsetType | None = UNSET
     tool_calls: Sequence[ToolCall] | UnsetType = UNSET
 
 
@@ -33,6 +34,8 @@ class Delta(msgspec.Struct, frozen=True):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
     tool_calls: Sequence[CallDelta] | UnsetType = UNSET
 
 
@@ -62,7 +65,8 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
 class ChatForm:
     """Messages; a stream begins by saying whose.
 
-    `tellers`, one for each choice, are there where calls are read out of the text.
+    `tellers`, one for each choice, are there where calls are read out of the text. Where the
+    model `thinks`, its reasoning is told under both names that clients know.
     """
 
     telling: Telling
@@ -70,6 +74,7 @@ class ChatForm:
     prefix: str = "chatcmpl-"
     kinds: tuple[str, str] = ("chat.completion", "chat.completion.chunk")
     prompt_on_top: bool = True
+    thinks: bool = False
 
     def opening(self, index: int) -> ChatChunkChoice:
         """The role, and no text yet."""
@@ -108,11 +113,13 @@ class ChatForm:
 
     def _deltas(self, piece: Piece) -> tuple[Sequence[Delta], str | None]:
         """And why the choice ends."""
+        aloud = [_aloud(piece.reasoning)] if piece.reasoning else []
         if not self.tellers:
-            return [Delta(content=piece.text or UNSET)], piece.finish
+            text = [Delta(content=piece.text or UNSET)] if piece.text or not aloud else []
+            return [*aloud, *text], piece.finish
         teller = self.tellers[piece.index]
         said = teller.read(piece.text, last=piece.finish is not None)
-        return [_delta(one) for one in said], teller.finish_reason(piece.finish)
+        return [*aloud, *map(_delta, said)], teller.finish_reason(piece.finish)
 
     def full(self, piece: Piece, prompt: TokenIds, tokens: TokenIds) -> ChatChoice:
         """The message."""
@@ -129,13 +136,23 @@ class ChatForm:
 
     def _message(self, piece: Piece) -> tuple[Said, str | None]:
         if not self.tellers:
-            return Said(content=piece.text), piece.finish
+            return self._said(piece, piece.text, ()), piece.finish
         teller = self.tellers[piece.index]
         content, calls = whole_message(teller.read(piece.text, last=True))
-        finish = teller.finish_reason(piece.finish)
-        if not calls:
-            return Said(content=content), finish
-        return Said(content=content or None, tool_calls=calls), finish
+        return self._said(piece, content, calls), teller.finish_reason(piece.finish)
+
+    def _said(self, piece: Piece, content: str, calls: Sequence[ToolCall]) -> Said:
+        aloud = piece.reasoning or None
+        return Said(
+            content=content or None if calls or self.thinks else content,
+            reasoning=aloud,
+            reasoning_content=aloud if self.thinks else UNSET,
+            tool_calls=calls or UNSET,
+        )
+
+
+def _aloud(text: str) -> Delta:
+    return Delta(reasoning=text, reasoning_content=text)
 
 
 def _delta(said: str | CallDelta) -> Delta:

@@ -7,6 +7,7 @@ from api.calls import Call
 from api.detokenizing import Detokenizer
 from api.generator import Event, PromptEvent, StageEvent, StreamFailed, TicketEvent, TokenEvent
 from api.logprobs import Place
+from api.reasoning.reader import ThoughtReader
 from api.stopping import StopWatch
 from engine.request import FinishReason, Logprobs
 from kv_transfer.ticket import KvTicket
@@ -20,7 +21,8 @@ class Piece:
 
     `num_tokens` is how many the choice has up to here: it may be further already. `places`
     are those of its tokens, and before them of an echoed prompt's, where somebody asked for
-    log-probabilities; the text of a token may come with a later piece.
+    log-probabilities; the text of a token may come with a later piece. `reasoning` comes before
+    the text.
     """
 
     index: int
@@ -30,6 +32,7 @@ class Piece:
     finish: FinishReason | None = None
     stop_reason: int | str | None = None
     places: tuple[Place, ...] = ()
+    reasoning: str = ""
 
 
 def joined(pieces: Sequence[Piece]) -> Piece:
@@ -37,7 +40,8 @@ def joined(pieces: Sequence[Piece]) -> Piece:
     tokens = tuple(token for piece in pieces for token in piece.tokens)
     places = tuple(place for piece in pieces for place in piece.places)
     text, last = "".join(piece.text for piece in pieces), pieces[-1]
-    return replace(last, text=text, tokens=tokens, places=places)
+    reasoning = "".join(piece.reasoning for piece in pieces)
+    return replace(last, text=text, tokens=tokens, places=places, reasoning=reasoning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,10 @@ class Echo:
 
 @dataclass(slots=True)
 class Choice:
-    """One choice as it grows. A leg that holds ends with its stream, others with a finish."""
+    """One choice as it grows. A leg that holds ends with its stream, others with a finish.
+
+    `thoughts` reads reasoning out of the text, which has `reasoning_tokens`, marks included.
+    """
 
     index: int
     call: Call
@@ -67,6 +74,8 @@ class Choice:
     watch: StopWatch
     echo: Echo | None = None  # until it was said
     only_echo: bool = False
+    thoughts: ThoughtReader | None = None
+    reasoning_tokens: int = 0
     num_tokens: int = 0
     cached_tokens: int = 0
     prompt_logprobs: tuple[Logprobs, ...] = ()
@@ -75,6 +84,7 @@ class Choice:
     _finish: FinishReason | None = None
     _stop_reason: int | str | None = None
     _over: bool = False
+    _reasoning: str = ""  # that no piece has said
     _length: int = 0  # characters of text, echo and what is held back included
 
     @property
@@ -84,11 +94,15 @@ class Choice:
 
     @property
     def plain(self) -> bool:
-        """Whether tokens mean nothing but their text, which nothing is looked for in."""
+        """Whether tokens mean nothing but their text, in which nothing is looked for but where
+        reasoning ends.
+        """
         return self.watch.idle and not self.only_echo
 
     def add(self, tokens: tuple[int, ...]) -> str:
-        """The text of a plain choice's tokens that are neither its first nor its last."""
+        """The text of a plain choice's tokens that are neither its first nor its last, nor part
+        of its reasoning.
+        """
         text = "".join(map(self.detokenizer.add, tokens))
         self.num_tokens += len(tokens)
         self._length += len(text)
@@ -162,10 +176,21 @@ class Choice:
         self.num_tokens += 1
         text = "" if silent else self.detokenizer.add(token)
         self._length += len(text)
-        return self._watched(text)
+        text = self._watched(text)
+        return text if self.thoughts is None else self._content(self.thoughts, text)
+
+    def _content(self, thoughts: ThoughtReader, text: str) -> str:
+        """The text without its reasoning, which waits for the next piece."""
+        open_ = not thoughts.over
+        reasoning, content = thoughts.read(text)
+        self._reasoning += reasoning
+        if open_ and thoughts.thought:
+            self.reasoning_tokens = self.num_tokens
+        return content
 
     def _rest(self) -> str:
-        return self._watched(self.detokenizer.finish()) + self.watch.finish()
+        text = self._watched(self.detokenizer.finish()) + self.watch.finish()
+        return text if self.thoughts is None else self._content(self.thoughts, text)
 
     def _watched(self, text: str) -> str:
         """Stop strings count from the token after `min_tokens` on."""
@@ -181,4 +206,10 @@ class Choice:
     ) -> Piece:
         self._over = finish is not None
         reason = self._stop_reason if self._over else None
-        return Piece(self.index, text, tokens, self.num_tokens, finish, reason, places)
+        reasoning, self._reasoning = self._reasoning, ""
+        if self._over and self.thoughts is not None:
+            held, content = self.thoughts.finish()
+            reasoning, text = reasoning + held, text + content
+        return Piece(
+            *(self.index, text, tokens, self.num_tokens, finish, reason, places, reasoning)
+        )

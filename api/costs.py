@@ -19,6 +19,12 @@ class PromptDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
+class CompletionDetails(msgspec.Struct, frozen=True):
+    """How much of the answers was reasoning."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
     """A prompt counts once, however many choices answer it."""
 
@@ -26,6 +32,7 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails | UnsetType = UNSET
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -49,6 +56,7 @@ def usage_of(answer: Answer) -> Usage:
         sum(len(choice.call.request.prompt) for choice in firsts),
         sum(choice.num_tokens for choice in answer.choices),
         sum(choice.cached_tokens for choice in firsts),
+        _reasoning(answer, sum(choice.reasoning_tokens for choice in answer.choices)),
     )
 
 
@@ -58,7 +66,8 @@ def usage_in_chunk(answer: Answer, choice: Choice, said: int) -> Usage | UnsetTy
     `said` is how many tokens the choice has with this chunk.
     """
     if answer.asked.options.continuous_usage_stats:
-        return _usage(len(choice.call.request.prompt), said, choice.cached_tokens)
+        reasoning = _reasoning(answer, min(choice.reasoning_tokens, said))
+        return _usage(len(choice.call.request.prompt), said, choice.cached_tokens, reasoning)
     return None if answer.asked.options.include_usage else UNSET
 
 
@@ -85,5 +94,12 @@ def _stage(event: StageEvent) -> Stage:
     return Stage(event.stage, event.seconds, event.num_bytes)
 
 
-def _usage(prompt: int, said: int, cached: int) -> Usage:
-    return Usage(prompt, said, prompt + said, PromptDetails(cached))
+def _reasoning(answer: Answer, tokens: int) -> CompletionDetails | UnsetType:
+    """Told where it is read out of the text."""
+    return CompletionDetails(tokens) if answer.asked.thinking else UNSET
+
+
+def _usage(
+    prompt: int, said: int, cached: int, details: CompletionDetails | UnsetType
+) -> Usage:
+    return Usage(prompt, said, prompt + said, PromptDetails(cached), details)

@@ -92,7 +92,8 @@ class TextEndpoints:
         outer_id = call.name(body)
         served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
         asked = await Asker(served, self.read_leg).chat(body, outer_id, len(call.data))
-        return self._writer(asked, ChatForm(_telling(asked), _tellers(asked)))
+        thinks = asked.thinking is not None
+        return self._writer(asked, ChatForm(_telling(asked), _tellers(asked), thinks=thinks))
 
     async def tokens(self, call: Call) -> TokenWriter:
         """As a model's node would: without its defaults, and its tokenizer only where words are

@@ -111,7 +111,8 @@ class Writer:
 
     def chunks(self, piece: Piece) -> Sequence[Envelope]:
         """A piece; none where it has nothing that the client wants."""
-        if not (piece.text or piece.finish or piece.places or (self._ids and piece.tokens)):
+        told = piece.text or piece.reasoning or piece.finish or piece.places
+        if not (told or (self._ids and piece.tokens)):
             return ()
         choice = self.answer.choices[piece.index]
         begins = piece.num_tokens == len(piece.tokens)
@@ -134,7 +135,8 @@ class Writer:
         once it was used: nobody waits as for the first.
         """
         begins = piece.num_tokens == len(piece.tokens)
-        if begins or piece.finish or piece.places or not piece.text or self._varies:
+        more = begins or piece.finish or piece.places or piece.reasoning
+        if more or not piece.text or self._varies:
             return b"".join(map(event_of, self.chunks(piece)))
         if (around := self._around.get(piece.index)) is None:
             around = self._around[piece.index] = self._without_text(piece)

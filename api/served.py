@@ -10,6 +10,7 @@ from api.defaults import OPENAI, Defaults
 from api.errors import BadRequest, NoText, TooBusy, UnknownModel
 from api.generate import read_leg
 from api.generator import WHOLE, Leg
+from api.reasoning.forms import OFF, ReasoningParser
 from api.tokenizing import TextCodec, silent
 from api.tools.dialects import AUTO, ToolCallParser
 from engine.grammars.checking import GrammarChecker
@@ -54,7 +55,7 @@ class Served:
     model pools leaves it to the nodes to refuse. `defaults` are of requests that say nothing,
     `max_logprobs` is the most that may be asked for beside each token (-1: any number).
     `grammars` are checked before anybody is asked to keep to one. `tool_call_parser` reads
-    calls out of answers.
+    calls out of answers, `reasoning_parser` reasoning.
     """
 
     names: tuple[str, ...]
@@ -71,6 +72,7 @@ class Served:
     no_text: str = NO_TOKENIZER
     pending: bool = False
     tool_call_parser: ToolCallParser = AUTO
+    reasoning_parser: ReasoningParser = OFF
 
     async def find(
         self,

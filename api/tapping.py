@@ -35,7 +35,9 @@ class Spoken:
     let_in: Pass
 
     def take(self, tokens: tuple[int, ...]) -> bool:
-        """See Tap; not before an event has shown what is around a text."""
+        """See Tap; not before an event has shown what is around a text: then no more reasoning
+        comes.
+        """
         around = self.writer.around(self.choice.index)
         if around is None or not self.outlet.ready():
             return False

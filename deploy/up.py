@@ -197,6 +197,7 @@ class Cluster:
             *("--generation-config", config.generation_config),
             *("--max-logprobs", str(config.max_logprobs)),
             *("--tool-call-parser", config.tool_call_parser),
+            *("--reasoning-parser", config.reasoning_parser),
             *_flag("tokenizer", config.tokenizer),
             *_flags(config, PROXY_OPTIONS),
             *_names(config),

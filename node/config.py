@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from api.reasoning.forms import ReasoningParser
 from api.tools.dialects import ToolCallParser
 from discovery.address import parse_address
 from discovery.checks import at_least, is_port, not_empty
@@ -75,6 +76,8 @@ class ServingOptions:
     """Most log-probabilities that may be asked for beside each token; -1: any number."""
     tool_call_parser: ToolCallParser = "auto"
     """How the model writes calls of tools: auto knows by its chat template."""
+    reasoning_parser: ReasoningParser = "none"
+    """What marks are around reasoning, which is no content then: auto knows as well."""
     speculative_config: str | None = None
     """JSON as vLLM's: how tokens are foretold, such as {"method": "ngram"}. Default: not."""
     kv_connector: Literal["nixl", "tcp"] = "nixl"

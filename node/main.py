@@ -148,6 +148,7 @@ class _Node:
             defaults=load_defaults(self.config.generation_config, self.config.model),
             max_logprobs=self.config.max_logprobs,
             tool_call_parser=self.config.tool_call_parser,
+            reasoning_parser=self.config.reasoning_parser,
             pooling=self.engine.ready.pooling,
             grammars=self.grammars,
         )

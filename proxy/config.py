@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from api.reasoning.forms import ReasoningParser
 from api.tools.dialects import ToolCallParser
 from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import DEFAULT_PORT
@@ -193,6 +194,9 @@ class ProxyConfig(ProxyOptions):
 
     tool_call_parser: ToolCallParser = "auto"
     """How the model writes calls of tools: auto knows by its chat template."""
+
+    reasoning_parser: ReasoningParser = "none"
+    """What marks are around reasoning, which is no content then: auto knows as well."""
 
     drain_timeout_s: float = 30.0
     """How long running streams have after a signal to stop."""

@@ -257,6 +257,7 @@ def _catalogue(
         config.max_model_len,
         config.max_logprobs,
         config.tool_call_parser,
+        config.reasoning_parser,
     )
     patience = Patience(
         config.recovery_wait_s,

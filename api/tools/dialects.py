@@ -74,7 +74,7 @@ def find_dialect(told: ToolCallParser, template: object) -> Dialect | None:
     """
     if told != AUTO:
         return DIALECTS[told]
-    text = _text(template)
+    text = text_of(template)
     return next((one for one in DIALECTS.values() if _is_for(text, one)), None)
 
 
@@ -83,11 +83,12 @@ def _is_for(text: str, dialect: Dialect) -> bool:
     return all(one in text for one in signs) and not any(one in text for one in foreign)
 
 
-def _text(template: object) -> str:
+def text_of(template: object) -> str:
+    """All of a chat template, or of several; empty where there is none."""
     if isinstance(template, str):
         return template
     if isinstance(template, Mapping):
-        return "\n".join(map(_text, template.values()))
+        return "\n".join(map(text_of, template.values()))
     if isinstance(template, Sequence):
-        return "\n".join(map(_text, template))
+        return "\n".join(map(text_of, template))
     return ""

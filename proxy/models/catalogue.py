@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from api.defaults import OPENAI
 from api.errors import BadRequest, TooBusy, UnknownModel
+from api.reasoning.forms import OFF, ReasoningParser
 from api.served import MAX_LOGPROBS, Served
 from api.tools.dialects import AUTO, ToolCallParser
 from discovery.kinds import Model
@@ -38,8 +39,8 @@ logger = logging.getLogger(__name__)
 class Own:
     """What the proxy's settings say of their own model, or of all: see ProxyConfig.
 
-    `text`, `max_model_len` and `tool_call_parser` go before what nodes say. Without any name
-    they are for all models, the text for those that bring none.
+    `text`, `max_model_len` and the parsers go before what nodes say. Without any name they are
+    for all models, the text for those that bring none.
     """
 
     names: OwnNames
@@ -47,6 +48,7 @@ class Own:
     max_model_len: int | None = None
     max_logprobs: int = MAX_LOGPROBS
     tool_call_parser: ToolCallParser = AUTO
+    reasoning_parser: ReasoningParser = OFF
 
 
 @dataclass(slots=True)
@@ -236,11 +238,12 @@ class Catalogue:
             return False
         return pool.own if self.own.names.models else not pool.digests
 
-    def _limit(self, pool: Pool) -> int | None:
-        return self.own.max_model_len if pool.own or not self.own.names.models else None
+    def _is_meant(self, pool: Pool) -> bool:
+        """What the settings say is for it."""
+        return pool.own or not self.own.names.models
 
-    def _parser(self, pool: Pool) -> ToolCallParser:
-        return self.own.tool_call_parser if pool.own or not self.own.names.models else AUTO
+    def _limit(self, pool: Pool) -> int | None:
+        return self.own.max_model_len if self._is_meant(pool) else None
 
     def _without(self, pool: Pool) -> tuple[str, bool]:
         """Why a pool has no text, and whether that will pass."""
@@ -261,6 +264,7 @@ class Catalogue:
         text, limit = self._text_of(pool), self._limit(pool)
         context = Context(self.registry, pool.key)
         reason, pending = self._without(pool)
+        is_meant = self._is_meant(pool)
         return Served(
             pool.names,
             text.codec if text else None,
@@ -269,7 +273,8 @@ class Catalogue:
             root=pool.key[0],
             defaults=text.defaults if text else OPENAI,
             max_logprobs=self.own.max_logprobs,
-            tool_call_parser=self._parser(pool),
+            tool_call_parser=self.own.tool_call_parser if is_meant else AUTO,
+            reasoning_parser=self.own.reasoning_parser if is_meant else OFF,
             pooling=text.pooling if text else None,
             grammars=self.grammars,
             key=pool.key,

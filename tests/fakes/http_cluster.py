@@ -10,6 +10,7 @@ from random import Random
 import aiohttp
 import msgspec
 
+from api.reasoning.forms import OFF, ReasoningParser
 from api.served import Served
 from api.text_files import Parcel
 from api.tokenizing import TextCodec
@@ -91,6 +92,7 @@ async def http_cluster(
     recovery_wait_s: float = 0.0,
     registry: Registry | None = None,
     codec: TextCodec | None = None,
+    reasoning_parser: ReasoningParser = OFF,
     gate: AdmissionGate | None = None,
     drain_timeout_s: float = PATIENCE_S,
     parcels: Mapping[str, Parcel] | None = None,
@@ -121,7 +123,10 @@ async def http_cluster(
         planner = build_planner("round_robin", "round_robin", "never", Random(0))
         parts = registry, planner, client, health
         door = _door(Pipeline(*parts, tries=tries, recovery_wait_s=recovery_wait_s), client)
-        models: Served | Catalogue = Served(("tiny",), codec or byte_level(), lambda: CONTEXT)
+        models: Served | Catalogue = Served(
+            *(("tiny",), codec or byte_level(), lambda: CONTEXT),
+            reasoning_parser=reasoning_parser,
+        )
         if parcels is not None:
             models = _catalogue(health, HttpFetcher(session, text_key), recovery_wait_s)
             stack.callback(asyncio.create_task(models.run()).cancel)

@@ -38,9 +38,10 @@ async def test_an_event_is_its_chunk(talks: bool, fields: Fields, texts: list[st
     for number, text in enumerate(texts, 1):
         index = number % len(ours.answer.choices)
         for finish in (None, FinishReason.LENGTH):
-            piece = Piece(index, text, (5,), number, finish)
-            chunks = ours.chunks(piece)
-            assert ours.frame(piece) == b"".join(map(event_of, chunks))
+            for reasoning in ("", "Hm."):
+                piece = Piece(index, text, (5,), number, finish, reasoning=reasoning)
+                chunks = ours.chunks(piece)
+                assert ours.frame(piece) == b"".join(map(event_of, chunks))
 
 
 @pytest.mark.parametrize("fields", [{}, USAGE])

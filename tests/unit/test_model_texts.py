@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from typing import Any
 
 import pytest
 
@@ -189,7 +190,8 @@ async def test_a_tokenizer_without_a_name_is_for_those_who_bring_none() -> None:
 
 async def test_a_tokenizer_of_the_settings_wins_for_the_model_that_they_name() -> None:
     own, parcel = Text(byte_level()), parcel_of_text()
-    rig = Rig(Own(OwnNames(frozenset({"m"}), ("m",)), own, 7, tool_call_parser="mistral"))
+    parsers: dict[str, Any] = {"tool_call_parser": "mistral", "reasoning_parser": "qwen3"}
+    rig = Rig(Own(OwnNames(frozenset({"m"}), ("m",)), own, 7, **parsers))
     assert (await rig.find("m", text=True)).codec is own.codec
     rig.beat("a:1", parcel=parcel)
     rig.beat("n:1", model="n", parcel=parcel)
@@ -198,4 +200,5 @@ async def test_a_tokenizer_of_the_settings_wins_for_the_model_that_they_name() -
     assert (mine.codec is own.codec, mine.max_model_len()) == (True, 7)
     assert (other.codec is own.codec, other.max_model_len()) == (False, 100)
     assert (mine.tool_call_parser, other.tool_call_parser) == ("mistral", "auto")
+    assert (mine.reasoning_parser, other.reasoning_parser) == ("qwen3", "none")
     assert (await rig.find(None)).key == ("m", "f")

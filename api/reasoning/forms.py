@@ -1,0 +1,42 @@
+"""The marks around what models think aloud, under the names that vLLM has for them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from api.tools.dialects import text_of
+
+ReasoningParser = Literal[
+    "none", "auto", "deepseek_r1", "deepseek_v3", "glm45", "mistral", "qwen3", "seed_oss"
+]
+OFF: ReasoningParser = "none"
+AUTO: ReasoningParser = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """`begun`: where the prompt does not tell, an answer is reasoning from its beginning."""
+
+    opens: str
+    closes: str
+    begun: bool = False
+
+
+THINK = Form("<think>", "</think>")
+FORMS: Mapping[str, Form] = {
+    "deepseek_r1": Form("<think>", "</think>", begun=True),
+    "deepseek_v3": THINK,
+    "glm45": THINK,
+    "mistral": Form("[THINK]", "[/THINK]"),
+    "qwen3": THINK,
+    "seed_oss": Form("<seed:think>", "</seed:think>"),
+}
+
+
+def find_form(told: ReasoningParser, template: object) -> Form | None:
+    """What was told, or with `auto` the one whose marks are in the chat template; or None."""
+    if told != AUTO:
+        return FORMS.get(told)
+    text = text_of(template)
+    known = (one for one in FORMS.values() if not one.begun)
+    return next((one for one in known if one.closes in text), None)

@@ -1,0 +1,118 @@
+"""One choice's answer, piece by piece: what of it is reasoning, and what is content.
+
+    <think>\n Let me see. \n</think>\n\nIt is 4.
+             ───────────               ────────
+
+Marks count once: the first of an answer, before all else, and the next that closes it. White
+space beside a mark is part of it. What may become a mark is held back, and nothing depends on
+how the answer was cut into pieces.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from api.reasoning.forms import Form
+from api.tools.tape import SPACE
+
+Read = tuple[str, str]
+"""Reasoning and content that are certain now and were not before."""
+
+
+class _Place(Enum):
+    BEFORE = auto()  # of the opening mark, if one comes
+    WITHIN = auto()
+    BEHIND = auto()  # the closing mark, and no content yet
+    CONTENT = auto()
+
+
+@dataclass(slots=True)
+class ThoughtReader:
+    """`begun`: what comes is reasoning, even without an opening mark. Unless it `tells`, that
+    is left out.
+    """
+
+    form: Form
+    begun: bool
+    tells: bool = True
+    thought: bool = field(init=False)  # some of the answer is reasoning
+    _place: _Place = _Place.BEFORE
+    _space: list[str] = field(default_factory=list)  # it may stand beside a mark
+    _mark: str = ""  # the beginning of one
+    _silent: bool = True  # no reasoning was said
+
+    def __post_init__(self) -> None:
+        self.thought = self.begun
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing that comes is reasoning."""
+        return self._place in (_Place.BEHIND, _Place.CONTENT)
+
+    def read(self, text: str) -> Read:
+        """More of the answer."""
+        if self._place is _Place.BEFORE:
+            text = self._opened(text)
+        reasoning = ""
+        if self._place is _Place.WITHIN:
+            reasoning, text = self._within(text)
+        if self._place is _Place.BEHIND:
+            text = text.lstrip(SPACE)
+            self._place = _Place.CONTENT if text else _Place.BEHIND
+        return (reasoning if self.tells else ""), text
+
+    def finish(self) -> Read:
+        """What was held back: no more text comes."""
+        held, self._mark = self._taken_space() + self._mark, ""
+        if not self.thought:
+            return "", held
+        held = held.lstrip(SPACE) if self._silent else held
+        return (held if self.tells else ""), ""
+
+    def _opened(self, text: str) -> str:
+        """What follows the opening mark, or stands where none is; nothing while it may come."""
+        text, opens = self._mark + text, self.form.opens
+        start = text.lstrip(SPACE)
+        if len(start) < len(opens) and opens.startswith(start):
+            self._space.append(text[: len(text) - len(start)])
+            self._mark = start
+            return ""
+        self._mark, self.thought = "", self.begun or start.startswith(opens)
+        space = self._taken_space()
+        self._place = _Place.WITHIN if self.thought else _Place.CONTENT
+        return start.removeprefix(opens) if self.thought else space + text
+
+    def _within(self, text: str) -> Read:
+        """What is reasoning, and what follows it."""
+        text, self._mark = self._mark + text, ""
+        reasoning, closes, rest = text.partition(self.form.closes)
+        if closes:
+            self._place = _Place.BEHIND
+        else:
+            self._mark = _begun_mark(text, self.form.closes)
+            reasoning = text[: len(text) - len(self._mark)]
+        said = self._said(reasoning)
+        if closes:
+            self._space.clear()
+        return said, rest
+
+    def _said(self, text: str) -> str:
+        """The text and the space before it; that behind it is held, and that before all left
+        out.
+        """
+        said = text.rstrip(SPACE)
+        before = self._taken_space() + said if said else ""
+        self._space.append(text[len(said) :])
+        before = before.lstrip(SPACE) if self._silent else before
+        self._silent = self._silent and not said
+        return before
+
+    def _taken_space(self) -> str:
+        space = "".join(self._space)
+        self._space.clear()
+        return space
+
+
+def _begun_mark(text: str, mark: str) -> str:
+    """The longest end of a text that a mark begins with."""
+    longest = range(min(len(mark) - 1, len(text)), 0, -1)
+    return next((mark[:size] for size in longest if text.endswith(mark[:size])), "")

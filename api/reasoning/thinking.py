@@ -1,0 +1,72 @@
+"""Whether answers may begin with reasoning: by their prompt, and by their model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from api.reasoning.forms import Form
+from api.reasoning.reader import ThoughtReader
+from api.tools.tape import SPACE
+from engine.request import Grammar
+
+SWITCHES = ("enable_thinking", "thinking")
+"""What templates call the variable with which a client says whether the model is to think."""
+JSON_KINDS = ("json_object", "json_schema")
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Shared by all choices of a request. `begun`: the prompt ends in the middle of it, or the
+    model is known to begin with it. Clients are told of it only if it `tells`.
+    """
+
+    form: Form
+    begun: bool
+    tells: bool = True
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """To be text, special tokens or not."""
+        return self.form.opens, self.form.closes
+
+    def reader(self) -> ThoughtReader:
+        """For one choice."""
+        return ThoughtReader(self.form, self.begun, self.tells)
+
+    def has_room(self, grammar: Grammar | None) -> bool:
+        """A grammar holds all of the answer, so one without the closing mark has none."""
+        if grammar is None:
+            return True
+        return grammar.kind not in JSON_KINDS and self.form.closes in grammar.source
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the model has before it: the prompt, and of that the message it continues, empty
+    where it begins one. `variables` are those that the client gave to the template.
+    """
+
+    prompt: str
+    continued: str
+    variables: Mapping[str, object]
+
+
+def thinking_of(form: Form, given: Given, *, tells: bool) -> Thinking | None:
+    """None where nothing is reasoning. What the prompt's end says goes before all else."""
+    thinks = _thinks(form, given)
+    if thinks is not None:
+        return Thinking(form, True, tells) if thinks else None
+    if any(given.variables.get(switch) is False for switch in SWITCHES):
+        return None
+    return Thinking(form, form.begun, tells)
+
+
+def _thinks(form: Form, given: Given) -> bool | None:
+    """Whether the prompt has begun reasoning, or ended it; None: it says nothing."""
+    end = given.prompt.rstrip(SPACE)
+    if end.endswith(form.closes):
+        return False
+    if end.endswith(form.opens):
+        return True
+    if not given.continued:
+        return None
+    return given.continued.rfind(form.opens) > given.continued.rfind(form.closes)

@@ -1,0 +1,165 @@
+"""Reasoning is told from content by its marks, however an answer is cut into pieces."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.reasoning.forms import FORMS, Form, ReasoningParser, find_form
+from api.reasoning.reader import Read, ThoughtReader
+from api.reasoning.thinking import Given, Thinking, thinking_of
+from api.tools.tape import SPACE
+from engine.request import Grammar
+from tests.fakes.tools import cut
+
+R1, QWEN, MISTRAL = FORMS["deepseek_r1"], FORMS["qwen3"], FORMS["mistral"]
+READ: list[tuple[Form, bool, str, Read]] = [
+    (QWEN, False, "<think>\nHm.\n\n</think>\n\nYes.\n", ("Hm.", "Yes.\n")),
+    (QWEN, False, "\n <think>a  b</think>c", ("a  b", "c")),
+    (QWEN, False, "<think>\n\n</think>\n\nYes.", ("", "Yes.")),
+    (QWEN, False, "Yes.", ("", "Yes.")),
+    (QWEN, False, "\n Yes. <think>a</think>", ("", "\n Yes. <think>a</think>")),
+    (QWEN, False, "Hm.</think>Yes.", ("", "Hm.</think>Yes.")),
+    (QWEN, False, "<thin", ("", "<thin")),
+    (QWEN, False, " <thinker>", ("", " <thinker>")),
+    (QWEN, False, "\n\n", ("", "\n\n")),
+    (QWEN, False, "<think>Hm. </thi", ("Hm. </thi", "")),
+    (QWEN, False, "<think>", ("", "")),
+    (QWEN, False, "<think>a<think>b</think>c</think>d", ("a<think>b", "c</think>d")),
+    (QWEN, False, "<think>a</thin></think>b", ("a</thin>", "b")),
+    (QWEN, True, "Hm.</think>Yes.", ("Hm.", "Yes.")),
+    (QWEN, True, "\n<think>\nHm.</think>Yes.", ("Hm.", "Yes.")),
+    (QWEN, True, "</think>\n\nYes.", ("", "Yes.")),
+    (QWEN, True, "Yes.", ("Yes.", "")),
+    (QWEN, True, " <th", ("<th", "")),
+    (MISTRAL, False, "[THINK]a [/b][/THINK]c", ("a [/b]", "c")),
+    (FORMS["seed_oss"], False, "<seed:think>a</think></seed:think>b", ("a</think>", "b")),
+]
+"""A form, whether the answer begins in the middle of reasoning, the answer; what it is."""
+
+
+def read(form: Form, begun: bool, pieces: Sequence[str]) -> Read:
+    reader = ThoughtReader(form, begun)
+    said = [*map(reader.read, pieces), reader.finish()]
+    return "".join(thought for thought, _ in said), "".join(content for _, content in said)
+
+
+def expected(form: Form, begun: bool, text: str) -> Read:
+    """The same of a whole text, in the plainest words."""
+    start = text.lstrip(SPACE)
+    if not begun and not start.startswith(form.opens):
+        return "", text
+    thought, closes, rest = start.removeprefix(form.opens).partition(form.closes)
+    thought = thought.lstrip(SPACE)
+    return (thought.rstrip(SPACE), rest.lstrip(SPACE)) if closes else (thought, "")
+
+
+@pytest.mark.parametrize(("form", "begun", "text", "said"), READ)
+def test_marks_tell_reasoning_from_content(
+    form: Form, begun: bool, text: str, said: Read
+) -> None:
+    assert read(form, begun, [text]) == said
+    assert read(form, begun, [*text]) == said
+
+
+PARTS = ("<think>", "</think>", "<", "</", "think", ">", "<thi", "nk>", " ", "\n", "a", "é 東")
+
+
+@given(
+    text=st.lists(st.sampled_from(PARTS), max_size=12).map("".join),
+    begun=st.booleans(),
+    data=st.data(),
+)
+def test_no_cut_changes_what_is_read(text: str, begun: bool, data: st.DataObject) -> None:
+    assert read(QWEN, begun, data.draw(cut(text))) == expected(QWEN, begun, text)
+
+
+def test_reasoning_is_said_as_it_comes_and_what_may_be_a_mark_is_held() -> None:
+    reader = ThoughtReader(QWEN, False)
+    texts = ("<thi", "nk>\n", "One", ". \n", "Two", "</", "b></thin", "k>\n", "\nYes", "\n")
+    said = ["", "", "One", ".", " \nTwo", "", "</b>", "", "", ""]
+    content = ["", "", "", "", "", "", "", "", "Yes", "\n"]
+    assert list(map(reader.read, texts)) == list(zip(said, content, strict=True))
+    assert (reader.thought, reader.over) == (True, True)
+
+
+def test_who_does_not_want_reasoning_gets_the_rest() -> None:
+    reader = ThoughtReader(QWEN, False, tells=False)
+    said = [reader.read(one) for one in ("<think>Hm.", " Hm.</think>", "Yes.")]
+    assert said == [("", ""), ("", ""), ("", "Yes.")]
+    cut_short = ThoughtReader(QWEN, True, tells=False)
+    assert [cut_short.read("Hm. </"), cut_short.finish()] == [("", "")] * 2
+
+
+TELLS_NOTHING = "<|user|>hi<|assistant|>\n"
+PROMPTS: list[tuple[Form, str, str, dict[str, object], bool | None]] = [
+    (R1, TELLS_NOTHING, "", {}, True),
+    (QWEN, TELLS_NOTHING, "", {}, False),
+    (R1, TELLS_NOTHING, "", {"enable_thinking": False}, None),
+    (QWEN, TELLS_NOTHING, "", {"thinking": False}, None),
+    (QWEN, TELLS_NOTHING, "", {"enable_thinking": True, "thinking": None}, False),
+    (QWEN, TELLS_NOTHING + "<think>\n", "", {}, True),
+    (QWEN, TELLS_NOTHING + "<think>\n", "", {"enable_thinking": False}, True),
+    (R1, TELLS_NOTHING + "<think>\n\n</think>\n\n", "", {}, None),
+    (QWEN, TELLS_NOTHING + "</think>", "", {"enable_thinking": True}, None),
+    (QWEN, "<think>hi</think>" + TELLS_NOTHING, "", {}, False),
+    (QWEN, "say <think>" + TELLS_NOTHING, "", {}, False),
+    (QWEN, TELLS_NOTHING + "<think>I", "<think>I", {}, True),
+    (R1, TELLS_NOTHING + "It is", "It is", {}, None),
+    (R1, TELLS_NOTHING + "<think>I</think>It", "<think>I</think>It", {}, None),
+]
+"""A form, a prompt, what of it is continued, the template's variables; whether the answer is
+reasoning from its beginning, or None where it has none."""
+
+
+@pytest.mark.parametrize(("form", "prompt", "continued", "variables", "begun"), PROMPTS)
+def test_the_prompts_end_tells_whether_the_model_thinks(
+    form: Form,
+    prompt: str,
+    continued: str,
+    variables: dict[str, object],
+    begun: bool | None,
+) -> None:
+    found = thinking_of(form, Given(prompt, continued, variables), tells=True)
+    assert found == (None if begun is None else Thinking(form, begun))
+
+
+@pytest.mark.parametrize(
+    ("told", "template", "form"),
+    [
+        ("none", "<think></think>", None),
+        ("qwen3", "", QWEN),
+        ("deepseek_r1", None, R1),
+        ("auto", "{{ '<think>' }}{{ '</think>' }}", QWEN),
+        ("auto", {"default": "", "tool_use": "[THINK][/THINK]"}, MISTRAL),
+        ("auto", "<seed:think></seed:think>", FORMS["seed_oss"]),
+        ("auto", "<|assistant|>", None),
+        ("auto", None, None),
+    ],
+)
+def test_a_form_is_told_or_known_by_the_template(
+    told: ReasoningParser, template: object, form: Form | None
+) -> None:
+    assert find_form(told, template) is form
+
+
+def test_every_form_can_be_chosen() -> None:
+    assert set(ReasoningParser.__args__) == {"none", "auto", *FORMS}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("grammar", "room"),
+    [
+        (None, True),
+        (Grammar("json_object"), False),
+        (Grammar("json_schema", '{"const": "</think>"}'), False),
+        (Grammar("regex", "[a-z]+"), False),
+        (Grammar("regex", "[a-z]+</think>[0-9]"), True),
+        (Grammar("ebnf", 'root ::= "a</think>b"'), True),
+    ],
+)
+def test_a_grammar_without_the_closing_mark_leaves_no_room(
+    grammar: Grammar | None, room: bool
+) -> None:
+    assert Thinking(QWEN, begun=True).has_room(grammar) is room
