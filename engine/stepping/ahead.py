@@ -91,8 +91,8 @@ class AheadStepper:
 
     def _launch(self, rows: Seq[Row]) -> Begun:
         """All of a step, or as far as its logits."""
-        asked = None
-        if not any(is_bound(row.seq.request.sampling) or is_early(row.seq) for row in rows):
+        asked, asking = None, [(row.seq, row.seq.request.sampling) for row in rows]
+        if not any(is_bound(one) or (one.min_tokens and is_early(seq)) for seq, one in asking):
             asked = Asked.of(self.plain.sampler, rows, range(len(rows)))
         plan = Plan(
             [row.token for row in rows],
