@@ -19,7 +19,8 @@ from deploy.supervisor import Child
 from deploy.up import Cluster
 from discovery.registration import Role
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0  # a machine that is busy with all else
+BACK_S = 10.0  # a lease that nobody ends lasts for thrice as long
 MODEL = "tiny"
 READY = re.compile(r"ready at (?P<url>http://\S+)")
 USED = "pdserve_kv_blocks_used"
@@ -71,7 +72,7 @@ class Running:
                     found[address] = read_metric(await answer.text(), name)
         return found
 
-    async def blocks_come_back(self, within_s: float = 2.0) -> None:
+    async def blocks_come_back(self, within_s: float = BACK_S) -> None:
         """Fails if any living node still holds blocks after that time."""
         used: dict[str, float] = {}
         try:
@@ -169,7 +170,7 @@ async def launched(
     )
     assert process.stdout
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not (ready := READY.search((await process.stdout.readline()).decode())):
                 pass
         yield process, ready["url"]
@@ -198,7 +199,7 @@ def tokens_of(answer: dict[str, Any]) -> list[int]:
     return tokens
 
 
-async def gone(pid: int, within_s: float = 1.0) -> None:
+async def gone(pid: int, within_s: float = PATIENCE_S) -> None:
     """Fails if the process is still there after that time."""
     try:
         handle = os.pidfd_open(pid)

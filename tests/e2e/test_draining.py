@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,7 +19,7 @@ STREAMS = 8
 LONG, SHORT = 400, 8
 HELD = {"do_remote_decode": True, "do_remote_prefill": False}
 RETRIES, FAILURES = "pdserve_proxy_retries_total", "pdserve_proxy_node_failures_total"
-PATIENCE_S = 20.0
+PATIENCE_S, DRAIN_S = 20.0, 120.0
 HASTY: dict[str, Any] = {
     "drain_timeout_s": 0.0,
     "policy": "round_robin",
@@ -39,7 +40,7 @@ async def test_a_stream_that_is_not_done_in_time_is_handed_on_and_nobody_is_blam
             assert all([await one == undisturbed for one in streams])
             begun, streams = await under_way(cluster, LONG)
             os.kill(engine, signal.SIGSTOP)
-            caught = [name for name in begun if await is_at(cluster, "decode-0", name)]
+            caught = await all_at(cluster, "decode-0", begun)
             if not caught:
                 os.kill(engine, signal.SIGCONT)
         os.kill(door, signal.SIGTERM)
@@ -62,11 +63,16 @@ async def test_a_leg_that_comes_as_its_node_stops_is_handed_on_and_nobody_is_bla
     async with running(tiny, prefill=1, decode=2, **HASTY) as cluster:
         undisturbed = tokens_of(await cluster.complete(prompt(40), max_tokens=SHORT))
         engine, door = cluster.engine("decode-0"), cluster.door("decode-0")
-        os.kill(engine, signal.SIGSTOP)  # or it might have said all in time
-        os.kill(door, signal.SIGSTOP)
-        begun, streams = await under_way(cluster, SHORT)
-        late = [name for name in begun if await is_at(cluster, "decode-0", name)]
-        assert late
+        late, streams = list[str](), list[asyncio.Task[list[int]]]()
+        while not late:  # a slow test may come when it was silent for too long to be asked
+            assert all([await one == undisturbed for one in streams])
+            os.kill(engine, signal.SIGSTOP)  # or it might have said all in time
+            os.kill(door, signal.SIGSTOP)
+            begun, streams = await under_way(cluster, SHORT)
+            late = await all_at(cluster, "decode-0", begun)
+            if not late:
+                os.kill(engine, signal.SIGCONT)
+                os.kill(door, signal.SIGCONT)
         os.kill(door, signal.SIGTERM)
         os.kill(door, signal.SIGCONT)
         assert await asyncio.gather(*streams) == [undisturbed] * STREAMS
@@ -86,7 +92,7 @@ async def test_an_engine_that_stands_still_dies_with_its_door(tiny: Path) -> Non
 
 
 async def test_a_prefill_node_ends_when_its_kv_was_fetched_and_not_before(tiny: Path) -> None:
-    async with running(tiny, drain_timeout_s=PATIENCE_S) as cluster:
+    async with running(tiny, drain_timeout_s=DRAIN_S) as cluster:
         prefill, decode = await nodes(cluster)
         expected = tokens_of(await cluster.complete(prompt(60), max_tokens=SHORT))
         ticket = await hold(cluster, prefill)
@@ -95,7 +101,7 @@ async def test_a_prefill_node_ends_when_its_kv_was_fetched_and_not_before(tiny: 
         await draining(cluster, prefill)
         said = await fetch(cluster, decode, ticket)
         assert said == expected
-        await gone(door, within_s=5.0)  # and not the whole of its time
+        await gone(door, within_s=PATIENCE_S)  # and not the whole of its time, nor of a lease
 
 
 async def test_a_prefill_node_waits_for_nobody_for_longer_than_it_was_told(tiny: Path) -> None:
@@ -143,6 +149,11 @@ async def is_at(cluster: Running, node: str, name: str) -> bool:
     plans = [one for one in choice["events"] if one["event"] == "planned"]
     assert facts
     return choice["finish"] is None and plans[-1]["decode"] == facts["http_address"]
+
+
+async def all_at(cluster: Running, node: str, names: Sequence[str]) -> list[str]:
+    """Those of them that run and are decoded there."""
+    return [name for name in names if await is_at(cluster, node, name)]
 
 
 async def hold(cluster: Running, prefill: str) -> dict[str, Any]:

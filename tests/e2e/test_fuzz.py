@@ -21,7 +21,7 @@ from tests.fakes.wishes import (
 )
 
 EXAMPLES = 40
-PATIENCE_S = 20
+PATIENCE_S = 120
 TEXT = wishes({**GOOD, **TEXT_ONLY, **COMPLETION_ONLY}, COMPLETIONS)
 NODE = wishes({**GOOD, **NODE_ONLY}, NODE_SAMPLING)
 

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import aiohttp
 
 from api.tokenizing import load_text_codec
 from tests.fakes.checkpoints import CHAT_TEMPLATE, make_checkpoint
+from tests.fakes.waiting import is_seen
 
 KEY = "the cluster's"
-PATIENCE_S = 90.0
+NODES = 3
+PATIENCE_S = 180.0
 HI = [{"role": "user", "content": "The quick brown fox"}]
 READY = re.compile(r"ready.* (http://[^ ,]+)(?: \(nodes register at (\S+)\))?")
 
@@ -36,6 +39,7 @@ async def test_a_proxy_without_model_files_serves_two_models(
             started(stack, node("decode_node", tiny, discovery, "llama", "default")),
             started(stack, node("decode_node", other, discovery, "qwen")),
         )
+        assert await is_seen(partial(has_all, session, url), PATIENCE_S)
         assert await asked(session, url, 404, model="gpt")
         for name, folder, (door, _) in (
             ("llama", tiny, nodes[1]),
@@ -53,6 +57,12 @@ async def test_a_proxy_without_model_files_serves_two_models(
         async with session.get(f"{nodes[0][0]}/model/text_files") as refused:
             assert refused.status == 403
         assert len(list(cache.iterdir())) == 2
+
+
+async def has_all(session: aiohttp.ClientSession, url: str) -> bool:
+    """Whether the proxy has heard of all nodes: they may be ready before."""
+    async with session.get(f"{url}/status") as answer:
+        return len((await answer.json())["nodes"]) == NODES
 
 
 def reword(folder: Path, template: str) -> None:

@@ -3,9 +3,9 @@
 import asyncio
 import os
 import re
-import socket
 import ssl
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -18,23 +18,23 @@ from bench.cpu import children, cpu_seconds
 from node.main import DECODE_NICENESS
 from tests.e2e.cluster import MODEL, Running, running, stage, tokens_of
 from tests.fakes.driver import prompt
+from tests.fakes.ports import free_ports
 from tests.unit.test_watching import keys, replace
 
 ROOT = Path(__file__).parents[2]
 KEY = {"X-API-Key": "secret"}
-WINDOW_S, IDLE_SHARE = 4.0, 0.02
+WINDOWS, WINDOW_S, IDLE_SHARE = 2, 4.0, 0.02
 LEAST_PRIORITY = 19
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 async def test_an_idle_cluster_leaves_the_processor_alone(tiny: Path) -> None:
+    """Who looks at something again and again does so in every window."""
     async with running(tiny) as cluster:
         await cluster.complete(prompt(40), max_tokens=4)
-        pids = _all_processes(cluster)
-        before = {pid: cpu_seconds(pid) for pid in pids}
-        await asyncio.sleep(WINDOW_S)  # the window that is measured
-        spent = {name: cpu_seconds(pid) - before[pid] for pid, name in pids.items()}
-    assert max(spent.values()) < IDLE_SHARE * WINDOW_S, spent
+        spent = [await _spent(_all_processes(cluster)) for _ in range(WINDOWS)]
+    least = {name: min(window[name] for window in spent) for name in spent[0]}
+    assert max(least.values()) < IDLE_SHARE * WINDOW_S, spent
 
 
 async def test_a_node_added_by_hand_serves(tiny: Path) -> None:
@@ -60,10 +60,7 @@ async def test_a_node_added_by_hand_serves(tiny: Path) -> None:
 
 
 async def test_the_xpyd_script_starts_and_ends_a_cluster(tiny: Path) -> None:
-    with socket.socket() as a, socket.socket() as b, socket.socket() as c, socket.socket() as d:
-        for one in (a, b, c, d):
-            one.bind(("127.0.0.1", 0))
-        http, discovery, prefill, decode = (one.getsockname()[1] for one in (a, b, c, d))
+    http, discovery, prefill, decode = free_ports(4)
     variables = {
         "MODEL": str(tiny),
         "PREFILL_GPUS": "0",
@@ -74,7 +71,7 @@ async def test_the_xpyd_script_starts_and_ends_a_cluster(tiny: Path) -> None:
         "DECODE_KV_PORTS": "0",
         "PROXY_PORT": str(discovery),
         "HTTP_PORT": str(http),
-        "TIMEOUT_SECONDS": "60",
+        "TIMEOUT_SECONDS": "180",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
     }
@@ -161,6 +158,13 @@ async def test_decode_engines_give_way_to_everybody_else(tiny: Path) -> None:
         assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in pids} == {ours}
         nice = os.getpriority(os.PRIO_PROCESS, cluster.engine("decode-0"))
         assert nice == min(ours + DECODE_NICENESS, LEAST_PRIORITY)
+
+
+async def _spent(pids: Mapping[int, str]) -> dict[str, float]:
+    """Seconds of processor time of each within a window."""
+    before = {pid: cpu_seconds(pid) for pid in pids}
+    await asyncio.sleep(WINDOW_S)  # the window that is measured
+    return {name: cpu_seconds(pid) - before[pid] for pid, name in pids.items()}
 
 
 def _all_processes(cluster: Running) -> dict[int, str]:

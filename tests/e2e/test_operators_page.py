@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,10 +15,12 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.fakes.ports import free_ports
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "howto" / "operate-a-cluster.md"
 FENCE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 PORTS = (
     *("proxy --port", "proxy --discovery-port", "prefill --port", "prefill --kv-port"),
     *("decode --port", "decode --kv-port", "second --port", "second --kv-port"),
@@ -27,14 +28,20 @@ PORTS = (
 )
 SHIM = """\
 #!/bin/bash
-# As the page's command, on ports that are free; it returns when the process is ready.
+# As the page's command, on ports that are free; it returns when the process is ready, and the
+# proxy has heard of a node that registers with it.
 case "$1" in
 {cases}
 esac
 log=$(mktemp -p .)
+[[ "$1" == proxy ]] && log=proxy.log && : > $log
 "{python}" -c 'from deploy.cli import main; main()' "$@" $more > $log 2>&1 &
 echo $! >> pids
 grep -q -m1 " ready" <(tail -n +1 -f --pid=$! $log) || {{ cat $log >&2; exit 1; }}
+if [[ "$* $more" == *" --proxy "* && "$* $more" =~ --port[[:space:]]([0-9]+) ]]; then
+  joined=":${{BASH_REMATCH[1]}} .* joined"
+  grep -q -m1 "$joined" <(tail -n +1 -f --pid=$! proxy.log) || {{ cat $log >&2; exit 1; }}
+fi
 """
 
 
@@ -51,7 +58,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_every_command_of_the_page_works_as_printed(folder: Path) -> None:
-    port = free_ports()
+    port = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     write_shim(folder, port)
     by_hand = f"127.0.0.1:{port['by hand --port']}"
     node = ".venv/bin/pdserve decode --model deploy/demo/model --served-model-name demo"
@@ -71,14 +78,6 @@ def test_every_command_of_the_page_works_as_printed(folder: Path) -> None:
     while status_of(url, "sk-web-2") != 200:  # the new key, within a second
         assert time.monotonic() < until
     assert status_of(url, "sk-web-1") == 401
-
-
-def free_ports() -> dict[str, int]:
-    open_ones = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
-    found = {name: one.getsockname()[1] for name, one in zip(PORTS, open_ones, strict=True)}
-    for one in open_ones:
-        one.close()
-    return found
 
 
 def write_shim(folder: Path, port: dict[str, int]) -> None:

@@ -24,7 +24,7 @@ from tests.soak.questions import Question, answers
 
 PATIENCE_S = 120.0  # kernels may have to be compiled first
 STREAMS, ANSWER = 4, 400
-BACK_S = 2.0
+BACK_S = 10.0  # a lease that nobody ends lasts for thrice as long
 SAMPLING = Sampling(max_tokens=ANSWER, ignore_eos=True)
 ASKED = [
     Question(number, prompt(20 + number, number), SAMPLING, 1) for number in range(STREAMS)

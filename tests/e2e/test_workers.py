@@ -1,6 +1,7 @@
 """Several proxy processes behind one port: one that dies takes only its connections along."""
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -16,17 +17,22 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.cpu import children
 from discovery.registration import EXPIRY_S
 from engine.request import Sampling
+from proxy.workers.hub import PATIENCE_S
 from tests.chaos.workers import peers_of
 from tests.e2e.cluster import MODEL, Running, gone, running
 from tests.fakes.driver import prompt
-from tests.fakes.waiting import LOOK_AGAIN_S, comes_true
+from tests.fakes.waiting import LOOK_AGAIN_S, comes_true, is_seen
 from tests.soak.clients import Clients
 from tests.soak.questions import Question, answers
 
 STREAMS, ANSWER = 12, 300
-SOON_S = 60.0
+SOON_S, LOOKS = 60.0, 10
 HUNG_S = 2.0
 MINUTE = 12  # calls of a key
+PATIENT: dict[str, Any] = {  # an engine that is stopped here is not to be given up for it
+    "first_sign_timeout_s": 120.0,
+    "silence_timeout_s": 120.0,
+}
 IN_FLIGHT, ANSWERED = "pdserve_proxy_requests_in_flight", "pdserve_proxy_answers_total"
 until = partial(comes_true, look_s=LOOK_AGAIN_S)
 SAMPLING = Sampling(max_tokens=ANSWER, ignore_eos=True)
@@ -36,9 +42,14 @@ ASKED = [
 
 
 async def test_a_killed_worker_takes_only_its_own_connections_along(tiny: Path) -> None:
-    """A port that is accepted from by all: what waits there is not lost either."""
+    """A port that is accepted from by all: what waits there is not lost either.
+
+    Streams stand still meanwhile, or those of the victim might be over.
+    """
     expected = answers(tiny, ASKED)
-    async with running(tiny, workers=2) as cluster:
+    async with running(tiny, workers=2, **PATIENT) as cluster:
+        engine = cluster.engine("decode-0")
+        os.kill(engine, signal.SIGSTOP)
         clients, reading = begin(cluster)
         await some_tokens(clients)
         before = workers(cluster)
@@ -48,6 +59,7 @@ async def test_a_killed_worker_takes_only_its_own_connections_along(tiny: Path) 
         late = Clients(cluster.session, cluster.url, random.Random(0), seats())
         more = [asyncio.create_task(late.ask_alone(one, leaves=False)) for one in ASKED]
         os.kill(victim, signal.SIGKILL)
+        os.kill(engine, signal.SIGCONT)
         await asyncio.gather(*reading, *more)
         for number, told in clients.told.items():
             assert (told.failure is not None) == (clients.ports[number] in cut), told
@@ -58,6 +70,7 @@ async def test_a_killed_worker_takes_only_its_own_connections_along(tiny: Path) 
         await cluster.blocks_come_back()
         await until(lambda: len(workers(cluster)) == 2)
         assert before[1] in workers(cluster)
+        assert await is_seen(partial(is_idle, cluster), SOON_S)
         page = await pages(cluster)
         assert all(one[IN_FLIGHT] == 0 for one in page)
         assert not any("Traceback" in line for line in cluster.lines)
@@ -89,15 +102,16 @@ async def limited(cluster: Running) -> tuple[int, str | None]:
 
 async def test_whichever_worker_answers_says_what_all_have_done(tiny: Path) -> None:
     """Streams have their first token, and stand still until all have been asked."""
-    async with running(tiny, workers=3) as cluster:
+    async with running(tiny, workers=3, **PATIENT) as cluster:
         os.kill(cluster.engine("decode-0"), signal.SIGSTOP)
         clients, reading = begin(cluster)
         await some_tokens(clients)
-        told = [await status(cluster) for _ in range(10)]
+        told = [await status(cluster) for _ in range(LOOKS)]
         os.kill(cluster.engine("decode-0"), signal.SIGCONT)
         assert {one["requests_in_flight"] for one in told} == {STREAMS}
         assert all(len(one["nodes"]) == 2 for one in told)
         await asyncio.gather(*reading)
+        assert await is_seen(partial(is_idle, cluster), SOON_S)
         page = await pages(cluster)
         assert {one[IN_FLIGHT] for one in page} == {0}
         assert {one[ANSWERED] for one in page} == {STREAMS}
@@ -174,20 +188,34 @@ def workers(cluster: Running) -> Sequence[int]:
     return sorted(children(cluster.door("proxy")))
 
 
+async def is_idle(cluster: Running) -> bool:
+    """A worker counts an answer as over when its client has all of it, or a moment later."""
+    return not (await status(cluster))["requests_in_flight"]
+
+
+async def told_by_all(url: str) -> str:
+    """Asked again where a worker may have been silent for so long that it was left out."""
+    clock = asyncio.get_running_loop().time
+    async with asyncio.timeout(SOON_S):
+        while True:
+            since = clock()
+            async with aiohttp.ClientSession() as session, session.get(url) as answer:
+                text = await answer.text()
+            if clock() - since < PATIENCE_S:
+                return text
+
+
 async def status(cluster: Running) -> dict[str, Any]:
     """Over a new connection, so that any worker may answer."""
-    async with aiohttp.ClientSession() as session, session.get(f"{cluster.url}/status") as said:
-        found: dict[str, Any] = await said.json()
-        return found
+    found: dict[str, Any] = json.loads(await told_by_all(f"{cluster.url}/status"))
+    return found
 
 
 async def pages(cluster: Running) -> list[dict[str, float]]:
-    """Ten times the sums of all samples of a name, over connections of their own."""
+    """Again and again the sums of all samples of a name, over connections of their own."""
     found = list[dict[str, float]]()
-    for _ in range(10):
-        url = f"{cluster.url}/metrics"
-        async with aiohttp.ClientSession() as session, session.get(url) as said:
-            text = await said.text()
+    for _ in range(LOOKS):
+        text = await told_by_all(f"{cluster.url}/metrics")
         sums = defaultdict[str, float](float)
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
