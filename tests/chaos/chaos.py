@@ -21,7 +21,7 @@ from tests.soak.victims import Victim
 from tests.soak.wires import BEHIND
 
 WORKERS, OF_EACH = 2, 2
-BACK_S = 5.0
+BACK_S = 10.0  # a lease that nobody ends lasts for thrice as long
 READY_S = 120.0
 UNLIMITED = 1 << 20
 IN_FLIGHT = "requests in flight"

@@ -19,8 +19,8 @@ STOP_S = (1.5, 4.0)  # more than a lease
 LONG_STOP_S = 11.0  # more than the proxy waits
 AWAY_S = (1.0, 4.0)  # drained, or in the other role
 WORKER_S = (15.0, 30.0)
-BACK_S = 60.0
-PATIENCE_S = 5.0
+BACK_S = 180.0  # a machine that is busy with all else
+PATIENCE_S = 20.0
 OTHER = {"prefill": "decode", "decode": "prefill"}
 Deed = Callable[[Victim], Awaitable[None]]
 

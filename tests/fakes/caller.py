@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kv_transfer.side_channel.frames import LENGTH_BYTES, framed
 from kv_transfer.wire import FromSink, FromSource, decode_from_source, encode
 
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from tests.fakes.text import byte_level
 
 LAYOUT = {"dtype": "bytes", "block_size": 4}
 CONTEXT = 200
-PATIENCE_S = 10
+PATIENCE_S = 60
 ADMIN = "the admin's key"
 
 

@@ -16,7 +16,7 @@ from tests.fakes.model import alone
 from tests.fakes.vllm_node import Connector, Network, VllmNode, vllm_nodes
 
 PROMPT = [7, 3, 11, 19, 5]
-PATIENCE_S = 10
+PATIENCE_S = 60
 CALM = {"temperature": 0, "max_tokens": 6}
 
 

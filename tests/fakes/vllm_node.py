@@ -27,7 +27,7 @@ SIX_KEYS = {
     "remote_host": None,
     "remote_port": None,
 }
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 SUFFIX = "-0-1a2b3c4d"
 HOST = "10.9.9.9"
 

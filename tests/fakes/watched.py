@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from discovery.registration import Registration
 from discovery.registry import Node, Registry
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 @dataclass

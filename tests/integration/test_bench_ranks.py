@@ -31,7 +31,7 @@ def test_every_engine_and_work_has_a_line(tmp_path: Path) -> None:
     for line in lines[: len(WORKS)]:
         assert re.fullmatch(r"1 ranks, .*: \d+ tokens/s", line)
     for line in lines[len(WORKS) :]:
-        said = re.fullmatch(r"2 ranks, .*: \d+ tokens/s, (\S+) of 1; at most (\S+)", line)
-        assert said is not None
-        assert float(said[1]) > 0
-        assert 0 < float(said[2]) < 1
+        rate = r"2 ranks, .*: \d+ tokens/s, \d+\.\d\d of 1; at most (\d+\.\d\d)"
+        said = re.fullmatch(rate, line)
+        assert said is not None, line
+        assert 0 <= float(said[1]) <= 1  # rounded: ranks that wait for a processor are slow

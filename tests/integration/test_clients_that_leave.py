@@ -17,7 +17,7 @@ from tests.fakes.serving import serving
 from tests.fakes.text import OneToken, served
 
 PATH = "/v1/completions"
-PATIENCE_S = 30
+PATIENCE_S = 60
 LARGE = 300_000  # bytes: a server stops reading before it has so many
 PIECE = 70_000
 

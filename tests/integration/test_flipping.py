@@ -12,7 +12,7 @@ from tests.integration.test_operating_nodes import known, small, tell, until_tur
 from tests.integration.test_proxy import COMPLETIONS, body, expected, frames, tokens_of
 
 TURNS, STREAMS = 6, 8
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @pytest.mark.parametrize("drain_timeout_s", [0.0, 60.0])

@@ -17,7 +17,7 @@ from tests.fakes.serving import serving
 from tests.fakes.text import served
 from tests.fakes.waiting import comes_true
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 NO_TIME = DoorLimits(head_s=0.0, body_s=0.0, write_s=0.0)
 GOOD = post(b'{"prompt": "the", "max_tokens": 1}')
 ENDLESS = post(b'{"prompt": "the", "max_tokens": 100, "stream": true}')

@@ -14,6 +14,7 @@ from tests.fakes.waiting import comes_true
 from tests.fakes.watched import WatchedRegistry
 
 P, D = Role.PREFILL, Role.DECODE
+PATIENCE_S = 60
 
 
 def says(model: str, **more: object) -> list[bytes]:
@@ -29,7 +30,7 @@ async def test_it_is_known_by_the_model_that_it_serves_now_however_often_it_regi
         naming = asyncio.create_task(Naming(session, registry, ask_s=0.0).run())
         try:
             for model in ("small", "large"):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_S):
                     while [one.registration.model for one in registry.all()] != [model]:
                         registry.apply(said, now=time.monotonic())
                         await asyncio.sleep(0)

@@ -14,7 +14,7 @@ from tests.fakes.cluster import Cluster
 from tests.fakes.http_cluster import ADMIN, HttpCluster, http_cluster
 
 EXAMPLES = 12
-PATIENCE_S = 20
+PATIENCE_S = 60
 NO_NODES = 503
 OPERATORS = {
     "InstanceBody": {"type", "instance", "bootstrap_port", "max_model_len"},

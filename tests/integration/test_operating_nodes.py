@@ -17,7 +17,7 @@ from tests.integration.test_proxy import COMPLETIONS, body, expected, frames, to
 KEY = {"X-API-Key": ADMIN}
 VLLM = [answer(404, {}), answer(200, {"data": [{"id": "m"}]})]
 TURNS, STREAMS = 6, 8
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def small() -> FakeEngine:

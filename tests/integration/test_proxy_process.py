@@ -17,8 +17,8 @@ from discovery.announcer import Announcer
 from discovery.registration import Registration, Role
 from tests.fakes.raw_http import answer, raw_server
 
-PATIENCE_S = 20
-NOTICE_S = 2.0
+PATIENCE_S = 120  # with a process that starts, and all that it does then
+NOTICE_S = 5.0  # for two calls
 A_WHILE_S = 0.3  # an impatient server has hung up by then
 HERE = "127.0.0.1"
 START = """
@@ -32,7 +32,7 @@ LOAD = """
 import sys, threading, types
 def load(folder):
     print("loading", flush=True)
-    threading.Event().wait(20)
+    threading.Event().wait(600)
 library = sys.modules["transformers.tokenization_utils_tokenizers"] = types.ModuleType("slow")
 library.PreTrainedTokenizerFast = types.SimpleNamespace(from_pretrained=load)
 from proxy.config import ProxyConfig
@@ -126,7 +126,7 @@ async def test_a_signal_while_it_loads_ends_it(tmp_path: Path, number: signal.Si
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout
     try:
-        async with asyncio.timeout(PATIENCE_S / 2):
+        async with asyncio.timeout(PATIENCE_S):
             assert await process.stdout.readline() == b"loading\n"
             process.send_signal(number)
             assert await process.wait() == -number

@@ -32,7 +32,7 @@ from tests.fakes.wishes import (
 )
 
 EXAMPLES = 60
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")

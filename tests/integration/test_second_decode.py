@@ -21,7 +21,7 @@ from tests.fakes.node import FakeNode, Ill
 
 PROMPT = tuple(range(14))
 TURNS = 20
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 def small() -> FakeEngine:

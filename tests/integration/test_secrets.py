@@ -12,7 +12,7 @@ import trustme
 from tests.integration.test_proxy_process import HERE, Running, running
 from tests.unit.test_watching import keys, replace
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 ADMIN = {"X-API-Key": "key"}
 
 

@@ -13,7 +13,7 @@ from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine
 from tests.fakes.http_cluster import ADMIN, HttpCluster, http_cluster
 
-COMPLETIONS = "/v1/completions"
+COMPLETIONS, PATIENCE_S = "/v1/completions", 60
 COMMENT = b": pdserve-timing "
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -33,7 +33,7 @@ async def ask(
 
 async def timeline(proxy: HttpCluster, name: str, **headers: str) -> Any:  # noqa: ANN401  JSON
     """Once the proxy is through with it, which may be after its client."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             status, data = await proxy.get(f"/requests/{name}", **headers)
             assert status == 200, data

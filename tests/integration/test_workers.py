@@ -33,7 +33,7 @@ from tests.fakes.waiting import comes_true
 
 KIND = "word"
 READY, DRAINING = State.READY, State.DRAINING
-SOON_S = 10.0
+SOON_S = 60.0
 TURNS = 10
 Tasks = set["asyncio.Task[None]"]
 

@@ -17,7 +17,7 @@ from tests.soak.wires import FRONT
 
 STOP_S = 5.0
 PAUSE_S = 0.5
-READY_S = 60.0
+READY_S = 180.0
 
 
 @dataclass(slots=True)
