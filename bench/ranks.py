@@ -11,6 +11,7 @@ alone, by threads of this process, and that ratio is printed as well. It never p
 """
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -76,7 +77,9 @@ class Bench:
 
 
 def main() -> None:
-    """One line for each number of ranks and each work, beside the first number's."""
+    """One line for each number of ranks and each work, beside the first number's; ends the
+    process, and the other ranks with it.
+    """
     parser = argparse.ArgumentParser(prog="bench.ranks")
     parser.add_argument("--model", required=True)
     parser.add_argument("--load-format", default="auto")
@@ -93,6 +96,8 @@ def main() -> None:
     for bench in benches:
         for name, work in WORKS.items():
             sys.stdout.write(line(bench, benches[0], name, work) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # whoever lets go of ranks first is ended with them, as if they had died
 
 
 def line(bench: Bench, first: Bench, name: str, work: Work) -> str:
