@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import socket
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from discovery.announcer import Announcer
 from discovery.intake import Intake
 from discovery.listener import Listener
 from discovery.registration import LONGEST_FRAME, Registration, Role, State
+from tests.fakes.ports import free_ports
 from tests.fakes.watched import WatchedRegistry
 
 HERE = "127.0.0.1"
@@ -62,12 +62,6 @@ async def announcing(
         announcer.close()
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind((HERE, 0))
-        return int(one.getsockname()[1])
-
-
 @pytest.fixture
 def dealer() -> object:
     context = zmq.Context[zmq.Socket[bytes]]()
@@ -86,7 +80,8 @@ async def test_every_proxy_hears_a_node() -> None:
 
 async def test_proxies_that_are_away_or_that_nobody_knows_disturb_no_other() -> None:
     async with listening() as (registry, port):
-        proxies = ["nobody.invalid:30001", f"{HERE}:{free_port()}", f"{HERE}:{port}"]
+        nobody = free_ports(1)[0]
+        proxies = ["nobody.invalid:30001", f"{HERE}:{nobody}", f"{HERE}:{port}"]
         announcer = Announcer.connect(proxies, prefill, beat_s=BEAT_S)
         task = asyncio.create_task(announcer.run())
         await registry.until(lambda: len(registry.beats) > 20)
@@ -143,7 +138,7 @@ async def test_a_node_can_have_nothing_to_say() -> None:
 
 
 async def test_a_proxy_that_comes_late_hears_only_the_newest_word() -> None:
-    port, said = free_port(), list[int]()
+    (port,), said = free_ports(1), list[int]()
 
     def registration() -> Registration:
         said.append(len(said))
@@ -161,7 +156,7 @@ async def test_a_proxy_that_comes_late_hears_only_the_newest_word() -> None:
 
 
 async def test_a_proxy_that_comes_back_needs_nothing_special() -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     async with announcing([port]):
         for _ in range(2):
             async with listening(port) as (registry, _):
