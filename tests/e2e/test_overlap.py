@@ -28,7 +28,8 @@ FLAGS = (
     *("--dtype", "float32", "--threads", "1", "--device", "cpu", "--kv-connector", "tcp"),
     *("--max-num-batched-tokens", str(CHUNK)),
 )
-PROMPTS = 4  # a machine that is busy with something else shows little at times
+PROMPTS = 8  # at most: a machine that is busy with something else shows little at times
+MOST_OF_IT = 0.5
 PATIENCE_S = 60
 
 
@@ -38,9 +39,11 @@ async def test_most_of_the_kv_is_there_when_the_first_token_leaves(tmp_path: Pat
         running(folder, prefill=0, decode=1, kv_connector="tcp") as cluster,
         _prefill_behind_wires(cluster, folder) as wires,
     ):
-        shares = [await _early_share(cluster, wires, number) for number in range(PROMPTS)]
+        shares = [0.0]
+        while shares[-1] <= MOST_OF_IT and len(shares) <= PROMPTS:
+            shares.append(await _early_share(cluster, wires, len(shares)))
         await cluster.blocks_come_back()
-    assert max(shares) > 0.5, shares
+    assert shares[-1] > MOST_OF_IT, shares
 
 
 async def _early_share(cluster: Running, wires: Wires, number: int) -> float:

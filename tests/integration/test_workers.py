@@ -35,6 +35,7 @@ KIND = "word"
 READY, DRAINING = State.READY, State.DRAINING
 SOON_S = 60.0
 TURNS = 10
+WORDS = 3
 Tasks = set["asyncio.Task[None]"]
 
 
@@ -136,14 +137,14 @@ async def test_a_page_has_what_all_count_those_that_are_gone_too() -> None:
 
 async def test_a_worker_that_stands_still_holds_up_nobody() -> None:
     """It has come in, and says nothing more."""
-    async with office(patience_s=0.05) as house:
+    async with office(patience_s=0.5) as house:
         stands_still = await asyncio.to_thread(come_in, house.entrance.name, 7)
         await comes_true(lambda: house.hub.workers == 1)
         worker = await house.comes(0)
-        for number in range(20):
+        for number in range(WORDS):
             await worker.link.put(KIND, str(number), b"x")
         other = await house.comes(1)
-        await comes_true(lambda: len(other.known) == 20)
+        await comes_true(lambda: len(other.known) == WORDS)
         assert await worker.link.ask(KIND, "z") == [b"1:z"]
         for one in (stands_still.door, stands_still.connection):
             one.close()
