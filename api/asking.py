@@ -138,7 +138,6 @@ class Asker:
     ) -> Asked:
         calls = Caller(self.served, self.read_leg, body, outer_id).calls(prompts)
         grammar = calls[0].request.sampling.grammar
-        thinking = thinking if thinking and thinking.has_room(grammar) else None
         if grammar is not None:
             try:
                 await self.served.grammars.checked(grammar)
@@ -147,6 +146,7 @@ class Asker:
                 raise BadRequest(str(refusal), param) from refusal
             except CheckersBusy as busy:
                 raise TooBusy(str(busy)) from busy
+        thinking = thinking if thinking and thinking.has_room(grammar) else None
         codec, stops = self.served.text, stops_of(body)
         n = body.n or 1
         return Asked(outer_id, model, calls, n, codec, stops, body, calling, thinking)

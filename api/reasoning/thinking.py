@@ -1,11 +1,12 @@
 """Whether answers may begin with reasoning: by their prompt, and by their model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from api.reasoning.forms import Form
 from api.reasoning.reader import ThoughtReader
 from api.tools.tape import SPACE
+from engine.grammars.structural_tags import AnyText, TriggeredTags, read_structural_tag
 from engine.request import Grammar
 
 SWITCHES = ("enable_thinking", "thinking")
@@ -33,10 +34,23 @@ class Thinking:
         return ThoughtReader(self.form, self.begun, self.tells)
 
     def has_room(self, grammar: Grammar | None) -> bool:
-        """A grammar holds all of the answer, so one without the closing mark has none."""
+        """A grammar that can be served holds all of the answer: only one in which the closing
+        mark may come has any.
+        """
         if grammar is None:
             return True
-        return grammar.kind not in JSON_KINDS and self.form.closes in grammar.source
+        if grammar.kind == "structural_tag":
+            match read_structural_tag(grammar.source):
+                case AnyText(excludes):
+                    return self._may_come(excludes)
+                case TriggeredTags(triggers, _, False, _, excludes):
+                    return self._may_come((*triggers, *excludes))
+        unescaped = grammar.source.replace("\\", "")
+        return grammar.kind not in JSON_KINDS and self.form.closes in unescaped
+
+    def _may_come(self, barred: Sequence[str]) -> bool:
+        """The closing mark, in free text without these."""
+        return not any(one in self.form.closes for one in barred)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Reasoning over HTTP, as OpenAI's own types read it: streamed and not, and while nodes die."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from api.logprobs import Telling
 from api.reasoning.forms import ReasoningParser
 from api.sse import frames
 from api.tokenizing import TextCodec
+from engine.grammars.checking import GrammarChecker
 from engine.request import FinishReason, Logprob, Request, RequestId, Sampling
 from tests.fakes.asking import chat
 from tests.fakes.cluster import Cluster
@@ -38,9 +39,11 @@ from tests.unit.test_tapping import Outlet, Tapping
 
 PLAIN = byte_level()
 OPEN = byte_level(TEMPLATE + "{% if enable_thinking != false %}<think>\n{% endif %}")
+GRAMMARS = GrammarChecker()
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 THOUGHT = "<think>\nHm. It is\n 4.\n</think>\n\nIt is 4."
 CALL = '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
+FREE = {"type": "structural_tag", "format": {"type": "any_text"}}
 OFF = {"chat_template_kwargs": {"enable_thinking": False}}
 CHAT = "/v1/chat/completions"
 Heard = tuple[str | None, str | None, str | None]
@@ -61,7 +64,15 @@ def client(
         tokens = (*tokens, EOS) if finish is STOP else tokens
         return [PromptEvent(0), TokenEvent(tokens, finish)] if burst else says(tokens, finish)
 
-    return Client(FakeDoor(script), replace(served(codec), reasoning_parser=parser))
+    door = replace(served(codec), reasoning_parser=parser, grammars=GRAMMARS)
+    return Client(FakeDoor(script), door)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def checked() -> Iterator[None]:
+    """No process is left that checks grammars."""
+    with GRAMMARS:
+        yield
 
 
 async def ask(door: Client, *, stream: bool = False, **fields: object) -> Said:
@@ -135,6 +146,7 @@ def told(message: Json) -> tuple[str | None, str | None]:
             *("ab</think>4", {"codec": OPEN}),
             *({"guided_regex": "[a-z]+</think>[0-9]"}, ("ab", "4", "stop")),
         ),
+        ("ab</think>4", {"codec": OPEN}, {"structural_tag": FREE}, ("ab", "4", "stop")),
     ],
 )
 async def test_reasoning_is_told_apart_from_content(
@@ -147,6 +159,11 @@ async def test_reasoning_is_told_apart_from_content(
 ) -> None:
     door = client(text, **settings, burst=burst)
     assert heard(await ask(door, stream=stream, **fields)) == expected
+
+
+async def test_a_broken_grammar_is_refused_before_it_is_read_for_marks() -> None:
+    said = await client(THOUGHT).chat(structural_tag={"type": "structural_tag", "format": 1})
+    assert (said.status, said.json["error"]["param"]) == (400, "structural_tag")
 
 
 @pytest.mark.parametrize("stream", [False, True])

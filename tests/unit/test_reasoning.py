@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,6 +149,22 @@ def test_every_form_can_be_chosen() -> None:
     assert set(ReasoningParser.__args__) == {"none", "auto", *FORMS}  # type: ignore[attr-defined]
 
 
+def tags(**more: object) -> Grammar:
+    """Free text, and calls in it."""
+    tag = {"type": "tag", "begin": "<f>", "content": {"type": "any_text"}, "end": "</f>"}
+    said = {"type": "triggered_tags", "triggers": ["<f>"], "tags": [tag], **more}
+    return tag_of(said)
+
+
+def tag_of(said: object) -> Grammar:
+    source = msgspec.json.encode({"type": "structural_tag", "format": said})
+    return Grammar("structural_tag", source.decode())
+
+
+THOUGHT = {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": "</think>"}
+OLDER = {"structures": [{"begin": "<f>", "schema": True, "end": "</f>"}], "triggers": ["<f"]}
+
+
 @pytest.mark.parametrize(
     ("grammar", "room"),
     [
@@ -156,10 +173,25 @@ def test_every_form_can_be_chosen() -> None:
         (Grammar("json_schema", '{"const": "</think>"}'), False),
         (Grammar("regex", "[a-z]+"), False),
         (Grammar("regex", "[a-z]+</think>[0-9]"), True),
+        (Grammar("regex", r"[a-z]+<\/think>[0-9]"), True),
         (Grammar("ebnf", 'root ::= "a</think>b"'), True),
+        (tags(), True),
+        (tags(at_least_one=True), False),
+        (tags(triggers=["<"]), False),
+        (tags(excludes=["</think>"]), False),
+        (tag_of({"type": "any_text"}), True),
+        (tag_of({"type": "any_text", "excludes": ["<think>", "</think>"]}), False),
+        (tag_of({"type": "sequence", "elements": [THOUGHT, {"type": "any_text"}]}), True),
+        (tag_of({"type": "json_schema", "json_schema": True}), False),
+        (Grammar("structural_tag", msgspec.json.encode(OLDER).decode()), True),
     ],
 )
-def test_a_grammar_without_the_closing_mark_leaves_no_room(
+def test_a_grammar_in_which_the_closing_mark_cannot_come_leaves_no_room(
     grammar: Grammar | None, room: bool
 ) -> None:
     assert Thinking(QWEN, begun=True).has_room(grammar) is room
+
+
+def test_a_mark_that_an_expression_has_to_escape_is_seen() -> None:
+    held = Grammar("regex", r"[a-z]+\[/THINK\][0-9]")
+    assert Thinking(MISTRAL, begun=True).has_room(held)
