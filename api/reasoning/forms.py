@@ -34,9 +34,9 @@ FORMS: Mapping[str, Form] = {
 
 
 def find_form(told: ReasoningParser, template: object) -> Form | None:
-    """What was told, or with `auto` the one whose marks are in the chat template; or None."""
+    """What was told, or with `auto` the first with a mark in the chat template; or None."""
     if told != AUTO:
         return FORMS.get(told)
     text = text_of(template)
     known = (one for one in FORMS.values() if not one.begun)
-    return next((one for one in known if one.closes in text), None)
+    return next((one for one in known if one.opens in text or one.closes in text), None)

@@ -69,9 +69,8 @@ def thinking_of(form: Form, given: Given, *, tells: bool) -> Thinking | None:
     thinks = _thinks(form, given)
     if thinks is not None:
         return Thinking(form, True, tells) if thinks else None
-    if any(given.variables.get(switch) is False for switch in SWITCHES):
-        return None
-    return Thinking(form, form.begun, tells)
+    off = any(given.variables.get(switch) is False for switch in SWITCHES)
+    return Thinking(form, form.begun and not off, tells)
 
 
 def _thinks(form: Form, given: Given) -> bool | None:

@@ -122,7 +122,8 @@ def told(message: Json) -> tuple[str | None, str | None]:
         (THOUGHT, {}, {}, ("Hm. It is\n 4.", "It is 4.", "stop")),
         (THOUGHT, {"parser": "auto"}, {}, (None, THOUGHT, "stop")),
         (THOUGHT, {"parser": "none"}, {}, (None, THOUGHT, "stop")),
-        (THOUGHT, {}, OFF, (None, THOUGHT, "stop")),
+        (THOUGHT, {}, OFF, ("Hm. It is\n 4.", "It is 4.", "stop")),
+        ("It is 4.", {"parser": "deepseek_r1"}, OFF, (None, "It is 4.", "stop")),
         (THOUGHT, {}, {"include_reasoning": False}, (None, "It is 4.", "stop")),
         (THOUGHT, {}, {"stop": "4."}, ("Hm. It is\n ", None, "stop")),
         (THOUGHT, {}, {"stop": "s 4"}, ("Hm. It is\n 4.", "It i", "stop")),
@@ -137,6 +138,7 @@ def told(message: Json) -> tuple[str | None, str | None]:
         ("Hm.</think>4", {"parser": "deepseek_r1"}, {}, ("Hm.", "4", "stop")),
         ("Hm.</think>4", {"codec": OPEN}, {}, ("Hm.", "4", "stop")),
         ("4", {"codec": OPEN}, OFF, (None, "4", "stop")),
+        ("Hm.</think>4", {"codec": OPEN, "parser": "auto"}, {}, ("Hm.", "4", "stop")),
         ("[THINK]Hm.[/THINK]4", {"parser": "mistral"}, {}, ("Hm.", "4", "stop")),
         (
             *('{"a": 4}', {"parser": "deepseek_r1"}),

@@ -97,8 +97,8 @@ TELLS_NOTHING = "<|user|>hi<|assistant|>\n"
 PROMPTS: list[tuple[Form, str, str, dict[str, object], bool | None]] = [
     (R1, TELLS_NOTHING, "", {}, True),
     (QWEN, TELLS_NOTHING, "", {}, False),
-    (R1, TELLS_NOTHING, "", {"enable_thinking": False}, None),
-    (QWEN, TELLS_NOTHING, "", {"thinking": False}, None),
+    (R1, TELLS_NOTHING, "", {"enable_thinking": False}, False),
+    (R1, TELLS_NOTHING, "", {"thinking": False}, False),
     (QWEN, TELLS_NOTHING, "", {"enable_thinking": True, "thinking": None}, False),
     (QWEN, TELLS_NOTHING + "<think>\n", "", {}, True),
     (QWEN, TELLS_NOTHING + "<think>\n", "", {"enable_thinking": False}, True),
@@ -135,6 +135,7 @@ def test_the_prompts_end_tells_whether_the_model_thinks(
         ("auto", "{{ '<think>' }}{{ '</think>' }}", QWEN),
         ("auto", {"default": "", "tool_use": "[THINK][/THINK]"}, MISTRAL),
         ("auto", "<seed:think></seed:think>", FORMS["seed_oss"]),
+        ("auto", "{% if think %}<think>{% endif %}", QWEN),
         ("auto", "<|assistant|>", None),
         ("auto", None, None),
     ],
