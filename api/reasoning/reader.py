@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from api.reasoning.forms import Form
-from api.tools.tape import SPACE
+from api.tools.tape import SPACE, begun_of
 
 Read = tuple[str, str]
 """Reasoning and content that are certain now and were not before."""
@@ -88,7 +88,7 @@ class ThoughtReader:
         if closes:
             self._place = _Place.BEHIND
         else:
-            self._mark = _begun_mark(text, self.form.closes)
+            self._mark = begun_of(text, self.form.closes)
             reasoning = text[: len(text) - len(self._mark)]
         said = self._said(reasoning)
         if closes:
@@ -110,9 +110,3 @@ class ThoughtReader:
         space = "".join(self._space)
         self._space.clear()
         return space
-
-
-def _begun_mark(text: str, mark: str) -> str:
-    """The longest end of a text that a mark begins with."""
-    longest = range(min(len(mark) - 1, len(text)), 0, -1)
-    return next((mark[:size] for size in longest if text.endswith(mark[:size])), "")

@@ -12,7 +12,7 @@ from functools import cache
 import msgspec
 
 from api.tools.json_text import JsonValue
-from api.tools.tape import SPACE, NotACall, Step, Steps, Tape
+from api.tools.tape import SPACE, NotACall, Step, Steps, Tape, begun_of
 from api.tools.wishes import Offered
 
 NAME, ARGUMENTS = "name", ("arguments", "parameters")
@@ -50,8 +50,7 @@ def _free(marker: str) -> re.Pattern[str]:
 
 def _undecided(held: str, marker: str) -> int:
     """How many of the last letters may begin the marker, or be white space before it."""
-    longest = min(len(held), len(marker) - 1)
-    begun = next(n for n in range(longest, -1, -1) if held.endswith(marker[:n]))
+    begun = len(begun_of(held, marker))
     return len(held) - len(held[: len(held) - begun].rstrip(SPACE))
 
 

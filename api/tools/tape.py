@@ -129,6 +129,12 @@ Step = Generator[None, str, str]
 Parser = Callable[[Tape, Offered], Steps]
 
 
+def begun_of(text: str, mark: str) -> str:
+    """The longest end of a text that the mark begins with, and is longer."""
+    longest = range(min(len(mark) - 1, len(text)), 0, -1)
+    return next((mark[:size] for size in longest if text.endswith(mark[:size])), "")
+
+
 def _joined(said: Iterable[Said]) -> Iterable[Said]:
     """Neighbours that are texts of one kind as one."""
     for kind, run in groupby(said, type):
