@@ -5,8 +5,8 @@ text, through a prefill and a decode node), a scripted node by itself, a bare re
 before it, and one of two legs. Answers of two lengths tell the CPU time of a request from that
 of a token. Tokenizing is measured by itself, as often as requests come, and taken off the
 request's. What libraries take for empty answers stands beside it (`bench/proxy/floors.py`).
-Time to first token is from the long answers, beyond the node's own. The proxy and the relays
-have a core for themselves, nodes and clients have the others; with `--no-apart` all share all.
+Time to first token is from the long answers, beyond the node's own. All processes share all
+cores, as the system has it; with `--apart` the proxy and the relays have one for themselves.
 
 Asked for: 60 us of CPU for each token with its detokenizing and JSON, 500 us for each request
 beyond tokenizing, 2 ms more to the first token at 64 streams (p50); 1,000 nodes: a plan in
@@ -63,8 +63,8 @@ class Options:
     """Frames that nodes write at once."""
     crowd: int = 1000
     """Nodes that are registered for the last part; 0 leaves it out."""
-    apart: bool = True
-    """Whether the proxy has a core for itself; if not, all share all of them."""
+    apart: bool = False
+    """Whether the proxy has a core for itself: it waits for nobody, but wakes others."""
 
 
 def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None) -> None:

@@ -1,7 +1,8 @@
-"""On which cores the processes of a measurement run: what is measured has one for itself.
+"""On which cores the processes of a measurement run: all on all, or the measured one apart.
 
 On two cores a proxy, its nodes and their clients are one too many, and whoever waits for a core
-has that time added to its answers. So have answers of a node alone, but less of it.
+has that time added to its answers. Apart, nobody waits; but whoever is sent something sleeps on
+another core, and to wake it there costs the sender more, of which a virtual machine makes much.
 """
 
 import os
