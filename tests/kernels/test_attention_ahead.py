@@ -51,10 +51,10 @@ def test_two_decode_programs_fit_a_multiprocessor(decode: dict[str, dict[str, in
 
 
 def test_a_decode_program_over_latents_fits_alone() -> None:
-    """Its registers are full; one number more is kept elsewhere for the end."""
+    """Its registers are full."""
     call = DECODE.format(sequences=64, shape=LATENT, style="")
     told = compiled("engine.kernels.gpu.decode_attention", call)["_decode"]
-    assert told["spilled"] <= 4
+    assert told["spilled"] == 0
     assert told["shared"] <= SHARED_BYTES
 
 

@@ -51,6 +51,41 @@ def load_rows(
 
 
 @triton.jit
+def load_query(queries, at, live, LAYOUT: tl.constexpr):
+    """[ROWS, PADDED] and [ROWS, REST]: the two parts of rows that begin `at` those places.
+
+    LAYOUT says how rows of keys and values lie: (BLOCK tokens, the leading VALUE numbers,
+    PADDED, the whole WIDTH, the REST padded or 0, whether a key is SHARED as value).
+    """
+    _, VALUE, PADDED, WIDTH, REST, _ = LAYOUT
+    leading = load_rows(queries, at, live, VALUE, PADDED, True)
+    rest = leading
+    if REST:
+        rest = load_rows(queries + VALUE, at, live, WIDTH - VALUE, REST, True)
+    return leading, rest
+
+
+@triton.jit
+def read_tile(paged, tokens, there, LAYOUT: tl.constexpr, MASKED: tl.constexpr):
+    """Keys [TILE, PADDED], what they have beyond that [TILE, REST], and values [TILE, PADDED].
+
+    `paged` is memory at the KV head, a sequence's table, the strides of a block and of a token,
+    and how far values are from keys. Not MASKED: all `tokens` are there.
+    """
+    memory, table, block_stride, token_stride, value_offset = paged
+    BLOCK, VALUE, PADDED, WIDTH, REST, SHARED = LAYOUT
+    offsets = row_offsets(table, tokens, there, block_stride, token_stride, BLOCK, MASKED)
+    keys = load_rows(memory, offsets, there, VALUE, PADDED, MASKED)
+    keys_rest = keys
+    if REST:
+        keys_rest = load_rows(memory + VALUE, offsets, there, WIDTH - VALUE, REST, MASKED)
+    values = keys
+    if not SHARED:
+        values = load_rows(memory + value_offset, offsets, there, VALUE, PADDED, MASKED)
+    return keys, keys_rest, values
+
+
+@triton.jit
 def product(rows, columns, added):
     """rows [m, k] @ columns [k, n] + added, in float32; not in the 19 bits of tf32.
 
@@ -62,11 +97,13 @@ def product(rows, columns, added):
 
 
 @triton.jit
-def score_tile(leading, rest, keys, keys_rest, scale, cap, CAPPED, REST: tl.constexpr):
-    """[ROWS, TILE] float32 scores, times log2(e); see `score_factors`.
+def score_tile(query, keys, keys_rest, factors, CAPPED, REST: tl.constexpr):
+    """[ROWS, TILE] float32 scores, times log2(e), by the `factors` of `score_factors`.
 
     Capped, they are cap * tanh(x) for scale * product = 2 x log2(e): beyond 2^64 it is 1.
     """
+    leading, rest = query
+    scale, cap = factors
     nothing = tl.zeros((leading.shape[0], keys.shape[0]), tl.float32)
     products = product(leading, tl.trans(keys), nothing)
     if REST:
@@ -85,8 +122,16 @@ def score_factors(style: AttentionStyle) -> tuple[float, float]:
 
 
 @triton.jit
+def nothing_seen(ROWS: tl.constexpr, PADDED: tl.constexpr):
+    """The state before the first tile: values mixed so far, the highest score, the sum."""
+    mixed = tl.zeros((ROWS, PADDED), tl.float32)
+    top = tl.full((ROWS,), float("-inf"), tl.float32)
+    return mixed, top, tl.zeros((ROWS,), tl.float32)
+
+
+@triton.jit
 def absorb_tile(mixed, top, total, scores, values):
-    """The state after one more tile: values mixed so far, the highest score, the sum.
+    """The state after one more tile.
 
     `mixed` [ROWS, VALUE] and `total` [ROWS] are in units of 2^top. -inf scores count nothing.
     """
@@ -101,8 +146,9 @@ def absorb_tile(mixed, top, total, scores, values):
 
 
 @triton.jit
-def add_sinks(sinks, heads, live, mixed, top, total, SINKS: tl.constexpr):
+def add_sinks(sinks, heads, live, state, SINKS: tl.constexpr):
     """One more score of each row, which weighs no value."""
+    mixed, top, total = state
     if SINKS:
         sink = tl.load(sinks + heads, mask=live, other=0.0).to(tl.float32)
         sink = sink * IN_LOG2
@@ -118,3 +164,11 @@ def add_sinks(sinks, heads, live, mixed, top, total, SINKS: tl.constexpr):
 def divide(mixed, total):
     """[ROWS, VALUE] / [ROWS]; zeros for a row that has looked at nothing."""
     return mixed / tl.where(total == 0, 1.0, total)[:, None]
+
+
+@triton.jit
+def store_rows(output, row, live, made, VALUE: tl.constexpr):
+    """Of [ROWS, PADDED] the leading VALUE numbers, to rows of as many behind one another."""
+    columns = tl.arange(0, made.shape[1])
+    at = output + row[:, None] * VALUE + columns[None, :]
+    tl.store(at, made, mask=live[:, None] & (columns < VALUE)[None, :])

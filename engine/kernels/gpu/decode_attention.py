@@ -22,10 +22,12 @@ from engine.kernels.gpu.attending import (
     absorb_tile,
     add_sinks,
     divide,
-    load_rows,
-    row_offsets,
+    load_query,
+    nothing_seen,
+    read_tile,
     score_factors,
     score_tile,
+    store_rows,
 )
 from engine.kernels.gpu.attention_plans import MOST_SPLITS, DecodePlan, plan_decode
 from engine.kernels.gpu.paged_call import Heads, PagedCall, processors
@@ -107,6 +109,36 @@ def _stretch(length, window, splits, TILE: tl.constexpr):
     return low, tl.cdiv(tl.cdiv(length - low, splits), TILE) * TILE
 
 
+@triton.jit
+def _read_stretch(
+    query, paged, begin, end, factors, CAPPED: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, LAYOUT: tl.constexpr,
+):  # fmt: skip
+    """The state behind the tokens from `begin` to before `end`, tile by tile."""
+    _, _, PADDED, _, REST, _ = LAYOUT
+    mixed, top, total = nothing_seen(ROWS, PADDED)
+    for first in tl.range(begin, end, TILE):
+        tokens = first + tl.arange(0, TILE)
+        seen = tokens < end
+        keys, keys_rest, values = read_tile(paged, tokens, seen, LAYOUT, True)
+        scores = score_tile(query, keys, keys_rest, factors, CAPPED, REST)
+        scores = tl.where(seen[None, :], scores, float("-inf"))
+        mixed, top, total = absorb_tile(mixed, top, total, scores, values)
+    return mixed, top, total
+
+
+@triton.jit
+def _store_part(
+    state, row, splits, split, live, mixed_parts, sums, rows_in_all, VALUE: tl.constexpr
+):
+    """What `_add_parts` adds up: `mixed_parts` [row, split, VALUE], `sums` [2, row, split]."""
+    mixed, top, total = state
+    part = row * splits + split
+    store_rows(mixed_parts, part, live, mixed, VALUE)
+    tl.store(sums + part, top, mask=live)
+    tl.store(sums + rows_in_all * splits + part, total, mask=live)
+
+
 @triton.jit(  # slices of a batch's numbers lie anywhere, and are one kernel
     do_not_specialize=["window", "table_stride"],
     do_not_specialize_on_alignment=["tables", "lengths", "sinks"],
@@ -157,49 +189,27 @@ def _decode(
     if begin >= end and split > 0:
         return
 
+    LAYOUT: tl.constexpr = (BLOCK, VALUE, PADDED, WIDTH, REST, SHARED)
     rows = group * ROWS + tl.arange(0, ROWS)
     live, head = rows < SHARING, kv_head * SHARING + rows
     ours = queries + sequence.to(tl.int64) * query_stride
-    at = head.to(tl.int64) * head_stride
-    leading = load_rows(ours, at, live, VALUE, PADDED, True)
-    rest = leading
-    if REST:
-        rest = load_rows(ours + VALUE, at, live, WIDTH - VALUE, REST, True)
-
+    query = load_query(ours, head.to(tl.int64) * head_stride, live, LAYOUT)
     memory += layer_offset + kv_head.to(tl.int64) * kv_head_stride
     table = tables + sequence.to(tl.int64) * table_stride
-    top = tl.full((ROWS,), float("-inf"), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    mixed = tl.zeros((ROWS, PADDED), tl.float32)
-    for first in tl.range(begin, end, TILE):
-        tokens = first + tl.arange(0, TILE)
-        seen = tokens < end
-        offsets = row_offsets(table, tokens, seen, block_stride, token_stride, BLOCK, True)
-        keys = load_rows(memory, offsets, seen, VALUE, PADDED, True)
-        keys_rest = keys
-        if REST:
-            keys_rest = load_rows(memory + VALUE, offsets, seen, WIDTH - VALUE, REST, True)
-        values = keys
-        if not SHARED:
-            values = load_rows(memory + value_offset, offsets, seen, VALUE, PADDED, True)
-        scores = score_tile(leading, rest, keys, keys_rest, scale, cap, CAPPED, REST)
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        mixed, top, total = absorb_tile(mixed, top, total, scores, values)
+    paged = (memory, table, block_stride, token_stride, value_offset)
+    state = _read_stretch(
+        query, paged, begin, end, (scale, cap), CAPPED, ROWS, TILE, LAYOUT
+    )  # fmt: skip
 
-    columns = tl.arange(0, PADDED)
-    keep = live[:, None] & (columns < VALUE)[None, :]
-    row = sequence.to(tl.int64) * SHARING * (tl.num_programs(0) // GROUPS) + head
+    heads = SHARING * (tl.num_programs(0) // GROUPS)
+    row = sequence.to(tl.int64) * heads + head
     if stretch >= length - low:  # it is the only one
-        mixed, total = add_sinks(sinks, head, live, mixed, top, total, SINKS)
+        mixed, total = add_sinks(sinks, head, live, state, SINKS)
         result = divide(mixed, total).to(output.dtype.element_ty)
-        tl.store(output + row[:, None] * VALUE + columns[None, :], result, mask=keep)
+        store_rows(output, row, live, result, VALUE)
     else:
-        part = row * splits + split
-        tl.store(mixed_parts + part[:, None] * VALUE + columns[None, :], mixed, mask=keep)
-        all_parts = tl.num_programs(1).to(tl.int64) * splits * SHARING
-        tl.store(sums + part, top, mask=live)
-        behind = all_parts * (tl.num_programs(0) // GROUPS)
-        tl.store(sums + behind + part, total, mask=live)
+        rows_in_all = tl.num_programs(1).to(tl.int64) * heads
+        _store_part(state, row, splits, split, live, mixed_parts, sums, rows_in_all, VALUE)
 
 
 @triton.jit(

@@ -24,10 +24,12 @@ from engine.kernels.gpu.attending import (
     absorb_tile,
     add_sinks,
     divide,
-    load_rows,
-    row_offsets,
+    load_query,
+    nothing_seen,
+    read_tile,
     score_factors,
     score_tile,
+    store_rows,
 )
 from engine.kernels.gpu.attention_plans import PrefillPlan, plan_prefill
 from engine.kernels.gpu.paged_call import PagedCall
@@ -94,48 +96,44 @@ def _whose(firsts, sequences, tile, SPAN: tl.constexpr):
 
 
 @triton.jit
+def _pad(output, first, num_rows, head, real, ROWS, PACKED, HEADS, LAYOUT: tl.constexpr):
+    """Zeros for the heads of a tile of the rows from `first` on, which are of no sequence."""
+    _, VALUE, PADDED, _, _, _ = LAYOUT
+    spare = first + tl.arange(0, ROWS) // PACKED
+    nothing = tl.zeros((ROWS, PADDED), output.dtype.element_ty)
+    row = spare.to(tl.int64) * HEADS + head
+    store_rows(output, row, real & (spare < num_rows), nothing, VALUE)
+
+
+@triton.jit
+def _stretches(first, last, window, WINDOWED: tl.constexpr, TILE: tl.constexpr):
+    """Of tokens that are read for the rows at `first` to `last`: where they begin, from where
+    on all rows see all of them, and from where on that ends; whole tiles apart.
+    """
+    low, edge = 0, 0
+    if WINDOWED:
+        low = tl.maximum(first - window + 1, 0)
+        edge = low + tl.cdiv(tl.maximum(last - window + 1 - low, 0), TILE) * TILE
+    return low, edge, edge + tl.maximum(first + 1 - edge, 0) // TILE * TILE
+
+
+@triton.jit
 def _pass_keys(
-    state,
-    query,  # leading, rest
-    paged,  # memory at the KV head, table, strides of a block and a token, offset of a value
-    low,
-    end,
-    last,  # the last token that is there
-    positions,  # [ROWS]
-    window,
-    scale,
-    cap,
-    BLOCK: tl.constexpr,
-    VALUE: tl.constexpr,
-    PADDED: tl.constexpr,
-    WIDTH: tl.constexpr,
-    REST: tl.constexpr,
-    SHARED: tl.constexpr,
-    CAPPED: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    TILE: tl.constexpr,
+    state, low, end, query, paged, positions, last, window, factors,
+    CAPPED: tl.constexpr, WINDOWED: tl.constexpr, TILE: tl.constexpr, LAYOUT: tl.constexpr,
     MASKED: tl.constexpr,
-):
-    """The state behind the tokens from `low` to before `end`, tile by tile.
+):  # fmt: skip
+    """The state behind the tokens from `low` to before `end`, tile by tile, of which those
+    behind `last` are not there. `positions` [ROWS] say what a row sees.
 
     Not MASKED: these are whole tiles, and all rows see all of them.
     """
+    _, _, _, _, REST, _ = LAYOUT
     mixed, top, total = state
-    leading, rest = query
-    memory, table, block_stride, token_stride, value_offset = paged
     for first in tl.range(low, end, TILE):
         tokens = first + tl.arange(0, TILE)
-        there = tokens <= last
-        offsets = row_offsets(table, tokens, there, block_stride, token_stride, BLOCK, MASKED)
-        keys = load_rows(memory, offsets, there, VALUE, PADDED, MASKED)
-        keys_rest = keys
-        if REST:
-            beyond = memory + VALUE
-            keys_rest = load_rows(beyond, offsets, there, WIDTH - VALUE, REST, MASKED)
-        values = keys
-        if not SHARED:
-            values = load_rows(memory + value_offset, offsets, there, VALUE, PADDED, MASKED)
-        scores = score_tile(leading, rest, keys, keys_rest, scale, cap, CAPPED, REST)
+        keys, keys_rest, values = read_tile(paged, tokens, tokens <= last, LAYOUT, MASKED)
+        scores = score_tile(query, keys, keys_rest, factors, CAPPED, REST)
         if MASKED:
             seen = tokens[None, :] <= positions[:, None]
             if WINDOWED:
@@ -143,6 +141,32 @@ def _pass_keys(
             scores = tl.where(seen, scores, float("-inf"))
         mixed, top, total = absorb_tile(mixed, top, total, scores, values)
     return mixed, top, total
+
+
+@triton.jit
+def _attend(
+    query, paged, positions, first, last, window, factors, ROWS: tl.constexpr,
+    CAPPED: tl.constexpr, WINDOWED: tl.constexpr, TILE: tl.constexpr, LAYOUT: tl.constexpr,
+):  # fmt: skip
+    """The state behind all that rows at `positions`, from `first` to `last`, see: the window's
+    edge, what all of them see, the diagonal.
+    """
+    low, edge, diagonal = _stretches(first, last, window, WINDOWED, TILE)
+    _, _, PADDED, _, _, _ = LAYOUT
+    state = nothing_seen(ROWS, PADDED)
+    if WINDOWED:
+        state = _pass_keys(
+            state, low, tl.minimum(edge, last + 1), query, paged, positions, last, window,
+            factors, CAPPED, True, TILE, LAYOUT, True,
+        )  # fmt: skip
+    state = _pass_keys(
+        state, edge, diagonal, query, paged, positions, last, window,
+        factors, CAPPED, WINDOWED, TILE, LAYOUT, False,
+    )  # fmt: skip
+    return _pass_keys(
+        state, diagonal, last + 1, query, paged, positions, last, window,
+        factors, CAPPED, WINDOWED, TILE, LAYOUT, True,
+    )  # fmt: skip
 
 
 @triton.jit(
@@ -191,6 +215,8 @@ def _prefill(
     The programs of one tile are neighbours: what one reads, those of its group find in L2.
     """
     SPAN: tl.constexpr = ROWS // PACKED
+    HEADS: tl.constexpr = KV_HEADS * SHARING
+    LAYOUT: tl.constexpr = (BLOCK, VALUE, PADDED, WIDTH, REST, SHARED)
     group = tl.program_id(0) % GROUPS
     kv_head = tl.program_id(0) // GROUPS % KV_HEADS
     tile = (tl.num_programs(0) - 1 - tl.program_id(0)) // (GROUPS * KV_HEADS)
@@ -199,61 +225,30 @@ def _prefill(
     count = tl.load(firsts + sequence + 1) - begin
     index = (tile - begin // SPAN - sequence) * SPAN
     rows = tl.arange(0, ROWS)
-    columns = tl.arange(0, PADDED)
     shared = group * PACKED + rows % PACKED
     real = (rows < SPAN * PACKED) & (shared < SHARING)
     head = kv_head * SHARING + shared
     if index >= count:
         if sequence == sequences - 1:  # the rows behind it are padding
-            spare = begin + count + index - tl.cdiv(count, SPAN) * SPAN + rows // PACKED
-            spot = (spare.to(tl.int64) * KV_HEADS * SHARING + head)[:, None] * VALUE
-            keep = (real & (spare < num_rows))[:, None] & (columns < VALUE)[None, :]
-            nothing = tl.zeros((ROWS, PADDED), output.dtype.element_ty)
-            tl.store(output + spot + columns[None, :], nothing, mask=keep)
+            spare = begin + count + index - tl.cdiv(count, SPAN) * SPAN
+            _pad(output, spare, num_rows, head, real, ROWS, PACKED, HEADS, LAYOUT)
         return
 
     token = index + rows // PACKED
     live = real & (token < count)
     row = (begin + token).to(tl.int64)
     at = row * query_stride + head.to(tl.int64) * head_stride
-    leading = load_rows(queries, at, live, VALUE, PADDED, True)
-    rest = leading
-    if REST:
-        rest = load_rows(queries + VALUE, at, live, WIDTH - VALUE, REST, True)
-
+    query = load_query(queries, at, live, LAYOUT)
     before = tl.load(lengths + sequence) - count
     last = before + tl.minimum(index + SPAN, count) - 1
     positions = tl.minimum(before + token, last)
     memory += layer_offset + kv_head.to(tl.int64) * kv_head_stride
     table = tables + sequence.to(tl.int64) * table_stride
-    low, edge = 0, 0
-    if WINDOWED:  # up to `edge`, not all rows see all tokens
-        low = tl.maximum(before + index - window + 1, 0)
-        edge = low + tl.cdiv(tl.maximum(last - window + 1 - low, 0), TILE) * TILE
-    diagonal = edge + tl.maximum(before + index + 1 - edge, 0) // TILE * TILE
-
-    state = (
-        tl.zeros((ROWS, PADDED), tl.float32),
-        tl.full((ROWS,), float("-inf"), tl.float32),
-        tl.zeros((ROWS,), tl.float32),
-    )
-    query = (leading, rest)
     paged = (memory, table, block_stride, token_stride, value_offset)
-    if WINDOWED:
-        state = _pass_keys(
-            state, query, paged, low, tl.minimum(edge, last + 1), last, positions, window,
-            scale, cap, BLOCK, VALUE, PADDED, WIDTH, REST, SHARED, CAPPED, True, TILE, True,
-        )  # fmt: skip
-    state = _pass_keys(
-        state, query, paged, edge, diagonal, last, positions, window,
-        scale, cap, BLOCK, VALUE, PADDED, WIDTH, REST, SHARED, CAPPED, WINDOWED, TILE, False,
+    state = _attend(
+        query, paged, positions, before + index, last, window, (scale, cap),
+        ROWS, CAPPED, WINDOWED, TILE, LAYOUT,
     )  # fmt: skip
-    mixed, top, total = _pass_keys(
-        state, query, paged, diagonal, last + 1, last, positions, window,
-        scale, cap, BLOCK, VALUE, PADDED, WIDTH, REST, SHARED, CAPPED, WINDOWED, TILE, True,
-    )  # fmt: skip
-
-    mixed, total = add_sinks(sinks, head, live, mixed, top, total, SINKS)
+    mixed, total = add_sinks(sinks, head, live, state, SINKS)
     result = divide(mixed, total).to(output.dtype.element_ty)
-    into = output + (row * KV_HEADS * SHARING + head)[:, None] * VALUE + columns[None, :]
-    tl.store(into, result, mask=live[:, None] & (columns < VALUE)[None, :])
+    store_rows(output, row * HEADS + head, live, result, VALUE)

@@ -34,11 +34,14 @@ def _owner(offsets, tile, experts, BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr)
 
 
 @triton.jit
-def _whole_steps(
-    row_at, inside, weight_at, wanted, span, inputs, acc,
-    STEP: tl.constexpr, OPERAND: tl.constexpr, FP8: tl.constexpr,
-):  # fmt: skip
-    """Inputs span[0] .. span[1] - 1, summed in one go."""
+def _whole_steps(walk, acc, STEP: tl.constexpr, OPERAND: tl.constexpr, FP8: tl.constexpr):
+    """Inputs span[0] .. span[1] - 1, summed in one go.
+
+    A `walk` says where the tile's rows and weights begin, which of them there are, the span,
+    and how many inputs there are in all.
+    """
+    row_at, inside, weight_at, wanted, span, inputs = walk
+    inside, wanted = inside[:, None], wanted[:, None]
     within = tl.arange(0, STEP)[None, :]
     for k in range(span[0], span[1], STEP):
         there = k + within < inputs
@@ -53,11 +56,12 @@ def _whole_steps(
 
 @triton.jit
 def _blocked_steps(
-    row_at, inside, weight_at, wanted, span, inputs, acc,
-    row_scale_at, row_scale_step, scale_at, scale_step,
+    walk, acc, row_scale_at, row_scale_step, scale_at, scale_step,
     STEP: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
     """STEP inputs of a row or of an output share a scale."""
+    row_at, inside, weight_at, wanted, span, inputs = walk
+    inside, wanted = inside[:, None], wanted[:, None]
     within = tl.arange(0, STEP)[None, :]
     for k in range(span[0], span[1], STEP):
         there = k + within < inputs
@@ -72,14 +76,15 @@ def _blocked_steps(
 
 @triton.jit
 def _four_bit_steps(
-    row_at, inside, weight_at, wanted, span, inputs, acc,
-    scale_at, zero_at, scale_step, order,
+    walk, acc, scale_at, zero_at, scale_step, order,
     STEP: tl.constexpr, OPERAND: tl.constexpr, ZEROS: tl.constexpr,
 ):  # fmt: skip
     """STEP inputs of an output share a scale; bytes hold numbers half a step apart.
 
     `order` says where in a row they are; None: behind one another.
     """
+    row_at, inside, weight_at, wanted, span, inputs = walk
+    inside, wanted = inside[:, None], wanted[:, None]
     HALF: tl.constexpr = STEP // 2
     within = tl.arange(0, HALF)[None, :]
     for k in range(span[0], span[1], STEP):
@@ -104,12 +109,57 @@ def _four_bit_steps(
     return acc
 
 
+@triton.jit
+def _ways(at, inside, sources, targets, times):
+    """Of which row each sorted one is, and where its answer goes; see Route."""
+    source, target = at, at
+    if sources is not None:
+        source = tl.load(sources + at, mask=inside, other=0) // times
+    if targets is not None:
+        target = tl.load(targets + at, mask=inside, other=0)
+    return source, target
+
+
+@triton.jit
+def _sums(
+    walk, acc, source, far, column_at, row_scales, scales, zeros, order, strides,
+    FORMAT: tl.constexpr, OPERAND: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """The tile's sums over its inputs, with the scales that its format has.
+
+    `far` is the expert, and `order` its own. `strides` are of row scales, from row to row and
+    from step to step, and of scales, from expert to expert and from step to step.
+    """
+    row_scale_stride, row_scale_step, expert_stride, scale_step = strides
+    if FORMAT == 0:
+        acc = _whole_steps(walk, acc, STEP, OPERAND, False)
+    elif FORMAT == 1:
+        acc = _whole_steps(walk, acc, STEP, OPERAND, True)
+        row_scale_at = row_scales + source * row_scale_stride
+        row_scale = tl.load(row_scale_at, mask=walk[1], other=0.0)
+        scale = tl.load(scales + far * expert_stride + column_at, mask=walk[3], other=0.0)
+        acc = acc * row_scale[:, None] * scale[None, :]
+    elif FORMAT == 2:
+        row_scale_at = row_scales + source[:, None].to(tl.int64) * row_scale_stride
+        scale_at = scales + far * expert_stride + column_at[:, None]
+        acc = _blocked_steps(
+            walk, acc, row_scale_at, row_scale_step, scale_at, scale_step, STEP, OPERAND
+        )
+    else:
+        scale_at = far * expert_stride + column_at[:, None]
+        acc = _four_bit_steps(
+            walk, acc, scales + scale_at, zeros + scale_at if zeros is not None else scales,
+            scale_step, order, STEP, OPERAND, zeros is not None,
+        )  # fmt: skip
+    return acc
+
+
 @triton.jit(  # what follows from how many rows there are is of all values one kernel
     do_not_specialize=[
         "num_rows", "row_tiles", "split_steps", "row_scale_step", "split_stride"
     ]
 )  # fmt: skip
-def multiply_tiles(  # noqa: C901, PLR0912  formats, chosen when it is compiled
+def multiply_tiles(
     rows, row_scales, weight, scales, zeros, order, bias, answers, offsets, sources, targets,
     times,
     num_rows, outputs, inputs, experts, row_tiles, column_tiles, split_steps,
@@ -127,42 +177,20 @@ def multiply_tiles(  # noqa: C901, PLR0912  formats, chosen when it is compiled
             return
     at = first + tl.arange(0, BLOCK_M)
     inside = at < end
-    source, target = at, at
-    if sources is not None:
-        source = tl.load(sources + at, mask=inside, other=0) // times
-    if targets is not None:
-        target = tl.load(targets + at, mask=inside, other=0)
+    source, target = _ways(at, inside, sources, targets, times)
     column_at = column * BLOCK_N + tl.arange(0, BLOCK_N)
     wanted, far = column_at < outputs, tl.cast(expert, tl.int64)
     split = tl.program_id(1)
     span = split * split_steps * STEP, tl.minimum((split + 1) * split_steps * STEP, inputs)
     row_at = rows + source.to(tl.int64)[:, None] * row_stride
     weight_at = weight + far * expert_stride + column_at.to(tl.int64)[:, None] * output_stride
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    ours, theirs = inside[:, None], wanted[:, None]
-    if FORMAT == 0 or FORMAT == 1:
-        acc = _whole_steps(
-            row_at, ours, weight_at, theirs, span, inputs, acc, STEP, OPERAND, FORMAT == 1
-        )
-    if FORMAT == 1:
-        row_scale = tl.load(row_scales + source * row_scale_stride, mask=inside, other=0.0)
-        scale = tl.load(scales + far * expert_scale_stride + column_at, mask=wanted, other=0.0)
-        acc = acc * row_scale[:, None] * scale[None, :]
-    if FORMAT == 2:
-        row_scale_at = row_scales + source[:, None].to(tl.int64) * row_scale_stride
-        scale_at = scales + far * expert_scale_stride + column_at[:, None]
-        acc = _blocked_steps(
-            row_at, ours, weight_at, theirs, span, inputs, acc,
-            row_scale_at, row_scale_step, scale_at, scale_stride, STEP, OPERAND,
-        )  # fmt: skip
-    if FORMAT == 3:
-        scale_at = far * expert_scale_stride + column_at[:, None]
-        acc = _four_bit_steps(
-            row_at, ours, weight_at, theirs, span, inputs, acc,
-            scales + scale_at, zeros + scale_at if zeros is not None else scales,
-            scale_stride, order + far * inputs if order is not None else None,
-            STEP, OPERAND, zeros is not None,
-        )  # fmt: skip
+    acc = _sums(
+        (row_at, inside, weight_at, wanted, span, inputs),
+        tl.zeros((BLOCK_M, BLOCK_N), tl.float32), source, far, column_at,
+        row_scales, scales, zeros, order + far * inputs if order is not None else None,
+        (row_scale_stride, row_scale_step, expert_scale_stride, scale_stride),
+        FORMAT, OPERAND, STEP,
+    )  # fmt: skip
     if bias is not None:
         offset = tl.load(
             bias + far * outputs + column_at, mask=wanted & (split == 0), other=0.0
@@ -170,7 +198,7 @@ def multiply_tiles(  # noqa: C901, PLR0912  formats, chosen when it is compiled
         acc += offset.to(tl.float32)[None, :]
     target_at = target.to(tl.int64)[:, None] * answer_stride + column_at[None, :]
     part = answers + split.to(tl.int64) * split_stride
-    tl.store(part + target_at, acc, mask=ours & wanted[None, :])
+    tl.store(part + target_at, acc, mask=inside[:, None] & wanted[None, :])
 
 
 @triton.jit(do_not_specialize=["count", "splits"])
