@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from api.bodies import ChatBody, CompletionBody, TextBody
-from api.calls import MOST_CALLS, Asked, Caller, Tokens
+from api.calls import MOST_CALLS, Asked, Call, Caller, Tokens
 from api.errors import BadRequest, ContextTooLong, TooBusy
 from api.grammars import read_format
 from api.messages import Template, for_template
@@ -19,6 +19,7 @@ from api.tools.calling import Calling, calling_of
 from api.tools.schemas import arguments_grammar
 from api.wire import WireError
 from engine.errors import CheckersBusy, GrammarRefused
+from engine.request import Grammar
 
 SHORT = 2_000  # characters or bytes; encoded before a thread would have begun
 MOST_TOKENS = 1 << 20  # of a text, while nobody says its model's context
@@ -146,10 +147,24 @@ class Asker:
                 raise BadRequest(str(refusal), param) from refusal
             except CheckersBusy as busy:
                 raise TooBusy(str(busy)) from busy
-        thinking = thinking if thinking and thinking.has_room(grammar) else None
+            if thinking is not None:
+                thinking, calls = self._held_late(thinking, calls, grammar)
         codec, stops = self.served.text, stops_of(body)
         n = body.n or 1
         return Asked(outer_id, model, calls, n, codec, stops, body, calling, thinking)
+
+    def _held_late(
+        self, thinking: Thinking, calls: list[Call], grammar: Grammar
+    ) -> tuple[Thinking | None, list[Call]]:
+        """The grammar behind the reasoning; or no reasoning, where it leaves no room for it."""
+        if (marks := thinking.marks(grammar, self._token)) is not None:
+            return thinking, [call.held_behind(marks) for call in calls]
+        return thinking if thinking.has_room(grammar) else None, calls
+
+    def _token(self, text: str) -> int | None:
+        """The model's."""
+        token = self.served.text.token(text)
+        return None if token is None or token >= self.served.size else token
 
     def _calling(self, body: ChatBody, codec: TextCodec) -> Calling | None:
         """Raises BadRequest."""
@@ -171,7 +186,7 @@ class Asker:
         if (form := find_form(told, codec.tokenizer.chat_template)) is None:
             return None
         continued = messages[-1]["content"] if body.continue_final_message else ""
-        given = Given(text, continued, body.chat_template_kwargs or {})
+        given = Given(text, continued, _template_kwargs(body))
         return thinking_of(form, given, tells=body.include_reasoning is not False)
 
     async def _culprit(self, calling: Calling | None) -> str | None:
@@ -213,11 +228,13 @@ def prompts_of(
 
 def _template_kwargs(body: ChatBody) -> dict[str, object]:
     """What a template may be told; what the tokenizer reads itself is not a client's."""
-    given = body.chat_template_kwargs or {}
+    given, effort = body.chat_template_kwargs or {}, body.reasoning_effort
     if taken := TOKENIZERS_OWN.intersection(given):
         param = f"chat_template_kwargs.{min(taken)}"
         raise BadRequest(f"{param} is not supported", param)
-    return given
+    if effort is None:
+        return given
+    return {"enable_thinking": effort != "none", **given, "reasoning_effort": effort}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The JSON bodies of text requests: what a client may send, and how it is told it may not."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +26,7 @@ from engine.request import (
 
 MOST_CHOICES = 128
 LONGEST_TIMEOUT_S = 7 * 24 * 3600
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Timeout = Annotated[float, Meta(gt=0, le=LONGEST_TIMEOUT_S)]
 
@@ -153,6 +154,7 @@ class ChatBody(TextBody, frozen=True, kw_only=True):
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = True
     include_reasoning: bool | None = True
+    reasoning_effort: Effort | None = None
     logprobs: bool | None = False
     top_logprobs: Ranks | None = None
 

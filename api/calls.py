@@ -16,7 +16,7 @@ from api.served import ReadLeg, Served
 from api.stopping import StopStrings
 from api.tokenizing import TextCodec
 from api.tools.calling import Calling
-from engine.request import Request, RequestId, Sampling
+from engine.request import Marks, Request, RequestId, Sampling
 
 MOST_CALLS = 2_048
 Tokens = tuple[int, ...]
@@ -28,6 +28,11 @@ class Call:
 
     request: Request
     leg: Leg = WHOLE
+
+    def held_behind(self, marks: Marks) -> "Call":
+        """The same, with a grammar that begins behind reasoning."""
+        sampling = replace(self.request.sampling, grammar_behind=marks)
+        return Call(replace(self.request, sampling=sampling), self.leg)
 
 
 @dataclass(frozen=True, slots=True)

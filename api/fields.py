@@ -59,7 +59,6 @@ CHAT: Mapping[str, tuple[object, ...]] = {
     "modalities": (None, ["text"]),
     "moderation": NONE,
     "prediction": NONE,
-    "reasoning_effort": NONE,
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
     "verbosity": NONE,

@@ -55,6 +55,8 @@ def checked(sampling: Sampling) -> Sampling:
         raise WireError("allowed_token_ids must not be empty", "allowed_token_ids")
     if not all(sampling.bad_words):
         raise WireError("bad_words must not be empty", "bad_words")
+    if sampling.grammar_behind is not None and sampling.grammar is None:
+        raise WireError("grammar_behind needs structured_outputs", "grammar_behind")
     return sampling
 
 

@@ -35,6 +35,7 @@ GENERATE_SAMPLING: Mapping[str, tuple[object, ...]] = {
     "response_format": NONE,
     "truncation_side": NONE,
     "logprob_token_ids": NONE,
+    "grammar_behind": NONE,
     "sample_index": (None, 0),
     "spaces_between_special_tokens": (None, True),
 }

@@ -86,6 +86,12 @@ class TextCodec:
         with self.turn(text):
             return self._encode(text, special_tokens=special_tokens)
 
+    def token(self, text: str) -> int | None:
+        """The token that is this text and nothing else, if there is one."""
+        tokens = self._encode(text, special_tokens=False)
+        alone = len(tokens) == 1 and self._alone(tokens[0]) == text
+        return tokens[0] if alone else None
+
     def turn(self, *texts: str) -> AbstractContextManager[object]:
         """Held while they are encoded: one long text at a time, for the memory it takes."""
         return self._one_long if any(len(text) > LONG for text in texts) else nullcontext()

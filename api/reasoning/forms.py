@@ -15,18 +15,21 @@ AUTO: ReasoningParser = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`begun`: where the prompt does not tell, an answer is reasoning from its beginning."""
+    """`begun`: where the prompt does not tell, an answer is reasoning from its beginning.
+    `before`: what models may write before the opening mark.
+    """
 
     opens: str
     closes: str
     begun: bool = False
+    before: str = ""
 
 
 THINK = Form("<think>", "</think>")
 FORMS: Mapping[str, Form] = {
     "deepseek_r1": Form("<think>", "</think>", begun=True),
     "deepseek_v3": THINK,
-    "glm45": THINK,
+    "glm45": Form("<think>", "</think>", before="\n"),
     "mistral": Form("[THINK]", "[/THINK]"),
     "qwen3": THINK,
     "seed_oss": Form("<seed:think>", "</seed:think>"),

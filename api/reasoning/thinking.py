@@ -1,17 +1,21 @@
 """Whether answers may begin with reasoning: by their prompt, and by their model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from api.reasoning.forms import Form
 from api.reasoning.reader import ThoughtReader
 from api.tools.tape import SPACE
 from engine.grammars.structural_tags import AnyText, TriggeredTags, read_structural_tag
-from engine.request import Grammar
+from engine.request import Grammar, Marks
 
 SWITCHES = ("enable_thinking", "thinking")
 """What templates call the variable with which a client says whether the model is to think."""
 JSON_KINDS = ("json_object", "json_schema")
+Find = Callable[[str], int | None]
+"""The token that is this text, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +37,43 @@ class Thinking:
         """For one choice."""
         return ThoughtReader(self.form, self.begun, self.tells)
 
-    def has_room(self, grammar: Grammar | None) -> bool:
-        """A grammar that can be served holds all of the answer: only one in which the closing
-        mark may come has any.
+    def marks(self, grammar: Grammar, find: Find) -> Marks | None:
+        """Behind which a grammar that can be served begins. None: with the answer, as it speaks
+        of the closing mark itself, or as marks that are no tokens cannot be seen for sure.
         """
-        if grammar is None:
-            return True
+        closes = find(self.form.closes)
+        if closes is None or self._is_spoken_of(grammar):
+            return None
+        if self.begun:
+            return Marks((closes,))
+        opens, before = find(self.form.opens), find(self.form.before)
+        if opens is None:
+            return None
+        spaced = () if before is None else ((before, opens),)
+        return Marks((closes,), ((opens,), *spaced))
+
+    def has_room(self, grammar: Grammar) -> bool:
+        """Where a grammar that can be served holds all of the answer: only one in which the
+        closing mark may come has room for reasoning.
+        """
         if grammar.kind == "structural_tag":
             match read_structural_tag(grammar.source):
                 case AnyText(excludes):
                     return self._may_come(excludes)
                 case TriggeredTags(triggers, _, False, _, excludes):
                     return self._may_come((*triggers, *excludes))
-        unescaped = grammar.source.replace("\\", "")
-        return grammar.kind not in JSON_KINDS and self.form.closes in unescaped
+        return self._is_spoken_of(grammar)
+
+    def _is_spoken_of(self, grammar: Grammar) -> bool:
+        """Whether the grammar has the closing mark in it, and not only to bar it."""
+        source = "" if grammar.kind in JSON_KINDS else grammar.source
+        if grammar.kind == "structural_tag":
+            match read_structural_tag(source):
+                case AnyText():
+                    return False
+                case TriggeredTags(tags=tags):
+                    source = msgspec.json.encode(tags).decode()
+        return self.form.closes in source.replace("\\", "")
 
     def _may_come(self, barred: Sequence[str]) -> bool:
         """The closing mark, in free text without these."""

@@ -28,8 +28,9 @@ class Mask(Protocol):
     It is told of every token of the answer once, in order, and rebuilt by being told them all.
     """
 
-    failure: str | None
-    """Why the answer cannot go on by its grammar, once that is so: only an end fits then."""
+    @property
+    def failure(self) -> str | None:
+        """Why the answer cannot go on by its grammar, once it cannot: only an end fits then."""
 
     @property
     def may_end(self) -> bool:

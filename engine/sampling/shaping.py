@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.request import Sampling
+from engine.sampling.late import LateMask
 from engine.sampling.masks import Grammars, Mask, apply_bits, bits_of, no_bits
 from engine.sampling.penalties import Ids, Penalised, Seen, penalise
 from engine.scheduling.sequence import Sequence
+from engine.scheduling.thinking import Thought
 
 MANY = 512  # biases; more are faster added to a whole row
 NONE: Ids = np.empty(0, np.int64)
@@ -112,7 +114,9 @@ class Shaping:
         if sampling.allowed_token_ids is not None:
             shaping.allowed = bits_of(sampling.allowed_token_ids, vocabulary)
         if sampling.grammar is not None and grammars is not None:
-            shaping.grammar = grammars.mask(sampling.grammar, seq.end_tokens)
+            mask = grammars.mask(sampling.grammar, seq.end_tokens)
+            marks = sampling.grammar_behind
+            shaping.grammar = mask if marks is None else LateMask(mask, Thought(marks))
         if is_penalised(sampling):
             prompt = seq.request.prompt if sampling.repetition_penalty != 1 else ()
             shaping.seen = Seen(prompt)

@@ -18,7 +18,7 @@ from engine.request import Request, Sampling
 GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
 MOST_SEED = 2**63 - 1  # it reads a number with a sign, and -1 as none
 STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: neighbours come to lie far apart
-OURS_ONLY = ("sample_index", "bad_words")
+OURS_ONLY = ("sample_index", "bad_words", "grammar_behind")
 
 Params = Mapping[str, object]
 """What goes as `kv_transfer_params`."""

@@ -81,9 +81,11 @@ def cut(text: str) -> "st.SearchStrategy[list[str]]":
     )
 
 
-def special(*words: str) -> TextCodec:
-    """A tokenizer that has these as special tokens, of a model that says `<tool_call>`."""
-    codec: Any = byte_level(TEMPLATE + "<tool_call>")
+def special(*words: str, end: str = "<tool_call>") -> TextCodec:
+    """A tokenizer that has these as special tokens, and ends prompts with `end`; so the model
+    may be known by it.
+    """
+    codec: Any = byte_level(TEMPLATE + end)
     copy = deepcopy(codec.tokenizer)
     copy.add_special_tokens({"additional_special_tokens": list(words)})
     return text_codec(copy)

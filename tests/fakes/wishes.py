@@ -62,10 +62,14 @@ CHAT_ONLY: dict[str, st.SearchStrategy[Any]] = {
         {"type": st.just("function"), "function": st.fixed_dictionaries({"name": NAMES})}
     ),
     "parallel_tool_calls": st.booleans(),
+    "reasoning_effort": st.sampled_from(["none", "minimal", "low", "medium", "high", "xhigh"]),
 }
+MARK = st.lists(TOKEN, min_size=1, max_size=2)
+MARKS = st.lists(MARK, max_size=2)
 NODE_ONLY = {
     "logprobs": st.integers(-1, 50),
     "bad_words": st.lists(st.lists(TOKEN, min_size=1, max_size=3), max_size=3),
+    "grammar_behind": st.fixed_dictionaries({"closes": MARK}, optional={"opens": MARKS}),
 }
 WILD = st.recursive(
     st.none()

@@ -44,6 +44,12 @@ async def test_bodies_are_told_field_by_field() -> None:
         chat = said["components"]["schemas"]["ChatBody"]
         assert chat["required"] == ["messages"]
         assert {"temperature", "priority", "timeout"} <= chat["properties"].keys()
+        efforts = {
+            one
+            for kind in chat["properties"]["reasoning_effort"]["anyOf"]
+            for one in kind.get("enum", ())
+        }
+        assert efforts == {"none", "minimal", "low", "medium", "high", "xhigh"}
 
 
 async def test_the_bodies_of_operators_are_told_field_by_field() -> None:

@@ -53,6 +53,29 @@ async def test_the_template_hears_what_the_client_says() -> None:
     assert texts(asked) == ["<|user|>hi"]
 
 
+EFFORTS = "{{ reasoning_effort is defined }} {{ reasoning_effort }} {{ enable_thinking }}"
+SWITCHED = {"enable_thinking": True, "reasoning_effort": "high"}
+
+
+@pytest.mark.parametrize(
+    ("effort", "kwargs", "expected"),
+    [
+        (None, None, "False  "),
+        (None, {"reasoning_effort": "mine"}, "True mine "),
+        ("none", None, "True none False"),
+        ("minimal", {}, "True minimal True"),
+        ("xhigh", {"enable_thinking": False}, "True xhigh False"),
+        ("none", SWITCHED, "True none True"),
+    ],
+)
+async def test_the_template_hears_of_the_effort_and_whether_to_think(
+    effort: str | None, kwargs: Fields | None, expected: str
+) -> None:
+    """As vLLM has it: the field before the variable, and the client's own switch first."""
+    fields = {"reasoning_effort": effort, "chat_template_kwargs": kwargs}
+    assert texts(await chat(fields, door=served(byte_level(EFFORTS)))) == [expected]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -76,6 +99,8 @@ async def test_the_template_hears_what_the_client_says() -> None:
         ({"continue_final_message": True}, "continue_final_message"),
         ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize"),
         ({"chat_template": "{{ 1 }}"}, "chat_template"),
+        ({"reasoning_effort": "utmost"}, "reasoning_effort"),
+        ({"reasoning_effort": True}, "reasoning_effort"),
         ({"logprobs": 1}, "logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),

@@ -169,7 +169,6 @@ OLDER = {"structures": [{"begin": "<f>", "schema": True, "end": "</f>"}], "trigg
 @pytest.mark.parametrize(
     ("grammar", "room"),
     [
-        (None, True),
         (Grammar("json_object"), False),
         (Grammar("json_schema", '{"const": "</think>"}'), False),
         (Grammar("regex", "[a-z]+"), False),
@@ -188,7 +187,7 @@ OLDER = {"structures": [{"begin": "<f>", "schema": True, "end": "</f>"}], "trigg
     ],
 )
 def test_a_grammar_in_which_the_closing_mark_cannot_come_leaves_no_room(
-    grammar: Grammar | None, room: bool
+    grammar: Grammar, room: bool
 ) -> None:
     assert Thinking(QWEN, begun=True).has_room(grammar) is room
 

@@ -1,0 +1,213 @@
+"""A grammar behind reasoning begins where it should, however the answer comes in."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from torch import Tensor
+
+from engine.errors import UnknownToken
+from engine.request import (
+    FinishReason,
+    Grammar,
+    Marks,
+    Request,
+    RequestId,
+    Sampling,
+    first_token_digest,
+)
+from engine.sampling.checks import check_sampling
+from engine.sampling.late import LateMask
+from engine.sampling.sampler import Draw, Sampler
+from engine.scheduling.sequence import Sequence as Seq
+from engine.scheduling.thinking import Thought
+from tests.fakes.sampling import Parities, Parity, sequence
+
+VOCABULARY = 45
+EVEN = Grammar("regex", "0")  # tokens are even and odd in turn
+HM, YES, NO, END = 9, 4, 6, 7
+CLOSED, HALVED = Marks((YES,)), Marks((YES, NO))
+EITHER = Marks((YES,), ((NO,), (HM, NO)))
+
+TOKENS = st.integers(1, 4)
+MARK = st.lists(TOKENS, min_size=1, max_size=3).map(tuple)
+MARKS = st.builds(Marks, MARK, st.lists(MARK, max_size=3).map(tuple))
+ANSWER = st.lists(TOKENS, max_size=12).map(tuple)
+
+
+def begins(marks: Marks, answer: Sequence[int]) -> int | str | None:
+    """The grammar's first token; None within reasoning, "mark" where one may be begun."""
+    start, said = 0, tuple(answer)
+    if marks.opens:
+        heads = (said[:length] for length in range(1, len(said) + 1))
+        for head in heads:
+            if head in marks.opens:
+                start = len(head)
+                break
+            if not any(one[: len(head)] == head for one in marks.opens):
+                return 0
+        else:
+            return "mark"
+    for end in range(start + len(marks.closes), len(said) + 1):
+        if said[end - len(marks.closes) : end] == marks.closes:
+            return end
+    return None
+
+
+@given(MARKS, ANSWER, st.integers(0, 12))
+def test_a_grammar_begins_behind_the_first_closing_mark(
+    marks: Marks, answer: tuple[int, ...], cut: int
+) -> None:
+    where, thought = begins(marks, answer), Thought(marks)
+    before = thought.take(answer[:cut])
+    ahead, more = thought.had(answer[cut:])
+    taken = thought.taken
+    assert thought.take(answer[cut:]) == more  # what might have come has changed nothing
+    assert taken == len(answer[:cut])
+    for one in (thought, ahead):
+        assert one.begins == (where if isinstance(where, int) else None)
+        assert one.within == (where is None)
+        assert one.opening == (where == "mark" and bool(answer))
+    assert before + more == list(answer[where:] if isinstance(where, int) else ())
+
+
+def late(marks: Marks) -> tuple[LateMask, Parity]:
+    grammar = Parity(EVEN, VOCABULARY)
+    return LateMask(grammar, Thought(marks)), grammar
+
+
+def allowed(mask: LateMask, drafted: Sequence[int] = ()) -> set[int]:
+    bits = torch.zeros((2, 2), dtype=torch.int32)
+    mask.fill(drafted, bits, 1)
+    assert not bits[0].any()
+    return set(unpacked(bits[1])) & set(range(VOCABULARY))
+
+
+def unpacked(words: Tensor) -> list[int]:
+    bits = np.unpackbits(words.numpy().view(np.uint8), bitorder="little")
+    found: list[int] = bits.nonzero()[0].tolist()
+    return found
+
+
+def obviously(marks: Marks, answer: Sequence[int]) -> set[int]:
+    where, grammar = begins(marks, answer), Parity(EVEN, VOCABULARY)
+    if where is None:
+        return set(range(VOCABULARY))
+    if isinstance(where, int):
+        return grammar.allowed(answer[where:])
+    said = tuple(answer)
+    nexts = {one[len(said)] for one in marks.opens if one[: len(said)] == said}
+    return nexts if said else nexts | grammar.allowed(())
+
+
+@given(MARKS, ANSWER, st.integers(0, 12))
+def test_all_is_allowed_before_the_grammar_and_behind_drafts_too(
+    marks: Marks, answer: tuple[int, ...], cut: int
+) -> None:
+    mask, grammar = late(marks)
+    mask.advance(answer[:cut])
+    assert allowed(mask) == obviously(marks, answer[:cut])
+    assert allowed(mask, answer[cut:]) == obviously(marks, answer)
+    mask.advance(answer[cut:])
+    assert allowed(mask) == obviously(marks, answer)
+    where = begins(marks, answer)
+    assert grammar.told == list(answer[where:] if isinstance(where, int) else ())
+
+
+def test_reasoning_may_end_and_a_mark_may_not() -> None:
+    for marks, said, may in (
+        (CLOSED, (), True),
+        (CLOSED, (HM,), True),
+        (CLOSED, (YES,), False),
+        (EITHER, (), False),
+        (EITHER, (HM,), False),
+        (EITHER, (HM, NO), True),
+        (EITHER, (1,), False),
+    ):
+        mask, grammar = late(marks)
+        mask.advance(said)
+        grammar.may_end = False
+        assert mask.may_end is may
+        grammar.failure = "stuck"
+        assert mask.failure == "stuck"
+
+
+def finishes(answer: Sequence[int], marks: Marks | None, **more: object) -> list[str | None]:
+    """Of each of the answer's tokens, as they come."""
+    settings: dict[str, object] = {"max_tokens": 9, "grammar": EVEN, "grammar_behind": marks}
+    sampling = Sampling(**{**settings, **more})  # type: ignore[arg-type]
+    seq = Seq(Request(RequestId("r"), (YES, 2), sampling), frozenset({END}))
+    said = list[str | None]()
+    for token in answer:
+        seq.extend((), [token])
+        said.append(seq.finish)
+    return said
+
+
+STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("answer", "marks", "more", "last"),
+    [
+        ((HM, END), CLOSED, {}, STOP),
+        ((HM, END), CLOSED, {"ignore_eos": True}, None),
+        ((HM, END), CLOSED, {"min_tokens": 3}, None),
+        ((HM, HM, HM, END), CLOSED, {"min_tokens": 3}, STOP),
+        ((HM, END, YES, 2, END), CLOSED, {"ignore_eos": True}, STOP),
+        ((HM, YES, END), CLOSED, {"min_tokens": 9, "ignore_eos": True}, STOP),
+        ((HM, YES), CLOSED, {"stop_token_ids": (YES,)}, STOP),
+        ((HM, YES, 2), HALVED, {"stop_token_ids": (2,), "min_tokens": 9}, None),
+        ((HM, YES, NO, 2), HALVED, {"stop_token_ids": (2,), "min_tokens": 9}, STOP),
+        ((NO, END), EITHER, {"ignore_eos": True}, None),
+        ((END,), EITHER, {"ignore_eos": True}, STOP),
+        ((HM, NO, END, YES, END), EITHER, {"ignore_eos": True}, STOP),
+        ((END,), None, {"ignore_eos": True}, STOP),
+        ((HM, HM), CLOSED, {"max_tokens": 2}, LENGTH),
+    ],
+)
+def test_before_the_grammar_an_end_is_what_it_is_without_one(
+    answer: tuple[int, ...], marks: Marks | None, more: dict[str, object], last: str | None
+) -> None:
+    *others, end = finishes(answer, marks, **more)
+    assert others == [None] * len(others)
+    assert end == last
+
+
+def test_where_nothing_is_left_only_a_grammar_fails() -> None:
+    nothing = {"allowed_token_ids": (HM,), "bad_words": ((HM,),), "temperature": 0}
+    for answer, fails in (((HM,), False), ((HM, YES), True), ((YES, 2), True)):
+        sampling = Sampling(grammar=EVEN, grammar_behind=CLOSED, **nothing)  # type: ignore[arg-type]
+        seq = sequence(sampling, answer=answer, eos=frozenset({END}))
+        grammars = Parities(VOCABULARY)
+        sampler = Sampler(VOCABULARY, grammars)
+        sampler.sample(torch.zeros(1, VOCABULARY), [Draw(seq)])
+        [made] = grammars.made
+        made.may_end = False
+        seq.failure = None
+        assert sampler.sample(torch.zeros(1, VOCABULARY), [Draw(seq)]).tokens == [END]
+        assert (seq.failure is not None) is fails
+
+
+@pytest.mark.parametrize(
+    "odd", [Marks((3, 45)), Marks((3,), ((45,),)), Marks((3,), ((3, 90),))]
+)
+def test_marks_that_no_token_has_are_refused_by_their_name(odd: Marks) -> None:
+    request = Request(RequestId("r"), (1,), Sampling(grammar=EVEN, grammar_behind=odd))
+    with pytest.raises(UnknownToken, match="grammar_behind") as refused:
+        check_sampling(request, VOCABULARY, frozenset())
+    assert refused.value.param == "grammar_behind"
+
+
+def test_a_first_token_counts_only_under_the_same_marks() -> None:
+    plain = Sampling(grammar=EVEN)
+    samplings = [
+        plain,
+        *(replace(plain, grammar_behind=one) for one in (CLOSED, HALVED, EITHER)),
+    ]
+    digests = {first_token_digest(Request(RequestId("r"), (1,), one)) for one in samplings}
+    assert len(digests) == len(samplings)
