@@ -30,7 +30,7 @@ from engine.checkpoints.packing import Packing
 from engine.checkpoints.storage import Stack, Storage
 from engine.checkpoints.store import File, Store, Tensors
 from engine.errors import UnusableCheckpoint
-from engine.kernels.contract import Kernels, RoundedKernels
+from engine.kernels.contract import BothNorms, Kernels, RoundedKernels
 from engine.kernels.weights import Weight, alike, beside, reordered
 from engine.sharding.group import Group
 
@@ -213,6 +213,10 @@ class Shelf:
     def before(self, product: Linear | Stack | None) -> RoundedKernels | None:
         """See Storage.before."""
         return None if self.storage is None else self.storage.before(product)
+
+    def beside(self, product: Linear | Stack | None) -> BothNorms | None:
+        """See Storage.beside."""
+        return None if self.storage is None else self.storage.beside(product)
 
     def drop(self, name: str) -> None:
         """Leave out a tensor that may be there."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.checkpoints.linear import PlainLinear
 from engine.checkpoints.packing import Packing
 from engine.errors import NoKernels
-from engine.kernels.contract import Linear, RoundedKernels, RoundingKernels
+from engine.kernels.contract import BothNorms, Linear, RoundedKernels, RoundingKernels
 from engine.kernels.products import Products, TorchProducts
 from engine.kernels.rows import Rows
 from engine.kernels.weights import (
@@ -83,10 +83,17 @@ class Storage:
 
     def before(self, product: Linear | Stack | None) -> RoundedKernels | None:
         """Norms and gates for what only `product` is given; None: it wants its rows whole."""
-        weight = product.weight if isinstance(product, StoredLinear | Stack) else None
-        if self.kernels is None or not isinstance(weight, Fp8Weight):
+        weight = _eight_bits(product)
+        if self.kernels is None or weight is None:
             return None
         return self.kernels.rounded(weight.row_group)
+
+    def beside(self, product: Linear | Stack | None) -> BothNorms | None:
+        """Norms for what `product` is given, and others whole; None: it wants that as well."""
+        weight = _eight_bits(product)
+        if self.kernels is None or weight is None:
+            return None
+        return self.kernels.both(weight.row_group)
 
     def summary(self) -> str:
         """One line for the log."""
@@ -96,6 +103,11 @@ class Storage:
             f"differ from what they were by {errors.mean():.2%} in the mean and "
             f"{errors.max():.2%} at most, in norm"
         )
+
+
+def _eight_bits(product: Linear | Stack | None) -> Fp8Weight | None:
+    weight = product.weight if isinstance(product, StoredLinear | Stack) else None
+    return weight if isinstance(weight, Fp8Weight) else None
 
 
 def in_order(gate_up: Linear, down: Linear) -> tuple[Linear, Linear]:

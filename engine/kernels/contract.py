@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from engine.kernels.rows import Rounded, Rows
+from engine.kernels.rows import Both, Rounded, Rows
 from engine.kernels.style import AttentionStyle
 
 CLAMPED = "clamped_swiglu"  # an activation
@@ -20,7 +20,7 @@ class Linear(Protocol):
     def __call__(self, inputs: Rows) -> Tensor:
         """[tokens, inputs] to [tokens, outputs].
 
-        Only what has a weight of 8 bits is given rows that are rounded.
+        Only what has a weight of 8 bits is given rows that are rounded, and not whole as well.
         """
 
 
@@ -74,11 +74,26 @@ class RoundedKernels(Protocol):
         """[rows, 2 * size] to [rows, size]."""
 
 
+class BothNorms(Protocol):
+    """Norms of Kernels whose rows come out whole and in 8 bits: for routers and experts."""
+
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Both:
+        """Of [tokens, size]; see RoundedKernels, here and below."""
+
+    def add_norm(
+        self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
+    ) -> tuple[Both, Tensor]:
+        """The sum is whole."""
+
+
 class RoundingKernels(Kernels, Protocol):
     """Kernels that can round on the way."""
 
     def rounded(self, group: int | None) -> RoundedKernels:
         """With a scale for each `group` numbers of a row; None: for each row."""
+
+    def both(self, group: int | None) -> BothNorms:
+        """The same, and whole as well."""
 
 
 class HeadNorm(Protocol):

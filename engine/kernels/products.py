@@ -37,7 +37,7 @@ class Products(Protocol):
     def multiply(self, rows: Rows, weight: Weight, bias: Tensor | None = None) -> Tensor:
         """[rows, inputs] to [rows, outputs]: x W^T + b, with a weight of one expert.
 
-        `bias` [1, outputs]. Rows for a weight of 8 bits are rounded here, or were before.
+        `bias` [1, outputs]. Rows for a weight of 8 bits are rounded, if they were not.
         """
 
     def grouped(self, rows: Rows, route: Route, weight: Weight, bias: Tensor | None) -> Tensor:

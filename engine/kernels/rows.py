@@ -1,4 +1,4 @@
-"""Rows as products multiply them: whole, or in numbers of 8 bits with their scales."""
+"""Rows as products multiply them: whole, in numbers of 8 bits with their scales, or both."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -33,13 +33,40 @@ class Rounded:
         return self.values.to(wide) * spread
 
 
-Rows: TypeAlias = Tensor | Rounded
+@dataclass(frozen=True, slots=True, eq=False)
+class Both:
+    """Rows that several read, a router among them: each takes them as it wants them."""
+
+    whole: Tensor  # [rows, size]
+    rounded: Rounded  # the same
+    group: int | None  # that `rounded` is for
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What products answer in."""
+        return self.whole.dtype
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.whole)
+
+
+Rows: TypeAlias = Tensor | Rounded | Both
 
 
 def plain(rows: Rows) -> Tensor:
-    """Rows as they are, for what is never given others."""
+    """Rows as they are, for what is never given those of 8 bits alone."""
+    if isinstance(rows, Both):
+        return rows.whole
     assert isinstance(rows, Tensor), "rows of 8 bits are for weights of 8 bits"
     return rows
+
+
+def rounded_before(rows: Rows, group: int | None) -> Rounded | None:
+    """Rows in 8 bits, where they came so; None: they are to be rounded, with this `group`."""
+    if isinstance(rows, Both):
+        return rows.rounded if rows.group == group else None
+    return rows if isinstance(rows, Rounded) else None
 
 
 def round_twin(rows: Tensor, group: int | None) -> Rounded:

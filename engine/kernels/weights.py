@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from engine.kernels.rows import Rounded, Rows, plain, round_twin, to_fp8
+from engine.kernels.rows import Rows, plain, round_twin, rounded_before, to_fp8
 
 BLOCK = 128  # inputs and outputs that share a scale in DeepSeek's checkpoints
 GROUP = 128  # inputs that share a scale in weights of four bits
@@ -181,8 +181,8 @@ def rounded(rows: Rows, weight: Weight) -> Tensor:
     if not isinstance(weight, Fp8Weight):
         return plain(rows).to(wide(rows))
     group = weight.row_group
-    ours = rows if isinstance(rows, Rounded) else round_twin(rows, group)
-    return ours.whole(group)
+    ours = rounded_before(rows, group)
+    return (round_twin(plain(rows), group) if ours is None else ours).whole(group)
 
 
 def fp8_weight(weight: Tensor, *, blocked: bool = False) -> Fp8Weight:

@@ -79,7 +79,7 @@ class SharedExpert:
     mlp: GatedMlp
     gate: Linear | None = None
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Rows) -> Tensor:
         """[tokens, hidden] to the same."""
         answer = self.mlp(hidden)
         return answer if self.gate is None else answer * self.gate(hidden).sigmoid()
@@ -88,7 +88,7 @@ class SharedExpert:
 class Experts(Protocol):
     """All of a layer's, or those that are here: the others' answers are zeros."""
 
-    def __call__(self, hidden: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    def __call__(self, hidden: Rows, weights: Tensor, chosen: Tensor) -> Tensor:
         """What each token's experts say of it, weighed and added: [tokens, hidden].
 
         `hidden` [tokens, hidden]; `weights`, `chosen` [tokens, top_k].
@@ -105,8 +105,9 @@ class LoopedExperts:
     each: Sequence[Expert]
     gating: Activation
 
-    def __call__(self, hidden: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    def __call__(self, hidden: Rows, weights: Tensor, chosen: Tensor) -> Tensor:
         """See Experts."""
+        hidden = plain(hidden)
         weighed = self._answers(hidden, chosen) * weights.unsqueeze(-1)  # in the router's dtype
         return weighed.sum(1).to(hidden.dtype)
 
@@ -145,7 +146,7 @@ class StackedExperts:
     count: int
     first: int = 0
 
-    def __call__(self, hidden: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+    def __call__(self, hidden: Rows, weights: Tensor, chosen: Tensor) -> Tensor:
         """See Experts."""
         tokens, top_k = chosen.shape
         order, offsets = self.products.sort(chosen, self.count)
@@ -171,10 +172,9 @@ class SparseMlp:
 
     def __call__(self, normed: Rows) -> Tensor:
         """See Mlp in engine/models/decoder.py. A router wants its rows whole."""
-        hidden = plain(normed)
-        weights, chosen = self.router(hidden)
-        mixed = self.experts(hidden, weights, chosen)
-        return mixed if self.shared is None else mixed + self.shared(hidden)
+        weights, chosen = self.router(plain(normed))
+        mixed = self.experts(normed, weights, chosen)
+        return mixed if self.shared is None else mixed + self.shared(normed)
 
 
 def _within_groups(wanted: Tensor, groups: Groups) -> Tensor:

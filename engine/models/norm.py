@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
-from engine.kernels.contract import Kernels, RoundedKernels
-from engine.kernels.rows import Rounded, Rows
+from engine.kernels.contract import BothNorms, Kernels, RoundedKernels
+from engine.kernels.rows import Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,17 +42,20 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundedNorm:
-    """The same for rows that go into products of 8 bits alone, as these want them."""
+    """The same for rows that go into products of 8 bits, as these want them.
+
+    Whole as well, where others read them, too: that is for `kernels` to say.
+    """
 
     weight: Tensor
     eps: float
-    kernels: RoundedKernels
+    kernels: RoundedKernels | BothNorms
 
-    def __call__(self, inputs: Tensor) -> Rounded:
+    def __call__(self, inputs: Tensor) -> Rows:
         """[tokens, size]."""
         return self.kernels.norm(inputs, self.weight, self.eps)
 
-    def add(self, inputs: Tensor, residual: Tensor, scale: float) -> tuple[Rounded, Tensor]:
+    def add(self, inputs: Tensor, residual: Tensor, scale: float) -> tuple[Rows, Tensor]:
         """See Norm."""
         return self.kernels.add_norm(inputs, residual, self.weight, self.eps, scale)
 
@@ -60,7 +63,7 @@ class RoundedNorm:
 LayerNorm: TypeAlias = Norm | RoundedNorm
 
 
-def norm_before(kernels: RoundedKernels | None, norm: Norm) -> LayerNorm:
+def norm_before(kernels: RoundedKernels | BothNorms | None, norm: Norm) -> LayerNorm:
     """`norm` for the product that `kernels` round for; None: it wants its rows whole."""
     return norm if kernels is None else RoundedNorm(norm.weight, norm.eps, kernels)
 

@@ -11,10 +11,11 @@ from engine.checkpoints.placement import Placement
 from engine.checkpoints.shelf import Parts, Shelf, filled_shelf
 from engine.checkpoints.store import Store, open_store
 from engine.errors import UnusableCheckpoint
-from engine.kernels.contract import Linear
+from engine.kernels.contract import BothNorms, Linear, RoundedKernels
 from engine.kernels.style import AttentionStyle
 from engine.models.config import ModelConfig
 from engine.models.decoder import Attention, Decoder, Layer, Mlp
+from engine.models.experts import SparseMlp, StackedExperts
 from engine.models.family import TEXT, classifies
 from engine.models.grouped_attention import GroupedAttention
 from engine.models.latent_attention import LatentAttention
@@ -121,7 +122,7 @@ def _layer(shelf: Shelf, config: ModelConfig, index: int) -> Layer:
 
     def before(part: Attention | Mlp, name: str | None) -> LayerNorm | None:
         made = norm(name)
-        return made and norm_before(shelf.before(_only_product(part)), made)
+        return made and norm_before(_rounding_for(shelf, part), made)
 
     attention = _attention(shelf, config, index, f"{at}self_attn.")
     mlp = read_mlp(shelf, config, index)
@@ -139,8 +140,16 @@ def _layer(shelf: Shelf, config: ModelConfig, index: int) -> Layer:
     )
 
 
+def _rounding_for(shelf: Shelf, part: Attention | Mlp) -> RoundedKernels | BothNorms | None:
+    """What rounds for a part of a layer; whole rows are for its router, if it has one."""
+    if not isinstance(part, SparseMlp):
+        return shelf.before(_only_product(part))
+    experts = part.experts
+    return shelf.beside(experts.gate_up if isinstance(experts, StackedExperts) else None)
+
+
 def _only_product(part: Attention | Mlp) -> Linear | None:
-    """That which alone is given what a part of a layer is; a router's is given it as well."""
+    """That which alone is given what a part of a layer is."""
     if isinstance(part, GroupedAttention):
         return part.query_key_value
     if isinstance(part, LatentAttention):

@@ -9,10 +9,10 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from engine.kernels.contract import RoundedKernels
+from engine.kernels.contract import BothNorms, RoundedKernels
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.products import Route, TorchProducts
-from engine.kernels.rows import Rounded, Rows
+from engine.kernels.rows import Rows, rounded_before
 from engine.kernels.weights import Fp8Weight, Weight
 from engine.request import Sampling
 from tests.fakes.checkpoints import make_checkpoint
@@ -41,14 +41,15 @@ class Listening(TorchProducts):
 
     def _hear(self, name: str, rows: Rows, weight: Weight) -> None:
         if isinstance(weight, Fp8Weight):
-            self.heard.append((name, isinstance(rows, Rounded)))
+            rounded = rounded_before(rows, weight.row_group) is not None
+            self.heard.append((name, rounded))
 
 
 # of each layer, in order: whether its rows were rounded before
 DENSE = [("one", True), ("one", False), ("one", True), ("one", True)]
-SPARSE = [("one", True), ("one", False), ("many", False), ("many", True)]
+SPARSE = [("one", True), ("one", False), ("many", True), ("many", True)]
 LATENT = [("one", True), ("one", True), ("one", False)]  # queries through a latent
-SHARED = [*SPARSE[2:], ("one", False), ("one", True)]
+SHARED = [*SPARSE[2:], ("one", True), ("one", True)]
 EACH = {
     "llama": [*DENSE, *DENSE],
     "olmo2": [("one", False), ("one", False), ("one", False), ("one", True)] * 2,
@@ -63,7 +64,7 @@ EACH = {
 def test_norms_and_gates_round_for_the_products_that_they_lead_to(
     family: str, tmp_path: Path
 ) -> None:
-    """Routers want their rows whole, and so do products behind attention or no norm."""
+    """What a router reads as well comes both ways; behind attention or no norm it is whole."""
     folder = make_checkpoint(tmp_path, family)
     products = Listening()
     engine = on_device(folder, FakeAccelerator(products=products), enforce_eager=True, **FP8)
@@ -92,6 +93,9 @@ def test_whole_weights_and_weights_of_four_bits_want_whole_rows(tmp_path: Path) 
     class Refusing(TorchKernels):
         def rounded(self, group: int | None) -> RoundedKernels:
             raise AssertionError(f"nobody wants rows in groups of {group}")
+
+        def both(self, group: int | None) -> BothNorms:
+            raise AssertionError(f"nobody wants rows both ways, in groups of {group}")
 
     for quantization in (None, "int4"):
         accelerator = FakeAccelerator(Refusing(), products=TorchProducts())

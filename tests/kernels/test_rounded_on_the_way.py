@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.kernels.contract import Kernels, RoundedKernels
+from engine.kernels.contract import BothNorms, Kernels, RoundedKernels
 from engine.kernels.gpu.gates import gate_floor
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.kernels.gpu.norms import norm_floor
@@ -12,7 +12,7 @@ from engine.kernels.gpu.products import TritonProducts
 from engine.kernels.gpu.rounding import LONGEST, round_rows
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.products import Route, TorchProducts
-from engine.kernels.rows import Rounded, round_twin
+from engine.kernels.rows import Both, Rounded, plain, round_twin
 from engine.kernels.weights import fp8_weight
 from tests.kernels.ahead import compiled
 from tests.kernels.test_pointwise import TOLERANCE, hardly_numbers, poisoned
@@ -27,9 +27,22 @@ def equal(one: Rounded, other: Rounded) -> None:
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=0, atol=0, equal_nan=True)
 
 
+def both_equal(ours: Both, whole: Tensor, group: int | None) -> None:
+    """`ours` is `whole`, and what rounding that afterwards makes."""
+    assert ours.group == group
+    assert ours.dtype is whole.dtype
+    torch.testing.assert_close(ours.whole, whole, rtol=0, atol=0, equal_nan=True)
+    equal(ours.rounded, round_twin(whole, group))
+
+
 def rounding(group: int | None) -> tuple[Kernels, RoundedKernels]:
     kernels = TritonKernels()
     return kernels, kernels.rounded(group)
+
+
+def both_ways(group: int | None) -> tuple[Kernels, BothNorms]:
+    kernels = TritonKernels()
+    return kernels, kernels.both(group)
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -47,6 +60,24 @@ def test_norms(
     normed, added = kernels.add_norm(x, residual, weight, 1e-3, 0.3)
     ours, sum_ = rounded.add_norm(x, residual, weight, 1e-3, 0.3)
     equal(ours, round_twin(normed, group))
+    assert torch.equal(sum_, added)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(("rows", "size"), [(1, 5), (3, 300), (1030, 130)])
+def test_norms_that_come_both_ways(
+    rows: int, size: int, dtype: torch.dtype, group: int | None, device: torch.device
+) -> None:
+    """To the bit what comes out whole, and that rounded."""
+    kernels, both = both_ways(group)
+    x, residual = (poisoned(rows, size, dtype, device) for _ in range(2))
+    x *= 2.0 ** torch.randint(-4, 5, (rows, 1)).to(x)
+    weight = torch.randn(size, device=device) * 2.0 ** torch.arange(size, device=device).div(40)
+    both_equal(both.norm(x, weight, 1e-3), kernels.norm(x, weight, 1e-3), group)
+    normed, added = kernels.add_norm(x, residual, weight, 1e-3, 0.3)
+    ours, sum_ = both.add_norm(x, residual, weight, 1e-3, 0.3)
+    both_equal(ours, normed, group)
     assert torch.equal(sum_, added)
 
 
@@ -98,6 +129,8 @@ def test_what_is_no_number_is_seen(
     equal(rounded.norm(x, weight, 1e-3), round_rows(kernels.norm(x, weight, 1e-3), group))
     equal(rounded.gated(both, "silu"), round_rows(kernels.gated(both, "silu"), group))
     equal(rounded.norm(nothing, weight, 1e-3), round_rows(nothing, group))
+    beside = both_ways(group)[1].norm(x, weight, 1e-3)
+    equal(beside.rounded, round_rows(beside.whole, group))
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -111,6 +144,34 @@ def test_twins_round_what_twins_make(group: int | None, device: torch.device) ->
     equal(ours, round_twin(normed, group))
     assert torch.equal(sum_, added)
     equal(rounded.gated(both, "gelu"), round_twin(twins.gated(both, "gelu"), group))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_twins_make_both_as_kernels_do(group: int | None, device: torch.device) -> None:
+    twins, both = TorchKernels(), TorchKernels().both(group)
+    x, weight = torch.randn(3, 300, device=device), torch.randn(300, device=device)
+    both_equal(both.norm(x, weight, 1e-3), twins.norm(x, weight, 1e-3), group)
+    normed, added = twins.add_norm(x, x, weight, 1e-3, 0.3)
+    ours, sum_ = both.add_norm(x, x, weight, 1e-3, 0.3)
+    both_equal(ours, normed, group)
+    assert torch.equal(sum_, added)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("blocked", [False, True])
+def test_of_both_a_product_takes_what_it_wants(
+    blocked: bool, group: int | None, device: torch.device
+) -> None:
+    """Rounded in the groups it has, if they are those; else it rounds what is whole."""
+    weight = fp8_weight(torch.randn(1, 24, 300, device=device), blocked=blocked)
+    rows = torch.randn(6, 300, device=device)
+    fits = weight.row_group == group
+    elsewhere = round_rows(rows if fits else torch.full_like(rows, torch.nan), group)
+    unlike = torch.full_like(rows, torch.nan) if fits else rows
+    given = Both(unlike, elsewhere, group)
+    for products in (TritonProducts(), TorchProducts()):
+        assert torch.equal(products.multiply(given, weight), products.multiply(rows, weight))
+    assert plain(given) is unlike
 
 
 @pytest.mark.parametrize("blocked", [False, True])
@@ -146,12 +207,16 @@ def test_no_rows_are_no_launch(device: torch.device) -> None:
         assert rounded.norm(nothing, weight, 1e-5).values.shape == (0, 6)
         assert rounded.add_norm(nothing, nothing, weight, 1e-5, 1.0)[0].scales.shape == (0, 1)
         assert len(rounded.gated(nothing, "silu")) == 0
+        both = both_ways(group)[1]
+        assert both.norm(nothing, weight, 1e-5).rounded.values.shape == (0, 6)
+        assert len(both.add_norm(nothing, nothing, weight, 1e-5, 1.0)[0]) == 0
 
 
 def test_floors_count_a_byte_for_each_number_that_is_rounded() -> None:
     assert norm_floor(64, 4096, 2, written=1).bytes == 3 * 64 * 4096 + 4096 * 2
     whole = norm_floor(64, 4096, 2, residual=True).bytes
     assert whole - norm_floor(64, 4096, 2, residual=True, written=1).bytes == 64 * 4096
+    assert norm_floor(64, 4096, 2, residual=True, written=3).bytes - whole == 64 * 4096
     assert gate_floor(64, 14336, 2, written=1).bytes == 5 * 64 * 14336
 
 
@@ -163,7 +228,9 @@ def test_they_compile_for_hopper_and_spill_nothing() -> None:
         "engine.kernels.gpu.norms",
         *(
             f"[round_norm({x}, torch.ones({size}), 1e-5, {group}),"
-            f"round_add_norm({x}, {x}, torch.ones({size}), 1e-5, 1.0, {group})]"
+            f"round_add_norm({x}, {x}, torch.ones({size}), 1e-5, 1.0, {group}),"
+            f"both_norm({x}, torch.ones({size}), 1e-5, {group}),"
+            f"both_add_norm({x}, {x}, torch.ones({size}), 1e-5, 1.0, {group})]"
             for x, size in ((of(2, 8192), 8192), (of(2000, 512), 512), (of(3, 14336), 14336))
             for group in GROUPS
         ),
@@ -185,7 +252,7 @@ def test_they_compile_for_hopper_and_spill_nothing() -> None:
 @pytest.mark.parametrize("rows", [1, 64, 2048])
 def test_real_shapes(rows: int, group: int | None, device: torch.device) -> None:
     """The device sums as it does without rounding, so the bits are the same there, too."""
-    kernels, rounded = rounding(group)
+    kernels, rounded = TritonKernels(), TritonKernels().rounded(group)
 
     def numbers(size: int) -> Tensor:
         return torch.randn(rows, size, device=device, dtype=torch.bfloat16)
@@ -195,6 +262,10 @@ def test_real_shapes(rows: int, group: int | None, device: torch.device) -> None
     normed, added = kernels.add_norm(x, residual, weight, 1e-5, 1.0)
     ours, sum_ = rounded.add_norm(x, residual, weight, 1e-5, 1.0)
     equal(ours, round_rows(normed, group))
+    assert torch.equal(sum_, added)
+    beside, sum_ = kernels.both(group).add_norm(x, residual, weight, 1e-5, 1.0)
+    assert torch.equal(beside.whole, normed)
+    equal(beside.rounded, round_rows(normed, group))
     assert torch.equal(sum_, added)
     both = numbers(28672)
     equal(rounded.gated(both, "silu"), round_rows(kernels.gated(both, "silu"), group))

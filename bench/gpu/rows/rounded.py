@@ -1,4 +1,7 @@
-"""Norms and gates that round to 8 bits, beside the same with a launch for it behind."""
+"""Norms and gates that round to 8 bits, beside the same with a launch for it behind.
+
+Of shapes with experts, norms whose rows come out whole as well, for a router.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,7 +11,7 @@ from torch import Tensor
 
 from bench.gpu.row import Prepared, Row
 from bench.gpu.shapes import Shape
-from engine.kernels.contract import Kernels, RoundedKernels
+from engine.kernels.contract import BothNorms, Kernels, RoundedKernels
 from engine.kernels.floor import Floor
 from engine.kernels.gpu.gates import gate_floor
 from engine.kernels.gpu.kernels import TritonKernels
@@ -25,6 +28,8 @@ Asked = Callable[[Kernels | RoundedKernels], Tensor | Rounded]
 
 def rows(shape: Shape) -> Iterator[Row]:
     """Each for a step of every batch, and for a prompt."""
+    if shape.num_experts:
+        yield from _before_experts(shape)
     if shape.quantization != "fp8" or shape.num_experts:
         return
     hidden, width = shape.hidden_size, shape.intermediate_size
@@ -34,6 +39,37 @@ def rows(shape: Shape) -> Iterator[Row]:
             yield Row(f"norm to fp8{called}", f"{hidden} numbers, {tokens} rows", norm)
             gate, setting = partial(_gate, (tokens, width), shape.dtype, group), "silu, "
             yield Row(f"gate to fp8{called}", f"{setting}{width} numbers, {tokens} rows", gate)
+
+
+def _before_experts(shape: Shape) -> Iterator[Row]:
+    """As they are where weights are rounded, which changes nothing else of a norm."""
+    for tokens in (*shape.batches, shape.prefill):
+        for called, group in GROUPS.items():
+            make = partial(_both, (tokens, shape.hidden_size), shape.dtype, group)
+            setting = f"{shape.hidden_size} numbers, {tokens} rows"
+            yield Row(f"norm to fp8{called}, and whole", setting, make)
+
+
+def _both(
+    sizes: tuple[int, int], dtype: torch.dtype, group: int | None, device: torch.device
+) -> Prepared:
+    x, residual = (torch.randn(sizes, dtype=dtype, device=device) for _ in range(2))
+    weight = torch.randn(sizes[1], dtype=dtype, device=device)
+    given = x, residual, weight, EPS, 1.0
+
+    def whole(norms: BothNorms) -> Tensor:
+        """What is compared: where a last bit differs, 8 bits differ by a step."""
+        return norms.add_norm(*given)[0].whole
+
+    def behind() -> Rounded:
+        return round_rows(TritonKernels().add_norm(*given)[0], group)
+
+    return Prepared(
+        partial(whole, TritonKernels().both(group)),
+        norm_floor(*sizes, dtype.itemsize, residual=True, written=dtype.itemsize + 1),
+        partial(whole, TorchKernels().both(group)),
+        {"rounded in a launch of its own": lambda: behind},
+    )
 
 
 def _norm(

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from engine.kernels.contract import (
     Asked,
+    BothNorms,
     Chunks,
     Contexts,
     Latents,
@@ -16,11 +17,18 @@ from engine.kernels.contract import (
 from engine.kernels.contract import HeadNorms as Norms
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.gpu.gates import ACTIVATIONS, gated, round_gated
-from engine.kernels.gpu.norms import add_rms_norm, rms_norm, round_add_norm, round_norm
+from engine.kernels.gpu.norms import (
+    add_rms_norm,
+    both_add_norm,
+    both_norm,
+    rms_norm,
+    round_add_norm,
+    round_norm,
+)
 from engine.kernels.gpu.prefill_attention import prefill_attention
 from engine.kernels.gpu.turn_and_write import HeadNorms, turn_and_write, write
 from engine.kernels.gpu.twins import TorchKernels
-from engine.kernels.rows import Rounded
+from engine.kernels.rows import Both, Rounded
 from engine.kernels.style import AttentionStyle
 
 
@@ -45,6 +53,23 @@ class TritonRounded:
     ) -> Rounded:
         """See RoundedKernels."""
         return round_gated(gate_up, gate, self.group, *(clamp or ()))
+
+
+@dataclass(frozen=True, slots=True)
+class TritonBoth:
+    """See BothNorms in engine/kernels/contract.py; no launch more than for one of the two."""
+
+    group: int | None
+
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Both:
+        """See BothNorms, here and below."""
+        return both_norm(inputs, weight, eps, self.group)
+
+    def add_norm(
+        self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
+    ) -> tuple[Both, Tensor]:
+        """See BothNorms."""
+        return both_add_norm(inputs, residual, weight, eps, scale, self.group)
 
 
 class TritonKernels(TorchKernels):
@@ -74,6 +99,10 @@ class TritonKernels(TorchKernels):
     def rounded(self, group: int | None) -> RoundedKernels:
         """See RoundingKernels."""
         return TritonRounded(group)
+
+    def both(self, group: int | None) -> BothNorms:
+        """See RoundingKernels."""
+        return TritonBoth(group)
 
     def decode_attention(
         self, asked: Asked, kv: LayerKv, contexts: Contexts, style: AttentionStyle

@@ -5,7 +5,8 @@ what a float32 weight in a model of half precision asks for (engine/models/norm.
 A norm is bound by memory: see `norm_floor`.
 
 For a product with weights of 8 bits the same kernels round what they have made once more, to
-what it multiplies (`round_norm`): to the bit what `round_rows` makes of it.
+what it multiplies (`round_norm`): to the bit what `round_rows` makes of it. For a router and
+its experts they write both (`both_norm`).
 """
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from engine.kernels.floor import Floor
 from engine.kernels.gpu.rounding import empty_rounded, store_rounded
-from engine.kernels.rows import E4M3_MAX, LEAST_SCALE, Rounded
+from engine.kernels.rows import E4M3_MAX, LEAST_SCALE, Both, Rounded
 
 NUMBERS_AT_ONCE = 2048  # of a program: short rows, as heads are, go together
 NUMBERS_OF_A_WARP = 512
@@ -37,23 +38,37 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def round_norm(x: Tensor, weight: Tensor, eps: float, group: int | None) -> Rounded:
     """`round_rows` of rms_norm, without a launch of its own: `x` [tokens, size]."""
     made = empty_rounded(len(x), x.shape[1], group, x)
-    _launch_norm(x, weight, eps, made.values, made.scales, group)
+    _launch_norm(x, weight, eps, None, made, group)
     return made
+
+
+def both_norm(x: Tensor, weight: Tensor, eps: float, group: int | None) -> Both:
+    """rms_norm and `round_rows` of it in one launch: `x` [tokens, size]."""
+    made = _empty_both(x, group)
+    _launch_norm(x, weight, eps, made.whole, made.rounded, group)
+    return made
+
+
+def _empty_both(like: Tensor, group: int | None) -> Both:
+    rows, size = like.shape
+    whole = torch.empty((rows, size), dtype=like.dtype, device=like.device)
+    return Both(whole, empty_rounded(rows, size, group, like), group)
 
 
 def _launch_norm(
     x: Tensor,
     weight: Tensor,
     eps: float,
-    normed: Tensor,
-    scales: Tensor | None = None,
+    normed: Tensor | None,
+    rounded: Rounded | None = None,
     group: int | None = None,
 ) -> None:
+    """Writes the norm to what is there of `normed` and `rounded`."""
     rows, rows_at_once, width, warps = _launch(x)
     if rows:
         _norm[(triton.cdiv(rows, rows_at_once),)](
-            x, weight, normed, scales, rows, _heads(x), *_strides(x), x.shape[-1], eps,
-            **_rounding(width, group), ROWS=rows_at_once, WIDTH=width, num_warps=warps,
+            x, weight, normed, *_places(rounded), rows, _heads(x), *_strides(x), x.shape[-1],
+            eps, **_rounding(width, group), ROWS=rows_at_once, WIDTH=width, num_warps=warps,
         )  # fmt: skip
 
 
@@ -74,7 +89,15 @@ def round_add_norm(
 ) -> tuple[Rounded, Tensor]:
     """`round_rows` of add_rms_norm's norm, without a launch of its own, and the sum."""
     made = empty_rounded(len(residual), residual.shape[1], group, residual)
-    added = _launch_add_norm(x, residual, weight, eps, scale, made.values, made.scales, group)
+    return made, _launch_add_norm(x, residual, weight, eps, scale, None, made, group)
+
+
+def both_add_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float, group: int | None
+) -> tuple[Both, Tensor]:
+    """add_rms_norm's norm and `round_rows` of it in one launch, and the sum."""
+    made = _empty_both(residual, group)
+    added = _launch_add_norm(x, residual, weight, eps, scale, made.whole, made.rounded, group)
     return made, added
 
 
@@ -84,17 +107,17 @@ def _launch_add_norm(
     weight: Tensor,
     eps: float,
     scale: float,
-    normed: Tensor,
-    scales: Tensor | None = None,
+    normed: Tensor | None,
+    rounded: Rounded | None = None,
     group: int | None = None,
 ) -> Tensor:
-    """Writes the norm; returns the sum."""
+    """Writes the norm to what is there of `normed` and `rounded`; returns the sum."""
     added = torch.empty(residual.shape, dtype=residual.dtype, device=residual.device)
     rows, rows_at_once, width, warps = _launch(residual)
     if rows:
         _add_norm[(triton.cdiv(rows, rows_at_once),)](
-            x, residual, weight, normed, scales, added, rows, x.stride(0), residual.stride(0),
-            residual.shape[-1], eps, scale, **_rounding(width, group),
+            x, residual, weight, normed, *_places(rounded), added, rows, x.stride(0),
+            residual.stride(0), residual.shape[-1], eps, scale, **_rounding(width, group),
             ROWS=rows_at_once, WIDTH=width, num_warps=warps,
         )  # fmt: skip
     return added
@@ -119,7 +142,8 @@ def norm_floor(
 ) -> Floor:
     """A row is read and written once; with a residual that is read and written as well.
 
-    `written` bytes of a normed number, where it is rounded: 1, with few scales.
+    `written` bytes of a normed number, where it is rounded: 1, with few scales; where it is
+    written whole as well, 1 more than its own.
     """
     passes = (3 if residual else 1) * itemsize + (written or itemsize)
     moved = passes * rows * size + size * itemsize
@@ -146,6 +170,10 @@ def _strides(x: Tensor) -> tuple[int, int]:
     return x.stride(0), x.stride(1) if x.dim() == 3 else 0
 
 
+def _places(rounded: Rounded | None) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if rounded is None else (rounded.values, rounded.scales)
+
+
 def _rounding(width: int, group: int | None) -> dict[str, float]:
     """All of a row is one group where it has no smaller ones."""
     group = width if group is None else min(width, group)
@@ -163,23 +191,25 @@ def _normed(row, weight, column, size, eps):
 
 @triton.jit
 def _store(
-    made, dtype, row, column, rows, size, normed, scales,
+    made, dtype, row, column, rows, size, normed, values, scales,
     MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """[ROWS, WIDTH] float32 as `dtype`, or that in 8 bits where there are `scales`."""
-    if scales is None:
+    """[ROWS, WIDTH] float32 as `dtype` to `normed`, and that in 8 bits to `values` and their
+    `scales`; each if it is there.
+    """
+    if normed is not None:
         inside = (row < rows)[:, None] & (column < size)[None, :]
         tl.store(normed + row[:, None] * size + column[None, :], made.to(dtype), mask=inside)
-    else:
+    if values is not None:
         once = tl.reshape(made.to(dtype).to(tl.float32), (ROWS, WIDTH // GROUP, GROUP))
         group = tl.arange(0, WIDTH // GROUP)
-        store_rounded(once, row, group, rows, size, normed, scales, MOST, LEAST, GROUP)
+        store_rounded(once, row, group, rows, size, values, scales, MOST, LEAST, GROUP)
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _norm(
-    x, weight, normed, scales, rows, heads, token_stride, head_stride, size, eps,
+    x, weight, normed, values, scales, rows, heads, token_stride, head_stride, size, eps,
     MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -190,14 +220,14 @@ def _norm(
     read = tl.load(x + start[:, None] + column[None, :], mask=inside, other=0.0)
     made = _normed(read.to(tl.float32), weight, column, size, eps)
     _store(
-        made, x.dtype.element_ty, row, column, rows, size, normed, scales,
+        made, x.dtype.element_ty, row, column, rows, size, normed, values, scales,
         MOST, LEAST, GROUP, ROWS, WIDTH,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _add_norm(
-    x, residual, weight, normed, scales, added, rows, x_stride, residual_stride,
+    x, residual, weight, normed, values, scales, added, rows, x_stride, residual_stride,
     size, eps, scale,
     MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr,
@@ -215,6 +245,6 @@ def _add_norm(
     tl.store(added + place, both, mask=inside)
     made = _normed(both.to(tl.float32), weight, column, size, eps)
     _store(
-        made, added.dtype.element_ty, row, column, rows, size, normed, scales,
+        made, added.dtype.element_ty, row, column, rows, size, normed, values, scales,
         MOST, LEAST, GROUP, ROWS, WIDTH,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from engine.kernels.gpu.product_kernels import add_up, multiply_tiles
 from engine.kernels.gpu.rounding import round_rows
 from engine.kernels.gpu.sorting import combine, sort_by_expert
 from engine.kernels.products import Route
-from engine.kernels.rows import Rows, plain
+from engine.kernels.rows import Rows, plain, rounded_before
 from engine.kernels.weights import (
     BLOCK,
     Fp8Weight,
@@ -185,18 +185,20 @@ def _operands(rows: Rows, weight: Weight) -> _Operands:
 
 def _eight_bits(rows: Rows, weight: Fp8Weight) -> _Operands:
     """Rounds rows, unless whoever made them has."""
-    if isinstance(rows, Tensor):
-        rows = round_rows(_lying_whole(rows), weight.row_group)
-    assert rows.scales.shape[1] == weight.scales.shape[1], "rows are rounded as this wants them"
+    group = weight.row_group
+    ours = rounded_before(rows, group)
+    if ours is None:
+        ours = round_rows(_lying_whole(plain(rows)), group)
+    assert ours.scales.shape[1] == weight.scales.shape[1], "rows are rounded as this wants them"
     return _Operands(
         BLOCKS if weight.blocked else CHANNELS,
-        FORMATS[rows.values.dtype],
-        rows.values,
+        FORMATS[ours.values.dtype],
+        ours.values,
         weight.values,
-        rows.scales,
+        ours.scales,
         weight.scales,
         strides=(
-            *rows.scales.stride(),
+            *ours.scales.stride(),
             *weight.values.stride()[:2],
             *weight.scales.stride()[:2],
         ),

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from engine.kernels.contract import (
     Asked,
+    BothNorms,
     Chunks,
     Contexts,
     HeadNorms,
@@ -19,7 +20,7 @@ from engine.kernels.contract import (
 )
 from engine.kernels.gpu.gates import ACTIVATIONS, gated_twin
 from engine.kernels.gpu.norms import add_rms_norm_twin, rms_norm_twin
-from engine.kernels.rows import Rounded, round_twin
+from engine.kernels.rows import Both, Rounded, round_twin
 from engine.kernels.style import AttentionStyle
 
 TOKENS_AT_ONCE = 64
@@ -48,6 +49,28 @@ class RoundedAfterwards:
     ) -> Rounded:
         """See RoundedKernels."""
         return round_twin(self.kernels.gated(gate_up, gate, clamp), self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedBeside:
+    """See BothNorms in engine/kernels/contract.py: what `kernels` make, and that rounded."""
+
+    kernels: Kernels
+    group: int | None
+
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Both:
+        """See BothNorms, here and below."""
+        return self._both(self.kernels.norm(inputs, weight, eps))
+
+    def add_norm(
+        self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
+    ) -> tuple[Both, Tensor]:
+        """See BothNorms."""
+        normed, added = self.kernels.add_norm(inputs, residual, weight, eps, scale)
+        return self._both(normed), added
+
+    def _both(self, normed: Tensor) -> Both:
+        return Both(normed, round_twin(normed, self.group), self.group)
 
 
 class TorchKernels:
@@ -82,6 +105,10 @@ class TorchKernels:
     def rounded(self, group: int | None) -> RoundedKernels:
         """See RoundingKernels."""
         return RoundedAfterwards(self, group)
+
+    def both(self, group: int | None) -> BothNorms:
+        """See RoundingKernels."""
+        return RoundedBeside(self, group)
 
     def decode_attention(
         self, asked: Asked, kv: LayerKv, contexts: Contexts, style: AttentionStyle
