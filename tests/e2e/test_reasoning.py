@@ -7,6 +7,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from tests.e2e.cluster import MODEL, running
+from tests.fakes.checkpoints import CLOSING, make_checkpoint, teach_to_think
 
 THINKS = r"[a-f]{12}\n</think>\n\n[0-9]{4}"
 HELD: dict[str, Any] = {"structured_outputs": {"regex": THINKS}}
@@ -55,3 +56,23 @@ async def test_reasoning_is_told_at_a_proxy_and_at_a_node(tiny: Path) -> None:
                 heard.append((thought, content, tokens))
         assert heard[0] == heard[1]
         await cluster.blocks_come_back()
+
+
+async def test_a_form_holds_behind_reasoning_at_a_proxy_and_at_a_node(tmp_path: Path) -> None:
+    """Of a model that has the marks for tokens, and so may think as it likes."""
+    schema = {"name": "answer", "schema": {"enum": ["sunny", "rainy"]}}
+    form = {"type": "json_schema", "json_schema": schema}
+    bias = {"temperature": 1, "seed": 5, "logit_bias": {str(CLOSING): 2}}
+    folder, heard = teach_to_think(make_checkpoint(tmp_path / "thinks")), list[Any]()
+    async with running(folder, reasoning_parser="auto") as cluster:
+        [alone] = [node for node in await cluster.nodes() if node["role"] == "decode"]
+        for door in (cluster.url, f"http://{alone['http_address']}"):
+            async with AsyncOpenAI(base_url=f"{door}/v1", api_key="none") as client:
+                create: Any = client.chat.completions.create
+                said = await create(**{**WANTED, **bias, "response_format": form})
+                heard.append(said.choices[0].message)
+        await cluster.blocks_come_back()
+    first, second = heard
+    assert (first.reasoning, first.content) == (second.reasoning, second.content)
+    assert first.content in ('"sunny"', '"rainy"')
+    assert len(first.reasoning) > 5

@@ -16,6 +16,7 @@ VOCABULARY = 384
 MAX_POSITIONS = 512
 END, USER, ASSISTANT = "<|end|>", "<|user|>", "<|assistant|>"
 SPECIAL_TOKENS = [END, USER, ASSISTANT]
+CLOSING = 2  # the mark that ends reasoning, of a model that was taught to think
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
@@ -204,6 +205,16 @@ def write_tokenizer(folder: Path) -> None:
         "chat_template": CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
+
+
+def teach_to_think(folder: Path) -> Path:
+    """Two special tokens are the marks of reasoning, and prompts end with the opening one."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        text = (folder / name).read_text()
+        for before, after in ((USER, "<think>"), (ASSISTANT, "</think>")):
+            text = text.replace(before, after)
+        (folder / name).write_text(text.replace("{{ '</think>' }}", "{{ '<think>' }}"))
+    return folder
 
 
 def edit_config(folder: Path, changes: Mapping[str, object]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from api.tokenizing import TextCodec, load_text_codec
 from engine.torch_engine import TorchEngine
-from tests.fakes.checkpoints import make_checkpoint
+from tests.fakes.checkpoints import CLOSING, make_checkpoint, teach_to_think
 from tests.fakes.cluster import Cluster
 from tests.fakes.driver import load
 from tests.fakes.http_cluster import HttpCluster, http_cluster
@@ -21,8 +21,6 @@ from tests.integration.test_engine_grammars import PERSON, fits
 from tests.integration.test_reasoning import put_together, told
 
 CHAT = "/v1/chat/completions"
-RENAMED = {"<|user|>": "<think>", "<|assistant|>": "</think>"}
-CLOSE = 2
 SCHEMA = {"name": "person", "schema": PERSON}
 FORM = {"response_format": {"type": "json_schema", "json_schema": SCHEMA}}
 CITY = {**WEATHER, "properties": {"city": {"enum": ["Paris", "Rome"]}}, "x-guidance": {}}
@@ -30,20 +28,14 @@ CALL: dict[str, Any] = {"tools": [tool("weather", CITY)], "parallel_tool_calls":
 NAMED = {"type": "function", "function": {"name": "weather"}}
 ASKED: dict[str, Any] = {
     "messages": [{"role": "user", "content": "hi"}],
-    **{"max_tokens": 180, "seed": 5, "logit_bias": {str(CLOSE): 2.0}},
+    **{"max_tokens": 180, "seed": 5, "logit_bias": {str(CLOSING): 2.0}},
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that has the marks for tokens, and begins in the middle of reasoning."""
-    made = make_checkpoint(tmp_path_factory.mktemp("thinks"))
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        text = (made / name).read_text()
-        for before, after in RENAMED.items():
-            text = text.replace(before, after)
-        (made / name).write_text(text.replace("{{ '</think>' }}", "{{ '<think>' }}"))
-    return made
+    return teach_to_think(make_checkpoint(tmp_path_factory.mktemp("thinks")))
 
 
 @pytest.fixture(scope="module")

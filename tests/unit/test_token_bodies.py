@@ -60,7 +60,9 @@ async def test_the_models_defaults_do_not_count() -> None:
     assert (sampling.temperature, sampling.max_tokens) == (1.0, 16)
 
 
-@pytest.mark.parametrize("field", ["guided_regex", "guided_json", "structural_tag"])
+@pytest.mark.parametrize(
+    "field", ["guided_regex", "guided_json", "structural_tag", "grammar_behind"]
+)
 def test_a_grammar_in_other_words_is_refused_as_nodes_do(field: str) -> None:
     with pytest.raises(BadRequest) as refused:
         asked(sampling_params={field: "a+"})
