@@ -1,6 +1,7 @@
 """A text body becomes `Asked`: prompts are made of texts and conversations."""
 
 import asyncio
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,7 +15,7 @@ from api.reasoning.forms import OFF, find_form
 from api.reasoning.thinking import Given, Thinking, thinking_of
 from api.sampling import grammar_field, stops_of
 from api.served import ReadLeg, Served
-from api.tokenizing import TextCodec
+from api.tokenizing import TextCodec, by_far
 from api.tools.calling import Calling, calling_of
 from api.tools.schemas import arguments_grammar
 from api.wire import WireError
@@ -97,7 +98,9 @@ class Asker:
             messages = for_template(body.messages)
             text = codec.render(messages, template)
             thinking = self._thinking(body, codec, text, messages)
-            return _encoded(codec, text, fit, special=special), thinking
+            if special or body.cache_salt:  # who has a salt shares nothing
+                return _encoded(codec, text, fit, special=special), thinking
+            return _of_turns(codec, text, fit), thinking
 
         prompt, thinking = await aside(size, encode)
         if not prompt:
@@ -247,11 +250,23 @@ class Fit:
     into: int | None = None
 
 
-def _encoded(codec: TextCodec, text: str, fit: Fit, *, special: bool) -> Tokens:
+def _encoded(codec: TextCodec, text: str, fit: Fit, *, special: bool = False) -> Tokens:
     if fit.most is not None:
         text = codec.last(text, fit.most)
     must_fit(codec, text, fit.into)
     return codec.encode(text, special_tokens=special)
+
+
+def _of_turns(codec: TextCodec, text: str, fit: Fit) -> Tokens:
+    """The same for a conversation, whose turns may be known where it is worth a look."""
+    if (turns := codec.turns) is None or fit.most is not None or len(text) <= SHORT:
+        return _encoded(codec, text, fit)
+    tokens = array("i")
+    for said in turns.tokens(text, lambda part: _encoded(codec, part, fit)):
+        tokens.extend(said)
+        if fit.into is not None and by_far(len(tokens), fit.into):
+            raise _too_long(fit.into)
+    return tuple(tokens)
 
 
 def must_fit(codec: TextCodec, text: str, context: int | None) -> None:
@@ -259,10 +274,14 @@ def must_fit(codec: TextCodec, text: str, context: int | None) -> None:
     the text does. Raises ContextTooLong.
     """
     if context is not None and codec.outgrows(text, context):
-        raise ContextTooLong(
-            f"This model's maximum context length is {context} tokens, and the prompt alone "
-            f"has more than twice as many."
-        )
+        raise _too_long(context)
+
+
+def _too_long(context: int) -> ContextTooLong:
+    return ContextTooLong(
+        f"This model's maximum context length is {context} tokens, and the prompt alone "
+        f"has more than twice as many."
+    )
 
 
 async def aside(size: int, work: Callable[[], Done]) -> Done:

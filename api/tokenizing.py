@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from api.detokenizing import Alone, Detokenizer
 from api.ends import Reader, Uncuttable
 from api.errors import BadRequest, NoText
+from api.turns import Turns, parter
 from api.vocabulary import Vocabulary, is_byte_level, vocabulary_of
 from engine.request import LARGEST_TOKEN
 
@@ -19,6 +20,7 @@ LONG = 1 << 18  # characters; a tokenizer takes about half a kilobyte of memory 
 SLICE = 1 << 16
 BY_FAR, FEW = 2, 64
 THREADS = "TOKENIZERS_PARALLELISM"  # among the texts of a batch; ours are one at a time
+SAMPLE = [{"role": role, "content": "Hi"} for role in ("user", "assistant", "user")]
 PATH_STARTS = ("/", ".")  # what begins so is no name on a hub
 
 
@@ -69,13 +71,20 @@ class TextCodec:
         """What single tokens say."""
         return vocabulary_of(self.fast, self._alone)
 
+    @cached_property
+    def turns(self) -> Turns | None:
+        """What conversations were encoded to; None where their turns cannot be told apart."""
+        written = str(self.tokenizer.chat_template)
+        with suppress(BadRequest):  # some marks are made of a role: '<|' + role + '|>'
+            written += self.render(SAMPLE, {"add_generation_prompt": True})
+        parts = parter(self.fast, written)
+        return None if parts is None else Turns(parts)
+
     def read_through(self) -> "TextCodec":
         """Itself, once all that takes long the first time is done: what takes a look at every
         token, and what compiles the chat template.
         """
-        _ = self.size, self.hidden, self.vocabulary
-        with suppress(BadRequest):
-            self.render([{"role": "user", "content": "Hi"}], {"add_generation_prompt": True})
+        _ = self.size, self.hidden, self.vocabulary, self.turns
         return self
 
     def encode(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
@@ -105,7 +114,7 @@ class TextCodec:
         for place in places:
             part = text[place : place + SLICE]
             tokens += len(self._encode(part, special_tokens=False))
-            if tokens > BY_FAR * most + FEW:
+            if by_far(tokens, most):
                 return True
         return False
 
@@ -193,6 +202,11 @@ class TextCodec:
         if self.fast is not None:
             return self.fast.id_to_token(token) is not None
         return token < self.size
+
+
+def by_far(tokens: int, most: int) -> bool:
+    """Whether so many tokens are too many, however a text was cut to count them."""
+    return tokens > BY_FAR * most + FEW
 
 
 def load_text_codec(folder: Path | str) -> TextCodec:

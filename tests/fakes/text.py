@@ -44,6 +44,13 @@ def byte_level(template: str | None = TEMPLATE) -> TextCodec:
     return _codec(tokenizer, template)
 
 
+def marked_turns() -> TextCodec:
+    """The same with the marks of TEMPLATE as special tokens; new each time."""
+    tokenizer = Tokenizer.from_str(byte_level().fast.to_str())  # type: ignore[union-attr]
+    tokenizer.add_special_tokens(["<|user|>", "<|assistant|>"])
+    return _codec(tokenizer, TEMPLATE)
+
+
 def metaspace(*, byte_fallback: bool = False) -> TextCodec:
     """Like sentencepiece: a space is part of the word after it, and the first is not said."""
     words = ["</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256) if byte_fallback)]
