@@ -259,7 +259,7 @@ def _encoded(codec: TextCodec, text: str, fit: Fit, *, special: bool = False) ->
 
 def _of_turns(codec: TextCodec, text: str, fit: Fit) -> Tokens:
     """The same for a conversation, whose turns may be known where it is worth a look."""
-    if (turns := codec.turns) is None or fit.most is not None or len(text) <= SHORT:
+    if len(text) <= SHORT or fit.most is not None or (turns := codec.turns) is None:
         return _encoded(codec, text, fit)
     tokens = array("i")
     for said in turns.tokens(text, lambda part: _encoded(codec, part, fit)):
