@@ -22,8 +22,10 @@ from engine.kernels.weights import (
 )
 
 Take = Callable[..., Tensor]
-"""A tensor by its name and shape, as it is in its file."""
+"""A tensor by its name and shape, as it is in its file; a size that is None may be any."""
 BITS = 4
+PIECE = 32
+"""Inputs that share a scale where a rank has some of each group: the fewest kernels take."""
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """Which of a word's numbers, lowest bits first, comes where."""
 MARKS: Mapping[str, tuple[str, ...]] = {
@@ -40,21 +42,25 @@ STACKED_SCALES = "_scale_inv"
 
 
 def read_packed(
-    packing: Packing, take: Take, at: str, mark: str, shape: tuple[int, int]
+    packing: Packing, take: Take, at: str, mark: str, shape: tuple[int, int], ranks: int = 1
 ) -> Weight:
     """The product called `at`, [outputs, inputs], of which `mark` is there.
 
-    Raises UnusableCheckpoint for sizes that do not go with it.
+    Of as many `ranks` each has all inputs, or its part of them. Raises UnusableCheckpoint for
+    sizes that do not go with it.
     """
     outputs, inputs = shape
     if packing.group is None:
         return _eight_bits(packing, take, f"{at}.weight", f"{at}.{mark}", shape)
-    if inputs % packing.group or outputs % PER_WORD:
+    together = inputs * ranks if packing.ordered else inputs
+    if together % packing.group or outputs % PER_WORD:
         sizes = f"{outputs} by {inputs} is not in groups of {packing.group}"
         raise UnusableCheckpoint(f"tensor {at}: {sizes}")
     if packing.layout == "compressed int4":
         return _compressed(packing.group, take, at, outputs, inputs)
-    return _words(packing, packing.group, take, at, (outputs, inputs))
+    if packing.layout == "awq":
+        return _awq(packing.group, take, at, outputs, inputs)
+    return _gptq(packing, packing.group, take, at, shape, together)
 
 
 def read_stack(take: Take, name: str, experts: int, outputs: int, inputs: int) -> list[Weight]:
@@ -103,22 +109,50 @@ def _compressed(group: int, take: Take, at: str, outputs: int, inputs: int) -> W
     return _grouped(unpacked(words), scales.T, None, group)
 
 
-def _words(packing: Packing, group: int, take: Take, at: str, shape: tuple[int, int]) -> Weight:
-    """AWQ (Lin et al. 2023) has words along the outputs, GPTQ (Frantar et al. 2022) inputs."""
-    outputs, inputs = shape
+def _awq(group: int, take: Take, at: str, outputs: int, inputs: int) -> Weight:
+    """Words along the outputs (Lin et al. 2023)."""
     groups = inputs // group
     zeros = unpacked(take(f"{at}.qzeros", groups, outputs // PER_WORD))
     scales = take(f"{at}.scales", groups, outputs)
-    if packing.layout == "awq":
-        words = take(f"{at}.qweight", inputs, outputs // PER_WORD)
-        numbers, zeros = (_awq_order(one) for one in (unpacked(words), zeros))
-        return _grouped(numbers.T, scales, zeros, group)
-    words = take(f"{at}.qweight", inputs // PER_WORD, outputs)
-    order = _order(packing, group, take(f"{at}.g_idx", inputs).long(), at)
-    numbers = unpacked(words.T)
+    words = take(f"{at}.qweight", inputs, outputs // PER_WORD)
+    numbers, zeros = (_awq_order(one) for one in (unpacked(words), zeros))
+    return _grouped(numbers.T, scales, zeros, group)
+
+
+def _gptq(
+    packing: Packing, group: int, take: Take, at: str, shape: tuple[int, int], together: int
+) -> Weight:
+    """Words along the inputs (Frantar et al. 2022); all ranks have so many `together`."""
+    outputs, inputs = shape
+    scales = take(f"{at}.scales", None, outputs)
+    if (told := len(scales) * group) not in (inputs, together):
+        raise UnusableCheckpoint(f"tensor {at}.scales is of {told} inputs, not {inputs}")
+    zeros = unpacked(take(f"{at}.qzeros", len(scales), outputs // PER_WORD)) + 1  # stored less
+    places = take(f"{at}.g_idx", inputs).long()
+    numbers = unpacked(take(f"{at}.qweight", inputs // PER_WORD, outputs).T)
+    if told > inputs:
+        if not 0 <= places.min() <= places.max() < len(scales):
+            raise UnusableCheckpoint(f"tensor {at}.g_idx: a group beyond the last")
+        return _in_pieces(numbers, scales, zeros, places)
+    order = _order(packing, group, places, at)
     numbers = numbers if order is None else numbers[:, order]
-    made = _grouped(numbers, scales, zeros + 1, group)  # zeros are stored less one
+    made = _grouped(numbers, scales, zeros, group)
     return made if order is None else replace(made, order=order[None].int())
+
+
+def _in_pieces(numbers: Tensor, scales: Tensor, zeros: Tensor, places: Tensor) -> Int4Weight:
+    """A rank's inputs, each of the group that `places` says: what it has of a group is so many
+    pieces, with the group's scales and zeros, the last with places that have no input.
+    """
+    order = places.argsort(stable=True)
+    counts = places.bincount(minlength=len(scales))
+    pieces = -(-counts // PIECE)
+    empty = (pieces * PIECE - counts).cumsum(0) - (pieces * PIECE - counts)  # before a group's
+    owners = torch.arange(len(scales), device=places.device).repeat_interleave(pieces)
+    filled = order.new_full((len(owners) * PIECE,), -1)
+    filled[torch.arange(len(order), device=order.device) + empty[places[order]]] = order
+    made = _grouped(numbers[:, filled.clamp(min=0)], scales[owners], zeros[owners], PIECE)
+    return replace(made, inputs=len(order), order=filled[None].int())
 
 
 def _order(packing: Packing, group: int, places: Tensor, at: str) -> Tensor | None:

@@ -155,7 +155,8 @@ def axes_of(packing: Packing | None) -> Mapping[str, Axes]:
         square = Axes(Axis(0, BLOCK), Axis(1, BLOCK)) if packing.blocks else Axes(ROWS)
         square = Axes() if packing.tensors else square
         return {**PLAIN, "weight_scale_inv": square, "weight_scale": square}
-    words, grouped = Axis(1, PER_WORD), Axis(0, packing.group)
+    words = Axis(1, PER_WORD)
+    grouped = None if packing.ordered else Axis(0, packing.group)  # a part may have of any
     if packing.layout == "compressed int4":
         return {
             **PLAIN,

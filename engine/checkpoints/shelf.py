@@ -9,7 +9,7 @@ So the files of a running model must not be written to. Who replaces them by ren
 Hugging Face cache does, harms nobody.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -89,14 +89,15 @@ class Shelf:
             return self._read_packed(at, *shape).whole(0)
         return self._read(name, *shape)
 
-    def _read(self, name: str, *shape: int) -> Tensor:
+    def _read(self, name: str, *shape: int | None) -> Tensor:
+        """A size that is None may be any."""
         if name not in self:
             raise UnusableCheckpoint(f"tensor {name} is missing")
         stored = self._stored(name)
         tensor: Tensor = self.files.pop(stored).get_tensor(stored)
         if shape == (1,) and not tensor.shape:
             tensor = tensor.view(1)  # some store a number as it is, some in a list
-        if tensor.shape != shape:
+        if not _fits(tensor, shape):
             shapes = f"{tuple(tensor.shape)}, the config says {shape}"
             raise UnusableCheckpoint(f"tensor {name} is {shapes}")
         if self.progress is not None:
@@ -165,9 +166,11 @@ class Shelf:
         if self.packing.static:
             for name in STATIC:
                 self.drop(self._stored(f"{at}.{name}"))
-        return read_packed(self.packing, self._read_placed, at, mark, (outputs, inputs))
+        ranks = 1 if self.group is None else self.group.share.size
+        sizes = outputs, inputs
+        return read_packed(self.packing, self._read_placed, at, mark, sizes, ranks)
 
-    def _read_placed(self, name: str, *shape: int) -> Tensor:
+    def _read_placed(self, name: str, *shape: int | None) -> Tensor:
         return self._read(name, *shape).to(self.device)
 
     def _fuse_packed(
@@ -251,6 +254,12 @@ class Shelf:
 
     def _copy(self, name: str, target: Tensor) -> None:
         target.copy_(self.whole(name, *target.shape))
+
+
+def _fits(tensor: Tensor, shape: Sequence[int | None]) -> bool:
+    if tensor.dim() != len(shape):
+        return False
+    return all(size in (None, there) for size, there in zip(shape, tensor.shape, strict=True))
 
 
 @contextmanager

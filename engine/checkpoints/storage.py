@@ -117,13 +117,16 @@ def in_order(gate_up: Linear, down: Linear) -> tuple[Linear, Linear]:
     """
     if not isinstance(gate_up, StoredLinear) or not isinstance(down, StoredLinear):
         return gate_up, down
-    if not isinstance(down.weight, Int4Weight) or down.weight.order is None:
+    weight = down.weight
+    if not isinstance(weight, Int4Weight) or weight.order is None:
         return gate_up, down
-    (order,) = down.weight.order.long()
+    if weight.places > weight.inputs:  # a rank's, with places that have no input
+        return gate_up, down
+    (order,) = weight.order.long()
     both = torch.cat((order, order + len(order)))
     bias = None if gate_up.bias is None else gate_up.bias[:, both]
     first = replace(gate_up, weight=reordered(gate_up.weight, both), bias=bias)
-    return first, replace(down, weight=replace(down.weight, order=None))
+    return first, replace(down, weight=replace(weight, order=None))
 
 
 def open_storage(

@@ -81,19 +81,24 @@ class Int4Weight:
 
     Groups are of inputs behind one another, or of those that `order` names: place i then has
     input order[i] (GPTQ's act-order; Frantar et al. 2022, "GPTQ", sorts them by how much they
-    matter).
+    matter). There may be more places than inputs: those at -1 have none, and are of no account.
     """
 
     packed: Tensor  # [experts, outputs, groups, group / 2] uint8
     scales: Tensor  # [experts, groups, outputs], any float
     zeros: Tensor | None  # [experts, groups, outputs] uint8
     inputs: int
-    order: Tensor | None = None  # [experts, inputs] int32
+    order: Tensor | None = None  # [experts, places] int32
 
     @property
     def group(self) -> int:
         """How many inputs share a scale."""
         return 2 * self.packed.shape[3]
+
+    @property
+    def places(self) -> int:
+        """How many inputs it goes through, and places that have none."""
+        return self.inputs if self.order is None else self.order.shape[1]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -106,10 +111,12 @@ class Int4Weight:
         numbers = torch.cat((packed & FOUR_BITS, packed >> 4), dim=-1).to(dtype)
         zeros = MIDDLE if self.zeros is None else self.zeros[expert].T.unsqueeze(-1).to(dtype)
         scaled = (numbers - zeros) * self.scales[expert].T.unsqueeze(-1).to(dtype)
-        placed = scaled.flatten(1)[:, : self.inputs]
+        placed = scaled.flatten(1)[:, : self.places]
         if self.order is None:
             return placed
-        return torch.empty_like(placed).index_copy_(1, self.order[expert].long(), placed)
+        order = self.order[expert].long()
+        whole = placed.new_empty(len(placed), self.inputs)
+        return whole.index_copy_(1, order[order >= 0], placed[:, order >= 0])
 
 
 Weight: TypeAlias = PlainWeight | Fp8Weight | Int4Weight

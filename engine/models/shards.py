@@ -74,9 +74,6 @@ def check_shares(config: ModelConfig, size: int) -> None:
     for name, count in sizes.items():
         if count % size:
             raise UnusableCheckpoint(f"{told}: {count} {name} do not share out")
-    if config.packing is not None and config.packing.ordered:
-        why = "its groups have inputs of all ranks"
-        raise UnusableCheckpoint(f"{told}: the checkpoint is of desc_act, {why}")
     axes = axes_of(config.packing).values()
     units = (max(axis.unit for one in axes if (axis := one[side])) for side in (0, 1))
     check_groups(config, size, *units)

@@ -1,14 +1,17 @@
 """GPTQ's act-order: groups of inputs from anywhere, as the checkpoint means them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, tensor
 
 from engine.checkpoints.checkpoint import WEIGHTS
+from engine.checkpoints.packed import read_packed, unpacked
+from engine.checkpoints.packing import Packing
 from engine.checkpoints.storage import StoredLinear
 from engine.errors import UnusableCheckpoint
 from engine.kernels.gpu.products import TritonProducts
@@ -18,23 +21,27 @@ from engine.models.decoder import Decoder
 from engine.models.experts import SparseMlp, StackedExperts
 from engine.models.grouped_attention import GroupedAttention
 from engine.models.mlp import GatedMlp
-from engine.ranks.opening import refuse_ranks
-from engine.settings import EngineConfig
+from engine.sharding.share import Share
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
-from tests.fakes.driver import prompt, prompt_logits
+from tests.fakes.driver import prompt, prompt_logits, requests, run
 from tests.fakes.packed import GROUP, pack_in_act_order
+from tests.fakes.ranks import ranked
 from tests.integration.test_packed import FAMILIES, narrow
+from tests.integration.test_packed_ranks import FAMILIES as IN_PARTS
+from tests.integration.test_packed_ranks import PROMPTS, part_of, parts_say_the_same
 from tests.integration.test_storage import whole_engine
 
 EVERYBODY = (TritonProducts(), TorchProducts())
 DOWN, KEYS = "model.layers.1.mlp.down_proj", "model.layers.0.self_attn.k_proj"
 
 
-def made(folder: Path, family: str) -> tuple[Path, Path]:
+def made(
+    folder: Path, family: str, families: Mapping[str, Any] = FAMILIES
+) -> tuple[Path, Path]:
     """Packed, and with the same numbers in float32."""
     plain, packed = folder / "plain", folder / "packed"
-    make_checkpoint(plain, family, **FAMILIES[family])
+    make_checkpoint(plain, family, **families[family])
     pack_in_act_order(plain, packed)
     return packed, plain
 
@@ -147,8 +154,45 @@ def test_what_cannot_be_meant_is_refused_by_name(
         narrow(packed)
 
 
-def test_ranks_would_part_the_groups(tmp_path: Path) -> None:
-    packed, _ = made(tmp_path, "llama")
-    config = EngineConfig(model=str(packed), tensor_parallel_size=2, cpu_kernels="torch")
-    with pytest.raises(UnusableCheckpoint, match=r"--tensor-parallel-size 2: .* desc_act"):
-        refuse_ranks(config)
+@pytest.mark.parametrize("family", ["llama", "phi3"])
+def test_a_rank_reads_its_inputs_of_every_group(family: str, tmp_path: Path) -> None:
+    parts_say_the_same(*made(tmp_path, family, IN_PARTS))
+
+
+@pytest.mark.parametrize(("ranks", "family"), [*((2, one) for one in IN_PARTS), (4, "llama")])
+def test_ranks_say_what_one_process_says(ranks: int, family: str, tmp_path: Path) -> None:
+    packed, _ = made(tmp_path, family, IN_PARTS)
+    alone = narrow(packed)
+    said = run(alone, requests(PROMPTS))
+    with ranked(packed, ranks, cpu_kernels="torch", max_num_batched_tokens=24) as engine:
+        assert run(engine, requests(PROMPTS)) == said
+        assert engine.info.fingerprint == alone.info.fingerprint
+
+
+@pytest.mark.parametrize("some", [[130, 1, 0, 125], [64, 64, 64, 64], [2, 33, 97, 124]])
+def test_what_a_rank_has_of_a_group_goes_in_pieces(some: list[int]) -> None:
+    """So many inputs of each group, from anywhere, with its scale and zero."""
+    outputs, inputs = 16, sum(some)
+    order, groups = torch.randperm(inputs), torch.arange(4).repeat_interleave(tensor(some))
+    stored = {
+        "x.qweight": torch.randint(-(1 << 31), 1 << 31, (inputs // 8, outputs)).int(),
+        "x.qzeros": torch.randint(-(1 << 31), 1 << 31, (4, outputs // 8)).int(),
+        "x.scales": torch.rand(4, outputs),
+        "x.g_idx": groups[order].int(),
+    }
+    packing = Packing(layout="gptq", group=128, zeros=True, ordered=True)
+    sizes = outputs, inputs
+    made = read_packed(packing, lambda name, *_: stored[name], "x", "qweight", sizes, 2)
+    numbers, zeros = unpacked(stored["x.qweight"].T), unpacked(stored["x.qzeros"])
+    scales, zeros = (one[groups[order]].T for one in (stored["x.scales"], zeros.float() + 1))
+    assert torch.equal(made.whole(0), (numbers.float() - zeros) * scales)
+    assert isinstance(made, Int4Weight)
+    assert made.places == sum(-(-count // 32) * 32 for count in some)
+
+
+def test_a_rank_refuses_groups_that_are_not_there(tmp_path: Path) -> None:
+    packed, _ = made(tmp_path, "llama", IN_PARTS)
+    _edit(packed, _beyond)
+    for rank in range(2):
+        with pytest.raises(UnusableCheckpoint, match=f"{DOWN}.g_idx: a group beyond the last"):
+            part_of(packed, Share(rank, 2))

@@ -75,6 +75,16 @@ def logits(engine: TorchEngine, tokens: tuple[int, ...]) -> Tensor:
     return ran.logits.clone()
 
 
+def parts_say_the_same(packed: Path, plain: Path) -> None:
+    """Of two ranks each has the numbers of its part."""
+    for rank in range(2):
+        ours, theirs = (part_of(one, Share(rank, 2)) for one in (packed, plain))
+        pairs = list(zip(numbers(ours), numbers(theirs), strict=True))
+        assert len(pairs) > 6
+        for one, other in pairs:
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
 def away(one: Tensor, other: Tensor) -> float:
     return float((one - other).norm() / other.norm())
 
@@ -84,23 +94,14 @@ def away(one: Tensor, other: Tensor) -> float:
 def test_a_rank_reads_its_part_number_by_number(
     layout: str, family: str, tmp_path: Path
 ) -> None:
-    packed, plain = made(tmp_path, family, layout)
-    for rank in range(2):
-        ours, theirs = (part_of(one, Share(rank, 2)) for one in (packed, plain))
-        pairs = list(zip(numbers(ours), numbers(theirs), strict=True))
-        assert len(pairs) > 6
-        for one, other in pairs:
-            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    parts_say_the_same(*made(tmp_path, family, layout))
 
 
 def test_a_rank_reads_its_experts_of_a_stack(tmp_path: Path) -> None:
     plain, packed = tmp_path / "plain", tmp_path / "packed"
     stack_experts(make_checkpoint(plain, "qwen3_moe", **FAMILIES["qwen3_moe"]))
     pack_stacks(plain, packed)
-    for rank in range(2):
-        ours, theirs = (part_of(one, Share(rank, 2)) for one in (packed, plain))
-        for one, other in zip(numbers(ours), numbers(theirs), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    parts_say_the_same(packed, plain)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -34,7 +34,10 @@ _WEIGHTS = [
     f"Int4Weight({_BYTES}, {_OF_GROUPS}, {_OF_GROUPS}.to(torch.uint8), 1024)",
     f"Int4Weight({_BYTES}, {_OF_GROUPS}, None, 1024, torch.arange(1024).int()[None])",
 ]
-FORMATS = ["plain", "fp8", "fp8 in blocks", "int4", "int4 with zeros", "int4 in order"]
+FORMATS = [
+    *("plain", "fp8", "fp8 in blocks", "int4", "int4 with zeros", "int4 in order"),
+    "int4 with empty places",
+]
 NARROW = [name for name in FORMATS if name != "plain"]
 
 
@@ -54,11 +57,23 @@ def in_order(like: Int4Weight) -> Int4Weight:
     return replace(like, order=order.int().to(like.packed.device))
 
 
+def with_empty_places(values: Tensor, group: int) -> Int4Weight:
+    """Some in each of its groups, with numbers that are of no account."""
+    experts, outputs, inputs = values.shape
+    more = torch.randn(experts, outputs, inputs // 2 + 3, device=values.device)
+    wide = int4_weight(torch.cat((values, more.to(values.dtype)), 2), group)
+    order = torch.stack([torch.randperm(wide.inputs) for _ in range(experts)])
+    order = torch.where(order < inputs, order, -1).int().to(values.device)
+    return replace(wide, inputs=inputs, order=order)
+
+
 def made(name: str, values: Tensor, group: int = 32) -> Weight:
     if name == "plain":
         return PlainWeight(values)
     if name.startswith("fp8"):
         return fp8_weight(values, blocked=name.endswith("blocks"))
+    if name.endswith("empty places"):
+        return with_empty_places(values, group)
     weight = int4_weight(values, group)
     if name.endswith("order"):
         return in_order(weight)

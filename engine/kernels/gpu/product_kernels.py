@@ -81,7 +81,7 @@ def _four_bit_steps(
 ):  # fmt: skip
     """STEP inputs of an output share a scale; bytes hold numbers half a step apart.
 
-    `order` says where in a row they are; None: behind one another.
+    `order` says where in a row they are, -1: nowhere; None: behind one another.
     """
     row_at, inside, weight_at, wanted, span, inputs = walk
     inside, wanted = inside[:, None], wanted[:, None]
@@ -93,6 +93,7 @@ def _four_bit_steps(
         if order is not None:
             low_at = tl.load(order + low_at, mask=is_low, other=0)
             high_at = tl.load(order + high_at, mask=is_high, other=0)
+            is_low, is_high = is_low & (low_at >= 0), is_high & (high_at >= 0)
         low = tl.load(row_at + low_at, mask=inside & is_low, other=0.0)
         high = tl.load(row_at + high_at, mask=inside & is_high, other=0.0)
         both = tl.load(weight_at + k // 2 + within, mask=wanted, other=0)

@@ -62,8 +62,8 @@ def choose_tiles(rows: int, weight: Weight, multiprocessors: int) -> Tiles:
     Splits do not depend on how many rows there are, up to FEW_ROWS: an answer is not summed
     in another way because of others in its batch.
     """
-    experts, outputs, inputs = weight.shape
-    each, steps = -(-rows // experts), -(-inputs // _step(weight))
+    experts, outputs, _ = weight.shape
+    each, steps = -(-rows // experts), -(-_places(weight) // _step(weight))
     if each > FEW_ROWS:
         tiles = -(-rows // LARGE) * -(-outputs // LARGE)
         splits = _splits(multiprocessors // tiles, steps) if experts == 1 else 1
@@ -110,8 +110,9 @@ class TritonProducts:
 
 def _launch(rows: Rows, weight: Weight, bias: Tensor | None, route: Route | None) -> Tensor:
     experts, outputs, inputs = weight.shape
-    operands = _operands(rows, weight)
-    assert operands.rows.shape[1] == inputs, "rows are as long as the weight is wide"
+    operands, places = _operands(rows, weight), _places(weight)
+    long = places if operands.order is None else inputs
+    assert operands.rows.shape[1] == long, "rows are as long as the weight is wide"
     bias = None if bias is None else bias.contiguous()
     sources = targets = offsets = None
     if route is not None:
@@ -130,12 +131,12 @@ def _launch(rows: Rows, weight: Weight, bias: Tensor | None, route: Route | None
     if offsets is not None:
         row_tiles = most_tiles(count, experts, tiles.rows)
     column_tiles = -(-outputs // tiles.outputs)
-    steps = -(-inputs // tiles.step)
+    steps = -(-places // tiles.step)
     multiply_tiles[(row_tiles * column_tiles, tiles.splits)](
         operands.rows, operands.row_scales, operands.weight, operands.scales, operands.zeros,
         operands.order, bias, into, offsets, sources, targets,
         1 if route is None else route.times,
-        count, outputs, inputs, experts, row_tiles, column_tiles, -(-steps // tiles.splits),
+        count, outputs, places, experts, row_tiles, column_tiles, -(-steps // tiles.splits),
         operands.rows.stride(0), *operands.strides, outputs, count * outputs,
         FORMAT=operands.format, GROUPED=offsets is not None,
         EXPERTS=triton.next_power_of_2(experts), OPERAND=operands.dtype,
@@ -175,12 +176,19 @@ def _operands(rows: Rows, weight: Weight) -> _Operands:
         return _Operands(PLAIN, dtype, rows, weight.values, strides=strides)
     packed, order = weight.packed.stride(), weight.order
     if order is not None and weight.shape[0] == 1 and len(rows) > FEW_ROWS:
-        rows, order = rows.index_select(1, order[0]), None  # tiles then read stretches of rows
+        rows, order = _looked_up(rows, order[0]), None  # tiles then read stretches of rows
     strides = (0, 0, packed[0], packed[1], weight.scales.stride(0), weight.scales.stride(1))
     return _Operands(
         FOUR_BITS, dtype, rows, weight.packed,
         scales=weight.scales, zeros=weight.zeros, order=order, strides=strides,
     )  # fmt: skip
+
+
+def _looked_up(rows: Tensor, order: Tensor) -> Tensor:
+    """[rows, places]: the inputs of all places, zeros where there are none."""
+    if rows.shape[1] == len(order):
+        return rows.index_select(1, order)
+    return rows.index_select(1, order.clamp(min=0)).masked_fill_(order < 0, 0)
 
 
 def _eight_bits(rows: Rows, weight: Fp8Weight) -> _Operands:
@@ -212,6 +220,11 @@ def _lying_whole(rows: Tensor) -> Tensor:
 def _operand_dtype(rows: Tensor) -> tl.dtype:
     """Triton's interpreter multiplies bfloat16 as whole numbers, so it gets float32."""
     return tl.float32 if triton.knobs.runtime.interpret else FORMATS[rows.dtype]
+
+
+def _places(weight: Weight) -> int:
+    """What a product goes through: the inputs, and places that have none."""
+    return weight.places if isinstance(weight, Int4Weight) else weight.shape[2]
 
 
 def _step(weight: Weight) -> int:
