@@ -1,0 +1,178 @@
+"""A conversation has the same tokens turn by turn, and turns that are known are not encoded."""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer
+
+from api.turns import MOST_PARTS, Parts, Turns, parter
+from tests.fakes.tokenizers import KINDS, WORDS, encoded, trained
+
+START, END, ASIDE = "<|start|>", "<|end|>", "[A]"
+TEMPLATE = "{{ '<|start|>' + role }}<|end|>[A]<blank><word>Word<|end|>more"
+STRANGE = (
+    AddedToken("<blank>", lstrip=True, normalized=False),
+    AddedToken("<trail>", rstrip=True, normalized=False),
+    AddedToken("<word>", single_word=True, normalized=False),
+    AddedToken("mat", single_word=True, normalized=True),
+    AddedToken("the cat", normalized=True),
+    AddedToken("<|start", normalized=False),
+    AddedToken("end|> ", normalized=False),
+)
+PIECES = (
+    *(START, END, ASIDE, "<|start", "|>", "<|end", "<|", "|>x", "[", "A]", "end|> "),
+    *("<blank>", " <blank>", "<trail>", "<trail> ", "<word>", "<word>s", "mat", "mats"),
+    *(*WORDS, " ", "\n", "the cat"),
+)
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
+
+
+@cache
+def marked(kind: Callable[[], Tokenizer]) -> Tokenizer:
+    """With marks, and what may be taken for one or get in its way."""
+    tokenizer = Tokenizer.from_str(trained(kind).to_str())
+    tokenizer.add_special_tokens([START, END, ASIDE])
+    tokenizer.add_tokens(list(STRANGE))
+    return tokenizer
+
+
+def parts_of(tokenizer: Tokenizer, template: str = TEMPLATE) -> Parts:
+    parts = parter(tokenizer, template)
+    assert parts is not None
+    return parts
+
+
+def with_tokens(*added: str | AddedToken) -> Tokenizer:
+    tokenizer = Tokenizer.from_str(trained(KINDS[0]).to_str())
+    tokenizer.add_tokens(
+        [AddedToken(t, normalized=False) if isinstance(t, str) else t for t in added]
+    )
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=TEXTS)
+def test_parts_in_a_row_have_the_tokens_of_the_whole(
+    kind: Callable[[], Tokenizer], text: str
+) -> None:
+    tokenizer = marked(kind)
+    parts = parts_of(tokenizer)(text)
+    assert "".join(parts) == text
+    said = [token for part in parts for token in encoded(tokenizer, part)]
+    assert said == encoded(tokenizer, text)
+
+
+def test_a_text_is_parted_before_each_mark() -> None:
+    parts = parts_of(marked(KINDS[0]))
+    said = [f"{START}user\nHello", f"{END}\n", f"{START}assistant"]
+    assert parts("".join(said)) == said
+    assert parts("Hi" + "".join(said)) == ["Hi", *said]
+
+
+def test_what_no_template_writes_is_no_mark() -> None:
+    parts = parter(with_tokens("<a>", "<b>"), "{{ '<a>' }}")
+    assert parts is not None
+    assert parts("1<a>2<b>3<a>4") == ["1", "<a>2<b>3", "<a>4"]
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        AddedToken("<m>", normalized=True),
+        AddedToken("<m>", lstrip=True, normalized=False),
+        AddedToken("<m>", single_word=True, normalized=False),
+        *("m>", "\nm", "<m<"),
+    ],
+)
+def test_some_are_none(mark: str | AddedToken) -> None:
+    assert parter(with_tokens(mark), "<m> m> \nm <m<") is None
+
+
+@pytest.mark.parametrize("other", ["x<", "x<m", "<m>x", "x<m>"])
+def test_none_is_one_that_another_may_reach_into(other: str) -> None:
+    """As the longest that begins first is found."""
+    tokenizer = with_tokens("<m>", other)
+    assert parter(with_tokens("<m>"), "<m>") is not None
+    assert parter(tokenizer, "<m>") is None
+
+
+def test_a_tokenizer_that_finds_no_special_tokens_has_no_marks() -> None:
+    tokenizer = with_tokens("<m>")
+    tokenizer.encode_special_tokens = True
+    assert parter(tokenizer, "<m>") is None
+    assert parter(None, "<m>") is None
+
+
+def test_what_has_too_many_parts_is_no_conversation() -> None:
+    parts = parts_of(marked(KINDS[0]))
+    assert len(parts(START * (MOST_PARTS - 1))) == MOST_PARTS - 1
+    assert not parts(START * MOST_PARTS)
+
+
+class Encoder:
+    """Lengths, and what was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, part: str) -> Sequence[int]:
+        self.asked.append(part)
+        return (len(part),)
+
+
+def words(text: str) -> Sequence[str]:
+    return text.split()
+
+
+def read(turns: Turns, text: str) -> tuple[list[int], list[str]]:
+    encode = Encoder()
+    return [token for part in turns.tokens(text, encode) for token in part], encode.asked
+
+
+def test_only_what_is_new_is_encoded() -> None:
+    turns = Turns(words)
+    assert read(turns, "you are kind") == ([3, 3, 4], ["you", "are", "kind"])
+    assert read(turns, "you are kind today") == ([3, 3, 4, 5], ["today"])
+    assert read(turns, "are you today") == ([3, 3, 5], [])
+
+
+def test_a_text_without_parts_is_encoded_each_time() -> None:
+    turns = Turns(lambda _: ())
+    for _ in range(2):
+        assert read(turns, "you are") == ([7], ["you are"])
+
+
+def test_those_that_were_used_last_are_kept() -> None:
+    turns = Turns(words)
+    read(turns, "aa")
+    turns.room = 3 * turns._taken
+    assert read(turns, "bb cc aa dd")[1] == ["bb", "cc", "dd"]
+    assert read(turns, "cc dd aa")[1] == []
+    assert read(turns, "bb")[1] == ["bb"]
+    assert turns._taken <= turns.room
+
+
+def test_what_two_encode_at_once_takes_its_room_once() -> None:
+    turns = Turns(words)
+    read(turns, "aa")
+    size = turns._taken
+
+    def encode(part: str) -> Sequence[int]:
+        read(turns, part)
+        return (len(part),)
+
+    assert list(turns.tokens("bb", encode))
+    assert turns._taken == 2 * size
+
+
+def test_what_would_push_out_half_of_all_is_not_kept() -> None:
+    turns = Turns(words)
+    read(turns, "aa")
+    turns.room = 4 * turns._taken
+    long = "b" * (2 * turns._taken + sys.getsizeof(""))
+    assert read(turns, long)[1] == read(turns, long)[1] == [long]
+    assert read(turns, "aa")[1] == []
