@@ -7,6 +7,7 @@ from api.calls import Call
 from api.detokenizing import Detokenizer
 from api.generator import Event, PromptEvent, StageEvent, StreamFailed, TicketEvent, TokenEvent
 from api.logprobs import Place
+from api.reasoning.channels import ChannelReader
 from api.reasoning.reader import ThoughtReader
 from api.stopping import StopWatch
 from engine.request import FinishReason, Logprobs
@@ -74,7 +75,7 @@ class Choice:
     watch: StopWatch
     echo: Echo | None = None  # until it was said
     only_echo: bool = False
-    thoughts: ThoughtReader | None = None
+    thoughts: ThoughtReader | ChannelReader | None = None
     reasoning_tokens: int = 0
     num_tokens: int = 0
     cached_tokens: int = 0
@@ -98,6 +99,11 @@ class Choice:
         reasoning ends.
         """
         return self.watch.idle and not self.only_echo
+
+    @property
+    def unread(self) -> bool:
+        """Whether no reasoning is looked for in what comes."""
+        return self.thoughts is None or self.thoughts.plain
 
     def add(self, tokens: tuple[int, ...]) -> str:
         """The text of a plain choice's tokens that are neither its first nor its last, nor part
@@ -179,7 +185,7 @@ class Choice:
         text = self._watched(text)
         return text if self.thoughts is None else self._content(self.thoughts, text)
 
-    def _content(self, thoughts: ThoughtReader, text: str) -> str:
+    def _content(self, thoughts: ThoughtReader | ChannelReader, text: str) -> str:
         """The text without its reasoning, which waits for the next piece."""
         open_ = not thoughts.over
         reasoning, content = thoughts.read(text)

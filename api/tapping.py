@@ -35,11 +35,11 @@ class Spoken:
     let_in: Pass
 
     def take(self, tokens: tuple[int, ...]) -> bool:
-        """See Tap; not before an event has shown what is around a text: then no more reasoning
-        comes.
+        """See Tap; not before an event has shown what is around a text, nor while more
+        reasoning may come.
         """
         around = self.writer.around(self.choice.index)
-        if around is None or not self.outlet.ready():
+        if around is None or not self.outlet.ready() or not self.choice.unread:
             return False
         self.let_in.came(len(tokens))
         if text := self.choice.add(tokens):

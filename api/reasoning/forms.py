@@ -7,7 +7,15 @@ from typing import Literal
 from api.tools.dialects import text_of
 
 ReasoningParser = Literal[
-    "none", "auto", "deepseek_r1", "deepseek_v3", "glm45", "mistral", "qwen3", "seed_oss"
+    "none",
+    "auto",
+    "deepseek_r1",
+    "deepseek_v3",
+    "glm45",
+    "mistral",
+    "openai_gptoss",
+    "qwen3",
+    "seed_oss",
 ]
 OFF: ReasoningParser = "none"
 AUTO: ReasoningParser = "auto"
@@ -16,13 +24,15 @@ AUTO: ReasoningParser = "auto"
 @dataclass(frozen=True, slots=True)
 class Form:
     """`begun`: where the prompt does not tell, an answer is reasoning from its beginning.
-    `before`: what models may write before the opening mark.
+    `before`: what models may write before the opening mark. `channels`: these are headers of
+    messages, of which an answer may have more.
     """
 
     opens: str
     closes: str
     begun: bool = False
     before: str = ""
+    channels: bool = False
 
 
 THINK = Form("<think>", "</think>")
@@ -31,6 +41,9 @@ FORMS: Mapping[str, Form] = {
     "deepseek_v3": THINK,
     "glm45": Form("<think>", "</think>", before="\n"),
     "mistral": Form("[THINK]", "[/THINK]"),
+    "openai_gptoss": Form(
+        "<|channel|>analysis<|message|>", "<|channel|>final<|message|>", channels=True
+    ),
     "qwen3": THINK,
     "seed_oss": Form("<seed:think>", "</seed:think>"),
 }

@@ -48,6 +48,11 @@ class ThoughtReader:
         """Whether nothing that comes is reasoning."""
         return self._place in (_Place.BEHIND, _Place.CONTENT)
 
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is looked for in what comes."""
+        return self.over
+
     def read(self, text: str) -> Read:
         """More of the answer."""
         if self._place is _Place.BEFORE:

@@ -1,10 +1,12 @@
 """Whether answers may begin with reasoning: by their prompt, and by their model."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from api.reasoning.channels import MARKS, ChannelReader
 from api.reasoning.forms import Form
 from api.reasoning.reader import ThoughtReader
 from api.tools.tape import SPACE
@@ -14,6 +16,7 @@ from engine.request import Grammar, Marks
 SWITCHES = ("enable_thinking", "thinking")
 """What templates call the variable with which a client says whether the model is to think."""
 JSON_KINDS = ("json_object", "json_schema")
+_PARTS = re.compile(r"<\|\w+\|>|\w+")
 Find = Callable[[str], int | None]
 """The token that is this text, if there is one."""
 
@@ -31,26 +34,34 @@ class Thinking:
     @property
     def markers(self) -> tuple[str, ...]:
         """To be text, special tokens or not."""
-        return self.form.opens, self.form.closes
+        return MARKS if self.form.channels else (self.form.opens, self.form.closes)
 
-    def reader(self) -> ThoughtReader:
+    def reader(self) -> ThoughtReader | ChannelReader:
         """For one choice."""
+        if self.form.channels:
+            return ChannelReader(self.begun, self.tells)
         return ThoughtReader(self.form, self.begun, self.tells)
 
     def marks(self, grammar: Grammar, find: Find) -> Marks | None:
         """Behind which a grammar that can be served begins. None: with the answer, as it speaks
         of the closing mark itself, or as marks that are no tokens cannot be seen for sure.
         """
-        closes = find(self.form.closes)
+        closes = self._tokens(self.form.closes, find)
         if closes is None or self._is_spoken_of(grammar):
             return None
         if self.begun:
-            return Marks((closes,))
-        opens, before = find(self.form.opens), find(self.form.before)
+            return Marks(closes)
+        opens, before = self._tokens(self.form.opens, find), find(self.form.before)
         if opens is None:
             return None
-        spaced = () if before is None else ((before, opens),)
-        return Marks((closes,), ((opens,), *spaced))
+        spaced = () if before is None else ((before, *opens),)
+        return Marks(closes, (opens, *spaced))
+
+    def _tokens(self, mark: str, find: Find) -> tuple[int, ...] | None:
+        """One, or of a header each of its marks and what is between them."""
+        parts = _PARTS.findall(mark) if self.form.channels else [mark]
+        tokens = [token for part in parts if (token := find(part)) is not None]
+        return tuple(tokens) if len(tokens) == len(parts) else None
 
     def has_room(self, grammar: Grammar) -> bool:
         """Where a grammar that can be served holds all of the answer: only one in which the

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from api.tools.harmony import harmony
 from api.tools.hermes import hermes
 from api.tools.llama import llama3_json
 from api.tools.mistral import mistral
 from api.tools.qwen_coder import qwen3_coder
 from api.tools.tape import Parser
 
-ToolCallParser = Literal["auto", "hermes", "llama3_json", "mistral", "qwen3_coder"]
+ToolCallParser = Literal["auto", "hermes", "llama3_json", "mistral", "openai", "qwen3_coder"]
 AUTO: ToolCallParser = "auto"
 SHORT_ID = 9  # letters, and no more: Mistral's templates refuse all others
 ALPHANUMERIC = string.ascii_letters + string.digits
@@ -62,6 +63,11 @@ DIALECTS: Mapping[str, Dialect] = {
         ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
         ("[TOOL_CALLS]",),
         short_ids=True,
+    ),
+    "openai": Dialect(
+        harmony,
+        ("<|channel|>", "<|message|>", "<|constrain|>", "<|call|>"),
+        ("<|channel|>commentary",),
     ),
     "qwen3_coder": Dialect(qwen3_coder, TAGS, ("<tool_call>", "<function=", "<parameter=")),
 }

@@ -243,11 +243,16 @@ async def test_a_template_is_shown_past_reasoning_by_the_name_it_looks_for() -> 
         assert PLAIN.decode(asked.calls[0].request.prompt) == "Hm."
 
 
-async def streamed(source: Tapping, outlet: Outlet | None) -> bytes:
+async def streamed(
+    source: Tapping,
+    outlet: Outlet | None,
+    codec: TextCodec = PLAIN,
+    parser: ReasoningParser = "qwen3",
+) -> bytes:
     """What a client of a stream gets, be it of the stream or of its tap."""
-    model = replace(served(PLAIN), reasoning_parser="qwen3")
+    model = replace(served(codec), reasoning_parser=parser)
     asked = await chat({"stream": True}, door=model)
-    form = ChatForm(Telling(PLAIN.vocabulary), thinks=True)
+    form = ChatForm(Telling(codec.vocabulary), thinks=True)
     sent = outlet.sent if outlet else bytearray()
     async for said in frames(Writer(Answer(source, asked), form, 7), outlet):
         sent += said

@@ -14,6 +14,9 @@ from tests.fakes.tools import Call, Read, cut, offered, read, tool
 
 HERMES, LLAMA = DIALECTS["hermes"].parser, DIALECTS["llama3_json"].parser
 MISTRAL, CODER = DIALECTS["mistral"].parser, DIALECTS["qwen3_coder"].parser
+HARMONY = DIALECTS["openai"].parser
+TO = "<|channel|>commentary to=functions."
+JSON = " <|constrain|>json<|message|>"
 PARSERS = {
     **{name: dialect.parser for name, dialect in DIALECTS.items()},
     "required": required,
@@ -74,6 +77,15 @@ CALLS: list[tuple[Parser, str, str, list[Call]]] = [
         [WEATHER, CLOCK],
     ),
     (MISTRAL, f"[TOOL_CALLS]weather[CALL_ID]a1b2c3d4e[ARGS] {PARIS}", "", [WEATHER]),
+    (HARMONY, f"{TO}weather<|message|>{PARIS}", "", [WEATHER]),
+    (HARMONY, f"{TO}weather{JSON} {TRICKY}", "", [("weather", TRICKY, True)]),
+    (
+        HARMONY,
+        f"I look.{TO}weather<|message|>{PARIS}{TO}clock<|message|>{{}}",
+        "I look.",
+        [WEATHER, CLOCK],
+    ),
+    (HARMONY, f"{TO}<|message|>{PARIS}", f"{TO}<|message|>{PARIS}", []),
     (
         CODER,
         "So:\n<tool_call>\n<function=weather>\n<parameter=city>\n12 <b>\n</parameter>\n"

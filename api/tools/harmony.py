@@ -1,0 +1,43 @@
+"""Calls as gpt-oss writes them: messages to functions, in OpenAI's Harmony.
+
+    <|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
+
+What reads its channels (`api/reasoning/channels.py`) gives all headers of calls this form, and
+leaves of other messages the text.
+"""
+
+from api.tools.steps import arguments, attempt, content_until, space
+from api.tools.tape import NotACall, Step, Steps, Tape
+from api.tools.wishes import Offered
+
+FUNCTION = "<|channel|>commentary to=functions."
+MESSAGE = "<|message|>"
+LONGEST_HEADER = 400  # characters
+
+
+def harmony(tape: Tape, offered: Offered) -> Steps:
+    """Each is named by its header: the client is told of it, offered or not."""
+    del offered
+    while True:
+        yield from content_until(tape, FUNCTION)
+        yield from attempt(_call(tape))
+
+
+def _call(tape: Tape) -> Steps:
+    header = yield from _header()
+    name = header.removesuffix(MESSAGE).partition("<")[0].strip()
+    if not name:
+        raise NotACall
+    tape.begin(name)
+    yield from arguments(tape, (yield from space()))
+    tape.end()
+
+
+def _header() -> Step:
+    """Comes to all of it; raises NotACall."""
+    header = ""
+    while not header.endswith(MESSAGE):
+        header += yield
+        if len(header) > LONGEST_HEADER:
+            raise NotACall
+    return header
