@@ -98,6 +98,8 @@ class Asker:
             messages = for_template(body.messages)
             text = codec.render(messages, template)
             thinking = self._thinking(body, codec, text, messages)
+            if thinking and thinking.form.channels and calling and calling.use.forced:
+                thinking = None  # it would call in a message of its own, and not in the last
             if special or body.cache_salt:  # who has a salt shares nothing
                 return _encoded(codec, text, fit, special=special), thinking
             return _of_turns(codec, text, fit), thinking

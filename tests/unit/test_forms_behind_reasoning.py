@@ -92,6 +92,11 @@ NEW_LINE = MARKED.encode("\n")[0]
 BEHIND = Marks((CLOSES,))
 OR_AT_ONCE = Marks((CLOSES,), ((OPENS,),))
 OR_SPACED = Marks((CLOSES,), ((OPENS,), (NEW_LINE, OPENS)))
+HEADERS = ("<|channel|>", "<|message|>", "analysis", "final")
+OSS = special(*HEADERS)
+CHANNEL, MESSAGE, ANALYSIS, FINAL = (OSS.encode(one)[0] for one in HEADERS)
+BEHIND_FINAL = Marks((CHANNEL, FINAL, MESSAGE), ((CHANNEL, ANALYSIS, MESSAGE),))
+MUST_CALL = {"tools": TOOLS, "tool_choice": "required"}
 HELD: dict[str, Any] = {"response_format": {"type": "json_object"}}
 OFF = {"chat_template_kwargs": {"enable_thinking": False}}
 GRAMMARS = GrammarChecker()
@@ -126,7 +131,9 @@ def door(codec: TextCodec, parser: ReasoningParser = "qwen3", size: int | None =
         (MARKED, "deepseek_r1", {**HELD, "reasoning_effort": "none"}, OR_AT_ONCE),
         (MARKED, "deepseek_r1", {**HELD, "reasoning_effort": "low"}, BEHIND),
         (OPEN, "mistral", HELD, None),
-        (OPEN, "qwen3", {"tools": TOOLS, "tool_choice": "required"}, BEHIND),
+        (OSS, "openai_gptoss", HELD, BEHIND_FINAL),
+        (OSS, "openai_gptoss", MUST_CALL, None),
+        (OPEN, "qwen3", MUST_CALL, BEHIND),
         (
             *(OPEN, "qwen3"),
             *(
@@ -150,6 +157,8 @@ async def test_a_chat_says_behind_which_tokens_its_grammar_begins(
     assert [call.request.sampling.sample_index for call in asked.calls] == [0, 1]
     if marks is not None:
         assert asked.thinking is not None
+    if fields == MUST_CALL:
+        assert (asked.thinking is None) == (marks is None)
 
 
 async def test_a_mark_that_the_model_has_no_logit_for_cannot_be_seen() -> None:
