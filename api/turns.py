@@ -16,10 +16,13 @@ from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from threading import Lock
 from typing import Any, Protocol
+from unicodedata import category
 
 MOST_PARTS = 10_000
 ROOM = 64 << 20  # bytes of texts and tokens; a model's
 ENTRY = 200  # bytes of what keeps one of them
+STRETCH = 1 << 16  # characters; no other thread runs while one is searched
+WORDLIKE = ("Pc", "So")  # as ‿ and Ⓐ are
 Parts = Callable[[str], Sequence[str]]
 
 
@@ -44,11 +47,12 @@ def parter(fast: Any | None, written: str) -> Parts | None:  # noqa: ANN401
     marks = [one.content for one in used if _parts(one, added)]
     if not marks:
         return None
-    found = re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
+    longest, *_ = marks = sorted(marks, key=len, reverse=True)
+    found = re.compile("|".join(map(re.escape, marks)))
 
     def parts(text: str) -> Sequence[str]:
         """None where it has too many to be a conversation."""
-        places = [one.start() for one in islice(found.finditer(text), MOST_PARTS)]
+        places = list(islice(places_of(found, text, len(longest)), MOST_PARTS))
         if len(places) == MOST_PARTS:
             return ()
         cuts = [0, *places, len(text)]
@@ -57,21 +61,38 @@ def parter(fast: Any | None, written: str) -> Parts | None:  # noqa: ANN401
     return parts
 
 
+def places_of(marks: "re.Pattern[str]", text: str, longest: int) -> Iterator[int]:
+    """Where one begins, of at most `longest` characters: none of them reaches into another."""
+    for start in range(0, len(text), STRETCH):
+        behind = start + STRETCH
+        for one in marks.finditer(text, start, behind + longest - 1):
+            if one.start() < behind:
+                yield one.start()
+
+
 def _parts(mark: Added, added: Collection[Added]) -> bool:
     """Whether it is always found where it stands, and nothing before it looks at it.
 
-    Not so if it takes the blanks before it, or only stands for a word; if it begins as a word
-    does, or with a blank; or if another one may begin before it and reach into it.
+    Not so if it takes the blanks before it, or only stands for a word; if it begins with what
+    is no sign; or if another one may begin before it and reach into it.
     """
     text = mark.content
     if not text or mark.normalized or mark.lstrip or mark.single_word:
         return False
-    if text[0].isspace() or re.match(r"\w", text):
+    if not _is_sign(text[0]):
         return False
     others = (one.content for one in added if one is not mark and one.content != text)
     return not _reaches(text, text) and not any(
         text in other or _reaches(other, text) for other in others
     )
+
+
+def _is_sign(character: str) -> bool:
+    """Whether it is no blank, and no part of a word for anyone: tokenizers take more for words
+    than Python does, and have tokens that stand for whole words only.
+    """
+    kind = category(character)
+    return kind[0] in "PS" and kind not in WORDLIKE
 
 
 def _reaches(one: str, other: str) -> bool:

@@ -1,7 +1,8 @@
 """A conversation has the same tokens turn by turn, and turns that are known are not encoded."""
 
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from api.turns import MOST_PARTS, Parts, Turns, parter
+from api.turns import MOST_PARTS, STRETCH, Parts, Turns, parter, places_of
 from tests.fakes.tokenizers import KINDS, WORDS, encoded, trained
 
 START, END, ASIDE = "<|start|>", "<|end|>", "[A]"
@@ -23,6 +24,7 @@ STRANGE = (
     AddedToken("<|start", normalized=False),
     AddedToken("end|> ", normalized=False),
 )
+WORDLIKE = ("\u203fm", "\u24b6m", "\u0301m", "\u200dm")  # \\w of Rust, and not of Python
 PIECES = (
     *(START, END, ASIDE, "<|start", "|>", "<|end", "<|", "|>x", "[", "A]", "end|> "),
     *("<blank>", " <blank>", "<trail>", "<trail> ", "<word>", "<word>s", "mat", "mats"),
@@ -38,6 +40,17 @@ def marked(kind: Callable[[], Tokenizer]) -> Tokenizer:
     tokenizer.add_special_tokens([START, END, ASIDE])
     tokenizer.add_tokens(list(STRANGE))
     return tokenizer
+
+
+class Stretches:
+    """Remembers how much was searched at once."""
+
+    def __init__(self, marks: re.Pattern[str]) -> None:
+        self.marks, self.sizes = marks, list[int]()
+
+    def finditer(self, text: str, start: int, end: int) -> Iterator[re.Match[str]]:
+        self.sizes.append(min(end, len(text)) - start)
+        return self.marks.finditer(text, start, end)
 
 
 def parts_of(tokenizer: Tokenizer, template: str = TEMPLATE) -> Parts:
@@ -85,11 +98,31 @@ def test_what_no_template_writes_is_no_mark() -> None:
         AddedToken("<m>", normalized=True),
         AddedToken("<m>", lstrip=True, normalized=False),
         AddedToken("<m>", single_word=True, normalized=False),
-        *("m>", "\nm", "<m<"),
+        *("m>", "\nm", "<m<", *WORDLIKE),
     ],
 )
 def test_some_are_none(mark: str | AddedToken) -> None:
-    assert parter(with_tokens(mark), "<m> m> \nm <m<") is None
+    assert parter(with_tokens(mark), " ".join(("<m> m> \nm <m<", *WORDLIKE))) is None
+
+
+@pytest.mark.parametrize("mark", WORDLIKE)
+def test_whole_words_end_before_less_than_python_says(mark: str) -> None:
+    """So before these a tokenizer finds no word, and would if the text ended there."""
+    tokenizer = with_tokens(mark, AddedToken("ox", single_word=True, normalized=False))
+    apart = [*encoded(tokenizer, "ox"), *encoded(tokenizer, mark)]
+    assert encoded(tokenizer, f"ox{mark}") != apart
+
+
+@pytest.mark.parametrize("mark", [START, ASIDE])
+def test_a_long_text_is_searched_in_stretches(mark: str) -> None:
+    """As no other thread goes on meanwhile; a mark may stand at the end of one or across it."""
+    longest = len(START)
+    for place in range(STRETCH - longest - 1, STRETCH + longest):
+        text = f"{'<' * place}{mark}{'<' * 2 * STRETCH}{mark}"
+        search = Stretches(re.compile(f"{re.escape(START)}|{re.escape(ASIDE)}"))
+        found = list(places_of(search, text, longest))  # type: ignore[arg-type]
+        assert found == [place, len(text) - len(mark)]
+        assert max(search.sizes) < STRETCH + longest
 
 
 @pytest.mark.parametrize("other", ["x<", "x<m", "<m>x", "x<m>"])
