@@ -1,7 +1,7 @@
 """Whether answers may begin with reasoning: by their prompt, and by their model."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -17,6 +17,7 @@ SWITCHES = ("enable_thinking", "thinking")
 """What templates call the variable with which a client says whether the model is to think."""
 JSON_KINDS = ("json_object", "json_schema")
 _PARTS = re.compile(r"<\|\w+\|>|\w+")
+UNSAID = ("excludes", "triggers")
 Find = Callable[[str], int | None]
 """The token that is this text, if there is one."""
 
@@ -77,18 +78,29 @@ class Thinking:
 
     def _is_spoken_of(self, grammar: Grammar) -> bool:
         """Whether the grammar has the closing mark in it, and not only to bar it."""
-        source = "" if grammar.kind in JSON_KINDS else grammar.source
+        texts: Iterable[str] = [grammar.source]
         if grammar.kind == "structural_tag":
-            match read_structural_tag(source):
-                case AnyText():
-                    return False
-                case TriggeredTags(tags=tags):
-                    source = msgspec.json.encode(tags).decode()
-        return self.form.closes in source.replace("\\", "")
+            texts = _texts(msgspec.to_builtins(read_structural_tag(grammar.source)))
+        elif grammar.kind in JSON_KINDS:
+            return False
+        return any(self.form.closes in text.replace("\\", "") for text in texts)
 
     def _may_come(self, barred: Sequence[str]) -> bool:
         """The closing mark, in free text without these."""
         return not any(one in self.form.closes for one in barred)
+
+
+def _texts(tag: object) -> Iterator[str]:
+    """What a structural tag says, but for what it bars and what only begins a tag."""
+    left = [tag]
+    while left:
+        match left.pop():
+            case str() as text:
+                yield text
+            case Mapping() as said:
+                left += [value for key, value in said.items() if key not in UNSAID]
+            case list() | tuple() as said:
+                left += said
 
 
 @dataclass(frozen=True, slots=True)

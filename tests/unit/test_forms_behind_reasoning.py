@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from api.errors import BadRequest
 from api.reasoning.forms import FORMS, ReasoningParser
@@ -28,7 +29,13 @@ THOUGHT = {
     "content": {"type": "any_text"},
     "end": "</think>",
 }
-CALLED = {"type": "triggered_tags", "triggers": ["<think>"], "tags": [THOUGHT]}
+CALLED: dict[str, object] = {
+    "type": "triggered_tags",
+    "triggers": ["<think>"],
+    "tags": [THOUGHT],
+}
+BARRED = {"excludes": ["</think>"]}
+IN_A_ROW = tag_of({"type": "sequence", "elements": [THOUGHT, FREE]})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +51,10 @@ CALLED = {"type": "triggered_tags", "triggers": ["<think>"], "tags": [THOUGHT]}
         (tags(), BEGUN),
         (tags(at_least_one=True, excludes=["</think>"]), BEGUN),
         (tag_of(CALLED), None),
-        (tag_of({"type": "sequence", "elements": [THOUGHT, FREE]}), None),
+        (IN_A_ROW, None),
+        (tag_of({"type": "sequence", "elements": [FREE]}), BEGUN),
+        (tag_of({"type": "optional", "content": {**CALLED, "tags": [], **BARRED}}), BEGUN),
+        (structs.replace(IN_A_ROW, source=IN_A_ROW.source.replace("<", r"\u003c")), None),
     ],
 )
 def test_a_grammar_that_speaks_of_the_mark_is_about_the_reasoning_too(
