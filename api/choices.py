@@ -87,6 +87,7 @@ class Choice:
     _over: bool = False
     _reasoning: str = ""  # that no piece has said
     _length: int = 0  # characters of text, echo and what is held back included
+    _content_tokens: int = 0  # other reasoning may come behind
 
     @property
     def stopped(self) -> bool:
@@ -180,6 +181,7 @@ class Choice:
     def _text(self, token: int, *, silent: bool) -> str:
         """A token's own text is not said where the token ended the answer."""
         self.num_tokens += 1
+        self._content_tokens += self.thoughts is not None and self.thoughts.over
         text = "" if silent else self.detokenizer.add(token)
         self._length += len(text)
         text = self._watched(text)
@@ -191,7 +193,7 @@ class Choice:
         reasoning, content = thoughts.read(text)
         self._reasoning += reasoning
         if open_ and thoughts.thought:
-            self.reasoning_tokens = self.num_tokens
+            self.reasoning_tokens = self.num_tokens - self._content_tokens
         return content
 
     def _rest(self) -> str:

@@ -68,6 +68,15 @@ async def test_tokens_of_analysis_are_counted_up_to_the_last_message() -> None:
     assert whole.json["usage"]["completion_tokens_details"] == {"reasoning_tokens": count}
 
 
+async def test_tokens_of_what_is_said_between_thoughts_are_none_of_reasoning() -> None:
+    codec = special(*MARKS)
+    opens, said = "<|channel|>commentary<|message|>", "I look for it.<|end|>"
+    behind = "<|start|>assistant" + THOUGHT + ANSWER.partition("It")[0]
+    count = len(codec.encode(THOUGHT + opens)) + len(codec.encode(behind))
+    whole = await ask(oss(THOUGHT + opens + said + "<|start|>assistant" + THOUGHT + ANSWER))
+    assert whole.json["usage"]["completion_tokens_details"] == {"reasoning_tokens": count}
+
+
 async def test_no_message_goes_past_who_looks_for_the_next() -> None:
     codec = special(*MARKS)
     preamble = "<|channel|>commentary<|message|>I look for it.<|end|><|start|>assistant"
