@@ -10,8 +10,8 @@ from api.bodies import ChatBody, CompletionBody, TextBody
 from api.calls import MOST_CALLS, Asked, Call, Caller, Tokens
 from api.errors import BadRequest, ContextTooLong, TooBusy
 from api.grammars import read_format
-from api.messages import Template, for_template
-from api.reasoning.forms import OFF, find_form
+from api.messages import Template, for_template, in_channels
+from api.reasoning.forms import OFF, Form, find_form
 from api.reasoning.thinking import Given, Thinking, thinking_of
 from api.sampling import grammar_field, stops_of
 from api.served import ReadLeg, Served
@@ -96,8 +96,11 @@ class Asker:
 
         def encode() -> tuple[Tokens, Thinking | None]:
             messages = for_template(body.messages)
+            form = self._form(codec)
+            if form and form.channels:
+                messages = [in_channels(one) for one in messages]
             text = codec.render(messages, template)
-            thinking = self._thinking(body, codec, text, messages)
+            thinking = _thinking(form, body, text, messages) if form else None
             if thinking and thinking.form.channels and calling and calling.use.forced:
                 thinking = None  # it would call in a message of its own, and not in the last
             if special or body.cache_salt:  # who has a salt shares nothing
@@ -183,16 +186,9 @@ class Asker:
         except WireError as error:
             raise BadRequest(str(error), error.param) from error
 
-    def _thinking(
-        self, body: ChatBody, codec: TextCodec, text: str, messages: Sequence[Template]
-    ) -> Thinking | None:
-        if (told := self.served.reasoning_parser) == OFF:
-            return None
-        if (form := find_form(told, codec.tokenizer.chat_template)) is None:
-            return None
-        continued = messages[-1]["content"] if body.continue_final_message else ""
-        given = Given(text, continued, _template_kwargs(body))
-        return thinking_of(form, given, tells=body.include_reasoning is not False)
+    def _form(self, codec: TextCodec) -> Form | None:
+        told = self.served.reasoning_parser
+        return None if told == OFF else find_form(told, codec.tokenizer.chat_template)
 
     async def _culprit(self, calling: Calling | None) -> str | None:
         """The tool whose schema cannot be kept to, among those that have to be called."""
@@ -229,6 +225,14 @@ def prompts_of(
     if len(tokens) < len(prompts):
         raise BadRequest(f"{param} mixes token ids with texts", param)
     return [tokens]
+
+
+def _thinking(
+    form: Form, body: ChatBody, text: str, messages: Sequence[Template]
+) -> Thinking | None:
+    continued = messages[-1]["content"] if body.continue_final_message else ""
+    given = Given(text, continued, _template_kwargs(body))
+    return thinking_of(form, given, tells=body.include_reasoning is not False)
 
 
 def _template_kwargs(body: ChatBody) -> dict[str, object]:

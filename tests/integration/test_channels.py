@@ -1,12 +1,15 @@
 """Answers of gpt-oss over HTTP: channels are told apart, and calls read, streamed and not."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from api.reasoning.channels import MARKS
 from engine.request import FinishReason
+from tests.fakes.asking import chat
 from tests.fakes.http import Client, Said
+from tests.fakes.text import byte_level, served
 from tests.fakes.tools import TOOLS, special
 from tests.integration.test_reasoning import LENGTH, STOP, ask, client, heard, streamed
 from tests.unit.test_tapping import Outlet, Tapping
@@ -75,6 +78,29 @@ async def test_tokens_of_what_is_said_between_thoughts_are_none_of_reasoning() -
     count = len(codec.encode(THOUGHT + opens)) + len(codec.encode(behind))
     whole = await ask(oss(THOUGHT + opens + said + "<|start|>assistant" + THOUGHT + ANSWER))
     assert whole.json["usage"]["completion_tokens_details"] == {"reasoning_tokens": count}
+
+
+PREAMBLE = "<|end|><|start|>assistant<|channel|>commentary<|message|>"
+WANTS_ONE = (
+    "{% for m in messages %}{% if m.content and m.thinking %}{{ raise_exception('one') }}"
+    "{% endif %}{{ m.content or m.thinking }};{% endfor %}" + SIGN
+)
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content", "thinking"])
+async def test_what_was_said_before_a_call_stays_beside_its_reasoning(name: str) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    past = {"role": "assistant", "content": "I look.", "tool_calls": [call], name: "Hm."}
+    others = [
+        {"role": "assistant", "content": "Look.", "tool_calls": [call], name: None},
+        {"role": "assistant", "content": "", "tool_calls": [call], name: "Hm."},
+        {"role": "user", "content": "Go on."},
+    ]
+    codec = byte_level(WANTS_ONE)
+    door = replace(served(codec), reasoning_parser="openai_gptoss")
+    asked = await chat({"messages": [past, *others]}, door=door, context=None)
+    said = codec.decode(asked.calls[0].request.prompt)
+    assert said == f"Hm.{PREAMBLE}I look.;Look.;Hm.;Go on.;"
 
 
 async def test_no_message_goes_past_who_looks_for_the_next() -> None:
