@@ -80,7 +80,8 @@ class ChannelReader:
         """No more text comes: half a mark is text, and half a header says nothing."""
         held, self._held = self._held, ""
         if self._place is _Place.HEADER:
-            return "", "" if self.thought or held.lstrip().startswith(_HEADERS) else held
+            header = self.thought or held.lstrip().startswith((CHANNEL, START))
+            return "", "" if header else held
         if self._place is _Place.REASONING:
             return (held if self.tells else ""), ""
         return "", held

@@ -39,6 +39,7 @@ READ: list[tuple[str, Read]] = [
     ("<|chan", ("", "<|chan")),
     ('{"a": 1}<|end|>', ("", '{"a": 1}<|end|>')),
     ("to be", ("", "to be")),
+    ("to=5", ("", "to=5")),
     ("", ("", "")),
     ("<|start|>" + "a" * 2 * LONGEST_HEADER, ("", "<|start|>" + "a" * 2 * LONGEST_HEADER)),
     (f"{ANALYSIS}A.<|end|>B {FINAL}", ("A.", f"B {FINAL}")),
