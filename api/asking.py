@@ -2,7 +2,7 @@
 
 import asyncio
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,8 +10,9 @@ from api.bodies import ChatBody, CompletionBody, TextBody
 from api.calls import MOST_CALLS, Asked, Call, Caller, Tokens
 from api.errors import BadRequest, ContextTooLong, TooBusy
 from api.grammars import read_format
-from api.messages import Template, for_template, in_channels
-from api.reasoning.forms import OFF, Form, find_form
+from api.messages import for_template
+from api.reasoning.channels import in_channels
+from api.reasoning.forms import OFF, find_form
 from api.reasoning.thinking import Given, Thinking, thinking_of
 from api.sampling import grammar_field, stops_of
 from api.served import ReadLeg, Served
@@ -95,14 +96,7 @@ class Asker:
         special, fit = bool(body.add_special_tokens), self._fit(body, size)
 
         def encode() -> tuple[Tokens, Thinking | None]:
-            messages = for_template(body.messages)
-            form = self._form(codec)
-            if form and form.channels:
-                messages = [in_channels(one) for one in messages]
-            text = codec.render(messages, template)
-            thinking = _thinking(form, body, text, messages) if form else None
-            if thinking and thinking.form.channels and calling and calling.use.forced:
-                thinking = None  # it would call in a message of its own, and not in the last
+            text, thinking = self._rendered(body, codec, template, calling)
             if special or body.cache_salt:  # who has a salt shares nothing
                 return _encoded(codec, text, fit, special=special), thinking
             return _of_turns(codec, text, fit), thinking
@@ -186,9 +180,25 @@ class Asker:
         except WireError as error:
             raise BadRequest(str(error), error.param) from error
 
-    def _form(self, codec: TextCodec) -> Form | None:
-        told = self.served.reasoning_parser
-        return None if told == OFF else find_form(told, codec.tokenizer.chat_template)
+    def _rendered(
+        self,
+        body: ChatBody,
+        codec: TextCodec,
+        template: Mapping[str, object],
+        calling: Calling | None,
+    ) -> tuple[str, Thinking | None]:
+        """The conversation as its template writes it, and how its answers think; BadRequest."""
+        messages, told = for_template(body.messages), self.served.reasoning_parser
+        form = None if told == OFF else find_form(told, codec.tokenizer.chat_template)
+        if form and form.channels:
+            messages = [in_channels(one) for one in messages]
+        text = codec.render(messages, template)
+        must_call = calling is not None and bool(calling.use.forced)
+        if form is None or (form.channels and must_call):  # in a message that is not the last
+            return text, None
+        continued = messages[-1]["content"] if body.continue_final_message else ""
+        given = Given(text, continued, _template_kwargs(body))
+        return text, thinking_of(form, given, tells=body.include_reasoning is not False)
 
     async def _culprit(self, calling: Calling | None) -> str | None:
         """The tool whose schema cannot be kept to, among those that have to be called."""
@@ -225,14 +235,6 @@ def prompts_of(
     if len(tokens) < len(prompts):
         raise BadRequest(f"{param} mixes token ids with texts", param)
     return [tokens]
-
-
-def _thinking(
-    form: Form, body: ChatBody, text: str, messages: Sequence[Template]
-) -> Thinking | None:
-    continued = messages[-1]["content"] if body.continue_final_message else ""
-    given = Given(text, continued, _template_kwargs(body))
-    return thinking_of(form, given, tells=body.include_reasoning is not False)
 
 
 def _template_kwargs(body: ChatBody) -> dict[str, object]:

@@ -7,8 +7,7 @@ from api.calls import Call
 from api.detokenizing import Detokenizer
 from api.generator import Event, PromptEvent, StageEvent, StreamFailed, TicketEvent, TokenEvent
 from api.logprobs import Place
-from api.reasoning.channels import ChannelReader
-from api.reasoning.reader import ThoughtReader
+from api.reasoning.reader import ReasoningReader
 from api.stopping import StopWatch
 from engine.request import FinishReason, Logprobs
 from kv_transfer.ticket import KvTicket
@@ -75,7 +74,7 @@ class Choice:
     watch: StopWatch
     echo: Echo | None = None  # until it was said
     only_echo: bool = False
-    thoughts: ThoughtReader | ChannelReader | None = None
+    thoughts: ReasoningReader | None = None
     reasoning_tokens: int = 0
     num_tokens: int = 0
     cached_tokens: int = 0
@@ -187,7 +186,7 @@ class Choice:
         text = self._watched(text)
         return text if self.thoughts is None else self._content(self.thoughts, text)
 
-    def _content(self, thoughts: ThoughtReader | ChannelReader, text: str) -> str:
+    def _content(self, thoughts: ReasoningReader, text: str) -> str:
         """The text without its reasoning, which waits for the next piece."""
         open_ = not thoughts.over
         reasoning, content = thoughts.read(text)

@@ -9,8 +9,6 @@ from api.bodies import Message, convert
 from api.errors import BadRequest
 
 Template = dict[str, Any]
-REASONING = ("reasoning_content", "thinking", "reasoning")  # the first that is there counts
-PREAMBLE = "<|end|><|start|>assistant<|channel|>commentary<|message|>"
 
 
 def for_template(messages: Sequence[Mapping[str, Any]]) -> list[Template]:
@@ -18,18 +16,6 @@ def for_template(messages: Sequence[Mapping[str, Any]]) -> list[Template]:
     if not messages:
         raise BadRequest("messages must not be empty", "messages")
     return [_message(given, f"messages[{index}]") for index, given in enumerate(messages)]
-
-
-def in_channels(message: Template) -> Template:
-    """An assistant's past message for gpt-oss, whose template refuses a call with reasoning and
-    content: what it said between them follows as the message that it was.
-    """
-    thought = next((one for name in REASONING if (one := message.get(name)) is not None), None)
-    content = message["content"]
-    if not (isinstance(thought, str) and thought and content and "tool_calls" in message):
-        return message
-    kept = {name: value for name, value in message.items() if name not in REASONING}
-    return {**kept, "content": "", "thinking": f"{thought}{PREAMBLE}{content}"}
 
 
 def _message(given: Mapping[str, Any], path: str) -> Template:

@@ -11,22 +11,25 @@ calls. What comes where a header has to, and is none, ends all messages: it is c
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Any
 
+from api.reasoning.reader import Read
+from api.tools.harmony import CHANNEL, FUNCTION, LONGEST_HEADER, MESSAGE
 from api.tools.tape import begun_of
 
-START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+START = "<|start|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>", START, CHANNEL)
 MARKS = (*ENDS, MESSAGE, "<|constrain|>")
 ANALYSIS = "analysis"
-FUNCTION = CHANNEL + "commentary to=functions."
-LONGEST_HEADER = 400  # characters
+PREAMBLE = f"<|end|>{START}assistant{CHANNEL}commentary{MESSAGE}"
+PAST = ("reasoning_content", "thinking", "reasoning")  # the first that is there counts
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
 _NAME = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 _END = re.compile("|".join(map(re.escape, ENDS)))
 _HEADERS = (CHANNEL, START, "to=")
-Read = tuple[str, str]
 
 
 class _Place(Enum):
@@ -119,3 +122,15 @@ def _may_begin(text: str) -> bool:
     """Whether it is, or may become, a header."""
     start = text.lstrip()
     return any(start.startswith(one) or one.startswith(start) for one in _HEADERS)
+
+
+def in_channels(message: Mapping[str, Any]) -> dict[str, Any]:
+    """An assistant's past message for the template, which refuses a call with reasoning and
+    content: what it said between them follows as the message that it was.
+    """
+    thought = next((one for name in PAST if (one := message.get(name)) is not None), None)
+    content = message["content"]
+    if not (isinstance(thought, str) and thought and content and "tool_calls" in message):
+        return dict(message)
+    kept = {name: value for name, value in message.items() if name not in PAST}
+    return {**kept, "content": "", "thinking": f"{thought}{PREAMBLE}{content}"}

@@ -10,12 +10,34 @@ how the answer was cut into pieces.
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Protocol
 
 from api.reasoning.forms import Form
 from api.tools.tape import SPACE, begun_of
 
 Read = tuple[str, str]
 """Reasoning and content that are certain now and were not before."""
+
+
+class ReasoningReader(Protocol):
+    """Reads reasoning out of one choice's answer, whatever its model puts around it."""
+
+    thought: bool
+    """Whether some of the answer is reasoning."""
+
+    @property
+    def over(self) -> bool:
+        """Whether what comes next is no reasoning, as far as is known."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is looked for in what comes: it need not be read."""
+
+    def read(self, text: str) -> Read:
+        """More of the answer."""
+
+    def finish(self) -> Read:
+        """What was held back: no more text comes."""
 
 
 class _Place(Enum):

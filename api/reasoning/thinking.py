@@ -8,7 +8,7 @@ import msgspec
 
 from api.reasoning.channels import MARKS, ChannelReader
 from api.reasoning.forms import Form
-from api.reasoning.reader import ThoughtReader
+from api.reasoning.reader import ReasoningReader, ThoughtReader
 from api.tools.tape import SPACE
 from engine.grammars.structural_tags import AnyText, TriggeredTags, read_structural_tag
 from engine.request import Grammar, Marks
@@ -37,7 +37,7 @@ class Thinking:
         """To be text, special tokens or not."""
         return MARKS if self.form.channels else (self.form.opens, self.form.closes)
 
-    def reader(self) -> ThoughtReader | ChannelReader:
+    def reader(self) -> ReasoningReader:
         """For one choice."""
         if self.form.channels:
             return ChannelReader(self.begun, self.tells)

@@ -10,8 +10,8 @@ from api.tools.steps import arguments, attempt, content_until, space
 from api.tools.tape import NotACall, Step, Steps, Tape
 from api.tools.wishes import Offered
 
-FUNCTION = "<|channel|>commentary to=functions."
-MESSAGE = "<|message|>"
+CHANNEL, MESSAGE = "<|channel|>", "<|message|>"
+FUNCTION = CHANNEL + "commentary to=functions."
 LONGEST_HEADER = 400  # characters
 
 
