@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.e2e.cluster import MODEL, READY, gone, running, tokens_of
+from tests.e2e.cluster import MODEL, READY, Running, gone, running, tokens_of
 from tests.e2e.streams import streamed
 from tests.fakes.driver import prompt
 
@@ -39,14 +39,8 @@ async def test_a_terminal_tells_all_processes_of_a_node_and_its_door_drains(
     tiny: Path, number: signal.Signals
 ) -> None:
     """Ctrl-C, or the window's end, goes to the engine process as well."""
-    settings: dict[str, Any] = {"drain_timeout_s": PATIENCE_S, "kv_connector": "tcp"}
-    async with running(tiny, prefill=0, **settings) as cluster:
-        (node,) = await cluster.nodes()
-        url, door = f"http://{node['http_address']}", cluster.door("decode-0")
-        undisturbed = tokens_of(await cluster.ask(url, prompt(40), max_tokens=LONG))
-        begun = asyncio.Event()
-        streaming = asyncio.create_task(streamed(cluster.session, url, prompt(40), LONG, begun))
-        await begun.wait()
+    async with amid_an_answer(tiny) as (cluster, streaming, undisturbed):
+        door = cluster.door("decode-0")
         os.killpg(door, number)
         assert await streaming == undisturbed
         await gone(door, within_s=PATIENCE_S)
@@ -61,14 +55,8 @@ async def test_sigterm_to_any_process_of_a_node_has_its_door_drain(
     tiny: Path, whom: str
 ) -> None:
     """A service manager tells all of a service's processes."""
-    settings: dict[str, Any] = {"drain_timeout_s": PATIENCE_S, "kv_connector": "tcp"}
-    async with running(tiny, prefill=0, **settings) as cluster:
-        (node,) = await cluster.nodes()
-        url, door = f"http://{node['http_address']}", cluster.door("decode-0")
-        undisturbed = tokens_of(await cluster.ask(url, prompt(40), max_tokens=LONG))
-        begun = asyncio.Event()
-        streaming = asyncio.create_task(streamed(cluster.session, url, prompt(40), LONG, begun))
-        await begun.wait()
+    async with amid_an_answer(tiny) as (cluster, streaming, undisturbed):
+        door = cluster.door("decode-0")
         if whom == "all at once":
             os.killpg(door, signal.SIGTERM)
         else:
@@ -123,6 +111,21 @@ async def test_a_node_whose_log_nobody_reads_loses_lines_and_works(tiny: Path) -
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+@asynccontextmanager
+async def amid_an_answer(
+    folder: Path,
+) -> AsyncGenerator[tuple[Running, asyncio.Task[list[int]], list[int]]]:
+    """A node with time to drain; the answer that it streams, and the same one undisturbed."""
+    settings: dict[str, Any] = {"drain_timeout_s": PATIENCE_S, "kv_connector": "tcp"}
+    async with running(folder, prefill=0, **settings) as cluster:
+        (node,) = await cluster.nodes()
+        url, begun = f"http://{node['http_address']}", asyncio.Event()
+        undisturbed = tokens_of(await cluster.ask(url, prompt(40), max_tokens=LONG))
+        streaming = asyncio.create_task(streamed(cluster.session, url, prompt(40), LONG, begun))
+        await begun.wait()
+        yield cluster, streaming, undisturbed
 
 
 def fill(writer: int) -> None:
