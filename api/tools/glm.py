@@ -10,9 +10,10 @@ GLM-4.7 writes no line breaks; here they may be anywhere between tags.
 """
 
 from collections.abc import Generator
+from functools import partial
 
 from api.tools.kinds import ArgumentKinds
-from api.tools.steps import attempt, content_until, literal, name_until, space, word_until
+from api.tools.steps import calls_behind, literal, name_until, space, word_until
 from api.tools.tape import SPACE, Steps, Tape
 from api.tools.typed import TypedArguments
 from api.tools.wishes import Offered
@@ -26,9 +27,7 @@ MARKERS = (OPENS, CLOSES, KEY, END_OF_KEY, VALUE, END_OF_VALUE)
 def glm(tape: Tape, offered: Offered) -> Steps:
     """Each call has tags of its own; text may stand between them."""
     kinds = ArgumentKinds(offered)
-    while True:
-        yield from content_until(tape, OPENS)
-        yield from attempt(_call(tape, kinds))
+    return calls_behind(tape, partial(_call, kinds=kinds), OPENS)
 
 
 def _call(tape: Tape, kinds: ArgumentKinds) -> Steps:

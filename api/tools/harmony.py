@@ -6,7 +6,7 @@ What reads its channels (`api/reasoning/channels.py`) gives all headers of calls
 leaves of other messages the text.
 """
 
-from api.tools.steps import arguments, attempt, content_until, space
+from api.tools.steps import arguments, calls_behind, space
 from api.tools.tape import NotACall, Step, Steps, Tape
 from api.tools.wishes import Offered
 
@@ -18,9 +18,7 @@ LONGEST_HEADER = 400  # characters
 def harmony(tape: Tape, offered: Offered) -> Steps:
     """Each is named by its header: the client is told of it, offered or not."""
     del offered
-    while True:
-        yield from content_until(tape, FUNCTION)
-        yield from attempt(_call(tape))
+    return calls_behind(tape, _call, FUNCTION)
 
 
 def _call(tape: Tape) -> Steps:

@@ -7,7 +7,7 @@
 The closing tag is not missed where it is not there.
 """
 
-from api.tools.steps import any_name, attempt, call_object, content_until, literal, space
+from api.tools.steps import any_name, call_object, calls_behind, literal, space
 from api.tools.tape import Steps, Tape
 from api.tools.wishes import Offered
 
@@ -17,9 +17,7 @@ OPENS, CLOSES = "<tool_call>", "</tool_call>"
 def hermes(tape: Tape, offered: Offered) -> Steps:
     """Each call has tags of its own; text may stand between them."""
     del offered
-    while True:
-        yield from content_until(tape, OPENS)
-        yield from attempt(_call(tape))
+    return calls_behind(tape, _call, OPENS)
 
 
 def _call(tape: Tape) -> Steps:

@@ -8,9 +8,8 @@ from api.tools.steps import (
     NAME_LETTERS,
     any_name,
     arguments,
-    attempt,
     call_list,
-    content_until,
+    calls_behind,
     literal,
     space,
 )
@@ -23,9 +22,7 @@ TAG, ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 def mistral(tape: Tape, offered: Offered) -> Steps:
     """Calls follow the tag; text may come before it."""
     del offered
-    while True:
-        yield from content_until(tape, TAG)
-        yield from attempt(_calls(tape))
+    return calls_behind(tape, _calls, TAG)
 
 
 def _calls(tape: Tape) -> Steps:

@@ -9,8 +9,10 @@
 </tool_call>
 """
 
+from functools import partial
+
 from api.tools.kinds import ArgumentKinds
-from api.tools.steps import any_name, attempt, content_until, literal, space, word_until
+from api.tools.steps import any_name, calls_behind, literal, space, word_until
 from api.tools.tape import NotACall, Steps, Tape
 from api.tools.typed import TypedArguments
 from api.tools.wishes import Offered
@@ -23,9 +25,7 @@ END_OF_FUNCTION, END_OF_PARAMETER = "/function>", "</parameter>"
 def qwen3_coder(tape: Tape, offered: Offered) -> Steps:
     """Each call has tags of its own; text may stand between them."""
     kinds = ArgumentKinds(offered)
-    while True:
-        yield from content_until(tape, OPENS)
-        yield from attempt(_call(tape, kinds))
+    return calls_behind(tape, partial(_call, kinds=kinds), OPENS)
 
 
 def _call(tape: Tape, kinds: ArgumentKinds) -> Steps:

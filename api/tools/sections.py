@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from api.tools.steps import arguments, attempt, content_until, literal, space
+from api.tools.steps import arguments, attempt, calls_behind, content_until, literal, space
 from api.tools.tape import NotACall, Parser, Steps, Tape
 from api.tools.wishes import Offered
 
@@ -24,9 +24,7 @@ class SectionForm:
 
         def parse(tape: Tape, offered: Offered) -> Steps:
             del offered
-            while True:
-                yield from content_until(tape, *self.opens)
-                yield from attempt(self._section(tape))
+            return calls_behind(tape, self._section, *self.opens)
 
         return parse
 

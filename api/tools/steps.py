@@ -80,6 +80,15 @@ def attempt(steps: Steps) -> Steps:
         yield from steps
 
 
+def calls_behind(tape: Tape, call: Callable[[Tape], Steps], *markers: str) -> Steps:
+    """A whole answer: what stands behind each marker is a call, or several, or none; and all
+    around it is content.
+    """
+    while True:
+        yield from content_until(tape, *markers)
+        yield from attempt(call(tape))
+
+
 def space() -> Step:
     """White space; comes to what follows it."""
     while (letter := (yield)) in SPACE:
