@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from api.bodies import Message, convert
 from api.errors import BadRequest
-from api.tools.dialects import text_of
+from api.tools.dialects import KNOWN_TEMPLATES, text_of
 
 Template = dict[str, Any]
 _ARGUMENTS = r"""(?:\.|\[['"])arguments\b['"\]]*"""  # of a call; no variable of that name
@@ -25,11 +26,16 @@ def for_template(messages: Sequence[Mapping[str, Any]], template: object) -> lis
         raise BadRequest("messages must not be empty", "messages")
     ready = [_message(given, f"messages[{index}]") for index, given in enumerate(messages)]
     calling = [one for one in ready if "tool_calls" in one]
-    adds = calling and ADDS_ARGUMENTS.search(text_of(template))
+    adds = calling and _adds_arguments(text_of(template))
     for one in calling:
         read = _as_text if adds else _as_object
         one["tool_calls"] = [_tool_call(call, read) for call in one["tool_calls"]]
     return ready
+
+
+@lru_cache(KNOWN_TEMPLATES)
+def _adds_arguments(template: str) -> bool:
+    return ADDS_ARGUMENTS.search(template) is not None
 
 
 def _message(given: Mapping[str, Any], path: str) -> Template:

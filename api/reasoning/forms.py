@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from api.tools import kimi
-from api.tools.dialects import text_of
+from api.tools.dialects import KNOWN_TEMPLATES, text_of
 
 ReasoningParser = Literal[
     "none",
@@ -62,6 +63,10 @@ def find_form(told: ReasoningParser, template: object) -> Form | None:
     """What was told, or with `auto` the first with a mark in the chat template; or None."""
     if told != AUTO:
         return FORMS.get(told)
-    text = text_of(template)
+    return _form_of(text_of(template))
+
+
+@lru_cache(KNOWN_TEMPLATES)
+def _form_of(template: str) -> Form | None:
     known = (one for one in FORMS.values() if not one.begun)
-    return next((one for one in known if one.opens in text or one.closes in text), None)
+    return next((one for one in known if one.opens in template or one.closes in template), None)

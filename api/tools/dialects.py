@@ -4,6 +4,7 @@ import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from api.tools import deepseek, glm, kimi
@@ -28,6 +29,7 @@ ToolCallParser = Literal[
     "qwen3_coder",
 ]
 AUTO: ToolCallParser = "auto"
+KNOWN_TEMPLATES = 32  # what they are for is known: each is looked through once
 SHORT_ID = 9  # letters, and no more: Mistral's templates refuse all others
 ALPHANUMERIC = string.ascii_letters + string.digits
 
@@ -102,8 +104,12 @@ def find_dialect(told: ToolCallParser, template: object) -> Dialect | None:
     """
     if told != AUTO:
         return DIALECTS[told]
-    text = text_of(template)
-    return next((one for one in DIALECTS.values() if _is_for(text, one)), None)
+    return _dialect_of(text_of(template))
+
+
+@lru_cache(KNOWN_TEMPLATES)
+def _dialect_of(template: str) -> Dialect | None:
+    return next((one for one in DIALECTS.values() if _is_for(template, one)), None)
 
 
 def _is_for(text: str, dialect: Dialect) -> bool:
