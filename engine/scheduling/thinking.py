@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 from copy import copy
 from dataclasses import dataclass, field
 
-from engine.request import LONGEST_MARK, Marks
+from engine.request import Marks
 
 
 @dataclass(slots=True)
@@ -26,9 +26,11 @@ class Thought:
     begins: int | None = None
     taken: int = 0
     _last: tuple[int, ...] = ()  # what may become a mark
+    _longest: int = field(init=False)  # of the marks that close
 
     def __post_init__(self) -> None:
         self.within = not self.marks.opens
+        self._longest = max(map(len, self.marks.closes))
 
     @property
     def nexts(self) -> frozenset[int]:
@@ -56,7 +58,7 @@ class Thought:
             return (token,)
         said = self._last = (*self._last, token)
         if self.within:
-            self._last = said[-LONGEST_MARK:]
+            self._last = said[-self._longest :]
             if any(said[-len(one) :] == one for one in self.marks.closes):
                 self.begins, self.within = self.taken, False
         elif said in self.marks.opens:
