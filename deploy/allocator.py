@@ -2,8 +2,8 @@
 
 The C library gives each small piece whichever hole it finds, and after a start there are holes
 everywhere between what stays. To encode a short text takes over a thousand pieces, each of
-which is looked for in memory that no core has near: half of what that text costs a proxy that
-is doing other things as well. TBB's allocator has pieces of one size side by side.
+which is looked for in memory that no core has near: a third of what that text costs a proxy
+that is doing other things as well. TBB's allocator has pieces of one size side by side.
 
 An allocator has to be there when a program begins, so the program begins anew with it.
 """
