@@ -31,9 +31,7 @@ log = logging.getLogger(__name__)
 
 def main() -> None:
     """Load, say so, and do what the leader says until it ends."""
-    signal.signal(
-        signal.SIGTERM, signal.SIG_IGN
-    )  # it ends with its engine process, which drains
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ends with its engine process, which drains
     job = msgspec.json.decode(first_line(sys.stdin.fileno()), type=RankJob)
     end_with(sys.stdin.fileno())
     die_with_parent()

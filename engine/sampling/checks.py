@@ -45,8 +45,5 @@ def _named(sampling: Sampling) -> Iterator[tuple[str, Iterable[int]]]:
     yield "logit_bias", [token for token, _ in sampling.logit_bias]
     yield "allowed_token_ids", sampling.allowed_token_ids or ()
     if (marks := sampling.grammar_behind) is not None:
-        yield (
-            "grammar_behind",
-            [token for one in (*marks.closes, *marks.opens) for token in one],
-        )
+        yield "grammar_behind", [token for one in marks.closes + marks.opens for token in one]
     yield "bad_words", [token for word in sampling.bad_words for token in word]

@@ -135,10 +135,8 @@ class Flight:
         if measured := claim.ran(now):
             self.books.costs.ran(self.plan.first, measured)
         self._prompt_over(now)
-        scored = (
-            self.ask.request.sampling.prompt_logprobs is not None
-        )  # it is run, cached or not
-        self._prompt_sent.computed(None if scored else self._cached)
+        scored = self.ask.request.sampling.prompt_logprobs  # then it is run, cached or not
+        self._prompt_sent.computed(self._cached if scored is None else None)
 
     def _prompt_over(self, now: float) -> None:
         if self._prompt is not None:
