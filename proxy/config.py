@@ -34,6 +34,9 @@ AT_LEAST = {
     "tokens_per_minute_per_key": 1,
     "max_requests_per_node": 1,
     "max_tokens_per_node": 1,
+    "max_queued_per_node": 0,
+    "max_requests_per_prefill_node": 1,
+    "max_tokens_per_prefill_node": 1,
     "request_timeout_s": 0.001,
     "slow_client_timeout_s": 1.0,
 }
@@ -109,6 +112,15 @@ class ProxyOptions:
 
     max_tokens_per_node: int | None = None
     """Most tokens that this proxy has at work on one decode node. Default: any number."""
+
+    max_queued_per_node: int | None = None
+    """Most requests in line for each decode node of their model. Default: as many as in all."""
+
+    max_requests_per_prefill_node: int | None = None
+    """Most prompts of this proxy at one prefill node. Default: any number."""
+
+    max_tokens_per_prefill_node: int | None = None
+    """Most tokens of prompts of this proxy at one prefill node. Default: any number."""
 
     request_timeout_s: float | None = None
     """How long a request may take that says nothing of it itself. Default: any time."""
@@ -225,13 +237,20 @@ class ProxyConfig(ProxyOptions):
 
     @property
     def limits(self) -> Limits:
-        """What may be at work and in line, of all and of each node."""
+        """What may be at work and in line, of all and of each node.
+
+        Nobody waits for a prefill node where decode nodes may run prompts.
+        """
+        waits = self.local_prefill == "never"
         return Limits(
             requests=self.max_requests_in_flight,
             tokens=self.max_tokens_in_flight,
             queued=self.max_queued_requests,
             node_requests=self.max_requests_per_node,
             node_tokens=self.max_tokens_per_node,
+            node_queued=self.max_queued_per_node,
+            prefill_requests=self.max_requests_per_prefill_node if waits else None,
+            prefill_tokens=self.max_tokens_per_prefill_node if waits else None,
         )
 
     @property

@@ -37,6 +37,8 @@ from proxy.admin.leaving import Leaving
 from proxy.admin.secrets import MalformedSecrets, Secrets
 from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate
+from proxy.admission.limits import Most
+from proxy.admission.pools import Hands
 from proxy.admission.rates import Rates
 from proxy.app import create_app
 from proxy.config import ProxyConfig
@@ -148,10 +150,9 @@ def build(
     registry, health = instances.registry, models.health
     patience = (config.silence_timeout_s, config.foreign_timeout_s, config.first_sign_timeout_s)
     client = HttpNodeClient(lines, *patience, foreign_key=config.foreign_api_key)
-    room = Room(config.max_requests_per_node, config.max_tokens_per_node)
     pipeline = Pipeline(
         registry,
-        build_planner(*config.policies, config.local_prefill, Random(), room),
+        build_planner(*config.policies, config.local_prefill, Random(), _room(config)),
         client,
         health,
         tries=config.tries,
@@ -165,6 +166,13 @@ def build(
     metrics.all.register(DoorMetrics(entrance.keeper))
     door = Observed(pipeline, metrics, config.names[0], pooling, kept, spans)
     return create_app(door, models, instances, guard, entrance.gate)
+
+
+def _room(config: ProxyConfig) -> Room:
+    return Room(
+        Most(config.max_requests_per_node, config.max_tokens_per_node),
+        Most(config.max_requests_per_prefill_node, config.max_tokens_per_prefill_node),
+    )
 
 
 class _Server(uvicorn.Server):
@@ -231,8 +239,10 @@ def _uvicorn(
 
 
 def _entrance(config: ProxyConfig, registry: Registry) -> Entrance:
-    def nodes(model: Model | None) -> int:
-        return len(registry.nodes(Role.DECODE, now=time.monotonic(), model=model))
+    def nodes(model: Model | None) -> Hands:
+        now = time.monotonic()
+        roles = Role.DECODE, Role.PREFILL
+        return Hands(*(len(registry.nodes(role, now=now, model=model)) for role in roles))
 
     rates = Rates(since=time.monotonic())
     admission = Admission(config.limits, config.key_limits, rates=rates)

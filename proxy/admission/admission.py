@@ -6,41 +6,25 @@ answer that grows beyond its estimate is booked as it grows.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from engine.request import Model
-from proxy.admission.errors import KeyQueueFull, QueueFull, RateLimited, Refused, TooLate
+from proxy.admission.errors import (
+    KeyQueueFull,
+    ModelQueueFull,
+    QueueFull,
+    RateLimited,
+    Refused,
+    TooLate,
+)
 from proxy.admission.limits import Caller, KeyLimits, Limits
 from proxy.admission.line import Entry, Line
+from proxy.admission.pools import AtWork, Hands, Nodes, Pools
 from proxy.admission.rates import Rates
 
-Nodes = Callable[[Model | None], int]
-"""How many nodes there are that a model's work can be shared among."""
 HEADROOM = 1.5
 NEWEST = 0.1  # what the newest answer weighs in an average
 MOST_GUESSED = 4096
-
-
-@dataclass(slots=True)
-class AtWork:
-    """Choices and the tokens of them and their prompts, of one key or of all."""
-
-    choices: int = 0
-    tokens: int = 0
-
-    def fits(self, entry: Entry, most: int | None, most_tokens: int | None) -> bool:
-        """Whether one more does; one that is larger than the limit goes alone."""
-        if not self.choices:
-            return True
-        if most is not None and self.choices + entry.choices > most:
-            return False
-        return most_tokens is None or self.tokens + entry.tokens <= most_tokens
-
-    def add(self, choices: int, tokens: int) -> None:
-        """Or take away."""
-        self.choices += choices
-        self.tokens += tokens
 
 
 @dataclass(slots=True)
@@ -52,11 +36,15 @@ class Admission:
     line: Line = field(default_factory=Line)
     rates: Rates = field(default_factory=Rates)
     all: AtWork = field(default_factory=AtWork)
+    pools: Pools = field(init=False)
     refused: Counter[str] = field(default_factory=Counter)
     _keys: dict[str, AtWork] = field(default_factory=dict)
-    _pools: dict[Model | None, AtWork] = field(default_factory=dict)
     _answers: dict[str, float] = field(default_factory=dict)
     _pace: float | None = None  # tokens per second and choice, lately
+
+    def __post_init__(self) -> None:
+        """Nothing is at work yet."""
+        self.pools = Pools(self.limits)
 
     def limits_of(self, who: Caller) -> KeyLimits:
         """Its own, or else those of all keys."""
@@ -81,10 +69,10 @@ class Admission:
         self.line.push(entry)
         return self.next(now=now, nodes=nodes)
 
-    def stay(self, entry: Entry, *, now: float) -> None:
-        """One that has just come has to wait; raises QueueFull, KeyQueueFull or TooLate."""
+    def stay(self, entry: Entry, *, now: float, nodes: Nodes) -> None:
+        """One that has just come has to wait; raises Refused if it may not."""
         wait_s = self.wait_s(entry) or 0.0
-        if refusal := self._refusal(entry, now, wait_s):
+        if refusal := self._refusal(entry, now, wait_s, nodes(entry.model)):
             self.leave(entry, now=now)
             self.refused[refusal.reason] += 1
             raise refusal
@@ -100,20 +88,23 @@ class Admission:
             self.rates.undo(entry, now=now)
         return waited
 
-    def came(self, entry: Entry, tokens: int) -> None:
-        """So many more tokens of its answer."""
+    def came(self, entry: Entry, tokens: int) -> bool:
+        """So many more tokens of its answer; whether somebody else may go for that."""
         entry.answered = True
         entry.produced += tokens
         beyond = entry.prompt_tokens + entry.produced - entry.tokens
         if beyond > 0:
             entry.tokens += beyond
             self._book(entry, 0, beyond)
+            self.pools.grow(entry, beyond)
             self.line.charge(entry, beyond)
+        return self.pools.ran(entry)
 
     def finish(self, entry: Entry, *, now: float) -> None:
         """It is at work no longer, however it ended."""
         assert entry.began is not None
         self._book(entry, -entry.choices, -entry.tokens)
+        self.pools.end(entry)
         self.rates.end(entry, now=now)
         real = entry.prompt_tokens + entry.produced
         self.line.charge(entry, real - entry.tokens)
@@ -147,22 +138,29 @@ class Admission:
         """
 
         def may(entry: Entry) -> bool:
-            return self._key_has_room(entry) and self._pool_has_room(entry, nodes)
+            hands = nodes(entry.model)
+            return self._key_has_room(entry) and self.pools.have_room(entry, hands)
 
         while entry := self.line.next(may):
-            if not self.all.fits(entry, self.limits.requests, self.limits.tokens):
+            if not self.all.fits(entry.choices, entry.tokens, self.limits.all):
                 return
             self.line.remove(entry)
             entry.began = now
             self._book(entry, entry.choices, entry.tokens)
+            self.pools.begin(entry, nodes(entry.model))
             self.line.charge(entry, entry.tokens)
             yield entry
 
-    def _refusal(self, entry: Entry, now: float, wait_s: float) -> Refused | None:
+    def _refusal(self, entry: Entry, now: float, wait_s: float, hands: Hands) -> Refused | None:
         own, most = len(self.line.of(entry.name)) - 1, entry.limits.max_queued
         if most is not None and own >= most:
             who = f"key {entry.name!r} has {own} requests in line"
             return KeyQueueFull(f"Too many requests: {who} already", wait_s)
+        alike = self.line.waiting_for(entry.model) - 1
+        most = self.limits.queued_for(hands.decode or hands.prefill)
+        if most is not None and alike >= most:
+            many = f"{alike} requests are in line for the nodes of this model"
+            return ModelQueueFull(f"Overloaded: {many} already", wait_s)
         if len(self.line) > self.limits.queued:
             long = f"{len(self.line) - 1} requests are in line"
             return QueueFull(f"Overloaded: {long} already", wait_s)
@@ -172,22 +170,15 @@ class Admission:
         return None
 
     def _key_has_room(self, entry: Entry) -> bool:
-        limits, own = entry.limits, self._keys.get(entry.name)
-        return own is None or own.fits(entry, limits.max_requests, limits.max_tokens)
-
-    def _pool_has_room(self, entry: Entry, nodes: Nodes) -> bool:
-        own = self._pools.get(entry.model)
-        return own is None or own.fits(entry, *self.limits.of_pool(nodes(entry.model)))
+        own = self._keys.get(entry.name)
+        return own is None or own.fits(entry.choices, entry.tokens, entry.limits.at_work)
 
     def _book(self, entry: Entry, choices: int, tokens: int) -> None:
         own = self._keys.setdefault(entry.name, AtWork())
-        pool = self._pools.setdefault(entry.model, AtWork())
-        for one in (own, pool, self.all):
+        for one in (own, self.all):
             one.add(choices, tokens)
         if not own.choices:
             del self._keys[entry.name]
-        if not pool.choices:
-            del self._pools[entry.model]
 
 
 def _average(before: float | None, newest: float) -> float:

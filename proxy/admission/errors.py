@@ -3,6 +3,7 @@
 StreamFailed (api)
 └── Refused                     503  `reason` is one word for the metrics
     ├── QueueFull                    the line is as long as it may be
+    ├── ModelQueueFull               the part of it that waits for one model's nodes is
     ├── KeyQueueFull            429  the key's own part of it is
     ├── RateLimited             429  the key has had its part of this minute
     │   ├── RequestsPerMinute
@@ -33,6 +34,12 @@ class QueueFull(Refused):
     """Nobody may stand in line any more."""
 
     reason = "queue_full"
+
+
+class ModelQueueFull(Refused):
+    """Nobody may who waits for this model's nodes; others may."""
+
+    reason = "model_queue_full"
 
 
 class KeyQueueFull(Refused):

@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 from api.gate import TOO_LONG, OpenPass, Pass, TimeIsOver, Visit
 from api.generator import Embedder, PooledEvent
 from engine.request import Model, PoolingRequest
-from proxy.admission.admission import Admission, Nodes
+from proxy.admission.admission import Admission
 from proxy.admission.errors import TooLate
 from proxy.admission.limits import Caller, KeyLimits
 from proxy.admission.line import Entry
+from proxy.admission.pools import Hands, Nodes
 from proxy.timeline.exchange import Exchange, current
 
 LOOK_S = 0.1  # nodes come and go, and nobody says so
 ANYBODY = Caller()
 NO_LIMITS = KeyLimits()
+NOBODY = Hands()
 BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 TIMEOUT = "timeout"
 
@@ -44,13 +46,13 @@ class Waits:
 class _Ticket:
     """One that is inside."""
 
-    admission: Admission
+    gate: "AdmissionGate"
     entry: Entry
     deadline: float | None
 
     def came(self, tokens: int) -> None:
         """See Pass."""
-        self.admission.came(self.entry, tokens)
+        self.gate.came(self.entry, tokens)
 
 
 @dataclass(slots=True)
@@ -62,12 +64,12 @@ class AdmissionGate:
     """
 
     admission: Admission = field(default_factory=Admission)
-    nodes: Nodes = lambda _model: 0
+    nodes: Nodes = lambda _model: NOBODY
     timeout_s: float | None = None
     clock: Callable[[], float] = time.monotonic
     waits: Waits = field(default_factory=Waits)
     _waiting: dict[Entry, "asyncio.Future[None]"] = field(default_factory=dict)
-    _nodes: dict[Model | None, int] = field(default_factory=dict)
+    _nodes: dict[Model | None, Hands] = field(default_factory=dict)
 
     @asynccontextmanager
     async def enter(self, visit: Visit) -> AsyncGenerator[Pass]:
@@ -84,13 +86,18 @@ class AdmissionGate:
             await self._turn(entry)
             exchange.admitted = self.clock()
         try:
-            yield _Ticket(admission, entry, deadline) if entry else OpenPass(deadline)
+            yield _Ticket(self, entry, deadline) if entry else OpenPass(deadline)
         except TimeIsOver:
             admission.refused[TIMEOUT] += 1
             raise
         finally:
             if entry:
                 self._end(entry)
+
+    def came(self, entry: Entry, tokens: int) -> None:
+        """So many more tokens of an answer; the first of them make room for a prompt."""
+        if self.admission.came(entry, tokens):
+            self._admit()
 
     def told(self) -> Mapping[str, str]:
         """The headers that say what is left of its minute to whoever is answered."""
@@ -123,6 +130,7 @@ class AdmissionGate:
             visit.priority if least is None else max(visit.priority, least),
             None if timeout_s is None else self.clock() + timeout_s,
             model=visit.model if self.admission.limits.of_nodes else None,
+            pooled=not visit.most_tokens,
         )
 
     async def _turn(self, entry: Entry) -> None:
@@ -130,7 +138,7 @@ class AdmissionGate:
         self._wake(self.admission.arrive(entry, now=now, nodes=self._count))
         try:
             if entry.began is None:
-                self.admission.stay(entry, now=now)
+                self.admission.stay(entry, now=now, nodes=self._count)
                 await self._wait(entry)
         except BaseException:
             self._give_up(entry)
@@ -172,10 +180,10 @@ class AdmissionGate:
             if woken is not None and not woken.done():
                 woken.set_result(None)
 
-    def _count(self, model: Model | None) -> int:
+    def _count(self, model: Model | None) -> Hands:
         """Not anew for each request: there may be a thousand nodes."""
         if not self.admission.limits.of_nodes:
-            return 0
+            return NOBODY
         if model not in self._nodes:
             self._nodes[model] = self.nodes(model)
         return self._nodes[model]

@@ -1,7 +1,7 @@
 """How much may be at work and in line at once, and begin in a minute: of all, a key, a node."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -13,6 +13,17 @@ NOBODY = "-"
 Amount = Annotated[int, Meta(ge=1, le=LARGEST_TOKEN)]
 Places = Annotated[int, Meta(ge=0, le=LARGEST_TOKEN)]
 Weight = Annotated[float, Meta(ge=0.001, le=1000)]
+
+
+class Most(NamedTuple):
+    """Choices, and tokens, that may be at work at once; None: any number."""
+
+    requests: int | None = None
+    tokens: int | None = None
+
+    def times(self, nodes: int) -> "Most":
+        """Of so many nodes, each of which may have as much; without any: any number."""
+        return Most(_times(self.requests, nodes), _times(self.tokens, nodes))
 
 
 class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -33,6 +44,11 @@ class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     weight: Weight = 1.0
     min_priority: int | None = None
 
+    @property
+    def at_work(self) -> Most:
+        """What may be at work at once."""
+        return Most(self.max_requests, self.max_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -46,8 +62,10 @@ class Caller:
 class Limits:
     """Those of the whole proxy, and of each node behind it; None: no limit.
 
-    A model's nodes may have as much as each of them may, times as many as there are. Which of
-    them gets a request is not decided here: see proxy/routing/room.py.
+    A model's nodes may have as much as each of them may, times as many as there are: its decode
+    nodes of answers with their prompts, its prefill nodes of prompts that wait for their first
+    token, and the line of requests that wait for them. Which node gets a request is not
+    decided here: see proxy/routing/room.py.
     """
 
     requests: int | None = None
@@ -55,20 +73,38 @@ class Limits:
     queued: int = QUEUED
     node_requests: int | None = None
     node_tokens: int | None = None
+    node_queued: int | None = None
+    prefill_requests: int | None = None
+    prefill_tokens: int | None = None
+
+    @property
+    def all(self) -> Most:
+        """Of the whole proxy."""
+        return Most(self.requests, self.tokens)
+
+    @property
+    def node(self) -> Most:
+        """Of one decode node."""
+        return Most(self.node_requests, self.node_tokens)
+
+    @property
+    def prefill_node(self) -> Most:
+        """Of one prefill node."""
+        return Most(self.prefill_requests, self.prefill_tokens)
 
     @property
     def of_nodes(self) -> bool:
         """Whether it matters how many nodes there are."""
-        return self.node_requests is not None or self.node_tokens is not None
+        return {self.node, self.prefill_node} != {Most()} or self.node_queued is not None
 
     @property
     def none(self) -> bool:
-        """Whether there is no limit at all."""
-        return self.requests is None and self.tokens is None and not self.of_nodes
+        """Whether nobody ever waits."""
+        return {self.all, self.node, self.prefill_node} == {Most()}
 
-    def of_pool(self, nodes: int) -> tuple[int | None, int | None]:
-        """Requests and tokens that may be at work on so many nodes; without any: any number."""
-        return _times(self.node_requests, nodes), _times(self.node_tokens, nodes)
+    def queued_for(self, nodes: int) -> int | None:
+        """How many may wait for so many nodes; without any: as many as in all."""
+        return _times(self.node_queued, nodes)
 
 
 def _times(of_each: int | None, nodes: int) -> int | None:

@@ -38,6 +38,9 @@ class Entry:
     number: int = 0
     charged: int = 0  # tokens, of its key's minute
     model: Model | None = None  # None: any node will do
+    pooled: bool = False  # there is no answer but a vector
+    prefills: bool = False  # its prompt counts at prefill nodes
+    decodes: bool = False  # all of it counts at decode nodes
 
     @property
     def lane(self) -> Lane:
@@ -68,6 +71,10 @@ class Line:
         """Who waits with this key."""
         lanes = self._waiting.items()
         return [one for (key, _), lane in lanes if key == name for one in lane]
+
+    def waiting_for(self, model: Model | None) -> int:
+        """How many wait for this model's nodes."""
+        return sum(len(lane) for (_, one), lane in self._waiting.items() if one == model)
 
     def push(self, entry: Entry) -> None:
         """Behind all of its lane that are as urgent."""

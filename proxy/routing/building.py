@@ -22,7 +22,7 @@ def build_planner(
     chance: Random,
     room: Room = EVERY,
 ) -> Planner:
-    """With books of its own, which all its policies read; each decode node has so much room."""
+    """With books of its own, which all its policies read; each node has so much room."""
     books = Books()
     judge = Planned(books.claims, books.prefixes, books.costs, chance)
     first = _policy(prefill, judge, books, chance)

@@ -11,7 +11,7 @@ from proxy.routing.plan import Ask, Plan, Why
 from proxy.routing.planned import Partners, Planned
 from proxy.routing.policies import Policy
 from proxy.routing.pooled import PooledFlight
-from proxy.routing.room import Room
+from proxy.routing.room import ANY, Room
 from proxy.routing.siblings import Siblings
 
 
@@ -50,7 +50,7 @@ class Planner:
 
     def plan(self, ask: Ask, decodes: Sequence[Node], partners: Partners) -> Plan:
         """See Plans."""
-        decodes = self._with_room(decodes, ask)
+        decodes, partners = self._with_room(decodes, ask), self._roomy(partners, ask)
         plan = self.siblings.plan(ask.request, decodes, partners)
         if plan is None:
             plan = self._plan(ask, decodes, partners)
@@ -60,7 +60,8 @@ class Planner:
     def choose(self, nodes: Sequence[Node], ask: Ask, partner: Node | None) -> Node:
         """See Plans."""
         if partner is None:
-            return self.prefill.choose(nodes, ask, None)
+            some = self.room.some(nodes, self.books.claims, ask.num_tokens)
+            return self.prefill.choose(some, ask, None)
         return self.decode.choose(self._with_room(nodes, ask), ask, partner)
 
     def depart(self, plan: Plan, ask: Ask) -> Flight:
@@ -74,6 +75,13 @@ class Planner:
     def _with_room(self, decodes: Sequence[Node], ask: Ask) -> Sequence[Node]:
         tokens = ask.num_tokens + self.books.costs.tokens_to_come(ask.request)
         return self.room.some(decodes, self.books.claims, tokens)
+
+    def _roomy(self, partners: Partners, ask: Ask) -> Partners:
+        """Where decode nodes may run prompts, full prefill nodes get none."""
+        if self.room.prefill == ANY:
+            return partners
+        among = self.room.some if self.local == "never" else self.room.only
+        return lambda decode: among(partners(decode), self.books.claims, ask.num_tokens)
 
     def _plan(self, ask: Ask, decodes: Sequence[Node], partners: Partners) -> Plan:
         if self.prefill is self.decode is self.judge and self.local != "always":

@@ -24,7 +24,8 @@ SILENT_S = 3.0  # a hub asks something every 2 s, and nodes are forgotten after 
 DIVIDED = (
     *("max_requests_in_flight", "max_tokens_in_flight", "max_queued_requests"),
     *("max_requests_per_key", "max_tokens_per_key", "max_queued_per_key"),
-    *("max_requests_per_node", "max_tokens_per_node"),
+    *("max_requests_per_node", "max_tokens_per_node", "max_queued_per_node"),
+    *("max_requests_per_prefill_node", "max_tokens_per_prefill_node"),
 )
 
 

@@ -13,11 +13,13 @@ from quart import Quart
 from api.gate import Visit
 from api.generator import WHOLE, Event, Leg, Tap, TokenEvent
 from api.routes import openai_routes
-from engine.request import FinishReason, Request
+from engine.request import FinishReason, PoolingRequest, Request, RequestId
 from proxy.admission.admission import Admission
-from proxy.admission.gate import AdmissionGate
+from proxy.admission.gate import AdmissionGate, GatedEmbedder
 from proxy.admission.limits import KeyLimits, Limits
+from proxy.admission.pools import Hands
 from proxy.timeline.exchange import Exchange, current
+from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.serving import serving
 from tests.fakes.text import served
 from tests.fakes.waiting import comes_true
@@ -29,11 +31,18 @@ COMPLETIONS = "/v1/completions"
 
 @dataclass
 class Held:
-    """A Generator that says one token to each, and no more before it is told to."""
+    """A Generator that says one token to each, and no more before it is told to.
+
+    Not even that one before a prompt `ran`.
+    """
 
     begun: list[int] = field(default_factory=list)
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
     go: asyncio.Event = field(default_factory=asyncio.Event)
+    ran: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.ran.set()
 
     async def stream(
         self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
@@ -42,6 +51,7 @@ class Held:
         async with self.news:
             self.begun.append(request.priority)
             self.news.notify_all()
+        await self.ran.wait()
         yield TokenEvent((1,))
         await self.go.wait()
         yield TokenEvent((1,), FinishReason.LENGTH)
@@ -187,16 +197,58 @@ async def test_a_stream_whose_time_is_over_says_so_at_its_end() -> None:
         assert said.endswith("data: [DONE]\n\n")
 
 
+async def test_the_first_token_of_one_makes_room_for_the_prompt_of_the_next() -> None:
+    async with crowd(prefill_requests=1) as clients, asyncio.TaskGroup() as tasks:
+        clients.gate.nodes = lambda _model: Hands(1, 1)
+        clients.door.ran.clear()
+        tasks.create_task(clients.ask())
+        await clients.at_work(1)
+        tasks.create_task(clients.ask())
+        await clients.waiting(1)
+        clients.door.ran.set()
+        await clients.at_work(2)
+        assert clients.gate.admission.all.choices == 2
+        clients.door.go.set()
+
+
+async def test_vectors_do_not_wait_for_decode_nodes() -> None:
+    async with crowd(node_requests=1) as clients, asyncio.TaskGroup() as tasks:
+        clients.gate.nodes = lambda _model: Hands(1, 1)
+        tasks.create_task(clients.ask())
+        await clients.at_work(1)
+        embedder = GatedEmbedder(FakeEmbedder(), clients.gate)
+        asked = PoolingRequest(RequestId("e"), (1, 2))
+        assert len(await embedder.embed([asked])) == 1
+        clients.door.go.set()
+
+
+async def test_a_line_for_one_models_nodes_that_is_full_is_503() -> None:
+    async with (
+        crowd(node_requests=1, node_queued=1) as clients,
+        asyncio.TaskGroup() as tasks,
+    ):
+        clients.gate.nodes = lambda _model: Hands(1)
+        tasks.create_task(clients.ask())
+        await clients.at_work(1)
+        tasks.create_task(clients.ask())
+        await clients.waiting(1)
+        refused, said, later = await clients.ask()
+        assert (refused, later) == (503, "1")
+        assert "in line for the nodes of this model" in said["error"]["message"]
+        assert clients.gate.admission.refused == {"model_queue_full": 1}
+        clients.door.go.set()
+
+
 async def test_new_nodes_let_in_who_waits() -> None:
     async with crowd(node_requests=1) as clients, asyncio.TaskGroup() as tasks:
-        nodes = [1]
+        nodes = [Hands(1)]
         clients.gate.nodes = lambda _model: nodes[0]
         looking = tasks.create_task(clients.gate.run())
         tasks.create_task(clients.ask())
         await clients.at_work(1)
         tasks.create_task(clients.ask())
         await clients.waiting(1)
-        nodes[0] = 2
+        nodes[0] = Hands(2)
         await clients.at_work(2)
         assert len(clients.gate.admission.line) == 0
         clients.door.go.set()

@@ -1,19 +1,18 @@
 """Who may go now, who waits, and who is refused: decisions, with a clock in the hand."""
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from engine.request import Model
 from proxy.admission.admission import Admission
-from proxy.admission.errors import KeyQueueFull, QueueFull, Refused, TooLate
+from proxy.admission.errors import KeyQueueFull, QueueFull, TooLate
 from proxy.admission.limits import KeyLimits, Limits
 from proxy.admission.line import Entry
+from proxy.admission.pools import Hands
 
 FREE = KeyLimits()
+NONE = Hands()
 
 
 @dataclass
@@ -22,8 +21,8 @@ class Door:
 
     admission: Admission
     now: float = 0.0
-    nodes: int = 0
-    of_models: dict[Model | None, int] = field(default_factory=dict)
+    nodes: Hands = NONE
+    of_models: dict[Model | None, Hands] = field(default_factory=dict)
     inside: list[Entry] = field(default_factory=list)
 
     def come(
@@ -37,15 +36,16 @@ class Door:
         priority: int = 0,
         deadline: float | None = None,
         model: Model | None = None,
+        pooled: bool = False,
     ) -> Entry:
         what = name, limits, prompt_tokens, tokens, choices, priority, deadline
-        entry = Entry(*what, model=model)
+        entry = Entry(*what, model=model, pooled=pooled)
         self.inside += self.admission.arrive(entry, now=self.now, nodes=self.count)
         if entry.began is None:
-            self.admission.stay(entry, now=self.now)
+            self.admission.stay(entry, now=self.now, nodes=self.count)
         return entry
 
-    def count(self, model: Model | None) -> int:
+    def count(self, model: Model | None) -> Hands:
         return self.of_models.get(model, self.nodes)
 
     def end(self, entry: Entry) -> None:
@@ -101,10 +101,10 @@ def test_more_choices_take_more_room() -> None:
 
 def test_each_node_adds_room() -> None:
     crowd = door(Limits(node_requests=1))
-    crowd.nodes = 2
+    crowd.nodes = Hands(2)
     first, second, third = crowd.come(), crowd.come(), crowd.come()
     assert [one.began is None for one in (first, second, third)] == [False, False, True]
-    crowd.nodes = 3
+    crowd.nodes = Hands(3)
     assert crowd.admission.next(now=0.0, nodes=crowd.count) == [third]
 
 
@@ -240,58 +240,3 @@ def test_who_leaves_the_line_frees_its_place_at_once() -> None:
     assert crowd.admission.leave(second, now=crowd.now)
     assert not crowd.admission.leave(second, now=crowd.now)
     assert crowd.come().began is None
-
-
-ACTS = st.lists(
-    st.tuples(
-        st.sampled_from(["come", "end", "leave", "came"]),
-        st.integers(0, 50),
-        st.sampled_from("abc"),
-        st.integers(1, 40),
-        st.integers(-2, 2),
-    ),
-    max_size=60,
-)
-
-
-@given(ACTS, st.integers(1, 5) | st.none(), st.integers(1, 60) | st.none())
-def test_books_hold_whatever_happens(
-    acts: list[tuple[str, int, str, int, int]], most: int | None, tokens: int | None
-) -> None:
-    crowd = door(Limits(requests=most, tokens=tokens, queued=8))
-    own, waiting = KeyLimits(max_requests=2, max_queued=4), list[Entry]()
-    for act, which, name, size, priority in acts:
-        crowd.now += 0.5
-        waiting = [one for one in waiting if one.began is None]
-        if act == "come":
-            with suppress(Refused):
-                entry = crowd.come(name, own, prompt_tokens=1, tokens=size, priority=priority)
-                waiting.append(entry)
-        elif act == "leave" and waiting:
-            crowd.admission.leave(waiting.pop(which % len(waiting)), now=crowd.now)
-            crowd.inside += crowd.admission.next(now=crowd.now, nodes=crowd.count)
-        elif crowd.inside and act == "came":
-            crowd.admission.came(crowd.inside[which % len(crowd.inside)], size)
-        elif crowd.inside and act == "end":
-            crowd.end(crowd.inside[which % len(crowd.inside)])
-        _check(crowd, most)
-    _empty(crowd, waiting)
-
-
-def _empty(crowd: Door, waiting: list[Entry]) -> None:
-    for entry in waiting:
-        crowd.admission.leave(entry, now=crowd.now)
-    while crowd.inside:
-        crowd.end(crowd.inside[0])
-    assert (crowd.admission.all.choices, crowd.admission.all.tokens) == (0, 0)
-    assert (len(crowd.admission.line), crowd.admission.line.tokens) == (0, 0)
-
-
-def _check(crowd: Door, most: int | None) -> None:
-    at_work = crowd.admission.all
-    assert at_work.choices == len(crowd.inside)
-    assert at_work.tokens == sum(one.tokens for one in crowd.inside)
-    assert most is None or at_work.choices <= most
-    assert len(crowd.admission.line) <= 8
-    idle = not crowd.inside
-    assert not (idle and len(crowd.admission.line)), "nobody waits while nobody is at work"

@@ -1,23 +1,26 @@
-"""No decode node is given more than its limit while another one has room for it."""
+"""No node is given more than its limit while another one has room for it."""
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
+from api.generator import TokenEvent
 from discovery.registration import Role
+from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
-from proxy.admission.limits import Limits
+from proxy.admission.limits import Most
 from proxy.config import Policy
 from proxy.routing.building import build_planner
 from proxy.routing.flight import Flight
 from proxy.routing.plan import Ask
 from proxy.routing.planner import Planner
 from proxy.routing.room import Room
-from tests.unit.test_admission import door
 from tests.unit.test_siblings import nodes
 
 POLICIES = ["planned", "prefix_aware", "least_loaded", "session", "round_robin", "random"]
 DECODES = nodes(Role.DECODE, 3)
+PREFILLS = nodes(Role.PREFILL, 3)
 
 
 def ask(number: int, length: int = 10) -> Ask:
@@ -27,13 +30,18 @@ def ask(number: int, length: int = 10) -> Ask:
     return Ask.of(request, now=0.0)
 
 
-def go(planner: Planner, one: Ask) -> Flight:
-    return planner.depart(planner.plan(one, DECODES, lambda _: ()), one).take_off()
+def go(planner: Planner, one: Ask, prefills: Sequence[Node] = ()) -> Flight:
+    return planner.depart(planner.plan(one, DECODES, lambda _: prefills), one).take_off()
+
+
+def prompts(planner: Planner) -> list[int]:
+    """How many are at each prefill node."""
+    return [planner.books.claims.at(one).requests for one in PREFILLS]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_each_has_its_limit_before_any_has_more(policy: Policy) -> None:
-    planner = build_planner(policy, policy, "never", Random(0), Room(requests=2))
+    planner = build_planner(policy, policy, "never", Random(0), Room(Most(requests=2)))
     flights = [go(planner, ask(number)) for number in range(6)]
     taken = [planner.books.claims.at(one).requests for one in DECODES]
     assert taken == [2, 2, 2]
@@ -43,28 +51,44 @@ def test_each_has_its_limit_before_any_has_more(policy: Policy) -> None:
 
 
 def test_tokens_count_as_well_and_one_that_is_larger_goes_alone() -> None:
-    planner = build_planner("planned", "planned", "never", Random(0), Room(tokens=50))
+    planner = build_planner("planned", "planned", "never", Random(0), Room(Most(tokens=50)))
     large = go(planner, ask(0, length=500)).plan.decode
     others = [go(planner, ask(number, length=25)).plan.decode for number in (1, 2)]
     assert len({large, *others}) == 3
 
 
 def test_where_nobody_has_room_whoever_lost_its_node_goes_on_all_the_same() -> None:
-    planner = build_planner("planned", "planned", "never", Random(0), Room(requests=1))
+    planner = build_planner("planned", "planned", "never", Random(0), Room(Most(requests=1)))
     for number in range(3):
         go(planner, ask(number))
     assert go(planner, ask(3)).plan.decode in DECODES
     assert planner.choose(DECODES, ask(4), DECODES[0]) in DECODES
 
 
-def test_who_waits_for_one_models_nodes_holds_up_nobody_of_another() -> None:
-    """Not even those of the same key, who stand behind him."""
-    large, small = ("large", "f"), ("small", "f")
-    crowd = door(Limits(node_requests=1))
-    crowd.of_models = {large: 1, small: 2}
-    first, waits = crowd.come(model=large), crowd.come(model=large)
-    assert [crowd.come(model=small).began is None for _ in range(3)] == [False, False, True]
-    assert waits.began is None
-    crowd.end(first)
-    assert waits.began is not None
-    assert len(crowd.admission.line) == 1
+@pytest.mark.parametrize("policy", POLICIES)
+def test_prefill_nodes_have_a_limit_of_their_own(policy: Policy) -> None:
+    planner = build_planner(policy, policy, "never", Random(0), Room(prefill=Most(requests=2)))
+    flights = [go(planner, ask(number), PREFILLS) for number in range(6)]
+    assert prompts(planner) == [2, 2, 2]
+    freed = flights[3].plan.prefill
+    assert freed is not None
+    flights[3].hear(freed, TokenEvent((1,)), 1.0)
+    assert go(planner, ask(6), PREFILLS).plan.prefill is freed
+    assert go(planner, ask(7), PREFILLS).plan.prefill in PREFILLS, "it has lost its node"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_prompts_that_are_pooled_go_where_there_is_room_for_them(policy: Policy) -> None:
+    planner = build_planner(policy, policy, "never", Random(0), Room(prefill=Most(tokens=15)))
+    for number in range(3):
+        one = ask(number)
+        planner.pool(planner.choose(PREFILLS, one, None), [one.num_tokens], one.now)
+    assert prompts(planner) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_where_decode_nodes_may_run_prompts_they_run_what_has_no_room(policy: Policy) -> None:
+    planner = build_planner(policy, policy, "auto", Random(0), Room(prefill=Most(requests=1)))
+    plans = [go(planner, ask(number), PREFILLS).plan for number in range(6)]
+    assert max(prompts(planner)) == 1
+    assert sum(one.prefill is None for one in plans) >= 3

@@ -1,16 +1,40 @@
 """Settings that cannot be meant are refused by the flag's name."""
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
+from proxy.admission.limits import Most
 from proxy.config import ProxyConfig
+from proxy.workers.place import share
+
+OF_A_MODEL = {"max_model_len", "max_logprobs"}
 
 
 def test_defaults_are_fine() -> None:
     config = ProxyConfig()
     assert (config.host, config.port, config.discovery_port) == ("127.0.0.1", 8000, 30001)
     assert config.text_folder is None
+
+
+def test_nobody_waits_for_a_prefill_node_where_decode_nodes_may_run_prompts() -> None:
+    limits: dict[str, Any] = {
+        "max_requests_per_prefill_node": 3,
+        "max_tokens_per_prefill_node": 500,
+    }
+    assert ProxyConfig(**limits).limits.prefill_node == Most(3, 500)
+    assert ProxyConfig(**limits, local_prefill="auto").limits.none
+
+
+def test_each_worker_has_its_part_of_every_limit() -> None:
+    limits: dict[str, Any] = {
+        field.name: 10
+        for field in fields(ProxyConfig)
+        if field.name.startswith("max_") and field.name not in OF_A_MODEL
+    }
+    part = share(ProxyConfig(workers=4, **limits))
+    assert {name: getattr(part, name) for name in limits} == dict.fromkeys(limits, 3)
 
 
 def test_names_and_text_follow_the_model() -> None:

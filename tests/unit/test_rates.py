@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.request import Model
 from proxy.admission.admission import Admission
 from proxy.admission.errors import KeyQueueFull, RequestsPerMinute, TokensPerMinute
 from proxy.admission.limits import Caller, KeyLimits, Limits
 from proxy.admission.line import Entry
+from proxy.admission.pools import Hands
 from proxy.admission.rates import MINUTE_S, Rates, duration
 
 THREE = KeyLimits(requests_per_minute=3)
@@ -18,10 +20,14 @@ def entry(limits: KeyLimits, name: str = "a", tokens: int = 10, prompt: int = 0)
     return Entry(name, limits, prompt, tokens)
 
 
+def nobody(_model: Model | None) -> Hands:
+    return Hands()
+
+
 def come(admission: Admission, one: Entry, now: float) -> Entry:
-    admission.arrive(one, now=now, nodes=lambda _model: 0)
+    admission.arrive(one, now=now, nodes=nobody)
     if one.began is None:
-        admission.stay(one, now=now)
+        admission.stay(one, now=now, nodes=nobody)
     return one
 
 

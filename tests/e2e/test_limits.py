@@ -1,0 +1,45 @@
+"""Limits of nodes as operators set them, in processes of their own."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.cluster import MODEL, Running, read_metric, running, tokens_of
+from tests.fakes.driver import prompt
+
+PATIENCE_S = 60.0
+LIMITS: dict[str, Any] = {
+    "max_requests_per_prefill_node": 1,
+    "max_queued_per_node": 1,
+    "first_sign_timeout_s": 120.0,  # who is stopped here is not to be given up for it
+    "silence_timeout_s": 120.0,
+}
+
+
+async def test_a_prompt_waits_for_its_prefill_node_and_one_more_is_too_many(tiny: Path) -> None:
+    async with running(tiny, prefill=1, decode=1, **LIMITS) as cluster:
+        undisturbed = tokens_of(await cluster.complete(prompt(40), max_tokens=8))
+        engine = cluster.engine("prefill-0")
+        os.kill(engine, signal.SIGSTOP)
+        async with asyncio.TaskGroup() as tasks, asyncio.timeout(PATIENCE_S):
+            first = tasks.create_task(cluster.complete(prompt(40), max_tokens=8))
+            await shows(cluster, "pdserve_proxy_admitted_choices")
+            second = tasks.create_task(cluster.complete(prompt(40), max_tokens=8))
+            await shows(cluster, "pdserve_proxy_queued_requests")
+            body = {"model": MODEL, "prompt": prompt(40)}
+            async with cluster.session.post(f"{cluster.url}/v1/completions", json=body) as no:
+                assert no.status == 503
+                assert int(no.headers["Retry-After"]) >= 1
+                assert "in line for the nodes of this model" in await no.text()
+            os.kill(engine, signal.SIGCONT)
+        assert [tokens_of(await one) for one in (first, second)] == [undisturbed] * 2
+
+
+async def shows(cluster: Running, name: str) -> None:
+    """Until the proxy counts one."""
+    count = 0.0
+    while count != 1:
+        async with cluster.session.get(f"{cluster.url}/metrics") as page:
+            count = read_metric(await page.text(), name)

@@ -1,0 +1,82 @@
+"""What is at work and in line is counted exactly, whoever comes, leaves and ends."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.admission.errors import Refused
+from proxy.admission.limits import KeyLimits, Limits
+from proxy.admission.line import Entry
+from proxy.admission.pools import Hands, Pools
+from tests.unit.test_admission import Door, door
+
+ACTS = st.lists(
+    st.tuples(
+        st.sampled_from(["come", "end", "leave", "came"]),
+        st.integers(0, 50),
+        st.sampled_from("abc"),
+        st.integers(1, 40),
+        st.integers(-2, 2),
+    ),
+    max_size=60,
+)
+
+
+MOST = st.integers(1, 5) | st.none()
+MOST_TOKENS = st.integers(1, 60) | st.none()
+
+
+@given(ACTS, MOST, MOST_TOKENS, MOST, MOST)
+def test_books_hold_whatever_happens(
+    acts: list[tuple[str, int, str, int, int]],
+    most: int | None,
+    tokens: int | None,
+    at_node: int | None,
+    at_prefill: int | None,
+) -> None:
+    limits = Limits(requests=most, tokens=tokens, queued=8)
+    crowd = door(replace(limits, node_requests=at_node, prefill_requests=at_prefill))
+    crowd.nodes = Hands(1, 1)
+    own, waiting = KeyLimits(max_requests=2, max_queued=4), list[Entry]()
+    for act, which, name, size, priority in acts:
+        crowd.now += 0.5
+        waiting = [one for one in waiting if one.began is None]
+        if act == "come":
+            with suppress(Refused):
+                entry = crowd.come(name, own, prompt_tokens=1, tokens=size, priority=priority)
+                waiting.append(entry)
+        elif act == "leave" and waiting:
+            crowd.admission.leave(waiting.pop(which % len(waiting)), now=crowd.now)
+            crowd.inside += crowd.admission.next(now=crowd.now, nodes=crowd.count)
+        elif crowd.inside and act == "came":
+            crowd.admission.came(crowd.inside[which % len(crowd.inside)], size)
+            crowd.inside += crowd.admission.next(now=crowd.now, nodes=crowd.count)
+        elif crowd.inside and act == "end":
+            crowd.end(crowd.inside[which % len(crowd.inside)])
+        _check(crowd, most, at_node, at_prefill)
+    _empty(crowd, waiting)
+
+
+def _empty(crowd: Door, waiting: list[Entry]) -> None:
+    for entry in waiting:
+        crowd.admission.leave(entry, now=crowd.now)
+    while crowd.inside:
+        crowd.end(crowd.inside[0])
+    assert (crowd.admission.all.choices, crowd.admission.all.tokens) == (0, 0)
+    assert (len(crowd.admission.line), crowd.admission.line.tokens) == (0, 0)
+    assert crowd.admission.pools == Pools(crowd.admission.limits)
+
+
+def _check(crowd: Door, most: int | None, at_node: int | None, at_prefill: int | None) -> None:
+    prompts = sum(not one.answered for one in crowd.inside)
+    assert at_prefill is None or prompts <= at_prefill
+    assert at_node is None or len(crowd.inside) <= at_node
+    at_work = crowd.admission.all
+    assert at_work.choices == len(crowd.inside)
+    assert at_work.tokens == sum(one.tokens for one in crowd.inside)
+    assert most is None or at_work.choices <= most
+    assert len(crowd.admission.line) <= 8
+    idle = not crowd.inside
+    assert not (idle and len(crowd.admission.line)), "nobody waits while nobody is at work"

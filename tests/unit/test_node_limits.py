@@ -1,0 +1,104 @@
+"""What a model's nodes may have together, and how many may wait for them."""
+
+import pytest
+
+from engine.request import Model
+from proxy.admission.errors import ModelQueueFull
+from proxy.admission.limits import Limits
+from proxy.admission.pools import Hands
+from tests.unit.test_admission import Door, door
+
+LARGE: Model = ("large", "f")
+SMALL: Model = ("small", "f")
+
+
+def nodes(decode: int, prefill: int, **limits: int) -> Door:
+    crowd = door(Limits(**limits))
+    crowd.nodes = Hands(decode, prefill)
+    return crowd
+
+
+def test_who_waits_for_one_models_nodes_holds_up_nobody_of_another() -> None:
+    """Not even those of the same key, who stand behind him."""
+    crowd = door(Limits(node_requests=1))
+    crowd.of_models = {LARGE: Hands(1), SMALL: Hands(2)}
+    first, waits = crowd.come(model=LARGE), crowd.come(model=LARGE)
+    assert [crowd.come(model=SMALL).began is None for _ in range(3)] == [False, False, True]
+    assert waits.began is None
+    crowd.end(first)
+    assert waits.began is not None
+    assert len(crowd.admission.line) == 1
+
+
+def test_a_prompt_has_its_prefill_nodes_room_until_the_first_token() -> None:
+    crowd = nodes(1, 2, prefill_requests=1)
+    first, second, third = crowd.come(), crowd.come(), crowd.come()
+    assert [one.began is None for one in (first, second, third)] == [False, False, True]
+    assert crowd.admission.came(first, 1), "somebody else may go"
+    assert not crowd.admission.came(first, 1), "it has said so"
+    assert crowd.admission.next(now=0.0, nodes=crowd.count) == [third]
+
+
+def test_tokens_at_prefill_nodes_are_those_of_prompts() -> None:
+    crowd = nodes(1, 1, prefill_tokens=100)
+    crowd.come(prompt_tokens=60, tokens=5000)
+    assert crowd.come(prompt_tokens=40, tokens=5000).began is not None
+    assert crowd.come(prompt_tokens=1, tokens=2).began is None
+
+
+def test_an_answer_that_grows_takes_more_of_its_node() -> None:
+    crowd = nodes(1, 1, node_tokens=100)
+    one = crowd.come(prompt_tokens=10, tokens=20)
+    crowd.admission.came(one, 50)
+    assert crowd.come(tokens=41).began is None
+    crowd.end(one)
+    assert [entry.tokens for entry in crowd.inside] == [41]
+
+
+def test_who_ends_before_its_first_token_gives_the_room_back_too() -> None:
+    crowd = nodes(1, 1, prefill_requests=1)
+    first, second = crowd.come(), crowd.come()
+    crowd.end(first)
+    assert second.began is not None
+
+
+def test_where_there_is_no_prefill_node_nobody_waits_for_one() -> None:
+    crowd = nodes(1, 0, prefill_requests=1, prefill_tokens=1)
+    assert all(crowd.come(prompt_tokens=10).began is not None for _ in range(3))
+
+
+def test_vectors_take_nothing_of_decode_nodes_while_there_are_others() -> None:
+    crowd = nodes(1, 1, node_requests=1)
+    crowd.come()
+    assert crowd.come(pooled=True).began is not None
+    assert crowd.come().began is None
+    alone = nodes(1, 0, node_requests=1)
+    alone.come(pooled=True)
+    assert alone.come().began is None
+
+
+def test_one_models_line_leaves_others_their_places() -> None:
+    crowd = door(Limits(node_requests=1, node_queued=2, queued=100))
+    crowd.of_models = {LARGE: Hands(1, 3), SMALL: Hands(1, 1)}
+    for _ in range(3):
+        crowd.come(model=LARGE)
+    assert [crowd.come(model=SMALL).began is None for _ in range(3)] == [False, True, True]
+    with pytest.raises(ModelQueueFull, match="2 requests are in line for the nodes") as refused:
+        crowd.come(model=LARGE)
+    assert refused.value.status == 503
+    assert crowd.admission.refused == {"model_queue_full": 1}
+    assert len(crowd.admission.line) == 4
+
+
+def test_a_line_for_nodes_that_only_pool_is_as_long_as_there_are_those() -> None:
+    crowd = nodes(0, 1, prefill_requests=1, node_queued=1)
+    crowd.come(pooled=True)
+    crowd.come(pooled=True)
+    with pytest.raises(ModelQueueFull):
+        crowd.come(pooled=True)
+
+
+def test_a_line_while_no_node_is_known_is_as_long_as_any() -> None:
+    crowd = nodes(0, 0, requests=1, node_queued=0)
+    crowd.come()
+    assert crowd.come().began is None
