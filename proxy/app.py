@@ -17,7 +17,7 @@ from api.routes import GENERATE, openai_routes, token_routes
 from api.served import Models
 from proxy.admin.audit import audit_line
 from proxy.admin.departures import Departures
-from proxy.admin.guard import NOBODY, Guard, is_for_admins
+from proxy.admin.guard import NOBODY, Guard
 from proxy.admin.operating import Operator
 from proxy.admin.routes import AdminRoutes
 from proxy.admin.status import cluster_status, health, served_models
@@ -118,7 +118,7 @@ def _watch(app: Quart, watch: Watch) -> None:
             rule = request.url_rule.rule if request.url_rule else "unknown"
             outer_id = response.headers.get(REQUEST_ID)
             response.headers.update(watch.leave(rule, response.status_code, outer_id))
-        if is_for_admins(request.path):
+        if watch.guard.audits(request.path, request.headers.get("X-API-Key")):
             call = f"{request.method} {request.path}"
             answer = await response.get_data(as_text=False)
             said = call, response.status_code, answer

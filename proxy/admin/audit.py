@@ -1,4 +1,4 @@
-"""One line of the log for each call that needs an administrator's key, let in or not. Pure."""
+"""One line of the log for each call of an administrator, let in or not. Pure."""
 
 import msgspec
 

@@ -50,7 +50,7 @@ class Guard:
         """Who it is; raises Unauthorized or Forbidden."""
         if is_for_admins(path):
             return self._check_admin(admin)
-        if path.startswith(TIMELINES) or path in WATCHED_PATHS:
+        if _is_watched(path):
             return self._admin(admin) or self._check_client(authorization)
         return NOBODY if path in OPEN_PATHS else self._check_client(authorization)
 
@@ -61,6 +61,12 @@ class Guard:
         if not self._asks or self._admin(admin):
             return None
         return self._check_client(authorization).name
+
+    def audits(self, path: str, admin: str | None) -> bool:
+        """Whether a call is an administrator's, let in or not: it needs such a key, or has one
+        where a client's would do for less.
+        """
+        return is_for_admins(path) or (_is_watched(path) and self._admin(admin) is not None)
 
     @property
     def names(self) -> frozenset[str]:
@@ -103,6 +109,10 @@ class Guard:
         if (who := self._client(authorization)) is None:
             raise Unauthorized(WANTED)
         return who
+
+
+def _is_watched(path: str) -> bool:
+    return path.startswith(TIMELINES) or path in WATCHED_PATHS
 
 
 def is_for_admins(path: str) -> bool:

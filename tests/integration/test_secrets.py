@@ -98,6 +98,20 @@ async def test_each_call_of_an_admin_is_one_line_of_the_log(tmp_path: Path) -> N
         proxy.process.terminate()
 
 
+async def test_what_an_admin_looks_at_is_in_the_log_and_what_a_client_does_is_not(
+    tmp_path: Path,
+) -> None:
+    path = replace(tmp_path / "keys.toml", keys(one="sk-1"))
+    async with running(api_key_file=str(path)) as proxy, aiohttp.ClientSession() as session:
+        for looked, status in (("/status", 200), ("/get_loads", 200), ("/requests/a", 404)):
+            assert await answered(proxy, looked, "sk-1") == status
+            async with session.get(f"http://{proxy.address}{looked}", headers=ADMIN) as answer:
+                assert answer.status == status
+            line = await proxy.line("admin=")
+            assert f"admin=admin from={HERE} call='GET {looked}' status={status}" in line
+        proxy.process.terminate()
+
+
 async def test_a_renewed_certificate_is_shown_to_who_connects_next(tmp_path: Path) -> None:
     old, new = trustme.CA(), trustme.CA()
     path = write(old.issue_cert(HERE), tmp_path / "proxy.pem")
