@@ -1,9 +1,13 @@
-"""What several tests of kernels are given."""
+"""What several tests are given."""
+
+from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from engine.kernels.cpu import build
 from engine.kernels.cpu.native import CpuKernels
+from tests.fakes.checkpoints import make_checkpoint
 
 PORTABLE = ("-O2", "-std=c++17", "-fPIC", "-shared", "-fopenmp")
 
@@ -18,3 +22,15 @@ def kernels(
     path = tmp_path_factory.mktemp("kernels") / "portable.so"
     build.compile_into(path, "g++", PORTABLE)
     return CpuKernels(path)
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of some thousand weights; not to be changed."""
+    return make_checkpoint(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(llama: Path) -> Tokenizer:
+    """Its own."""
+    return Tokenizer.from_file(str(llama / "tokenizer.json"))

@@ -13,7 +13,6 @@ from engine.kernels.gpu.sampling.telling import tell
 from engine.request import Grammar, Logprob, Request, RequestId, Sampling
 from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
-from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import (
     assert_idle,
@@ -40,17 +39,12 @@ FEW_LOGPROBS, MANY_LOGPROBS = replace(SEEDED, logprobs=0), replace(PENALISED, lo
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"))
-
-
 def ahead(
-    folder: Path, drawing: DrawingKernels | None = None, **settings: object
+    llama: Path, drawing: DrawingKernels | None = None, **settings: object
 ) -> tuple[TorchEngine, FakeAccelerator]:
     accelerator = FakeAccelerator(draws=True)
     accelerator.drawing = drawing or accelerator.drawing
-    engine = on_device(folder, accelerator=accelerator, **settings)
+    engine = on_device(llama, accelerator=accelerator, **settings)
     assert isinstance(engine.stepper, AheadStepper)
     accelerator.begin_anew()
     return engine, accelerator
@@ -79,20 +73,20 @@ def asked(*samplings: Sampling) -> list[Request]:
 )
 @pytest.mark.parametrize("seats", [2, 7])
 def test_the_tokens_are_the_same(
-    folder: Path, samplings: tuple[Sampling, ...], seats: int
+    llama: Path, samplings: tuple[Sampling, ...], seats: int
 ) -> None:
-    expected = run(load(folder), asked(*samplings))
-    engine, _ = ahead(folder, max_num_seqs=seats, block_size=3, max_num_batched_tokens=40)
+    expected = run(load(llama), asked(*samplings))
+    engine, _ = ahead(llama, max_num_seqs=seats, block_size=3, max_num_batched_tokens=40)
     assert run(engine, asked(*samplings)) == expected
 
 
 @pytest.mark.parametrize("penalty", [-2.0, 2.0])
-def test_a_first_token_that_only_the_device_knows_counts(folder: Path, penalty: float) -> None:
+def test_a_first_token_that_only_the_device_knows_counts(llama: Path, penalty: float) -> None:
     """The step that ends a prompt of one token is one of decode, and foreseen as such."""
     sampling = replace(GREEDY, frequency_penalty=penalty, presence_penalty=penalty)
     one = [replace(request, sampling=sampling) for request in requests(PROMPTS[:1])]
-    engine, _ = ahead(folder)
-    assert run(engine, one) == run(load(folder), one)
+    engine, _ = ahead(llama)
+    assert run(engine, one) == run(load(llama), one)
 
 
 def told(engine: TorchEngine, asking: list[Request]) -> dict[RequestId, list[Logprob]]:
@@ -112,11 +106,11 @@ def told(engine: TorchEngine, asking: list[Request]) -> dict[RequestId, list[Log
 
 @pytest.mark.parametrize("sampling", [LOGPROBS, FEW_LOGPROBS, MANY_LOGPROBS])
 def test_log_probabilities_are_told_of_steps_begun_ahead(
-    folder: Path, sampling: Sampling
+    llama: Path, sampling: Sampling
 ) -> None:
     """As the model found tokens, before penalties; no row knows of another's wish."""
-    expected = told(load(folder), asked(sampling))
-    engine, accelerator = ahead(folder, max_num_seqs=4)
+    expected = told(load(llama), asked(sampling))
+    engine, accelerator = ahead(llama, max_num_seqs=4)
     found = told(engine, asked(sampling))
     assert accelerator.told[2] == "begin 2"  # before what the first step told is read
     assert found.keys() == expected.keys()
@@ -126,8 +120,8 @@ def test_log_probabilities_are_told_of_steps_begun_ahead(
             assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
 
 
-def test_rows_that_ask_for_unlike_many_are_told_so(folder: Path) -> None:
-    engine, _ = ahead(folder)
+def test_rows_that_ask_for_unlike_many_are_told_so(llama: Path) -> None:
+    engine, _ = ahead(llama)
     for request in requests(PROMPTS[:2], LOGPROBS) + requests(PROMPTS[2:3], GREEDY):
         engine.generate(replace(request, request_id=RequestId(str(len(request.prompt)))))
     few, many = requests(PROMPTS[3:5], replace(GREEDY, logprobs=3))
@@ -144,23 +138,23 @@ def test_rows_that_ask_for_unlike_many_are_told_so(folder: Path) -> None:
         engine.schedule()
 
 
-def test_ends_that_nobody_foresaw(folder: Path) -> None:
+def test_ends_that_nobody_foresaw(llama: Path) -> None:
     """Whoever says an end token leaves, though its next step was begun."""
     long = replace(SEEDED, max_tokens=60, temperature=1.5)
-    whole = run(load(folder), requests(PROMPTS, long))
+    whole = run(load(llama), requests(PROMPTS, long))
     ends = tuple(answer[7] for answer in whole)
     stopping = replace(long, stop_token_ids=ends)
-    expected = run(load(folder), requests(PROMPTS, stopping))
+    expected = run(load(llama), requests(PROMPTS, stopping))
     assert len({len(answer) for answer in expected}) > 1
-    engine, _ = ahead(folder)
+    engine, _ = ahead(llama)
     assert run(engine, requests(PROMPTS, stopping)) == expected
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, PENALISED], ids=["plain", "penalised"])
 def test_the_next_step_is_launched_before_the_last_tokens_are_read(
-    folder: Path, sampling: Sampling
+    llama: Path, sampling: Sampling
 ) -> None:
-    engine, accelerator = ahead(folder)
+    engine, accelerator = ahead(llama)
     engine.generate(requests([PROMPTS[1]], sampling)[0])
     for _ in range(6):
         engine.schedule()
@@ -175,9 +169,9 @@ def test_the_next_step_is_launched_before_the_last_tokens_are_read(
     assert accelerator.told[-1] == "read 4"
 
 
-def test_no_step_is_run_in_vain(folder: Path) -> None:
+def test_no_step_is_run_in_vain(llama: Path) -> None:
     """But for the one behind the last token that nobody could foresee."""
-    engine, accelerator = ahead(folder, max_num_seqs=7)
+    engine, accelerator = ahead(llama, max_num_seqs=7)
     for request in requests(PROMPTS):
         engine.generate(request)
     steps = 0
@@ -190,7 +184,7 @@ def test_no_step_is_run_in_vain(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whoever_comes_and_goes(folder: Path, seed: int) -> None:
+def test_whoever_comes_and_goes(llama: Path, seed: int) -> None:
     """Requests that come, are aborted, and are put back for want of blocks, at any time."""
     dice = random.Random(seed)
     samplings = [GREEDY, SEEDED, PENALISED, ALL_PENALTIES, BOUND, GRAMMAR]
@@ -202,12 +196,12 @@ def test_whoever_comes_and_goes(folder: Path, seed: int) -> None:
         )
         for number in range(24)
     ]
-    plain, alone = load(folder), dict[RequestId, list[int]]()
+    plain, alone = load(llama), dict[RequestId, list[int]]()
     for request in every:
         (alone[request.request_id],) = run(plain, [request])
-    token_bytes = load(folder, block_size=1).kv_regions[0].block_bytes
+    token_bytes = load(llama, block_size=1).kv_regions[0].block_bytes
     engine, _ = ahead(
-        folder, block_size=4, max_model_len=120, kv_cache_memory_bytes=160 * token_bytes
+        llama, block_size=4, max_model_len=120, kv_cache_memory_bytes=160 * token_bytes
     )
     eager(engine)
     said, gone, coming = dict[RequestId, list[int]](), set[RequestId](), list(every)
@@ -230,10 +224,10 @@ def test_whoever_comes_and_goes(folder: Path, seed: int) -> None:
             assert said[name] == answer
 
 
-def test_what_comes_over_joins_those_that_run(folder: Path) -> None:
+def test_what_comes_over_joins_those_that_run(llama: Path) -> None:
     """Reserved blocks are written to by others: what was begun is waited for before."""
-    whole = run(load(folder), requests(PROMPTS, SEEDED))
-    source, (sink, accelerator) = load(folder), ahead(folder, max_num_seqs=7)
+    whole = run(load(llama), requests(PROMPTS, SEEDED))
+    source, (sink, accelerator) = load(llama), ahead(llama, max_num_seqs=7)
     everything = requests(PROMPTS, SEEDED)
     first = park(source, everything)
     answers = dict[RequestId, list[int]]()
@@ -257,9 +251,9 @@ def test_what_comes_over_joins_those_that_run(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("sampling", [SEEDED, PENALISED, ALL_PENALTIES, LOGPROBS])
-def test_the_interpreted_kernel_draws_alike(folder: Path, sampling: Sampling) -> None:
+def test_the_interpreted_kernel_draws_alike(llama: Path, sampling: Sampling) -> None:
     few = replace(sampling, max_tokens=4)
-    expected = run(load(folder), requests(PROMPTS[:2], few))
+    expected = run(load(llama), requests(PROMPTS[:2], few))
     kernels = DrawingKernels(choose, adjust, ban, tell)
-    engine, _ = ahead(folder, kernels, max_num_batched_tokens=8)
+    engine, _ = ahead(llama, kernels, max_num_batched_tokens=8)
     assert run(engine, requests(PROMPTS[:2], few)) == expected

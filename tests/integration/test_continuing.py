@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from api.tokenizing import load_text_codec
-from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.cluster import Cluster
 from tests.fakes.driver import load
 from tests.fakes.http_cluster import HttpCluster, http_cluster
@@ -70,18 +69,13 @@ ILLS = st.tuples(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("continuing") / "llama")
-
-
-@pytest.fixture(scope="module")
 def undisturbed() -> dict[str, Any]:
     """What one node says, by path and feature."""
     return {}
 
 
-def cluster_of(folder: Path, x: int, y: int) -> Cluster:
-    return Cluster(x, y, engine=lambda: load(folder, max_num_batched_tokens=16))
+def cluster_of(llama: Path, x: int, y: int) -> Cluster:
+    return Cluster(x, y, engine=lambda: load(llama, max_num_batched_tokens=16))
 
 
 def body_of(path: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -149,18 +143,18 @@ def same(one: Any, other: Any) -> bool:  # noqa: ANN401  JSON
 
 
 async def check(
-    folder: Path, known: dict[str, Any], path: str, name: str, ills: list[Sick]
+    llama: Path, known: dict[str, Any], path: str, name: str, ills: list[Sick]
 ) -> None:
     """The same, whole and streamed, with the same things happening to the nodes."""
     fields = (CHATS if path == CHAT else FEATURES)[name]
-    codec = load_text_codec(folder)
+    codec = load_text_codec(llama)
     codec.tokenizer.chat_template = f"{codec.tokenizer.chat_template}{SIGN}"
     for how in (whole, streamed):
         key = f"{how.__name__} {path} {name}"
         if key not in known:
-            async with http_cluster(cluster_of(folder, 0, 1), codec=codec) as alone:
+            async with http_cluster(cluster_of(llama, 0, 1), codec=codec) as alone:
                 known[key] = await how(alone, path, fields)
-        cluster = cluster_of(folder, 2, 2)
+        cluster = cluster_of(llama, 2, 2)
         for victim, turn, ill in ills:
             cluster.nodes[victim].script[turn] = ill
         async with http_cluster(cluster, codec=codec, tries=8) as http:
@@ -186,15 +180,15 @@ LATER = settings(
 @example(ill=("d0", 30, Ill.KILL))
 @given(ill=ILLS)
 async def test_an_answer_goes_on(
-    folder: Path, undisturbed: dict[str, Any], path: str, name: str, ill: Sick
+    llama: Path, undisturbed: dict[str, Any], path: str, name: str, ill: Sick
 ) -> None:
-    await check(folder, undisturbed, path, name, [ill])
+    await check(llama, undisturbed, path, name, [ill])
 
 
 @LATER
 @given(name=st.sampled_from([*FEATURES]), first=ILLS, second=ILLS)
 async def test_it_goes_on_after_a_second_death(
-    folder: Path,
+    llama: Path,
     undisturbed: dict[str, Any],
     name: str,
     first: Sick,
@@ -203,4 +197,4 @@ async def test_it_goes_on_after_a_second_death(
     """One decode node is left: nodes fail for good here, as nobody starts them again."""
     if {first[0], second[0]} == {"d0", "d1"}:
         second = ("p0", *second[1:])
-    await check(folder, undisturbed, COMPLETION, name, [first, second])
+    await check(llama, undisturbed, COMPLETION, name, [first, second])

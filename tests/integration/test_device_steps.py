@@ -36,11 +36,6 @@ FAMILIES = ["llama", "qwen3", "olmo2", "gemma2", "gpt_oss", "mixtral", "deepseek
 LOOPED = {"gpt_oss", "mixtral", "deepseek_v3"}  # their experts ask which were chosen
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"))
-
-
 def graphs_of(engine: TorchEngine) -> list[int]:
     graphs = runner_of(engine).graphs
     return [] if graphs is None else list(graphs.sizes)

@@ -24,13 +24,8 @@ hand_in = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
-
-
-@pytest.fixture(scope="module")
-def engine(folder: Path) -> TorchEngine:
-    return load(folder, max_model_len=LONGEST)
+def engine(llama: Path) -> TorchEngine:
+    return load(llama, max_model_len=LONGEST)
 
 
 @pytest.fixture(scope="module")

@@ -45,11 +45,6 @@ samplings = pytest.mark.parametrize("sampling", KINDS.values(), ids=KINDS)
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="module")
 def engine(llama: Path) -> TorchEngine:
     return load(llama, enable_prefix_caching=False)
 

@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 from engine.errors import GrammarRefused
 from engine.request import FinishReason, Grammar, Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
-from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import (
     assert_idle,
     drain,
@@ -62,18 +61,8 @@ PROMPTS = [prompt(length) for length in (3, 16, 33, 50)]
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="module")
 def engine(llama: Path) -> TorchEngine:
     return load(llama)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(llama: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(llama / "tokenizer.json"))
 
 
 def fits(kind: str, text: str) -> bool:

@@ -8,16 +8,10 @@ from msgspec.structs import replace
 
 from engine.request import Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
-from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import assert_idle, drain, load, park, prompt, requests, run
 
 GREEDY = Sampling(max_tokens=20, temperature=0, ignore_eos=True)
 NOT_A_NUMBER = 0xFF
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"))
 
 
 def poison(engine: TorchEngine, length: int) -> RequestId:
@@ -32,10 +26,10 @@ def poison(engine: TorchEngine, length: int) -> RequestId:
     return request.request_id
 
 
-def test_neighbours_do_not_notice(folder: Path) -> None:
+def test_neighbours_do_not_notice(llama: Path) -> None:
     asked = requests([prompt(length) for length in (3, 20, 40, 90)], GREEDY)
-    expected = run(load(folder), asked)
-    engine = load(folder)
+    expected = run(load(llama), asked)
+    engine = load(llama)
     poisoned = poison(engine, 130)
     for request in asked:
         engine.generate(request)
@@ -47,13 +41,13 @@ def test_neighbours_do_not_notice(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk", [7, 512])
-def test_whoever_gets_the_blocks_does_not_notice(folder: Path, chunk: int) -> None:
+def test_whoever_gets_the_blocks_does_not_notice(llama: Path, chunk: int) -> None:
     asked = requests([prompt(length) for length in (1, 3, 20, 40, 90)], GREEDY)
-    expected = run(load(folder), asked)
-    one_sequence = 512 // 16 * load(folder).kv_regions[0].block_bytes
+    expected = run(load(llama), asked)
+    one_sequence = 512 // 16 * load(llama).kv_regions[0].block_bytes
     for length in (120, 400):
         engine = load(
-            folder,
+            llama,
             max_num_batched_tokens=chunk,
             kv_cache_memory_bytes=one_sequence,
             enable_prefix_caching=False,
@@ -64,11 +58,11 @@ def test_whoever_gets_the_blocks_does_not_notice(folder: Path, chunk: int) -> No
 
 
 @pytest.mark.parametrize("kernels", ["auto", "torch"])
-def test_whoever_fetches_into_half_a_block_does_not_notice(folder: Path, kernels: str) -> None:
+def test_whoever_fetches_into_half_a_block_does_not_notice(llama: Path, kernels: str) -> None:
     """From a node of smaller blocks comes no more than the prompt's tokens."""
     asked = Request(RequestId("asked"), prompt(20), GREEDY)
-    (expected,) = run(load(folder), [asked])
-    source, sink = load(folder), load(folder, cpu_kernels=kernels, enable_prefix_caching=False)
+    (expected,) = run(load(llama), [asked])
+    source, sink = load(llama), load(llama, cpu_kernels=kernels, enable_prefix_caching=False)
     sink.release(poison(sink, 490))
     first = park(source, [asked])[asked.request_id]
     reserved = sink.reserve(asked)

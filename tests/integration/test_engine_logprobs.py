@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from engine.request import Logprobs, Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
-from tests.fakes.checkpoints import VOCABULARY, make_checkpoint
+from tests.fakes.checkpoints import VOCABULARY
 from tests.fakes.driver import (
     assert_idle,
     copy_blocks,
@@ -36,14 +36,9 @@ class Heard:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> TorchEngine:
+def model(llama: Path) -> TorchEngine:
     """For its decoder alone."""
-    return load(folder)
+    return load(llama)
 
 
 def listen(engine: TorchEngine) -> dict[RequestId, Heard]:
@@ -97,15 +92,15 @@ def must_be_right(model: TorchEngine, heard: Heard, request: Request) -> None:
 
 @pytest.mark.parametrize("chunk", [3, 16, 512])
 def test_whatever_the_chunks_they_are_the_models(
-    folder: Path, model: TorchEngine, chunk: int
+    llama: Path, model: TorchEngine, chunk: int
 ) -> None:
     asked = requests(PROMPTS, ASKED)
-    heard = ask(load(folder, max_num_batched_tokens=chunk), asked)
+    heard = ask(load(llama, max_num_batched_tokens=chunk), asked)
     for one, request in zip(heard, asked, strict=True):
         must_be_right(model, one, request)
 
 
-def test_who_does_not_ask_is_not_told(folder: Path) -> None:
+def test_who_does_not_ask_is_not_told(llama: Path) -> None:
     plain = replace(ASKED, logprobs=None, prompt_logprobs=None)
     only_prompt, only_answer = replace(plain, prompt_logprobs=0), replace(plain, logprobs=0)
     asked = [
@@ -114,7 +109,7 @@ def test_who_does_not_ask_is_not_told(folder: Path) -> None:
             requests(PROMPTS[-3:]), (plain, only_prompt, only_answer), strict=True
         )
     ]
-    one, two, three = ask(load(folder), asked)
+    one, two, three = ask(load(llama), asked)
     assert (one.prompt, one.answer) == (None, [])
     assert two.prompt is not None
     assert [len(row) for row in two.prompt] == [1] * 39
@@ -122,18 +117,18 @@ def test_who_does_not_ask_is_not_told(folder: Path) -> None:
     assert (three.prompt, [len(row) for row in three.answer]) == (None, [1] * 6)
 
 
-def test_all_of_the_vocabulary_is_told(folder: Path, model: TorchEngine) -> None:
+def test_all_of_the_vocabulary_is_told(llama: Path, model: TorchEngine) -> None:
     sampling = replace(ASKED, logprobs=-1, prompt_logprobs=-1, max_tokens=2)
     (request,) = requests(PROMPTS[3:4], sampling)
-    (heard,) = ask(load(folder), [request])
+    (heard,) = ask(load(llama), [request])
     assert heard.prompt is not None
     must_be(model, heard.prompt, request.prompt, -1)
     must_be(model, heard.answer, (*request.prompt, *heard.tokens), -1)
 
 
-def test_a_known_prefix_is_computed_to_be_scored(folder: Path, model: TorchEngine) -> None:
+def test_a_known_prefix_is_computed_to_be_scored(llama: Path, model: TorchEngine) -> None:
     """And known to others all the same."""
-    engine = load(folder)
+    engine = load(llama)
     (request,) = requests(PROMPTS[-1:], ASKED)
     first, again = ask(engine, [request]), ask(engine, [request])
     assert first == again
@@ -144,11 +139,11 @@ def test_a_known_prefix_is_computed_to_be_scored(folder: Path, model: TorchEngin
     assert listen(engine)[request.request_id].tokens == first[0].tokens
 
 
-def tight(folder: Path, *, prefix_cache: bool) -> TorchEngine:
+def tight(llama: Path, *, prefix_cache: bool) -> TorchEngine:
     """It has room for 104 tokens."""
-    token_bytes = load(folder, block_size=1).kv_regions[0].block_bytes
+    token_bytes = load(llama, block_size=1).kv_regions[0].block_bytes
     return load(
-        folder,
+        llama,
         max_model_len=100,
         block_size=4,
         max_num_batched_tokens=20,
@@ -159,9 +154,9 @@ def tight(folder: Path, *, prefix_cache: bool) -> TorchEngine:
 
 @pytest.mark.parametrize("prefix_cache", [True, False])
 def test_preempted_answers_leave_prompts_told_once(
-    folder: Path, model: TorchEngine, prefix_cache: bool
+    llama: Path, model: TorchEngine, prefix_cache: bool
 ) -> None:
-    engine, lengths = eager(tight(folder, prefix_cache=prefix_cache)), (30, 50, 60, 45, 17)
+    engine, lengths = eager(tight(llama, prefix_cache=prefix_cache)), (30, 50, 60, 45, 17)
     asked = requests([prompt(one) for one in lengths], replace(ASKED, max_tokens=25))
     heard = ask(engine, asked)
     assert engine.load.preemptions > 0
@@ -171,10 +166,10 @@ def test_preempted_answers_leave_prompts_told_once(
 
 @pytest.mark.parametrize("prefix_cache", [True, False])
 def test_a_prompt_preempted_half_way_is_told_whole(
-    folder: Path, model: TorchEngine, prefix_cache: bool
+    llama: Path, model: TorchEngine, prefix_cache: bool
 ) -> None:
     """Its first half is scored already, and partly known when it comes back."""
-    engine = tight(folder, prefix_cache=prefix_cache)
+    engine = tight(llama, prefix_cache=prefix_cache)
     long, urgent = requests([prompt(90), prompt(40)], ASKED)
     engine.generate(long)
     for _ in range(3):
@@ -188,9 +183,9 @@ def test_a_prompt_preempted_half_way_is_told_whole(
     assert_idle(engine)
 
 
-def test_a_prompt_is_told_where_it_is_run(folder: Path, model: TorchEngine) -> None:
+def test_a_prompt_is_told_where_it_is_run(llama: Path, model: TorchEngine) -> None:
     """Split: by the first engine. The second tells of tokens from where it is to sample."""
-    source, sink = load(folder, max_num_batched_tokens=32), load(folder)
+    source, sink = load(llama, max_num_batched_tokens=32), load(llama)
     (request,) = requests(PROMPTS[-1:], ASKED)
     source.prefill(request)
     parked = listen(source)[request.request_id]
@@ -209,8 +204,8 @@ def test_a_prompt_is_told_where_it_is_run(folder: Path, model: TorchEngine) -> N
     assert_idle(sink)
 
 
-def test_what_was_told_before_the_answer_is_not_told_within(folder: Path) -> None:
+def test_what_was_told_before_the_answer_is_not_told_within(llama: Path) -> None:
     (request,) = requests(PROMPTS[-1:], ASKED)
-    (retried,) = ask(load(folder), [replace(request, generated=(5, 6))])
+    (retried,) = ask(load(llama), [replace(request, generated=(5, 6))])
     assert retried.prompt is None
     assert len(retried.answer) == len(retried.tokens) == 4

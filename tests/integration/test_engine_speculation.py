@@ -9,7 +9,6 @@ from tokenizers import Tokenizer
 from engine.api import Sampled
 from engine.request import FinishReason, Grammar, Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
-from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import assert_idle, copy_blocks, drain, eager, load, prompt, requests
 
 ON = {"speculative_config": '{"num_speculative_tokens": 6}'}
@@ -27,11 +26,6 @@ SAMPLINGS = {
 LENGTHS = (1, 7, 16, 17, 40, 90)
 PROMPTS = [tuple(prompt(length)[: 1 + length // 3] * 3)[:length] for length in LENGTHS]
 samplings = pytest.mark.parametrize("kind", SAMPLINGS)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"))
 
 
 def told(engine: TorchEngine, asked: list[Request]) -> dict[RequestId, list[Sampled]]:
@@ -57,15 +51,15 @@ def answers(engine: TorchEngine, asked: list[Request]) -> list[list[int]]:
 
 
 @samplings
-def test_the_tokens_are_the_same(folder: Path, kind: str) -> None:
-    asked, engine = requests(PROMPTS, SAMPLINGS[kind]), load(folder, **ON)
-    assert answers(engine, asked) == answers(load(folder), asked)
+def test_the_tokens_are_the_same(llama: Path, kind: str) -> None:
+    asked, engine = requests(PROMPTS, SAMPLINGS[kind]), load(llama, **ON)
+    assert answers(engine, asked) == answers(load(llama), asked)
     assert 0 < engine.load.accepted_tokens < engine.load.draft_tokens
 
 
-def test_there_are_fewer_steps_than_tokens(folder: Path) -> None:
+def test_there_are_fewer_steps_than_tokens(llama: Path) -> None:
     (request,) = requests(PROMPTS[-1:], REPETITIVE)
-    engine = load(folder, **ON)
+    engine = load(llama, **ON)
     (said,) = told(engine, [request]).values()
     assert len(tokens(said)) == 40
     assert len(said) < 25
@@ -74,8 +68,8 @@ def test_there_are_fewer_steps_than_tokens(folder: Path) -> None:
 
 
 @samplings
-def test_an_answer_ends_where_it_ends(folder: Path, kind: str) -> None:
-    plain, engine = load(folder), load(folder, **ON)
+def test_an_answer_ends_where_it_ends(llama: Path, kind: str) -> None:
+    plain, engine = load(llama), load(llama, **ON)
     (request,) = requests(PROMPTS[-1:], SAMPLINGS[kind])
     (usual,) = answers(plain, [request])
     for end in range(3, 40, 4):
@@ -92,10 +86,10 @@ def test_an_answer_ends_where_it_ends(folder: Path, kind: str) -> None:
             assert [one.finish for one in said[:-1]] == [None] * (len(said) - 1)
 
 
-def test_log_probabilities_are_those_of_each_token(folder: Path) -> None:
+def test_log_probabilities_are_those_of_each_token(llama: Path) -> None:
     (request,) = requests(PROMPTS[-1:], replace(REPETITIVE, logprobs=2))
-    engine = load(folder, **ON)
-    (expected,), (said,) = (told(one, [request]).values() for one in (load(folder), engine))
+    engine = load(llama, **ON)
+    (expected,), (said,) = (told(one, [request]).values() for one in (load(llama), engine))
     assert any(len(one.tokens) > 1 for one in said)
     assert all(len(one.logprobs) == len(one.tokens) for one in said)
     pairs = zip(
@@ -111,20 +105,20 @@ def test_log_probabilities_are_those_of_each_token(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["greedy", "seeded"])
-def test_preempted_is_undisturbed(folder: Path, kind: str) -> None:
-    token_bytes = load(folder, block_size=1).kv_regions[0].block_bytes
+def test_preempted_is_undisturbed(llama: Path, kind: str) -> None:
+    token_bytes = load(llama, block_size=1).kv_regions[0].block_bytes
     tight = {"max_model_len": 132, "block_size": 4, "kv_cache_memory_bytes": 132 * token_bytes}
-    engine, asked = eager(load(folder, **tight, **ON)), requests(PROMPTS, SAMPLINGS[kind])
-    assert answers(engine, asked) == answers(load(folder), asked)
+    engine, asked = eager(load(llama, **tight, **ON)), requests(PROMPTS, SAMPLINGS[kind])
+    assert answers(engine, asked) == answers(load(llama), asked)
     assert engine.load.preemptions > 0
     assert engine.load.accepted_tokens > 0
 
 
 @pytest.mark.parametrize("chunk", [7, 8, 40])
-def test_prompts_beside_drafts_get_all_they_would_get(folder: Path, chunk: int) -> None:
+def test_prompts_beside_drafts_get_all_they_would_get(llama: Path, chunk: int) -> None:
     """Drafts take what is spare, and no step is larger than a batch may be."""
-    engine, asked = load(folder, max_num_batched_tokens=chunk, **ON), requests(PROMPTS, GREEDY)
-    expected = answers(load(folder), asked)
+    engine, asked = load(llama, max_num_batched_tokens=chunk, **ON), requests(PROMPTS, GREEDY)
+    expected = answers(load(llama), asked)
     for request in asked:
         engine.generate(request)
     said = dict[RequestId, list[int]]()
@@ -140,10 +134,10 @@ def test_prompts_beside_drafts_get_all_they_would_get(folder: Path, chunk: int) 
 
 
 @samplings
-def test_split_is_one_engine(folder: Path, kind: str) -> None:
+def test_split_is_one_engine(llama: Path, kind: str) -> None:
     asked = requests(PROMPTS, SAMPLINGS[kind])
-    expected = answers(load(folder), asked)
-    source, sink = load(folder, **ON), load(folder, **ON)
+    expected = answers(load(llama), asked)
+    source, sink = load(llama, **ON), load(llama, **ON)
     for request in asked:
         source.prefill(request)
     source.schedule()
@@ -163,13 +157,13 @@ def test_split_is_one_engine(folder: Path, kind: str) -> None:
     assert_idle(sink)
 
 
-def test_a_grammar_that_is_stuck_behind_drafts_fails_as_it_does_without(folder: Path) -> None:
+def test_a_grammar_that_is_stuck_behind_drafts_fails_as_it_does_without(llama: Path) -> None:
     """Its end may not be said, and drafts come true up to there."""
-    vocabulary = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    vocabulary = Tokenizer.from_file(str(llama / "tokenizer.json"))
     letters = tuple(vocabulary.encode("ab").ids)
     stuck = replace(GREEDY, allowed_token_ids=letters, grammar=Grammar("regex", "(ab){10}x"))
-    (request,), engine = requests(PROMPTS[-1:], stuck), load(folder, **ON)
-    (expected,), (said,) = (told(one, [request]).values() for one in (load(folder), engine))
+    (request,), engine = requests(PROMPTS[-1:], stuck), load(llama, **ON)
+    (expected,), (said,) = (told(one, [request]).values() for one in (load(llama), engine))
     assert expected[-1].finish is FinishReason.ERROR
     assert said[-1].finish is FinishReason.ERROR
     assert tokens(said) == tokens(expected)

@@ -12,7 +12,6 @@ from engine.tiers.host_memory import HostMemory
 from engine.tiers.opening import staging_slots
 from engine.tiers.tiers import Tiers
 from engine.torch_engine import TorchEngine
-from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import assert_idle, load, prompt, requests, run
 
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
@@ -20,11 +19,6 @@ SAMPLINGS = {
     "greedy": Sampling(max_tokens=20, temperature=0, ignore_eos=True),
     "seeded": Sampling(max_tokens=20, temperature=0.9, top_p=0.95, seed=11, logprobs=2),
 }
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"))
 
 
 def tight(llama: Path, slots: int) -> TorchEngine:

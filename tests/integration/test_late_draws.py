@@ -16,7 +16,6 @@ from engine.kernels.gpu.sampling.telling import tell
 from engine.request import FinishReason, Grammar, Marks, Request, RequestId, Sampling
 from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
-from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import assert_idle, hand_over, load, prompt, requests, run
 from tests.integration.test_ahead import ahead, told
 from tests.integration.test_engine_grammars import GRAMMARS
@@ -37,11 +36,6 @@ BOUND = {
     "behind reasoning": replace(GRAMMAR, grammar_behind=Marks(((1,),)), logit_bias=((1, 5.0),)),
 }
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"))
 
 
 def asked(*samplings: Sampling) -> list[Request]:
@@ -79,9 +73,9 @@ class Anything:
         bits[row] = -1
 
 
-def ordered(folder: Path, samplings: Sequence[Sampling], steps: int) -> list[str]:
+def ordered(llama: Path, samplings: Sequence[Sampling], steps: int) -> list[str]:
     """What is done in decode steps of these, without what is done again at once."""
-    engine, accelerator = ahead(folder)
+    engine, accelerator = ahead(llama)
     engine.sampler.grammars = Anything(accelerator.order)
     for number, sampling in enumerate(samplings):
         engine.generate(Request(RequestId(str(number)), PROMPTS[1], sampling))
@@ -93,50 +87,50 @@ def ordered(folder: Path, samplings: Sequence[Sampling], steps: int) -> list[str
     return [one for one, _ in groupby(accelerator.order)]
 
 
-def test_the_next_step_is_launched_before_the_last_tokens_are_read(folder: Path) -> None:
+def test_the_next_step_is_launched_before_the_last_tokens_are_read(llama: Path) -> None:
     """Its draw follows, behind the masks that these make known."""
     rows = [replace(one, max_tokens=40, ignore_eos=True) for one in (GRAMMAR, PLAIN)]
     steady = ["advance", "mask", "draw", "replay", "read"]
-    assert ordered(folder, rows, 5) == ["replay", *steady * 5]
+    assert ordered(llama, rows, 5) == ["replay", *steady * 5]
 
 
-def test_without_them_the_draw_is_launched_with_its_step(folder: Path) -> None:
-    assert ordered(folder, [replace(PLAIN, max_tokens=40)] * 2, 4) == [
+def test_without_them_the_draw_is_launched_with_its_step(llama: Path) -> None:
+    assert ordered(llama, [replace(PLAIN, max_tokens=40)] * 2, 4) == [
         *("replay", "draw"),
         *["replay", "draw", "read"] * 4,
     ]
 
 
-def test_draws_are_late_only_while_an_end_is_held_back(folder: Path) -> None:
+def test_draws_are_late_only_while_an_end_is_held_back(llama: Path) -> None:
     """A draw leaves with its step again once it is known that there are as many tokens."""
     rows = [replace(PLAIN, max_tokens=40, min_tokens=4), replace(PLAIN, max_tokens=40)]
     late, free = ["draw", "replay", "read"], ["replay", "draw", "read"]
-    assert ordered(folder, rows, 9) == ["replay", *late * 3, "draw", *free * 6]
+    assert ordered(llama, rows, 9) == ["replay", *late * 3, "draw", *free * 6]
 
 
 @pytest.mark.parametrize("kind", BOUND)
-def test_each_kind_beside_plain_rows(folder: Path, kind: str) -> None:
+def test_each_kind_beside_plain_rows(llama: Path, kind: str) -> None:
     wanted = asked(*[PLAIN, BOUND[kind], PENALISED, BOUND[kind]] * 2)
-    expected = run(load(folder), wanted)
-    engine, _ = ahead(folder, max_num_seqs=3, block_size=3, max_num_batched_tokens=40)
+    expected = run(load(llama), wanted)
+    engine, _ = ahead(llama, max_num_seqs=3, block_size=3, max_num_batched_tokens=40)
     assert run(engine, wanted) == expected
 
 
 @pytest.mark.parametrize("seats", [2, 7])
-def test_all_kinds_together(folder: Path, seats: int) -> None:
+def test_all_kinds_together(llama: Path, seats: int) -> None:
     wanted = asked(*BOUND.values(), PLAIN, PENALISED, *BOUND.values())
-    expected = run(load(folder), wanted)
+    expected = run(load(llama), wanted)
     assert len({len(answer) for answer in expected}) > 4
-    engine, accelerator = ahead(folder, max_num_seqs=seats)
+    engine, accelerator = ahead(llama, max_num_seqs=seats)
     assert run(engine, wanted) == expected
     assert accelerator.begun
 
 
-def test_log_probabilities_are_the_models(folder: Path) -> None:
+def test_log_probabilities_are_the_models(llama: Path) -> None:
     """As the model found tokens, whatever masks and penalties make of its logits."""
     wanted = asked(*[replace(BOUND["all at once"], logprobs=2), replace(PLAIN, logprobs=0)] * 3)
-    expected = told(load(folder), wanted)
-    found = told(ahead(folder)[0], wanted)
+    expected = told(load(llama), wanted)
+    found = told(ahead(llama)[0], wanted)
     assert found.keys() == expected.keys()
     for name, ours in found.items():
         for one, other in zip(ours, expected[name], strict=True):
@@ -158,9 +152,9 @@ def ends(engine: TorchEngine, wanted: list[Request]) -> dict[RequestId, list[obj
     return said
 
 
-def test_where_nothing_is_left_the_answer_fails_as_on_a_cpu(folder: Path) -> None:
+def test_where_nothing_is_left_the_answer_fails_as_on_a_cpu(llama: Path) -> None:
     """After three tokens, while its next step was begun; those beside it go on."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(llama / "tokenizer.json"))
     digits = tuple(filter(None, map(tokenizer.token_to_id, "0123456789")))
     stuck = replace(
         PLAIN,
@@ -172,35 +166,35 @@ def test_where_nothing_is_left_the_answer_fails_as_on_a_cpu(folder: Path) -> Non
         replace(one, sampling=replace(one.sampling, max_tokens=20))
         for one in asked(PLAIN, stuck, GRAMMAR, stuck)
     ]
-    expected = ends(load(folder), wanted)
-    assert ends(ahead(folder)[0], wanted) == expected
+    expected = ends(load(llama), wanted)
+    assert ends(ahead(llama)[0], wanted) == expected
     failed = [said for said in expected.values() if FinishReason.ERROR in said]
     assert [(len(said), said[-2]) for said in failed] == [(8, 300)] * 2
 
 
-def test_what_is_foretold_changes_nothing(folder: Path) -> None:
+def test_what_is_foretold_changes_nothing(llama: Path) -> None:
     """With drafts nothing is begun ahead, masks or not."""
     wanted = asked(*BOUND.values(), PLAIN)
-    engine, accelerator = ahead(folder, speculative_config='{"num_speculative_tokens": 4}')
-    assert run(engine, wanted) == run(load(folder), wanted)
+    engine, accelerator = ahead(llama, speculative_config='{"num_speculative_tokens": 4}')
+    assert run(engine, wanted) == run(load(llama), wanted)
     assert not accelerator.begun
 
 
 @pytest.mark.parametrize("kind", ["regex", "biased", "told of"])
-def test_what_comes_over_joins_those_that_run(folder: Path, kind: str) -> None:
+def test_what_comes_over_joins_those_that_run(llama: Path, kind: str) -> None:
     wanted = [
         replace(one, sampling=replace(one.sampling, max_tokens=20))
         for one in asked(*[BOUND[kind], PLAIN] * 3)
     ]
-    whole = run(load(folder), wanted)
-    sink, _ = ahead(folder, max_num_seqs=7)
-    assert hand_over(load(folder), sink, wanted) == whole
+    whole = run(load(llama), wanted)
+    sink, _ = ahead(llama, max_num_seqs=7)
+    assert hand_over(load(llama), sink, wanted) == whole
     assert_idle(sink)
 
 
-def test_what_was_begun_and_not_drawn_is_waited_for(folder: Path) -> None:
+def test_what_was_begun_and_not_drawn_is_waited_for(llama: Path) -> None:
     """Before others may write to blocks."""
-    engine, accelerator = ahead(folder, max_num_seqs=7)
+    engine, accelerator = ahead(llama, max_num_seqs=7)
     engine.generate(
         replace(requests([PROMPTS[3]], BOUND["masked"])[0], request_id=RequestId("a"))
     )
@@ -215,8 +209,8 @@ def test_what_was_begun_and_not_drawn_is_waited_for(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["regex", "all at once", "told of", "held back"])
-def test_the_interpreted_kernels_draw_alike(folder: Path, kind: str) -> None:
+def test_the_interpreted_kernels_draw_alike(llama: Path, kind: str) -> None:
     wanted = requests(PROMPTS[:2], replace(BOUND[kind], max_tokens=4))
     kernels = DrawingKernels(choose, adjust, ban, tell)
-    engine, _ = ahead(folder, kernels, max_num_batched_tokens=8)
-    assert run(engine, wanted) == run(load(folder), wanted)
+    engine, _ = ahead(llama, kernels, max_num_batched_tokens=8)
+    assert run(engine, wanted) == run(load(llama), wanted)

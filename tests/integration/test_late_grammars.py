@@ -13,7 +13,7 @@ from api.generator import TokenEvent
 from engine.errors import UnknownToken
 from engine.request import FinishReason, Grammar, Marks, Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
-from tests.fakes.checkpoints import VOCABULARY, make_checkpoint
+from tests.fakes.checkpoints import VOCABULARY
 from tests.fakes.cluster import Cluster
 from tests.fakes.driver import assert_idle, eager, hand_over, load, prompt, run
 from tests.fakes.node import Ill
@@ -41,18 +41,8 @@ SEEDS = 12
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="module")
 def engine(llama: Path) -> TorchEngine:
     return load(llama)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(llama: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(llama / "tokenizer.json"))
 
 
 def asked(sampling: Sampling, count: int = SEEDS) -> list[Request]:

@@ -28,11 +28,6 @@ PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
 SIZES = [6, 4, 2, 1]  # of graphs, in the order in which they are captured
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"))
-
-
 @contextmanager
 def on_devices(
     folder: Path, ranks: int = 2, *, draws: bool = False, **settings: object

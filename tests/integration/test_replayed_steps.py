@@ -30,11 +30,6 @@ CHUNKED: dict[str, object] = {
 OTHER = ["mixtral", "deepseek_v3", "gpt_oss", "olmo2"]
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("llama"))
-
-
 @pytest.fixture(autouse=True)
 def in_pairs(request: pytest.FixtureRequest) -> None:
     """Without products of its own for bfloat16 nothing is a kernel's from end to end."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai.types import Completion
@@ -16,7 +15,6 @@ from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING
 from api.routes import GENERATE
 from api.token_bodies import GENERATE_SAMPLING, HONOURED
 from api.tokenizing import load_text_codec
-from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.cluster import Cluster
 from tests.fakes.driver import load
 from tests.fakes.http_cluster import HttpCluster, http_cluster
@@ -35,18 +33,13 @@ EXAMPLES = 60
 PATIENCE_S = 60
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("fuzz") / "llama")
-
-
 async def fuzz(
-    folder: Path, strategy: st.SearchStrategy[Given], ask: Callable[[HttpCluster, Given], Any]
+    llama: Path, strategy: st.SearchStrategy[Given], ask: Callable[[HttpCluster, Given], Any]
 ) -> None:
     """Hypothesis in a thread of its own, over a cluster that still answers at its end."""
-    codec = load_text_codec(folder)
+    codec = load_text_codec(llama)
     codec.tokenizer.chat_template = f"{codec.tokenizer.chat_template}{{# <tool_call> #}}"
-    async with http_cluster(Cluster(engine=lambda: load(folder)), codec=codec) as http:
+    async with http_cluster(Cluster(engine=lambda: load(llama)), codec=codec) as http:
         loop = asyncio.get_running_loop()
 
         @settings(
@@ -63,7 +56,7 @@ async def fuzz(
         assert status == 200
 
 
-async def test_completions(folder: Path) -> None:
+async def test_completions(llama: Path) -> None:
     good = {**GOOD, **TEXT_ONLY, **COMPLETION_ONLY}
 
     async def ask(http: HttpCluster, wish: Given) -> None:
@@ -75,10 +68,10 @@ async def test_completions(folder: Path) -> None:
         elif not wish.get("echo"):
             Completion.model_validate(answer)
 
-    await fuzz(folder, wishes(good, COMPLETIONS), ask)
+    await fuzz(llama, wishes(good, COMPLETIONS), ask)
 
 
-async def test_chats(folder: Path) -> None:
+async def test_chats(llama: Path) -> None:
     good = {**GOOD, **TEXT_ONLY, **CHAT_ONLY}
 
     async def ask(http: HttpCluster, wish: Given) -> None:
@@ -91,10 +84,10 @@ async def test_chats(folder: Path) -> None:
         else:
             check_refusal(status, answer, wish)
 
-    await fuzz(folder, wishes(good, CHAT), ask)
+    await fuzz(llama, wishes(good, CHAT), ask)
 
 
-async def test_token_ids(folder: Path) -> None:
+async def test_token_ids(llama: Path) -> None:
     good = {**GOOD, **TEXT_ONLY, "logprobs": st.integers(0, 20)}
     good = {name: one for name, one in good.items() if name in HONOURED}
 
@@ -107,10 +100,10 @@ async def test_token_ids(folder: Path) -> None:
         else:
             assert all(one["finish_reason"] for one in answer["choices"])
 
-    await fuzz(folder, wishes(good, GENERATE_SAMPLING), ask)
+    await fuzz(llama, wishes(good, GENERATE_SAMPLING), ask)
 
 
-async def test_node_calls(folder: Path) -> None:
+async def test_node_calls(llama: Path) -> None:
     async def ask(http: HttpCluster, wish: Given) -> None:
         address = http.cluster.decodes[0].registration.http_address
         body = {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 4, **wish}}
@@ -125,4 +118,4 @@ async def test_node_calls(folder: Path) -> None:
             else:
                 assert b'"finish_reason":"' in data
 
-    await fuzz(folder, wishes({**GOOD, **NODE_ONLY}, NODE_SAMPLING), ask)
+    await fuzz(llama, wishes({**GOOD, **NODE_ONLY}, NODE_SAMPLING), ask)

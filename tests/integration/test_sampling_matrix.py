@@ -11,7 +11,6 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from api.tokenizing import load_text_codec
-from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.cluster import Cluster
 from tests.fakes.driver import load, prompt
 from tests.fakes.http_cluster import HttpCluster, http_cluster
@@ -65,20 +64,15 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("matrix") / "llama")
-
-
 @asynccontextmanager
-async def clusters(folder: Path, x: int = 1) -> AsyncGenerator[tuple[HttpCluster, HttpCluster]]:
+async def clusters(llama: Path, x: int = 1) -> AsyncGenerator[tuple[HttpCluster, HttpCluster]]:
     """Some prefill nodes and a decode node, and a node that does it all."""
 
     def engine() -> Any:  # noqa: ANN401
-        return load(folder, max_num_batched_tokens=16)
+        return load(llama, max_num_batched_tokens=16)
 
     split, alone = Cluster(x=x, engine=engine), Cluster(x=0, engine=engine)
-    codec = load_text_codec(folder)
+    codec = load_text_codec(llama)
     async with AsyncExitStack() as stack:
         first, second = [
             await stack.enter_async_context(http_cluster(one, codec=codec))
@@ -110,8 +104,8 @@ def same(one: Any, other: Any) -> bool:  # noqa: ANN401  JSON
     return bool(one == (pytest.approx(other, abs=1e-3) if isinstance(other, float) else other))
 
 
-async def test_split_and_whole_say_the_same(folder: Path) -> None:
-    async with clusters(folder) as (split, alone):
+async def test_split_and_whole_say_the_same(llama: Path) -> None:
+    async with clusters(llama) as (split, alone):
         plain = [(await ask(alone, temperature=heat))["choices"] for heat in (0, 1)]
         for name, fields in FIELDS.items():
             told = await ask(split, cache_salt=name, **fields)
@@ -124,9 +118,9 @@ async def test_split_and_whole_say_the_same(folder: Path) -> None:
 
 @pytest.mark.parametrize("tick", [2, 4, 5])
 async def test_a_prefill_node_that_dies_half_way_changes_nothing(
-    folder: Path, tick: int
+    llama: Path, tick: int
 ) -> None:
-    async with clusters(folder, x=2) as (split, alone):
+    async with clusters(llama, x=2) as (split, alone):
         split.cluster.prefills[0].script[tick] = Ill.KILL
         told = [await ask(split, **ALL, cache_salt=str(number)) for number in range(2)]
         assert split.cluster.prefills[0].dead
@@ -134,13 +128,13 @@ async def test_a_prefill_node_that_dies_half_way_changes_nothing(
         assert same(told, [whole, whole])
 
 
-async def test_chats_are_told_the_same(folder: Path) -> None:
+async def test_chats_are_told_the_same(llama: Path) -> None:
     body = {
         "messages": [{"role": "user", "content": "which way?"}],
         **{"max_tokens": 8, "seed": 5, "n": 2, "logprobs": True, "top_logprobs": 4},
         **{"prompt_logprobs": 1, "repetition_penalty": 1.3, "bad_words": ["the"]},
     }
-    async with clusters(folder) as both:
+    async with clusters(llama) as both:
         answers = list[Any]()
         for http in both:
             status, data = await http.post("/v1/chat/completions", body)
