@@ -27,6 +27,8 @@ from discovery.registry import Registry
 from discovery.terminal import hear_hang_ups
 from proxy.config import ProxyConfig
 from proxy.main import STOP_SIGNALS
+from proxy.observing.metrics import PREFIX
+from proxy.observing.troubles import Refused
 from proxy.routing.pairing import differ
 from proxy.workers.board import Board
 from proxy.workers.entrance import Entrance
@@ -176,5 +178,7 @@ class Parent:
         self.say(f"{name} | {line}")
 
     def _page(self) -> bytes:
-        """The parent's part of the metrics."""
-        return generate_latest(counting(lambda: self.hub.workers))
+        """The parent's part of the metrics: what comes to the port of discovery comes to it."""
+        metrics = counting(lambda: self.hub.workers)
+        metrics.register(Refused(self.registry, PREFIX))
+        return generate_latest(metrics)

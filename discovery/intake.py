@@ -21,6 +21,7 @@ MOST_FRAMES = 3  # identity, perhaps an empty delimiter, payload
 MOST_NODES = 4096
 MOST_SENDERS = 1024
 LONGEST_NAME = 512
+WORDLESS = "wordless"  # a reason for the metrics, and the sender of whom nothing is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class Intake:
         if node is None:
             return None
         return Joined(node, before, self.registry.misfit(node))
+
+    def pass_over(self, connections: int) -> bool:
+        """So many ended before a message came; whether none did before, as far as is known."""
+        self.registry.refused[WORDLESS] += connections
+        return self.blame(WORDLESS)
 
     def blame(self, sender: str) -> bool:
         """Whether this sender has not been complained of before, as far as we remember."""

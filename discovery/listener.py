@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import zmq
 
 from discovery.address import format_address
+from discovery.endings import Endings
 from discovery.errors import MalformedRegistration
 from discovery.intake import Intake, Joined
 from discovery.registration import DEFAULT_PORT, State
@@ -21,6 +22,7 @@ GATHER_S = 0.02  # after a message, for more of them: waking up costs more than 
 MOST_AT_ONCE = 64  # messages are read before others have a turn
 LARGEST_READ = 2 << 20  # more than may be said, so that it can be counted; ZMQ cuts beyond
 MOST_UNREAD = 16  # messages of one sender
+HANDSHAKE_S = 5.0  # longer than any healthy one, and ZMQ ends the connection
 MAPPED = "::ffff:"  # an IPv4 peer of an IPv6 socket
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class Listener:
     clock: Callable[[], float]
     _context: zmq.Context[zmq.Socket[bytes]]
     _router: zmq.Socket[bytes]
+    _endings: Endings
 
     @classmethod
     def bind(
@@ -46,19 +49,21 @@ class Listener:
         *,
         cluster_key: bytes | None = None,
         look_s: float = LOOK_S,
-        clock: Callable[[], float] = time.monotonic,
+        handshake_s: float = HANDSHAKE_S,
     ) -> "Listener":
         """Open the socket; port 0 lets the system pick, and `port` tells which it was."""
         context = zmq.Context[zmq.Socket[bytes]]()
         router = context.socket(zmq.ROUTER)
         try:
+            router.setsockopt(zmq.HANDSHAKE_IVL, int(handshake_s * 1000))
             bound = _bind(router, host, port)
+            endings = Endings.of(router)
         except BaseException:
             router.close(linger=0)
             context.term()
             raise
         intake = Intake(registry, Verifier(cluster_key) if cluster_key else None)
-        return cls(intake, bound, look_s, clock, context, router)
+        return cls(intake, bound, look_s, time.monotonic, context, router, endings)
 
     async def run(self) -> None:
         """Listen, and forget who went quiet, until cancelled."""
@@ -68,27 +73,37 @@ class Listener:
 
     def close(self) -> None:
         """Give the port back; whoever binds closes."""
+        self._endings.close()
         self._router.close(linger=0)
         self._context.term()
 
     async def _listen(self) -> None:
         """A message that comes alone is heard at once, and many are heard together."""
         while True:
-            if not (heard := self._drain()):
-                await self._told()
+            ended = self._endings.read(MOST_AT_ONCE)  # before the messages, some may be theirs
+            heard = self._drain()
+            if ended and heard < MOST_AT_ONCE:
+                self._judge()
+            if MOST_AT_ONCE in (heard, ended):
+                await asyncio.sleep(0)
+            elif heard or ended:
+                await asyncio.sleep(GATHER_S)
             else:
-                await asyncio.sleep(0 if heard == MOST_AT_ONCE else GATHER_S)
+                await self._told()
 
     async def _told(self) -> None:
         """Until there may be messages. ZMQ tells only once, so all have to be read before."""
         loop, told = asyncio.get_running_loop(), asyncio.Event()
-        descriptor = self._router.getsockopt(zmq.FD)
-        assert isinstance(descriptor, int)
-        loop.add_reader(descriptor, told.set)
+        messages = self._router.getsockopt(zmq.FD)
+        assert isinstance(messages, int)
+        descriptors = messages, self._endings.descriptor
+        for descriptor in descriptors:
+            loop.add_reader(descriptor, told.set)
         try:
             await told.wait()
         finally:
-            loop.remove_reader(descriptor)
+            for descriptor in descriptors:
+                loop.remove_reader(descriptor)
 
     def _drain(self) -> int:
         """How many messages were there; so many at most."""
@@ -97,8 +112,17 @@ class Listener:
                 frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return heard
+            self._endings.spoke(frames)
             self._hear(frames)
         return MOST_AT_ONCE
+
+    def _judge(self) -> None:
+        if (wordless := self._endings.judge()) and self.intake.pass_over(wordless):
+            logger.warning(
+                "a connection ended before a message came by it: it was not ZMQ's, its "
+                "handshake did not end, or it sent over %d bytes; more are only counted",
+                LARGEST_READ,
+            )
 
     def _hear(self, frames: list[zmq.Frame]) -> None:
         now, wall_time = self.clock(), time.time()

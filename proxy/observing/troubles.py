@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from discovery.registry import Registry
 from proxy.health.breaker import BreakerState
 from proxy.health.health import Health
 
@@ -26,21 +27,11 @@ class Troubles(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Counters, and how many breakers are not closed just now."""
-        health = self.health
-        yield self._counts("node_failures", "Calls that failed", "node", health.failures)
-        yield self._counts("retries", "Attempts after the first", "reason", health.retries)
-        yield self._counts("breakers_opened", "Breakers that opened", "of", health.opened)
-        dropped = health.registry.refused
-        yield self._counts("registrations_refused", "Messages dropped", "reason", dropped)
+        health, prefix = self.health, self.prefix
+        yield _counts(prefix + "node_failures", "Calls that failed", "node", health.failures)
+        yield _counts(prefix + "retries", "Attempts after the first", "reason", health.retries)
+        yield _counts(prefix + "breakers_opened", "Breakers that opened", "of", health.opened)
         yield self._states()
-
-    def _counts(
-        self, name: str, help_text: str, label: str, values: Mapping[Any, int]
-    ) -> Metric:
-        counted = CounterMetricFamily(self.prefix + name, help_text, labels=[label])
-        for key, value in values.items():
-            counted.add_metric([key], value)
-        return counted
 
     def _states(self) -> Metric:
         now, health = self.clock(), self.health
@@ -52,3 +43,23 @@ class Troubles(Collector):
         for of, state in product(("node", "pair"), NOT_CLOSED):
             states.add_metric([of, state], found[of, state])
         return states
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refused(Collector):
+    """What came to the discovery port and was dropped, read off when somebody asks."""
+
+    registry: Registry
+    prefix: str
+
+    def collect(self) -> Iterator[Metric]:
+        """One counter."""
+        name, dropped = self.prefix + "registrations_refused", self.registry.refused
+        yield _counts(name, "Messages dropped", "reason", dropped)
+
+
+def _counts(name: str, help_text: str, label: str, values: Mapping[Any, int]) -> Metric:
+    counted = CounterMetricFamily(name, help_text, labels=[label])
+    for key, value in values.items():
+        counted.add_metric([key], value)
+    return counted

@@ -16,6 +16,7 @@ import pytest
 from discovery.announcer import Announcer
 from discovery.registration import Registration, Role
 from tests.fakes.raw_http import answer, raw_server
+from tests.fakes.waiting import is_seen
 
 PATIENCE_S = 120  # with a process that starts, and all that it does then
 NOTICE_S = 5.0  # for two calls
@@ -104,6 +105,19 @@ async def test_it_hears_nodes_and_finishes_what_runs_before_it_ends() -> None:
         asyncio.get_running_loop().call_later(A_WHILE_S, gate.set)
         assert await running_call == 200
         assert await proxy.process.wait() == 0
+
+
+async def test_the_page_of_several_workers_has_what_was_refused_at_their_port() -> None:
+    async with aiohttp.ClientSession() as session, running(workers=2) as proxy:
+        host, _, port = proxy.discovery.rpartition(":")
+        (await asyncio.open_connection(host, int(port)))[1].close()
+
+        async def counted() -> bool:
+            async with session.get(f"http://{proxy.address}/metrics") as page:
+                return 'registrations_refused_total{reason="wordless"} 1.0' in await page.text()
+
+        assert await is_seen(counted, PATIENCE_S)
+        proxy.process.terminate()
 
 
 async def test_load_balancers_hear_of_its_end_before_clients_are_refused() -> None:

@@ -1,10 +1,9 @@
 """What comes to the discovery port over real sockets: refused, counted, and forgotten."""
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
 import pytest
@@ -84,19 +83,4 @@ async def test_a_message_that_is_sent_again_is_refused() -> None:
         for _ in range(3):
             ear.dealer.send(message)
         await ear.refused("replayed", 2)
-        assert len(ear.registry) == 1
-
-
-HTTP = b"GET / HTTP/1.1\r\n" * 1000  # ZMQ takes it for frames of its first version
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NONSENSE".ljust(20, b"\0") + bytes(32)
-
-
-@pytest.mark.parametrize("sent", [HTTP, GREETING, bytes(range(256)) * 4096])
-async def test_who_does_not_speak_zmq_gets_in_no_node_and_hinders_nobody(sent: bytes) -> None:
-    async with listening() as ear:
-        with socket.create_connection((HERE, ear.port)) as stranger:
-            with suppress(ConnectionError):  # it may be cut off before it is done
-                stranger.sendall(sent)
-            ear.dealer.send(good())
-            await comes_true(lambda: ear.registry.at("h:1") is not None)
         assert len(ear.registry) == 1

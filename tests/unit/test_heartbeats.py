@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from discovery.announcer import Announcer
+from discovery.endings import Endings
 from discovery.intake import Intake
 from discovery.listener import Listener
 from discovery.registration import LONGEST_FRAME, Registration, Role, State
@@ -214,7 +215,9 @@ class Flood:
 async def test_a_flood_of_registrations_leaves_others_their_turn() -> None:
     flood: Any = Flood()
     intake = Intake(WatchedRegistry())
-    listener = Listener(intake, 0, BEAT_S, time.monotonic, zmq.Context(), flood)
+    context = zmq.Context[zmq.Socket[bytes]]()
+    endings = Endings(context.socket(zmq.PAIR))
+    listener = Listener(intake, 0, BEAT_S, time.monotonic, context, flood, endings)
     hearing = asyncio.create_task(listener.run())
     for _ in range(10):
         await asyncio.sleep(0)
