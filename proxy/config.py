@@ -10,7 +10,7 @@ from api.reasoning.forms import ReasoningParser
 from api.tools.dialects import ToolCallParser
 from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import DEFAULT_PORT
-from proxy.admission.limits import QUEUED, KeyLimits, Limits
+from proxy.admission.limits import ANY, QUEUED, KeyLimits, Limits, Most
 
 Policy = Literal["planned", "prefix_aware", "least_loaded", "session", "round_robin", "random"]
 LocalPrefill = Literal["never", "auto", "always"]
@@ -243,15 +243,22 @@ class ProxyConfig(ProxyOptions):
         """
         waits = self.local_prefill == "never"
         return Limits(
-            requests=self.max_requests_in_flight,
-            tokens=self.max_tokens_in_flight,
+            all=Most(self.max_requests_in_flight, self.max_tokens_in_flight),
+            node=self.node_limits,
+            prefill_node=self.prefill_node_limits if waits else ANY,
             queued=self.max_queued_requests,
-            node_requests=self.max_requests_per_node,
-            node_tokens=self.max_tokens_per_node,
             node_queued=self.max_queued_per_node,
-            prefill_requests=self.max_requests_per_prefill_node if waits else None,
-            prefill_tokens=self.max_tokens_per_prefill_node if waits else None,
         )
+
+    @property
+    def node_limits(self) -> Most:
+        """What one decode node may have of this proxy."""
+        return Most(self.max_requests_per_node, self.max_tokens_per_node)
+
+    @property
+    def prefill_node_limits(self) -> Most:
+        """What one prefill node may have of this proxy."""
+        return Most(self.max_requests_per_prefill_node, self.max_tokens_per_prefill_node)
 
     @property
     def key_limits(self) -> KeyLimits:

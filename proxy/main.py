@@ -37,7 +37,6 @@ from proxy.admin.leaving import Leaving
 from proxy.admin.secrets import MalformedSecrets, Secrets
 from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate
-from proxy.admission.limits import Most
 from proxy.admission.pools import Hands
 from proxy.admission.rates import Rates
 from proxy.app import create_app
@@ -150,9 +149,10 @@ def build(
     registry, health = instances.registry, models.health
     patience = (config.silence_timeout_s, config.foreign_timeout_s, config.first_sign_timeout_s)
     client = HttpNodeClient(lines, *patience, foreign_key=config.foreign_api_key)
+    room = Room(config.node_limits, config.prefill_node_limits)
     pipeline = Pipeline(
         registry,
-        build_planner(*config.policies, config.local_prefill, Random(), _room(config)),
+        build_planner(*config.policies, config.local_prefill, Random(), room),
         client,
         health,
         tries=config.tries,
@@ -166,13 +166,6 @@ def build(
     metrics.all.register(DoorMetrics(entrance.keeper))
     door = Observed(pipeline, metrics, config.names[0], pooling, kept, spans)
     return create_app(door, models, instances, guard, entrance.gate)
-
-
-def _room(config: ProxyConfig) -> Room:
-    return Room(
-        Most(config.max_requests_per_node, config.max_tokens_per_node),
-        Most(config.max_requests_per_prefill_node, config.max_tokens_per_prefill_node),
-    )
 
 
 class _Server(uvicorn.Server):

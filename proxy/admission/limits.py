@@ -26,6 +26,9 @@ class Most(NamedTuple):
         return Most(_times(self.requests, nodes), _times(self.tokens, nodes))
 
 
+ANY = Most()
+
+
 class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What the owner of one key may have; None: as much as there is.
 
@@ -68,39 +71,21 @@ class Limits:
     decided here: see proxy/routing/room.py.
     """
 
-    requests: int | None = None
-    tokens: int | None = None
+    all: Most = ANY
+    node: Most = ANY
+    prefill_node: Most = ANY
     queued: int = QUEUED
-    node_requests: int | None = None
-    node_tokens: int | None = None
     node_queued: int | None = None
-    prefill_requests: int | None = None
-    prefill_tokens: int | None = None
-
-    @property
-    def all(self) -> Most:
-        """Of the whole proxy."""
-        return Most(self.requests, self.tokens)
-
-    @property
-    def node(self) -> Most:
-        """Of one decode node."""
-        return Most(self.node_requests, self.node_tokens)
-
-    @property
-    def prefill_node(self) -> Most:
-        """Of one prefill node."""
-        return Most(self.prefill_requests, self.prefill_tokens)
 
     @property
     def of_nodes(self) -> bool:
         """Whether it matters how many nodes there are."""
-        return {self.node, self.prefill_node} != {Most()} or self.node_queued is not None
+        return (self.node, self.prefill_node, self.node_queued) != (ANY, ANY, None)
 
     @property
     def none(self) -> bool:
         """Whether nobody ever waits."""
-        return {self.all, self.node, self.prefill_node} == {Most()}
+        return (self.all, self.node, self.prefill_node) == (ANY, ANY, ANY)
 
     def queued_for(self, nodes: int) -> int | None:
         """How many may wait for so many nodes; without any: as many as in all."""

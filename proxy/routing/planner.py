@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from discovery.registry import Node
+from proxy.admission.limits import ANY
 from proxy.config import LocalPrefill
 from proxy.routing.flight import Books, Flight
 from proxy.routing.plan import Ask, Plan, Why
 from proxy.routing.planned import Partners, Planned
 from proxy.routing.policies import Policy
 from proxy.routing.pooled import PooledFlight
-from proxy.routing.room import ANY, Room
+from proxy.routing.room import Room
 from proxy.routing.siblings import Siblings
 
 

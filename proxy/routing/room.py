@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 from discovery.registration import Role
 from discovery.registry import Node
-from proxy.admission.limits import Most
+from proxy.admission.limits import ANY, Most
 from proxy.routing.claims import Claims
-
-ANY = Most()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from api.routes import openai_routes
 from engine.request import FinishReason, PoolingRequest, Request, RequestId
 from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate, GatedEmbedder
-from proxy.admission.limits import KeyLimits, Limits
+from proxy.admission.limits import KeyLimits
 from proxy.admission.pools import Hands
 from proxy.timeline.exchange import Exchange, current
 from tests.fakes.embedder import FakeEmbedder
+from tests.fakes.limits import limits
 from tests.fakes.serving import serving
 from tests.fakes.text import served
 from tests.fakes.waiting import comes_true
@@ -84,10 +85,10 @@ class Crowd:
 
 @asynccontextmanager
 async def crowd(
-    key: KeyLimits | None = None, timeout_s: float | None = None, **limits: int
+    key: KeyLimits | None = None, timeout_s: float | None = None, **most: int
 ) -> AsyncGenerator[Crowd]:
     """Nobody is at work or in line when it is over."""
-    admission = Admission(Limits(**limits), key or KeyLimits())
+    admission = Admission(limits(**most), key or KeyLimits())
     gate, door, app = AdmissionGate(admission, timeout_s=timeout_s), Held(), Quart("door")
     model = served()
     app.register_blueprint(openai_routes(door, model, gate=gate))
@@ -130,8 +131,8 @@ async def test_a_full_line_is_503_and_a_keys_is_429_with_a_reason_and_a_time() -
         (None, 503, "server_error"),
         (KeyLimits(max_requests=1, max_queued=0), 429, "rate_limit_error"),
     ):
-        limits = {"queued": 0} if key is None else {}
-        async with crowd(key, requests=1, **limits) as clients, asyncio.TaskGroup() as tasks:
+        most = {"queued": 0} if key is None else {}
+        async with crowd(key, requests=1, **most) as clients, asyncio.TaskGroup() as tasks:
             tasks.create_task(clients.ask())
             await clients.at_work(1)
             refused, said, later = await clients.ask()

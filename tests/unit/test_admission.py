@@ -7,9 +7,10 @@ import pytest
 from engine.request import Model
 from proxy.admission.admission import Admission
 from proxy.admission.errors import KeyQueueFull, QueueFull, TooLate
-from proxy.admission.limits import KeyLimits, Limits
+from proxy.admission.limits import KeyLimits
 from proxy.admission.line import Entry
 from proxy.admission.pools import Hands
+from tests.fakes.limits import limits
 
 FREE = KeyLimits()
 NONE = Hands()
@@ -67,8 +68,8 @@ class Door:
         return began
 
 
-def door(limits: Limits | None = None, **of_all: int) -> Door:
-    return Door(Admission(limits or Limits(**of_all)))
+def door(**most: int | None) -> Door:
+    return Door(Admission(limits(**most)))
 
 
 def test_without_limits_nobody_waits() -> None:
@@ -100,7 +101,7 @@ def test_more_choices_take_more_room() -> None:
 
 
 def test_each_node_adds_room() -> None:
-    crowd = door(Limits(node_requests=1))
+    crowd = door(node_requests=1)
     crowd.nodes = Hands(2)
     first, second, third = crowd.come(), crowd.come(), crowd.come()
     assert [one.began is None for one in (first, second, third)] == [False, False, True]
@@ -110,7 +111,7 @@ def test_each_node_adds_room() -> None:
 
 def test_without_nodes_their_limits_hold_up_nobody() -> None:
     """The pipeline waits for one to come, and knows what to say if none does."""
-    assert door(Limits(node_requests=1, node_tokens=1)).come().began is not None
+    assert door(node_requests=1, node_tokens=1).come().began is not None
 
 
 def test_an_answer_that_grows_beyond_its_estimate_takes_more_room() -> None:

@@ -1,13 +1,12 @@
 """What is at work and in line is counted exactly, whoever comes, leaves and ends."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.admission.errors import Refused
-from proxy.admission.limits import KeyLimits, Limits
+from proxy.admission.limits import KeyLimits
 from proxy.admission.line import Entry
 from proxy.admission.pools import Hands, Pools
 from tests.unit.test_admission import Door, door
@@ -36,8 +35,8 @@ def test_books_hold_whatever_happens(
     at_node: int | None,
     at_prefill: int | None,
 ) -> None:
-    limits = Limits(requests=most, tokens=tokens, queued=8)
-    crowd = door(replace(limits, node_requests=at_node, prefill_requests=at_prefill))
+    at_nodes = {"node_requests": at_node, "prefill_requests": at_prefill}
+    crowd = door(requests=most, tokens=tokens, queued=8, **at_nodes)
     crowd.nodes = Hands(1, 1)
     own, waiting = KeyLimits(max_requests=2, max_queued=4), list[Entry]()
     for act, which, name, size, priority in acts:

@@ -4,7 +4,6 @@ import pytest
 
 from engine.request import Model
 from proxy.admission.errors import ModelQueueFull
-from proxy.admission.limits import Limits
 from proxy.admission.pools import Hands
 from tests.unit.test_admission import Door, door
 
@@ -12,15 +11,15 @@ LARGE: Model = ("large", "f")
 SMALL: Model = ("small", "f")
 
 
-def nodes(decode: int, prefill: int, **limits: int) -> Door:
-    crowd = door(Limits(**limits))
+def nodes(decode: int, prefill: int, **most: int | None) -> Door:
+    crowd = door(**most)
     crowd.nodes = Hands(decode, prefill)
     return crowd
 
 
 def test_who_waits_for_one_models_nodes_holds_up_nobody_of_another() -> None:
     """Not even those of the same key, who stand behind him."""
-    crowd = door(Limits(node_requests=1))
+    crowd = door(node_requests=1)
     crowd.of_models = {LARGE: Hands(1), SMALL: Hands(2)}
     first, waits = crowd.come(model=LARGE), crowd.come(model=LARGE)
     assert [crowd.come(model=SMALL).began is None for _ in range(3)] == [False, False, True]
@@ -78,7 +77,7 @@ def test_vectors_take_nothing_of_decode_nodes_while_there_are_others() -> None:
 
 
 def test_one_models_line_leaves_others_their_places() -> None:
-    crowd = door(Limits(node_requests=1, node_queued=2, queued=100))
+    crowd = door(node_requests=1, node_queued=2, queued=100)
     crowd.of_models = {LARGE: Hands(1, 3), SMALL: Hands(1, 1)}
     for _ in range(3):
         crowd.come(model=LARGE)

@@ -1,0 +1,24 @@
+"""Limits in as few words as a test has for them."""
+
+from proxy.admission.limits import QUEUED, Limits, Most
+
+
+def limits(
+    *,
+    requests: int | None = None,
+    tokens: int | None = None,
+    node_requests: int | None = None,
+    node_tokens: int | None = None,
+    prefill_requests: int | None = None,
+    prefill_tokens: int | None = None,
+    queued: int | None = None,
+    node_queued: int | None = None,
+) -> Limits:
+    """Of all, of each decode node, of each prefill node, and of the line."""
+    return Limits(
+        all=Most(requests, tokens),
+        node=Most(node_requests, node_tokens),
+        prefill_node=Most(prefill_requests, prefill_tokens),
+        queued=QUEUED if queued is None else queued,
+        node_queued=node_queued,
+    )
