@@ -1,8 +1,10 @@
 """Steps as a device makes them, with graphs and without, say what the CPU's engine says."""
 
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from msgspec.structs import replace
 
 from engine.kernels.gpu.kernels import TritonKernels
@@ -24,6 +26,7 @@ from tests.fakes.driver import (
     requests,
     run,
 )
+from tests.integration.test_loading import Terminal
 
 GREEDY = Sampling(max_tokens=16, temperature=0, ignore_eos=True)
 SEEDED = replace(GREEDY, temperature=0.9, top_k=60, top_p=0.95, min_p=0.001, seed=11)
@@ -83,6 +86,17 @@ def test_graphs_are_replayed_and_not_made_anew(llama: Path) -> None:
 
 def test_without_graphs_none_are_captured(llama: Path) -> None:
     assert graphs_of(on_device(llama, enforce_eager=True)) == []
+
+
+def test_a_terminal_sees_what_is_compiled_and_captured(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    on_device(llama)
+    assert "compiling kernels" in terminal.getvalue()
+    assert "capturing graphs" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -145,3 +159,21 @@ def test_the_interpreted_kernels(family: str, tmp_path: Path) -> None:
     accelerator = FakeAccelerator(TritonKernels(), products=TritonProducts())
     engine = on_device(folder, accelerator, enforce_eager=True, max_num_batched_tokens=24)
     assert run(engine, asked) == run(load(folder), asked)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="wants a CUDA device")
+@pytest.mark.parametrize("enforce_eager", [False, True])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe", "gpt_oss", "deepseek_v3"])
+def test_a_real_device(family: str, enforce_eager: bool, tmp_path: Path) -> None:
+    """In float32, with kernels, graphs and steps begun ahead as they are served."""
+    folder = make_checkpoint(tmp_path, family)
+    engine = load(
+        folder,
+        device="cuda",
+        enforce_eager=enforce_eager,
+        max_num_seqs=6,
+        max_num_batched_tokens=48,
+        kv_cache_memory_bytes=1 << 24,
+    )
+    assert run(engine, mixed(SAMPLINGS)) == run(load(folder), mixed(SAMPLINGS))
