@@ -81,6 +81,11 @@ def bytes_moved(blocks: int, lines: int) -> int:
     return blocks * (lines * LINE_BYTES + WORD_BYTES)
 
 
+def operations(blocks: int, lines: int) -> int:
+    """The least: of each word an exclusive or, a product of its halves, and two additions."""
+    return blocks * lines * LINE_WORDS * 4
+
+
 def _table() -> list[int]:
     """Words of the secret: all, those of the last line, of the end; what lanes begin with."""
 

@@ -4,15 +4,43 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 root = Path(__file__).parents[2]
+RIVALS = {
+    "decode attention": {"sdpa, dense", "flex, dense"},
+    "prefill attention": {"sdpa, dense", "flex, dense"},
+    "turns and writes": {"torch"},
+    "norm": {"torch"},
+    "norm with a residual": {"torch"},
+    "gate": {"torch"},
+    "sampling": {"torch"},
+    "penalties": set[str](),
+    "masks": {"torch"},
+    "log-probabilities": {"torch"},
+    "expert sort": {"torch sort"},
+    "expert combine": {"torch sum"},
+    "grouped product": {"torch._grouped_mm whole"},
+    "pieces of blocks": {"torch"},
+    "checksums of blocks": set[str](),
+}
+"""Of each kernel's rows, in shapes with experts."""
 
 
 def test_the_whole_bench_runs_on_a_cpu(tmp_path: Path) -> None:
     rows = results(tmp_path / "results.json", "--shapes", "tiny-experts")
     assert all(row["seconds"] > 0 and row["floor_s"] > 0 for row in rows)
+    beside = defaultdict[str, set[str]](set)
+    for row in rows:
+        beside[row["name"]] |= row["rivals"].keys()
+    assert {name: beside[name] for name in RIVALS} == RIVALS
+    assert {
+        "transformers decode step",
+        "transformers prefill",
+        "hand-over 1P1D",
+    } <= beside.keys()
     wrong = {row["name"]: row["error"] for row in rows if not (row["error"] or 0) < 0.02}
     assert wrong == {}
 

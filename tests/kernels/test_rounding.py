@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.kernels.gpu.rounding import LONGEST, round_rows
+from engine.kernels.gpu.rounding import LONGEST, round_floor, round_rows
 from engine.kernels.rows import round_twin
 from tests.kernels.attention_cases import FLOATS
 
@@ -43,3 +43,20 @@ def test_a_row_longer_than_a_program_holds(group: int | None, device: torch.devi
     rows = torch.randn(2, 2 * LONGEST + 77, device=device)
     rows[0, -1], rows[1] = 1e3, 0
     assert_same(rows, group)
+
+
+def test_the_floor_is_a_look_at_each_number_and_a_byte() -> None:
+    assert round_floor(64, 4096, 2).bytes == 64 * 4096 * 3 + 64 * 4
+    assert round_floor(64, 4096, 2, 128).bytes == 64 * 4096 * 3 + 64 * 32 * 4
+    assert round_floor(64, 4096, 2).operations == 3 * 64 * 4096
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("group", [None, 128])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(("rows", "size"), [(1, 4096), (64, 14336), (2048, 4096)])
+def test_real_shapes(
+    rows: int, size: int, dtype: torch.dtype, group: int | None, device: torch.device
+) -> None:
+    wide = torch.randn(rows, size, device=device) * 10 ** torch.randn(rows, 1).to(device)
+    assert_same(wide.to(dtype), group)

@@ -3,13 +3,25 @@
 import pytest
 import torch
 
-from engine.kernels.gpu.sorting import CHUNK, combine, sort_by_expert
+from engine.kernels.gpu.sorting import (
+    CHUNK,
+    combine,
+    combine_floor,
+    sort_by_expert,
+    sort_floor,
+)
 from engine.kernels.products import TorchProducts
 from tests.kernels.attention_cases import FLOATS
 
+REAL = pytest.mark.gpu
+
 
 @pytest.mark.parametrize(
-    ("tokens", "top_k", "experts"), [(1, 1, 1), (1, 8, 13), (37, 3, 5), (7, 2, 60), (520, 2, 3)]
+    ("tokens", "top_k", "experts"),
+    [
+        *((1, 1, 1), (1, 8, 13), (37, 3, 5), (7, 2, 60), (520, 2, 3)),
+        *(pytest.param(tokens, 8, 128, marks=REAL) for tokens in (1, 64, 8192)),
+    ],
 )
 def test_a_sort_is_stable_and_complete(
     tokens: int, top_k: int, experts: int, device: torch.device
@@ -34,8 +46,14 @@ def test_one_expert_may_have_all(only: int, device: torch.device) -> None:
     assert offsets.tolist() == [0] * (only + 1) + [9] * (4 - only)
 
 
+SUMMED = [
+    *((0, 2, 8), (3, 1, 5), (4, 8, 1030)),
+    *(pytest.param(tokens, 8, 2048, marks=REAL) for tokens in (1, 64, 8192)),
+]
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize(("tokens", "top_k", "size"), [(0, 2, 8), (3, 1, 5), (4, 8, 1030)])
+@pytest.mark.parametrize(("tokens", "top_k", "size"), SUMMED)
 def test_answers_are_weighed_and_added(
     tokens: int, top_k: int, size: int, dtype: torch.dtype, device: torch.device
 ) -> None:
@@ -46,3 +64,10 @@ def test_answers_are_weighed_and_added(
     for mixed in (combine(answers, weights), TorchProducts().combine(answers, weights)):
         assert mixed.dtype is dtype
         torch.testing.assert_close(mixed.double(), exact, rtol=close, atol=close)
+
+
+def test_floors_count_each_number_once() -> None:
+    assert sort_floor(torch.zeros(64, 8, dtype=torch.int64)).bytes == 64 * 8 * (8 + 4)
+    floor = combine_floor(torch.zeros(64, 8, 2048, dtype=torch.bfloat16))
+    assert floor.bytes == 9 * 64 * 2048 * 2 + 64 * 8 * 4
+    assert floor.operations == 2 * 64 * 8 * 2048

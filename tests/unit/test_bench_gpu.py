@@ -159,6 +159,23 @@ def test_a_module_that_cannot_be_imported_leaves_the_others_alone(
     assert [str(row) for row in found] == ["there: tiny"]
 
 
+@pytest.mark.parametrize(
+    ("shape", "names"),
+    [
+        ("8b", {"decode step", "prefill", "hand-over 1P1D", "product", "int4 product"}),
+        ("8b", {"transformers decode step", "transformers prefill"}),
+        ("8b", {"norm", "norm with a residual", "gate", "sampling", "penalties", "masks"}),
+        ("8b", {"decode attention", "prefill attention", "turns and writes"}),
+        ("8b", {"pieces of blocks", "checksums of blocks", "log-probabilities"}),
+        ("8b-fp8", {"decode step", "prefill", "fp8 product", "fp8 in blocks product"}),
+        ("8b-fp8", {"rows to fp8", "rows to fp8 in blocks", "norm to fp8", "gate to fp8"}),
+        ("30b-a3b", {"decode step", "prefill", "grouped product", "hand-over 1P1D"}),
+    ],
+)
+def test_every_kernel_and_step_has_its_rows(shape: str, names: set[str]) -> None:
+    assert names <= {row.name for row in find_rows(SHAPES[shape], [])}
+
+
 def test_results_have_everything_that_a_reader_must_know(tmp_path: Path) -> None:
     file, one = tmp_path / "new" / "results.json", Measured("tiny", "kernel", "batch 1", 2.0)
     report.write(file, report.facts(CPU, CEILINGS), [one])
@@ -214,4 +231,6 @@ def test_shapes_are_the_published_models() -> None:
     )
     assert round(weights / 1e9, 2) == 8.03
     assert LLAMA.kv_bytes == 128 << 10
+    assert (LLAMA.batches, LLAMA.context, LLAMA.prefill) == ((1, 8, 64), 2048, 8192)
+    assert LLAMA.handed_over == 2000
     assert SHAPES["30b-a3b"].config["num_experts"] == 128

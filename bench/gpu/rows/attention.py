@@ -14,11 +14,11 @@ from torch import Tensor
 
 from bench.gpu.row import Prepared, Row, Run
 from bench.gpu.shapes import Shape
-from engine.kernels.gpu.attention_floors import decode_floor, prefill_floor
+from engine.kernels.gpu.attention_floors import decode_floor, prefill_floor, turn_floor
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.gpu.paged_call import Heads
 from engine.kernels.gpu.prefill_attention import prefill_attention
-from engine.kernels.gpu.turn_and_write import turn_and_write, turn_and_write_twin, turn_floor
+from engine.kernels.gpu.turn_and_write import turn_and_write, turn_and_write_twin
 from engine.kernels.style import AttentionStyle
 
 LAYERS, LAYER = 4, 1  # so that blocks lie apart as they do in a model
@@ -86,12 +86,9 @@ def _decode(shape: Shape, lengths: Sequence[int], device: torch.device) -> Prepa
     mask = None if min(lengths) == max(lengths) else seen[:, None, None]
     dense = queries[:, :, None], keys, values
     sdpa = partial(_sdpa, dense, style, mask)
-    rivals = dict[str, Callable[[], Run]]()
+    rivals: dict[str, Callable[[], Run]] = {"sdpa, dense": lambda: sdpa}
     if mask is None:
-        rivals = {
-            "sdpa, dense": lambda: sdpa,
-            "flex, dense": partial(_flex, dense, style, False),
-        }
+        rivals["flex, dense"] = partial(_flex, dense, style, False)
     run = partial(decode_attention, queries, memory, LAYER, tables, told, style)
     return Prepared(run, decode_floor(_heads(shape), lengths), sdpa, rivals)
 
@@ -102,9 +99,10 @@ def _prefill(shape: Shape, count: int, length: int, device: torch.device) -> Pre
     firsts = torch.tensor([0, count], dtype=torch.int32, device=device)
     dense = queries.transpose(0, 1)[None], keys, values
     mask = torch.ones(count, length, dtype=torch.bool, device=device).tril(length - count)
-    rivals = dict[str, Callable[[], Run]]()
-    if count == length:
-        rivals["sdpa, dense"] = lambda: partial(_sdpa, dense, style, None, causal=True)
+    whole = count == length
+    sdpa = partial(_sdpa, dense, style, None if whole else mask, causal=whole)
+    rivals: dict[str, Callable[[], Run]] = {"sdpa, dense": lambda: sdpa}
+    if whole:
         rivals["flex, dense"] = partial(_flex, dense, style, True)
     return Prepared(
         partial(prefill_attention, queries, memory, LAYER, tables, firsts, told, count, style),

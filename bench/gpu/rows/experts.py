@@ -9,8 +9,8 @@ from torch import Tensor
 from bench.gpu.row import Prepared, Row, Run
 from bench.gpu.rows.stored import EIGHT, FOUR, Formats
 from bench.gpu.shapes import Shape
-from engine.kernels.floor import Floor
 from engine.kernels.gpu.products import TritonProducts, product_floor
+from engine.kernels.gpu.sorting import combine_floor, sort_floor
 from engine.kernels.products import Route, TorchProducts
 from engine.kernels.weights import PlainWeight, Weight
 
@@ -34,23 +34,21 @@ def rows(shape: Shape) -> Iterator[Row]:
 
 def _sort(shape: Shape, tokens: int, device: torch.device) -> Prepared:
     chosen = _chosen(shape, tokens, device)
-    moved = chosen.nbytes + chosen.numel() * 4
     ours, twin = (
         partial(one.sort, chosen, shape.num_experts)
         for one in (TritonProducts(), TorchProducts())
     )
-    return Prepared(ours, Floor(moved), twin, {"torch sort": lambda: twin})
+    return Prepared(ours, sort_floor(chosen), twin, {"torch sort": lambda: twin})
 
 
 def _combine(shape: Shape, tokens: int, device: torch.device) -> Prepared:
     sizes = tokens, shape.num_experts_per_tok, shape.hidden_size
     answers = torch.randn(sizes, dtype=shape.dtype, device=device)
     weights = torch.rand(sizes[:2], device=device)
-    moved = answers.nbytes + answers.nbytes // sizes[1] + weights.nbytes
     ours, twin = (
         partial(one.combine, answers, weights) for one in (TritonProducts(), TorchProducts())
     )
-    return Prepared(ours, Floor(moved, 2 * answers.numel()), twin, {"torch sum": lambda: twin})
+    return Prepared(ours, combine_floor(answers), twin, {"torch sum": lambda: twin})
 
 
 def _product(

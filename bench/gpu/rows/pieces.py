@@ -64,4 +64,4 @@ def _sums(shape: Shape, step: int, device: torch.device) -> Prepared:
     count, size = memory.shape
     lines = size // step
     run = partial(sums.launched, memory, range(count), lines, step)
-    return Prepared(run, Floor(bytes=sums.bytes_moved(count, lines)))
+    return Prepared(run, Floor(sums.bytes_moved(count, lines), sums.operations(count, lines)))

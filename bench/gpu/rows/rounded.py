@@ -1,4 +1,4 @@
-"""Norms and gates that round to 8 bits, beside the same with a launch for it behind.
+"""Norms and gates that round to 8 bits, beside a launch for it behind them, and that launch.
 
 Of shapes with experts, norms whose rows come out whole as well, for a router.
 """
@@ -16,9 +16,9 @@ from engine.kernels.floor import Floor
 from engine.kernels.gpu.gates import gate_floor
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.kernels.gpu.norms import norm_floor
-from engine.kernels.gpu.rounding import round_rows
+from engine.kernels.gpu.rounding import round_floor, round_rows
 from engine.kernels.gpu.twins import TorchKernels
-from engine.kernels.rows import Rounded
+from engine.kernels.rows import Rounded, round_twin
 from engine.kernels.weights import BLOCK
 
 EPS = 1e-5
@@ -33,8 +33,11 @@ def rows(shape: Shape) -> Iterator[Row]:
     if shape.quantization != "fp8" or shape.num_experts:
         return
     hidden, width = shape.hidden_size, shape.intermediate_size
+    attended = shape.num_attention_heads * shape.head_dim
     for tokens in (*shape.batches, shape.prefill):
         for called, group in GROUPS.items():
+            plain = partial(_rows, (tokens, attended), shape.dtype, group)
+            yield Row(f"rows to fp8{called}", f"{attended} numbers, {tokens} rows", plain)
             norm = partial(_norm, (tokens, hidden), shape.dtype, group)
             yield Row(f"norm to fp8{called}", f"{hidden} numbers, {tokens} rows", norm)
             gate, setting = partial(_gate, (tokens, width), shape.dtype, group), "silu, "
@@ -69,6 +72,23 @@ def _both(
         norm_floor(*sizes, dtype.itemsize, residual=True, written=dtype.itemsize + 1),
         partial(whole, TorchKernels().both(group)),
         {"rounded in a launch of its own": lambda: behind},
+    )
+
+
+def _rows(
+    sizes: tuple[int, int], dtype: torch.dtype, group: int | None, device: torch.device
+) -> Prepared:
+    """As attention's answers are, which come whole."""
+    given = torch.randn(sizes, dtype=dtype, device=device)
+
+    def by_torch() -> Tensor:
+        return round_twin(given, group).values
+
+    return Prepared(
+        lambda: round_rows(given, group).values,
+        round_floor(*sizes, dtype.itemsize, group),
+        by_torch,
+        {"torch": lambda: by_torch},
     )
 
 

@@ -8,6 +8,13 @@ from torch import Tensor
 
 from bench.gpu.row import Prepared, Row
 from bench.gpu.shapes import Shape
+from engine.kernels.gpu.sampling.adjusting import (
+    adjust,
+    adjust_floor,
+    adjust_twin,
+    ban,
+    ban_floor,
+)
 from engine.kernels.gpu.sampling.choosing import choose, choose_floor
 from engine.kernels.gpu.sampling.telling import tell, tell_floor
 from engine.kernels.searching import search_for
@@ -20,6 +27,7 @@ SETTINGS = {  # temperature, top-k, top-p, min-p
     "min-p 0.05": (1.0, 0, 1.0, 0.05),
     "a flat row, top-p 0.95": (1.5, 0, 0.95, 0.0),
 }
+LISTED = 500  # tokens of an answer
 WIDTH = 3.0  # of logits, about as wide as a model's
 
 
@@ -31,6 +39,10 @@ def rows(shape: Shape) -> Iterator[Row]:
         for name, setting in SETTINGS.items():
             make = partial(_choose, count, shape.vocab_size, setting)
             yield Row("sampling", f"{name}, {count} of {shape.vocab_size}", make)
+        listed = f"{LISTED} tokens of {shape.vocab_size}, {count} rows"
+        yield Row("penalties", listed, partial(_adjust, count, shape.vocab_size))
+        masks = partial(_ban, count, shape.vocab_size)
+        yield Row("masks", f"nearly all of {shape.vocab_size}, {count} rows", masks)
         told = partial(_tell, count, shape.vocab_size)
         yield Row("log-probabilities", f"20 of {shape.vocab_size}, {count} rows", told)
 
@@ -75,6 +87,42 @@ def _usual(logits: Tensor, setting: tuple[float, int, float, float]) -> Tensor:
         probabilities = probabilities.masked_fill(before >= top_p, 0)
         return ids.gather(1, probabilities.multinomial(1))
     return scaled.softmax(1).multinomial(1)
+
+
+def _adjust(count: int, vocabulary: int, device: torch.device) -> Prepared:
+    """Of answers that have some tokens already; in place, so the twin has logits of its own."""
+    logits, listed = (
+        WIDTH * torch.randn(count, vocabulary, device=device),
+        min(LISTED, vocabulary),
+    )
+    starts = listed * torch.arange(count + 1, dtype=torch.int32, device=device)
+    every = torch.arange(count, dtype=torch.int32, device=device)
+    headers = torch.stack([every, starts[:-1], starts[:-1], starts[1:]], 1)
+    factors = torch.tensor([[1.1, 0.1, 0.1]], device=device).repeat(count, 1)
+    tokens = torch.rand(count, vocabulary, device=device).topk(listed).indices.int().flatten()
+    given = headers, factors, tokens, torch.ones(count * listed, device=device)
+    others = logits.clone()
+
+    def run() -> Tensor:
+        adjust(logits, *given)
+        return logits
+
+    def twin() -> Tensor:
+        adjust_twin(others, *given)
+        return others
+
+    return Prepared(run, adjust_floor(count, count * listed), twin)
+
+
+def _ban(count: int, vocabulary: int, device: torch.device) -> Prepared:
+    """One token of each 32 is allowed; what is banned cannot be compared by its distance."""
+    logits = WIDTH * torch.randn(count, vocabulary, device=device)
+    every = torch.arange(count, dtype=torch.int32, device=device)
+    bits = torch.ones(count, -(-vocabulary // 32), dtype=torch.int32, device=device)
+    banned = torch.arange(vocabulary, device=device).remainder(32).bool().repeat(count, 1)
+    usual = partial(logits.masked_fill_, banned, -torch.inf)
+    floor = ban_floor(count, vocabulary)
+    return Prepared(partial(ban, logits, every, bits), floor, None, {"torch": lambda: usual})
 
 
 def _tell(count: int, vocabulary: int, device: torch.device) -> Prepared:

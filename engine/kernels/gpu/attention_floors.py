@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from engine.kernels.floor import Floor
 from engine.kernels.gpu.paged_call import Heads
 
 
 def decode_floor(heads: Heads, lengths: Sequence[int], window: int | None = None) -> Floor:
-    """Each query and what it sees is read once, each result written once."""
+    """Each query and what it sees is read once, each result written once; all query heads
+    multiply as in `prefill_floor`, with one query for each sequence.
+    """
     return prefill_floor(heads, [(1, length) for length in lengths], window)
 
 
@@ -27,6 +31,21 @@ def prefill_floor(
     ours = asked * heads.heads * (heads.width + heads.value_width) * heads.itemsize
     kv = read * heads.kv_heads * heads.token_bytes
     return Floor(ours + kv, 2 * pairs * heads.heads * (heads.width + heads.value_width))
+
+
+def turn_floor(
+    queries: Tensor, keys: Tensor, values: Tensor | None, rope: Tensor | None
+) -> Floor:
+    """Queries, keys, values and a row of the table per token are read, all but it written.
+
+    What turns is multiplied with its cosine, another number with a sine, and both are added.
+    """
+    numbers = queries.numel() + keys.numel() + (0 if values is None else values.numel())
+    if rope is None:
+        return Floor(2 * numbers * queries.itemsize)
+    table = len(queries) * 2 * rope.shape[2] * rope.itemsize
+    turned = len(queries) * (queries.shape[1] + keys.shape[1]) * rope.shape[2]
+    return Floor(2 * numbers * queries.itemsize + table, operations=3 * turned)
 
 
 def _first_sees(count: int, length: int, window: int | None) -> int:

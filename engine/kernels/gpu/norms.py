@@ -143,7 +143,8 @@ def norm_floor(
     """A row is read and written once; with a residual that is read and written as well.
 
     `written` bytes of a normed number, where it is rounded: 1, with few scales; where it is
-    written whole as well, 1 more than its own.
+    written whole as well, 1 more than its own. A number is squared, added up, and multiplied
+    twice: 4 operations; a residual is scaled and added: 2.
     """
     passes = (3 if residual else 1) * itemsize + (written or itemsize)
     moved = passes * rows * size + size * itemsize

@@ -1,8 +1,7 @@
 """Rows rounded to 8 bits (e4m3), before they are multiplied with weights of 8 bits.
 
 Norms and gates round what they make themselves (`store_rounded`); for other rows there is a
-launch of its own, `round_rows`. Floor: each number is read once, and written in one byte, over
-the bandwidth.
+launch of its own, `round_rows`. Twin: engine/kernels/rows.py:round_twin. Floor: `round_floor`.
 """
 
 import torch
@@ -10,8 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.floor import Floor
 from engine.kernels.rows import E4M3, E4M3_MAX, LEAST_SCALE, Rounded
 
+SCALE_BYTES = 4
 LONGEST = 8192  # numbers of a row that a program holds at once
 GROUPS = 8  # of a row, that a program rounds
 
@@ -130,3 +131,13 @@ def round_rows(rows: Tensor, group: int | None) -> Rounded:
             MOST=E4M3_MAX, LEAST=LEAST_SCALE, GROUP=group, GROUPS=GROUPS,
         )  # fmt: skip
     return made
+
+
+def round_floor(rows: int, size: int, itemsize: int, group: int | None = None) -> Floor:
+    """Each number is read once, and written in one byte; a float32 scale for each group.
+
+    A number is looked at for the largest, divided, and rounded: 3 operations.
+    """
+    scales = rows * (1 if group is None else -(-size // group))
+    moved = rows * size * (itemsize + 1) + scales * SCALE_BYTES
+    return Floor(bytes=moved, operations=3 * rows * size)

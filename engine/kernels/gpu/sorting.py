@@ -1,8 +1,8 @@
 """Tokens sorted by expert, and what their experts say weighed and added up, on the device.
 
-Floors: the choices read once and their order written, over the bandwidth; answers read once,
-and a row written for each token. Both are small beside the experts' products, and both are
-bounded by how long a launch takes when there are few tokens.
+Twins: engine/kernels/products.py:TorchProducts. Floors: `sort_floor` and `combine_floor`. Both
+are small beside the experts' products, and both are bounded by how long a launch takes when
+there are few tokens.
 """
 
 import torch
@@ -10,6 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.floor import Floor
+
+ORDER_BYTES = WEIGHT_BYTES = 4
 CHUNK = 1024  # choices that a program looks at at once
 WIDTH = 1024  # numbers of a token that a program adds up
 
@@ -70,3 +73,18 @@ def combine(answers: Tensor, weights: Tensor) -> Tensor:
             answers, weights, mixed, size, TOP_K=top_k, BLOCK=block
         )
     return mixed
+
+
+def sort_floor(chosen: Tensor) -> Floor:
+    """Choices are read once, and their order is written; one comparison for each."""
+    return Floor(bytes=chosen.nbytes + chosen.numel() * ORDER_BYTES, operations=chosen.numel())
+
+
+def combine_floor(answers: Tensor) -> Floor:
+    """Answers and a float32 weight for each are read once, a row is written for each token.
+
+    An answer's number is multiplied and added.
+    """
+    tokens, top_k, _ = answers.shape
+    moved = answers.nbytes + answers.nbytes // max(1, top_k) + tokens * top_k * WEIGHT_BYTES
+    return Floor(bytes=moved, operations=2 * answers.numel())

@@ -10,7 +10,7 @@ head away times its sine, which has the sign. A table narrower than a head turns
 numbers (a latent's shared key, behind the latent), and the leading ones pass. The number half a
 head away is loaded once more, from L1.
 
-Twin: `turn_and_write_twin`. Floor: `turn_floor`.
+Twin: `turn_and_write_twin`. Floor: `turn_floor` in attention_floors.py.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels.floor import Floor
 from engine.kernels.gpu.norms import rms_norm_twin
 from engine.kernels.gpu.paged_call import power_of_two
 
@@ -161,15 +160,6 @@ def _turned(heads: Tensor, table: Tensor) -> Tensor:
     leading, last = heads.split((heads.shape[2] - width, width), 2)
     turned = last * table[:, 0] + last.roll(width // 2, -1) * table[:, 1]
     return torch.cat((leading, turned), 2)
-
-
-def turn_floor(
-    queries: Tensor, keys: Tensor, values: Tensor | None, rope: Tensor | None
-) -> Floor:
-    """Queries, keys, values and a row of the table per token are read, all but it written."""
-    numbers = queries.numel() + keys.numel() + (0 if values is None else values.numel())
-    table = 0 if rope is None else len(queries) * 2 * rope.shape[2] * rope.itemsize
-    return Floor(2 * numbers * queries.itemsize + table)
 
 
 def _check(

@@ -91,12 +91,15 @@ def ban_twin(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
 
 
 def adjust_floor(rows: int, entries: int) -> Floor:
-    """Each entry is read; a logit's sector of 32 bytes is read and written for it."""
+    """Each entry is read; a logit's sector of 32 bytes is read and written for it.
+
+    Three penalties are 8 operations.
+    """
     return Floor(bytes=rows * 28 + entries * (8 + 64), operations=8 * entries)
 
 
 def ban_floor(rows: int, vocabulary: int) -> Floor:
-    """Bits are read, and all logits written, where nearly all are banned."""
+    """Bits are read, and all logits written, where nearly all are banned; no operations."""
     return Floor(bytes=rows * (vocabulary // 8 + 4 * vocabulary))
 
 
