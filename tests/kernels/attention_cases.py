@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -83,6 +83,19 @@ def make_case(
         told.to(device),
         shape,
     )
+
+
+def laid_otherwise(case: Case) -> Case:
+    """The same with other strides: parts of products and of tables, token-major KV."""
+    heads, width = case.queries.shape[1:]
+    fused = torch.full((len(case.queries), heads + 5, width + 4), math.nan).to(case.queries)
+    queries = fused[:, 2 : 2 + heads, :width].copy_(case.queries)
+    token_major = case.memory.permute(4, 0, 3, 1, 2, 5).contiguous()
+    rows, most = case.tables.shape
+    wide = torch.full((rows, most + 7), 1 << 30).to(case.tables)
+    tables = wide[:, 3 : 3 + most].copy_(case.tables)
+    memory = token_major.permute(1, 3, 4, 2, 0, 5)
+    return replace(case, queries=queries, memory=memory, tables=tables)
 
 
 def expected(case: Case, style: AttentionStyle) -> Tensor:

@@ -15,7 +15,7 @@ from kv_transfer.blocks.cutting import cut
 from kv_transfer.checking import Level
 from kv_transfer.gpu.moving import bytes_moved as moved
 from kv_transfer.gpu.moving import move
-from kv_transfer.gpu.sums import bytes_moved, sums
+from kv_transfer.gpu.sums import bytes_moved, operations, sums
 from kv_transfer.layout import KvLayout
 from tests.kernels.ahead import compiled, compiling
 
@@ -123,13 +123,15 @@ def test_what_more_ranks_will_have_is_put_together_on_the_device(
         assert len(set(want)) == 2
 
 
-@pytest.mark.parametrize("unit", [1, 8])
-def test_pieces_go_where_they_should_and_nowhere_else(unit: int, device: torch.device) -> None:
+@pytest.mark.parametrize(("unit", "more"), [(1, 0), (8, 0), (8, 3)])
+def test_pieces_go_where_they_should_and_nowhere_else(
+    unit: int, more: int, device: torch.device
+) -> None:
     source = torch.randint(0, 256, (20_000,), dtype=torch.uint8, device=device)
     target = torch.full_like(source, 7)
     want = target.clone()
     start, end = np.array([0, 700, 1300]) * unit, np.array([100, 0, 400]) * unit
-    size = np.array([80, 8, 600]) * unit
+    size = np.array([80, 8, 600]) * unit + more
     move(start + source.data_ptr(), end + target.data_ptr(), size, device)
     for begin, to, count in zip(start, end, size, strict=True):
         want[to : to + count] = source[begin : begin + count]
@@ -137,8 +139,24 @@ def test_pieces_go_where_they_should_and_nowhere_else(unit: int, device: torch.d
     move(start[:0], end[:0], size[:0], device)
 
 
+@pytest.mark.parametrize(
+    ("blocks", "heads", "half"),
+    [(3, 4, 24), pytest.param(125, 512, 2048, marks=pytest.mark.gpu)],
+)
+def test_blocks_are_parted(blocks: int, heads: int, half: int, device: torch.device) -> None:
+    """Each into two of half as many tokens; real ones are of 16 tokens of an 8B model."""
+    source = torch.randint(0, 256, (blocks, heads, 2, half), dtype=torch.uint8, device=device)
+    target = torch.full((blocks, 2, heads, half), 7, dtype=torch.uint8, device=device)
+    block, head, part = np.indices((blocks, heads, 2), dtype=np.int64)
+    start = source.data_ptr() + ((block * heads + head) * 2 + part) * half
+    end = target.data_ptr() + ((block * 2 + part) * heads + head) * half
+    move(start.ravel(), end.ravel(), np.full(start.size, half), device)
+    assert torch.equal(target, source.transpose(1, 2))
+
+
 def test_floors_count_bytes_once() -> None:
     assert bytes_moved(3, 2048) == 3 * (2048 * 64 + 8)
+    assert operations(3, 2048) == 3 * 2048 * 8 * 4
     assert moved(100) == 200
 
 

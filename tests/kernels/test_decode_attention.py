@@ -1,6 +1,5 @@
 """Decode attention over paged KV says what is said slowly in float64, however it is cut."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -20,6 +19,7 @@ from tests.kernels.attention_cases import (
     Shape,
     distance,
     expected,
+    laid_otherwise,
     make_case,
 )
 
@@ -103,18 +103,7 @@ def test_blocks_may_be_shared(device: torch.device) -> None:
 
 def test_any_stride_will_do(device: torch.device) -> None:
     case = make_case(Shape(4, 2, 16, 4), (21, 50), torch.float32, device)
-    fused = torch.full((2, 9, 20), math.nan, device=device)
-    fused[:, 2:6, :16] = case.queries
-    token_major = case.memory.permute(4, 0, 3, 1, 2, 5).contiguous()
-    wide = torch.full((2, 40), 1 << 30, dtype=torch.int32, device=device)
-    wide[:, 3 : 3 + case.tables.shape[1]] = case.tables
-    other = replace(
-        case,
-        queries=fused[:, 2:6, :16],
-        memory=token_major.permute(1, 3, 4, 2, 0, 5),
-        tables=wide[:, 3 : 3 + case.tables.shape[1]],
-    )
-    assert attend(other, PLAIN).equal(attend(case, PLAIN))
+    assert attend(laid_otherwise(case), PLAIN).equal(attend(case, PLAIN))
 
 
 def test_huge_scores_are_no_trouble(device: torch.device) -> None:

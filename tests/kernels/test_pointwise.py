@@ -135,7 +135,7 @@ def test_they_compile_for_hopper_and_spill_nothing() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_real_shapes(dtype: torch.dtype, device: torch.device) -> None:
     rows = random.randint(1, 8192)
     x, residual = (torch.randn(rows, 4096, device=device, dtype=dtype) for _ in range(2))
@@ -148,4 +148,5 @@ def test_real_shapes(dtype: torch.dtype, device: torch.device) -> None:
         rms_norm_twin(heads.double(), weight[:128].double(), 1e-5),
     )
     both = torch.randn(rows, 2 * 14336, device=device, dtype=dtype)
-    close(gated(both, "silu"), gated_twin(both.double(), "silu"))
+    for name in ACTIVATIONS:
+        close(gated(both, name), gated_twin(both.double(), name))

@@ -20,6 +20,7 @@ from tests.kernels.attention_cases import (
     Shape,
     distance,
     expected,
+    laid_otherwise,
     make_case,
 )
 
@@ -143,6 +144,12 @@ def test_chunks_give_what_the_whole_gives(device: torch.device) -> None:
             lengths=torch.tensor([last], dtype=torch.int32, device=device),
         )
         torch.testing.assert_close(attend(chunk, PLAIN, plan(2)), right[first:last])
+
+
+def test_any_stride_will_do(device: torch.device) -> None:
+    case = make_case(Shape(4, 2, 16, 4), (21, 50), torch.float32, device, counts=(9, 4))
+    right = attend(case, PLAIN, plan(2))
+    assert attend(laid_otherwise(case), PLAIN, plan(2)).equal(right)
 
 
 def test_its_own_plans(device: torch.device) -> None:

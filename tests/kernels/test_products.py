@@ -38,6 +38,10 @@ FORMATS = [
     *("plain", "fp8", "fp8 in blocks", "int4", "int4 with zeros", "int4 in order"),
     "int4 with empty places",
 ]
+REAL_ROWS = [
+    *((torch.bfloat16, rows) for rows in (1, 16, 64, 2048)),
+    *((dtype, rows) for dtype in (torch.float16, torch.float32) for rows in (1, 2048)),
+]
 NARROW = [name for name in FORMATS if name != "plain"]
 
 
@@ -82,8 +86,7 @@ def made(name: str, values: Tensor, group: int = 32) -> Weight:
 
 def exactly(rows: Tensor, weight: Weight, expert: int = 0) -> Tensor:
     """[rows, outputs] in float64, on the CPU."""
-    exact = weight.whole(expert, torch.float64).cpu()
-    return rounded(rows, weight).double().cpu() @ exact.T
+    return (rounded(rows, weight).double() @ weight.whole(expert, torch.float64).T).cpu()
 
 
 def assert_close(answer: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
@@ -247,17 +250,15 @@ def test_rounding_costs_what_the_format_costs(name: str, most: float) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("rows", [1, 16, 64, 2048])
+@pytest.mark.parametrize(("dtype", "rows"), REAL_ROWS, ids=str)
 @pytest.mark.parametrize(("outputs", "inputs"), [(28672, 4096), (4096, 14336), (6144, 4096)])
 def test_real_shapes(
-    name: str, rows: int, outputs: int, inputs: int, device: torch.device
+    name: str, dtype: torch.dtype, rows: int, outputs: int, inputs: int, device: torch.device
 ) -> None:
-    values = numbers(1, outputs, inputs, dtype=torch.bfloat16, device=device)
-    weight = made(name, values, 128)
-    given = numbers(rows, inputs, dtype=torch.bfloat16, device=device)
+    weight = made(name, numbers(1, outputs, inputs, dtype=dtype, device=device), 128)
+    given = numbers(rows, inputs, dtype=dtype, device=device)
     answer = TritonProducts().multiply(given, weight)
-    exact = rounded(given, weight) @ weight.whole(0).T
-    assert_close(answer, exact.double().cpu(), torch.bfloat16)
+    assert_close(answer, exactly(given, weight), dtype)
 
 
 def test_they_compile_for_hopper_and_nothing_spills() -> None:

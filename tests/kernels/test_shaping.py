@@ -28,6 +28,8 @@ from tests.unit.test_sampler_shaping import SHAPES, VOCABULARY, drawings, logits
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's numpy
 
+REAL = pytest.param(32, 151_936, marks=pytest.mark.gpu)
+
 
 def same(ours: Logprobs, theirs: Logprobs) -> bool:
     """Log-probabilities may differ by what a sum is rounded to."""
@@ -81,16 +83,16 @@ def test_a_grammar_that_may_not_end_there_has_failed(device: torch.device) -> No
         assert seq.failure == NOTHING_LEFT
 
 
-def lists(device: torch.device, rows: int) -> tuple[Tensor, ...]:
+def lists(device: torch.device, rows: int, vocabulary: int = 500) -> tuple[Tensor, ...]:
     """Biases, bans and penalties of some rows of more, in an odd order."""
     headers, tokens, values = list[list[int]](), list[int](), list[float]()
     for row in random.sample(range(2 * rows), rows):
         start = len(tokens)
-        biased = random.sample(range(500), random.choice([0, 3, 300]))
+        biased = random.sample(range(vocabulary), random.choice([0, 3, 300]))
         tokens += biased
         values += [random.choice([1.5, -3.0, -math.inf]) for _ in biased]
         middle = len(tokens)
-        seen = random.sample(range(500), random.choice([0, 5, 270]))
+        seen = random.sample(range(vocabulary), random.choice([0, 5, 270]))
         tokens += seen
         values += [float(random.randrange(3)) for _ in seen]
         headers.append([row, start, middle, len(tokens)])
@@ -103,14 +105,17 @@ def lists(device: torch.device, rows: int) -> tuple[Tensor, ...]:
     )
 
 
-def test_lists_change_their_tokens_and_no_others(device: torch.device) -> None:
-    parts = lists(device, 4)
-    around = torch.full((8, 510), torch.nan, device=device)
-    around[:, :500] = torch.randn(8, 500, device=device)
-    want = around.clone()
-    adjust(around[:, :500], *parts)
-    adjust_twin(want[:, :500], *parts)
-    torch.testing.assert_close(around, want, equal_nan=True, rtol=1e-6, atol=1e-6)
+@pytest.mark.parametrize(("rows", "vocabulary"), [(4, 500), REAL])
+def test_lists_change_their_tokens_and_no_others(
+    rows: int, vocabulary: int, device: torch.device
+) -> None:
+    parts = lists(device, rows, vocabulary)
+    around = torch.full((2 * rows, vocabulary + 10), torch.nan, device=device)
+    around[:, :vocabulary] = torch.randn(2 * rows, vocabulary, device=device)
+    exact = around.double()
+    adjust(around[:, :vocabulary], *parts)
+    adjust_twin(exact[:, :vocabulary], *parts)
+    torch.testing.assert_close(around.double(), exact, equal_nan=True, rtol=1e-6, atol=3e-6)
 
 
 def test_the_latest_token_counts_once_more(device: torch.device) -> None:
@@ -134,16 +139,18 @@ def test_the_latest_token_counts_once_more(device: torch.device) -> None:
     assert changed.any()
 
 
-def test_masks_ban_what_they_lack(device: torch.device) -> None:
-    around = torch.full((5, 110), torch.nan, device=device)
-    around[:, :101] = torch.randn(5, 101, device=device)
-    rows = torch.tensor([4, 1], dtype=torch.int32, device=device)
-    bits = torch.randint(-(2**31), 2**31, (2, 4), dtype=torch.int32, device=device)
+@pytest.mark.parametrize(("count", "vocabulary"), [(2, 101), REAL])
+def test_masks_ban_what_they_lack(count: int, vocabulary: int, device: torch.device) -> None:
+    around = torch.full((2 * count + 1, vocabulary + 9), torch.nan, device=device)
+    around[:, :vocabulary] = torch.randn(2 * count + 1, vocabulary, device=device)
+    rows = torch.randperm(2 * count + 1, dtype=torch.int32, device=device)[:count]
+    words = -(-vocabulary // 32)
+    bits = torch.randint(-(2**31), 2**31, (count, words), dtype=torch.int32, device=device)
     want = around.clone()
-    ban(around[:, :101], rows, bits)
-    ban_twin(want[:, :101], rows, bits)
+    ban(around[:, :vocabulary], rows, bits)
+    ban_twin(want[:, :vocabulary], rows, bits)
     torch.testing.assert_close(around, want, equal_nan=True, rtol=0, atol=0)
-    assert bool((around[1, :101] == -torch.inf).any())
+    assert bool((around[rows[0], :vocabulary] == -torch.inf).any())
 
 
 def told_of(logits: Tensor, rows: list[int], tokens: list[int], most: int, tile: int) -> Told:

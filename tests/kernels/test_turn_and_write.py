@@ -1,17 +1,17 @@
 """Queries and keys are turned, keys and values lie at their slots, all else stays."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from engine.attention.rotation import Rotation
+from engine.kernels.gpu.attention_floors import turn_floor
 from engine.kernels.gpu.turn_and_write import (
     HeadNorms,
     turn_and_write,
     turn_and_write_twin,
-    turn_floor,
     write,
 )
 from engine.models.rope import rope_table
@@ -82,7 +82,7 @@ def make_case(shape: Shape, tokens: int, dtype: torch.dtype, device: torch.devic
 
 def both(case: Case, norms: HeadNorms | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Queries and memory, ours and the twin's in float64."""
-    ours = case.memory.clone()
+    ours = case.memory.clone()  # with the same strides
     given = case.keys, case.values, case.rope, case.positions
     result = turn_and_write(case.queries, *given, ours, LAYER, case.slots, norms)
     right = case.memory.double()
@@ -157,6 +157,14 @@ def test_it_turns_as_models_do(device: torch.device) -> None:
     assert written[:, 1].equal(heads)
 
 
+def test_memory_of_any_stride_will_do(device: torch.device) -> None:
+    case = make_case(SHAPES["shared"], 7, torch.float32, device)
+    token_major = case.memory.permute(4, 0, 3, 1, 2, 5).contiguous().permute(1, 3, 4, 2, 0, 5)
+    other = replace(case, memory=token_major)
+    for one, wanted in zip(both(other), both(case), strict=True):
+        assert one.equal(wanted)
+
+
 def test_padding_is_not_read(device: torch.device) -> None:
     case = make_case(SHAPES["shared"], 7, torch.float32, device)
     case.keys[2::3] = torch.nan
@@ -224,6 +232,8 @@ def test_its_floor_counts_what_is_moved() -> None:
     rope = torch.empty(100, 2, 16).bfloat16()
     moved = 2 * 4 * (8 + 2 + 2) * 16 * 2 + 4 * 2 * 16 * 2
     assert turn_floor(queries, keys, keys, rope).bytes == moved
+    assert turn_floor(queries, keys, keys, rope).operations == 3 * 4 * (8 + 2) * 16
+    assert turn_floor(queries, keys, keys, None).operations == 0
 
 
 def test_it_compiles_for_hopper() -> None:
@@ -242,3 +252,30 @@ for norms in (None, HeadNorms(None, torch.ones(512).bfloat16(), 1e-6)):
     told = compiled("engine.kernels.gpu.turn_and_write", call)["_turn_and_write"]
     assert told["spilled"] == 0
     assert told["registers"] <= 128, "four programs of a multiprocessor, at least"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("tokens", [1, 64, 2048])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(32, 8, 128, 16),  # Llama-3.1-8B
+        Shape(32, 4, 128, 16),  # Qwen3-30B-A3B
+        Shape(128, 1, 576, 64, parts=1, turned=64, query_width=64),  # DeepSeek
+    ],
+    ids=str,
+)
+def test_real_shapes(
+    shape: Shape, tokens: int, dtype: torch.dtype, device: torch.device
+) -> None:
+    case, latent = make_case(shape, tokens, dtype, device), shape.parts == 1
+    key = torch.randn(shape.width - 64 if latent else shape.width, device=device)
+    query = None if latent else torch.randn(shape.width, device=device)
+    for norms in (None, HeadNorms(query, key, 1e-6)):
+        turned, exact, memory, right = both(case, norms)
+        tolerance = TOLERANCE[dtype]
+        for made, wanted in ((turned, exact), (memory, right)):
+            torch.testing.assert_close(
+                made.double(), wanted, rtol=tolerance, atol=3 * tolerance
+            )
