@@ -61,6 +61,11 @@ class _Watch(TorchDispatchMode):
         self.spoiled_by: str | None = None
         self._arena = arena
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing here is compiled, and to skip it torch loads its compiler, for 1.5 s."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: OpOverload,
