@@ -66,7 +66,7 @@ class Answer:
                 pieces = until(let_in.deadline, pieces)
             async with aclosing(pieces):
                 async for piece in pieces:
-                    let_in.came(len(piece.tokens))
+                    let_in.came(len(piece.tokens), piece.index)
                     yield piece
 
     async def _pieces(self) -> AsyncGenerator[Piece]:

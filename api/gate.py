@@ -43,8 +43,8 @@ class Pass(Protocol):
     def deadline(self) -> float | None:
         """When it has to be over, by the clock of the running loop; None: whenever it is."""
 
-    def came(self, tokens: int) -> None:
-        """So many more tokens of its answers have come."""
+    def came(self, tokens: int, choice: int = 0) -> None:
+        """So many more tokens of one of its choices have come."""
 
 
 class Gate(Protocol):
@@ -60,7 +60,7 @@ class OpenPass:
 
     deadline: float | None = None
 
-    def came(self, tokens: int) -> None:
+    def came(self, tokens: int, choice: int = 0) -> None:
         """See Pass."""
 
 

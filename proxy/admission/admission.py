@@ -6,7 +6,7 @@ answer that grows beyond its estimate is booked as it grows.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from proxy.admission.errors import (
@@ -19,7 +19,7 @@ from proxy.admission.errors import (
 )
 from proxy.admission.limits import Caller, KeyLimits, Limits
 from proxy.admission.line import Entry, Line
-from proxy.admission.pools import AtWork, Hands, Nodes, Pools
+from proxy.admission.pools import AtWork, Hands, Nodes, Pool, Pools
 from proxy.admission.rates import Rates
 
 HEADROOM = 1.5
@@ -88,8 +88,8 @@ class Admission:
             self.rates.undo(entry, now=now)
         return waited
 
-    def came(self, entry: Entry, tokens: int) -> bool:
-        """So many more tokens of its answer; whether somebody else may go for that."""
+    def came(self, entry: Entry, tokens: int, choice: int = 0) -> bool:
+        """So many more tokens of one of its choices; whether somebody else may go for that."""
         entry.answered = True
         entry.produced += tokens
         beyond = entry.prompt_tokens + entry.produced - entry.tokens
@@ -98,7 +98,7 @@ class Admission:
             self._book(entry, 0, beyond)
             self.pools.grow(entry, beyond)
             self.line.charge(entry, beyond)
-        return self.pools.ran(entry)
+        return self.pools.ran(entry, choice)
 
     def finish(self, entry: Entry, *, now: float) -> None:
         """It is at work no longer, however it ended."""
@@ -111,10 +111,8 @@ class Admission:
         if entry.answered and now > entry.began:
             pace = real / entry.choices / (now - entry.began)
             self._pace = _average(self._pace, pace)
-            name = entry.name
-            self._answers[name] = _average(self._answers.pop(name, None), entry.produced)
-            if len(self._answers) > MOST_GUESSED:
-                del self._answers[next(iter(self._answers))]
+            if not entry.pooled:
+                self._learn(entry.name, entry.produced)
 
     def wait_s(self, entry: Entry) -> float | None:
         """How long its turn is likely to take to come; None: nothing is known yet.
@@ -134,14 +132,10 @@ class Admission:
     def _going(self, now: float, nodes: Nodes) -> Iterator[Entry]:
         """Who is too large for what is free holds up those behind: it would never fit else.
 
-        Who waits for its key or for a model's nodes holds up nobody of others.
+        Who waits for a model's nodes holds up nobody of other models, and who waits for its key
+        nobody of other keys.
         """
-
-        def may(entry: Entry) -> bool:
-            hands = nodes(entry.model)
-            return self._key_has_room(entry) and self.pools.have_room(entry, hands)
-
-        while entry := self.line.next(may):
+        while entry := self.line.next(self._may(nodes)):
             if not self.all.fits(entry.choices, entry.tokens, self.limits.all):
                 return
             self.line.remove(entry)
@@ -150,6 +144,23 @@ class Admission:
             self.pools.begin(entry, nodes(entry.model))
             self.line.charge(entry, entry.tokens)
             yield entry
+
+    def _may(self, nodes: Nodes) -> Callable[[Entry], bool]:
+        """Whether an entry may go; to be asked of one after the other in their turn."""
+        awaited = set[Pool]()
+
+        def may(entry: Entry) -> bool:
+            if not self._key_has_room(entry):
+                return False
+            return self.pools.have_room(entry, nodes(entry.model), awaited)
+
+        return may
+
+    def _learn(self, name: str, produced: int) -> None:
+        """So long were the answers to a request of this key."""
+        self._answers[name] = _average(self._answers.pop(name, None), produced)
+        if len(self._answers) > MOST_GUESSED:
+            del self._answers[next(iter(self._answers))]
 
     def _refusal(self, entry: Entry, now: float, wait_s: float, hands: Hands) -> Refused | None:
         own, most = len(self.line.of(entry.name)) - 1, entry.limits.max_queued

@@ -50,9 +50,9 @@ class _Ticket:
     entry: Entry
     deadline: float | None
 
-    def came(self, tokens: int) -> None:
+    def came(self, tokens: int, choice: int = 0) -> None:
         """See Pass."""
-        self.gate.came(self.entry, tokens)
+        self.gate.came(self.entry, tokens, choice)
 
 
 @dataclass(slots=True)
@@ -94,9 +94,9 @@ class AdmissionGate:
             if entry:
                 self._end(entry)
 
-    def came(self, entry: Entry, tokens: int) -> None:
-        """So many more tokens of an answer; the first of them make room for a prompt."""
-        if self.admission.came(entry, tokens):
+    def came(self, entry: Entry, tokens: int, choice: int = 0) -> None:
+        """So many more tokens of a choice; the first of them make room for a prompt."""
+        if self.admission.came(entry, tokens, choice):
             self._admit()
 
     def told(self) -> Mapping[str, str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from engine.request import Model
 from proxy.admission.limits import KeyLimits
 
-Lane = tuple[str, Model | None]
+Lane = tuple[str, Model | None, bool]
 
 
 @dataclass(slots=True, eq=False)
@@ -39,13 +39,15 @@ class Entry:
     charged: int = 0  # tokens, of its key's minute
     model: Model | None = None  # None: any node will do
     pooled: bool = False  # there is no answer but a vector
-    prefills: bool = False  # its prompt counts at prefill nodes
+    unsaid: set[int] = field(default_factory=set)  # choices whose prompts are at prefill nodes
     decodes: bool = False  # all of it counts at decode nodes
 
     @property
     def lane(self) -> Lane:
-        """Where it stands: those of a key wait for each model's nodes apart."""
-        return self.name, self.model
+        """Where it stands: those of a key wait for each model's nodes apart, and so do answers
+        and vectors, which may be made at others.
+        """
+        return self.name, self.model, self.pooled
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -70,11 +72,11 @@ class Line:
     def of(self, name: str) -> list[Entry]:
         """Who waits with this key."""
         lanes = self._waiting.items()
-        return [one for (key, _), lane in lanes if key == name for one in lane]
+        return [one for (key, *_), lane in lanes if key == name for one in lane]
 
     def waiting_for(self, model: Model | None) -> int:
         """How many wait for this model's nodes."""
-        return sum(len(lane) for (_, one), lane in self._waiting.items() if one == model)
+        return sum(len(lane) for (_, one, _), lane in self._waiting.items() if one == model)
 
     def push(self, entry: Entry) -> None:
         """Behind all of its lane that are as urgent."""
@@ -97,9 +99,11 @@ class Line:
         return True
 
     def next(self, may: Callable[[Entry], bool]) -> Entry | None:
-        """Who is to go next, of the lanes whose first `may`; stays in line."""
-        firsts = [own[0] for own in self._waiting.values()]
-        return min(filter(may, firsts), key=self._turn, default=None)
+        """Who is to go next: the first that `may`, asked of each lane's first in turn. It stays
+        in line.
+        """
+        firsts = sorted((own[0] for own in self._waiting.values()), key=self._turn)
+        return next(filter(may, firsts), None)
 
     def charge(self, entry: Entry, tokens: int) -> None:
         """So many tokens were given to its key; less than nothing was given back."""
@@ -113,13 +117,13 @@ class Line:
 
     def ahead_of(self, entry: Entry) -> float:
         """Tokens that are likely to be given to others before its turn comes."""
-        weight = entry.limits.weight
-        own = sum(one.tokens for one in self.of(entry.name) if one.rank < entry.rank)
-        names = {name for name, _ in self._waiting} - {entry.name}
-        return own + sum(
-            _before(self.of(name), entry.priority, (own + entry.tokens) / weight)
-            for name in names
-        )
+        of_keys = dict[str, list[Entry]]()
+        for (name, *_), lane in self._waiting.items():
+            of_keys.setdefault(name, []).extend(lane)
+        alike = of_keys.pop(entry.name, [])
+        own = sum(one.tokens for one in alike if one.rank < entry.rank)
+        share = (own + entry.tokens) / entry.limits.weight
+        return own + sum(_before(each, entry.priority, share) for each in of_keys.values())
 
     def _turn(self, entry: Entry) -> tuple[int, float, int]:
         start = max(self._time, self._times.get(entry.name, 0.0))

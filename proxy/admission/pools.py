@@ -1,13 +1,15 @@
 """What is at work at each model's nodes: answers where they decode, prompts where they prefill.
 
-A prompt is its prefill node's until the first token of the answer is there: it is run, and its
-KV is held there until it is fetched. Pure.
+A prompt is its prefill node's until the first token of its answer is there: it is run, and its
+KV is held there until it is fetched. Of a request that has several, each goes by itself, as if
+all were of one length. Pure.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from discovery.registration import Role
 from engine.request import Model
 from proxy.admission.limits import Limits, Most
 from proxy.admission.line import Entry
@@ -21,6 +23,7 @@ class Hands(NamedTuple):
 
 
 Nodes = Callable[[Model | None], Hands]
+Pool = tuple[Role, Model | None]
 
 
 @dataclass(slots=True)
@@ -49,48 +52,64 @@ class Pools:
     """Of every model the nodes' share of what is at work."""
 
     limits: Limits
-    _decode: dict[Model | None, AtWork] = field(default_factory=dict)
-    _prefill: dict[Model | None, AtWork] = field(default_factory=dict)
+    _pools: dict[Pool, AtWork] = field(default_factory=dict)
 
-    def have_room(self, entry: Entry, hands: Hands) -> bool:
-        """Where one role has no node its limits hold up nobody."""
-        prompts = self._prefill.get(entry.model)
-        if prompts and not prompts.fits(
-            entry.choices, entry.prompt_tokens, self.limits.prefill_node.times(hands.prefill)
-        ):
+    def have_room(self, entry: Entry, hands: Hands, awaited: set[Pool]) -> bool:
+        """Where one role has no node its limits hold up nobody.
+
+        `awaited` are those that somebody waits for whose turn is before this one's: it gets
+        nothing of them. Those that are too full for it are added.
+        """
+        wanted = _wanted(entry, hands)
+        if not awaited.isdisjoint(wanted):
             return False
-        answers = self._decode.get(entry.model)
-        return (
-            answers is None
-            or not _decodes(entry, hands)
-            or answers.fits(entry.choices, entry.tokens, self.limits.node.times(hands.decode))
-        )
+        full = [one for one in wanted if not self._fits(one, entry, hands)]
+        awaited.update(full)
+        return not full
 
     def begin(self, entry: Entry, hands: Hands) -> None:
         """It goes to its nodes."""
-        entry.decodes, entry.prefills = _decodes(entry, hands), True
-        _book(self._prefill, entry.model, entry.choices, entry.prompt_tokens)
+        entry.decodes, entry.unsaid = _decodes(entry, hands), set(range(entry.choices))
+        self._book(Role.PREFILL, entry, entry.choices, entry.prompt_tokens)
         if entry.decodes:
-            _book(self._decode, entry.model, entry.choices, entry.tokens)
+            self._book(Role.DECODE, entry, entry.choices, entry.tokens)
 
     def grow(self, entry: Entry, tokens: int) -> None:
         """So many more than was thought."""
         if entry.decodes:
-            _book(self._decode, entry.model, 0, tokens)
+            self._book(Role.DECODE, entry, 0, tokens)
 
-    def ran(self, entry: Entry) -> bool:
-        """Its prompt is run, or nobody will run it; whether it was not known yet."""
-        known = not entry.prefills
-        if not known:
-            entry.prefills = False
-            _book(self._prefill, entry.model, -entry.choices, -entry.prompt_tokens)
-        return not known
+    def ran(self, entry: Entry, choice: int) -> bool:
+        """The prompt of one of its choices is run; whether that was not known yet."""
+        if choice not in entry.unsaid:
+            return False
+        before = _prompt_tokens(entry)
+        entry.unsaid.remove(choice)
+        self._book(Role.PREFILL, entry, -1, _prompt_tokens(entry) - before)
+        return True
 
     def end(self, entry: Entry) -> None:
         """Nothing of it is at any node."""
-        self.ran(entry)
+        if entry.unsaid:
+            self._book(Role.PREFILL, entry, -len(entry.unsaid), -_prompt_tokens(entry))
+            entry.unsaid.clear()
         if entry.decodes:
-            _book(self._decode, entry.model, -entry.choices, -entry.tokens)
+            self._book(Role.DECODE, entry, -entry.choices, -entry.tokens)
+
+    def _fits(self, pool: Pool, entry: Entry, hands: Hands) -> bool:
+        at_work = self._pools.get(pool)
+        if at_work is None:
+            return True
+        if pool[0] is Role.PREFILL:
+            most = self.limits.prefill_node.times(hands.prefill)
+            return at_work.fits(entry.choices, entry.prompt_tokens, most)
+        return at_work.fits(entry.choices, entry.tokens, self.limits.node.times(hands.decode))
+
+    def _book(self, role: Role, entry: Entry, choices: int, tokens: int) -> None:
+        pool = self._pools.setdefault((role, entry.model), AtWork())
+        pool.add(choices, tokens)
+        if not pool.choices:
+            del self._pools[role, entry.model]
 
 
 def _decodes(entry: Entry, hands: Hands) -> bool:
@@ -98,10 +117,11 @@ def _decodes(entry: Entry, hands: Hands) -> bool:
     return not (entry.pooled and hands.prefill)
 
 
-def _book(
-    pools: dict[Model | None, AtWork], model: Model | None, choices: int, tokens: int
-) -> None:
-    pool = pools.setdefault(model, AtWork())
-    pool.add(choices, tokens)
-    if not pool.choices:
-        del pools[model]
+def _wanted(entry: Entry, hands: Hands) -> tuple[Pool, ...]:
+    prompts = Role.PREFILL, entry.model
+    return (prompts, (Role.DECODE, entry.model)) if _decodes(entry, hands) else (prompts,)
+
+
+def _prompt_tokens(entry: Entry) -> int:
+    """Of prompts that are not known to have been run."""
+    return entry.prompt_tokens * len(entry.unsaid) // entry.choices

@@ -21,7 +21,7 @@ class Why(StrEnum):
 
     POLICY = "policy"  # both nodes are its choice
     CHEAPER = "cheaper"  # than any prefill node, as --local-prefill auto found
-    NO_PREFILL = "no_prefill"  # none is to be had that fits
+    NO_PREFILL = "no_prefill"  # none is to be had that fits and has room
     ALWAYS = "always"  # --local-prefill says so
     CHOICE = "choice"  # it goes where the request's first choice went
 

@@ -34,13 +34,14 @@ COMPLETIONS = "/v1/completions"
 class Held:
     """A Generator that says one token to each, and no more before it is told to.
 
-    Not even that one before a prompt `ran`.
+    Not even that one before a prompt `ran`, of those of `slow` tokens.
     """
 
     begun: list[int] = field(default_factory=list)
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
     go: asyncio.Event = field(default_factory=asyncio.Event)
     ran: asyncio.Event = field(default_factory=asyncio.Event)
+    slow: int | None = None
 
     def __post_init__(self) -> None:
         self.ran.set()
@@ -52,7 +53,8 @@ class Held:
         async with self.news:
             self.begun.append(request.priority)
             self.news.notify_all()
-        await self.ran.wait()
+        if self.slow in (None, len(request.prompt)):
+            await self.ran.wait()
         yield TokenEvent((1,))
         await self.go.wait()
         yield TokenEvent((1,), FinishReason.LENGTH)
@@ -209,6 +211,21 @@ async def test_the_first_token_of_one_makes_room_for_the_prompt_of_the_next() ->
         clients.door.ran.set()
         await clients.at_work(2)
         assert clients.gate.admission.all.choices == 2
+        clients.door.go.set()
+
+
+async def test_each_prompt_of_several_makes_room_when_its_own_first_token_is_there() -> None:
+    async with crowd(prefill_requests=3) as clients, asyncio.TaskGroup() as tasks:
+        clients.gate.nodes = lambda _model: Hands(1, 1)
+        clients.door.ran.clear()
+        clients.door.slow = 3
+        tasks.create_task(clients.ask(prompt=[[1, 2, 3], [1, 2], [2, 1]]))
+        for _ in range(2):
+            tasks.create_task(clients.ask(prompt=[1, 2, 3]))
+        await clients.at_work(5)
+        tasks.create_task(clients.ask(prompt=[1]))
+        await clients.waiting(1)
+        clients.door.ran.set()
         clients.door.go.set()
 
 

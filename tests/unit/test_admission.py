@@ -1,6 +1,7 @@
 """Who may go now, who waits, and who is refused: decisions, with a clock in the hand."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from engine.request import Model
 from proxy.admission.admission import Admission
 from proxy.admission.errors import KeyQueueFull, QueueFull, TooLate
 from proxy.admission.limits import KeyLimits
-from proxy.admission.line import Entry
+from proxy.admission.line import Entry, Lane, Line
 from proxy.admission.pools import Hands
 from tests.fakes.limits import limits
 
@@ -107,6 +108,36 @@ def test_each_node_adds_room() -> None:
     assert [one.began is None for one in (first, second, third)] == [False, False, True]
     crowd.nodes = Hands(3)
     assert crowd.admission.next(now=0.0, nodes=crowd.count) == [third]
+
+
+def test_vectors_say_nothing_of_how_long_a_keys_answers_are() -> None:
+    crowd = door()
+    for pooled in (False, True, True):
+        one = crowd.come(pooled=pooled, tokens=100)
+        crowd.now += 1
+        crowd.admission.came(one, 0 if pooled else 100)
+        crowd.end(one)
+    assert crowd.admission.estimate("a", 1000) == 151
+
+
+def test_a_look_along_the_line_does_not_cost_all_pairs_of_keys() -> None:
+    class Counted(dict[Lane, list[Entry]]):
+        looks = 0
+
+        def items(self) -> Any:  # noqa: ANN401
+            self.looks += 1
+            return super().items()
+
+    lanes = Counted()
+    crowd = door(requests=1)
+    crowd.admission.line = Line(_waiting=lanes)
+    crowd.whole(crowd.come())
+    for number in range(50):
+        crowd.come(str(number))
+    before = lanes.looks
+    last = crowd.come("last")
+    assert crowd.admission.line.ahead_of(last) == 490
+    assert lanes.looks - before <= 5
 
 
 def test_without_nodes_their_limits_hold_up_nobody() -> None:

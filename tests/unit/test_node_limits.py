@@ -4,7 +4,7 @@ import pytest
 
 from engine.request import Model
 from proxy.admission.errors import ModelQueueFull
-from proxy.admission.pools import Hands
+from proxy.admission.pools import Hands, Pools
 from tests.unit.test_admission import Door, door
 
 LARGE: Model = ("large", "f")
@@ -36,6 +36,49 @@ def test_a_prompt_has_its_prefill_nodes_room_until_the_first_token() -> None:
     assert crowd.admission.came(first, 1), "somebody else may go"
     assert not crowd.admission.came(first, 1), "it has said so"
     assert crowd.admission.next(now=0.0, nodes=crowd.count) == [third]
+
+
+def test_each_prompt_of_several_makes_room_with_its_own_first_token() -> None:
+    crowd = nodes(1, 1, prefill_requests=3, prefill_tokens=100)
+    batch = crowd.come(prompt_tokens=100, tokens=130, choices=3)
+    waits = [crowd.come(prompt_tokens=33, tokens=40) for _ in range(3)]
+    for choice, expected in ((2, waits[:1]), (2, []), (0, waits[1:2]), (1, waits[2:])):
+        assert crowd.admission.came(batch, 1, choice) == bool(expected)
+        assert crowd.admission.next(now=0.0, nodes=crowd.count) == expected
+
+
+def test_who_ends_amid_its_prompts_gives_back_no_more_than_it_has() -> None:
+    crowd = nodes(1, 1, prefill_requests=3, prefill_tokens=100)
+    batch = crowd.come(prompt_tokens=100, tokens=130, choices=3)
+    crowd.admission.came(batch, 1, 1)
+    crowd.end(batch)
+    assert crowd.admission.pools == Pools(crowd.admission.limits)
+
+
+def test_a_long_prompt_is_not_passed_by_others_keys_short_ones_for_ever() -> None:
+    crowd = nodes(1, 1, prefill_tokens=100)
+    short = crowd.come("short", prompt_tokens=30)
+    long = crowd.come("long", prompt_tokens=90)
+    behind = crowd.come("short", prompt_tokens=30)
+    assert (long.began, behind.began) == (None, None)
+    crowd.end(short)
+    assert (long.began, behind.began) == (0.0, None)
+
+
+def test_a_large_answer_that_waits_for_its_models_nodes_holds_up_no_other_model() -> None:
+    crowd = nodes(1, 1, node_tokens=100)
+    crowd.come("short", tokens=60, model=LARGE)
+    assert crowd.come("long", tokens=90, model=LARGE).began is None
+    assert crowd.come("short", tokens=10, model=LARGE).began is None
+    assert crowd.come("short", tokens=10, model=SMALL).began is not None
+
+
+def test_vectors_do_not_stand_behind_answers_of_their_key_that_wait_for_decode_nodes() -> None:
+    crowd = nodes(1, 1, node_requests=1, prefill_requests=2)
+    crowd.come()
+    assert crowd.come().began is None
+    assert crowd.come(pooled=True).began is not None
+    assert crowd.come(pooled=True).began is None, "there is no more room for prompts"
 
 
 def test_tokens_at_prefill_nodes_are_those_of_prompts() -> None:

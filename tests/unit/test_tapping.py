@@ -130,7 +130,7 @@ async def test_who_is_let_in_is_charged_for_what_is_tapped() -> None:
     class Counting:
         deadline: float | None = None
 
-        def came(self, tokens: int) -> None:
+        def came(self, tokens: int, choice: int = 0) -> None:
             charged.append(tokens)
 
     class Counted:
