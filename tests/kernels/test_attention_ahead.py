@@ -58,6 +58,17 @@ def test_a_decode_program_over_latents_fits_alone() -> None:
     assert told["shared"] <= SHARED_BYTES
 
 
+@pytest.mark.parametrize("shape", [LLAMA, LATENT], ids=["llama", "latent"])
+def test_decode_spills_nothing_in_float32(shape: tuple[int, ...]) -> None:
+    """It is multiplied without tensor cores, for tests: what spills would take gigabytes."""
+    call = DECODE.format(sequences=64, shape=shape, style=ALL)
+    told = compiled(
+        "engine.kernels.gpu.decode_attention", call.replace("torch.bfloat16", "torch.float32")
+    )
+    assert told["_decode"]["spilled"] == 0
+    assert told["_decode"]["shared"] <= SHARED_BYTES
+
+
 def test_a_prefill_program_fits() -> None:
     calls = [
         PREFILL.format(longest=8192, shape=LLAMA, style=""),

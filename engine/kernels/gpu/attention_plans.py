@@ -22,7 +22,8 @@ class DecodePlan:
     block table is read two stages before the rows it points to. `rows` are padded to the 16 of
     a tensor core's product, whose time hides behind memory's. Latents, which 128 heads read,
     are near the ridge instead: 64 rows by 512 values are 128 registers of each of 256 threads,
-    so one program of eight warps fills a multiprocessor, with two tiles of 72 KB.
+    so one program of eight warps fills a multiprocessor, with two tiles of 72 KB. float32 is
+    multiplied without tensor cores, so its rows and tiles are small.
     """
 
     rows: int
@@ -40,10 +41,11 @@ def plan_decode(heads: Heads, sequences: int, most_tokens: int, processors: int)
     length, so they are cut finer, up to four waves, and the last wave wastes little. A program
     that finds nothing to do costs its start, which is why there are not more.
     """
-    rows = min(64, max(16, power_of_two(heads.sharing)))
+    whole = heads.itemsize == 4
+    rows = 16 if whole else min(64, max(16, power_of_two(heads.sharing)))
     wide = rows * heads.padded > 64 * 256
     room = WIDE_TILE_BYTES if wide else TILE_BYTES
-    tile = max(16, min(128, power_of_two(room // heads.token_room + 1) // 2))
+    tile = max(16, min(16 if whole else 128, power_of_two(room // heads.token_room + 1) // 2))
     slots = processors if wide else 3 * processors
     programs = sequences * heads.kv_heads * -(-heads.sharing // rows)
     splits = max(1, round(slots * min(MOST_WAVES, sequences) / programs))
