@@ -40,7 +40,8 @@ FORMATS = [
 ]
 REAL_ROWS = [
     *((torch.bfloat16, rows) for rows in (1, 16, 64, 2048)),
-    *((dtype, rows) for dtype in (torch.float16, torch.float32) for rows in (1, 2048)),
+    *((torch.float16, rows) for rows in (1, 2048)),
+    *((torch.float32, rows) for rows in (1, 64)),  # without tensor cores, and registers spill
 ]
 NARROW = [name for name in FORMATS if name != "plain"]
 
@@ -261,11 +262,11 @@ def test_real_shapes(
     assert_close(answer, exactly(given, weight), dtype)
 
 
-def test_they_compile_for_hopper_and_nothing_spills() -> None:
-    bfloat16 = "dtype=torch.bfloat16"
+@pytest.mark.parametrize("half", ["torch.bfloat16", "torch.float16"])
+def test_they_compile_for_hopper_and_nothing_spills(half: str) -> None:
     calls = [
-        f"weight = {weight};"
-        f"[TritonProducts().multiply(torch.ones(rows, 1024, {bfloat16}), weight) "
+        f"weight = {weight.replace('torch.bfloat16', half)};"
+        f"[TritonProducts().multiply(torch.ones(rows, 1024, dtype={half}), weight) "
         "for rows in (4, 300)]"
         for weight in _WEIGHTS
     ]

@@ -171,6 +171,9 @@ def test_the_likeliest_come_best_first(most: int, tied: bool, device: torch.devi
     rows, tokens = [2, 0], [6, 33]
     told = told_of(logits, rows, tokens, most, 64)
     want = by_torch.tell(by_torch.logprobs_of(logits[rows].cpu()), tokens, most)
+    exact = logits[rows].cpu().double().log_softmax(1)
+    chosen = exact.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    torch.testing.assert_close(told.chosen.cpu().double(), chosen, rtol=1e-6, atol=1e-6)
     for index, (first, *beside) in enumerate(want):
         assert told.ranks[index] == first.rank
         assert max(float(told.chosen[index]), by_torch.LEAST_LOGPROB) == pytest.approx(
@@ -215,3 +218,5 @@ def test_real_shapes(device: torch.device) -> None:
     want = by_torch.tell(by_torch.logprobs_of(logits.cpu()), tokens, 20)
     assert told.ranks.tolist() == [one[0].rank for one in want]
     assert told.tokens.tolist() == [[each.token for each in one[1:]] for one in want]
+    exact = logits.cpu().double().log_softmax(1).gather(1, told.tokens.cpu().long())
+    torch.testing.assert_close(told.logprobs.cpu().double(), exact, rtol=1e-6, atol=3e-6)
