@@ -13,6 +13,7 @@ from proxy.nodes.line import NoConnection
 SERVER_ERROR = 500
 AT_FAULT = {BAD_REQUEST, 413, 422}  # what other nodes would say as well
 NO_ENTRY = {401, 403}
+TOO_MANY = 429
 OURS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
 BROKEN = (TimeoutError, OSError, WireError)
 
@@ -59,6 +60,8 @@ def refused(node: Node, status: int, data: bytes) -> NodeFailed:
 def _cause_of(status: int, code: object) -> Cause:
     if status == UNAVAILABLE:
         return Cause.LEAVING if code == LEAVING else Cause.BUSY
+    if status == TOO_MANY:
+        return Cause.BUSY
     return Cause.TOLD if status >= SERVER_ERROR else Cause.REFUSED
 
 

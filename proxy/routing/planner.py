@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from discovery.registry import Node
@@ -53,8 +54,9 @@ class Planner:
         """See Plans."""
         decodes, partners = self._with_room(decodes, ask), self._roomy(partners, ask)
         plan = self.siblings.plan(ask.request, decodes, partners)
-        if plan is None:
-            plan = self._plan(ask, decodes, partners)
+        plan = plan or self._plan(ask, decodes, partners)
+        if plan.prefill and not _holds(plan.prefill, ask):  # rare: only then all are looked at
+            plan = self._plan(ask, decodes, partial(_holding, partners, ask))
         self.siblings.remember(ask.request, plan)
         return plan
 
@@ -97,3 +99,13 @@ class Planner:
             return pair
         alone_s, alone = self.judge.alone(decode, ask, Why.CHEAPER)
         return alone if alone_s < pair_s else pair
+
+
+def _holding(partners: Partners, ask: Ask, decode: Node) -> Sequence[Node]:
+    return [one for one in partners(decode) if _holds(one, ask)]
+
+
+def _holds(prefill: Node, ask: Ask) -> bool:
+    """Whether its context has room for the prompt and a token; who does not say has it."""
+    longest = prefill.registration.max_model_len
+    return longest is None or ask.num_tokens < longest

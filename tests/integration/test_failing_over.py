@@ -195,6 +195,7 @@ def stands_in(proxy: HttpCluster, ill: RawServer) -> None:
 
 
 FULL = answer(503, {"error": {"message": "the queue is full"}})
+MANY = answer(429, {"error": {"message": "too many of you"}})
 SAD = answer(500, {"error": {"message": "out of memory, sadly"}})
 
 
@@ -203,6 +204,7 @@ SAD = answer(500, {"error": {"message": "out of memory, sadly"}})
     [
         (SAD, 502, "out of memory, sadly", None),
         (FULL, 503, "the queue is full", "2"),
+        (MANY, 503, "too many of you", "2"),
     ],
 )
 async def test_where_all_tries_fail_the_client_hears_the_node_s_own_words(

@@ -162,6 +162,20 @@ async def test_what_was_added_can_be_removed() -> None:
         assert (await ask(proxy, "decode", d0))[0] == 200
 
 
+@pytest.mark.parametrize(("kind", "left"), [("prefill", "decode"), ("decode", "prefill")])
+async def test_nobody_else_is_removed(kind: str, left: str) -> None:
+    """Removing a prefill node took it from the list of decode nodes (vllm#32920)."""
+    async with http_cluster(Cluster(1, 1), announced=False) as proxy:
+        nodes = {"prefill": proxy.cluster.prefills[0], "decode": proxy.cluster.decodes[0]}
+        at = {name: node.registration.http_address for name, node in nodes.items()}
+        for name, address in at.items():
+            await ask(proxy, name, address)
+        assert (await ask(proxy, left, at[kind], what="remove"))[0] == 400
+        assert (await ask(proxy, kind, at[kind], what="remove"))[0] == 200
+        told = await status(proxy)
+        assert (told[f"{kind}_nodes"], told[f"{left}_nodes"]) == ([], [at[left]])
+
+
 async def test_it_stays_fresh_leaves_when_silent_and_comes_back() -> None:
     registry = WatchedRegistry(ttl_s=60)
     async with http_cluster(Cluster(0, 1), announced=False, registry=registry) as proxy:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from api.generator import FailedEvent, Leg, TicketEvent, TokenEvent
+from api.generator import FailedEvent, Leg, PromptEvent, TicketEvent, TokenEvent
 from engine.request import Request, RequestId, Sampling
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.cluster import Cluster, next_tokens, tokens_of
@@ -38,6 +38,19 @@ async def test_a_prompt_that_both_nodes_have_cached_is_answered_as_at_first(
         assert await cluster.ask(asked) == alone(asked)
     cluster.settle()
     assert cluster.leaked_blocks == 0
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+async def test_as_much_is_told_as_cached_as_by_one_node(length: int) -> None:
+    """Not all but a token, all, or nothing (vllm#43370, #47136, sglang#25972)."""
+    told = dict[int, list[int]]()
+    for prefills in (0, 1):
+        cluster, told[prefills] = Cluster(prefills, 1, engine=small), []
+        for _ in range(3):
+            async for event in cluster.door.stream(request(length)):
+                if isinstance(event, PromptEvent):
+                    told[prefills].append(event.cached_tokens)
+    assert told[0] == told[1] == [0, *[(length - 1) // BLOCK * BLOCK] * 2]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -89,6 +102,17 @@ async def test_a_prompt_that_is_too_long_is_refused_by_both_kinds_of_leg() -> No
             assert not any(isinstance(event, TokenEvent | TicketEvent) for event in said)
             assert isinstance(said[-1], FailedEvent)
             assert not said[-1].retryable
+
+
+@pytest.mark.parametrize("length", [30, 31, 32, 33, 60])
+async def test_a_prompt_that_only_decode_has_room_for_is_run_there(length: int) -> None:
+    """Its prefill nodes, had they been asked, would have called it too long."""
+    cluster = Cluster(engine=lambda: FakeEngine(blocks=8), decode_engine=small)
+    asked = request(length)
+    assert await cluster.ask(asked) == alone(asked)
+    assert cluster.prefills[0].legs == (length < 32)
+    cluster.settle()
+    assert cluster.leaked_blocks == 0
 
 
 @pytest.mark.parametrize("max_tokens", [1, 5])

@@ -185,6 +185,7 @@ async def test_a_held_leg_without_a_ticket_ended_too_early() -> None:
         (422, {"message": "no list"}, False, Cause.REFUSED, "no list"),
         (401, {}, True, Cause.REFUSED, "n0: it answered with status 401"),
         (503, {"error": {"message": "draining"}}, True, Cause.BUSY, "n0: draining"),
+        (429, {"error": {"message": "later"}}, True, Cause.BUSY, "n0: later"),
         (500, {"error": {"message": "oops"}}, True, Cause.TOLD, "n0: oops"),
         (404, {"message": "Not Found"}, True, Cause.REFUSED, "n0: Not Found"),
         (302, {}, True, Cause.REFUSED, "n0: it answered with status 302"),

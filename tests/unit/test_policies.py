@@ -9,6 +9,7 @@ from random import Random
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from api.generator import TokenEvent
 from discovery.registration import Load, Registration, Role
@@ -138,6 +139,19 @@ def test_every_policy_plans_with_and_without_prefill_nodes(
     whole = {"never": Why.NO_PREFILL, "auto": Why.CHEAPER, "always": Why.ALWAYS}[local]
     assert plan.why is (Why.POLICY if plan.prefill else whole)
     assert alone.why is (Why.ALWAYS if local == "always" else Why.NO_PREFILL)
+
+
+@pytest.mark.parametrize("policy", get_args(Policy))
+def test_a_prompt_goes_where_there_is_context_for_it(policy: Policy) -> None:
+    planner, decodes = build_planner(policy, policy, "never", Random(0)), nodes(Role.DECODE, 2)
+    prefills = nodes(Role.PREFILL, 9)
+    for index, prefill in enumerate(prefills):
+        prefill.registration = replace(prefill.registration, max_model_len=100 * (index + 1))
+    for tokens, fit in ((50, 9), (799, 2), (800, 1), (900, 0)):
+        plans = [planner.plan(ask("s", tokens), decodes, lambda _: prefills) for _ in range(20)]
+        chosen = {plan.prefill for plan in plans}
+        assert chosen <= ({*prefills[9 - fit :]} if fit else {None})
+        assert {plan.why for plan in plans} == {Why.POLICY if fit else Why.NO_PREFILL}
 
 
 @pytest.mark.parametrize("policy", ["planned", "least_loaded"])
