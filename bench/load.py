@@ -34,10 +34,15 @@ class Work:
 
 @dataclass(slots=True)
 class Outcome:
-    """Times of all answers, in seconds."""
+    """Times of all answers, in seconds.
+
+    `per_token` is, of each answer, the time from its first token to its last by those behind
+    the first: of tokens that came at once there is nothing between.
+    """
 
     seconds: float = 0.0
     first_token: list[float] = field(default_factory=list)
+    per_token: list[float] = field(default_factory=list)
     between_tokens: list[float] = field(default_factory=list)
     stages: dict[str, list[float]] = field(default_factory=dict)
 
@@ -45,6 +50,13 @@ class Outcome:
     def requests_per_s(self) -> float:
         """Answers over wall time."""
         return len(self.first_token) / self.seconds
+
+    def add(self, asked: float, tokens: Sequence[float]) -> None:
+        """An answer, and when each of its tokens came."""
+        self.first_token.append(tokens[0] - asked)
+        self.between_tokens += [b - a for a, b in pairwise(tokens)]
+        if len(tokens) > 1:
+            self.per_token.append((tokens[-1] - tokens[0]) / (len(tokens) - 1))
 
 
 class WrongAnswer(RuntimeError):
@@ -114,8 +126,7 @@ class _Client:
         for stage in (end.get("pdserve") or {}).get("stages", ()):
             self.outcome.stages.setdefault(stage["stage"], []).append(stage["seconds"])
         times = [when for when, frame in frames for _ in range(_num_tokens(frame))]
-        self.outcome.first_token.append(times[0] - before)
-        self.outcome.between_tokens += [b - a for a, b in pairwise(times)]
+        self.outcome.add(before, times)
 
 
 def _num_tokens(frame: bytes) -> int:

@@ -5,7 +5,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,19 +104,24 @@ def _family(cluster: Cluster) -> dict[str, int]:
 
 
 def _report(number: int, outcome: Outcome, spent: dict[str, float]) -> None:
-    first, between = outcome.first_token, outcome.between_tokens
-    _say(
-        f"run {number + 1}: {outcome.requests_per_s:.1f} requests/s; first token "
-        f"p50 {percentile(first, 0.5) * 1000:.1f} p99 {percentile(first, 0.99) * 1000:.1f} ms; "
-        f"between tokens p50 {percentile(between, 0.5) * 1000:.1f} "
-        f"p99 {percentile(between, 0.99) * 1000:.1f} ms"
-    )
+    times_of = {
+        "first token": outcome.first_token,
+        "per token": outcome.per_token,
+        "between tokens": outcome.between_tokens,
+    }
+    told = "; ".join(f"{name} {_spread(times)}" for name, times in times_of.items() if times)
+    _say(f"run {number + 1}: {outcome.requests_per_s:.1f} requests/s; {told}")
     for name, times in outcome.stages.items():
         p50, p99 = percentile(times, 0.5) * 1000, percentile(times, 0.99) * 1000
         _say(f"    {name:20} p50 {p50:6.1f} p99 {p99:6.1f} ms")
     for name, seconds in spent.items():
-        share, each_ms = seconds / outcome.seconds, seconds / len(first) * 1000
+        share, each_ms = seconds / outcome.seconds, seconds / len(outcome.first_token) * 1000
         _say(f"    {name:20} {share:5.0%} of a core, {each_ms:5.1f} ms for each request")
+
+
+def _spread(times: Sequence[float]) -> str:
+    p50, p99 = percentile(times, 0.5) * 1000, percentile(times, 0.99) * 1000
+    return f"p50 {p50:.1f} p99 {p99:.1f} ms"
 
 
 def _say(line: str) -> None:

@@ -9,6 +9,8 @@ from enum import Enum, auto
 
 import msgspec
 
+from discovery.address import format_address
+
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + CHUNKED
 END = b"0\r\n\r\n"
@@ -84,10 +86,12 @@ class RawServer:
 
 
 @asynccontextmanager
-async def raw_server(*scripts: Iterable[Step]) -> AsyncGenerator[RawServer]:
+async def raw_server(
+    *scripts: Iterable[Step], host: str = "127.0.0.1"
+) -> AsyncGenerator[RawServer]:
     server = RawServer(deque(scripts))
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    server.address = "127.0.0.1:{1}".format(*listening.sockets[0].getsockname())
+    listening = await asyncio.start_server(server.serve, host, 0)
+    server.address = format_address(host, listening.sockets[0].getsockname()[1])
     try:
         yield server
     finally:

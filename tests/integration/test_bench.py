@@ -1,6 +1,7 @@
 """`pdserve bench` against an endpoint that runs; the one with a cluster is `make bench`."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ async def test_an_endpoint_that_runs_is_measured_and_nothing_started() -> None:
         ran = await bench(f"http://{server.address}")
     assert (ran.returncode, ran.stderr) == (0, "")
     first, stage, *_ = lines = ran.stdout.splitlines()
-    assert first.startswith("run 1: ")
+    assert re.fullmatch(r"run 1: .*; first token .*; per token .*; between tokens .* ms", first)
     assert stage.split() == ["prefill", "p50", "250.0", "p99", "250.0", "ms"]
     assert lines[-1].startswith("median of 2 runs: ")
     assert len(lines) == 5  # none is about a process

@@ -68,6 +68,17 @@ async def test_a_host_name_will_do() -> None:
         assert (await status(proxy))["decode_nodes"] == [f"localhost:{port}"]
 
 
+async def test_an_ipv6_address_will_do() -> None:
+    """Its colons were refused (vLLM's FastAPI proxy)."""
+    async with (
+        http_cluster(Cluster(0, 0)) as proxy,
+        raw_server(*[[one] for one in VLLM], host="::1") as raw,
+    ):
+        assert (await ask(proxy, "decode", raw.address))[0] == 200
+        assert [one.node_id for one in proxy.registry.all()] == [raw.address]
+        assert raw.address.startswith("[::1]:")
+
+
 async def test_its_own_word_on_its_kind_counts() -> None:
     async with http_cluster(Cluster(0, 1), announced=False) as proxy:
         d0 = proxy.cluster.decodes[0].registration.http_address
