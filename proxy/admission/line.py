@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from engine.request import Model
 from proxy.admission.limits import KeyLimits
 
+FEW_TIMES = 64
 Lane = tuple[str, Model | None, bool]
 
 
@@ -65,6 +66,7 @@ class Line:
     _time: float = 0.0
     _waiting: dict[Lane, list[Entry]] = field(default_factory=dict)
     _times: dict[str, float] = field(default_factory=dict)
+    _most_times: int = FEW_TIMES  # before those that say nothing are looked for
 
     def __len__(self) -> int:
         return self._length
@@ -111,9 +113,10 @@ class Line:
         if tokens > 0:
             self._time = start
         self._times[entry.name] = start + tokens / entry.limits.weight
-        if len(self._times) > 2 * len(self._waiting) + 64:
+        if len(self._times) > self._most_times:
             now = self._time
             self._times = {name: at for name, at in self._times.items() if at > now}
+            self._most_times = 2 * len(self._times) + FEW_TIMES
 
     def ahead_of(self, entry: Entry) -> float:
         """Tokens that are likely to be given to others before its turn comes."""

@@ -140,6 +140,22 @@ def test_a_look_along_the_line_does_not_cost_all_pairs_of_keys() -> None:
     assert lanes.looks - before <= 5
 
 
+def test_keys_that_were_let_in_are_seldom_looked_through() -> None:
+    """They are copied as often as their number doubles, and not with every request."""
+    line = Line()
+    kept = [line._times]
+    for number in range(5000):
+        line.charge(Entry(str(number), FREE, 0, 10), 10)
+        if line._times is not kept[-1]:
+            kept.append(line._times)
+    assert len(kept) <= 8
+    line.charge(Entry("late", FREE, 0, 10), 10**6)
+    for number in range(10_000):
+        line.charge(Entry("late", FREE, 0, 10), 10)
+        line.charge(Entry(str(number), FREE, 0, 10), 10)
+    assert len(line._times) < 10_000, "those that are behind say nothing"
+
+
 def test_without_nodes_their_limits_hold_up_nobody() -> None:
     """The pipeline waits for one to come, and knows what to say if none does."""
     assert door(node_requests=1, node_tokens=1).come().began is not None
