@@ -8,7 +8,9 @@ answer that grows beyond its estimate is booked as it grows.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
+from discovery.registration import Role
 from proxy.admission.errors import (
     KeyQueueFull,
     ModelQueueFull,
@@ -19,12 +21,13 @@ from proxy.admission.errors import (
 )
 from proxy.admission.limits import Caller, KeyLimits, Limits
 from proxy.admission.line import Entry, Line
-from proxy.admission.pools import AtWork, Hands, Nodes, Pool, Pools
+from proxy.admission.pools import AtWork, Hands, Nodes, Pool, Pools, waiting_for
 from proxy.admission.rates import Rates
 
 HEADROOM = 1.5
 NEWEST = 0.1  # what the newest answer weighs in an average
 MOST_GUESSED = 4096
+CHOICES, TOKENS = attrgetter("choices"), attrgetter("tokens")
 
 
 @dataclass(slots=True)
@@ -41,6 +44,7 @@ class Admission:
     _keys: dict[str, AtWork] = field(default_factory=dict)
     _answers: dict[str, float] = field(default_factory=dict)
     _pace: float | None = None  # tokens per second and choice, lately
+    _prompt_s: float | None = None  # until a choice's first token, lately
 
     def __post_init__(self) -> None:
         """Nothing is at work yet."""
@@ -71,8 +75,9 @@ class Admission:
 
     def stay(self, entry: Entry, *, now: float, nodes: Nodes) -> None:
         """One that has just come has to wait; raises Refused if it may not."""
-        wait_s = self.wait_s(entry) or 0.0
-        if refusal := self._refusal(entry, now, wait_s, nodes(entry.model)):
+        hands = nodes(entry.model)
+        wait_s = self.wait_s(entry, hands) or 0.0
+        if refusal := self._refusal(entry, now, wait_s, hands):
             self.leave(entry, now=now)
             self.refused[refusal.reason] += 1
             raise refusal
@@ -100,6 +105,11 @@ class Admission:
             self.line.charge(entry, beyond)
         return self.pools.ran(entry, choice)
 
+    def ran(self, entry: Entry, *, now: float) -> None:
+        """The prompt of one of its choices was at a prefill node until now."""
+        assert entry.began is not None
+        self._prompt_s = _average(self._prompt_s, now - entry.began)
+
     def finish(self, entry: Entry, *, now: float) -> None:
         """It is at work no longer, however it ended."""
         assert entry.began is not None
@@ -114,20 +124,37 @@ class Admission:
             if not entry.pooled:
                 self._learn(entry.name, entry.produced)
 
-    def wait_s(self, entry: Entry) -> float | None:
+    def wait_s(self, entry: Entry, hands: Hands) -> float | None:
         """How long its turn is likely to take to come; None: nothing is known yet.
 
         All that is at work goes on at the pace of those that ended lately, and what it sets
-        free goes to those ahead, and then to this one. A key at its limit waits for its own.
+        free goes to those ahead, and then to this one. A key at its limit waits for its own,
+        and so does a model whose nodes are full.
         """
-        if not self._pace or not self.all.choices:
-            return None
-        waits = [(self.line.ahead_of(entry) + entry.tokens) / self.all.choices]
+        waits = [self._pool_s(entry, one) for one in self.pools.full(entry, hands)]
         own = self._keys.get(entry.name)
         if own and not self._key_has_room(entry):
             before = sum(one.tokens for one in self.line.of(entry.name) if one is not entry)
-            waits.append((before + entry.tokens) / own.choices)
-        return max(waits) / self._pace
+            waits.append(self._paced_s(before + entry.tokens, own.choices))
+        if not waits or not self.all.fits(entry.choices, entry.tokens, self.limits.all):
+            tokens = self.line.ahead_of(entry) + entry.tokens
+            waits.append(self._paced_s(tokens, self.all.choices))
+        return max((one for one in waits if one is not None), default=None)
+
+    def _pool_s(self, entry: Entry, pool: Pool) -> float | None:
+        """Until there is room at these nodes: for prompts at the pace of first tokens."""
+        at_work = self.pools.choices_at(pool)
+        if pool[0] is Role.PREFILL:
+            if self._prompt_s is None:
+                return None
+            prompts = self.line.ahead_of(entry, waiting_for(pool, CHOICES)) + entry.choices
+            return self._prompt_s * prompts / at_work
+        tokens = self.line.ahead_of(entry, waiting_for(pool, TOKENS)) + entry.tokens
+        return self._paced_s(tokens, at_work)
+
+    def _paced_s(self, tokens: float, choices: int) -> float | None:
+        """Until so many choices have made room for so many tokens."""
+        return tokens / choices / self._pace if self._pace and choices else None
 
     def _going(self, now: float, nodes: Nodes) -> Iterator[Entry]:
         """Who is too large for what is free holds up those behind: it would never fit else.

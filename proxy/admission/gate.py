@@ -97,6 +97,7 @@ class AdmissionGate:
     def came(self, entry: Entry, tokens: int, choice: int = 0) -> None:
         """So many more tokens of a choice; the first of them make room for a prompt."""
         if self.admission.came(entry, tokens, choice):
+            self.admission.ran(entry, now=self.clock())
             self._admit()
 
     def told(self) -> Mapping[str, str]:
@@ -154,7 +155,7 @@ class AdmissionGate:
                 await woken
         except TimeoutError:
             self.admission.refused[TooLate.reason] += 1
-            wait_s = self.admission.wait_s(entry) or 0.0
+            wait_s = self.admission.wait_s(entry, self._count(entry.model)) or 0.0
             raise TooLate("Overloaded: its time was over in line", wait_s) from None
         finally:
             del self._waiting[entry]

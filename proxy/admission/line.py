@@ -56,6 +56,10 @@ class Entry:
         return self.priority, self.number
 
 
+def _tokens(entry: Entry) -> int:
+    return entry.tokens
+
+
 @dataclass(slots=True)
 class Line:
     """Those that wait. A call costs no more than the number of lanes that they do in."""
@@ -118,25 +122,29 @@ class Line:
             self._times = {name: at for name, at in self._times.items() if at > now}
             self._most_times = 2 * len(self._times) + FEW_TIMES
 
-    def ahead_of(self, entry: Entry) -> float:
-        """Tokens that are likely to be given to others before its turn comes."""
+    def ahead_of(self, entry: Entry, weigh: Callable[[Entry], int] = _tokens) -> float:
+        """Tokens that are likely to be given to others before its turn comes, or what else is
+        to be weighed.
+        """
         of_keys = dict[str, list[Entry]]()
         for (name, *_), lane in self._waiting.items():
             of_keys.setdefault(name, []).extend(lane)
         alike = of_keys.pop(entry.name, [])
-        own = sum(one.tokens for one in alike if one.rank < entry.rank)
-        share = (own + entry.tokens) / entry.limits.weight
-        return own + sum(_before(each, entry.priority, share) for each in of_keys.values())
+        own = sum(weigh(one) for one in alike if one.rank < entry.rank)
+        share, priority = (own + weigh(entry)) / entry.limits.weight, entry.priority
+        return own + sum(_before(each, priority, share, weigh) for each in of_keys.values())
 
     def _turn(self, entry: Entry) -> tuple[int, float, int]:
         start = max(self._time, self._times.get(entry.name, 0.0))
         return entry.priority, start, entry.number
 
 
-def _before(others: list[Entry], priority: int, share: float) -> float:
+def _before(
+    others: list[Entry], priority: int, share: float, weigh: Callable[[Entry], int]
+) -> float:
     """All that is more urgent, and of what is as urgent no more than their fair share."""
-    urgent = sum(one.tokens for one in others if one.priority < priority)
-    alike = sum(one.tokens for one in others if one.priority == priority)
+    urgent = sum(weigh(one) for one in others if one.priority < priority)
+    alike = sum(weigh(one) for one in others if one.priority == priority)
     return urgent + min(alike, share * others[0].limits.weight)
 
 

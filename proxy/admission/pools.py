@@ -63,9 +63,17 @@ class Pools:
         wanted = _wanted(entry, hands)
         if not awaited.isdisjoint(wanted):
             return False
-        full = [one for one in wanted if not self._fits(one, entry, hands)]
+        full = self.full(entry, hands)
         awaited.update(full)
         return not full
+
+    def full(self, entry: Entry, hands: Hands) -> list[Pool]:
+        """Those that have no room for it."""
+        return [one for one in _wanted(entry, hands) if not self._fits(one, entry, hands)]
+
+    def choices_at(self, pool: Pool) -> int:
+        """How many are at work there."""
+        return self._pools[pool].choices
 
     def begin(self, entry: Entry, hands: Hands) -> None:
         """It goes to its nodes."""
@@ -110,6 +118,17 @@ class Pools:
         pool.add(choices, tokens)
         if not pool.choices:
             del self._pools[role, entry.model]
+
+
+def waiting_for(pool: Pool, weight: Callable[[Entry], int]) -> Callable[[Entry], int]:
+    """The weight of those that wait for these nodes; of others, none."""
+    role, model = pool
+
+    def weigh(entry: Entry) -> int:
+        waits = entry.model == model and not (entry.pooled and role is Role.DECODE)
+        return weight(entry) if waits else 0
+
+    return weigh
 
 
 def _decodes(entry: Entry, hands: Hands) -> bool:

@@ -69,13 +69,14 @@ class Planned:
     ) -> Plan:
         """Both nodes at once; with `local`, perhaps the decode node alone."""
         ends = self._ends(decodes, ask)
-        begins = dict[int, list[Side]]()  # most decode nodes have the same partners
+        known, begins = None, list[Side]()  # most decode nodes have the same partners
         best, plan = inf, None
         for end in nsmallest(BEST, ends, key=_cost):
             prefills = partners(end.node)
-            if prefills and id(prefills) not in begins:
-                begins[id(prefills)] = nsmallest(BEST, self._begins(prefills, ask), key=_cost)
-            for begin in begins.get(id(prefills), ()):
+            if prefills is not known:
+                known = prefills
+                begins = nsmallest(BEST, self._begins(prefills, ask), key=_cost)
+            for begin in begins:
                 cost_s = begin.cost_s + self._link_s(begin, end) + end.cost_s
                 if cost_s < best:
                     best, plan = cost_s, (begin, end)

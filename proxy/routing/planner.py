@@ -52,11 +52,12 @@ class Planner:
 
     def plan(self, ask: Ask, decodes: Sequence[Node], partners: Partners) -> Plan:
         """See Plans."""
-        decodes, partners = self._with_room(decodes, ask), self._roomy(partners, ask)
+        decodes = self._with_room(decodes, ask)
         plan = self.siblings.plan(ask.request, decodes, partners)
-        plan = plan or self._plan(ask, decodes, partners)
+        plan = plan or self._plan(ask, decodes, self._roomy(partners, ask))
         if plan.prefill and not _holds(plan.prefill, ask):  # rare: only then all are looked at
-            plan = self._plan(ask, decodes, partial(_holding, partners, ask))
+            holding = partial(_holding, partners, ask)
+            plan = self._plan(ask, decodes, self._roomy(holding, ask))
         self.siblings.remember(ask.request, plan)
         return plan
 

@@ -18,7 +18,8 @@ class Siblings:
 
     They are told by what `api/calls.py` makes of one call: ids that differ in the number at
     their end, equal seeds, and a sample index for each but the first. Where the first one's
-    nodes are not to be had, it is planned anew.
+    nodes are not to be had, it is planned anew; a prefill node that is full is to be had, as
+    the prompt is there already.
     """
 
     _plans: dict[Family, tuple[str | None, str]] = field(default_factory=dict)

@@ -13,13 +13,12 @@ from quart import Quart
 from api.gate import Visit
 from api.generator import WHOLE, Event, Leg, Tap, TokenEvent
 from api.routes import openai_routes
-from engine.request import FinishReason, PoolingRequest, Request, RequestId
+from engine.request import FinishReason, Request
 from proxy.admission.admission import Admission
-from proxy.admission.gate import AdmissionGate, GatedEmbedder
+from proxy.admission.gate import AdmissionGate
 from proxy.admission.limits import KeyLimits
 from proxy.admission.pools import Hands
 from proxy.timeline.exchange import Exchange, current
-from tests.fakes.embedder import FakeEmbedder
 from tests.fakes.limits import limits
 from tests.fakes.serving import serving
 from tests.fakes.text import served
@@ -198,63 +197,6 @@ async def test_a_stream_whose_time_is_over_says_so_at_its_end() -> None:
         assert stream.status == 200
         assert "its time was over" in said
         assert said.endswith("data: [DONE]\n\n")
-
-
-async def test_the_first_token_of_one_makes_room_for_the_prompt_of_the_next() -> None:
-    async with crowd(prefill_requests=1) as clients, asyncio.TaskGroup() as tasks:
-        clients.gate.nodes = lambda _model: Hands(1, 1)
-        clients.door.ran.clear()
-        tasks.create_task(clients.ask())
-        await clients.at_work(1)
-        tasks.create_task(clients.ask())
-        await clients.waiting(1)
-        clients.door.ran.set()
-        await clients.at_work(2)
-        assert clients.gate.admission.all.choices == 2
-        clients.door.go.set()
-
-
-async def test_each_prompt_of_several_makes_room_when_its_own_first_token_is_there() -> None:
-    async with crowd(prefill_requests=3) as clients, asyncio.TaskGroup() as tasks:
-        clients.gate.nodes = lambda _model: Hands(1, 1)
-        clients.door.ran.clear()
-        clients.door.slow = 3
-        tasks.create_task(clients.ask(prompt=[[1, 2, 3], [1, 2], [2, 1]]))
-        for _ in range(2):
-            tasks.create_task(clients.ask(prompt=[1, 2, 3]))
-        await clients.at_work(5)
-        tasks.create_task(clients.ask(prompt=[1]))
-        await clients.waiting(1)
-        clients.door.ran.set()
-        clients.door.go.set()
-
-
-async def test_vectors_do_not_wait_for_decode_nodes() -> None:
-    async with crowd(node_requests=1) as clients, asyncio.TaskGroup() as tasks:
-        clients.gate.nodes = lambda _model: Hands(1, 1)
-        tasks.create_task(clients.ask())
-        await clients.at_work(1)
-        embedder = GatedEmbedder(FakeEmbedder(), clients.gate)
-        asked = PoolingRequest(RequestId("e"), (1, 2))
-        assert len(await embedder.embed([asked])) == 1
-        clients.door.go.set()
-
-
-async def test_a_line_for_one_models_nodes_that_is_full_is_503() -> None:
-    async with (
-        crowd(node_requests=1, node_queued=1) as clients,
-        asyncio.TaskGroup() as tasks,
-    ):
-        clients.gate.nodes = lambda _model: Hands(1)
-        tasks.create_task(clients.ask())
-        await clients.at_work(1)
-        tasks.create_task(clients.ask())
-        await clients.waiting(1)
-        refused, said, later = await clients.ask()
-        assert (refused, later) == (503, "1")
-        assert "in line for the nodes of this model" in said["error"]["message"]
-        assert clients.gate.admission.refused == {"model_queue_full": 1}
-        clients.door.go.set()
 
 
 async def test_new_nodes_let_in_who_waits() -> None:

@@ -50,6 +50,12 @@ class Door:
     def count(self, model: Model | None) -> Hands:
         return self.of_models.get(model, self.nodes)
 
+    def came(self, entry: Entry, tokens: int) -> None:
+        """As the gate has it."""
+        if self.admission.came(entry, tokens):
+            self.admission.ran(entry, now=self.now)
+            self.inside += self.admission.next(now=self.now, nodes=self.count)
+
     def end(self, entry: Entry) -> None:
         self.admission.finish(entry, now=self.now)
         self.inside.remove(entry)

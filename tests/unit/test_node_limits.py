@@ -3,7 +3,7 @@
 import pytest
 
 from engine.request import Model
-from proxy.admission.errors import ModelQueueFull
+from proxy.admission.errors import ModelQueueFull, TooLate
 from proxy.admission.pools import Hands, Pools
 from tests.unit.test_admission import Door, door
 
@@ -144,3 +144,32 @@ def test_a_line_while_no_node_is_known_is_as_long_as_any() -> None:
     crowd = nodes(0, 0, requests=1, node_queued=0)
     crowd.come()
     assert crowd.come().began is None
+
+
+def test_who_waits_for_a_prompt_waits_as_long_as_prompts_take_and_not_answers() -> None:
+    crowd = nodes(1, 1, prefill_requests=1)
+    first = crowd.come(prompt_tokens=10, tokens=1000)
+    crowd.now = 2.0
+    crowd.came(first, 1)
+    crowd.now = 100.0
+    crowd.whole(first)
+    crowd.come()
+    with pytest.raises(TooLate, match=r"a wait of 2\.0 s"):
+        crowd.come(deadline=101.0)
+    assert crowd.come(deadline=103.0).began is None
+    with pytest.raises(TooLate, match=r"a wait of 4\.0 s"):
+        crowd.come(deadline=103.0)
+
+
+def test_who_waits_for_a_models_nodes_waits_for_none_of_another() -> None:
+    crowd = door(node_requests=1)
+    crowd.of_models = {LARGE: Hands(1), SMALL: Hands(1)}
+    crowd.now = 1.0
+    done = crowd.come(tokens=10, model=SMALL)
+    crowd.now = 2.0
+    crowd.whole(done)  # 10 tokens in a second
+    crowd.come(tokens=10, model=SMALL)
+    for _ in range(5):
+        crowd.come(tokens=1000, model=LARGE)
+    with pytest.raises(TooLate, match=r"a wait of 1\.0 s"):
+        crowd.come(tokens=10, model=SMALL, deadline=2.5)

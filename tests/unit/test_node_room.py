@@ -92,3 +92,12 @@ def test_where_decode_nodes_may_run_prompts_they_run_what_has_no_room(policy: Po
     plans = [go(planner, ask(number), PREFILLS).plan for number in range(6)]
     assert max(prompts(planner)) == 1
     assert sum(one.prefill is None for one in plans) >= 3
+
+
+def test_choices_of_one_request_go_to_one_prefill_node_even_if_it_is_full() -> None:
+    planner = build_planner("planned", "planned", "never", Random(0), Room(prefill=Most(1)))
+    for number in range(3):
+        sampling = Sampling(seed=1, sample_index=number)
+        choice = Request(RequestId(f"r-{number}"), (1,) * 100, sampling)
+        go(planner, Ask.of(choice, now=0.0), PREFILLS)
+    assert sorted(prompts(planner)) == [0, 0, 3]
