@@ -28,7 +28,7 @@ from discovery.terminal import hear_hang_ups
 from proxy.config import ProxyConfig
 from proxy.main import STOP_SIGNALS
 from proxy.observing.metrics import PREFIX
-from proxy.observing.troubles import Refused
+from proxy.observing.troubles import RefusedRegistrations
 from proxy.routing.pairing import differ
 from proxy.workers.board import Board
 from proxy.workers.entrance import Entrance
@@ -180,5 +180,5 @@ class Parent:
     def _page(self) -> bytes:
         """The parent's part of the metrics: what comes to the port of discovery comes to it."""
         metrics = counting(lambda: self.hub.workers)
-        metrics.register(Refused(self.registry, PREFIX))
+        metrics.register(RefusedRegistrations(self.registry, PREFIX))
         return generate_latest(metrics)

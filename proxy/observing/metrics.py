@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from discovery.registration import Role
 from discovery.registry import Registry
 from proxy.health.health import Health
-from proxy.observing.troubles import Refused, Troubles
+from proxy.observing.troubles import RefusedRegistrations, Troubles
 from proxy.timeline.story import Story
 
 PREFIX = "pdserve_proxy_"
@@ -54,7 +54,7 @@ class ProxyMetrics:
         self.all = CollectorRegistry()
         self.all.register(_Cluster(registry, self))
         self.all.register(Troubles(health, PREFIX))
-        self.all.register(Refused(registry, PREFIX))
+        self.all.register(RefusedRegistrations(registry, PREFIX))
         requests = self._counter("requests", "HTTP answers", "endpoint", "status")
         self._requests = _Labelled[tuple[str, int], Counter](lambda of: requests.labels(*of))
         self._answers = _Labelled(

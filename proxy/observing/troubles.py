@@ -46,7 +46,7 @@ class Troubles(Collector):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Refused(Collector):
+class RefusedRegistrations(Collector):
     """What came to the discovery port and was dropped, read off when somebody asks."""
 
     registry: Registry

@@ -3,13 +3,16 @@
 import asyncio
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.cluster import MODEL, Running, read_metric, running, tokens_of
 from tests.fakes.driver import prompt
+from tests.fakes.waiting import is_seen
 
 PATIENCE_S = 60.0
+AT_WORK, IN_LINE = "pdserve_proxy_admitted_choices", "pdserve_proxy_queued_requests"
 LIMITS: dict[str, Any] = {
     "max_requests_per_prefill_node": 1,
     "max_queued_per_node": 1,
@@ -23,11 +26,11 @@ async def test_a_prompt_waits_for_its_prefill_node_and_one_more_is_too_many(tiny
         undisturbed = tokens_of(await cluster.complete(prompt(40), max_tokens=8))
         engine = cluster.engine("prefill-0")
         os.kill(engine, signal.SIGSTOP)
-        async with asyncio.TaskGroup() as tasks, asyncio.timeout(PATIENCE_S):
+        async with asyncio.TaskGroup() as tasks:
             first = tasks.create_task(cluster.complete(prompt(40), max_tokens=8))
-            await shows(cluster, "pdserve_proxy_admitted_choices")
+            assert await is_seen(partial(counts_one, cluster, AT_WORK), PATIENCE_S)
             second = tasks.create_task(cluster.complete(prompt(40), max_tokens=8))
-            await shows(cluster, "pdserve_proxy_queued_requests")
+            assert await is_seen(partial(counts_one, cluster, IN_LINE), PATIENCE_S)
             body = {"model": MODEL, "prompt": prompt(40)}
             async with cluster.session.post(f"{cluster.url}/v1/completions", json=body) as no:
                 assert no.status == 503
@@ -37,9 +40,7 @@ async def test_a_prompt_waits_for_its_prefill_node_and_one_more_is_too_many(tiny
         assert [tokens_of(await one) for one in (first, second)] == [undisturbed] * 2
 
 
-async def shows(cluster: Running, name: str) -> None:
-    """Until the proxy counts one."""
-    count = 0.0
-    while count != 1:
-        async with cluster.session.get(f"{cluster.url}/metrics") as page:
-            count = read_metric(await page.text(), name)
+async def counts_one(cluster: Running, name: str) -> bool:
+    """As the proxy's page has it."""
+    async with cluster.session.get(f"{cluster.url}/metrics") as page:
+        return read_metric(await page.text(), name) == 1
