@@ -1,0 +1,206 @@
+"""The quick way to tokens comes to those of the tokenizer, or says that it cannot."""
+
+import re
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+from unicodedata import combining, normalize
+
+import pytest
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+from tokenizers.trainers import BpeTrainer
+
+from api.byte_pairs import LETTERS, LLAMA_3, LONGEST, SURE, BytePairs, byte_pairs
+from api.tokenizing import load_text_codec
+from deploy.config import DEMO_MODEL
+
+KINDS = ("gpt-2", "llama-3", "qwen-2")
+SPECIAL = ["<s>", "<s>x", "<|end|>"]
+LETTERS_OF = "ab cde\nABé漢字12 .,'st"
+MORE = [*LETTERS_OF, *"\t\r\u00a0\u2028😀<>|", *SPECIAL, "'s", "'LL", "aaaa", "   "]
+RUNS = (" ", "\n", "a", "'", "1", " \n", "\t \n.", "'S", "漢", "<s>", "é ")
+
+
+def split_by(pattern: str) -> Any:  # noqa: ANN401
+    raw = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), raw])
+
+
+def trained(kind: str, seed: int = 0) -> Tokenizer:
+    random, made = Random(seed), Tokenizer(models.BPE(ignore_merges=kind != "gpt-2"))
+    digits = LLAMA_3 if kind == "llama-3" else LLAMA_3.replace("{1,3}", "")
+    made.pre_tokenizer = split_by(digits)
+    if kind == "gpt-2":
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if kind == "qwen-2":
+        made.normalizer = normalizers.NFC()
+    lengths = [random.randrange(5, 200) for _ in range(60)]
+    trainer = BpeTrainer(
+        vocab_size=random.choice((300, 400, 700)),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=SPECIAL,
+        show_progress=False,
+    )
+    corpus = ["".join(random.choices(LETTERS_OF, k=length)) for length in lengths]
+    made.train_from_iterator(corpus, trainer)
+    return made
+
+
+def theirs(tokenizer: Tokenizer, text: str, *, special: bool = False) -> tuple[int, ...]:
+    return tuple(tokenizer.encode(text, add_special_tokens=special).ids)
+
+
+def ours(
+    pairs: BytePairs | None, text: str, *, special: bool = False
+) -> tuple[int, ...] | None:
+    assert pairs is not None
+    return pairs.encode(text, special_tokens=special)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_any_text_has_the_tokenizers_tokens(kind: str, seed: int) -> None:
+    tokenizer, random, compared = trained(kind, seed), Random(), 0
+    pairs = byte_pairs(tokenizer)
+    for _ in range(200):
+        text = "".join(random.choices(MORE, k=random.randrange(30)))
+        if (tokens := ours(pairs, text)) is not None:
+            assert tokens == theirs(tokenizer, text), text
+            compared += 1
+    assert compared > 80
+
+
+def merged(random: Random) -> Tokenizer:
+    """Merges that nobody would train: some can never be, some tokens are listed twice."""
+    words, merges = [*"abc"], list[tuple[str, str]]()
+    for _ in range(random.randrange(3, 40)):
+        left, right = random.choice(words), random.choice(words)
+        whole = left + right
+        if len(whole) > 8 or (left, right) in merges:
+            continue
+        splits = [(whole[:at], whole[at:]) for at in range(1, len(whole))]
+        others = splits if random.random() < 0.4 else []
+        known = [one for one in others if {*one} <= {*words} and one not in merges]
+        merges += [(left, right), *(one for one in known if one != (left, right))]
+        words += [] if whole in words else [whole]
+    every = dict.fromkeys([*LETTERS.values(), *words])
+    vocab = {word: number for number, word in enumerate(every)}
+    ignores = random.random() < 0.5
+    made = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=ignores))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return made
+
+
+def test_any_merges_come_to_the_same_or_are_left_to_the_tokenizer() -> None:
+    random, left = Random(), 0
+    for _ in range(150):
+        tokenizer = merged(random)
+        if (pairs := byte_pairs(tokenizer)) is None:
+            left += 1
+            continue
+        for _ in range(100):
+            text = "".join(random.choices("abc", k=random.randrange(random.choice((6, 30)))))
+            assert ours(pairs, text) == theirs(tokenizer, text), (text, tokenizer.to_str())
+    assert 0 < left < 140
+
+
+def sure() -> Iterator[str]:
+    known = re.compile(f"[{SURE}]")
+    every = map(chr, (*range(0xD800), *range(0xE000, 0x110000)))
+    return filter(known.match, every)
+
+
+def test_nothing_that_it_is_sure_of_is_ever_normalized() -> None:
+    """Neither by itself nor with any neighbour: none of them is joined to what is before it."""
+    text = "".join(f"{one}a{one}é{one}" for one in sure())
+    assert normalize("NFC", text) == text
+    assert not any(combining(one) for one in text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_know_the_same_letters_digits_and_blanks(kind: str) -> None:
+    """One after the other in all kinds of neighbourhood, many in one text."""
+    tokenizer, every = trained(kind), list(sure())
+    pairs = byte_pairs(tokenizer)
+    for start in range(0, len(every), 64):
+        some = every[start : start + 64]
+        around = "a{0}b 1{0}2 {0}{0} {0}a\n{0}'{0} '{0}x"
+        text = "".join(around.format(one) for one in some)
+        assert ours(pairs, text) == theirs(tokenizer, text), text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_long_runs_are_no_trouble(kind: str) -> None:
+    tokenizer = trained(kind)
+    pairs = byte_pairs(tokenizer)
+    for run in RUNS:
+        text = (run * LONGEST)[: LONGEST - 1] + "a"
+        tokens = ours(pairs, text)
+        assert tokens is None or tokens[:99] == theirs(tokenizer, text[:2000])[:99]
+    assert ours(pairs, "a" * LONGEST + "a") is None
+
+
+def test_what_letters_are_not_sure_of_is_left_to_the_tokenizer() -> None:
+    pairs = byte_pairs(trained("qwen-2"))
+    assert all(ours(pairs, one) is None for one in ("\u017f", "\u0378", "\U0001e900", "\ud800"))
+    assert ours(pairs, "é") is not None
+
+
+@pytest.mark.parametrize("processor", [None, "$A", "<s> $A", "<s> $A <|end|>"])
+def test_what_is_put_around_a_text_is_put_around_it(processor: str | None) -> None:
+    tokenizer = trained("llama-3")
+    if processor is not None:
+        names = [(one, tokenizer.token_to_id(one)) for one in SPECIAL]
+        template = processors.TemplateProcessing(single=processor, special_tokens=names)
+        places = processors.ByteLevel(trim_offsets=False)
+        tokenizer.post_processor = processors.Sequence([places, template])
+    pairs = byte_pairs(tokenizer)
+    for text in ("", "a", "<s>b<|end|>"):
+        assert ours(pairs, text, special=True) == theirs(tokenizer, text, special=True)
+
+
+def others() -> dict[str, Tokenizer]:
+    """Each a little more than what is quick."""
+    found = {name: trained("llama-3") for name in ("pattern", "normalizer", "blanks", "word")}
+    found["pattern"].pre_tokenizer = split_by(r"\w+|\W+")
+    found["normalizer"].normalizer = normalizers.Lowercase()
+    found["blanks"].add_special_tokens([AddedToken("<b>", lstrip=True)])
+    found["word"].add_special_tokens([AddedToken("<w>", single_word=True)])
+    found["prefix"] = trained("gpt-2")
+    found["prefix"].pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    found["normalized"] = trained("llama-3")
+    found["normalized"].add_tokens([AddedToken("new", normalized=True)])
+    found["said"] = trained("llama-3")
+    found["said"].encode_special_tokens = True
+    found["bytes"] = trained("gpt-2")
+    found["bytes"].model.byte_fallback = True
+    found["dropout"] = trained("gpt-2")
+    found["dropout"].model.dropout = 0.5
+    found["around"] = trained("gpt-2")
+    found["around"].post_processor = processors.RobertaProcessing(("<s>", 0), ("<s>", 0))
+    found["words"] = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    return found
+
+
+@pytest.mark.parametrize("name", others())
+def test_what_is_more_than_merges_of_bytes_is_left_to_the_tokenizer(name: str) -> None:
+    assert byte_pairs(others()[name]) is None
+
+
+def test_the_bundled_model_is_read_the_quick_way() -> None:
+    codec = load_text_codec(DEMO_MODEL)
+    assert codec.pairs is not None
+    assert codec.fast is not None
+    text = "<|user|>What is it, after all?<|end|><|assistant|>"
+    for special in (False, True):
+        expected = theirs(codec.fast, text, special=special)
+        assert codec.encode(text, special_tokens=special) == expected
+        assert ours(codec.pairs, text, special=special) == expected
