@@ -1,12 +1,13 @@
 """Texts to tokens by merges of bytes, several times quicker than a tokenizer's own library.
 
-Of tokenizers that are nothing else: GPT-2's, Llama 3's, Qwen's and their like. tiktoken knows a
-token by its bytes and merges whichever two neighbours are the token of the lowest rank; a
-`tokenizer.json` lists the pairs that may merge. Both come to the same tokens if each token is
-merged from one pair alone whenever its bytes stand by themselves, and that pair is listed.
-`_ranks` looks at every listed pair: one is never seen side by side if a merge of a lower rank
-reaches over the border between its halves, which is found by undoing the latest merges on both
-sides of it (github.com/github/rust-gems, crates/bpe: `is_valid_token_pair`).
+Of tokenizers that are nothing else: GPT-2's, Llama 3's, Qwen's, gpt-oss's and their like.
+tiktoken knows a token by its bytes and merges whichever two neighbours are the token of the
+lowest rank; a `tokenizer.json` lists the pairs that may merge. Within a longer word the
+letters of a token are merged as they are by themselves, in the same order, so each token has
+one last merge, whatever stands around it (`_merge`). With tokens ranked by their last merges
+both libraries take the same steps; a token that its own letters never come to must not be
+known to tiktoken at all, unless more than two are left of it, as then no two neighbours can
+be mistaken for it.
 
 What is not known to be the same is left to the tokenizer: other kinds, other patterns, and
 characters that two libraries' tables of letters may not agree on.
@@ -15,6 +16,7 @@ characters that two libraries' tables of letters may not agree on.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -25,11 +27,17 @@ BYTES = 256
 OPTIONS = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
 NORMALIZERS = (None, {"type": "NFC"})  # which leaves texts of the letters below as they are
 GPT_2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-LLAMA_3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-PATTERNS = frozenset({LLAMA_3, LLAMA_3.replace("{1,3}", "")})  # Qwen's has one digit
+SHORT = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+REST = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA_3 = SHORT + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + REST
+QWEN_2 = LLAMA_3.replace("{1,3}", "")
+HIGH, LOW = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+CASES = [rf"[^\r\n\p{{L}}\p{{N}}]?{HIGH}{some}" for some in (f"*{LOW}+", f"+{LOW}*")]
+SIGNS = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*" + REST
+NEMO = "|".join([*CASES, r"\p{N}"]) + SIGNS
+GPT_OSS = "|".join([*(f"{one}{SHORT}?" for one in CASES), r"\p{N}{1,3}"]) + SIGNS
+PATTERNS = frozenset({LLAMA_3, QWEN_2, NEMO, GPT_OSS})  # each takes every letter of a text
+CUTS = (("Isolated", False), ("Removed", True))  # so both of these leave the same words
 SURE = "\0-\u017e\u0180-\u024f\u0400-\u045f\u2010-\u2027\u3001-\u3029\u3041-\u3096\u30a1-\u30fa"
 SURE += "\u4e00-\u9fa5\uac00-\ud7a3\uff01-\uff5e\U0001f300-\U0001f64f"
 _unsure = re.compile(f"[^{SURE}]").search
@@ -88,12 +96,13 @@ def _pattern(said: Any) -> str | None:  # noqa: ANN401
         case {
             "type": "Sequence",
             "pretokenizers": [
-                {"type": "Split", "behavior": "Isolated", "invert": False} as split,
+                {"type": "Split"} as split,
                 {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
             ],
         }:
+            known = (split["behavior"], split["invert"]) in CUTS
             pattern = split["pattern"].get("Regex")
-            return pattern if pattern in PATTERNS else None
+            return pattern if known and pattern in PATTERNS else None
     return None
 
 
@@ -122,55 +131,43 @@ def _parter(added: Mapping[str, int]) -> Callable[[str], list[str]]:
 
 
 def _ranks(model: Mapping[str, Any], added: Mapping[str, int]) -> Ranks | None:
-    """Every token's, by its bytes; None where tiktoken would come to others."""
+    """Of tokens that merges come to, by bytes; None where tiktoken would come to others."""
     if model["type"] != "BPE" or any(model.get(one) for one in OPTIONS):
         return None
-    words = {one for one in model["vocab"] if one not in added}
-    ranks = {bytes([byte]): byte for byte in range(BYTES)}
-    if not words.issuperset(map(_letter, range(BYTES))):
+    words = {_bytes(word): word for word in model["vocab"] if word not in added}
+    words.pop(b"", None)  # what no text comes to
+    known = {*words.values()}
+    merges = enumerate(map(_pair, model["merges"]))  # none twice, as the library wrote it
+    listed = {pair: place for place, pair in merges}
+    if not known.issuperset(LETTERS.values()) or not known.issuperset(map("".join, listed)):
         return None
-    halves = [(rank, rank) for rank in range(BYTES)]
-    pairs = dict[tuple[int, int], int]()
-    for left, right in _merges(model["merges"]):
-        whole, first, second = map(_bytes, (left + right, left, right))
-        if first not in ranks or second not in ranks or left + right not in words:
-            return None
-        both, rank = (ranks[first], ranks[second]), len(halves)
-        if whole not in ranks and _stays(*both, rank, pairs, halves):
-            ranks[whole] = pairs[both] = rank
-            halves.append(both)
-    known = len(ranks) == len(words)
-    return ranks if known or not model.get("ignore_merges") else None
+    last = dict[bytes, int]()
+    for found, word in words.items():
+        left, place = _merge(word, listed)
+        if left == 1:
+            last[found] = place
+        elif model.get("ignore_merges"):
+            if left == 2:
+                return None
+            last[found] = len(listed)
+    return {one: rank for rank, one in enumerate(sorted(last, key=last.__getitem__))}
 
 
-def _merges(listed: list[Any]) -> Iterator[tuple[str, str]]:
-    for one in listed:
-        left, right = one.split(" ") if isinstance(one, str) else one
-        yield left, right
+def _pair(listed: Any) -> tuple[str, str]:  # noqa: ANN401
+    left, right = listed.split(" ") if isinstance(listed, str) else listed
+    return left, right
 
 
-def _stays(
-    left: int,
-    right: int,
-    limit: int,
-    pairs: Mapping[tuple[int, int], int],
-    halves: list[tuple[int, int]],
-) -> bool:
-    """Whether no merge of a rank below `limit` reaches over the border between the two."""
-    while pairs.get((left, right), limit) >= limit:
-        if left > right:  # its own merge was the latest, so before it ..
-            limit, left = left, halves[left][1]
-            if left == limit:
-                limit, right = right + 1, halves[right][0]
-                if right + 1 == limit:
-                    return True
-        else:
-            limit, right = right + 1, halves[right][0]
-            if right + 1 == limit:
-                limit, left = left, halves[left][1]
-                if left == limit:
-                    return True
-    return False
+def _merge(word: str, listed: Mapping[tuple[str, str], int]) -> tuple[int, int]:
+    """How many tokens a word by itself comes to, and its last merge; -1: it had none."""
+    parts, last, none = [*word], -1, len(listed)
+    while len(parts) > 1:
+        places = [listed.get(pair, none) for pair in pairwise(parts)]
+        if (least := min(places)) == none:
+            break
+        at, last = places.index(least), least
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+    return len(parts), last
 
 
 def _letters() -> Iterator[tuple[int, str]]:
