@@ -14,14 +14,15 @@ characters that two libraries' tables of letters may not agree on.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, groupby, pairwise, takewhile
 from typing import Any
 
 import msgspec
 import tiktoken
 
+MOST_ADDED, LONGEST_ADDED = 4096, 64  # tokens; characters, that their pattern is as deep as
 LONGEST = 1 << 18  # characters: no other thread runs while added tokens are looked for
 BYTES = 256
 OPTIONS = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
@@ -41,7 +42,6 @@ CUTS = (("Isolated", False), ("Removed", True))  # so both of these leave the sa
 SURE = "\0-\u017e\u0180-\u024f\u0400-\u045f\u2010-\u2027\u3001-\u3029\u3041-\u3096\u30a1-\u30fa"
 SURE += "\u4e00-\u9fa5\uac00-\ud7a3\uff01-\uff5e\U0001f300-\U0001f64f"
 _unsure = re.compile(f"[^{SURE}]").search
-AROUND = ("TemplateProcessing", "ByteLevel")  # the latter is of places, not of tokens
 Ranks = dict[bytes, int]
 
 
@@ -72,20 +72,33 @@ class BytePairs:
 def byte_pairs(fast: Any) -> BytePairs | None:  # noqa: ANN401
     """Of a tokenizer's Rust part; None if it is more than merges of bytes, or others."""
     said = msgspec.json.decode(fast.to_str())
-    pattern = _pattern(said["pre_tokenizer"])
-    around = _around(said["post_processor"], fast)
-    if pattern is None or around is None or said["normalizer"] not in NORMALIZERS:
+    pattern, around = _pattern(said["pre_tokenizer"]), _around(said["post_processor"])
+    if pattern is None or around is None or not _is_plain(said) or fast.encode_special_tokens:
         return None
     added = {one.content: token for token, one in fast.get_added_tokens_decoder().items()}
-    if fast.encode_special_tokens or not all(map(_is_plain, said["added_tokens"])):
-        return None
-    ranks = _ranks(said["model"], added)
+    ranks = _ranks(said["model"], {content.encode() for content in added})
     if ranks is None:
         return None
     ids = {_bytes(word): token for word, token in said["model"]["vocab"].items()}
     core = tiktoken.Encoding("", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     tokens = [ids[one] for one in sorted(ranks, key=ranks.__getitem__)]
     return BytePairs(core, tokens, added, _parter(added), *around)
+
+
+def _is_plain(said: Mapping[str, Any]) -> bool:
+    """Whether nothing is done to a text but to cut out added tokens, wherever they stand, and
+    to merge bytes.
+    """
+    model, added = said["model"], said["added_tokens"]
+    if model["type"] != "BPE" or any(model.get(one) for one in OPTIONS):
+        return False
+    if said["normalizer"] not in NORMALIZERS or said["truncation"] or said["padding"]:
+        return False
+    looks = "single_word", "lstrip", "rstrip", "normalized"  # the last: in what became of it
+    return len(added) <= MOST_ADDED and all(
+        0 < len(one["content"]) <= LONGEST_ADDED and not any(one[look] for look in looks)
+        for one in added
+    )
 
 
 def _pattern(said: Any) -> str | None:  # noqa: ANN401
@@ -106,56 +119,59 @@ def _pattern(said: Any) -> str | None:  # noqa: ANN401
     return None
 
 
-def _around(said: Any, fast: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # noqa: ANN401
-    """The tokens that are put before a text and behind it; None: who knows."""
+def _around(said: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # noqa: ANN401
+    """The tokens put before a text and behind it; None if that is not all that is done."""
     every = said["processors"] if said and said["type"] == "Sequence" else [said] * bool(said)
-    if any(one["type"] not in AROUND for one in every):
+    templates = [one for one in every if one["type"] != "ByteLevel"]  # that one is of places
+    if not templates:
+        return (), ()
+    if len(templates) > 1 or templates[0]["type"] != "TemplateProcessing":
         return None
-    bare, whole = (fast.encode("a", add_special_tokens=add).ids for add in (False, True))
-    at = next(at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
-    return tuple(whole[:at]), tuple(whole[at + len(bare) :])
+    known, single = templates[0]["special_tokens"], templates[0]["single"]
+    texts = [place for place, one in enumerate(single) if "Sequence" in one]
+    if len(texts) != 1:
+        return None
+    ids = [known[one["SpecialToken"]["id"]]["ids"] for one in single if "SpecialToken" in one]
+    return tuple(chain(*ids[: texts[0]])), tuple(chain(*ids[texts[0] :]))
 
 
-def _is_plain(added: Mapping[str, Any]) -> bool:
-    """Whether it is found wherever it stands, before anything else is done to a text."""
-    looks = "single_word", "lstrip", "rstrip", "normalized"
-    return bool(added["content"]) and not any(added[one] for one in looks)
-
-
-def _parter(added: Mapping[str, int]) -> Callable[[str], list[str]]:
+def _parter(added: Iterable[str]) -> Callable[[str], list[str]]:
     """Where several begin at one place, the longest is meant."""
     if not added:
         return lambda text: [text]
-    longest_first = sorted(added, key=len, reverse=True)
-    return re.compile(f"({'|'.join(map(re.escape, longest_first))})").split
+    return re.compile(f"({_either(sorted(added))})").split
 
 
-def _ranks(model: Mapping[str, Any], added: Mapping[str, int]) -> Ranks | None:
+def _either(words: list[str]) -> str:
+    """A pattern of sorted words that looks at each letter once, the longest word first."""
+    if len(words) == 1:
+        return re.escape(words[0])
+    letters = zip(words[0], words[-1], strict=False)  # between them all begin alike
+    same = len([*takewhile(lambda two: two[0] == two[1], letters)])
+    rests = [word[same:] for word in words]
+    groups = [[*rest] for _, rest in groupby(filter(None, rests), lambda rest: rest[0])]
+    ends = "?" * (not rests[0])  # one word is the beginning of the others
+    return f"{re.escape(words[0][:same])}(?:{'|'.join(map(_either, groups))}){ends}"
+
+
+def _ranks(model: Mapping[str, Any], added: Set[bytes]) -> Ranks | None:
     """Of tokens that merges come to, by bytes; None where tiktoken would come to others."""
-    if model["type"] != "BPE" or any(model.get(one) for one in OPTIONS):
-        return None
-    words = {_bytes(word): word for word in model["vocab"] if word not in added}
-    words.pop(b"", None)  # what no text comes to
-    known = {*words.values()}
-    merges = enumerate(map(_pair, model["merges"]))  # none twice, as the library wrote it
-    listed = {pair: place for place, pair in merges}
-    if not known.issuperset(LETTERS.values()) or not known.issuperset(map("".join, listed)):
+    words = {_bytes(word): word for word in model["vocab"]}
+    listed = {(left, right): place for place, (left, right) in enumerate(model["merges"])}
+    if any(bytes([byte]) not in words for byte in range(BYTES)):
         return None
     last = dict[bytes, int]()
     for found, word in words.items():
+        if not found or found in added:
+            continue  # no text comes to it, or those that do are cut there
         left, place = _merge(word, listed)
         if left == 1:
             last[found] = place
-        elif model.get("ignore_merges"):
+        elif model["ignore_merges"]:
             if left == 2:
                 return None
             last[found] = len(listed)
     return {one: rank for rank, one in enumerate(sorted(last, key=last.__getitem__))}
-
-
-def _pair(listed: Any) -> tuple[str, str]:  # noqa: ANN401
-    left, right = listed.split(" ") if isinstance(listed, str) else listed
-    return left, right
 
 
 def _merge(word: str, listed: Mapping[tuple[str, str], int]) -> tuple[int, int]:
@@ -180,7 +196,6 @@ def _letters() -> Iterator[tuple[int, str]]:
 
 LETTERS = dict(_letters())
 OF_LETTERS = {letter: byte for byte, letter in LETTERS.items()}
-_letter = LETTERS.__getitem__
 
 
 def _bytes(word: str) -> bytes:
