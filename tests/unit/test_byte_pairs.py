@@ -208,7 +208,8 @@ def test_added_tokens_may_be_each_others_beginnings_and_words_letters_alike() ->
     merges = [("Ã", "©"), ("Ġ", "a"), ("b", "b"), ("a", "c")]
     random = Random()
     for ignores in (False, True):
-        tokenizer = made_of([left + right for left, right in merges], merges, ignores=ignores)
+        words = [*(left + right for left, right in merges), "c)", "漢字"]
+        tokenizer = made_of(words, merges, ignores=ignores)
         tokenizer.add_special_tokens(added)
         pairs = byte_pairs(tokenizer)
         for _ in range(2000):
@@ -216,10 +217,11 @@ def test_added_tokens_may_be_each_others_beginnings_and_words_letters_alike() ->
             assert ours(pairs, text) == theirs(tokenizer, text), text
 
 
+AROUND = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
 MORE_TO_ADD = {
-    "blanks": AddedToken("<b>", lstrip=True),
-    "blanks behind": AddedToken("<b>", rstrip=True),
-    "a word": AddedToken("<b>", single_word=True),
+    "blanks": AddedToken("<b>", lstrip=True, normalized=False),
+    "blanks behind": AddedToken("<b>", rstrip=True, normalized=False),
+    "a word": AddedToken("<b>", single_word=True, normalized=False),
     "normalized": AddedToken("<b>", normalized=True),
     "long": AddedToken("<" + "b" * LONGEST_ADDED, special=True),
 }
@@ -229,6 +231,7 @@ MORE_TO_DO = {
     "a blank before": ("pre_tokenizer", pre_tokenizers.ByteLevel(add_prefix_space=True)),
     "lower case": ("normalizer", normalizers.Lowercase()),
     "the text twice": ("post_processor", processors.TemplateProcessing(single="$A $A")),
+    "two templates": ("post_processor", processors.Sequence([AROUND, AROUND])),
     "around": ("post_processor", processors.RobertaProcessing(("<s>", 0), ("<s>", 0))),
     "special tokens as text": ("encode_special_tokens", True),
     "another model": ("model", models.WordLevel({"x": 0})),
