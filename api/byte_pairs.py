@@ -14,51 +14,43 @@ characters that two libraries' tables of letters may not agree on.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise, takewhile
 from typing import Any
+from unicodedata import is_normalized
 
 import msgspec
 import tiktoken
+
+from api.byte_words import is_known, pattern_of
 
 MOST_ADDED, LONGEST_ADDED = 4096, 64  # tokens; characters, that their pattern is as deep as
 LONGEST = 1 << 18  # characters: no other thread runs while added tokens are looked for
 BYTES = 256
 OPTIONS = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
-NORMALIZERS = (None, {"type": "NFC"})  # which leaves texts of the letters below as they are
-GPT_2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-SHORT = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-REST = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-LLAMA_3 = SHORT + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + REST
-QWEN_2 = LLAMA_3.replace("{1,3}", "")
-HIGH, LOW = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-CASES = [rf"[^\r\n\p{{L}}\p{{N}}]?{HIGH}{some}" for some in (f"*{LOW}+", f"+{LOW}*")]
-SIGNS = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*" + REST
-NEMO = "|".join([*CASES, r"\p{N}"]) + SIGNS
-GPT_OSS = "|".join([*(f"{one}{SHORT}?" for one in CASES), r"\p{N}{1,3}"]) + SIGNS
-PATTERNS = frozenset({LLAMA_3, QWEN_2, NEMO, GPT_OSS})  # each takes every letter of a text
-CUTS = (("Isolated", False), ("Removed", True))  # so both of these leave the same words
-SURE = "\0-\u017e\u0180-\u024f\u0400-\u045f\u2010-\u2027\u3001-\u3029\u3041-\u3096\u30a1-\u30fa"
-SURE += "\u4e00-\u9fa5\uac00-\ud7a3\uff01-\uff5e\U0001f300-\U0001f64f"
-_unsure = re.compile(f"[^{SURE}]").search
+NFC = {"type": "NFC"}
+NORMALIZERS = (None, {"type": "Sequence", "normalizers": []}, NFC)
 Ranks = dict[bytes, int]
+Parter = Callable[[str], list[str]]
+"""Of a text its parts: every second one is an added token."""
 
 
 @dataclass(frozen=True, slots=True)
 class BytePairs:
-    """One tokenizer's, for many threads. `parts` cuts a text around its added tokens."""
+    """One tokenizer's, for many threads."""
 
     core: tiktoken.Encoding
     tokens: list[int]  # by rank
     added: Mapping[str, int]
-    parts: Callable[[str], list[str]]
+    parts: Parter
+    normalizes: bool  # to NFC
     before: tuple[int, ...]  # special tokens that are put around a text
     behind: tuple[int, ...]
 
     def encode(self, text: str, *, special_tokens: bool) -> tuple[int, ...] | None:
         """Its tokens, with those around a text if asked; None: ask the tokenizer."""
-        if len(text) > LONGEST or (not text.isascii() and _unsure(text)):
+        if len(text) > LONGEST or not is_known(text, normalized=self.normalizes):
             return None
         found, tokens = list[int](), self.tokens
         for place, part in enumerate(self.parts(text)):
@@ -72,7 +64,7 @@ class BytePairs:
 def byte_pairs(fast: Any) -> BytePairs | None:  # noqa: ANN401
     """Of a tokenizer's Rust part; None if it is more than merges of bytes, or others."""
     said = msgspec.json.decode(fast.to_str())
-    pattern, around = _pattern(said["pre_tokenizer"]), _around(said["post_processor"])
+    pattern, around = pattern_of(said["pre_tokenizer"]), _around(said["post_processor"])
     if pattern is None or around is None or not _is_plain(said) or fast.encode_special_tokens:
         return None
     added = {one.content: token for token, one in fast.get_added_tokens_decoder().items()}
@@ -82,7 +74,8 @@ def byte_pairs(fast: Any) -> BytePairs | None:  # noqa: ANN401
     ids = {_bytes(word): token for word, token in said["model"]["vocab"].items()}
     core = tiktoken.Encoding("", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     tokens = [ids[one] for one in sorted(ranks, key=ranks.__getitem__)]
-    return BytePairs(core, tokens, added, _parter(added), *around)
+    parts = _parter(said["added_tokens"])
+    return BytePairs(core, tokens, added, parts, said["normalizer"] == NFC, *around)
 
 
 def _is_plain(said: Mapping[str, Any]) -> bool:
@@ -94,29 +87,13 @@ def _is_plain(said: Mapping[str, Any]) -> bool:
         return False
     if said["normalizer"] not in NORMALIZERS or said["truncation"] or said["padding"]:
         return False
-    looks = "single_word", "lstrip", "rstrip", "normalized"  # the last: in what became of it
+    looks = "single_word", "lstrip", "rstrip"
     return len(added) <= MOST_ADDED and all(
-        0 < len(one["content"]) <= LONGEST_ADDED and not any(one[look] for look in looks)
+        0 < len(one["content"]) <= LONGEST_ADDED
+        and is_normalized("NFC", one["content"])
+        and not any(one[look] for look in looks)
         for one in added
     )
-
-
-def _pattern(said: Any) -> str | None:  # noqa: ANN401
-    """By which a text is cut into words; None: not one that was tried here."""
-    match said:
-        case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
-            return GPT_2
-        case {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Split"} as split,
-                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-            ],
-        }:
-            known = (split["behavior"], split["invert"]) in CUTS
-            pattern = split["pattern"].get("Regex")
-            return pattern if known and pattern in PATTERNS else None
-    return None
 
 
 def _around(said: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # noqa: ANN401
@@ -135,11 +112,29 @@ def _around(said: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # noq
     return tuple(chain(*ids[: texts[0]])), tuple(chain(*ids[texts[0] :]))
 
 
-def _parter(added: Iterable[str]) -> Callable[[str], list[str]]:
-    """Where several begin at one place, the longest is meant."""
-    if not added:
-        return lambda text: [text]
-    return re.compile(f"({_either(sorted(added))})").split
+def _parter(added: Sequence[Mapping[str, Any]]) -> Parter:
+    """Cuts a text around added tokens: those to be found in a normalized text come second."""
+    first, second = (
+        _cutter([one["content"] for one in added if one["normalized"] is late])
+        for late in (False, True)
+    )
+    if second is None:
+        return first or (lambda text: [text])
+    if first is None:
+        return second
+
+    def both(text: str) -> list[str]:
+        found = list[str]()
+        for place, part in enumerate(first(text)):
+            found += [part] if place % 2 else second(part)
+        return found
+
+    return both
+
+
+def _cutter(words: list[str]) -> Parter | None:
+    """Where several begin at one place, the longest is meant; None: there are none."""
+    return re.compile(f"({_either(sorted(words))})").split if words else None
 
 
 def _either(words: list[str]) -> str:
