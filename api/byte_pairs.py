@@ -1,6 +1,6 @@
 """Texts to tokens by merges of bytes, several times quicker than a tokenizer's own library.
 
-Of tokenizers that are nothing else: GPT-2's, Llama 3's, Qwen's, gpt-oss's and their like.
+Of tokenizers that are nothing else: Llama 3's, Qwen's, gpt-oss's, DeepSeek's and their like.
 tiktoken knows a token by its bytes and merges whichever two neighbours are the token of the
 lowest rank; a `tokenizer.json` lists the pairs that may merge. Within a longer word the
 letters of a token are merged as they are by themselves, in the same order, so each token has
@@ -9,12 +9,12 @@ both libraries take the same steps; a token that its own letters never come to m
 known to tiktoken at all, unless more than two are left of it, as then no two neighbours can
 be mistaken for it.
 
-What is not known to be the same is left to the tokenizer: other kinds, other patterns, and
-characters that two libraries' tables of letters may not agree on.
+What is not known to be the same is left to the tokenizer: other kinds, other ways to cut a text
+into words, and letters that not every library may know (`byte_words`).
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise, takewhile
 from typing import Any
@@ -24,13 +24,14 @@ import msgspec
 import tiktoken
 
 from api.byte_words import is_known, pattern_of
+from api.vocabulary import byte_characters
 
 MOST_ADDED, LONGEST_ADDED = 4096, 64  # tokens; characters, that their pattern is as deep as
 LONGEST = 1 << 18  # characters: no other thread runs while added tokens are looked for
-BYTES = 256
 OPTIONS = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
 NFC = {"type": "NFC"}
 NORMALIZERS = (None, {"type": "Sequence", "normalizers": []}, NFC)
+LETTERS = byte_characters()
 Ranks = dict[bytes, int]
 Parter = Callable[[str], list[str]]
 """Of a text its parts: every second one is an added token."""
@@ -153,7 +154,7 @@ def _ranks(model: Mapping[str, Any], added: Set[bytes]) -> Ranks | None:
     """Of tokens that merges come to, by bytes; None where tiktoken would come to others."""
     words = {_bytes(word): word for word in model["vocab"]}
     listed = {(left, right): place for place, (left, right) in enumerate(model["merges"])}
-    if any(bytes([byte]) not in words for byte in range(BYTES)):
+    if any(bytes([byte]) not in words for byte in LETTERS.values()):
         return None
     last = dict[bytes, int]()
     for found, word in words.items():
@@ -181,21 +182,9 @@ def _merge(word: str, listed: Mapping[tuple[str, str], int]) -> tuple[int, int]:
     return len(parts), last
 
 
-def _letters() -> Iterator[tuple[int, str]]:
-    """Byte by byte the letter that stands for it, as GPT-2 has them: blanks get others."""
-    others = iter(range(BYTES, 2 * BYTES))
-    for byte in range(BYTES):
-        shown = 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174
-        yield byte, chr(byte if shown else next(others))
-
-
-LETTERS = dict(_letters())
-OF_LETTERS = {letter: byte for byte, letter in LETTERS.items()}
-
-
 def _bytes(word: str) -> bytes:
     """What a word of the vocabulary stands for; nothing, if it has another letter."""
     try:
-        return bytes(map(OF_LETTERS.__getitem__, word))
+        return bytes(map(LETTERS.__getitem__, word))
     except KeyError:
         return b""

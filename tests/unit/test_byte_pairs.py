@@ -37,7 +37,7 @@ def test_any_text_has_the_tokenizers_tokens(kind: str, seed: int) -> None:
 
 
 def made_of(words: list[str], merges: list[tuple[str, str]], *, ignores: bool) -> Tokenizer:
-    every = dict.fromkeys([*LETTERS.values(), *words])
+    every = dict.fromkeys([*LETTERS, *words])
     vocab = {word: number for number, word in enumerate(every)}
     made = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=ignores))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
