@@ -36,7 +36,7 @@ DEEPSEEK_3 = (  # one after the other, in what those before left
 DEEPSEEK_3_AT_ONCE = (  # the same: what the first two cut out is the end of what is around it
     r"\p{N}{1,3}"
     rf"|[[{EAST}]&&[\p{{L}}\p{{M}}]]+|[[{EAST}]&&[\p{{P}}\p{{S}}]]+|{ASCII}"
-    rf"|[^\r\n\p{{L}}\p{{P}}\p{{S}}\p{{N}}{EAST}]?[[\p{{L}}\p{{M}}]--[{EAST}]]+"
+    rf"|[^\r\n\p{{L}}\p{{P}}\p{{S}}{EAST}]?[[\p{{L}}\p{{M}}]--[{EAST}]]+"
     rf"| ?[[\p{{P}}\p{{S}}]--[{EAST}]]+[\r\n]*|\s*[\r\n]+|\s+(?![^\s\p{{N}}{EAST}])|\s+"
     rf"|(?:[^\s\p{{L}}\p{{M}}\p{{P}}\p{{S}}\p{{N}}{EAST}](?![[\p{{L}}\p{{M}}]--[{EAST}]]))+"
 )

@@ -18,7 +18,7 @@ PATTERNS = {
 }
 KINDS = ("gpt-2", *PATTERNS)
 SPECIAL = ["<s>", "<s>x", "<|end|>"]
-LETTERS_OF = "ab cde\nABé漢字12 .,'st/"
+LETTERS_OF = "ab cde\nABé漢字12 .,'st/\0"
 
 
 def split_by(*patterns: str, behavior: str = "isolated") -> Any:  # noqa: ANN401
