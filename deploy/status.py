@@ -32,6 +32,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     breaker: str
     failures: int
     misfit: str | None
+    trouble: str | None = None
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
@@ -70,13 +71,13 @@ def _hint(error: Exception) -> str:
 
 
 def render(cluster: ClusterStatus) -> str:
-    """One line for each node, those that fit nobody explained below."""
+    """One line for each node; below, why some get no work."""
     rows = [HEADINGS, *(_row(node) for node in cluster.nodes)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         f"{cluster.status}, {cluster.requests_in_flight} requests in flight",
         *(_aligned(row, widths) for row in rows),
-        *(f"{node.http_address}: {node.misfit}" for node in cluster.nodes if node.misfit),
+        *(f"{node.http_address}: {why}" for node in cluster.nodes if (why := _why(node))),
         *(one.without_text for one in cluster.models if one.without_text),
     ]
     return "".join(f"{line}\n" for line in lines)
@@ -112,6 +113,10 @@ def _state(node: NodeStatus) -> str:
     if node.misfit:
         return "fits nobody"
     return node.state.value if node.breaker == CLOSED else f"breaker {node.breaker}"
+
+
+def _why(node: NodeStatus) -> str | None:
+    return node.misfit or node.trouble
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:

@@ -81,10 +81,18 @@ class Intake:
         if len(frames[-1]) > LONGEST_FRAME:
             raise MalformedRegistration(f"{len(frames[-1])} bytes", "oversized")
         if self.verifier is None:
-            return read(frames[-1])
+            return _unsigned(read(frames[-1]))
         message = unpack(frames[-1])
         self.verifier.check(message, wall_time=wall_time)
         return from_map(message)
+
+
+def _unsigned(registration: Registration) -> Registration:
+    """Who signs would refuse each of our calls, which nobody signs without a key."""
+    if registration.mac is not None:
+        why = "it is signed, and this proxy has no --cluster-key"
+        raise MalformedRegistration(why, "signed")
+    return registration
 
 
 def check_names(registration: Registration) -> Registration:

@@ -17,6 +17,7 @@ from kv_transfer.movers.ranks import RanksMover, agent_name
 from kv_transfer.movers.remote import MoverServer, RemoteMover
 from kv_transfer.regions import Region
 from kv_transfer.side_channel.connections import Reception
+from kv_transfer.side_channel.introduction import Introductions
 from kv_transfer.side_channel.waiting import Waiting
 from kv_transfer.thread.service import TransferService
 from kv_transfer.thread.threaded import Connector
@@ -38,6 +39,19 @@ class KvMemory:
     level: Level = Level.OFF
 
 
+@dataclass(frozen=True, slots=True)
+class KvPort:
+    """Where the side channel is: at a free port for 0, which others reach at `advertise_host`.
+
+    `introductions`: how who comes says who it is, if not by its name alone.
+    """
+
+    host: str
+    number: int
+    advertise_host: str
+    introductions: Introductions | None = None
+
+
 def device_bytes(kind: str) -> int:
     """What a connector may come to take of each rank's device, beside KV memory.
 
@@ -50,25 +64,24 @@ def build_connector(
     kind: str,
     engine_id: str,
     memory: KvMemory,
-    *,
-    bind: tuple[str, int],
-    advertise_host: str,
+    port: KvPort,
     ranks: Sequence[Connection] = (),
 ) -> Connector:
-    """A connector that is ready to `start`; its side channel is bound, to a free port for 0.
+    """A connector that is ready to `start`; its side channel is bound.
 
     `ranks` lead to the other ranks' processes, each with a `rank_server`; the memory's regions
     are then one for each rank, the first of them in this process. Raises ValueError for an
     unknown kind, ImportError where NIXL is not installed.
     """
     own = memory.regions[:1] if ranks else memory.regions
-    mover = _mover(kind, engine_id, own, bind[0], advertise_host)
+    mover = _mover(kind, engine_id, own, port.host, port.advertise_host)
     others = [RemoteMover.over(rank) for rank in ranks]
     if len(own) == 1:
         mover = RanksMover([mover, *others])
-    reception = Reception.bind(*bind, Waiting())
+    names = port.introductions, port.advertise_host
+    reception = Reception.bind(port.host, port.number, Waiting(), *names)
     facts = memory.fingerprint, memory.layout
-    identity = Identity(engine_id, advertise_host, reception.port, *facts)
+    identity = Identity(engine_id, port.advertise_host, reception.port, *facts)
     if own[0].device == "cpu":
         sums: Sums = BlockSums(memory.regions)
     else:  # others' devices are not to be seen from here

@@ -2,7 +2,8 @@
 
     sink                                   source
     Hello ───────────────────────────────▶ (checks fingerprint and layout)
-          ◀─────────────────────────────── Welcome: how to reach its memory; or Refused
+          ◀─────────────────────────────── Welcome: how to reach its memory; or Refused; or
+                                           TurnedAway, and the connection ends (introduction.py)
     Look(what I know) ───────────────────▶ opens, or renews, the lease; or Stranger
           ◀─────────────────────────────── News: what is new; also unasked, as it comes
     … a Look every BEAT_S is the heartbeat; its News is the source's …
@@ -115,6 +116,12 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class TurnedAway(msgspec.Struct, frozen=True, tag=True):
+    """The last word on a connection: it was not introduced as this source wants it."""
+
+    reason: str
+
+
 class Stranger(msgspec.Struct, frozen=True, tag=True):
     """We were never introduced, or it is long ago: say Hello, then look again."""
 
@@ -164,7 +171,7 @@ class Confirmed(msgspec.Struct, frozen=True, tag=True):
 
 
 FromSink = Hello | Look | Settle | Abandon | Leave | Ask | Drive
-FromSource = Welcome | Refused | Stranger | News | Gone | Confirmed | Lent
+FromSource = Welcome | Refused | TurnedAway | Stranger | News | Gone | Confirmed | Lent
 
 _encoder = msgspec.msgpack.Encoder()
 _from_sink: msgspec.msgpack.Decoder[FromSink] = msgspec.msgpack.Decoder(FromSink)

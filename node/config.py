@@ -1,7 +1,7 @@
 """The settings of one node; its command line, variables and file are made from this."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from api.reasoning.forms import ReasoningParser
@@ -88,8 +88,8 @@ class ServingOptions:
     """Where KV is lost, late or wrong: who decodes runs the prompt, or fails, for a retry."""
     host: str = "127.0.0.1"
     """Address to listen on."""
-    cluster_key: str | None = None
-    """Signs the registrations; better given as PDSERVE_CLUSTER_KEY than on a command line."""
+    cluster_key: str | None = field(default=None, repr=False)
+    """Who does not sign with it has no entry. Better given as PDSERVE_CLUSTER_KEY than here."""
     drain_timeout_s: float = 60.0
     """How long a process that is told to stop goes on with what it runs."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

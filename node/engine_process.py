@@ -25,7 +25,7 @@ from engine.loading import open_engine
 from engine.ranks.opening import refuse_ranks
 from engine.running.turns import alone_on, devices_of
 from kv_transfer.checking import Level
-from kv_transfer.factory import KvMemory, build_connector, device_bytes
+from kv_transfer.factory import KvMemory, KvPort, build_connector, device_bytes
 from kv_transfer.thread.threaded import Connector
 from node.identity import layout_of
 from node.ipc import (
@@ -40,6 +40,7 @@ from node.ipc import (
     decode_to_engine,
     encode,
 )
+from node.keyed_names import KeyedNames
 from node.loop import News as LoopNews
 from node.loop import NodeLoop
 from node.niceness import set_niceness
@@ -159,14 +160,14 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> Eng
         engine = open_engine(job.engine, ranks.crew if ranks else None, beside_bytes=beside)
     layout, level = layout_of(engine), Level.named(job.kv_checksum)
     memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions, level)
+    names = KeyedNames(job.cluster_key.encode()) if job.cluster_key else None
     with listening_at(job.kv_port, KV_PORT):
         connector = build_connector(
             job.connector,
             job.engine_id,
             memory,
-            bind=(job.kv_host, job.kv_port),
-            advertise_host=job.advertise_host,
-            ranks=ranks.movers if ranks else (),
+            KvPort(job.kv_host, job.kv_port, job.advertise_host, names),
+            ranks.movers if ranks else (),
         )
     connector.start()
     prefill = PrefillWorker(engine, connector.source, time.monotonic)

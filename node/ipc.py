@@ -1,7 +1,7 @@
 """What a node's two processes say to each other: typed messages over one ZMQ pair."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import msgspec
@@ -34,6 +34,7 @@ class EngineJob:
     kv_load_failure: str
     niceness: int = 0
     lossy_log: bool = False
+    cluster_key: str | None = field(default=None, repr=False)
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):

@@ -25,6 +25,7 @@ from discovery.lifeline import end_with, tell
 from discovery.logs import start_logging
 from discovery.ports import listening_at
 from discovery.registration import Registration, Role
+from discovery.signed_calls import CallKey
 from engine.grammars.checking import GrammarChecker
 from engine.settings import EngineConfig
 from node.addresses import UnreachableAddress, advertised_host
@@ -35,6 +36,7 @@ from node.engine_client import EngineClient, EngineDied
 from node.failures import first_of
 from node.identity import Identity
 from node.ipc import EngineJob
+from node.keyed_door import Asgi, KeyedDoor
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
 from node.orders import OrderDoor
@@ -75,7 +77,7 @@ async def _serve(role: Role, config: NodeConfig) -> None:
         text_digest = parcel.digest if parcel else None
         told = role, node_id, _names(config), addresses, engine.ready, text_digest
         identity = Identity.of(*told)
-        text = TextDoor(parcel, config.cluster_key.encode() if config.cluster_key else None)
+        text = TextDoor(parcel)
         try:
             with GrammarChecker() as grammars:
                 await _Node(config, engine, identity, listening, codec, grammars, text).run()
@@ -134,7 +136,7 @@ class _Node:
             self.config.drain_timeout_s,
         )
 
-    def _app(self, duty: Duty) -> Quart:
+    def _app(self, duty: Duty) -> Asgi:
         metrics, names = NodeMetrics(), _names(self.config)
         self.engine.on_news = metrics.book
         legs = LegFinder(self.identity.registration.zmq_address)
@@ -160,7 +162,8 @@ class _Node:
         app.register_blueprint(
             openai_routes(self.engine, served, legs.of_text, embedder=self.engine)
         )
-        return app
+        key = self.config.cluster_key
+        return KeyedDoor(app, CallKey.of(key), metrics.refused) if key else app
 
     def _announcer(self) -> Announcer:
         key = self.config.cluster_key
@@ -246,6 +249,7 @@ def _job(role: Role, config: NodeConfig, node_id: str, host: str) -> EngineJob:
         kv_checksum=config.kv_checksum,
         kv_load_failure=config.kv_load_failure,
         niceness=_niceness(role, config),
+        cluster_key=config.cluster_key,
         lossy_log=config.supervisor_fd is not None,
     )
 

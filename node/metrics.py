@@ -91,6 +91,7 @@ class NodeMetrics:
     failed: Counter = field(init=False)
     seconds: Counter = field(init=False)
     moved: Counter = field(init=False)
+    refused: Counter = field(init=False)
 
     def __post_init__(self) -> None:
         """Register everything once."""
@@ -104,6 +105,8 @@ class NodeMetrics:
         self.failed = self._counter("legs_failed", "Legs that ended before their answer.")
         self.seconds = self._counter("stage_seconds", "Time spent by requests.", "stage")
         self.moved = self._counter("kv_transfer_bytes", "KV pulled from other nodes.")
+        meaning = "Calls that were not signed with the cluster's key."
+        self.refused = self._counter("calls_refused", meaning, "reason")
 
     def book(self, news: News) -> None:
         """Take in what the engine said."""

@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Iterator
 
 import uvicorn
-from quart import Quart
 
 from api.door.keeper import Keeper
 from api.door.protocol import careful
 from api.ending import expect_cuts
+from node.keyed_door import Asgi
 
 KEEP_ALIVE_S = 75
 GRACE_S = 2
@@ -32,7 +32,7 @@ class DoorServer(uvicorn.Server):
                 transport.pause_reading()
 
 
-def http_of(app: Quart, keeper: Keeper) -> uvicorn.Config:
+def http_of(app: Asgi, keeper: Keeper) -> uvicorn.Config:
     """Its settings; connections are the keeper's."""
     expect_cuts()
     return uvicorn.Config(

@@ -70,7 +70,7 @@ def create_app(
     _tell(app, door, models, told, clock)
     told.offer_timelines(lambda name, owner: _timeline(door.kept, name, owner))
     _tell_timelines(app, told, guard)
-    orders = Orders(instances.session, instances.cluster_key)
+    orders = Orders(instances.session, instances.signing, instances.cluster_key)
     shared = door.pipeline.registry, instances.siblings
     departures = Departures(*shared, clock)
     operator = Operator(shared[0], orders, shared[1], departures, clock)

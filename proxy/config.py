@@ -3,7 +3,7 @@
 `ProxyOptions` is what `pdserve up` hands on to its proxy as well.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from api.reasoning.forms import ReasoningParser
@@ -196,8 +196,8 @@ class ProxyConfig(ProxyOptions):
     served_model_name: tuple[str, ...] = ()
     """What clients and nodes call the model that --model and --tokenizer are of."""
 
-    cluster_key: str | None = None
-    """A secret of the whole cluster: only nodes that sign with it are listened to."""
+    cluster_key: str | None = field(default=None, repr=False)
+    """A secret of the whole cluster: who does not sign with it is not listened to."""
 
     max_model_len: int | None = None
     """The longest prompt and answer together. Default: the shortest of the decode nodes."""

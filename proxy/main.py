@@ -29,6 +29,7 @@ from discovery.lifeline import end_with, tell
 from discovery.logs import start_logging
 from discovery.registration import Role
 from discovery.registry import Registry
+from discovery.signed_calls import Signing
 from discovery.terminal import hear_hang_ups
 from engine.grammars.checking import GrammarChecker
 from engine.request import Model
@@ -148,7 +149,9 @@ def build(
     """The app of these settings."""
     registry, health = instances.registry, models.health
     patience = (config.silence_timeout_s, config.foreign_timeout_s, config.first_sign_timeout_s)
-    client = HttpNodeClient(lines, *patience, foreign_key=config.foreign_api_key)
+    client = HttpNodeClient(
+        lines, *patience, foreign_key=config.foreign_api_key, signing=instances.signing
+    )
     room = Room(config.node_limits, config.prefill_node_limits)
     pipeline = Pipeline(
         registry,
@@ -250,10 +253,11 @@ def _catalogue(
     config: ProxyConfig, registry: Registry, session: aiohttp.ClientSession
 ) -> Catalogue:
     """Takes seconds where there is a tokenizer to load."""
-    key = cluster_key(config)
     folder = config.text_cache_dir
     cache = ParcelCache(Path(folder).expanduser() if folder else default_folder())
-    texts = Texts(HttpFetcher(session, key), cache, config.generation_config)
+    texts = Texts(
+        HttpFetcher(session, Signing.of(cluster_key(config))), cache, config.generation_config
+    )
     own = Own(
         OwnNames(config.models, config.names),
         _own_text(config),

@@ -15,7 +15,7 @@ from bench.transfer.source import HERE
 from engine.api import KvRegion
 from kv_transfer.api import Sealed
 from kv_transfer.checking import Level
-from kv_transfer.factory import KvMemory, build_connector
+from kv_transfer.factory import KvMemory, KvPort, build_connector
 from kv_transfer.layout import KvLayout
 from kv_transfer.thread.threaded import Connector
 
@@ -80,7 +80,7 @@ def connect(name: str, memory: Tensor, level: str) -> Connector:
     region = KvRegion(memory.data_ptr(), block_bytes, blocks, str(memory.device))
     layout = KvLayout("bytes", 1, 1, (block_bytes,))
     kv = KvMemory(FINGERPRINT, layout, [region], Level.named(level))
-    connector = build_connector("nixl", name, kv, bind=(HERE, 0), advertise_host=HERE)
+    connector = build_connector("nixl", name, kv, KvPort(HERE, 0, HERE))
     connector.start()
     return connector
 

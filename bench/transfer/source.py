@@ -14,7 +14,7 @@ from bench.transfer.memory import Memory
 from bench.transfer.raw import RawNixl
 from kv_transfer.api import Outcome, Sealed
 from kv_transfer.checking import Level
-from kv_transfer.factory import build_connector
+from kv_transfer.factory import KvPort, build_connector
 from kv_transfer.thread.threaded import Connector
 from kv_transfer.ticket import KvTicket
 
@@ -65,7 +65,7 @@ class Offered(msgspec.Struct, frozen=True):
 
 def connect(kind: Kind, engine_id: str, memory: Memory) -> Connector:
     """A connector over this memory, to be started."""
-    return build_connector(kind, engine_id, memory.kv, bind=(HERE, 0), advertise_host=HERE)
+    return build_connector(kind, engine_id, memory.kv, KvPort(HERE, 0, HERE))
 
 
 def serve(pipe: Connection, size: tuple[int, int, Level], port: int) -> None:

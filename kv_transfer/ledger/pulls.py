@@ -20,7 +20,7 @@ from kv_transfer.layout import can_pull
 from kv_transfer.ledger.asks import Asks
 from kv_transfer.ledger.pull import Pull
 from kv_transfer.ledger.reads import ReadBook, ReadOrder
-from kv_transfer.ledger.sources import Address, Sources
+from kv_transfer.ledger.sources import Address, Sources, last_word
 from kv_transfer.ledger.state import State
 from kv_transfer.ticket import CacheHint, KvTicket
 from kv_transfer.wire import (
@@ -38,6 +38,7 @@ from kv_transfer.wire import (
     News,
     Refused,
     Stranger,
+    TurnedAway,
     Welcome,
 )
 
@@ -113,8 +114,8 @@ class PullBook:
         match message:
             case Welcome():
                 self._welcome(address, message, now)
-            case Refused(reason=reason):
-                self.lost(address, LayoutMismatch(reason), now=now)
+            case Refused() | TurnedAway():
+                self.lost(address, last_word(message), now=now)
             case Stranger():
                 self._introduce(address, message, now)
             case Lent(ticket_id=ticket_id):

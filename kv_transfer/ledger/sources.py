@@ -3,7 +3,8 @@
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from kv_transfer.wire import BEAT_S, Welcome
+from kv_transfer.errors import LayoutMismatch, PeerUnreachable, TransferError
+from kv_transfer.wire import BEAT_S, Refused, TurnedAway, Welcome
 
 Address = tuple[str, int]
 IDLE_S = 60.0
@@ -66,3 +67,10 @@ class Sources:
         """What it told is void: say Hello anew. A socket may still be there."""
         if source := self._met.get(address):
             source.greeted_at, source.welcome = None, None
+
+
+def last_word(message: Refused | TurnedAway) -> TransferError:
+    """What it means for who pulls from a source that said this."""
+    if isinstance(message, Refused):
+        return LayoutMismatch(message.reason)
+    return PeerUnreachable(f"the source refused us: {message.reason}")

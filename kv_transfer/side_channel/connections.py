@@ -2,6 +2,7 @@
 
 Plain TCP in the thread that needs the messages. A library with a thread of its own for sockets
 would wake it, and it us, for every message; both sides' four wakes are most of a round trip.
+Who is not introduced as it should be is told so, and heard no more.
 What a connection was given and did not send goes to the next one, as a whole; what it did send
 may be lost with it. Whoever needs an answer asks again (wire.py).
 """
@@ -16,22 +17,32 @@ from kv_transfer.ledger.guests import Peer
 from kv_transfer.ledger.sources import Address
 from kv_transfer.lookup import Found, Lookup
 from kv_transfer.side_channel.frames import BadFrames, Incoming, Outgoing, framed
+from kv_transfer.side_channel.introduction import (
+    Introductions,
+    NotIntroduced,
+    PlainNames,
+)
 from kv_transfer.side_channel.waiting import Ready, Waiting
+from kv_transfer.wire import TurnedAway, encode
 
-LONGEST_NAME = 255
 RETRY_S = 0.1  # between two attempts to connect
 INTRODUCTION_S = 10.0  # how long a connection may stay without a name
 BOTH = select.POLLIN | select.POLLOUT
+ITS_END = 0  # of events only that both sides are done, which poll always tells
 UNDER_WAY = {0, errno.EINPROGRESS, errno.EWOULDBLOCK}
 
 
 @dataclass(slots=True)
 class _Guest:
-    """A connection that came to us; its first message is its name."""
+    """A connection that came to us; its first message is its introduction.
+
+    `over`: it was turned away; it may read that, and is closed when it leaves.
+    """
 
     connection: socket.socket
     since: float
     name: Peer | None = None
+    over: bool = False
     incoming: Incoming = field(default_factory=Incoming)
     outgoing: Outgoing = field(default_factory=Outgoing)
 
@@ -42,17 +53,26 @@ class Reception:
 
     listener: socket.socket
     waiting: Waiting
+    introductions: Introductions = field(default_factory=PlainNames)
+    host: str = ""  # by which others know us
     _guests: dict[int, _Guest] = field(default_factory=dict)
     _by_name: dict[Peer, _Guest] = field(default_factory=dict)
 
     @classmethod
-    def bind(cls, host: str, port: int, waiting: Waiting) -> "Reception":
+    def bind(
+        cls,
+        host: str,
+        port: int,
+        waiting: Waiting,
+        introductions: Introductions | None = None,
+        advertise_host: str | None = None,
+    ) -> "Reception":
         """Open the port; 0 lets the system pick. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=1024)
         listener.setblocking(False)
         waiting.watch(listener.fileno())
-        return cls(listener, waiting)
+        return cls(listener, waiting, introductions or PlainNames(), advertise_host or host)
 
     @property
     def port(self) -> int:
@@ -94,11 +114,15 @@ class Reception:
             self.waiting.watch(connection.fileno())
 
     def _dismiss(self, now: float) -> None:
+        """Those who have not said who they are, or were told to go, and are still there."""
         for guest in list(self._guests.values()):
             if guest.name is None and now - guest.since > INTRODUCTION_S:
                 self._close(guest)
 
     def _hear(self, guest: _Guest) -> Iterator[tuple[Peer, bytes | BadFrames]]:
+        if guest.over:
+            self._close(guest)
+            return
         try:
             self._send(guest)
             for message in guest.incoming.receive(guest.connection):
@@ -106,19 +130,30 @@ class Reception:
                     self._introduce(guest, message)
                 else:
                     yield guest.name, message
+        except NotIntroduced as error:
+            yield _whence(guest.connection), error
+            self._turn_away(guest, error)
         except BadFrames as error:
             yield guest.name or b"", error
             self._close(guest)
         except OSError:
             self._close(guest)
 
-    def _introduce(self, guest: _Guest, name: Peer) -> None:
-        if not 0 < len(name) <= LONGEST_NAME:
-            raise BadFrames(f"a name of {len(name)} bytes")
-        guest.name = name
+    def _introduce(self, guest: _Guest, said: bytes) -> None:
+        guest.name = name = self.introductions.read(said, (self.host, self.port))
         if before := self._by_name.get(name):
             self._close(before)
         self._by_name[name] = guest
+
+    def _turn_away(self, guest: _Guest, error: NotIntroduced) -> None:
+        """To close it now would take the word back, as long as it sends what nobody reads."""
+        guest.over = True
+        try:
+            guest.connection.sendall(framed(encode(TurnedAway(str(error)))))
+            guest.connection.shutdown(socket.SHUT_WR)
+            self.waiting.watch(guest.connection.fileno(), ITS_END)
+        except OSError:
+            self._close(guest)
 
     def _send(self, guest: _Guest) -> None:
         before = bool(guest.outgoing)
@@ -149,6 +184,7 @@ class Way:
     _outgoing: Outgoing = field(default_factory=Outgoing)
     _retry_at: float = 0.0
     look_up: Callable[[str, int], Lookup] = Lookup.of
+    introductions: Introductions = field(default_factory=PlainNames)
     _lookup: Lookup | None = None
 
     def say(self, message: bytes, now: float) -> None:
@@ -194,7 +230,7 @@ class Way:
         family, _, _, _, place = found[0]
         self._connection, self._incoming = socket.socket(family, socket.SOCK_STREAM), Incoming()
         self._greeting = Outgoing()
-        self._greeting.add(framed(self.name))
+        self._greeting.add(framed(self.introductions.said(self.name, self.address)))
         _prepare(self._connection)
         self.waiting.watch(self._connection.fileno(), BOTH)
         trouble = self._connection.connect_ex(place)
@@ -226,6 +262,13 @@ class Way:
         self.close()
         self._outgoing.rewind()
         self._retry_at = now + RETRY_S
+
+
+def _whence(connection: socket.socket) -> bytes:
+    try:
+        return str(connection.getpeername()[0]).encode()
+    except OSError:
+        return b"somebody who has left"
 
 
 def _prepare(connection: socket.socket) -> None:

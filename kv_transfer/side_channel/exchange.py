@@ -1,6 +1,7 @@
 """The messages of the side channel: sinks are known by their names, sources by addresses."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -11,16 +12,24 @@ from kv_transfer.ledger.guests import Peer
 from kv_transfer.ledger.sources import Address
 from kv_transfer.side_channel.connections import Reception, Way
 from kv_transfer.side_channel.frames import BadFrames
+from kv_transfer.side_channel.introduction import NotIntroduced
 from kv_transfer.side_channel.junk import JunkCount
 from kv_transfer.side_channel.waiting import Ready
 from kv_transfer.wire import (
     FromSink,
     FromSource,
+    TurnedAway,
     decode_from_sink,
     decode_from_source,
     encode,
 )
 
+MALFORMED, AT_SOURCE = "malformed", "at source"
+TURNED_AWAY = "turned away %s connections to the KV port, of %s: %s"
+TOLD = {
+    MALFORMED: "dropped %s messages, of %s: %s",
+    AT_SOURCE: "was turned away %s times by KV ports, such as %s: %s",
+}
 log = logging.getLogger(__name__)
 
 
@@ -31,7 +40,7 @@ class Exchange:
     reception: Reception
     name: Peer
     _ways: dict[Address, Way] = field(default_factory=dict)
-    _junk: JunkCount = field(default_factory=JunkCount)
+    _junk: dict[str, JunkCount] = field(default_factory=lambda: defaultdict(JunkCount))
 
     def from_sinks(self, ready: Ready, now: float) -> Iterator[tuple[Peer, FromSink]]:
         """What those who came to us say."""
@@ -54,6 +63,8 @@ class Exchange:
                 except msgspec.DecodeError as error:
                     self._drop(address, error, now)
                 else:
+                    if isinstance(message, TurnedAway):
+                        self._drop(address, NotIntroduced(message.reason, AT_SOURCE), now)
                     yield address, message
 
     def tell_sink(self, peer: Peer, message: FromSource) -> None:
@@ -64,7 +75,10 @@ class Exchange:
         """Raises PeerUnreachable for one that has not listened for long."""
         way = self._ways.get(address)
         if way is None:
-            way = self._ways[address] = Way(address, self.name, self.reception.waiting)
+            reception = self.reception
+            way = Way(address, self.name, reception.waiting)
+            way.introductions = reception.introductions
+            self._ways[address] = way
         try:
             way.say(encode(message), now)
         except BadFrames as error:
@@ -82,5 +96,6 @@ class Exchange:
         self.reception.close()
 
     def _drop(self, sender: object, error: Exception, now: float) -> None:
-        if count := self._junk.another(now):
-            log.warning("dropped %s messages, of %s: %s", count, sender, error)
+        reason = error.reason if isinstance(error, NotIntroduced) else MALFORMED
+        if count := self._junk[reason].another(now):
+            log.warning(TOLD.get(reason, TURNED_AWAY), count, sender, error)

@@ -82,6 +82,7 @@ def _describe(node: Node, registry: Registry, breakers: Health, now: float) -> d
         "load": to_map(said).get("load", {}),
         "heard_s_ago": round(now - node.heard_at, 3),
         "breaker": breakers.state(node, now=now).value,
+        "trouble": breakers.trouble(node, now=now),
         "static": node.static,
         "failures": breakers.failures[said.http_address],
         "fits": misfit is None,

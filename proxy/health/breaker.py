@@ -41,7 +41,10 @@ class Rules:
 
 @dataclass(slots=True)
 class Breaker:
-    """`opened_at` is None while it is closed. `level`: how often it opened without a calm."""
+    """`opened_at` is None while it is closed. `level`: how often it opened without a calm.
+
+    `why`: what the last failure was.
+    """
 
     rules: Rules
     opened_at: float | None = None
@@ -49,6 +52,7 @@ class Breaker:
     level: int = 0
     told: int = 0
     probe_at: float | None = None
+    why: str | None = None
 
     def state(self, *, now: float, heard_at: float) -> BreakerState:
         """`heard_at`: when there last was a sign of life that was no call of ours."""

@@ -5,6 +5,7 @@ says nothing of the node, nor does one that is full or stops. A node's next star
 one call at a time, whatever the one before it did.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,10 @@ from proxy.routing.plan import Plan
 MOST_KNOWN = 4096
 NOBODY: frozenset[Node] = frozenset()
 TIDY_S = 5.0
-TROUBLES = (Cause.UNREACHABLE, Cause.SILENT, Cause.BROKEN, Cause.TOLD, Cause.BUSY)
+TROUBLES = (
+    *(Cause.UNREACHABLE, Cause.SILENT, Cause.BROKEN, Cause.KEY),
+    *(Cause.TOLD, Cause.BUSY),
+)
 LOST, MOVED = "lost", "transfer"
 SUCCESSES = (TokenEvent, EndEvent)
 Key = TypeVar("Key")
@@ -29,6 +33,7 @@ Value = TypeVar("Value")
 Pair = tuple[str, str]
 """The ids of a prefill and a decode node."""
 NO_PAIR: frozenset[Pair] = frozenset()
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -96,6 +101,12 @@ class Health:
             return BreakerState.CLOSED
         return breaker.state(now=now, heard_at=node.heard_at)
 
+    def trouble(self, node: Node, *, now: float) -> str | None:
+        """Why its breaker is not closed."""
+        breaker = self._of(node)
+        shut = self.state(node, now=now) is not BreakerState.CLOSED
+        return breaker.why if breaker and shut else None
+
     def pairs(self, *, now: float) -> Iterator[tuple[Pair, BreakerState]]:
         """The pairs that are not all well."""
         for pair, breaker in self._pairs.items():
@@ -148,7 +159,11 @@ class Health:
             breaker = Breaker(self.rules) if known is None else known
             _add(self._nodes, address, (node.node_id, breaker))
             sure = not failure.cause.by_node
-            self.opened["node"] += breaker.failed(begun=begun, now=now, sure=sure)
+            opens = breaker.failed(begun=begun, now=now, sure=sure)
+            self.opened["node"] += opens
+            breaker.why = str(failure)
+            if opens and failure.cause is Cause.KEY:
+                log.warning("the node at %s gets no work for now: %s", address, failure)
 
     def forget(self, *, now: float) -> None:
         """Of whom nothing is to be held against any more, and who is not there any more."""

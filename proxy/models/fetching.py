@@ -1,14 +1,12 @@
 """Asks nodes for the files that their model's text is made with."""
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import aiohttp
 
 from api.text_files import LARGEST, ROUTE, BadParcel, TooLarge, digest_of
-from discovery.signature import SIGNATURE, sign_call
+from discovery.signed_calls import Signing
 
 OK = 200
 PATIENCE_S = 60.0
@@ -31,15 +29,13 @@ class HttpFetcher:
     """Over HTTP; each call is signed, where the cluster has a key."""
 
     session: aiohttp.ClientSession
-    cluster_key: bytes | None = None
+    signing: Signing = field(default_factory=Signing)
     patience_s: float = PATIENCE_S
     silence_s: float = SILENCE_S
-    wall_clock: Callable[[], float] = time.time
 
     async def fetch(self, address: str, digest: str) -> bytes:
         """See Fetcher. Never reads more than a parcel may have."""
-        key, timeout = self.cluster_key, self._timeout()
-        signed = {SIGNATURE: sign_call(ROUTE, key, wall_time=self.wall_clock())} if key else {}
+        signed, timeout = self.signing.headers("GET", ROUTE), self._timeout()
         url = f"http://{address}{ROUTE}"
         try:
             called = self.session.get(

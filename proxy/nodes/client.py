@@ -1,7 +1,7 @@
 """Calls nodes over HTTP: the NodeClient of the pipeline. Those of vLLM: proxy/nodes/vllm.py."""
 
 import math
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -9,6 +9,7 @@ from api.generate import NodeCall, encode_call
 from api.generator import Event, Leg, PooledEvent
 from api.pooling.node_call import PATH, decode_pooled, encode_pooling
 from discovery.registry import Node
+from discovery.signed_calls import Signing
 from engine.request import PoolingRequest, Request
 from proxy.errors import Cause, NodeFailed
 from proxy.foreign.bodies import GENERATE
@@ -38,6 +39,7 @@ class HttpNodeClient:
     parting_s: float = PARTING_S
     manners: Manners = field(default_factory=Manners)
     foreign_key: str | None = field(default=None, repr=False)
+    signing: Signing = field(default_factory=Signing)
 
     def generate(
         self, node: Node, request: Request, leg: Leg
@@ -55,7 +57,7 @@ class HttpNodeClient:
             GENERATE,
             encode_call(NodeCall(request, leg, compact=True)),
             Patience(self.first_sign_s, self.silence_s),
-            leg.trace.headers if leg.trace else NOTHING,
+            self._headers(leg),
         )
         return HttpLeg(self.lines, node, call, reader, self.parting_s)
 
@@ -66,7 +68,7 @@ class HttpNodeClient:
         if not node.ours and any(one.token_types for one in requests):
             reason = "a node of vLLM cannot be told a pair's segments"
             raise NodeFailed(node.node_id, reason, Cause.REFUSED)
-        key = NOTHING if node.ours else bearing(self.foreign_key)
+        key = self._signed(PATH) if node.ours else bearing(self.foreign_key)
         patience = Patience(POOLING_S, POOLING_S) if node.ours else self._foreign_patience
         body = encode_pooling(requests, node.registration.model)
         call = Call(PATH, body, patience, key)
@@ -75,6 +77,14 @@ class HttpNodeClient:
                 return decode_pooled(await response.read(), requests)
         except BROKEN as error:
             raise broken(node, error) from error
+
+    def _headers(self, leg: Leg) -> Mapping[str, str]:
+        """Of a node of ours."""
+        trace, signed = leg.trace.headers if leg.trace else NOTHING, self._signed(GENERATE)
+        return {**trace, **signed} if trace and signed else trace or signed
+
+    def _signed(self, path: str) -> Mapping[str, str]:
+        return self.signing.headers("POST", path)
 
     @property
     def _foreign_patience(self) -> Patience:

@@ -7,6 +7,7 @@ import msgspec
 from api.generator import BAD_REQUEST, LEAVING, UNAVAILABLE
 from api.wire import UNREADABLE, WireError
 from discovery.registry import Node
+from discovery.signed_calls import REFUSED
 from proxy.errors import Cause, NodeFailed, ProxyExhausted
 from proxy.nodes.line import NoConnection
 
@@ -46,6 +47,9 @@ def refused(node: Node, status: int, data: bytes) -> NodeFailed:
     except UNREADABLE:
         body = _Refusal()
     said = body.error.message or body.message
+    if status in NO_ENTRY and node.ours:
+        why = f"it does not let us in: {said or status}"
+        return NodeFailed(node.node_id, why, Cause.KEY)
     if status in NO_ENTRY and not node.ours:
         said = f"it answered with status {status}: does --foreign-api-key have its key?"
     return NodeFailed(
@@ -55,6 +59,15 @@ def refused(node: Node, status: int, data: bytes) -> NodeFailed:
         retryable=status not in AT_FAULT,
         param=body.error.param,
     )
+
+
+def key_refusal(data: bytes) -> str | None:
+    """What a node of ours says that does not take a signature; None: it says something else."""
+    try:
+        error = msgspec.json.decode(data, type=_Refusal).error
+    except UNREADABLE:
+        return None
+    return error.message if error.code == REFUSED else None
 
 
 def _cause_of(status: int, code: object) -> Cause:

@@ -21,9 +21,10 @@ from discovery.intake import Joined, check_names
 from discovery.listener import describe, log_joined
 from discovery.registration import BEAT_S, Context, Port, Registration, Role, from_map
 from discovery.registry import Registry
+from discovery.signed_calls import Signing
 from proxy.health.probes import Probe
 from proxy.nodes.naming import model_at
-from proxy.nodes.session import OK, PATIENCE_S, get_json
+from proxy.nodes.session import OK, PATIENCE_S, OtherKey, get_json
 from proxy.workers.api import Alone, Siblings
 
 ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
@@ -101,21 +102,26 @@ class Instances:
 
     session: aiohttp.ClientSession
     registry: Registry
-    cluster_key: bytes | None = None
+    cluster_key: bytes | None = field(default=None, repr=False)
     beat_s: float = BEAT_S
     clock: Callable[[], float] = time.monotonic
     siblings: Siblings = field(default_factory=Alone)
+    signing: Signing = field(init=False)
     _known: dict[str, Instance] = field(default_factory=dict)
     _probes: dict[str, Probe] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """What is added at another worker is added here."""
+        self.signing = Signing.of(self.cluster_key)
         self.siblings.adopts[INSTANCE] = self._adopt
 
     async def add(self, instance: Instance) -> None:
         """Raises InstanceError if there is nobody of that kind, or it is known already."""
         self._must_be_new(instance.address)
-        registration = await self._ask(instance)
+        try:
+            registration = await self._ask(instance)
+        except OtherKey as error:
+            raise InstanceError(f"{instance.address} {error}", "instance") from error
         self._must_be_new(instance.address)  # it may have been added while it was asked
         if registration is None:
             raise InstanceError(NO_NODE.format(instance.address), "instance")
@@ -174,15 +180,19 @@ class Instances:
 
         One of ours says itself which it is.
         """
-        well = await self._is_well(instance)
-        registration = await self._ask(instance) if well else None
+        why = "it does not answer well"
+        try:
+            well = await self._is_well(instance)
+            registration = await self._ask(instance) if well else None
+        except OtherKey as error:
+            registration, why = None, f"it {error}"
         address = instance.address
         if self._known.get(address) is not instance:
             return  # it was removed, or added anew
         probe = self._probes.setdefault(address, Probe())
         was_up, up = probe.up, probe.heard(well=registration is not None)
         if was_up and not up and (gone := self.registry.remove(address)):
-            logger.info("%s left: it does not answer well", describe(gone))
+            logger.info("%s left: %s", describe(gone), why)
         if up and registration and not self._announced(registration):
             self._known[address] = replace(instance, role=registration.type)
             self._apply(registration)
@@ -213,7 +223,8 @@ class Instances:
 
     async def _ask(self, instance: Instance) -> Registration | None:
         """Who is there, filed under the address it was given; None: no node."""
-        said = await get_json(self.session, instance.address, ABOUT_VLLM)
+        signed = self.signing.headers("GET", ABOUT_VLLM)
+        said = await get_json(self.session, instance.address, ABOUT_VLLM, signed)
         try:
             registration = check_names(from_map(said))
         except MalformedRegistration:

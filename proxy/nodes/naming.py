@@ -13,7 +13,7 @@ import msgspec
 
 from api.models import OWNER
 from discovery.registry import Node, Registry, node_address
-from proxy.nodes.session import get_json
+from proxy.nodes.session import OtherKey, get_json
 
 ASK_S = 2.0
 MODELS = "/v1/models"
@@ -56,10 +56,10 @@ async def model_at(session: aiohttp.ClientSession, address: str) -> "Said | None
     """What whoever is there serves, by `/v1/models`; None: it does not say, or is a proxy of
     ours, maybe this very one: our nodes say elsewhere who they are.
     """
-    said = await get_json(session, address, MODELS)
     try:
+        said = await get_json(session, address, MODELS)
         model = msgspec.convert(said, _Models).data[0]
-    except (msgspec.ValidationError, IndexError):
+    except (msgspec.ValidationError, IndexError, OtherKey):
         return None
     return None if model.owned_by == OWNER else model
 

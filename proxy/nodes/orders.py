@@ -12,6 +12,7 @@ from discovery.orders import PATH, Order, Standing, to_order
 from discovery.registration import Role, State, pack
 from discovery.registry import Node
 from discovery.signature import sign
+from discovery.signed_calls import Signing
 from proxy.nodes.session import read_all
 
 PATIENCE_S = 5.0
@@ -36,7 +37,8 @@ class Orders:
     """Signed where the cluster has a key; nodes tell senders apart by their ids."""
 
     session: aiohttp.ClientSession
-    cluster_key: bytes | None = None
+    signing: Signing = field(default_factory=Signing)
+    cluster_key: bytes | None = field(default=None, repr=False)
     sender: str = field(default_factory=lambda: uuid4().hex)
 
     async def give(
@@ -49,9 +51,14 @@ class Orders:
         url = f"http://{node.registration.http_address}{PATH}"
         timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
         try:
-            async with self.session.post(
-                url, data=pack(message), timeout=timeout, allow_redirects=False
-            ) as answer:
+            called = self.session.post(
+                url,
+                data=pack(message),
+                headers=self.signing.headers("POST", PATH),
+                timeout=timeout,
+                allow_redirects=False,
+            )
+            async with called as answer:
                 return _read(answer.status, await read_all(answer, LONGEST_ANSWER))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NotObeyed(str(error) or "it did not answer") from error

@@ -8,7 +8,8 @@ import aiohttp
 import msgspec
 
 from api.wire import UNREADABLE
-from proxy.nodes.lines import KEEPALIVE_S
+from proxy.nodes.failing import NO_ENTRY, key_refusal
+from proxy.nodes.lines import KEEPALIVE_S, NOTHING
 
 PATIENCE_S = 2.0
 LONGEST_ANSWER = 1 << 20
@@ -25,13 +26,29 @@ async def read_all(answer: aiohttp.ClientResponse, most: int) -> bytes:
     return bytes(data)
 
 
-async def get_json(session: aiohttp.ClientSession, address: str, path: str) -> Any | None:  # noqa: ANN401
-    """What a node says there, read as JSON; None: nothing, no JSON, or not in time."""
+class OtherKey(Exception):
+    """A node of ours does not take our signature; its address is what the text begins with."""
+
+
+async def get_json(
+    session: aiohttp.ClientSession,
+    address: str,
+    path: str,
+    headers: Mapping[str, str] = NOTHING,
+) -> Any | None:  # noqa: ANN401
+    """What a node says there, read as JSON; None: nothing, no JSON, or not in time.
+
+    Raises OtherKey, where it says that it is that.
+    """
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
     url = f"http://{address}{path}"
     try:
-        async with session.get(url, timeout=timeout, allow_redirects=False) as answer:
+        async with session.get(
+            url, headers=headers, timeout=timeout, allow_redirects=False
+        ) as answer:
             data = await read_all(answer, LONGEST_ANSWER)
+            if answer.status in NO_ENTRY and (why := key_refusal(data)):
+                raise OtherKey(f"does not let us in: {why}")
             return msgspec.json.decode(data) if answer.status == OK else None
     except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE):
         return None

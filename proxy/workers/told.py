@@ -71,6 +71,7 @@ def added_up(own: Said, others: Iterable[Said]) -> Said:
             if node := nodes.get(theirs["http_address"]):
                 node["failures"] += theirs["failures"]
                 _worse(node, theirs)
+                node["trouble"] = node["trouble"] or theirs["trouble"]
         for theirs in said["pairs"]:
             _worse(pairs.setdefault(_pair(theirs), theirs), theirs)
     own["pairs"] = list(pairs.values())

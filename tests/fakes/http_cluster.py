@@ -16,7 +16,9 @@ from api.text_files import Parcel
 from api.tokenizing import TextCodec
 from discovery.registration import Registration
 from discovery.registry import Registry
+from discovery.signed_calls import CallKey, Signing
 from engine.grammars.checking import GrammarChecker
+from node.keyed_door import KeyedDoor
 from node.text_door import TextDoor
 from proxy.admin.guard import Guard
 from proxy.admission.gate import AdmissionGate
@@ -69,6 +71,10 @@ class HttpCluster:
         async with self.session.get(f"http://{self.url}{path}", headers=headers) as answer:
             return answer.status, await answer.read()
 
+    def signed(self, path: str, method: str = "POST") -> Mapping[str, str]:
+        """Headers for who calls a node itself."""
+        return self.instances.signing.headers(method, path)
+
     @property
     def health(self) -> Health:
         return self.door.pipeline.health
@@ -96,13 +102,13 @@ async def http_cluster(
     gate: AdmissionGate | None = None,
     drain_timeout_s: float = PATIENCE_S,
     parcels: Mapping[str, Parcel] | None = None,
-    text_key: bytes = CLUSTER_KEY.encode(),
+    key: bytes | None = CLUSTER_KEY.encode(),
     foreign_key: str | None = None,
 ) -> AsyncGenerator[HttpCluster]:
     """Not announced, nodes are there and the proxy does not know.
 
-    With `parcels` by node id, the proxy has no model files: nodes bring them, under their key,
-    and it signs with `text_key`.
+    With `parcels` by node id, the proxy has no model files: nodes bring them. Nodes want calls
+    to be signed; the proxy signs with `key`.
     """
     registry = known = Registry(ttl_s=60) if registry is None else registry
 
@@ -118,7 +124,8 @@ async def http_cluster(
             announce(one.node.registration)
         session = await stack.enter_async_context(open_session(foreign_key))
         lines = await stack.enter_async_context(open_lines())
-        client = HttpNodeClient(lines, foreign_key=foreign_key)
+        signing = Signing.of(key)
+        client = HttpNodeClient(lines, foreign_key=foreign_key, signing=signing)
         health = Health(registry)
         planner = build_planner("round_robin", "round_robin", "never", Random(0))
         parts = registry, planner, client, health
@@ -128,10 +135,10 @@ async def http_cluster(
             reasoning_parser=reasoning_parser,
         )
         if parcels is not None:
-            models = _catalogue(health, HttpFetcher(session, text_key), recovery_wait_s)
+            models = _catalogue(health, HttpFetcher(session, signing), recovery_wait_s)
             stack.callback(asyncio.create_task(models.run()).cancel)
         stack.callback(models.grammars.close)
-        instances = Instances(session, registry, CLUSTER_KEY.encode(), beat_s=0.01)
+        instances = Instances(session, registry, key, beat_s=0.01)
         shields = guard or Guard(admin_key=ADMIN), gate or AdmissionGate()
         app = create_app(door, models, instances, *shields)
         url = await stack.enter_async_context(serving(app, kind=CorkedProtocol))
@@ -146,8 +153,9 @@ def _door(pipeline: Pipeline, client: HttpNodeClient) -> Observed:
 
 async def _open(stack: AsyncExitStack, one: HttpNode, parcel: Parcel | None) -> None:
     app = node_app(one)
-    app.register_blueprint(TextDoor(parcel, CLUSTER_KEY.encode()).blueprint())
-    address = await stack.enter_async_context(serving(app))
+    app.register_blueprint(TextDoor(parcel).blueprint())
+    keyed = KeyedDoor(app, CallKey.of(CLUSTER_KEY), one.metrics.refused)
+    address = await stack.enter_async_context(serving(keyed))
     one.node.registration = _at(address, one.node.registration, parcel)
     one.identity.registration = one.node.registration
     stack.callback(asyncio.create_task(one.duty.run()).cancel)

@@ -31,6 +31,7 @@ from engine.request import PoolingRequest, Request, RequestId
 from kv_transfer.ticket import KvTicket
 from node.duty import Duty
 from node.identity import Identity
+from node.metrics import NodeMetrics
 from node.orders import OrderDoor
 from proxy.errors import NodeFailed
 from tests.fakes.node import FakeNode
@@ -62,6 +63,7 @@ class HttpNode:
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     seen: Mapping[str, str | None] = field(default_factory=dict)
     niceness: list[int] = field(default_factory=list)
+    metrics: NodeMetrics = field(default_factory=NodeMetrics)
 
     def __post_init__(self) -> None:
         self.idle.set()

@@ -1,4 +1,4 @@
-"""A Quart app on a port of its own, as long as a test needs it."""
+"""An app on a port of its own, as long as a test needs it."""
 
 import asyncio
 import socket
@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import uvicorn
-from quart import Quart
 
 from api.door.keeper import Keeper
 from api.door.protocol import CarefulProtocol, careful
+from node.keyed_door import Asgi
 
 HERE = "127.0.0.1"
 
@@ -38,7 +38,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(
-    app: Quart, keeper: Keeper | None = None, kind: type[CarefulProtocol] = CarefulProtocol
+    app: Asgi, keeper: Keeper | None = None, kind: type[CarefulProtocol] = CarefulProtocol
 ) -> AsyncGenerator[str]:
     """Its address; leaving stops it, and cuts what still runs."""
     door = socket.create_server((HERE, 0))

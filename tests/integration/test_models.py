@@ -9,7 +9,7 @@ import pytest
 
 from api.text_files import LARGEST, ROUTE, Parcel
 from api.tokenizing import TextCodec
-from discovery.signature import SIGNATURE, sign_call
+from discovery.signed_calls import SIGNATURE, CallKey, Signing
 from proxy.models.fetching import HttpFetcher
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_cluster import HttpCluster, http_cluster
@@ -110,17 +110,17 @@ async def test_token_ids_are_answered_before_any_text_is_there() -> None:
 
 
 async def test_a_proxy_with_another_key_is_given_nothing() -> None:
-    async with http_cluster(two_models(), parcels=parcels(), text_key=b"wrong") as proxy:
+    async with http_cluster(two_models(), parcels=parcels(), key=b"wrong") as proxy:
         assert (await chat(proxy, "a"))[0] == 503
         node = proxy.cluster.nodes["p0"].registration.http_address
-        url, key = f"http://{node}{ROUTE}", CLUSTER_KEY.encode()
+        url, signing = f"http://{node}{ROUTE}", Signing(CallKey.of(CLUSTER_KEY))
         for said, status in (
-            ({}, 403),
-            ({SIGNATURE: sign_call(ROUTE, b"wrong", wall_time=1e9)}, 403),
+            ({}, 401),
+            ({SIGNATURE: CallKey.of("wrong").sign("GET", ROUTE, wall_time=1e9)}, 403),
         ):
             async with proxy.session.get(url, headers=said) as answer:
                 assert answer.status == status
-        fetched = await HttpFetcher(proxy.session, key).fetch(node, OF_A.digest)
+        fetched = await HttpFetcher(proxy.session, signing).fetch(node, OF_A.digest)
         assert fetched == OF_A.data
 
 

@@ -103,7 +103,8 @@ async def test_a_node_obeys_only_who_has_the_clusters_key() -> None:
         order = to_order(Order("d0", "stranger", State.DRAINING))
         wrong = sign(order, b"wrong", wall_time=1.0)
         for data in (b"", b"\xc1", pack(order), pack(wrong), b"x" * 5000):
-            async with proxy.session.post(url, data=data) as refused:
-                assert refused.status == 400
+            for headers, status in ((proxy.signed(PATH), 400), ({}, 401)):
+                async with proxy.session.post(url, data=data, headers=headers) as refused:
+                    assert refused.status == status
         assert proxy.http[1].identity.state is State.READY
         assert CLUSTER_KEY not in repr(proxy.http[1].duty)

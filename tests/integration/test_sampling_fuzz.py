@@ -107,8 +107,9 @@ async def test_node_calls(llama: Path) -> None:
     async def ask(http: HttpCluster, wish: Given) -> None:
         address = http.cluster.decodes[0].registration.http_address
         body = {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 4, **wish}}
-        url = f"http://{address}/inference/v1/generate"
-        async with http.session.post(url, json={**body, "stream": True}) as answer:
+        url, headers = f"http://{address}{GENERATE}", http.signed(GENERATE)
+        called = http.session.post(url, json={**body, "stream": True}, headers=headers)
+        async with called as answer:
             data = await answer.read()
             if answer.status != 200:
                 check_refusal(answer.status, json.loads(data), wish)

@@ -12,12 +12,12 @@ from kv_transfer.lookup import Lookup, addresses
 from kv_transfer.side_channel import frames
 from kv_transfer.side_channel.connections import (
     INTRODUCTION_S,
-    LONGEST_NAME,
     RETRY_S,
     Reception,
     Way,
 )
 from kv_transfer.side_channel.frames import LARGEST_FRAME, BadFrames, framed
+from kv_transfer.side_channel.introduction import LONGEST_NAME
 from kv_transfer.side_channel.waiting import Waiting
 
 HERE, PATIENCE_S = "127.0.0.1", 10.0

@@ -16,13 +16,11 @@ from api.text_files import (
     unpack,
     write_files,
 )
-from discovery.signature import WINDOW_S, check_call, sign_call
 from proxy.models.cache import ParcelCache
 from proxy.models.texts import read_text
 from tests.fakes.text import TEXT, byte_level, checkpoint_of
 
 FILES = {"tokenizer.json": b"{}", "config.json": b"{}"}
-KEY = b"the cluster's"
 
 
 def test_a_parcel_comes_back_as_it_was_whatever_the_order() -> None:
@@ -151,18 +149,3 @@ def test_a_cache_that_cannot_be_written_is_none(
     cache.keep(parcel.digest, parcel.data)
     assert cache.find(parcel.digest) is None
     assert len(caplog.records) == 1
-
-
-def test_a_call_is_good_for_its_path_its_key_and_a_while() -> None:
-    said = sign_call("/path", KEY, wall_time=1e9)
-    assert check_call(said, "/path", KEY, wall_time=1e9 + WINDOW_S)
-    assert not check_call(said, "/path", KEY, wall_time=1e9 + WINDOW_S + 1)
-    assert not check_call(said, "/other", KEY, wall_time=1e9)
-    assert not check_call(said, "/path", b"another", wall_time=1e9)
-
-
-@pytest.mark.parametrize(
-    "said", [None, "", " ", "x y", "1 zz", "nan 00", "1e9", "inf 00", "ü ü"]
-)
-def test_what_is_no_signature_is_refused(said: str | None) -> None:
-    assert not check_call(said, "/path", KEY, wall_time=1e9)

@@ -1,0 +1,81 @@
+"""Proof that a call of a node's door comes from a process that knows the cluster's key.
+
+A header with the time, and the HMAC-SHA256 of method, path and time. The body is not in it,
+so that no call pays for its length: who sees a header can send it again, with another body, for
+as long as it is fresh (docs/decisions/0071-a-key-closes-doors-and-kv-ports.md).
+"""
+
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from discovery.errors import BadSignature
+from discovery.signature import FORGED, HASH, OTHER_KEY, UNSIGNED, check_time
+
+SIGNATURE = "X-Pdserve-Signature"
+"""The header of a signed call: seconds of its sender's clock, a space, the HMAC in hex."""
+REFUSED = "cluster_key"
+"""The code of the error with which a node answers what is not signed with its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallKey:
+    """A cluster's key, ready to sign: it is mixed in once, and not to be read off again."""
+
+    _schedule: hmac.HMAC = field(repr=False)
+
+    @classmethod
+    def of(cls, key: str | bytes) -> Self:
+        """Of a key as it is configured."""
+        secret = key.encode() if isinstance(key, str) else key
+        return cls(hmac.new(secret, digestmod=HASH))
+
+    def sign(self, method: str, target: str, *, wall_time: float) -> str:
+        """What the header says; `target` is the path and, if there is one, the query."""
+        said = repr(wall_time)
+        return f"{said} {self._mac(method, target, said).hex()}"
+
+    def check(self, said: str | None, method: str, target: str, *, wall_time: float) -> None:
+        """Raises BadSignature, whatever was said."""
+        if said is None:
+            why = f"the cluster has a key and this call no {SIGNATURE}"
+            raise BadSignature(f"{why}: {OTHER_KEY}", UNSIGNED)
+        at, _, mac = said.partition(" ")
+        try:
+            signed_at, given = float(at), bytes.fromhex(mac)
+            right = self._mac(method, target, at)
+        except ValueError as error:
+            raise BadSignature(f"{SIGNATURE} cannot be read", FORGED) from error
+        if not hmac.compare_digest(given, right):
+            raise BadSignature(f"{SIGNATURE} is wrong: {OTHER_KEY}", FORGED)
+        check_time(signed_at, wall_time=wall_time)
+
+    def _mac(self, method: str, target: str, at: str) -> bytes:
+        """Nothing else that a key signs begins so: no other proof is one of a call."""
+        mac = self._schedule.copy()
+        mac.update(f"call {method} {target} {at}".encode())
+        return mac.digest()
+
+
+NO_HEADERS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Signing:
+    """What calls of nodes carry. Without a key that is nothing, and costs as much."""
+
+    key: CallKey | None = None
+    wall_clock: Callable[[], float] = time.time
+
+    @classmethod
+    def of(cls, key: bytes | None) -> Self:
+        """With the cluster's key, if it has one."""
+        return cls(CallKey.of(key) if key else None)
+
+    def headers(self, method: str, target: str) -> Mapping[str, str]:
+        """Of one call, which has to be made within seconds."""
+        if self.key is None:
+            return NO_HEADERS
+        return {SIGNATURE: self.key.sign(method, target, wall_time=self.wall_clock())}

@@ -1,0 +1,91 @@
+"""A node's door in a cluster with a key: whatever does not come from who knows it is refused.
+
+Before a body is read, and for every path that there may come to be but two that only tell.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from prometheus_client import Counter
+
+from api.errors import ErrorBody, ErrorDetail, error_body
+from discovery.errors import BadSignature
+from discovery.signature import UNSIGNED
+from discovery.signed_calls import REFUSED, SIGNATURE, CallKey
+from kv_transfer.side_channel.junk import JunkCount
+
+UNAUTHORIZED, FORBIDDEN = 401, 403
+READS = {"GET", "HEAD"}
+OPEN = {"/health", "/metrics"}  # for load balancers and Prometheus, which know no key
+HEADER = SIGNATURE.lower().encode()
+MOST_SENDERS = 1024
+
+Asgi = Callable[[Any, Any, Any], Awaitable[None]]
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class KeyedDoor:
+    """ASGI before that of all routes. What a sender is refused is told of now and then."""
+
+    inner: Asgi
+    key: CallKey
+    refused: Counter
+    wall_clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
+    _senders: dict[str, JunkCount] = field(default_factory=dict)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  ASGI
+        """See ASGI."""
+        if scope["type"] == "http" and not _is_open(scope):
+            try:
+                self._check(scope)
+            except BadSignature as error:
+                self._tell(scope, error)
+                await _refuse(send, error)
+                return
+        await self.inner(scope, receive, send)
+
+    def _check(self, scope: Any) -> None:  # noqa: ANN401
+        said = next((value for name, value in scope["headers"] if name == HEADER), None)
+        told = None if said is None else said.decode("latin-1")
+        target = scope["raw_path"].decode("latin-1")
+        if query := scope["query_string"]:
+            target += "?" + query.decode("latin-1")
+        self.key.check(told, scope["method"], target, wall_time=self.wall_clock())
+
+    def _tell(self, scope: Any, error: BadSignature) -> None:  # noqa: ANN401
+        self.refused.labels(error.reason).inc()
+        sender = scope["client"][0] if scope.get("client") else "somebody"
+        junk = self._senders.pop(sender, None) or JunkCount()
+        self._senders[sender] = junk  # the latest last
+        while len(self._senders) > MOST_SENDERS:
+            del self._senders[next(iter(self._senders))]
+        if count := junk.another(self.clock()):
+            what = f"{scope['method']} {scope['path']!r:.200}"
+            log.warning("refused %d calls of %s, such as %s: %s", count, sender, what, error)
+
+
+def _is_open(scope: Any) -> bool:  # noqa: ANN401
+    return scope["path"] in OPEN and scope["method"] in READS
+
+
+async def _refuse(send: Any, error: BadSignature) -> None:  # noqa: ANN401
+    status = UNAUTHORIZED if error.reason == UNSIGNED else FORBIDDEN
+    body = msgspec.json.encode(refusal(status, error))
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def refusal(status: int, error: BadSignature) -> ErrorBody:
+    """OpenAI's error, with a code by which a proxy knows whose refusal it is."""
+    said = error_body(status, str(error)).error
+    return ErrorBody(ErrorDetail(said.message, said.type, said.param, REFUSED))

@@ -1,0 +1,67 @@
+"""Introductions at KV ports in a cluster with a key: a name, whom it is said to, when, a MAC.
+
+Signed as registrations are (discovery/signature.py), and good for one connection: a source
+takes each name with a later time only. Who overhears one cannot come back with it, nor go
+elsewhere.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from discovery.errors import BadSignature, MalformedRegistration
+from discovery.registration import pack, unpack
+from discovery.signature import OTHER_KEY, UNSIGNED, Verifier, sign
+from kv_transfer.ledger.guests import Peer
+from kv_transfer.ledger.sources import Address
+from kv_transfer.side_channel.frames import BadFrames
+from kv_transfer.side_channel.introduction import SIGNED, NotIntroduced, check_name
+
+NAME, TO = "sink", "source"
+ELSEWHERE = "elsewhere"
+LONGEST_SAID = 1024
+TICK_S = 1e-6  # two introductions are never of the same time, nor is a later one of an earlier
+
+
+@dataclass(slots=True)
+class KeyedNames:
+    """The Introductions of one engine, for both of its sides; used by one thread."""
+
+    key: bytes = field(repr=False)
+    wall_clock: Callable[[], float] = time.time
+    _verifier: Verifier = field(init=False, repr=False)
+    _said_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Nobody was heard yet."""
+        self._verifier = Verifier(self.key, NAME)
+
+    def said(self, name: Peer, to: Address) -> bytes:
+        """See Introductions."""
+        self._said_at = max(self.wall_clock(), self._said_at + TICK_S)
+        message = sign({NAME: name, TO: _place(to)}, self.key, wall_time=self._said_at)
+        return SIGNED + pack(message)
+
+    def read(self, said: bytes, here: Address) -> Peer:
+        """See Introductions; BadSignature's texts are what a sink is told."""
+        if not said.startswith(SIGNED):
+            why = "there is a key here, and this is not signed"
+            raise NotIntroduced(f"{why}: {OTHER_KEY}", UNSIGNED)
+        if len(said) > LONGEST_SAID:
+            raise BadFrames(f"an introduction of {len(said)} bytes")
+        try:
+            message = unpack(said.removeprefix(SIGNED))
+            self._verifier.check(message, wall_time=self.wall_clock())
+        except BadSignature as error:
+            raise NotIntroduced(str(error), error.reason) from error
+        except MalformedRegistration as error:
+            raise BadFrames(f"an introduction that cannot be read: {error}") from error
+        if message.get(TO) != _place(here):
+            raise NotIntroduced(f"said to {message.get(TO)}, not {_place(here)}", ELSEWHERE)
+        name = message.get(NAME)
+        return check_name(name if isinstance(name, bytes) else b"")
+
+
+def _place(address: Address) -> str:
+    host, port = address
+    return f"{host}:{port}"
