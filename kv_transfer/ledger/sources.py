@@ -17,6 +17,13 @@ class _Source:
     welcome: Welcome | None = None
 
 
+def last_word(message: Refused | TurnedAway) -> TransferError:
+    """What it means for who pulls from a source that said this."""
+    if isinstance(message, Refused):
+        return LayoutMismatch(message.reason)
+    return PeerUnreachable(f"the source refused us: {message.reason}")
+
+
 @dataclass(slots=True)
 class Sources:
     """One entry for each address that a ticket named, until it is long unused."""
@@ -67,10 +74,3 @@ class Sources:
         """What it told is void: say Hello anew. A socket may still be there."""
         if source := self._met.get(address):
             source.greeted_at, source.welcome = None, None
-
-
-def last_word(message: Refused | TurnedAway) -> TransferError:
-    """What it means for who pulls from a source that said this."""
-    if isinstance(message, Refused):
-        return LayoutMismatch(message.reason)
-    return PeerUnreachable(f"the source refused us: {message.reason}")

@@ -13,10 +13,12 @@ from typing import Any
 import aiohttp
 
 from api.tokenizing import load_text_codec
+from discovery.signed_calls import CallKey, Signing
 from tests.fakes.checkpoints import CHAT_TEMPLATE, make_checkpoint
 from tests.fakes.waiting import is_seen
 
 KEY = "the cluster's"
+CHAT = "/v1/chat/completions"
 NODES = 3
 PATIENCE_S = 180.0
 HI = [{"role": "user", "content": "The quick brown fox"}]
@@ -48,14 +50,14 @@ async def test_a_proxy_without_model_files_serves_two_models(
         ):
             said = await asked(session, url, model=name)
             assert said["prompt_token_ids"] == prompt_of(folder)
-            there = await asked(session, door, model=name)
+            there = await asked(session, door, model=name, signed=True)
             assert said["choices"][0]["message"] == there["choices"][0]["message"]
             assert said["choices"][0]["token_ids"] == there["choices"][0]["token_ids"]
         async with session.get(f"{url}/v1/models") as answer:
             ids = [one["id"] for one in (await answer.json())["data"]]
         assert ids == ["llama", "default", "qwen"]
         async with session.get(f"{nodes[0][0]}/model/text_files") as refused:
-            assert refused.status == 403
+            assert refused.status == 401
         assert len(list(cache.iterdir())) == 2
 
 
@@ -84,11 +86,17 @@ def node(kind: str, folder: Path, discovery: str, *names: str) -> list[str]:
 
 
 async def asked(
-    session: aiohttp.ClientSession, url: str, status: int = 200, **fields: object
+    session: aiohttp.ClientSession,
+    url: str,
+    status: int = 200,
+    *,
+    signed: bool = False,
+    **fields: object,
 ) -> dict[str, Any]:
     body = {"messages": HI, "max_tokens": 8, "temperature": 0, "return_token_ids": True}
-    path = f"{url}/v1/chat/completions"
-    async with session.post(path, json={**body, **fields}) as answer:
+    headers = Signing(CallKey.of(KEY) if signed else None).headers("POST", CHAT)
+    called = session.post(f"{url}{CHAT}", json={**body, **fields}, headers=headers)
+    async with called as answer:
         said: dict[str, Any] = await answer.json()
         assert answer.status == status, said
         return said

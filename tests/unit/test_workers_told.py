@@ -4,11 +4,20 @@ from typing import Any
 
 from proxy.workers.told import added_up
 
+TROUBLES = {"closed": None, "open": "gone", "half_open": "silent"}
+
 
 def said(in_flight: int, failures: int, breaker: str, pairs: dict[str, str]) -> dict[str, Any]:
     return {
         "requests_in_flight": in_flight,
-        "nodes": [{"http_address": "h:1", "failures": failures, "breaker": breaker}],
+        "nodes": [
+            {
+                "http_address": "h:1",
+                "failures": failures,
+                "breaker": breaker,
+                "trouble": TROUBLES[breaker],
+            }
+        ],
         "pairs": [
             {"prefill_node_id": name, "decode_node_id": "d", "breaker": state}
             for name, state in pairs.items()
