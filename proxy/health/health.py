@@ -161,9 +161,9 @@ class Health:
             sure = not failure.cause.by_node
             opens = breaker.failed(begun=begun, now=now, sure=sure)
             self.opened["node"] += opens
-            breaker.why = str(failure)
+            breaker.why = str(failure).removeprefix(f"{node.node_id}: ")
             if opens and failure.cause is Cause.KEY:
-                log.warning("the node at %s gets no work for now: %s", address, failure)
+                log.warning("the node at %s gets no work for now: %s", address, breaker.why)
 
     def forget(self, *, now: float) -> None:
         """Of whom nothing is to be held against any more, and who is not there any more."""

@@ -25,6 +25,7 @@ prefill  p:1      ready         llama  1        2        1/4        2.0 s ago  0
 decode   d:1      breaker open  llama  0        0        0/9        2.0 s ago  1       n1
 decode   d:2      draining      llama  -        -        -          2.0 s ago  0       n2
 prefill  p:2      fits nobody   llama  -        -        -          2.0 s ago  0       n3
+d:1: connection lost
 p:2: fingerprint is new here and None on d:1
 """
 

@@ -105,6 +105,15 @@ def test_with_a_key_only_what_is_signed_counts() -> None:
     assert take(intake, b"id", pack(sign(BARE, KEY, wall_time=100.0)))
 
 
+def test_without_a_key_what_is_signed_does_not_count() -> None:
+    """The node that signs would refuse every call."""
+    intake = Intake(Registry())
+    with pytest.raises(MalformedRegistration, match="no --cluster-key"):
+        take(intake, b"id", pack(sign(BARE, KEY, wall_time=100.0)))
+    assert intake.registry.refused == {"signed": 1}
+    assert take(intake, b"id", pack(BARE))
+
+
 def test_a_time_that_is_no_number_is_not_near_ours() -> None:
     intake = Intake(Registry(), Verifier(KEY))
     with pytest.raises(MalformedRegistration):

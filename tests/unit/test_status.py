@@ -89,7 +89,7 @@ def test_status_has_vllms_keys_and_all_of_every_node() -> None:
         "load": {"waiting": 1, "running": 2, "free_blocks": 3, "total_blocks": 4},
         "heard_s_ago": 2,
         "breaker": "open",
-        "trouble": "n0: connection lost",
+        "trouble": "connection lost",
         "static": False,
         "failures": 1,
         "fits": True,
