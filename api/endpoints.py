@@ -20,12 +20,15 @@ from api.chat import ChatForm
 from api.completions import CompletionForm
 from api.defaults import OPENAI
 from api.envelopes import Form, Writer
-from api.errors import BadRequest, WrongType
+from api.errors import ApiError, BadRequest, WrongType
 from api.gate import OPEN, Gate
 from api.generator import Generator
 from api.logprobs import Telling
 from api.pooling.bodies import PoolingBody
 from api.prompts import needs_text
+from api.responses.asking import chat_of, in_own_words
+from api.responses.bodies import read_responses
+from api.responses.writer import ResponseWriter
 from api.served import Models, ReadLeg, no_legs
 from api.sse import AnyWriter, frames
 from api.token_answers import TokenWriter
@@ -95,6 +98,17 @@ class TextEndpoints:
         asked = await Asker(served, self.read_leg).chat(body, outer_id, len(call.data))
         thinks = asked.thinking is not None
         return self._writer(asked, ChatForm(_telling(asked), _tellers(asked), thinks=thinks))
+
+    async def responses(self, call: Call) -> ResponseWriter:
+        """A chat in other words: none of them is a leg's. Raises ApiError."""
+        body = _with_headers(read_responses(call.data), call.headers)
+        outer_id = call.name(body)
+        served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
+        try:
+            asked = await Asker(served, no_legs).chat(chat_of(body), outer_id, len(call.data))
+        except ApiError as refusal:
+            raise in_own_words(refusal) from refusal
+        return ResponseWriter(Answer(self.generator, asked, self.gate), body, self.clock)
 
     async def tokens(self, call: Call) -> TokenWriter:
         """As a model's node would: without its defaults, and its tokenizer only where words are

@@ -22,6 +22,8 @@ from api.costs import (
     usage_in_chunk,
     usage_of,
 )
+from api.errors import ErrorBody
+from api.generated import DONE
 from api.logprobs import Telling
 from api.node_logprobs import PromptLogprobs
 
@@ -97,8 +99,16 @@ class Writer:
         """Whether the client wants it as it comes."""
         return bool(self.answer.asked.body.stream)
 
-    def openings(self) -> Sequence[Envelope]:
+    @property
+    def over(self) -> bool:
+        """Whether the last event was written, and says so itself: here [DONE] does."""
+        return False
+
+    def opening(self) -> bytes:
         """The chunks before all text."""
+        return b"".join(map(event_of, self._openings()))
+
+    def _openings(self) -> Sequence[Envelope]:
         return [
             replace(
                 self._bare(1, [opening]),
@@ -159,12 +169,20 @@ class Writer:
         before, behind = event_of(chunk).split(f'"{mark}"'.encode())
         return before, behind
 
-    def closing(self) -> Envelope | None:
+    def closing(self) -> bytes:
         """The chunk after all text: usage and stages, where the client asked for them."""
         usage, timings = usage_at_end(self.answer), timings_of(self.answer)
         if usage is UNSET and timings is UNSET:
-            return None
-        return replace(self._bare(1, []), usage=usage, pdserve=timings)
+            return b""
+        return event_of(replace(self._bare(1, []), usage=usage, pdserve=timings))
+
+    def failing(self, error: ErrorBody) -> bytes:
+        """Why there will be no more text."""
+        return event_of(error)
+
+    def ending(self) -> bytes:
+        """What every stream ends with."""
+        return DONE
 
     def whole(self, pieces: Sequence[Piece]) -> Envelope:
         """The answer that is not streamed."""

@@ -4,6 +4,7 @@ ApiError
 ├── BadRequest      400  the request is at fault; `param` is the field
 │   └── ContextTooLong   prompt and answer do not fit the model's context
 ├── UnknownModel    404  a name that is not served here
+├── NotKept         404  an answer that was given is asked for
 ├── WrongType       415  a body of another type than JSON
 ├── NoText          501  this door has no tokenizer
 └── TooBusy         503  this door cannot look at the request just now
@@ -50,6 +51,12 @@ class UnknownModel(ApiError):
 
     status = 404
     code = "model_not_found"
+
+
+class NotKept(ApiError):
+    """An answer that was given before is asked for: none is stored."""
+
+    status = 404
 
 
 class WrongType(ApiError):

@@ -18,7 +18,7 @@ from api.endpoints import (
     begun,
     check_type,
 )
-from api.errors import SERVER_ERROR, ApiError, body_of, error_body
+from api.errors import SERVER_ERROR, ApiError, NotKept, body_of, error_body
 from api.gate import OPEN, Gate
 from api.generator import Embedder, Generator, StreamFailed
 from api.models import find_model, list_models
@@ -67,6 +67,12 @@ def openai_routes(
     async def chat() -> Response:
         return await _answered(texts.chat)
 
+    @routes.post("/v1/responses")
+    async def responses() -> Response:
+        return await _answered(texts.responses)
+
+    _forget(routes)
+
     @routes.get("/v1/models")
     async def all_models() -> Response:
         return _json(list_models(models))
@@ -93,6 +99,16 @@ def token_routes(texts: TextEndpoints) -> Blueprint:
     routes.after_request(_named)
     _explain_errors(routes)
     return routes
+
+
+def _forget(routes: Blueprint) -> None:
+    """What asks for a response that was made before."""
+
+    @routes.route("/v1/responses/<name>", methods=["GET", "DELETE"])
+    @routes.get("/v1/responses/<name>/input_items")
+    @routes.post("/v1/responses/<name>/cancel")
+    async def forgotten(name: str) -> Response:
+        raise NotKept(f"There is no response {name[:LONGEST_PATH]!r} here: none is kept")
 
 
 def _pool(

@@ -1,25 +1,32 @@
 """An answer on its way out: as one body, or as a stream of server-sent events."""
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 
 import msgspec
 
+from api.answering import Tapped
 from api.choices import Piece
 from api.encoding import aside
-from api.envelopes import Writer, event_of
-from api.errors import SERVER_ERROR, body_of, error_body
-from api.generated import DONE
+from api.envelopes import Writer
+from api.errors import SERVER_ERROR, ErrorBody, body_of, error_body
 from api.generator import StreamFailed
+from api.responses.writer import ResponseWriter, SpokenDeltas
 from api.tapping import Outlet, Spoken
 from api.token_answers import TokenWriter
 
-AnyWriter = Writer | TokenWriter
+AnyWriter = Writer | TokenWriter | ResponseWriter
+Comment = Callable[[], bytes]
 PLACE = 20  # a token's log-probabilities are as much work as so many characters
 log = logging.getLogger(__name__)
 OUR_MISTAKE = error_body(SERVER_ERROR, "The server made a mistake.")
+
+
+def silence() -> bytes:
+    """No comment."""
+    return b""
 
 
 async def whole(writer: AnyWriter) -> bytes:
@@ -32,20 +39,23 @@ async def whole(writer: AnyWriter) -> bytes:
     return await aside(work, lambda: msgspec.json.encode(writer.whole(said)))
 
 
-async def frames(writer: AnyWriter, outlet: Outlet | None = None) -> AsyncGenerator[bytes]:
+async def frames(
+    writer: AnyWriter, outlet: Outlet | None = None, comment: Comment = silence
+) -> AsyncGenerator[bytes]:
     """The events of a stream, together what came together; some go to the outlet at once.
 
     What fails before the first is raised, later it is told. Nothing comes before the first
-    piece: until then the request may still be refused. The last piece leaves with the end.
+    piece: until then the request may still be refused. The last piece leaves with the end,
+    before which stands the comment.
     """
     said: bytes | None = None
-    tapped = partial(Spoken, writer, outlet) if outlet and isinstance(writer, Writer) else None
+    tapped = _tap(writer, outlet) if outlet else None
     left = len(writer.answer.choices)
     try:
         async with aclosing(writer.answer.pieces(tapped)) as pieces:
             async for piece in pieces:
                 if said is None:
-                    said = b"".join(map(event_of, writer.openings()))
+                    said = writer.opening()
                 said += writer.frame(piece) if not piece.places else await _frame(writer, piece)
                 left -= piece.finish is not None
                 if said and left:
@@ -54,19 +64,27 @@ async def frames(writer: AnyWriter, outlet: Outlet | None = None) -> AsyncGenera
     except Exception as failure:
         if said is None:
             raise
-        said += _told(writer, failure)
+        said += writer.failing(_told(writer, failure))
     else:
-        closing = writer.closing()
-        said = (said or b"") + (event_of(closing) if closing else b"")
-    yield said + DONE
+        said = (said or b"") + writer.closing()
+    yield said + comment() + writer.ending()
 
 
-def _told(writer: AnyWriter, failure: Exception) -> bytes:
+def _tap(writer: AnyWriter, outlet: Outlet) -> Tapped | None:
+    match writer:
+        case Writer():
+            return partial(Spoken, writer, outlet)
+        case ResponseWriter():
+            return partial(SpokenDeltas, writer, outlet)
+    return None
+
+
+def _told(writer: AnyWriter, failure: Exception) -> ErrorBody:
     if isinstance(failure, StreamFailed):
-        return event_of(body_of(failure))
+        return body_of(failure)
     outer_id = writer.answer.asked.outer_id
     log.error("request_id=%s broke off", outer_id, exc_info=failure)
-    return event_of(OUR_MISTAKE)
+    return OUR_MISTAKE
 
 
 async def _frame(writer: AnyWriter, piece: Piece) -> bytes:

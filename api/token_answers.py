@@ -10,6 +10,8 @@ from api.answering import Answer
 from api.choices import Piece, joined
 from api.costs import Timings, Usage, timings_of, usage_at_end, usage_in_chunk, usage_of
 from api.envelopes import event_of
+from api.errors import ErrorBody
+from api.generated import DONE
 from api.node_logprobs import Content, PromptLogprobs, content_of, prompt_of
 
 
@@ -63,9 +65,14 @@ class TokenWriter:
         """Of the first prompt: there is no other."""
         return len(self.answer.choices[0].prompt_logprobs)
 
-    def openings(self) -> Sequence[TokenChunk]:
+    @property
+    def over(self) -> bool:
+        """[DONE] says it."""
+        return False
+
+    def opening(self) -> bytes:
         """Nothing comes before the first token."""
-        return ()
+        return b""
 
     def frame(self, piece: Piece) -> bytes:
         """The event of a piece, which has tokens, or the end."""
@@ -73,12 +80,20 @@ class TokenWriter:
         usage = usage_in_chunk(self.answer, choice, piece.num_tokens)
         return event_of(self._chunk([_choice(piece)], usage=usage))
 
-    def closing(self) -> TokenChunk | None:
+    def closing(self) -> bytes:
         """Usage and stages, where the client asked for them."""
         usage, timings = usage_at_end(self.answer), timings_of(self.answer)
         if usage is UNSET and timings is UNSET:
-            return None
-        return self._chunk([], usage=usage, timings=timings)
+            return b""
+        return event_of(self._chunk([], usage=usage, timings=timings))
+
+    def failing(self, error: ErrorBody) -> bytes:
+        """Why there will be no more tokens."""
+        return event_of(error)
+
+    def ending(self) -> bytes:
+        """What every stream ends with."""
+        return DONE
 
     def whole(self, pieces: Sequence[Piece]) -> TokenAnswer:
         """The answer that is not streamed."""

@@ -60,6 +60,7 @@ def create_app(
     paths: dict[str, Endpoint] = {
         "/v1/completions": texts.completions,
         "/v1/chat/completions": texts.chat,
+        "/v1/responses": texts.responses,
         GENERATE: texts.tokens,
     }
     front = TextFront(app.asgi_app, paths, watch)

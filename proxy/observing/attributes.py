@@ -13,6 +13,7 @@ from proxy.timeline.story import Story
 Value = str | int | float | tuple[str, ...]
 OPERATIONS = {
     "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
     "/v1/completions": "text_completion",
     "/inference/v1/generate": "text_completion",
     "/v1/embeddings": "embeddings",

@@ -9,13 +9,19 @@ from quart import Quart
 
 from api.errors import ErrorBody
 from api.fields import CHAT, COMPLETIONS
+from api.responses.fields import RESPONSES
 from api.token_bodies import GENERATE
 from proxy.openapi.operations import JSON, OPERATIONS, Operation
 
 VERSION = "3.1.0"
 REFERENCES = "#/components/schemas/{name}"
 PLACEHOLDER = re.compile(r"<(?:\w+:)?(\w+)>")
-REFUSED = (("CompletionBody", COMPLETIONS), ("ChatBody", CHAT), ("TokensBody", GENERATE))
+REFUSED = (
+    ("CompletionBody", COMPLETIONS),
+    ("ChatBody", CHAT),
+    ("ResponsesBody", RESPONSES),
+    ("TokensBody", GENERATE),
+)
 NOT_TOLD = {"head", "options"}
 Json = dict[str, Any]
 OBJECT: Json = {"type": "object"}

@@ -15,6 +15,7 @@ from api.pooling.bodies import (
     ScoreBody,
     VectorsBody,
 )
+from api.responses.bodies import ResponsesBody
 from api.routes import GENERATE
 from api.token_answers import TokenAnswer
 from api.token_bodies import TokensBody
@@ -78,6 +79,7 @@ class Operation:
         return ADMIN_REFUSALS if self.kind == "admin" else REFUSALS
 
 
+KEPT = "Always 404: no response is kept"
 JSON, EVENTS, PLAIN, PAGE = "application/json", "text/event-stream", "text/plain", "text/html"
 
 
@@ -96,6 +98,13 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("post", "/v1/chat/completions"): Operation(
         "text", "Answer a conversation", ChatBody, None, (JSON, EVENTS)
     ),
+    ("post", "/v1/responses"): Operation(
+        "text", "Answer a conversation of items", ResponsesBody, None, (JSON, EVENTS)
+    ),
+    ("get", "/v1/responses/{name}"): Operation("model", KEPT, statuses=()),
+    ("delete", "/v1/responses/{name}"): Operation("model", KEPT, statuses=()),
+    ("get", "/v1/responses/{name}/input_items"): Operation("model", KEPT, statuses=()),
+    ("post", "/v1/responses/{name}/cancel"): Operation("model", KEPT, statuses=()),
     ("post", GENERATE): Operation(
         "text", "Continue token ids", TokensBody, TokenAnswer, (JSON, EVENTS)
     ),

@@ -17,7 +17,6 @@ import msgspec
 from api.door.keeper import LARGEST_BODY, Fault
 from api.endpoints import AS_IT_COMES, EVENTS, JSON, REQUEST_ID, Call, Endpoint, check_type
 from api.errors import SERVER_ERROR, ApiError, ErrorBody, body_of
-from api.generated import DONE
 from api.generator import StreamFailed
 from api.sse import OUR_MISTAKE, AnyWriter, frames, whole
 from api.tapping import Outlet
@@ -127,15 +126,13 @@ class _Reply:
 
     async def stream(self, writer: AnyWriter) -> None:
         """Begins when there is something to say: what fails until then has a status."""
-        async with aclosing(frames(writer, self.outlet)) as said:
+        async with aclosing(frames(writer, self.outlet, self._comment)) as said:
             async for event in said:
                 if not self.begun:
                     await self._begin(OK, OF_STREAMS)
-                if event.endswith(DONE):
-                    await self._more(event.removesuffix(DONE) + self._last())
-                else:
-                    await self._more(event)
-        await self._more(b"", last=True)
+                await self._more(event, last=writer.over)
+        if not writer.over:
+            await self._more(b"", last=True)
 
     async def say(self, status: int, body: bytes, *more: Pair) -> None:
         """A whole answer."""
@@ -150,8 +147,8 @@ class _Reply:
         later = [] if retry_after_s is None else [(b"retry-after", str(retry_after_s).encode())]
         await self.say(status, msgspec.json.encode(error), *later)
 
-    def _last(self) -> bytes:
-        return self.watch.comment(self.headers) + DONE
+    def _comment(self) -> bytes:
+        return self.watch.comment(self.headers)
 
     async def _begin(self, status: int, headers: Sequence[Pair]) -> None:
         self.begun = True

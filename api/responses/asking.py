@@ -1,0 +1,106 @@
+"""What a body of POST /v1/responses asks for, as the chat that it is."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from api.bodies import ChatBody, convert
+from api.errors import ApiError, BadRequest
+from api.responses.bodies import (
+    SHARED,
+    Format,
+    FunctionTool,
+    NamedFunction,
+    ResponsesBody,
+    Text,
+    Thinking,
+)
+from api.responses.items import messages_of
+from api.tools.wishes import Choice, Named, NamedTool
+
+ALL_THAT_FITS = -1
+OWN_NAMES = (
+    (re.compile(r"^messages\b.*"), "input"),
+    (re.compile(r"^(tools\[\d+\]|tool_choice)\.function\b"), r"\1"),
+    (re.compile(r"^response_format(\.json_schema)?\b"), "text.format"),
+    (re.compile(r"^reasoning_effort\b"), "reasoning.effort"),
+    (re.compile(r"^max_(completion_)?tokens\b"), "max_output_tokens"),
+    (re.compile(r"^logprobs$"), "include"),
+)
+"""What chats call a field, and what it is called here."""
+
+
+def chat_of(body: ResponsesBody) -> ChatBody:
+    """Raises BadRequest."""
+    if body.top_logprobs and not body.wants_logprobs:
+        why = 'top_logprobs needs include to have "message.output_text.logprobs"'
+        raise BadRequest(why, "top_logprobs")
+    thinking = body.reasoning or Thinking()
+    own = {
+        "max_completion_tokens": body.max_output_tokens,
+        "messages": messages_of(body.input, body.instructions),
+        "tools": _tools(body.tools or ()) or None,
+        "tool_choice": _choice(body),
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "response_format": _format((body.text or Text()).format),
+        "reasoning_effort": thinking.effort,
+        "logprobs": body.wants_logprobs,
+        "top_logprobs": body.top_logprobs if body.wants_logprobs else None,
+        "session_id": body.session_id or body.prompt_cache_key,
+        "truncate_prompt_tokens": _truncation(body),
+        "include_reasoning": body.include_reasoning,
+        "chat_template_kwargs": body.chat_template_kwargs,
+    }
+    return ChatBody(**{**{name: getattr(body, name) for name in SHARED}, **own})
+
+
+def in_own_words(error: ApiError) -> ApiError:
+    """What a chat is refused for, by the names that the fields have here."""
+    if error.param is None:
+        return error
+    name = error.param
+    for theirs, ours in OWN_NAMES:
+        name = theirs.sub(ours, name)
+    return type(error)(str(error).replace(error.param, name), name)
+
+
+def _tools(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """As chats have them, under a key of their own."""
+    return [_tool(one, f"tools[{index}]") for index, one in enumerate(given)]
+
+
+def _tool(given: Mapping[str, Any], path: str) -> dict[str, Any]:
+    kind = given.get("type")
+    if isinstance(kind, str) and kind != "function":
+        why = (
+            f"{path}.type: nobody runs tools of type {kind} here, only clients their functions"
+        )
+        raise BadRequest(why, f"{path}.type")
+    tool = convert(given, FunctionTool, path)
+    names = ("name", "description", "parameters", "strict")
+    told = {name: value for name in names if (value := getattr(tool, name)) is not None}
+    return {"type": "function", "function": told}
+
+
+def _choice(body: ResponsesBody) -> Choice | None:
+    choice = body.tool_choice
+    if isinstance(choice, NamedFunction):
+        return NamedTool("function", Named(choice.name))
+    return choice
+
+
+def _format(given: Format | None) -> dict[str, Any] | None:
+    if given is None:
+        return None
+    if given.type != "json_schema":
+        return {"type": given.type}
+    if given.schema is None:
+        raise BadRequest("text.format.schema is missing", "text.format.schema")
+    return {"type": given.type, "json_schema": {"schema": given.schema}}
+
+
+def _truncation(body: ResponsesBody) -> int | None:
+    """The beginning goes where not all of it fits."""
+    if body.truncate_prompt_tokens is None and body.truncation == "auto":
+        return ALL_THAT_FITS
+    return body.truncate_prompt_tokens

@@ -1,0 +1,108 @@
+"""The JSON body of POST /v1/responses: what a client may send."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from api.bodies import AnyBody, Effort, TextBody, convert, read_object
+from api.responses.fields import refuse_fields
+from api.tools.wishes import FunctionName, Mode
+from engine.request import Limit, Ranks
+
+LOGPROBS = "message.output_text.logprobs"
+Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+]
+"""But for the first they ask for what no answer here has."""
+Labels = Annotated[dict[str, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
+
+
+class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that may be called; its other keys are told to nobody."""
+
+    type: Literal["function"]
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamedFunction(msgspec.Struct, frozen=True):
+    """A `tool_choice` that is one function."""
+
+    type: Literal["function"]
+    name: str
+
+
+class Format(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the text must look like; `name`, `description` and `strict` change nothing."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    schema: dict[str, Any] | None = None
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class Text(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the text is wanted."""
+
+    format: Format | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class Thinking(msgspec.Struct, frozen=True):
+    """How much is to be thought. There are no summaries: what was thought is told whole."""
+
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ResponsesBody(TextBody, frozen=True, kw_only=True):
+    """POST /v1/responses: OpenAI's fields, and beside them those of chats here."""
+
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: Limit | None = None
+    max_tool_calls: Limit | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Mode | NamedFunction | None = None
+    parallel_tool_calls: bool | None = True
+    text: Text | None = None
+    reasoning: Thinking | None = None
+    include: tuple[Include, ...] | None = None
+    top_logprobs: Ranks | None = None
+    metadata: Labels | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
+    store: bool | None = None
+    include_reasoning: bool | None = True
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the text's tokens are to be told of."""
+        return LOGPROBS in (self.include or ())
+
+
+SHARED = frozenset(TextBody.__struct_fields__)
+"""What means here what it means in a chat."""
+assert frozenset(AnyBody.__struct_fields__) <= SHARED
+
+
+def read_responses(data: bytes) -> ResponsesBody:
+    """Raises BadRequest, whatever the bytes are."""
+    given = read_object(data, {})
+    refuse_fields(given)
+    return convert(given, ResponsesBody)

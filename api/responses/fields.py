@@ -1,0 +1,42 @@
+"""Fields of POST /v1/responses that are refused by name, each with what to do instead.
+
+A value that changes nothing is taken, as at the other endpoints. Pure.
+"""
+
+from collections.abc import Mapping
+
+from api.errors import BadRequest
+from api.fields import CHAT, NONE, UnsupportedField, refuse_unsupported
+
+INSTEAD: Mapping[str, str] = {
+    "background": "nothing is kept here that could be asked for later: stream the answer",
+    "conversation": "no conversation is kept here: send all of it as input",
+    "max_completion_tokens": "say max_output_tokens",
+    "max_tokens": "say max_output_tokens",
+    "messages": "say input",
+    "n": "an answer has one choice: ask again, or ask /v1/chat/completions",
+    "previous_response_id": "no response is kept here: send the whole conversation as input",
+    "prompt": "no prompts are kept here: send instructions and input",
+    "reasoning_effort": "say reasoning.effort",
+    "response_format": "say text.format",
+}
+NEUTRAL: Mapping[str, tuple[object, ...]] = {"background": (None, False), "n": (None, 1)}
+ONLY_OF_CHATS = ("function_call", "functions", "service_tier", "store")
+RESPONSES: Mapping[str, tuple[object, ...]] = {
+    **{name: NEUTRAL.get(name, NONE) for name in INSTEAD},
+    **{name: neutral for name, neutral in CHAT.items() if name not in ONLY_OF_CHATS},
+    "context_management": (None, []),
+    "kv_transfer_params": NONE,
+    "prompt_logprobs": NONE,
+    "return_token_ids": (None, False),
+}
+
+
+def refuse_fields(given: Mapping[str, object]) -> None:
+    """Raises BadRequest for the first that asks for what is not to be had."""
+    try:
+        refuse_unsupported(given, RESPONSES)
+    except UnsupportedField as error:
+        name = error.param
+        why = f"{name}: {INSTEAD[name]}" if name in INSTEAD else str(error)
+        raise BadRequest(why, name) from error

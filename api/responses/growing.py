@@ -1,0 +1,139 @@
+"""One item of a response's output while it is being said, and what a stream tells of it.
+
+reasoning       added, part added, deltas, text done, part done, done
+message         the same
+function_call   added, deltas, arguments done, done
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import msgspec
+from msgspec import UNSET
+
+from api.logprobs import ChatToken
+from api.responses.events import DeltaEvent, DoneEvent, Event, ItemEvent, PartEvent
+from api.responses.shapes import (
+    CallItem,
+    Item,
+    MessageItem,
+    OutputText,
+    Part,
+    ReasoningItem,
+    ReasoningText,
+    Status,
+)
+from api.wire import UNREADABLE
+
+Numbers = Callable[[], int]
+FIRST = 0  # of the parts of an item, which has one
+
+
+class Kind(Enum):
+    """What the item is: the prefix of its id, and what its text is called."""
+
+    REASONING = "rs_", "response.reasoning_text"
+    MESSAGE = "msg_", "response.output_text"
+    CALL = "fc_", "response.function_call_arguments"
+
+    @property
+    def prefix(self) -> str:
+        """Of its id."""
+        return self.value[0]
+
+    @property
+    def text(self) -> str:
+        """What its deltas, and all of them together, begin with."""
+        return self.value[1]
+
+
+@dataclass(slots=True)
+class Growing:
+    """An item; `call_id` and `name` are of calls only."""
+
+    kind: Kind
+    item_id: str
+    index: int
+    call_id: str = ""
+    name: str = ""
+    said: list[str] = field(default_factory=list)
+    told: list[ChatToken] = field(default_factory=list)
+
+    def begin(self, number: Numbers) -> Sequence[Event]:
+        """Nothing was said yet."""
+        added = ItemEvent("response.output_item.added", self.index, self._bare(), number())
+        if self.kind is Kind.CALL:
+            return [added]
+        part = self._part("", ())
+        return [added, self._part_event("response.content_part.added", part, number())]
+
+    def delta(self, tokens: Sequence[ChatToken] = ()) -> DeltaEvent:
+        """One that says nothing."""
+        return DeltaEvent(
+            type=f"{self.kind.text}.delta",
+            item_id=self.item_id,
+            output_index=self.index,
+            content_index=UNSET if self.kind is Kind.CALL else FIRST,
+            logprobs=tokens if self.kind is Kind.MESSAGE else UNSET,
+        )
+
+    def end(self, status: Status, number: Numbers) -> Sequence[Event]:
+        """All was said, or as much as there will be."""
+        events: list[Event] = [self._done(number())]
+        if self.kind is not Kind.CALL:
+            part = self._part("".join(self.said), self.told)
+            events.append(self._part_event("response.content_part.done", part, number()))
+        item = self.item(status)
+        return [*events, ItemEvent("response.output_item.done", self.index, item, number())]
+
+    def item(self, status: Status) -> Item:
+        """With all that was said. A call is complete if its arguments can be read."""
+        text = "".join(self.said)
+        match self.kind:
+            case Kind.REASONING:
+                return ReasoningItem(self.item_id, status, [ReasoningText(text)])
+            case Kind.MESSAGE:
+                return MessageItem(self.item_id, status, [OutputText(text, (), self.told)])
+            case Kind.CALL:
+                whole: Status = "completed" if _is_json(text) else "incomplete"
+                return CallItem(self.item_id, whole, self.call_id, self.name, text)
+
+    def _bare(self) -> Item:
+        match self.kind:
+            case Kind.REASONING:
+                return ReasoningItem(self.item_id, "in_progress", ())
+            case Kind.MESSAGE:
+                return MessageItem(self.item_id, "in_progress", ())
+            case Kind.CALL:
+                return CallItem(self.item_id, "in_progress", self.call_id, self.name, "")
+
+    def _part(self, text: str, tokens: Sequence[ChatToken]) -> Part:
+        if self.kind is Kind.REASONING:
+            return ReasoningText(text)
+        return OutputText(text, (), tokens)
+
+    def _part_event(self, kind: str, part: Part, number: int) -> PartEvent:
+        return PartEvent(kind, self.item_id, self.index, FIRST, part, number)
+
+    def _done(self, number: int) -> DoneEvent:
+        text, calls = "".join(self.said), self.kind is Kind.CALL
+        return DoneEvent(
+            type=f"{self.kind.text}.done",
+            item_id=self.item_id,
+            output_index=self.index,
+            content_index=UNSET if calls else FIRST,
+            logprobs=self.told if self.kind is Kind.MESSAGE else UNSET,
+            text=UNSET if calls else text,
+            name=self.name if calls else UNSET,
+            arguments=text if calls else UNSET,
+            sequence_number=number,
+        )
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except UNREADABLE:
+        return False
+    return True

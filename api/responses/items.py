@@ -1,0 +1,123 @@
+"""The items of a request's `input`, and its `instructions`, become the messages of a chat.
+
+What a client got in `output` it may send back just as it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from api.bodies import convert
+from api.errors import BadRequest
+from api.responses.turns import Conversation, Message
+
+Given = Mapping[str, Any]
+Parts = str | list[dict[str, Any]]
+TEXTS = ("input_text", "output_text", "text")
+REFUSAL = "refusal"
+Name = Annotated[str, Meta(min_length=1)]
+
+
+class InputMessage(msgspec.Struct, frozen=True):
+    """Somebody's words; a `developer` is another word for who says how things are done."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Parts
+
+
+class FunctionCall(msgspec.Struct, frozen=True):
+    """A call that the model has made; `arguments` are JSON."""
+
+    call_id: Name
+    name: Name
+    arguments: str
+
+
+class FunctionOutput(msgspec.Struct, frozen=True):
+    """What it came to."""
+
+    call_id: Name
+    output: Parts
+
+
+class TextPart(msgspec.Struct, frozen=True):
+    """Of reasoning, or of its summary."""
+
+    text: str
+
+
+class Reasoning(msgspec.Struct, frozen=True):
+    """What the model thought; where somebody else has made it, perhaps a summary alone."""
+
+    content: list[TextPart] | None = None
+    summary: list[TextPart] | None = None
+
+
+def messages_of(given: str | Sequence[Given], instructions: str | None) -> list[Message]:
+    """Raises BadRequest, which names the item."""
+    if isinstance(given, list) and not given:
+        raise BadRequest("input must not be empty", "input")
+    said = Conversation()
+    if instructions is not None:
+        said.instruct(_texts(instructions, "instructions"))
+    if isinstance(given, str):
+        said.add({"role": "user", "content": _texts(given, "input")})
+    else:
+        for index, item in enumerate(given):
+            _read(item, f"input[{index}]", said)
+    return said.finish()
+
+
+def _read(item: Given, path: str, said: Conversation) -> None:
+    kind = item.get("type", "message" if "role" in item else None)
+    match kind:
+        case "message":
+            _message(convert(item, InputMessage, path), path, said)
+        case "function_call":
+            call = convert(item, FunctionCall, path)
+            said.call(call.call_id, call.name, call.arguments)
+        case "function_call_output":
+            done = convert(item, FunctionOutput, path)
+            said.returned(done.call_id, _texts(done.output, f"{path}.output"))
+        case "reasoning":
+            thought = convert(item, Reasoning, path)
+            if parts := thought.content or thought.summary:
+                said.turn.think("\n".join(part.text for part in parts))
+        case _:
+            raise BadRequest(_unknown(kind, path), f"{path}.type")
+
+
+def _unknown(kind: object, path: str) -> str:
+    if kind in (None, "item_reference"):
+        return f"{path}.type: no items are kept here that could be referred to: send it whole"
+    return f"{path}.type: items of type {kind} are not supported"
+
+
+def _message(given: InputMessage, path: str, said: Conversation) -> None:
+    content = _texts(given.content, f"{path}.content")
+    match given.role:
+        case "assistant":
+            said.say(content)
+        case "user":
+            said.add({"role": "user", "content": content})
+        case _:
+            said.instruct(content)
+
+
+def _texts(content: Parts, path: str) -> list[Message]:
+    """Parts as chats have them."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [_part(part, f"{path}[{index}]") for index, part in enumerate(content)]
+
+
+def _part(part: Given, path: str) -> Message:
+    kind = part.get("type")
+    if kind not in (*TEXTS, REFUSAL):
+        raise BadRequest(f"{path}.type: only parts of text are supported", f"{path}.type")
+    key = REFUSAL if kind == REFUSAL else "text"
+    if not isinstance(part.get(key), str):
+        raise BadRequest(f"{path}.{key} must be a string", f"{path}.{key}")
+    return {"type": "text", "text": part[key]}

@@ -1,0 +1,184 @@
+"""What POST /v1/responses answers: the response, and the items in its output."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from api.answering import Answer
+from api.costs import Timings, usage_of
+from api.logprobs import ChatToken
+from api.responses.bodies import Format, NamedFunction, ResponsesBody, Text, Thinking
+
+Status = Literal["in_progress", "completed", "incomplete"]
+ErrorCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
+USUAL_TIER = "default"
+
+
+class OutputText(msgspec.Struct, frozen=True, tag_field="type", tag="output_text"):
+    """The text of a message. `logprobs` are of its tokens, where they were asked for."""
+
+    text: str
+    annotations: tuple[()] = ()
+    logprobs: Sequence[ChatToken] = ()
+
+
+class ReasoningText(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning_text"):
+    """What the model thought."""
+
+    text: str
+
+
+class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning"):
+    """It has no summary, and nothing that only we could read."""
+
+    id: str
+    status: Status
+    content: Sequence[ReasoningText]
+    summary: tuple[()] = ()
+    encrypted_content: None = None
+
+
+class MessageItem(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
+    """What the model said."""
+
+    id: str
+    status: Status
+    content: Sequence[OutputText]
+    role: Literal["assistant"] = "assistant"
+
+
+class CallItem(msgspec.Struct, frozen=True, tag_field="type", tag="function_call"):
+    """A function that the client is to call. `call_id` goes with what it comes to."""
+
+    id: str
+    status: Status
+    call_id: str
+    name: str
+    arguments: str
+
+
+Part = OutputText | ReasoningText
+Item = ReasoningItem | MessageItem | CallItem
+
+
+class InputDetails(msgspec.Struct, frozen=True):
+    """How much of the prompt was in a prefix cache; nobody counts what was put there."""
+
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class OutputDetails(msgspec.Struct, frozen=True):
+    """How much of the answer was reasoning."""
+
+    reasoning_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Of one response."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why there will be no more."""
+
+    code: ErrorCode
+    message: str
+
+
+class Incomplete(msgspec.Struct, frozen=True):
+    """Why the answer was cut short."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class Effort(msgspec.Struct, frozen=True):
+    """How much was to be thought."""
+
+    effort: str | None
+    summary: None = None
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer, and the settings that it was made with."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
+    completed_at: int | None = None
+    background: bool = False
+    error: Failure | None = None
+    incomplete_details: Incomplete | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: Mapping[str, str]
+    model: str
+    output: Sequence[Item] = ()
+    parallel_tool_calls: bool
+    previous_response_id: None = None
+    prompt_cache_key: str | None
+    reasoning: Effort
+    safety_identifier: str | None
+    service_tier: str = USUAL_TIER
+    store: bool = False
+    temperature: float
+    text: Text
+    tool_choice: str | NamedFunction
+    tools: Sequence[Mapping[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: str
+    usage: Usage | None = None
+    user: str | None
+    pdserve: Timings | UnsetType = UNSET
+
+
+def begun(answer: Answer, body: ResponsesBody, created: int) -> Response:
+    """Before anything was said."""
+    sampling = answer.choices[0].call.request.sampling
+    text = body.text or Text()
+    return Response(
+        id=f"resp_{answer.asked.outer_id}",
+        created_at=created,
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        max_tool_calls=body.max_tool_calls,
+        metadata=body.metadata or {},
+        model=answer.asked.model,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        prompt_cache_key=body.prompt_cache_key,
+        reasoning=Effort((body.reasoning or Thinking()).effort),
+        safety_identifier=body.safety_identifier,
+        temperature=sampling.temperature,
+        text=Text(text.format or Format("text"), text.verbosity),
+        tool_choice=body.tool_choice or "auto",
+        tools=body.tools or (),
+        top_logprobs=body.top_logprobs or 0,
+        top_p=sampling.top_p,
+        truncation=body.truncation or "disabled",
+        user=body.user if isinstance(body.user, str) else None,
+    )
+
+
+def used(answer: Answer) -> Usage:
+    """Up to now."""
+    usage = usage_of(answer)
+    details = usage.completion_tokens_details
+    return Usage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=InputDetails(usage.prompt_tokens_details.cached_tokens),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=OutputDetails(
+            0 if details is UNSET else details.reasoning_tokens
+        ),
+        total_tokens=usage.total_tokens,
+    )

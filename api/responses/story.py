@@ -1,0 +1,128 @@
+"""An answer as it is told in items: pieces come in, events go out, and items are kept.
+
+piece: reasoning, text ──▶ the item that is open grows, or is over and another begins
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from secrets import token_hex
+
+import msgspec
+from msgspec import UNSET
+
+from api.choices import Piece
+from api.logprobs import Telling
+from api.responses.events import Event, delta_frame, frame_of, until_delta
+from api.responses.growing import Growing, Kind
+from api.responses.shapes import Item, Status
+from api.responses.tokens import Untold
+from api.tools.telling import CallDelta, Teller
+from engine.request import FinishReason
+
+
+@dataclass(slots=True)
+class Story:
+    """Of one choice. `items` are over; calls are read out of the text by a `teller`.
+
+    Ids of items are made up: a client's name for its request may come again.
+    """
+
+    telling: Telling
+    teller: Teller | None = None
+    items: list[Item] = field(default_factory=list)
+    open: Growing | None = None
+    finish: FinishReason | None = None
+    _number: int = -1
+    _name: str = field(default_factory=lambda: token_hex(12))
+    _begin: bytes = b""  # of the deltas of what is open
+    _untold: Untold = field(default_factory=Untold)
+
+    def number(self) -> int:
+        """The next event's."""
+        self._number += 1
+        return self._number
+
+    @property
+    def speaks(self) -> bool:
+        """Whether more text is but another delta of the message that is open."""
+        return self.teller is None and self.open is not None and self.open.kind is Kind.MESSAGE
+
+    def spoken(self, text: str) -> bytes:
+        """More text, while it `speaks`."""
+        assert self.open is not None
+        self.open.said.append(text)
+        return delta_frame(self._begin, text, self.number())
+
+    def add(self, piece: Piece) -> bytes:
+        """Events of all that a piece says."""
+        if piece.places and (told := self.telling.chat(piece.places)):
+            self._untold.tokens += told.content
+        frames = [self._grown(Kind.REASONING, piece.reasoning)] if piece.reasoning else []
+        said = self._read(piece)
+        frames += map(self._told, said)
+        if not any(isinstance(one, str) for one in said) and (frames or piece.finish):
+            self._untold.tokens.clear()
+        if piece.finish is not None:
+            frames.append(self._over(piece.finish))
+        return b"".join(frames)
+
+    def cut(self) -> Sequence[Item]:
+        """What there is, while something is open."""
+        return [*self.items, *([self.open.item("incomplete")] if self.open else ())]
+
+    def _read(self, piece: Piece) -> Sequence[str | CallDelta]:
+        if self.teller is None:
+            return [piece.text] if piece.text else []
+        return self.teller.read(piece.text, last=piece.finish is not None)
+
+    def _told(self, said: str | CallDelta) -> bytes:
+        if isinstance(said, str):
+            return self._grown(Kind.MESSAGE, said) if said else b""
+        begun = b""
+        if said.id is not UNSET and said.function.name is not UNSET:
+            begun = self._begun(Kind.CALL, said.id, said.function.name)
+        more = said.function.arguments
+        return begun + (self._grown(Kind.CALL, more) if more else b"")
+
+    def _grown(self, kind: Kind, text: str) -> bytes:
+        begun = b"" if self.open and self.open.kind is kind else self._begun(kind)
+        assert self.open is not None
+        told = self._untold.of(text) if kind is Kind.MESSAGE and self._untold.tokens else ()
+        self.open.said.append(text)
+        if not told:
+            return begun + delta_frame(self._begin, text, self.number())
+        self.open.told += told
+        delta = msgspec.structs.replace(
+            self.open.delta(told), delta=text, sequence_number=self.number()
+        )
+        return begun + frame_of(delta)
+
+    def _begun(self, kind: Kind, call_id: str = "", name: str = "") -> bytes:
+        """Another item; the one before it is over."""
+        ended = self._ended("completed")
+        index = len(self.items)
+        item_id = f"{kind.prefix}{self._name}{index:04d}"
+        self.open = Growing(kind, item_id, index, call_id, name)
+        self._begin = until_delta(self.open.delta())
+        return ended + _framed(self.open.begin(self.number))
+
+    def _ended(self, status: Status) -> bytes:
+        if self.open is None:
+            return b""
+        said = _framed(self.open.end(status, self.number))
+        self.items.append(self.open.item(status))
+        self.open = None
+        return said
+
+    def _over(self, finish: FinishReason) -> bytes:
+        """An answer that came to its end has a message, or calls."""
+        self.finish = finish
+        if finish is FinishReason.LENGTH:
+            return self._ended("incomplete")
+        only_thought = not self.items and (not self.open or self.open.kind is Kind.REASONING)
+        begun = self._begun(Kind.MESSAGE) if only_thought else b""
+        return begun + self._ended("completed")
+
+
+def _framed(events: Sequence[Event]) -> bytes:
+    return b"".join(map(frame_of, events))

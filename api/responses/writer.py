@@ -1,0 +1,125 @@
+"""Writes one response down: whole, or as the events of a stream."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from api.answering import Answer
+from api.choices import Choice, Piece
+from api.costs import timings_of
+from api.errors import ErrorBody
+from api.gate import Pass
+from api.logprobs import Telling
+from api.responses.bodies import ResponsesBody
+from api.responses.events import ResponseEvent, frame_of
+from api.responses.shapes import ErrorCode, Failure, Incomplete, Response, begun, used
+from api.responses.story import Story
+from api.tapping import Outlet
+from engine.request import FinishReason
+
+CODES: dict[str, ErrorCode] = {
+    "invalid_request_error": "invalid_prompt",
+    "rate_limit_error": "rate_limit_exceeded",
+}
+"""Of those that OpenAI has for responses; all else is the server's."""
+
+
+@dataclass(slots=True)
+class ResponseWriter:
+    """What Writer is to chats. Its events are numbered, so that each is written once."""
+
+    answer: Answer
+    body: ResponsesBody
+    clock: Callable[[], float]
+    story: Story = field(init=False)
+    over: bool = field(default=False, init=False)
+    _response: Response = field(init=False)
+    _failure: Failure | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing was said yet."""
+        asked = self.answer.asked
+        telling = Telling(asked.codec.vocabulary, bool(self.body.return_tokens_as_token_ids))
+        self.story = Story(telling, asked.calling.teller() if asked.calling else None)
+        self._response = begun(self.answer, self.body, int(self.clock()))
+
+    @property
+    def streams(self) -> bool:
+        """See Writer, here and below."""
+        return bool(self.body.stream)
+
+    @property
+    def num_foretold(self) -> int:
+        """Prompts are not told of."""
+        return 0
+
+    def opening(self) -> bytes:
+        """The two events before all items."""
+        return self._event("created", self._response) + self._event(
+            "in_progress", self._response
+        )
+
+    def frame(self, piece: Piece) -> bytes:
+        """The events of a piece, empty where it says nothing."""
+        return self.story.add(piece)
+
+    def closing(self) -> bytes:
+        """Nothing: all is said with the end."""
+        return b""
+
+    def failing(self, error: ErrorBody) -> bytes:
+        """Nothing either: the end will say it."""
+        code = CODES.get(error.error.type, "server_error")
+        self._failure = Failure(code, error.error.message)
+        return b""
+
+    def ending(self) -> bytes:
+        """The last event, by which a client knows that it is the last."""
+        self.over = True
+        response = self._ended()
+        return self._event(response.status, response)
+
+    def whole(self, pieces: Sequence[Piece]) -> Response:
+        """The answer that is not streamed is what a stream's last event has."""
+        for piece in pieces:
+            self.story.add(piece)
+        return self._ended()
+
+    def _event(self, kind: str, response: Response) -> bytes:
+        return frame_of(ResponseEvent(f"response.{kind}", response, self.story.number()))
+
+    def _ended(self) -> Response:
+        story, failed = self.story, self._failure is not None
+        cut = story.finish is FinishReason.LENGTH and not failed
+        complete = not (cut or failed)
+        return replace(
+            self._response,
+            status="completed" if complete else "incomplete" if cut else "failed",
+            completed_at=int(self.clock()) if complete else None,
+            error=self._failure,
+            incomplete_details=Incomplete("max_output_tokens") if cut else None,
+            output=story.cut(),
+            usage=used(self.answer),
+            pdserve=timings_of(self.answer),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenDeltas:
+    """A Tap: plain tokens of a message go to the outlet as its deltas; see Spoken."""
+
+    writer: ResponseWriter
+    outlet: Outlet
+    choice: Choice
+    let_in: Pass
+
+    def take(self, tokens: tuple[int, ...]) -> bool:
+        """See Tap; not before a message is open, nor while more reasoning may come."""
+        story = self.writer.story
+        if not (story.speaks and self.outlet.ready() and self.choice.unread):
+            return False
+        self.let_in.came(len(tokens))
+        if text := self.choice.add(tokens):
+            self.outlet.write(story.spoken(text))
+        return True

@@ -1,0 +1,178 @@
+"""Responses on their way out: few writes, tokens past the stream, tokens beside their text."""
+
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.answering import Answer
+from api.asking import Asker
+from api.choices import Piece
+from api.endpoints import Call, TextEndpoints
+from api.generator import Leg, PromptEvent, StreamFailed, TokenEvent
+from api.logprobs import ChatToken, Telling
+from api.responses.asking import chat_of
+from api.responses.bodies import ResponsesBody
+from api.responses.events import frame_of
+from api.responses.growing import Kind
+from api.responses.story import Story
+from api.responses.tokens import Untold
+from api.responses.writer import ResponseWriter
+from api.served import no_legs
+from api.sse import frames
+from engine.request import FinishReason
+from tests.fakes.responses import CODEC, TOOLS, events_of, response_of, summary
+from tests.fakes.text import TEXT, FakeDoor, saying, served
+from tests.unit.test_tapping import Outlet, Tapping
+
+LENGTH = FinishReason.LENGTH
+CAT = CODEC.encode("the cat sat")
+
+
+async def writer(source: Any, **fields: Any) -> ResponseWriter:  # noqa: ANN401
+    body = ResponsesBody(input="hi", stream=True, **fields)
+    asked = await Asker(served(CODEC), no_legs).chat(chat_of(body), "outer", 9)
+    return ResponseWriter(Answer(source, asked), body, lambda: 7)
+
+
+async def said(source: Any, outlet: Outlet | None, **fields: Any) -> str:  # noqa: ANN401
+    """All that is sent, with ids as if they had been made up the same."""
+    sent = outlet.sent if outlet else bytearray()
+    ours = await writer(source, **fields)
+    ours.story._name = "x"
+    async with aclosing(frames(ours, outlet)) as events:
+        async for event in events:
+            sent += event
+    return sent.decode()
+
+
+async def test_what_is_tapped_reads_as_what_is_streamed() -> None:
+    plain, source = await said(Tapping(), None), Tapping()
+    assert await said(source, Outlet(bytearray())) == plain
+    assert len(source.tapped) > len(source.tokens) / 2
+    assert summary(response_of(events_of(plain))) == [("message", TEXT)]
+
+
+async def test_an_outlet_that_takes_nothing_now_has_all_streamed() -> None:
+    plain, source = await said(Tapping(), None), Tapping()
+    assert await said(source, Outlet(bytearray(), open=False)) == plain
+    assert not source.tapped
+
+
+async def test_characters_in_several_tokens_are_whole() -> None:
+    fox = CODEC.encode("the 🦊 🦊")
+    plain = await said(Tapping(fox), None)
+    assert await said(Tapping(fox), Outlet(bytearray())) == plain
+    assert summary(response_of(events_of(plain))) == [("message", "the 🦊 🦊")]
+
+
+@pytest.mark.parametrize("fields", [{"tools": TOOLS}, {"stop": "東京"}])
+async def test_nothing_is_tapped_where_text_is_looked_into(fields: dict[str, Any]) -> None:
+    plain, source = await said(Tapping(), None, **fields), Tapping()
+    assert await said(source, Outlet(bytearray()), **fields) == plain
+    assert not source.tapped
+
+
+async def test_tokens_that_are_tapped_count() -> None:
+    source = Tapping()
+    response = response_of(events_of(await said(source, Outlet(bytearray()))))
+    assert source.tapped
+    assert response["usage"]["output_tokens"] == len(source.tokens)
+
+
+async def test_one_burst_is_one_write_and_so_is_the_end() -> None:
+    events = TokenEvent(CAT[:2]), TokenEvent(CAT[2:], LENGTH)
+    ours = await writer(FakeDoor(lambda request, leg: events))
+    first, last = [event async for event in frames(ours)]
+    assert [one.count(b"event: ") for one in (first, last)] == [5, 5]
+    assert first.count(b"output_text.delta") == 2  # its name, and its type
+    assert ours.over
+
+
+async def test_a_comment_comes_before_the_last_event() -> None:
+    ours = await writer(saying("the", CODEC))
+    sent = b"".join([one async for one in frames(ours, None, lambda: b": a word\n\n")])
+    *_, comment, last, rest = sent.split(b"\n\n")
+    assert (comment, rest) == (b": a word", b"")
+    assert last.startswith(b"event: response.completed\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(400, "invalid_prompt"), (429, "rate_limit_exceeded"), (502, "server_error")],
+)
+async def test_a_failure_has_one_of_openais_codes(status: int, code: str) -> None:
+    failed = StreamFailed("no")
+    failed.status = status
+    ours = await writer(FakeDoor(lambda request, leg: [TokenEvent(CAT), failed]))
+    sent = b"".join([one async for one in frames(ours)]).decode()
+    assert response_of(events_of(sent))["error"] == {"code": code, "message": "no"}
+
+
+async def test_a_leg_is_not_to_be_had() -> None:
+    """A node does one where a chat's request asks for it; a response is whole."""
+    endpoints = TextEndpoints(door := saying("the", CODEC), served(CODEC), _held)
+    ours = await endpoints.responses(Call({}, b'{"input": "hi"}'))
+    assert [piece.text async for piece in ours.answer.pieces()]
+    assert not door.asked[0][1].hold
+
+
+def _held(outer_id: str, params: object, index: int) -> Leg:
+    del outer_id, params, index
+    return Leg(hold=True)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
+def test_a_delta_is_its_event(texts: list[str]) -> None:
+    """Written quickly or not: numbers and texts are all that differs."""
+    story = Story(Telling(CODEC.vocabulary))
+    for kind in (Kind.REASONING, Kind.MESSAGE):
+        for number, text in enumerate(texts, 1):
+            reasoning = text if kind is Kind.REASONING else ""
+            frame = story.add(
+                Piece(0, "" if reasoning else text, (5,), number, reasoning=reasoning)
+            )
+            assert story.open
+            delta = story.open.delta(())
+            fields: dict[str, Any] = {
+                name: getattr(delta, name) for name in delta.__struct_fields__
+            }
+            whole = {**fields, "delta": text, "sequence_number": story.number() - 1}
+            story._number -= 1
+            assert frame.endswith(frame_of(type(delta)(**whole)))
+
+
+def tokens(*spelt: str | bytes) -> list[ChatToken]:
+    ready = [one if isinstance(one, bytes) else one.encode() for one in spelt]
+    return [ChatToken(repr(one), -1.0, [*one], ()) for one in ready]
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "told", "left"),
+    [
+        (["the", " sea"], "the sea", ["the", " sea"], []),
+        (["the", " sea"], "the", ["the"], [" sea"]),
+        (["</think>", "\n", "then"], "then", ["then"], []),
+        (["</think>", " then"], "then", [" then"], []),
+        ([b"\xf0\x9f", b"\xa6\x8a", "!"], "🦊", [b"\xf0\x9f", b"\xa6\x8a"], ["!"]),
+        (["think", "n"], "n", ["n"], []),
+        (["a"], "b", ["a"], []),
+        ([], "b", [], []),
+    ],
+)
+def test_tokens_are_told_beside_their_text(
+    given: list[str | bytes], text: str, told: list[str | bytes], left: list[str | bytes]
+) -> None:
+    untold = Untold(tokens(*given))
+    assert untold.of(text) == tokens(*told)
+    assert untold.tokens == tokens(*left)
+
+
+async def test_a_prompt_that_was_cached_is_told() -> None:
+    events = PromptEvent(3), TokenEvent(CAT, LENGTH)
+    ours = await writer(FakeDoor(lambda request, leg: events))
+    sent = b"".join([one async for one in frames(ours)]).decode()
+    usage = response_of(events_of(sent))["usage"]
+    assert usage["input_tokens_details"]["cached_tokens"] == 3
