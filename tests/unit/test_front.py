@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from api.door.keeper import LARGEST_BODY
-from api.endpoints import TextEndpoints
+from api.endpoints import Endpoint, TextEndpoints
 from api.errors import ApiError
 from api.generator import WHOLE, Event, Generator, Leg, Tap
 from engine.request import Request
 from proxy.serving.front import Fields, TextFront
 from tests.fakes.text import OneToken, saying, served
 
-PATH = "/v1/completions"
+PATH, RESPONSES = "/v1/completions", "/v1/responses"
 GONE = {"type": "http.disconnect"}
 JSON = b"application/json"
 Message = Mapping[str, Any]
@@ -56,7 +56,8 @@ class Client:
 
     def __init__(self, door: Generator, watch: Watch | None = None) -> None:
         self.watch = watch or Watch()
-        paths = {PATH: TextEndpoints(door, served()).completions}
+        texts = TextEndpoints(door, served())
+        paths: dict[str, Endpoint] = {PATH: texts.completions, RESPONSES: texts.responses}
         self.front = TextFront(self._elsewhere, paths, self.watch)
         self.sent: list[Message] = []
         self.elsewhere: list[str] = []
@@ -102,6 +103,16 @@ async def test_a_stream_has_its_headers_and_what_was_asked_for_before_its_end() 
     assert client.heads[b"x-request-id"] == b"mine"
     assert client.heads[b"server-timing"] == b"plan;dur=1"
     assert client.watch.answered == [(PATH, 200, "mine")]
+
+
+async def test_the_last_event_of_a_response_is_sent_with_the_end() -> None:
+    client = Client(saying("the cat"))
+    client.body(stream=True, input="the", prompt=None, max_tokens=None)
+    await client.ask(path=RESPONSES, **{"x-wanted": "1"})
+    last = client.sent[-1]
+    assert not last["more_body"]
+    assert b"\n\n: as asked\n\nevent: response.completed\n" in last["body"]
+    assert [one.get("more_body") for one in client.sent].count(False) == 1
 
 
 async def test_a_whole_answer_has_a_length() -> None:
