@@ -23,7 +23,7 @@ WEATHER = {
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
     "strict": True,
 }
-TOOLS = [WEATHER, {"type": "function", "name": "clock"}]
+TOOLS: list[dict[str, Any]] = [WEATHER, {"type": "function", "name": "clock"}]
 ITEMS = [
     {"role": "user", "content": "hi"},
     {"role": "assistant", "content": "the sea"},

@@ -94,6 +94,43 @@ async def test_what_does_not_fit_is_cut_where_that_is_wanted() -> None:
     assert byte_level().decode(request.prompt).endswith("the sea <|assistant|>")
 
 
+async def test_tools_reach_the_template_as_those_of_chats_do() -> None:
+    generator = saying("the")
+    template = TEMPLATE + "{{ tools | tojson }}{{ colour }}"
+    fields: Json = {"tools": TOOLS, "chat_template_kwargs": {"colour": "blue"}}
+    door = Client(generator, served(byte_level(template + "{# <tool_call> #}"), context=999))
+    await heard(door, **fields)
+    response = generator.asked.pop()[0].prompt
+    nested: Json = [
+        {"type": "function", "function": {k: v for k, v in one.items() if k != "type"}}
+        for one in TOOLS
+    ]
+    await door.chat(**{**fields, "tools": nested})
+    assert byte_level().decode(generator.request.prompt) == byte_level().decode(response)
+    assert byte_level().decode(response).endswith("blue")
+
+
+async def test_a_refusal_is_told_by_the_names_of_fields_here() -> None:
+    wrong = {"type": "function", "name": "f", "parameters": {"type": "array"}}
+    door = Client(saying("the"), replace(served(CODEC), grammars=GRAMMARS))
+    for fields, param in (
+        ({"tools": [wrong]}, "tools[0].parameters"),
+        ({"max_output_tokens": 900}, "max_output_tokens"),
+        ({"tools": TOOLS, "text": {"format": {"type": "json_object"}}}, "text.format"),
+    ):
+        asked: Json = fields
+        error = (await ask(door, **asked)).json["error"]
+        assert error["param"] == param
+        assert "function." not in error["message"]
+
+
+async def test_headers_say_what_a_body_leaves_open() -> None:
+    generator = saying("the")
+    headers = {"X-Session-Id": "mine", "X-Vllm-Priority": "-3"}
+    await Client(generator).post(PATH, headers, input="hi", prompt_cache_key="k")
+    assert (generator.request.session, generator.request.priority) == ("mine", -3)
+
+
 @BOTH
 async def test_a_failure_before_the_first_byte_has_a_status(stream: bool) -> None:
     broken = Client(FakeDoor(lambda request, leg: [PromptEvent(0), StreamFailed("no luck")]))

@@ -1,6 +1,8 @@
 """Responses on their way out: few writes, tokens past the stream, tokens beside their text."""
 
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +11,13 @@ from hypothesis import strategies as st
 
 from api.answering import Answer
 from api.asking import Asker
+from api.bodies import Ours
 from api.choices import Piece
 from api.endpoints import Call, TextEndpoints
-from api.generator import Leg, PromptEvent, StreamFailed, TokenEvent
+from api.gate import OPEN, Gate, Pass, Visit
+from api.generator import Leg, PromptEvent, StageEvent, StreamFailed, TokenEvent
 from api.logprobs import ChatToken, Telling
+from api.reasoning.forms import ReasoningParser
 from api.responses.asking import chat_of
 from api.responses.bodies import ResponsesBody
 from api.responses.events import frame_of
@@ -22,7 +27,7 @@ from api.responses.tokens import Untold
 from api.responses.writer import ResponseWriter
 from api.served import no_legs
 from api.sse import frames
-from engine.request import FinishReason
+from engine.request import FinishReason, Logprob
 from tests.fakes.responses import CODEC, TOOLS, events_of, response_of, summary
 from tests.fakes.text import TEXT, FakeDoor, saying, served
 from tests.unit.test_tapping import Outlet, Tapping
@@ -31,10 +36,16 @@ LENGTH = FinishReason.LENGTH
 CAT = CODEC.encode("the cat sat")
 
 
-async def writer(source: Any, **fields: Any) -> ResponseWriter:  # noqa: ANN401
+async def writer(
+    source: Any,  # noqa: ANN401
+    parser: ReasoningParser = "none",
+    gate: Gate = OPEN,
+    **fields: Any,  # noqa: ANN401
+) -> ResponseWriter:
     body = ResponsesBody(input="hi", stream=True, **fields)
-    asked = await Asker(served(CODEC), no_legs).chat(chat_of(body), "outer", 9)
-    return ResponseWriter(Answer(source, asked), body, lambda: 7)
+    model = replace(served(CODEC), reasoning_parser=parser)
+    asked = await Asker(model, no_legs).chat(chat_of(body), "outer", 9)
+    return ResponseWriter(Answer(source, asked, gate), body, lambda: 7)
 
 
 async def said(source: Any, outlet: Outlet | None, **fields: Any) -> str:  # noqa: ANN401
@@ -75,11 +86,72 @@ async def test_nothing_is_tapped_where_text_is_looked_into(fields: dict[str, Any
     assert not source.tapped
 
 
+async def test_nothing_is_tapped_while_another_message_may_be_reasoning() -> None:
+    text = "<|channel|>final<|message|>the sea. the cat sat<|end|><|start|>assistant"
+    text += "<|channel|>analysis<|message|>Hm. Hm.<|end|>"
+    source, outlet = Tapping(CODEC.encode(text)), Outlet(bytearray())
+    sent = await said(source, outlet, parser="openai_gptoss")
+    expected = [("message", "the sea. the cat sat"), ("reasoning", "Hm. Hm.")]
+    assert summary(response_of(events_of(sent))) == expected
+    assert not source.tapped
+
+
 async def test_tokens_that_are_tapped_count() -> None:
+    charged = list[int]()
+
+    class Counting:
+        deadline: float | None = None
+
+        def came(self, tokens: int, choice: int = 0) -> None:
+            del choice
+            charged.append(tokens)
+
+    class Counted:
+        @asynccontextmanager
+        async def enter(self, visit: Visit) -> AsyncGenerator[Pass]:
+            del visit
+            yield Counting()
+
     source = Tapping()
-    response = response_of(events_of(await said(source, Outlet(bytearray()))))
+    response = response_of(events_of(await said(source, Outlet(bytearray()), gate=Counted())))
     assert source.tapped
-    assert response["usage"]["output_tokens"] == len(source.tokens)
+    assert response["usage"]["output_tokens"] == len(source.tokens) == sum(charged)
+
+
+async def test_what_is_asked_for_beside_the_text_is_told() -> None:
+    events = (
+        TokenEvent((CAT[0],), LENGTH, logprobs=((Logprob(CAT[0], -1.0, 1),),)),
+        StageEvent("transfer", 0.5, 4096),
+    )
+    ours = await writer(
+        FakeDoor(lambda request, leg: events),
+        include=("message.output_text.logprobs",),
+        return_tokens_as_token_ids=True,
+        pdserve=Ours(timings=True),
+    )
+    sent = b"".join([one async for one in frames(ours)]).decode()
+    response = response_of(events_of(sent))
+    [token] = response["output"][0]["content"][0]["logprobs"]
+    assert token["token"] == f"token_id:{CAT[0]}"
+    assert response["pdserve"]["stages"] == [
+        {"stage": "transfer", "seconds": 0.5, "num_bytes": 4096}
+    ]
+
+
+async def test_tokens_of_reasoning_are_not_those_of_equal_text() -> None:
+    places = [*CODEC.encode("<think>"), CAT[0], *CODEC.encode("</think>"), CAT[0]]
+    events = [
+        TokenEvent((one,), logprobs=((Logprob(one, -float(number), 1),),))
+        for number, one in enumerate(places)
+    ]
+    events.append(TokenEvent((CAT[1],), LENGTH))
+    include = ("message.output_text.logprobs",)
+    door = FakeDoor(lambda request, leg: events)
+    ours = await writer(door, parser="qwen3", include=include)
+    sent = b"".join([one async for one in frames(ours)]).decode()
+    [_, message] = response_of(events_of(sent))["output"]
+    first = message["content"][0]["logprobs"][0]
+    assert first["logprob"] == -float(len(places) - 1)
 
 
 async def test_one_burst_is_one_write_and_so_is_the_end() -> None:

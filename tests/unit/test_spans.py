@@ -11,6 +11,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from api.generator import WHOLE, TokenEvent
 from api.trace_context import TraceContext
 from engine.request import Request, RequestId, Sampling
+from proxy.observing.attributes import request_attributes
 from proxy.observing.spans import Spans
 from proxy.observing.tracing import tracing
 from proxy.timeline.exchange import Exchange
@@ -185,3 +186,17 @@ def test_without_an_endpoint_there_are_no_spans(monkeypatch: pytest.MonkeyPatch)
     assert tracing(None, "tiny") is None
     made = tracing("http://127.0.0.1:9/v1/traces", "tiny")
     assert isinstance(made, Spans)
+
+
+@pytest.mark.parametrize(
+    ("path", "operation"),
+    [
+        ("/v1/chat/completions", "chat"),
+        ("/v1/responses", "chat"),
+        ("/v1/completions", "text_completion"),
+        ("/rerank", None),
+    ],
+)
+def test_an_endpoint_is_known_by_what_it_does(path: str, operation: str | None) -> None:
+    told = request_attributes(Exchange(0.0, 1e9, path, request_id="r", status=200), "tiny")
+    assert told.get("gen_ai.operation.name") == operation
