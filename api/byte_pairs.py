@@ -14,17 +14,16 @@ into words, and letters that not every library may know (`byte_words`).
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise, takewhile
 from typing import Any
 from unicodedata import is_normalized
 
-import msgspec
 import tiktoken
 
 from api.byte_words import is_known, pattern_of
-from api.vocabulary import byte_characters
+from api.vocabulary import byte_characters, part_of
 
 MOST_ADDED, LONGEST_ADDED = 4096, 64  # tokens; characters, that their pattern is as deep as
 LONGEST = 1 << 18  # characters: no other thread runs while added tokens are looked for
@@ -64,36 +63,41 @@ class BytePairs:
 
 def byte_pairs(fast: Any) -> BytePairs | None:  # noqa: ANN401
     """Of a tokenizer's Rust part; None if it is more than merges of bytes, or others."""
-    said = msgspec.json.decode(fast.to_str())
-    pattern, around = pattern_of(said["pre_tokenizer"]), _around(said["post_processor"])
-    if pattern is None or around is None or not _is_plain(said) or fast.encode_special_tokens:
+    pattern = pattern_of(part_of(fast.pre_tokenizer))
+    around = _around(part_of(fast.post_processor))
+    if pattern is None or around is None or not _is_plain(fast):
+        return None
+    model = part_of(fast.model)
+    if model["type"] != "BPE" or any(model.get(one) for one in OPTIONS):
         return None
     added = {one.content: token for token, one in fast.get_added_tokens_decoder().items()}
-    ranks = _ranks(said["model"], {content.encode() for content in added})
+    ranks = _ranks(model, {content.encode() for content in added})
     if ranks is None:
         return None
-    ids = {_bytes(word): token for word, token in said["model"]["vocab"].items()}
+    ids = {_bytes(word): token for word, token in model["vocab"].items()}
     core = tiktoken.Encoding("", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     tokens = [ids[one] for one in sorted(ranks, key=ranks.__getitem__)]
-    parts = _parter(said["added_tokens"])
-    return BytePairs(core, tokens, added, parts, said["normalizer"] == NFC, *around)
+    parts = _parter(fast.get_added_tokens_decoder().values())
+    return BytePairs(core, tokens, added, parts, part_of(fast.normalizer) == NFC, *around)
 
 
-def _is_plain(said: Mapping[str, Any]) -> bool:
+def _is_plain(fast: Any) -> bool:  # noqa: ANN401
     """Whether nothing is done to a text but to cut out added tokens, wherever they stand, and
-    to merge bytes.
+    what the model does.
     """
-    model, added = said["model"], said["added_tokens"]
-    if model["type"] != "BPE" or any(model.get(one) for one in OPTIONS):
-        return False
-    if said["normalizer"] not in NORMALIZERS or said["truncation"] or said["padding"]:
+    if part_of(fast.normalizer) not in NORMALIZERS or fast.truncation or fast.padding:
         return False
     looks = "single_word", "lstrip", "rstrip"
-    return len(added) <= MOST_ADDED and all(
-        0 < len(one["content"]) <= LONGEST_ADDED
-        and is_normalized("NFC", one["content"])
-        and not any(one[look] for look in looks)
-        for one in added
+    added = fast.get_added_tokens_decoder().values()
+    return (
+        not fast.encode_special_tokens
+        and len(added) <= MOST_ADDED
+        and all(
+            0 < len(one.content) <= LONGEST_ADDED
+            and is_normalized("NFC", one.content)
+            and not any(getattr(one, look) for look in looks)
+            for one in added
+        )
     )
 
 
@@ -113,10 +117,10 @@ def _around(said: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # noq
     return tuple(chain(*ids[: texts[0]])), tuple(chain(*ids[texts[0] :]))
 
 
-def _parter(added: Sequence[Mapping[str, Any]]) -> Parter:
+def _parter(added: Collection[Any]) -> Parter:
     """Cuts a text around added tokens: those to be found in a normalized text come second."""
     first, second = (
-        _cutter([one["content"] for one in added if one["normalized"] is late])
+        _cutter([one.content for one in added if one.normalized is late])
         for late in (False, True)
     )
     if second is None:

@@ -277,11 +277,9 @@ def silent() -> TextCodec:
 
 
 def text_codec(tokenizer: Tokenizer) -> TextCodec:
-    """Over one of transformers' tokenizers. The Rust part is copied: ours never truncates."""
-    theirs = getattr(tokenizer, "backend_tokenizer", None)
-    if theirs is None:
-        return TextCodec(tokenizer)
-    fast = type(theirs).from_str(theirs.to_str())
-    fast.no_truncation()
-    fast.no_padding()
+    """Over one of transformers' tokenizers, from now on nobody else's: ours never truncate."""
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    if fast is not None:
+        fast.no_truncation()
+        fast.no_padding()
     return TextCodec(tokenizer, fast)

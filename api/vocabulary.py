@@ -47,7 +47,7 @@ def vocabulary_of(fast: Any | None, decode: Callable[[int], str]) -> Vocabulary:
     """Of a tokenizer's Rust part; without one, `decode` says what a single token is."""
     if fast is None:
         return Vocabulary(lambda token: decode(token).encode(errors="replace"))
-    kinds = _kinds(msgspec.json.decode(fast.to_str()).get("decoder"))
+    kinds = _kinds(part_of(fast.decoder))
     added = {token: says.content for token, says in fast.get_added_tokens_decoder().items()}
 
     def spell(token: int) -> bytes:
@@ -69,10 +69,16 @@ def vocabulary_of(fast: Any | None, decode: Callable[[int], str]) -> Vocabulary:
 
 def is_byte_level(fast: Any | None) -> bool:  # noqa: ANN401
     """Whether a text's bytes are its tokens' bytes, one after the other, and nothing else."""
-    if fast is None:
-        return False
-    decoder = msgspec.json.decode(fast.to_str()).get("decoder")
+    decoder = None if fast is None else part_of(fast.decoder)
     return isinstance(decoder, dict) and decoder.get("type") == "ByteLevel"
+
+
+def part_of(part: Any | None) -> Any:  # noqa: ANN401
+    """What a `tokenizer.json` says of one part of a tokenizer; None where there is none.
+
+    To write all of it takes up to a second, in which no other thread runs.
+    """
+    return None if part is None else msgspec.json.decode(part.__getstate__())
 
 
 def _of_characters(word: str) -> bytes:

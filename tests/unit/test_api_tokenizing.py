@@ -47,6 +47,28 @@ def test_no_request_waits_for_a_look_at_all_tokens(tmp_path: Path) -> None:
     assert {"size", "hidden", "vocabulary"} <= set(vars(codec))
 
 
+class Terse:
+    """A tokenizer's Rust part that is never written down as a whole."""
+
+    def __init__(self, fast: object) -> None:
+        self._fast = fast
+
+    def __getattr__(self, name: str) -> object:
+        assert name != "to_str", "a second in which no other thread runs"
+        return getattr(self._fast, name)
+
+
+def test_a_vocabulary_is_in_memory_once_and_never_written_down(tmp_path: Path) -> None:
+    codec = load_text_codec(folder(tmp_path))
+    tokenizer: Any = codec.tokenizer
+    assert codec.fast is tokenizer.backend_tokenizer
+    terse = TextCodec(tokenizer, Terse(codec.fast)).read_through()
+    for skips in (True, False):
+        detokenizer = terse.detokenizer(skip_special_tokens=skips)
+        assert "".join(map(detokenizer.add, terse.encode("the", special_tokens=False))) == "the"
+    assert terse.vocabulary.text_of(codec.encode("a")[1]) == "a"
+
+
 def test_no_text_is_cut_or_padded(tmp_path: Path) -> None:
     codec = load_text_codec(folder(tmp_path, truncate=True))
     for text in ("a", TEXT):
