@@ -52,7 +52,8 @@ def vocabulary_of(fast: Any | None, decode: Callable[[int], str]) -> Vocabulary:
 
     def spell(token: int) -> bytes:
         if token in added:
-            return str(added[token]).encode()
+            said = str(added[token])  # Gemma has rows of "▁" among these
+            return (said if "ByteLevel" in kinds else said.replace(SPACE, " ")).encode()
         word = fast.id_to_token(token)
         if word is None:
             return b""

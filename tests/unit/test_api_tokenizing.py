@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import processors
+from tokenizers import AddedToken, processors
 
 from api.tokenizing import TextCodec, load_text_codec
-from tests.fakes.text import EOS, TEMPLATE, TEXT, byte_level
+from tests.fakes.text import EOS, TEMPLATE, TEXT, byte_level, metaspace
 
 CODEC = byte_level()
 HI = [{"role": "user", "content": "hi"}]
@@ -45,6 +45,17 @@ def test_a_folder_is_all_it_takes(tmp_path: Path) -> None:
 def test_no_request_waits_for_a_look_at_all_tokens(tmp_path: Path) -> None:
     codec = load_text_codec(folder(tmp_path))
     assert {"size", "hidden", "vocabulary"} <= set(vars(codec))
+
+
+@pytest.mark.parametrize("codec", [byte_level(), metaspace(byte_fallback=True)])
+def test_bytes_of_added_tokens_are_those_of_their_text(codec: TextCodec) -> None:
+    """Gemma has runs of "▁" among them, which are blanks; others are what they are."""
+    copy: Any = type(codec.fast).from_str(codec.fast.to_str())  # type: ignore[union-attr]
+    copy.add_tokens([AddedToken("▁▁▁", normalized=False), AddedToken("<e>", normalized=False)])
+    added = TextCodec(codec.tokenizer, copy)
+    for token in map(copy.token_to_id, ("▁▁▁", "<e>")):
+        said = added.decode([EOS, token, EOS], skip_special_tokens=False)
+        assert added.vocabulary.text_of(token) == said.removeprefix("</s>").removesuffix("</s>")
 
 
 class Terse:
