@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import msgspec
 
 from api.node_logprobs import TOKEN_ID, PromptLogprobs, prompt_of, sayable
-from api.vocabulary import Vocabulary
 from engine.request import Logprob, Logprobs
+from engine.spelling import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

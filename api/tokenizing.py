@@ -14,8 +14,8 @@ from api.detokenizing import Alone, Detokenizer
 from api.ends import Reader, Uncuttable
 from api.errors import BadRequest, NoText
 from api.turns import Turns, parter
-from api.vocabulary import Vocabulary, is_byte_level, vocabulary_of
 from engine.request import LARGEST_TOKEN
+from engine.spelling import Vocabulary, is_byte_level, vocabulary_of
 
 LONG = 1 << 18  # characters; a tokenizer takes about half a kilobyte of memory for each
 SLICE = 1 << 16

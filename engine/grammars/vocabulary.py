@@ -1,15 +1,16 @@
 """A checkpoint's tokenizer as llguidance reads it, and which tokens are text at all."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from llguidance import LLTokenizer
+from llguidance import LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from engine.errors import GrammarRefused
+from engine.spelling import vocabulary_of
 
 TOKENIZER = "tokenizer.json"
 WORD_BITS = 32
@@ -37,18 +38,58 @@ class Vocabulary:
 
 def load_vocabulary(folder: Path, size: int, eos: tuple[int, ...]) -> Vocabulary:
     """Read `folder`'s tokenizer.json; raises GrammarRefused, which says why not."""
-    file = folder / TOKENIZER
     try:
-        said = json.loads(file.read_bytes())
-        special = {one["id"] for one in said.get("added_tokens", ()) if one["special"]}
-        plain = json.dumps({**said, "truncation": None, "padding": None})
-        known = _highest(said) + 1
-        tokenizer = LLTokenizer(plain, n_vocab=max(size, known), eos_token=list(eos) or None)
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
+        fast = _read(folder / TOKENIZER)
+        known = max(fast.get_vocab().values()) + 1
+        spelling = _Spelling(fast, max(size, known), eos)
+        tokenizer = LLTokenizer(TokenizerWrapper(spelling), eos_token=list(eos) or None)
+    except (OSError, ValueError, RuntimeError) as error:
         why = " ".join(str(error).split())
         raise GrammarRefused(f"this model has no tokenizer for grammars: {why}") from error
-    text = set(range(min(size, known))) - special - set(eos)
+    text = set(range(min(size, known))).difference(spelling.special_token_ids, eos)
     return Vocabulary(tokenizer, size, words_of(text, size), eos)
+
+
+class _Spelling:
+    """Each token's bytes, as llguidance asks for them.
+
+    Where it reads a `tokenizer.json` itself, it holds every added token like `<tool_call>` for
+    special, which no text has: a model that has one for its calls could not write them.
+    """
+
+    bos_token_id = None
+
+    def __init__(self, fast: Tokenizer, size: int, eos: tuple[int, ...]) -> None:
+        def decode(token: int) -> str:
+            return str(fast.decode([token], skip_special_tokens=False))
+
+        self._fast = fast
+        self.tokens = list(map(vocabulary_of(fast, decode).spell, range(size)))
+        added = fast.get_added_tokens_decoder().items()
+        self.special_token_ids = [token for token, one in added if one.special]
+        self.eos_token_id = eos[0] if eos else self._nobodys()
+
+    def _nobodys(self) -> int:
+        """There has to be an end: one more that no model knows."""
+        self.tokens.append(b"</s>")
+        self.special_token_ids.append(len(self.tokens) - 1)
+        return len(self.tokens) - 1
+
+    def __call__(self, text: bytes) -> list[int]:
+        """How the model writes what is left of an answer, where that is only one text."""
+        return list(self._fast.encode(text.decode(), add_special_tokens=False).ids)
+
+
+def _read(file: Path) -> Tokenizer:
+    """Raises OSError, and ValueError for what is no tokenizer."""
+    said = file.read_bytes()
+    try:
+        fast = Tokenizer.from_buffer(said)
+    except Exception as error:  # the library raises nothing more special
+        raise ValueError(str(error)) from error
+    fast.no_truncation()
+    fast.no_padding()
+    return fast
 
 
 def words_of(tokens: Iterable[int], size: int) -> Words:
@@ -56,13 +97,3 @@ def words_of(tokens: Iterable[int], size: int) -> Words:
     bits = np.zeros(-(-size // WORD_BITS) * WORD_BITS, dtype=np.bool_)
     bits[list(tokens)] = True
     return np.packbits(bits, bitorder="little").view(np.int32)
-
-
-def _highest(said: dict[str, object]) -> int:
-    """The largest token id of a tokenizer.json."""
-    model, added = said["model"], said.get("added_tokens") or []
-    assert isinstance(model, dict)
-    assert isinstance(added, list)
-    vocab = model["vocab"]
-    ids = [*(vocab.values() if isinstance(vocab, dict) else range(len(vocab)))]
-    return max(int(one) for one in [*ids, *(one["id"] for one in added)])

@@ -1,0 +1,89 @@
+"""What tokens are to grammars: those that a model has for its marks are text, as it reads."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from engine.grammars.compiling import load_grammars
+from engine.grammars.matching import GrammarMask
+from engine.request import Grammar
+
+LETTERS = ["!", *sorted(set(pre_tokenizers.ByteLevel.alphabet()) - {"!"})]
+MERGES = [("h", "e"), ("l", "l"), ("he", "ll")]
+WORDS = [*LETTERS, *(left + right for left, right in MERGES)]
+CALL, SECRET, BLANKS, END = range(len(WORDS), len(WORDS) + 4)
+SIZE = END + 1
+
+
+def byte_level() -> Tokenizer:
+    vocabulary = {word: token for token, word in enumerate(WORDS)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, MERGES))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens([AddedToken("<tool_call>", special=False)])
+    tokenizer.add_special_tokens(["<|secret|>"])
+    tokenizer.add_tokens([AddedToken("   ", special=False)])
+    tokenizer.add_special_tokens(["</s>"])
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("tokenizer")
+    byte_level().save(str(made / "tokenizer.json"))
+    return made
+
+
+def begun(folder: Path, grammar: Grammar, *, eos: tuple[int, ...] = (END,)) -> GrammarMask:
+    return load_grammars(folder, SIZE, eos).mask(grammar, frozenset([END]))
+
+
+def next_ones(mask: GrammarMask, said: Sequence[int] = ()) -> set[int]:
+    """What may come once these did."""
+    mask.advance(said)
+    assert mask.failure is None
+    words = torch.zeros((1, -(-SIZE // 32)), dtype=torch.int32)
+    mask.fill([], words, 0)
+    bits = np.unpackbits(words[0].numpy().view(np.uint8), bitorder="little")
+    return set(bits.nonzero()[0].tolist())
+
+
+def test_a_mark_that_is_one_token_may_be_written(folder: Path) -> None:
+    either = Grammar("regex", r"(<tool_call>|   |<\|secret\|>)x*")
+    assert next_ones(begun(folder, either)) == {
+        *(CALL, BLANKS),
+        *map(LETTERS.index, "<\u0120"),
+    }
+    assert END in next_ones(begun(folder, either), [CALL])
+
+
+def test_a_tag_begins_with_the_token_that_a_model_has_for_it(folder: Path) -> None:
+    tag = (
+        '{"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": '
+        '["<tool_call>"], "tags": [{"type": "tag", "begin": "<tool_call>", "content": '
+        '{"type": "json_schema", "json_schema": true}, "end": "!"}]}}'
+    )
+    mask = begun(folder, Grammar("structural_tag", tag))
+    assert CALL in next_ones(mask)
+    assert next_ones(mask, [CALL]) < set(range(len(WORDS)))
+
+
+def test_what_is_the_only_text_is_written_as_the_model_reads_it(folder: Path) -> None:
+    mask = begun(folder, Grammar("regex", "hello<tool_call>"))
+    ids = byte_level().encode("hello<tool_call>").ids
+    assert len(ids) == 3
+    for token in ids:
+        assert next_ones(mask) == {token}
+        mask.advance([token])
+    assert next_ones(mask) == {END}
+
+
+def test_where_a_model_has_no_end_no_letter_is_one(folder: Path) -> None:
+    mask = begun(folder, Grammar("regex", "ab!?"), eos=())
+    a, b = map(LETTERS.index, "ab")
+    assert next_ones(mask, [a, b]) == {0, END}
+    assert next_ones(mask, [0]) == {END}
