@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from api.tools import deepseek, glm, kimi
+from api.tools import deepseek, glm, granite, kimi, qwen_coder
 from api.tools.harmony import harmony
 from api.tools.hermes import hermes
 from api.tools.llama import llama3_json
 from api.tools.mistral import mistral
-from api.tools.qwen_coder import qwen3_coder
 from api.tools.tape import Parser
 
 ToolCallParser = Literal[
@@ -21,12 +20,14 @@ ToolCallParser = Literal[
     "deepseek_v31",
     "glm45",
     "glm47",
+    "granite",
     "hermes",
     "kimi_k2",
     "llama3_json",
     "mistral",
     "openai",
     "qwen3_coder",
+    "seed_oss",
 ]
 AUTO: ToolCallParser = "auto"
 KNOWN_TEMPLATES = 32  # what they are for is known: each is looked through once
@@ -62,7 +63,6 @@ class Dialect:
     new_id: Callable[[str, int], str] = long_id
 
 
-TAGS = ("<tool_call>", "</tool_call>")
 FENCED = (deepseek.CALL, deepseek.JSON_FENCE)
 GLM = Dialect(glm.glm, glm.MARKERS, (glm.OPENS, glm.KEY), ("<tool_calls>",))
 DIALECTS: Mapping[str, Dialect] = {
@@ -72,8 +72,12 @@ DIALECTS: Mapping[str, Dialect] = {
     ),
     "glm45": GLM,
     "glm47": GLM,
+    "granite": Dialect(granite.granite, (granite.MARK,), (granite.MARK,)),
     "hermes": Dialect(
-        hermes, TAGS, ("<tool_call>",), ("<function=", "<arg_key>", "<tool_calls>")
+        hermes,
+        qwen_coder.TAGS,
+        ("<tool_call>",),
+        ("<function=", "<arg_key>", "<tool_calls>", "<invoke "),
     ),
     "kimi_k2": Dialect(kimi.kimi_k2, kimi.MARKERS, (kimi.ARGUMENTS,), new_id=kimi.new_id),
     "llama3_json": Dialect(
@@ -93,7 +97,10 @@ DIALECTS: Mapping[str, Dialect] = {
         ("<|channel|>", "<|message|>", "<|constrain|>", "<|call|>"),
         ("<|channel|>commentary",),
     ),
-    "qwen3_coder": Dialect(qwen3_coder, TAGS, ("<tool_call>", "<function=", "<parameter=")),
+    "qwen3_coder": Dialect(
+        qwen_coder.qwen3_coder, qwen_coder.TAGS, ("<tool_call>", "<function=", "<parameter=")
+    ),
+    "seed_oss": Dialect(qwen_coder.seed_oss, qwen_coder.SEED_TAGS, qwen_coder.SEED_TAGS[:1]),
 }
 
 

@@ -1,4 +1,5 @@
-"""Calls as Qwen3-Coder writes them: arguments are text, and the schema says what they mean.
+"""Calls as Qwen3-Coder and Seed-OSS write them: arguments are text, and the schema says what
+they mean.
 
 <tool_call>
 <function=f>
@@ -7,28 +8,34 @@
 </parameter>
 </function>
 </tool_call>
+
+Seed-OSS has tags of its own around them, and no line breaks around values.
 """
 
 from functools import partial
 
 from api.tools.kinds import ArgumentKinds
 from api.tools.steps import any_name, calls_behind, literal, space, word_until
-from api.tools.tape import NotACall, Steps, Tape
+from api.tools.tape import NotACall, Parser, Steps, Tape
 from api.tools.typed import TypedArguments
 from api.tools.wishes import Offered
 
-OPENS, CLOSES = "<tool_call>", "</tool_call>"
+TAGS = "<tool_call>", "</tool_call>"
+SEED_TAGS = "<seed:tool_call>", "</seed:tool_call>"
 FUNCTION, PARAMETER = "<function=", "parameter="
 END_OF_FUNCTION, END_OF_PARAMETER = "/function>", "</parameter>"
 
 
-def qwen3_coder(tape: Tape, offered: Offered) -> Steps:
-    """Each call has tags of its own; text may stand between them."""
-    kinds = ArgumentKinds(offered)
-    return calls_behind(tape, partial(_call, kinds=kinds), OPENS)
+def _parser(opens: str, closes: str) -> Parser:
+    def parse(tape: Tape, offered: Offered) -> Steps:
+        """Each call has tags of its own; text may stand between them."""
+        call = partial(_call, kinds=ArgumentKinds(offered), closes=closes)
+        return calls_behind(tape, call, opens)
+
+    return parse
 
 
-def _call(tape: Tape, kinds: ArgumentKinds) -> Steps:
+def _call(tape: Tape, kinds: ArgumentKinds, closes: str) -> Steps:
     yield from literal((yield from space()), FUNCTION)
     name = yield from word_until(">")
     if not any_name(name):
@@ -36,7 +43,7 @@ def _call(tape: Tape, kinds: ArgumentKinds) -> Steps:
     tape.begin(name)
     yield from _arguments(TypedArguments(tape, name, kinds))
     tape.end()
-    yield from literal((yield from space()), CLOSES)
+    yield from literal((yield from space()), closes)
     tape.drop()
 
 
@@ -51,3 +58,6 @@ def _arguments(arguments: TypedArguments) -> Steps:
         yield from literal(letter, PARAMETER)
         key = yield from word_until(">")
         yield from arguments.take(key, END_OF_PARAMETER, lines=True)
+
+
+qwen3_coder, seed_oss = _parser(*TAGS), _parser(*SEED_TAGS)

@@ -1,0 +1,20 @@
+"""Calls as Granite's models write them: a list, behind a mark.
+
+<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]
+"""
+
+from api.tools.steps import any_name, call_list, calls_behind, space
+from api.tools.tape import Steps, Tape
+from api.tools.wishes import Offered
+
+MARK = "<|tool_call|>"
+
+
+def granite(tape: Tape, offered: Offered) -> Steps:
+    """Calls follow the mark; text may come before it."""
+    del offered
+    return calls_behind(tape, _calls, MARK)
+
+
+def _calls(tape: Tape) -> Steps:
+    yield from call_list(tape, (yield from space()), any_name)
