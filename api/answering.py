@@ -1,12 +1,13 @@
 """All choices of one text request, from token events to pieces of text."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
 from api.calls import Asked
 from api.choices import Choice, Echo, Piece
+from api.detokenizing import Detokenizer
 from api.encoding import aside
 from api.gate import OPEN, Gate, Pass, until
 from api.generator import Generator, Tap
@@ -25,6 +26,11 @@ class Answer:
         thinking = asked.thinking
         shown = asked.calling.markers if asked.calling else ()
         shown += thinking.markers if thinking else ()
+
+        def detokenizer(prompt: Sequence[int]) -> Detokenizer:
+            one = codec.detokenizer(skip_special_tokens=special is not False, shown=shown)
+            return one.behind(prompt) if body.goes_on else one
+
         self.asked = asked
         self._generator, self._gate = generator, gate
         self._reading, self._echoes = asyncio.Lock(), dict[int, Echo]()
@@ -32,7 +38,7 @@ class Answer:
             Choice(
                 index,
                 call,
-                codec.detokenizer(skip_special_tokens=special is not False, shown=shown),
+                detokenizer(call.request.prompt),
                 asked.stops.watch(include=include),
                 only_echo=body.only_echo,
                 thoughts=thinking.reader() if thinking else None,

@@ -112,6 +112,11 @@ class TextBody(AnyBody, frozen=True, kw_only=True):
         return False
 
     @property
+    def goes_on(self) -> bool:
+        """Whether the answer is more of the prompt's last text, and no text by itself."""
+        return True
+
+    @property
     def only_echo(self) -> bool:
         """Whether the client wants its prompt back, and nothing else."""
         return self.echoes and self.max_tokens == 0 and not self.max_completion_tokens
@@ -157,6 +162,11 @@ class ChatBody(TextBody, frozen=True, kw_only=True):
     reasoning_effort: Effort | None = None
     logprobs: bool | None = False
     top_logprobs: Ranks | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Not behind a header, but behind what the message has so far."""
+        return bool(self.continue_final_message)
 
     @property
     def ranks(self) -> int | None:

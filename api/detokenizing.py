@@ -58,6 +58,18 @@ class Detokenizer:
         """One more like this one, that has seen nothing."""
         return Detokenizer(self.decode, self.visible, self.alone)
 
+    def behind(self, tokens: Sequence[int]) -> "Detokenizer":
+        """Itself, for what goes on with a text that ends so, where neighbours matter: words of
+        some tokenizers begin with a blank only if they are not a text's first.
+        """
+        last = [token for token in tokens[-CONTEXT:] if self.visible(token)]
+        while self.alone is None and last and not self._window:
+            text = self.decode(last)
+            if BROKEN not in text:
+                self._window, self._said, self._border = last, len(text), len(last)
+            last = last[1:]
+        return self
+
     def add(self, token: int) -> str:
         """The text that is certain now and was not before."""
         known = None if self.alone is None or self._window else self.alone[token]

@@ -1,7 +1,7 @@
 """Token events become text: where it ends and why, and that nothing stays open."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -15,8 +15,8 @@ from api.served import Served, legs_of_params
 from api.tokenizing import TextCodec
 from engine.request import FinishReason, Request
 from kv_transfer.ticket import KvTicket
-from tests.fakes.asking import Fields, complete
-from tests.fakes.text import EOS, FakeDoor, byte_level, says
+from tests.fakes.asking import Fields, chat, complete
+from tests.fakes.text import EOS, FakeDoor, byte_level, metaspace, says, served
 
 CODEC = byte_level()
 CAT = CODEC.encode("the cat sat on the mat")
@@ -134,6 +134,31 @@ async def test_no_piece_holds_half_a_character() -> None:
 async def test_an_answer_that_ends_in_half_a_character_says_so() -> None:
     tokens = CODEC.encode("…")[:1]
     assert (await answer(door(*says(tokens, LENGTH)))).text == "\ufffd"
+
+
+@pytest.mark.parametrize(("echo", "text"), [(False, " cat"), (True, "the cat")])
+async def test_what_goes_on_with_a_text_begins_with_the_blank_between(
+    echo: bool, text: str
+) -> None:
+    """Tokenizers like sentencepiece's leave it out where a text begins."""
+    codec = metaspace(byte_fallback=True)
+    prompt, tokens = codec.encode("the"), codec.encode("cat")
+    assert (codec.decode(tokens), codec.decode(prompt + tokens)) == ("cat", "the cat")
+    asked = await complete({"prompt": "the", "echo": echo}, door=served(codec))
+    source = FakeDoor(lambda request, leg: says([*tokens, EOS]))
+    assert joined([one async for one in Answer(source, asked).pieces()]).text == text
+
+
+@pytest.mark.parametrize(("goes_on", "text"), [(False, "cat"), (True, " cat")])
+async def test_an_answer_of_its_own_begins_without_a_blank(goes_on: bool, text: str) -> None:
+    codec = metaspace(byte_fallback=True)
+    wrapped: Any = codec.tokenizer
+    wrapped.chat_template = "{% for one in messages %}{{ one.content }}{% endfor %}"
+    messages = [{"role": "assistant", "content": "the"}]
+    ends = {"continue_final_message": goes_on, "add_generation_prompt": not goes_on}
+    asked = await chat({"messages": messages, **ends}, door=served(codec))
+    source = FakeDoor(lambda request, leg: says([*codec.encode("cat"), EOS]))
+    assert joined([one async for one in Answer(source, asked).pieces()]).text == text
 
 
 async def test_all_choices_run_at_once_and_each_has_its_own_text() -> None:

@@ -31,6 +31,18 @@ def test_any_text_comes_back_piece_by_piece(codec: TextCodec, text: str) -> None
     assert "".join(pieces(codec, tokens)) == codec.decode(tokens)
 
 
+@CODECS
+@given(before=texts, text=texts)
+def test_a_text_that_goes_on_is_said_as_it_would_be_with_what_was_before(
+    codec: TextCodec, before: str, text: str
+) -> None:
+    prompt, tokens = codec.encode(before), codec.encode(text)
+    detokenizer = codec.detokenizer().behind(prompt)
+    said = "".join([*map(detokenizer.add, tokens), detokenizer.finish()])
+    whole = codec.decode(prompt + tokens)
+    assert BROKEN in whole or codec.decode(prompt) + said == whole
+
+
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("codec", [BYTES, WORDS], ids=["bytes", "words"])
 @given(tokens=any_tokens)
