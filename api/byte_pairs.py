@@ -177,12 +177,13 @@ def _ranks(model: Mapping[str, Any], added: Set[bytes]) -> Ranks | None:
 def _merge(word: str, listed: Mapping[tuple[str, str], int]) -> tuple[int, int]:
     """How many tokens a word by itself comes to, and its last merge; -1: it had none."""
     parts, last, none = [*word], -1, len(listed)
-    while len(parts) > 1:
-        places = [listed.get(pair, none) for pair in pairwise(parts)]
-        if (least := min(places)) == none:
-            break
+    places = [listed.get(pair, none) for pair in pairwise(parts)]
+    while places and (least := min(places)) < none:
         at, last = places.index(least), least
         parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        del places[at]
+        for left in range(max(at - 1, 0), min(at + 1, len(places))):
+            places[left] = listed.get((parts[left], parts[left + 1]), none)
     return len(parts), last
 
 
