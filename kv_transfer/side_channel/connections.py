@@ -16,8 +16,15 @@ from dataclasses import dataclass, field
 from kv_transfer.ledger.guests import Peer
 from kv_transfer.ledger.sources import Address
 from kv_transfer.lookup import Found, Lookup
-from kv_transfer.side_channel.frames import BadFrames, Incoming, Outgoing, framed
+from kv_transfer.side_channel.frames import (
+    LARGEST_FRAME,
+    BadFrames,
+    Incoming,
+    Outgoing,
+    framed,
+)
 from kv_transfer.side_channel.introduction import (
+    LONGEST_SAID,
     Introductions,
     NotIntroduced,
     PlainNames,
@@ -27,6 +34,8 @@ from kv_transfer.wire import TurnedAway, encode
 
 RETRY_S = 0.1  # between two attempts to connect
 INTRODUCTION_S = 10.0  # how long a connection may stay without a name
+DISMISS_S = 1.0  # between two looks for those
+MOST_NAMELESS = 1024  # who comes then takes the place of who has been so for longest
 BOTH = select.POLLIN | select.POLLOUT
 ITS_END = 0  # of events only that both sides are done, which poll always tells
 UNDER_WAY = {0, errno.EINPROGRESS, errno.EWOULDBLOCK}
@@ -34,7 +43,7 @@ UNDER_WAY = {0, errno.EINPROGRESS, errno.EWOULDBLOCK}
 
 @dataclass(slots=True)
 class _Guest:
-    """A connection that came to us; its first message is its introduction.
+    """A connection that came to us; its first message is its introduction, which is short.
 
     `over`: it was turned away; it may read that, and is closed when it leaves.
     """
@@ -43,7 +52,7 @@ class _Guest:
     since: float
     name: Peer | None = None
     over: bool = False
-    incoming: Incoming = field(default_factory=Incoming)
+    incoming: Incoming = field(default_factory=lambda: Incoming(LONGEST_SAID))
     outgoing: Outgoing = field(default_factory=Outgoing)
 
 
@@ -57,6 +66,8 @@ class Reception:
     host: str = ""  # by which others know us
     _guests: dict[int, _Guest] = field(default_factory=dict)
     _by_name: dict[Peer, _Guest] = field(default_factory=dict)
+    _nameless: dict[int, _Guest] = field(default_factory=dict)  # those of `_guests`
+    _dismissed_at: float = 0.0
 
     @classmethod
     def bind(
@@ -86,6 +97,7 @@ class Reception:
                 yield from self._hear(guest)
         if self.listener.fileno() in ready:
             self._accept(now)
+        if now - self._dismissed_at >= DISMISS_S:
             self._dismiss(now)
 
     def say(self, peer: Peer, message: bytes) -> None:
@@ -110,13 +122,17 @@ class Reception:
                 _prepare(connection)
             except OSError:
                 return  # nobody else, or one that is gone already
-            self._guests[connection.fileno()] = _Guest(connection, now)
-            self.waiting.watch(connection.fileno())
+            number, guest = connection.fileno(), _Guest(connection, now)
+            self._guests[number] = self._nameless[number] = guest
+            self.waiting.watch(number)
+            if len(self._nameless) > MOST_NAMELESS:
+                self._close(next(iter(self._nameless.values())))
 
     def _dismiss(self, now: float) -> None:
         """Those who have not said who they are, or were told to go, and are still there."""
-        for guest in list(self._guests.values()):
-            if guest.name is None and now - guest.since > INTRODUCTION_S:
+        self._dismissed_at = now
+        for guest in list(self._nameless.values()):
+            if now - guest.since > INTRODUCTION_S:
                 self._close(guest)
 
     def _hear(self, guest: _Guest) -> Iterator[tuple[Peer, bytes | BadFrames]]:
@@ -141,6 +157,8 @@ class Reception:
 
     def _introduce(self, guest: _Guest, said: bytes) -> None:
         guest.name = name = self.introductions.read(said, (self.host, self.port))
+        guest.incoming.largest = LARGEST_FRAME
+        del self._nameless[guest.connection.fileno()]
         if before := self._by_name.get(name):
             self._close(before)
         self._by_name[name] = guest
@@ -166,6 +184,7 @@ class Reception:
         if self._guests.pop(guest.connection.fileno(), None) is None:
             return
         self.waiting.forget(guest.connection.fileno())
+        self._nameless.pop(guest.connection.fileno(), None)
         guest.connection.close()
         if guest.name is not None and self._by_name.get(guest.name) is guest:
             del self._by_name[guest.name]

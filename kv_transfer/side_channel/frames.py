@@ -60,8 +60,11 @@ class Outgoing:
 
 @dataclass(slots=True)
 class Incoming:
-    """What has come, up to the message that is not complete."""
+    """What has come, up to the message that is not complete; none may be of more bytes than
+    `largest`.
+    """
 
+    largest: int = LARGEST_FRAME
     _bytes: bytearray = field(default_factory=bytearray)
 
     def receive(self, connection: socket.socket) -> Iterator[bytes]:
@@ -86,7 +89,7 @@ class Incoming:
         try:
             while end - start >= LENGTH_BYTES:
                 size = int.from_bytes(self._bytes[start : start + LENGTH_BYTES], "big")
-                if size > LARGEST_FRAME:
+                if size > self.largest:
                     raise BadFrames(f"a message of {size} bytes")
                 if end - start < LENGTH_BYTES + size:
                     break

@@ -11,6 +11,7 @@ from kv_transfer.ledger.sources import Address
 from kv_transfer.side_channel.frames import BadFrames
 
 LONGEST_NAME = 255
+LONGEST_SAID = 1024  # of a name, and whatever proves it
 SIGNED = b"\0signed\0"
 """What an introduction begins with that is more than a name; no name of ours does."""
 
