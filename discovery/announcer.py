@@ -1,15 +1,14 @@
 """A node's voice: it tells every proxy once a second that it is there, and how busy."""
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import zmq
 
 from discovery.registration import BEAT_S, Registration, pack, to_map
-from discovery.signature import sign
+from discovery.signature import Stamps, sign
 
 RECONNECT_MS = 100
 LONGEST_RECONNECT_MS = 2000
@@ -26,6 +25,7 @@ class Announcer:
     beat_s: float
     _context: zmq.Context[zmq.Socket[bytes]]
     _dealers: Sequence[zmq.Socket[bytes]]
+    _stamps: Stamps = field(default_factory=Stamps)
 
     @classmethod
     def connect(
@@ -60,7 +60,7 @@ class Announcer:
             return
         message = to_map(registration)
         if self.cluster_key:
-            message = sign(message, self.cluster_key, wall_time=time.time())
+            message = sign(message, self.cluster_key, wall_time=self._stamps.another())
         frame = pack(message)
         for dealer in self._dealers:
             dealer.send(frame, zmq.NOBLOCK)

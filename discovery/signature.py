@@ -6,7 +6,9 @@ every message of a node. Calls of a node's door are signed in their own way (sig
 """
 
 import hmac
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +18,7 @@ from discovery.errors import BadSignature, MalformedRegistration
 
 WINDOW_S = 30.0
 FORGET_S = 1.0
+TICK_S = 1e-6  # no two messages of a sender are of the same time
 HASH = "sha256"
 UNSIGNED, FORGED, STALE, REPLAYED = "unsigned", "forged", "stale", "replayed"
 """What may be wrong with a signature, for metrics; and below, what to do about it."""
@@ -27,6 +30,25 @@ def sign(message: Mapping[str, Any], key: bytes, *, wall_time: float) -> dict[st
     """The message with `time` and `mac` in it."""
     timed = {**message, "time": wall_time}
     return {**timed, "mac": _mac(timed, key)}
+
+
+@dataclass(slots=True)
+class Stamps:
+    """The times that one sender signs with: each is later than the one before.
+
+    Also if its clock is set back. After more than WINDOW_S they are the clock's again: nobody
+    who has a right clock takes others, and nobody remembers those that were before.
+    """
+
+    clock: Callable[[], float] = time.time
+    _latest: float = -math.inf
+
+    def another(self) -> float:
+        """For one message."""
+        now = self.clock()
+        ahead_s = self._latest - now
+        self._latest = self._latest + TICK_S if 0 <= ahead_s <= WINDOW_S else now
+        return self._latest
 
 
 @dataclass(slots=True)
@@ -52,17 +74,22 @@ class Verifier:
             raise BadSignature(f"the signature is wrong: {OTHER_KEY}", FORGED)
         check_time(time, wall_time=wall_time)
         sender = repr(message.get(self.sender))
+        self._forget(wall_time)
         if time <= self._latest.get(sender, 0.0):
             raise BadSignature("seen before", REPLAYED)
-        self._forget(wall_time)
         self._latest[sender] = time
 
     def _forget(self, wall_time: float) -> None:
-        """What is outside the window cannot be sent again anyway; looks now and then."""
+        """What is outside the window cannot be sent again now; looks now and then.
+
+        After a clock that was ahead that is also what comes after us: who sent it has to be
+        heard before the day has come that it said.
+        """
         if abs(wall_time - self._forgotten_at) < FORGET_S:
             return
         self._forgotten_at = wall_time
-        late = [node for node, time in self._latest.items() if wall_time - time > WINDOW_S]
+        known = self._latest.items()
+        late = [node for node, time in known if abs(wall_time - time) > WINDOW_S]
         for node in late:
             del self._latest[node]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from discovery.errors import BadSignature, MalformedRegistration
 from discovery.registration import pack, unpack
-from discovery.signature import OTHER_KEY, UNSIGNED, Verifier, sign
+from discovery.signature import OTHER_KEY, UNSIGNED, Stamps, Verifier, sign
 from kv_transfer.ledger.guests import Peer
 from kv_transfer.ledger.sources import Address
 from kv_transfer.side_channel.frames import BadFrames
@@ -19,8 +19,6 @@ from kv_transfer.side_channel.introduction import SIGNED, NotIntroduced, check_n
 
 NAME, TO = "sink", "source"
 ELSEWHERE = "elsewhere"
-LONGEST_SAID = 1024
-TICK_S = 1e-6  # two introductions are never of the same time, nor is a later one of an earlier
 
 
 @dataclass(slots=True)
@@ -30,25 +28,22 @@ class KeyedNames:
     key: bytes = field(repr=False)
     wall_clock: Callable[[], float] = time.time
     _verifier: Verifier = field(init=False, repr=False)
-    _said_at: float = 0.0
+    _stamps: Stamps = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Nobody was heard yet."""
-        self._verifier = Verifier(self.key, NAME)
+        self._verifier, self._stamps = Verifier(self.key, NAME), Stamps(self.wall_clock)
 
     def said(self, name: Peer, to: Address) -> bytes:
         """See Introductions."""
-        self._said_at = max(self.wall_clock(), self._said_at + TICK_S)
-        message = sign({NAME: name, TO: _place(to)}, self.key, wall_time=self._said_at)
-        return SIGNED + pack(message)
+        message = {NAME: name, TO: _place(to)}
+        return SIGNED + pack(sign(message, self.key, wall_time=self._stamps.another()))
 
     def read(self, said: bytes, here: Address) -> Peer:
         """See Introductions; BadSignature's texts are what a sink is told."""
         if not said.startswith(SIGNED):
             why = "there is a key here, and this is not signed"
             raise NotIntroduced(f"{why}: {OTHER_KEY}", UNSIGNED)
-        if len(said) > LONGEST_SAID:
-            raise BadFrames(f"an introduction of {len(said)} bytes")
         try:
             message = unpack(said.removeprefix(SIGNED))
             self._verifier.check(message, wall_time=self.wall_clock())

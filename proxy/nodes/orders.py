@@ -1,6 +1,5 @@
 """Brings an operator's orders to nodes of ours, and what they answer back."""
 
-import time
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -11,7 +10,7 @@ from api.wire import UNREADABLE
 from discovery.orders import PATH, Order, Standing, to_order
 from discovery.registration import Role, State, pack
 from discovery.registry import Node
-from discovery.signature import sign
+from discovery.signature import Stamps, sign
 from discovery.signed_calls import Signing
 from proxy.nodes.session import read_all
 
@@ -40,6 +39,7 @@ class Orders:
     signing: Signing = field(default_factory=Signing)
     cluster_key: bytes | None = field(default=None, repr=False)
     sender: str = field(default_factory=lambda: uuid4().hex)
+    _stamps: Stamps = field(default_factory=Stamps)
 
     async def give(
         self, node: Node, *, state: State | None = None, role: Role | None = None
@@ -47,7 +47,7 @@ class Orders:
         """Raises NotObeyed; where there was no answer, the order may have been heard."""
         message = to_order(Order(node.node_id, self.sender, state, role))
         if self.cluster_key:
-            message = sign(message, self.cluster_key, wall_time=time.time())
+            message = sign(message, self.cluster_key, wall_time=self._stamps.another())
         url = f"http://{node.registration.http_address}{PATH}"
         timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
         try:

@@ -169,6 +169,15 @@ def test_a_sink_that_connects_again_at_once_is_let_in_even_if_its_clock_goes_bac
         assert isinstance(port.said_to(sink.said(b"sink", port.address)), Welcome)
 
 
+def test_a_sink_whose_clock_was_hours_ahead_is_let_in_as_soon_as_it_is_right(
+    port: Port,
+) -> None:
+    clock = iter([NOW + 7200, NOW])
+    sink = KeyedNames(KEY, lambda: next(clock))
+    assert isinstance(port.said_to(sink.said(b"sink", port.address)), TurnedAway)
+    assert isinstance(port.said_to(sink.said(b"sink", port.address)), Welcome)
+
+
 @pytest.mark.parametrize("junk", [SIGNED, SIGNED + b"\xc1", SIGNED + b"\x01", LONG])
 def test_what_has_no_sense_is_worth_no_answer(port: Port, junk: bytes) -> None:
     with port.visited(junk) as stranger:
