@@ -39,6 +39,8 @@ SILENCE_S = 1.2
 DRIVEN_S = 0.05  # from one Drive on; while a read needs it, it is said more often
 Block = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 """The number of a block: no memory has so many that arithmetic with it could overflow."""
+Line = Annotated[str, msgspec.Meta(max_length=2048, pattern=r"\A[ -~]*\Z")]
+"""What may be logged, whoever says it."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -119,7 +121,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 class TurnedAway(msgspec.Struct, frozen=True, tag=True):
     """The last word on a connection: it was not introduced as this source wants it."""
 
-    reason: str
+    reason: Line
 
 
 class Stranger(msgspec.Struct, frozen=True, tag=True):

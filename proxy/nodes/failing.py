@@ -14,6 +14,7 @@ from proxy.nodes.line import NoConnection
 SERVER_ERROR = 500
 AT_FAULT = {BAD_REQUEST, 413, 422}  # what other nodes would say as well
 NO_ENTRY = {401, 403}
+LONGEST_LINE = 500
 TOO_MANY = 429
 OURS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
 BROKEN = (TimeoutError, OSError, WireError)
@@ -48,7 +49,7 @@ def refused(node: Node, status: int, data: bytes) -> NodeFailed:
         body = _Refusal()
     said = body.error.message or body.message
     if status in NO_ENTRY and node.ours:
-        why = f"it does not let us in: {said or status}"
+        why = f"it does not let us in: {_line(said) or status}"
         return NodeFailed(node.node_id, why, Cause.KEY)
     if status in NO_ENTRY and not node.ours:
         said = f"it answered with status {status}: does --foreign-api-key have its key?"
@@ -67,7 +68,13 @@ def key_refusal(data: bytes) -> str | None:
         error = msgspec.json.decode(data, type=_Refusal).error
     except UNREADABLE:
         return None
-    return error.message if error.code == REFUSED else None
+    return _line(error.message) if error.code == REFUSED else None
+
+
+def _line(said: str) -> str:
+    """As it may stand in the log: operators are told, whoever says it."""
+    said = said[:LONGEST_LINE]
+    return said if said.isprintable() else repr(said)
 
 
 def _cause_of(status: int, code: object) -> Cause:

@@ -185,6 +185,10 @@ async def test_a_held_leg_without_a_ticket_ended_too_early() -> None:
         (422, {"message": "no list"}, False, Cause.REFUSED, "no list"),
         (401, {}, True, Cause.KEY, "n0: it does not let us in: 401"),
         (403, {"error": {"message": "old"}}, True, Cause.KEY, "n0: it does not let us in: old"),
+        (
+            *(403, {"error": {"message": "old\nINFO forged" + "!" * 999}}, True, Cause.KEY),
+            "n0: it does not let us in: " + repr("old\nINFO forged" + "!" * 485),
+        ),
         (503, {"error": {"message": "draining"}}, True, Cause.BUSY, "n0: draining"),
         (429, {"error": {"message": "later"}}, True, Cause.BUSY, "n0: later"),
         (500, {"error": {"message": "oops"}}, True, Cause.TOLD, "n0: oops"),

@@ -9,7 +9,14 @@ import pytest
 
 from kv_transfer.movers.asking import LENGTH_BYTES
 from kv_transfer.movers.tcp import TcpMover
-from kv_transfer.wire import News, Settle, decode_from_sink, decode_from_source, encode
+from kv_transfer.wire import (
+    News,
+    Settle,
+    TurnedAway,
+    decode_from_sink,
+    decode_from_source,
+    encode,
+)
 
 HERE = "127.0.0.1"
 NESTED = b"\x91" * 5_000 + b"\xc0"
@@ -49,3 +56,12 @@ def test_a_request_without_sense_ends_its_connection_only(request_: bytes) -> No
         assert list(mover.interests) == [mover.listener.fileno()]
         assert guest.recv(1) == b""
     mover.close()
+
+
+def test_why_somebody_turned_us_away_may_be_logged() -> None:
+    """Whoever has a source's address says it."""
+    told = TurnedAway("signed -95 s ago, by our clock: are both clocks right?")
+    assert decode_from_source(encode(told)) == told
+    for reason in ("a line\nINFO another", "one\n", "\x1b[2J", "n" * 2049):
+        with pytest.raises(msgspec.DecodeError):
+            decode_from_source(encode(TurnedAway(reason)))
