@@ -40,8 +40,10 @@ class KeyedDoor:
     _senders: dict[str, JunkCount] = field(default_factory=dict)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  ASGI
-        """See ASGI."""
-        if scope["type"] == "http" and not _is_open(scope):
+        """See ASGI; what is not HTTP has no routes here, and would need a guard of its own."""
+        if scope["type"] != "http":
+            raise NotImplementedError(f"{scope['type']} at a node's door")
+        if not _is_open(scope):
             try:
                 self._check(scope)
             except BadSignature as error:

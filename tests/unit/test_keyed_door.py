@@ -96,6 +96,20 @@ async def test_load_balancers_and_prometheus_need_no_key(path: str) -> None:
     assert rig.entered == [path]
 
 
+@pytest.mark.parametrize("kind", ["websocket", "lifespan", "any"])
+async def test_only_http_comes_in(kind: str) -> None:
+    """Whatever Quart would do with it."""
+    entered = list[object]()
+
+    async def app(*given: object) -> None:
+        entered.append(given)
+
+    door = KeyedDoor(app, KEY, NodeMetrics().refused)
+    with pytest.raises(NotImplementedError, match=kind):
+        await door({"type": kind, "path": "/health", "headers": []}, None, None)
+    assert not entered
+
+
 async def test_who_signs_is_let_in_once_for_each_thing_it_asks() -> None:
     rig, path = Rig(), "/server_info?config_format=json"
     said = KEY.sign("GET", path, wall_time=NOW)
