@@ -109,7 +109,7 @@ def parse(
 ) -> tuple[Callable[..., None], BoundArguments]:
     """What to call, and with which settings; SystemExit where they cannot be meant."""
     try:
-        _must_not_be_empty(f"{VARIABLES}{name}" for name in KEYS)
+        _must_be_keys(f"{VARIABLES}{name}" for name in KEYS)
         files = [_tables(file)] if file else []
         app.config = [Env(VARIABLES, command=False), *files]
         command, bound, _ = app.parse_args(tokens)
@@ -125,11 +125,17 @@ def main(*command: str) -> None:
     app.meta([*command, *sys.argv[1:]])
 
 
-def _must_not_be_empty(variables: Iterable[str]) -> None:
-    """A key that was meant to be there and is not must not leave a door open."""
+def _must_be_keys(variables: Iterable[str]) -> None:
+    """A key that was meant to be there and is not must not leave a door open.
+
+    Nor be one of bytes that are no text: it could not be signed with, nor sent.
+    """
     for name in variables:
-        if not os.environ.get(name, "unset").strip():
+        value = os.environ.get(name, "unset")
+        if not value.strip():
             raise ValueError(f"{name} is set, but empty")
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise ValueError(f"{name} is no UTF-8")
 
 
 def _tables(path: Path) -> Toml:

@@ -188,6 +188,18 @@ def test_an_empty_key_opens_no_door(
     assert f"PDSERVE_{name} is set, but empty" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["API_KEY", "ADMIN_API_KEY", "CLUSTER_KEY"])
+def test_a_key_of_any_bytes_is_refused_and_not_shown(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"PDSERVE_{name}", os.fsdecode(b"\xffsecret"))
+    with pytest.raises(SystemExit):
+        parse(["up"])
+    told = capsys.readouterr().err
+    assert f"PDSERVE_{name} is no UTF-8" in told
+    assert "secret" not in told
+
+
 def test_a_process_may_have_as_many_connections_as_the_system_allows() -> None:
     subprocess.run([sys.executable, "-c", FEW_FILES], cwd=ROOT, check=True, timeout=60)
 
