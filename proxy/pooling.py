@@ -12,6 +12,7 @@ from discovery.registration import Role
 from discovery.registry import Node
 from engine.request import PoolingRequest, Request
 from proxy.errors import NodeFailed, NoNodeAvailable, ProxyExhausted
+from proxy.health.telling import note_failure
 from proxy.pipeline import LOOK_AGAIN_S, Pipeline
 from proxy.routing.plan import Ask, Plan
 from proxy.routing.pooled import PooledFlight
@@ -144,7 +145,7 @@ class PoolingPipeline:
             if not failure.retryable:
                 raise failure
             now = self.pipeline.clock()
-            self.pipeline.health.failed(failure, begun=tries.begun, now=now)
+            note_failure(self.pipeline.health, failure, begun=tries.begun, now=now)
             tries.failed.add(failure.node_id)
         if tries.count >= self.pipeline.tries:
             raise failure

@@ -21,6 +21,7 @@ from proxy.attempt.progress import unscored
 from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
 from proxy.health.health import Health
+from proxy.health.telling import note_failure
 from proxy.routing.flight import Flight
 from proxy.routing.plan import Plan
 from proxy.routing.planner import Plans
@@ -114,7 +115,7 @@ class HandOver:
         """
         relay = self.relay
         if relay.ignored:
-            self.health.failed(relay.ignored, begun=self.begun, now=self.clock())
+            note_failure(self.health, relay.ignored, begun=self.begun, now=self.clock())
             relay.ignored = None
         if relay.lingers and relay.plan.prefill:
             relay.parted = True

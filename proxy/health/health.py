@@ -5,7 +5,6 @@ says nothing of the node, nor does one that is full or stops. A node's next star
 one call at a time, whatever the one before it did.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +32,6 @@ Value = TypeVar("Value")
 Pair = tuple[str, str]
 """The ids of a prefill and a decode node."""
 NO_PAIR: frozenset[Pair] = frozenset()
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -146,11 +144,13 @@ class Health:
         if self._nodes and (breaker := self._of(node)):
             breaker.succeeded(begun=begun, now=now)
 
-    def failed(self, failure: NodeFailed, *, begun: float, now: float) -> None:
-        """A call of an attempt that began at `begun` failed."""
+    def failed(self, failure: NodeFailed, *, begun: float, now: float) -> str | None:
+        """A call of an attempt that began at `begun` failed. Answers with what an operator has
+        to be told, if that keeps a node from work and is not over by itself.
+        """
         if failure.pair is not None:
             self._pair_failed(failure.pair, begun, now)
-            return
+            return None
         node = self.registry.find(failure.node_id)
         if node is not None and failure.cause in TROUBLES and not _has_left(node, failure):
             address = node_address(node)
@@ -163,7 +163,8 @@ class Health:
             self.opened["node"] += opens
             breaker.why = str(failure).removeprefix(f"{node.node_id}: ")
             if opens and failure.cause is Cause.KEY:
-                log.warning("the node at %s gets no work for now: %s", address, breaker.why)
+                return f"the node at {address} gets no work for now: {breaker.why}"
+        return None
 
     def forget(self, *, now: float) -> None:
         """Of whom nothing is to be held against any more, and who is not there any more."""

@@ -246,3 +246,14 @@ def test_who_is_left_without_those_in_trouble_is_made_once() -> None:
     assert len(health.well(nodes, now=0.6)) == 998
     health.registry.remove("d9:80")
     assert len(health.well(health.registry.nodes(Role.DECODE, now=0.6), now=0.6)) == 997
+
+
+def test_operators_are_told_of_a_key_each_time_that_it_keeps_a_node_from_work() -> None:
+    """Of what may be over by itself they are not."""
+    health = cluster()
+    refused = NodeFailed("d0", "another key", Cause.KEY)
+    told = "the node at d0:80 gets no work for now: another key"
+    assert health.failed(refused, begun=1, now=2) == told
+    assert health.failed(refused, begun=1, now=3) is None  # it began before that was known
+    assert health.failed(refused, begun=9, now=9) == told
+    assert health.failed(NodeFailed("d1", "it broke"), begun=1, now=2) is None
