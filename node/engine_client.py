@@ -1,6 +1,7 @@
 """The door's side of the engine process: starts it, watches it, and has a stream per leg."""
 
 import asyncio
+import os
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
@@ -45,6 +46,7 @@ from node.ipc import (
 )
 
 ENGINE_PROCESS = "node.engine_process"
+SETTINGS = "PDSERVE_"  # what variables begin with
 QUIET_S = 5.0  # an engine that says nothing for so long is not healthy
 LIFE_SIGN_S = 2.0
 LATE_S = 2.0  # nor is one whose hand-overs nobody has looked after for so long
@@ -84,7 +86,7 @@ class EngineClient:
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.bind(job.ipc_address)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", ENGINE_PROCESS, stdin=PIPE
+            *(sys.executable, "-m", ENGINE_PROCESS), stdin=PIPE, env=_environment()
         )
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(job) + b"\n")
@@ -284,3 +286,8 @@ async def _until_ready(process: Process, socket: zmq.asyncio.Socket) -> Ready:
         raise EngineDied(message.reason)
     assert isinstance(message, Ready)
     return message
+
+
+def _environment() -> dict[str, str]:
+    """Without our settings, which the job says, and keys that compilers and ranks would see."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS)}

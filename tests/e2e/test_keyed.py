@@ -1,10 +1,13 @@
 """A cluster with a key, as processes: it serves, and who does not know the key gets nowhere."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from bench.cpu import children
+from deploy.up import PROXY
 from discovery.address import parse_address
 from discovery.signed_calls import CallKey, Signing
 from kv_transfer.wire import TurnedAway
@@ -18,15 +21,20 @@ COMPLETIONS = "/v1/completions"
 TOKENS = 12
 
 
-@pytest.mark.parametrize("connector", ["nixl", "tcp"])
-async def test_a_cluster_with_a_key_serves_and_is_closed(tiny: Path, connector: str) -> None:
-    asked, reference = prompt(100, 0), Reference(tiny)
-    async with running(tiny, kv_connector=connector, cluster_key=KEY) as cluster:
-        answer = await cluster.complete(asked, max_tokens=TOKENS)
-        said = tokens_of(answer)
-        assert said == reference.greedy(asked, said)
-        assert stage(answer, "transfer")["num_bytes"] > 0
-        body = {"model": "tiny", "prompt": asked, "max_tokens": TOKENS, "temperature": 0}
+@pytest.mark.parametrize(("connector", "workers"), [("nixl", 1), ("tcp", 2)])
+async def test_a_cluster_with_a_key_serves_and_is_closed(
+    tiny: Path, connector: str, workers: int
+) -> None:
+    reference = Reference(tiny)
+    settings = {"kv_connector": connector, "workers": workers, "cluster_key": KEY}
+    async with running(tiny, **settings) as cluster:
+        prompts = [prompt(100, number) for number in range(3 * workers - 2)]
+        calls = (cluster.complete(asked, max_tokens=TOKENS) for asked in prompts)
+        for asked, answer in zip(prompts, await asyncio.gather(*calls), strict=True):
+            said = tokens_of(answer)
+            assert said == reference.greedy(asked, said)
+            assert stage(answer, "transfer")["num_bytes"] > 0
+        body = {"model": "tiny", "prompt": prompts[0], "max_tokens": TOKENS, "temperature": 0}
         signed = Signing(CallKey.of(KEY)).headers("POST", COMPLETIONS)
         for node in await cluster.nodes():
             url = f"http://{node['http_address']}{COMPLETIONS}"
@@ -39,8 +47,9 @@ async def test_a_cluster_with_a_key_serves_and_is_closed(tiny: Path, connector: 
                 assert "is --cluster-key the same there?" in refusal.reason
         names = [child.name for child in (cluster.cluster.proxy, *cluster.cluster.nodes)]
         doors = [cluster.door(name) for name in names]
+        doors += children(cluster.door(PROXY))  # workers, if there are any
         engines = [cluster.engine(name) for name in names[1:]]
-        shown = command_lines([*doors, *engines])
+        shown = facts("cmdline", [*doors, *engines]) + facts("environ", engines)
         await cluster.blocks_come_back()
     assert all(shown)
     assert KEY.encode() not in b"".join(shown)
@@ -48,6 +57,6 @@ async def test_a_cluster_with_a_key_serves_and_is_closed(tiny: Path, connector: 
     assert sum("the KV port" in line for line in cluster.lines) == len(names) - 1
 
 
-def command_lines(pids: Sequence[int]) -> list[bytes]:
-    """What anybody on the machine sees of them."""
-    return [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
+def facts(name: str, pids: Sequence[int]) -> list[bytes]:
+    """What others on the machine see of them, and processes that they start."""
+    return [Path(f"/proc/{pid}/{name}").read_bytes() for pid in pids]
