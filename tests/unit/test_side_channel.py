@@ -2,26 +2,22 @@
 
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from kv_transfer.ledger.guests import Peer
 from kv_transfer.lookup import Lookup, addresses
-from kv_transfer.side_channel import connections, frames
+from kv_transfer.side_channel import frames
 from kv_transfer.side_channel.connections import (
-    INTRODUCTION_S,
     RETRY_S,
     Reception,
     Way,
 )
 from kv_transfer.side_channel.frames import LARGEST_FRAME, BadFrames, framed
-from kv_transfer.side_channel.introduction import LONGEST_NAME, LONGEST_SAID
+from kv_transfer.side_channel.introduction import LONGEST_NAME
 from kv_transfer.side_channel.waiting import Waiting
-
-HERE, PATIENCE_S = "127.0.0.1", 10.0
-Said = tuple[Peer, bytes | BadFrames]
+from tests.fakes.reception import HERE, PATIENCE_S, Said, heard, is_over, raw, until
 
 
 @pytest.fixture
@@ -35,15 +31,6 @@ def way_to(reception: Reception, name: bytes = b"sink") -> Way:
     return Way((HERE, reception.port), name, Waiting())
 
 
-def heard(reception: Reception, count: int, *, now: float = 0.0) -> list[Said]:
-    """So many messages."""
-    said = list[Said]()
-    while len(said) < count:
-        reception.waiting.wait({}, PATIENCE_S)
-        said += reception.hear(reception.waiting.look(), now)
-    return said
-
-
 def answered(way: Way, count: int) -> list[bytes]:
     """So many answers."""
     said = list[bytes]()
@@ -51,20 +38,6 @@ def answered(way: Way, count: int) -> list[bytes]:
         way.waiting.wait({}, PATIENCE_S)
         said += way.hear(way.waiting.look(), 0.0)
     return said
-
-
-def until(reception: Reception, true: Callable[[], bool], *, now: float = 0.0) -> list[Said]:
-    said = list[Said]()
-    while not true():
-        reception.waiting.wait({}, PATIENCE_S)
-        said += reception.hear(reception.waiting.look(), now)
-    return said
-
-
-def raw(reception: Reception, data: bytes = b"") -> socket.socket:
-    connection = socket.create_connection((HERE, reception.port), PATIENCE_S)
-    connection.sendall(data)
-    return connection
 
 
 @contextmanager
@@ -75,17 +48,6 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         ours.setblocking(False)
         theirs.setblocking(False)
         yield ours, theirs
-
-
-def is_over(connection: socket.socket) -> bool:
-    try:
-        return connection.recv(1) == b""
-    except ConnectionResetError:
-        return True
-
-
-def whence(reception: Reception) -> list[tuple[str, int]]:
-    return [guest.connection.getpeername() for guest in reception._guests.values()]
 
 
 def test_messages_go_both_ways_in_order(reception: Reception) -> None:
@@ -208,54 +170,6 @@ def test_what_has_no_sense_ends_its_connection_only(reception: Reception, junk: 
     way.say(b"two", 0.0)
     assert heard(reception, 1) == [(b"other", b"two")]
     way.close()
-
-
-def test_who_does_not_say_its_name_does_not_stay(reception: Reception) -> None:
-    """There are only so many file descriptors."""
-    with raw(reception) as silent:
-        until(reception, lambda: bool(reception._guests))
-        with raw(reception, framed(b"sink")) as named:
-            until(reception, lambda: bool(reception._by_name))
-            guests = reception._guests
-            assert len(guests) == 2
-            list(reception.hear({}, INTRODUCTION_S + 1))  # nobody else has to come for that
-            assert [one.name for one in guests.values()] == [b"sink"]
-            assert is_over(silent)
-            named.sendall(framed(b"here"))
-            assert (b"sink", b"here") in heard(reception, 1)
-
-
-def test_strangers_do_not_use_up_the_file_descriptors(
-    reception: Reception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each that comes shuts out one that came before, and none who has said its name."""
-    monkeypatch.setattr(connections, "MOST_NAMELESS", 2)
-    with raw(reception, framed(b"sink")) as named:
-        until(reception, lambda: bool(reception._by_name))
-        with raw(reception) as first, raw(reception) as second, raw(reception) as third:
-            until(reception, lambda: third.getsockname() in whence(reception))
-            assert whence(reception) == [one.getsockname() for one in (named, second, third)]
-            assert is_over(first)
-            third.sendall(framed(b"other"))
-            second.sendall(framed(b"another"))
-            named.sendall(framed(b"here"))
-            assert heard(reception, 1) == [(b"sink", b"here")]
-            until(reception, lambda: len(reception._by_name) == 3)
-        assert not reception._nameless
-
-
-def test_nobody_is_waited_for_who_begins_with_more_than_a_name(reception: Reception) -> None:
-    """What a stranger sends is kept until it is whole: that must not be much."""
-    with raw(reception, (LONGEST_SAID + 1).to_bytes(frames.LENGTH_BYTES, "big")) as stranger:
-        ((_, bad),) = heard(reception, 1)
-        assert isinstance(bad, BadFrames)
-        assert is_over(stranger)
-
-
-def test_who_has_a_name_may_say_much_at_once(reception: Reception) -> None:
-    much = bytes(LONGEST_SAID + 1)
-    with raw(reception, framed(b"sink") + framed(much)):
-        assert heard(reception, 1) == [(b"sink", much)]
 
 
 def test_who_never_stops_sending_has_its_share_of_a_turn_only() -> None:

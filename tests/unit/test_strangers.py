@@ -1,0 +1,71 @@
+"""Who comes to a KV port and is nobody there costs it little, however many they are."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from kv_transfer.side_channel import connections, frames
+from kv_transfer.side_channel.connections import INTRODUCTION_S, Reception
+from kv_transfer.side_channel.frames import BadFrames, framed
+from kv_transfer.side_channel.introduction import LONGEST_SAID
+from kv_transfer.side_channel.waiting import Waiting
+from tests.fakes.reception import HERE, heard, is_over, raw, until
+
+
+@pytest.fixture
+def reception() -> Iterator[Reception]:
+    one = Reception.bind(HERE, 0, Waiting())
+    yield one
+    one.close()
+
+
+def whence(reception: Reception) -> list[tuple[str, int]]:
+    return [guest.connection.getpeername() for guest in reception._guests.values()]
+
+
+def test_who_does_not_say_its_name_does_not_stay(reception: Reception) -> None:
+    """There are only so many file descriptors."""
+    with raw(reception) as silent:
+        until(reception, lambda: bool(reception._guests))
+        with raw(reception, framed(b"sink")) as named:
+            until(reception, lambda: bool(reception._by_name))
+            guests = reception._guests
+            assert len(guests) == 2
+            list(reception.hear({}, INTRODUCTION_S + 1))  # nobody else has to come for that
+            assert [one.name for one in guests.values()] == [b"sink"]
+            assert is_over(silent)
+            named.sendall(framed(b"here"))
+            assert (b"sink", b"here") in heard(reception, 1)
+
+
+def test_strangers_do_not_use_up_the_file_descriptors(
+    reception: Reception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each that comes shuts out one that came before, and none who has said its name."""
+    monkeypatch.setattr(connections, "MOST_NAMELESS", 2)
+    with raw(reception, framed(b"sink")) as named:
+        until(reception, lambda: bool(reception._by_name))
+        with raw(reception) as first, raw(reception) as second, raw(reception) as third:
+            until(reception, lambda: third.getsockname() in whence(reception))
+            assert whence(reception) == [one.getsockname() for one in (named, second, third)]
+            assert is_over(first)
+            third.sendall(framed(b"other"))
+            second.sendall(framed(b"another"))
+            named.sendall(framed(b"here"))
+            assert heard(reception, 1) == [(b"sink", b"here")]
+            until(reception, lambda: len(reception._by_name) == 3)
+        assert not reception._nameless
+
+
+def test_nobody_is_waited_for_who_begins_with_more_than_a_name(reception: Reception) -> None:
+    """What a stranger sends is kept until it is whole: that must not be much."""
+    with raw(reception, (LONGEST_SAID + 1).to_bytes(frames.LENGTH_BYTES, "big")) as stranger:
+        ((_, bad),) = heard(reception, 1)
+        assert isinstance(bad, BadFrames)
+        assert is_over(stranger)
+
+
+def test_who_has_a_name_may_say_much_at_once(reception: Reception) -> None:
+    much = bytes(LONGEST_SAID + 1)
+    with raw(reception, framed(b"sink") + framed(much)):
+        assert heard(reception, 1) == [(b"sink", much)]
