@@ -28,6 +28,11 @@ OWN_NAMES = (
     (re.compile(r"^logprobs$"), "include"),
 )
 """What chats call a field, and what it is called here."""
+IN_PASSING = (
+    (re.compile(r"(?<![\w`])response_format\b"), "text.format"),
+    (re.compile(r"(?<![\w`])max_(completion_)?tokens\b"), "max_output_tokens"),
+)
+"""The same where another field is refused; names that are a client's are in backticks."""
 
 
 def chat_of(body: ResponsesBody) -> ChatBody:
@@ -61,7 +66,10 @@ def in_own_words(error: ApiError) -> ApiError:
     name = error.param
     for theirs, ours in OWN_NAMES:
         name = theirs.sub(ours, name)
-    return type(error)(str(error).replace(error.param, name), name)
+    why = str(error).replace(error.param, name)
+    for pattern, ours in IN_PASSING:
+        why = pattern.sub(ours, why)
+    return type(error)(why, name)
 
 
 def _tools(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -71,7 +71,9 @@ def messages_of(given: str | Sequence[Given], instructions: str | None) -> list[
 
 
 def _read(item: Given, path: str, said: Conversation) -> None:
-    kind = item.get("type", "message" if "role" in item else None)
+    kind = item.get("type")
+    if kind is None and "role" in item:
+        kind = "message"
     match kind:
         case "message":
             _message(convert(item, InputMessage, path), path, said)

@@ -73,6 +73,7 @@ BACK = {"role": "tool", "tool_call_id": "c_f", "name": "f", "content": text("don
         ("a", [USER]),
         ([{"role": "user", "content": "a"}], [USER]),
         ([{"type": "message", "role": "user", "content": "a"}], [USER]),
+        ([{"type": None, "role": "user", "content": "a"}], [USER]),
         (
             [
                 {
@@ -186,6 +187,7 @@ def refused(body: object) -> BadRequest:
         ({"type": "reasoning", "content": [{"text": 7}]}, "content"),
         ({"type": "item_reference", "id": "x"}, "type"),
         ({"id": "x"}, "type"),
+        ({"type": None, "id": "x"}, "type"),
         ({"type": "web_search_call", "id": "x"}, "type"),
         ({"type": 7}, "type"),
     ],
@@ -266,6 +268,23 @@ def test_a_chats_refusal_is_told_in_own_words(theirs: str, ours: str) -> None:
     told = in_own_words(ContextTooLong(f"{theirs}: no", theirs))
     assert (str(told), told.param) == (f"{ours}: no", ours)
     assert told.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("min_tokens is more than max_tokens=3", "min_tokens is more than max_output_tokens=3"),
+        (
+            "response_format and structured_outputs exclude each other",
+            "text.format and structured_outputs exclude each other",
+        ),
+        ("there is no function `max_tokens`", "there is no function `max_tokens`"),
+    ],
+)
+def test_what_a_refusal_says_of_other_fields_has_their_own_names(
+    theirs: str, ours: str
+) -> None:
+    assert str(in_own_words(BadRequest(theirs, "min_tokens"))) == ours
 
 
 def test_a_refusal_without_a_field_stays_as_it_is() -> None:
