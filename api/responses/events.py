@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
-from api.logprobs import ChatToken
 from api.responses.shapes import Item, Part, Response
 
 NO_DELTA = b'"delta":"","sequence_number":0}'
@@ -46,7 +45,7 @@ class DeltaEvent(msgspec.Struct, frozen=True, kw_only=True):
     item_id: str
     output_index: int
     content_index: int | UnsetType = UNSET
-    logprobs: Sequence[ChatToken] | UnsetType = UNSET
+    logprobs: Sequence[Raw] | UnsetType = UNSET
     delta: str = ""
     sequence_number: int = 0
 
@@ -58,7 +57,7 @@ class DoneEvent(msgspec.Struct, frozen=True, kw_only=True):
     item_id: str
     output_index: int
     content_index: int | UnsetType = UNSET
-    logprobs: Sequence[ChatToken] | UnsetType = UNSET
+    logprobs: Sequence[Raw] | UnsetType = UNSET
     text: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
-from api.logprobs import ChatToken
 from api.responses.events import DeltaEvent, DoneEvent, Event, ItemEvent, PartEvent
 from api.responses.shapes import (
     CallItem,
@@ -50,7 +49,10 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class Growing:
-    """An item; `call_id` and `name` are of calls only."""
+    """An item; `call_id` and `name` are of calls only.
+
+    Tokens that are `told` are written once: an end says all of them four times.
+    """
 
     kind: Kind
     item_id: str
@@ -58,7 +60,7 @@ class Growing:
     call_id: str = ""
     name: str = ""
     said: list[str] = field(default_factory=list)
-    told: list[ChatToken] = field(default_factory=list)
+    told: list[Raw] = field(default_factory=list)
 
     def begin(self, number: Numbers) -> Sequence[Event]:
         """Nothing was said yet."""
@@ -68,7 +70,7 @@ class Growing:
         part = self._part("", ())
         return [added, self._part_event("response.content_part.added", part, number())]
 
-    def delta(self, tokens: Sequence[ChatToken] = ()) -> DeltaEvent:
+    def delta(self, tokens: Sequence[Raw] = ()) -> DeltaEvent:
         """One that says nothing."""
         return DeltaEvent(
             type=f"{self.kind.text}.delta",
@@ -108,7 +110,7 @@ class Growing:
             case Kind.CALL:
                 return CallItem(self.item_id, "in_progress", self.call_id, self.name, "")
 
-    def _part(self, text: str, tokens: Sequence[ChatToken]) -> Part:
+    def _part(self, text: str, tokens: Sequence[Raw]) -> Part:
         if self.kind is Kind.REASONING:
             return ReasoningText(text)
         return OutputText(text, (), tokens)

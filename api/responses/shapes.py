@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from api.answering import Answer
 from api.costs import Timings, usage_of
-from api.logprobs import ChatToken
 from api.responses.bodies import Format, NamedFunction, ResponsesBody, Text, Thinking
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -17,11 +16,11 @@ USUAL_TIER = "default"
 
 
 class OutputText(msgspec.Struct, frozen=True, tag_field="type", tag="output_text"):
-    """The text of a message. `logprobs` are of its tokens, where they were asked for."""
+    """The text of a message. `logprobs` are of its tokens, where asked for: ChatTokens."""
 
     text: str
     annotations: tuple[()] = ()
-    logprobs: Sequence[ChatToken] = ()
+    logprobs: Sequence[Raw] = ()
 
 
 class ReasoningText(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning_text"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from secrets import token_hex
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 
 from api.choices import Piece
 from api.logprobs import Telling
@@ -87,7 +87,8 @@ class Story:
     def _grown(self, kind: Kind, text: str) -> bytes:
         begun = b"" if self.open and self.open.kind is kind else self._begun(kind)
         assert self.open is not None
-        told = self._untold.of(text) if kind is Kind.MESSAGE and self._untold.tokens else ()
+        tokens = self._untold.of(text) if kind is Kind.MESSAGE and self._untold.tokens else ()
+        told = [Raw(msgspec.json.encode(one)) for one in tokens]
         self.open.said.append(text)
         if not told:
             return begun + delta_frame(self._begin, text, self.number())

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from api.answering import Answer
 from api.asking import Asker
@@ -22,6 +23,7 @@ from api.responses.asking import chat_of
 from api.responses.bodies import ResponsesBody
 from api.responses.events import frame_of
 from api.responses.growing import Kind
+from api.responses.shapes import MessageItem
 from api.responses.story import Story
 from api.responses.tokens import Untold
 from api.responses.writer import ResponseWriter
@@ -152,6 +154,20 @@ async def test_tokens_of_reasoning_are_not_those_of_equal_text() -> None:
     [_, message] = response_of(events_of(sent))["output"]
     first = message["content"][0]["logprobs"][0]
     assert first["logprob"] == -float(len(places) - 1)
+
+
+async def test_tokens_are_written_down_once() -> None:
+    """What ends an answer says all of them four times over, while other streams wait."""
+    event = TokenEvent((CAT[0],), logprobs=((Logprob(CAT[0], -1.0, 1),),))
+    include = ("message.output_text.logprobs",)
+    ours = await writer(FakeDoor(lambda request, leg: [event] * 2), include=include)
+    async with aclosing(frames(ours)) as events:
+        delta = (await anext(events)).splitlines()[-2]
+    [message] = ours.story.cut()
+    assert isinstance(message, MessageItem)
+    [written] = message.content[0].logprobs
+    assert isinstance(written, Raw)
+    assert bytes(written) in delta
 
 
 async def test_one_burst_is_one_write_and_so_is_the_end() -> None:
