@@ -20,6 +20,7 @@ from api.token_answers import TokenWriter
 AnyWriter = Writer | TokenWriter | ResponseWriter
 Comment = Callable[[], bytes]
 PLACE = 20  # a token's log-probabilities are as much work as so many characters
+EVENT = 20  # and so is an event, which a response is made of also where none is sent
 log = logging.getLogger(__name__)
 OUR_MISTAKE = error_body(SERVER_ERROR, "The server made a mistake.")
 
@@ -36,6 +37,8 @@ async def whole(writer: AnyWriter) -> bytes:
     work = PLACE * (sum(len(piece.places) for piece in said) + writer.num_foretold)
     if writer.answer.asked.calling:  # all of the text is looked at, a letter at a time
         work += sum(len(piece.text) for piece in said)
+    if isinstance(writer, ResponseWriter):
+        work += EVENT * len(said)
     return await aside(work, lambda: msgspec.json.encode(writer.whole(said)))
 
 

@@ -19,13 +19,27 @@ class Untold:
 
     def of(self, text: str) -> Sequence[ChatToken]:
         """Those that the text is made of; what came before them is told of no more."""
-        spelt = [bytes(one.bytes) for one in self.tokens]
+        near = self._near(text.encode())
+        later = self.tokens[len(near) :]
+        spelt = [bytes(one.bytes) for one in near]
         begins = [0, *accumulate(map(len, spelt))]
         place = _found(b"".join(spelt), text.encode(), begins)
         end = place + len(text.encode())
-        tokens = list(zip(self.tokens, begins, begins[1:], strict=False))
-        self.tokens = [one for one, begin, _ in tokens if begin >= end]
+        tokens = list(zip(near, begins, begins[1:], strict=False))
+        self.tokens = [one for one, begin, _ in tokens if begin >= end] + later
         return [one for one, begin, over in tokens if begin < end and over > place]
+
+    def _near(self, text: bytes) -> list[ChatToken]:
+        """Those that it may be made of: mostly the first, and more may be held back behind."""
+        end = 0
+        for number, one in enumerate(self.tokens, 1):
+            begin, spelt = end, bytes(one.bytes)
+            end += len(spelt)
+            if text[begin:end] != spelt[: len(text) - begin]:
+                break
+            if end >= len(text):
+                return self.tokens[:number]
+        return self.tokens
 
 
 def _found(spelt: bytes, text: bytes, begins: Sequence[int]) -> int:

@@ -1,5 +1,6 @@
 """Responses on their way out: few writes, tokens past the stream, tokens beside their text."""
 
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from api.choices import Piece
 from api.endpoints import Call, TextEndpoints
 from api.gate import OPEN, Gate, Pass, Visit
 from api.generator import Leg, PromptEvent, StageEvent, StreamFailed, TokenEvent
-from api.logprobs import ChatToken, Telling
+from api.logprobs import Telling
 from api.reasoning.forms import ReasoningParser
 from api.responses.asking import chat_of
 from api.responses.bodies import ResponsesBody
@@ -25,13 +26,12 @@ from api.responses.events import frame_of
 from api.responses.growing import Kind
 from api.responses.shapes import MessageItem
 from api.responses.story import Story
-from api.responses.tokens import Untold
 from api.responses.writer import ResponseWriter
 from api.served import no_legs
-from api.sse import frames
+from api.sse import frames, whole
 from engine.request import FinishReason, Logprob
 from tests.fakes.responses import CODEC, TOOLS, events_of, response_of, summary
-from tests.fakes.text import TEXT, FakeDoor, saying, served
+from tests.fakes.text import EOS, TEXT, FakeDoor, saying, served
 from tests.unit.test_tapping import Outlet, Tapping
 
 LENGTH = FinishReason.LENGTH
@@ -98,6 +98,17 @@ async def test_nothing_is_tapped_while_another_message_may_be_reasoning() -> Non
     assert not source.tapped
 
 
+async def test_reasoning_behind_a_message_has_no_other_message_behind_it() -> None:
+    text = "<|channel|>final<|message|>the sea.<|end|><|start|>assistant"
+    text += "<|channel|>analysis<|message|>Hm.<|end|>"
+    ours = await writer(saying(text, CODEC), "openai_gptoss")
+    sent = b"".join([one async for one in frames(ours)]).decode()
+    assert summary(response_of(events_of(sent))) == [
+        ("message", "the sea."),
+        ("reasoning", "Hm."),
+    ]
+
+
 async def test_tokens_that_are_tapped_count() -> None:
     charged = list[int]()
 
@@ -118,6 +129,24 @@ async def test_tokens_that_are_tapped_count() -> None:
     response = response_of(events_of(await said(source, Outlet(bytearray()), gate=Counted())))
     assert source.tapped
     assert response["usage"]["output_tokens"] == len(source.tokens) == sum(charged)
+
+
+@pytest.mark.parametrize(("length", "here"), [(10, True), (150, False)])
+async def test_a_long_response_is_put_together_where_it_holds_up_nobody(
+    length: int, here: bool
+) -> None:
+    at = list[int]()
+
+    def clock() -> float:
+        at.append(threading.get_ident())
+        return 7
+
+    said = [TokenEvent((CAT[0],))] * length
+    last = TokenEvent((EOS,), FinishReason.STOP)
+    ours = await writer(FakeDoor(lambda request, leg: [*said, last]))
+    ours.clock = clock
+    await whole(ours)
+    assert [one == threading.get_ident() for one in at] == [here]
 
 
 async def test_what_is_asked_for_beside_the_text_is_told() -> None:
@@ -199,6 +228,19 @@ async def test_a_failure_has_one_of_openais_codes(status: int, code: str) -> Non
     assert response_of(events_of(sent))["error"] == {"code": code, "message": "no"}
 
 
+async def test_a_response_waits_at_the_gate() -> None:
+    class Shut:
+        @asynccontextmanager
+        async def enter(self, visit: Visit) -> AsyncGenerator[Pass]:
+            raise StreamFailed(f"{visit.most_tokens} at most")
+            yield
+
+    call = Call({}, b'{"input": "hi", "max_output_tokens": 7}')
+    endpoints = TextEndpoints(saying("the", CODEC), served(CODEC), gate=Shut())
+    with pytest.raises(StreamFailed, match="7 at most"):
+        await whole(await endpoints.responses(call))
+
+
 async def test_a_leg_is_not_to_be_had() -> None:
     """A node does one where a chat's request asks for it; a response is whole."""
     endpoints = TextEndpoints(door := saying("the", CODEC), served(CODEC), _held)
@@ -230,32 +272,6 @@ def test_a_delta_is_its_event(texts: list[str]) -> None:
             whole = {**fields, "delta": text, "sequence_number": story.number() - 1}
             story._number -= 1
             assert frame.endswith(frame_of(type(delta)(**whole)))
-
-
-def tokens(*spelt: str | bytes) -> list[ChatToken]:
-    ready = [one if isinstance(one, bytes) else one.encode() for one in spelt]
-    return [ChatToken(repr(one), -1.0, [*one], ()) for one in ready]
-
-
-@pytest.mark.parametrize(
-    ("given", "text", "told", "left"),
-    [
-        (["the", " sea"], "the sea", ["the", " sea"], []),
-        (["the", " sea"], "the", ["the"], [" sea"]),
-        (["</think>", "\n", "then"], "then", ["then"], []),
-        (["</think>", " then"], "then", [" then"], []),
-        ([b"\xf0\x9f", b"\xa6\x8a", "!"], "🦊", [b"\xf0\x9f", b"\xa6\x8a"], ["!"]),
-        (["think", "n"], "n", ["n"], []),
-        (["a"], "b", ["a"], []),
-        ([], "b", [], []),
-    ],
-)
-def test_tokens_are_told_beside_their_text(
-    given: list[str | bytes], text: str, told: list[str | bytes], left: list[str | bytes]
-) -> None:
-    untold = Untold(tokens(*given))
-    assert untold.of(text) == tokens(*told)
-    assert untold.tokens == tokens(*left)
 
 
 async def test_a_prompt_that_was_cached_is_told() -> None:

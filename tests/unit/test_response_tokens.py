@@ -1,0 +1,47 @@
+"""Which tokens a response's text is made of."""
+
+import pytest
+
+from api.logprobs import ChatToken
+from api.responses.tokens import Untold
+
+
+def tokens(*spelt: str | bytes) -> list[ChatToken]:
+    ready = [one if isinstance(one, bytes) else one.encode() for one in spelt]
+    return [ChatToken(repr(one), -1.0, [*one], ()) for one in ready]
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "told", "left"),
+    [
+        (["the", " sea"], "the sea", ["the", " sea"], []),
+        (["the", " sea"], "the", ["the"], [" sea"]),
+        (["</think>", "\n", "then"], "then", ["then"], []),
+        (["</think>", " then"], "then", [" then"], []),
+        ([b"\xf0\x9f", b"\xa6\x8a", "!"], "🦊", [b"\xf0\x9f", b"\xa6\x8a"], ["!"]),
+        (["think", "n"], "n", ["n"], []),
+        (["a"], "b", ["a"], []),
+        ([], "b", [], []),
+    ],
+)
+def test_tokens_are_told_beside_their_text(
+    given: list[str | bytes], text: str, told: list[str | bytes], left: list[str | bytes]
+) -> None:
+    untold = Untold(tokens(*given))
+    assert untold.of(text) == tokens(*told)
+    assert untold.tokens == tokens(*left)
+
+
+def test_what_is_held_back_is_not_spelt_again_for_each_text() -> None:
+    """A client may have its own stop string hold back as much as it likes."""
+    spelt = list[int]()
+
+    class Letters(tuple[int, ...]):
+        def __bytes__(self) -> bytes:
+            spelt.extend(self)
+            return bytes([*self])
+
+    untold = Untold([ChatToken("a", -1.0, Letters(b"a"), ()) for _ in range(1000)])
+    assert [len(untold.of("a")) for _ in range(500)] == [1] * 500
+    assert len(untold.tokens) == 500
+    assert len(spelt) <= 2 * 500
