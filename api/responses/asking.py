@@ -50,7 +50,7 @@ def chat_of(body: ResponsesBody) -> ChatBody:
         "response_format": _format((body.text or Text()).format),
         "reasoning_effort": thinking.effort,
         "logprobs": body.wants_logprobs,
-        "top_logprobs": body.top_logprobs if body.wants_logprobs else None,
+        "top_logprobs": body.top_logprobs,
         "session_id": body.session_id or body.prompt_cache_key,
         "truncate_prompt_tokens": _truncation(body),
         "include_reasoning": body.include_reasoning,

@@ -60,7 +60,7 @@ class Story:
         frames = [self._grown(Kind.REASONING, piece.reasoning)] if piece.reasoning else []
         said = self._read(piece)
         frames += map(self._told, said)
-        if not any(isinstance(one, str) for one in said) and (frames or piece.finish):
+        if not any(isinstance(one, str) for one in said) and frames:
             self._untold.tokens.clear()
         if piece.finish is not None:
             frames.append(self._over(piece.finish))

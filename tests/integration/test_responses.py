@@ -173,14 +173,16 @@ async def test_settings_come_back(stream: bool) -> None:
         "prompt_cache_key": "k",
         "safety_identifier": "s",
         "temperature": 0.5,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": {"type": "text"}, "verbosity": "medium"},
         "tool_choice": {"type": "function", "name": "weather"},
         "tools": TOOLS,
+        "top_logprobs": 2,
         "top_p": 0.25,
         "truncation": "auto",
         "user": "me",
     }
     told = {**given, "reasoning": {"effort": "low", "summary": "auto"}, "store": True}
+    told["include"] = ["message.output_text.logprobs"]
     response = await heard(door(PARIS), stream=stream, service_tier="flex", **told)
     assert {name: response[name] for name in given} == given
     assert response["reasoning"] == {"effort": "low", "summary": None}

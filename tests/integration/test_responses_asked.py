@@ -163,6 +163,7 @@ async def test_a_failure_later_ends_the_stream_with_what_there_is(
     response = response_of(events_of(said.body))
     assert response["status"] == "failed"
     assert response["error"] == {"code": "server_error", "message": "no luck"}
+    assert response["incomplete_details"] is None
     *whole, last = summary(response)
     assert last[: len(expected[-1]) - 1] == expected[-1][:-1]
     assert last[-1].startswith(expected[-1][-1])

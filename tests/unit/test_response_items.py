@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.errors import BadRequest, ContextTooLong
-from api.responses.asking import chat_of, in_own_words
+from api.errors import BadRequest
+from api.responses.asking import chat_of
 from api.responses.bodies import read_responses
 from api.responses.fields import RESPONSES
 from api.responses.items import messages_of
@@ -130,6 +130,22 @@ BACK = {"role": "tool", "tool_call_id": "c_f", "name": "f", "content": text("don
             [assistant("b", reasoning_content="u", tool_calls=[call("f")])],
         ),
         (
+            [message("b"), thought("u"), called("f"), thought("v"), called("g")],
+            [assistant("b", reasoning_content="u\nv", tool_calls=[call("f"), call("g")])],
+        ),
+        (
+            [
+                {"role": "system", "content": "s"},
+                message("b"),
+                {"role": "system", "content": "t"},
+            ],
+            [
+                {"role": "system", "content": text("s")},
+                assistant("b"),
+                {"role": "system", "content": text("t")},
+            ],
+        ),
+        (
             [message("b"), thought("u"), {"role": "user", "content": "a"}],
             [assistant("b", reasoning_content="u"), USER],
         ),
@@ -240,6 +256,12 @@ def test_a_wish_that_cannot_be_granted_is_named(fields: dict[str, Any], param: s
     assert error.param == param
 
 
+def test_what_is_asked_for_by_its_own_name_comes_first() -> None:
+    fields = {"truncation": "auto", "truncate_prompt_tokens": 5, "tools": [], "top_logprobs": 0}
+    chat = chat_of(read_responses(msgspec.json.encode({"input": "a", **fields})))
+    assert (chat.truncate_prompt_tokens, chat.tools, chat.ranks) == (5, None, None)
+
+
 def test_who_keeps_nothing_says_what_to_do() -> None:
     said = str(refused({"input": "a", "previous_response_id": "resp_1"}))
     assert said.endswith("send the whole conversation as input")
@@ -248,45 +270,3 @@ def test_who_keeps_nothing_says_what_to_do() -> None:
 @pytest.mark.parametrize("name", RESPONSES)
 def test_null_asks_for_nothing(name: str) -> None:
     read_responses(msgspec.json.encode({"input": "a", name: None}))
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
-        ("messages", "input"),
-        ("messages[3].content", "input"),
-        ("tools[1].function.parameters", "tools[1].parameters"),
-        ("tool_choice.function.name", "tool_choice.name"),
-        ("response_format.json_schema.schema", "text.format.schema"),
-        ("response_format", "text.format"),
-        ("max_completion_tokens", "max_output_tokens"),
-        ("reasoning_effort", "reasoning.effort"),
-        ("temperature", "temperature"),
-    ],
-)
-def test_a_chats_refusal_is_told_in_own_words(theirs: str, ours: str) -> None:
-    told = in_own_words(ContextTooLong(f"{theirs}: no", theirs))
-    assert (str(told), told.param) == (f"{ours}: no", ours)
-    assert told.code == "context_length_exceeded"
-
-
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [
-        ("min_tokens is more than max_tokens=3", "min_tokens is more than max_output_tokens=3"),
-        (
-            "response_format and structured_outputs exclude each other",
-            "text.format and structured_outputs exclude each other",
-        ),
-        ("there is no function `max_tokens`", "there is no function `max_tokens`"),
-    ],
-)
-def test_what_a_refusal_says_of_other_fields_has_their_own_names(
-    theirs: str, ours: str
-) -> None:
-    assert str(in_own_words(BadRequest(theirs, "min_tokens"))) == ours
-
-
-def test_a_refusal_without_a_field_stays_as_it_is() -> None:
-    error = BadRequest("no")
-    assert in_own_words(error) is error
