@@ -7,11 +7,11 @@ from functools import partial
 
 from api.calls import Asked
 from api.choices import Choice, Echo, Piece
-from api.detokenizing import Detokenizer
 from api.encoding import aside
 from api.gate import OPEN, Gate, Pass, until
 from api.generator import Generator, Tap
 from api.streams import Streams
+from api.text.detokenizing import Detokenizer
 
 Tapped = Callable[[Choice, Pass], Tap]
 """Makes a tap for a choice of a request that was let in."""

@@ -13,7 +13,7 @@ from api.reasoning.thinking import Thinking
 from api.rendering import rendered
 from api.sampling import grammar_field, stops_of
 from api.served import ReadLeg, Served
-from api.tokenizing import TextCodec
+from api.text.tokenizing import TextCodec
 from api.tools.calling import Calling, calling_of
 from api.tools.schemas import arguments_grammar
 from api.wire import WireError

@@ -13,8 +13,8 @@ from api.node_sampling import DEFAULT_MAX_TOKENS
 from api.reasoning.thinking import Thinking
 from api.sampling import Room, limited, shape_of, wanted_tokens
 from api.served import ReadLeg, Served
-from api.stopping import StopStrings
-from api.tokenizing import TextCodec
+from api.text.stopping import StopStrings
+from api.text.tokenizing import TextCodec
 from api.tools.calling import Calling
 from engine.request import Marks, Request, RequestId, Sampling
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from api.calls import Call
-from api.detokenizing import Detokenizer
 from api.generator import Event, PromptEvent, StageEvent, StreamFailed, TicketEvent, TokenEvent
 from api.logprobs import Place
 from api.reasoning.reader import ReasoningReader
-from api.stopping import StopWatch
+from api.text.detokenizing import Detokenizer
+from api.text.stopping import StopWatch
 from engine.request import FinishReason, Logprobs
 from kv_transfer.ticket import KvTicket
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from api.calls import Tokens
 from api.errors import ContextTooLong
-from api.tokenizing import TextCodec, by_far
+from api.text.tokenizing import TextCodec, by_far
 
 SHORT = 2_000  # characters or bytes; encoded before a thread would have begun
 MOST_TOKENS = 1 << 20  # of a text, while nobody says its model's context

@@ -8,7 +8,7 @@ from api.messages import for_template
 from api.reasoning.channels import in_channels
 from api.reasoning.forms import OFF, ReasoningParser, find_form
 from api.reasoning.thinking import Given, Thinking, thinking_of
-from api.tokenizing import TextCodec
+from api.text.tokenizing import TextCodec
 
 TOKENIZERS_OWN = frozenset(  # arguments of apply_chat_template
     {

@@ -12,8 +12,8 @@ from api.grammars import GUIDED, read_format, read_guided, read_structured
 from api.node_sampling import Biases, checked
 from api.seeds import chosen_seed
 from api.served import Served
-from api.stopping import StopStrings
-from api.tokenizing import TextCodec
+from api.text.stopping import StopStrings
+from api.text.tokenizing import TextCodec
 from api.tools.schemas import forced_grammar
 from api.wire import WireError, convert
 from engine.request import Grammar, Sampling

@@ -11,7 +11,7 @@ from api.errors import BadRequest, NoText, TooBusy, UnknownModel
 from api.generate import read_leg
 from api.generator import WHOLE, Leg
 from api.reasoning.forms import OFF, ReasoningParser
-from api.tokenizing import TextCodec, silent
+from api.text.tokenizing import TextCodec, silent
 from api.tools.dialects import AUTO, ToolCallParser
 from engine.grammars.checking import GrammarChecker
 from engine.pooling.config import PoolingConfig

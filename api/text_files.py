@@ -21,7 +21,7 @@ from api.defaults import AUTO, NONE
 from api.defaults import FILE as GENERATION
 from api.hub import fetched, local_folder
 from api.pooling.facts import CONFIG
-from api.tokenizing import TextCodec
+from api.text.tokenizing import TextCodec
 from api.wire import UNREADABLE
 from engine.pooling.reading import MODULES
 

@@ -22,7 +22,7 @@ import msgspec
 from api.asking import Asker
 from api.bodies import read_chat
 from api.served import Served, no_legs
-from api.tokenizing import load_text_codec
+from api.text.tokenizing import load_text_codec
 from deploy.config import DEMO_MODEL
 
 CHATS = ((20, 200), (20, 1_000), (40, 2_000), (100, 2_000))  # turns, and characters of each

@@ -16,8 +16,8 @@ from api.defaults import load_defaults
 from api.door.keeper import LARGEST_BODY, DoorLimits, Keeper
 from api.routes import openai_routes
 from api.served import Served
+from api.text.tokenizing import TextCodec, load_text_codec
 from api.text_files import Parcel
-from api.tokenizing import TextCodec, load_text_codec
 from discovery.address import format_address
 from discovery.announcer import Announcer
 from discovery.errors import DiscoveryError

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from quart import Blueprint, Response
 
+from api.text.tokenizing import TextCodec
 from api.text_files import ROUTE, Parcel, TextFilesError, gather
-from api.tokenizing import TextCodec
 from node.config import NodeConfig
 
 NOT_FOUND = 404

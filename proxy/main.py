@@ -24,7 +24,7 @@ from api.door.keeper import DoorLimits, Keeper
 from api.door.protocol import careful
 from api.ending import expect_cuts
 from api.pooling.facts import load_pooling
-from api.tokenizing import load_text_codec
+from api.text.tokenizing import load_text_codec
 from discovery.lifeline import end_with, tell
 from discovery.logs import start_logging
 from discovery.registration import Role

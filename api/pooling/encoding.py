@@ -6,7 +6,7 @@ from typing import Any
 
 from api.encoding import MOST_TOKENS, must_fit
 from api.errors import BadRequest, NoText
-from api.tokenizing import TextCodec
+from api.text.tokenizing import TextCodec
 
 Tokens = tuple[int, ...]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from api.tokenizing import TextCodec, load_text_codec
+from api.text.tokenizing import TextCodec, load_text_codec
 from bench.proxy.answers import SCRIPT, Done, Job, Script
 from bench.proxy.load import LENGTH, cpu_clock
 from bench.proxy.places import Places, started_on

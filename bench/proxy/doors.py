@@ -19,7 +19,7 @@ from api.endpoints import Headers, TextEndpoints
 from api.generator import WHOLE, Event, Leg, PromptEvent, Tap, TokenEvent
 from api.routes import openai_routes
 from api.served import Served
-from api.tokenizing import TextCodec, load_text_codec
+from api.text.tokenizing import TextCodec, load_text_codec
 from deploy.config import DEMO_MODEL
 from engine.request import FinishReason, Request
 from proxy.serving.collecting import settle

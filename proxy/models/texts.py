@@ -14,8 +14,8 @@ from pathlib import Path
 
 from api.defaults import AUTO, OPENAI, Defaults, load_defaults
 from api.pooling.facts import load_pooling
+from api.text.tokenizing import TextCodec, load_text_codec
 from api.text_files import TOKENIZER, BadParcel, TextFilesError, unpack, write_files
-from api.tokenizing import TextCodec, load_text_codec
 from engine.pooling.config import PoolingConfig
 from proxy.models.cache import ParcelCache
 from proxy.models.fetching import Fetcher, NotFetched

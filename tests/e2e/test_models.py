@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from api.tokenizing import load_text_codec
+from api.text.tokenizing import load_text_codec
 from discovery.signed_calls import CallKey, Signing
 from tests.fakes.checkpoints import CHAT_TEMPLATE, make_checkpoint
 from tests.fakes.waiting import is_seen

@@ -6,8 +6,8 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
-from api.byte_pairs import BytePairs
-from api.byte_words import DEEPSEEK_3, GPT_OSS, LLAMA_3, NEMO, QWEN_2
+from api.text.byte_pairs import BytePairs
+from api.text.byte_words import DEEPSEEK_3, GPT_OSS, LLAMA_3, NEMO, QWEN_2
 
 PATTERNS = {
     "llama-3": (LLAMA_3,),

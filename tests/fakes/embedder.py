@@ -9,7 +9,7 @@ from tokenizers import processors
 
 from api.generator import PooledEvent
 from api.served import Served
-from api.tokenizing import TextCodec, text_codec
+from api.text.tokenizing import TextCodec, text_codec
 from engine.pooling.config import PoolingConfig
 from engine.request import PoolingRequest
 from tests.fakes.text import byte_level

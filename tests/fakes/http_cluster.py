@@ -12,8 +12,8 @@ import msgspec
 
 from api.reasoning.forms import OFF, ReasoningParser
 from api.served import Served
+from api.text.tokenizing import TextCodec
 from api.text_files import Parcel
-from api.tokenizing import TextCodec
 from discovery.registration import Registration
 from discovery.registry import Registry
 from discovery.signed_calls import CallKey, Signing

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from api.generator import WHOLE, Event, Leg, PromptEvent, StreamFailed, Tap, TokenEvent
 from api.served import Served
+from api.text.tokenizing import TextCodec, text_codec
 from api.text_files import Parcel, gather
-from api.tokenizing import TextCodec, text_codec
 from engine.request import FinishReason, Request
 
 EOS = 0

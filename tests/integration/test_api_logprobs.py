@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.generator import Event, Leg, PromptEvent, TokenEvent
 from api.node_logprobs import LEAST
-from api.tokenizing import TextCodec
+from api.text.tokenizing import TextCodec
 from engine.request import FinishReason, Logprob, Logprobs, Request
 from engine.spelling import Vocabulary
 from tests.fakes.http import Client, Json

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from api.tokenizing import load_text_codec
+from api.text.tokenizing import load_text_codec
 from tests.fakes.cluster import Cluster
 from tests.fakes.driver import load
 from tests.fakes.http_cluster import HttpCluster, http_cluster

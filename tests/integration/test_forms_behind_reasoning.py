@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from api.tokenizing import TextCodec, load_text_codec
+from api.text.tokenizing import TextCodec, load_text_codec
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import CLOSING, make_checkpoint, teach_to_think
 from tests.fakes.cluster import Cluster

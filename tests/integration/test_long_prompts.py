@@ -7,7 +7,7 @@ import pytest
 
 from api.encoding import SHORT
 from api.generator import Event, Leg, TokenEvent
-from api.tokenizing import TextCodec
+from api.text.tokenizing import TextCodec
 from engine.request import FinishReason, Request
 from tests.fakes.http import Client
 from tests.fakes.text import FakeDoor, byte_level, served

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 
+from api.text.tokenizing import TextCodec
 from api.text_files import LARGEST, ROUTE, Parcel
-from api.tokenizing import TextCodec
 from discovery.signed_calls import SIGNATURE, CallKey, Signing
 from proxy.models.fetching import HttpFetcher
 from tests.fakes.cluster import Cluster

@@ -14,7 +14,7 @@ from api.generator import Event, Leg, PromptEvent, TokenEvent
 from api.logprobs import Telling
 from api.reasoning.forms import ReasoningParser
 from api.sse import frames
-from api.tokenizing import TextCodec
+from api.text.tokenizing import TextCodec
 from engine.grammars.checking import GrammarChecker
 from engine.request import FinishReason, Logprob, Request
 from tests.fakes.asking import chat

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 from pydantic import BaseModel
 
-from api.tokenizing import load_text_codec
+from api.text.tokenizing import load_text_codec
 from tests.fakes.cluster import Cluster
 from tests.fakes.driver import load
 from tests.fakes.http import Json

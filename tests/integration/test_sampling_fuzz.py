@@ -13,8 +13,8 @@ from openai.types.chat import ChatCompletion
 
 from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING
 from api.routes import GENERATE
+from api.text.tokenizing import load_text_codec
 from api.token_bodies import GENERATE_SAMPLING, HONOURED
-from api.tokenizing import load_text_codec
 from tests.fakes.cluster import Cluster
 from tests.fakes.driver import load
 from tests.fakes.http_cluster import HttpCluster, http_cluster

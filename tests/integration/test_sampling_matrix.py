@@ -10,7 +10,7 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
-from api.tokenizing import load_text_codec
+from api.text.tokenizing import load_text_codec
 from tests.fakes.cluster import Cluster
 from tests.fakes.driver import load, prompt
 from tests.fakes.http_cluster import HttpCluster, http_cluster

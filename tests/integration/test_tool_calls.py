@@ -15,7 +15,7 @@ from api.envelopes import Writer
 from api.generator import Event, Leg, PromptEvent, TokenEvent
 from api.logprobs import Telling
 from api.sse import whole
-from api.tokenizing import TextCodec
+from api.text.tokenizing import TextCodec
 from engine.request import FinishReason, Logprob, Request
 from tests.fakes.asking import chat
 from tests.fakes.http import Client, Json, Said

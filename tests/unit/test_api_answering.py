@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from api.answering import Answer
 from api.choices import Piece, joined
-from api.detokenizing import Detokenizer
 from api.generator import Event, Leg, PromptEvent, StreamFailed, TicketEvent, TokenEvent
 from api.served import Served, legs_of_params
-from api.tokenizing import TextCodec
+from api.text.detokenizing import Detokenizer
+from api.text.tokenizing import TextCodec
 from engine.request import FinishReason, Request
 from kv_transfer.ticket import KvTicket
 from tests.fakes.asking import Fields, chat, complete

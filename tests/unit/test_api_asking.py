@@ -10,7 +10,7 @@ from api.errors import ContextTooLong
 from api.generator import Leg
 from api.seeds import seed_of
 from api.served import Served, legs_of_params
-from api.tokenizing import FEW, LONG
+from api.text.tokenizing import FEW, LONG
 from engine.request import Sampling
 from tests.fakes.asking import Fields, complete, texts
 from tests.fakes.text import byte_level, served

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.detokenizing import BROKEN, CONTEXT, LONGEST, Detokenizer
-from api.tokenizing import TextCodec
+from api.text.detokenizing import BROKEN, CONTEXT, LONGEST, Detokenizer
+from api.text.tokenizing import TextCodec
 from tests.fakes.text import EOS, TEXT, byte_level, metaspace
 
 BYTES, WORDS, FALLBACK = byte_level(), metaspace(), metaspace(byte_fallback=True)

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from api.ends import MARGIN, Reader, Uncuttable
+from api.text.ends import MARGIN, Reader, Uncuttable
 from tests.fakes.tokenizers import CORPUS, KINDS, TRAINERS, WORDS, encoded, trained
 
 STRETCH, OVERLAP = 100, 200

@@ -19,7 +19,7 @@ from api.pooling.running import (
     Batches,
     split,
 )
-from api.tokenizing import LONG
+from api.text.tokenizing import LONG
 from engine.pooling.config import PoolingConfig
 from engine.request import PoolingRequest, RequestId
 from tests.fakes.embedder import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.stopping import StopStrings
+from api.text.stopping import StopStrings
 
 letters = st.text("ab", max_size=30)
 stops = st.lists(st.text("ab", min_size=1, max_size=5), max_size=4)

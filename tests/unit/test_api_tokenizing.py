@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, processors
 
-from api.tokenizing import TextCodec, load_text_codec
+from api.text.tokenizing import TextCodec, load_text_codec
 from tests.fakes.text import EOS, TEMPLATE, TEXT, byte_level, metaspace
 
 CODEC = byte_level()
@@ -134,7 +134,7 @@ def test_home_is_where_the_shell_says(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_text_is_encoded_by_who_asks(tmp_path: Path) -> None:
     """A pool of threads would be woken for each text, and there is one text at a time."""
     code = (
-        "import os; from api.tokenizing import load_text_codec; "
+        "import os; from api.text.tokenizing import load_text_codec; "
         f"codec = load_text_codec({str(folder(tmp_path))!r}); "
         "count = lambda: len(os.listdir('/proc/self/task')); "
         "before = count(); codec.encode('Hello there'); print(count() - before)"

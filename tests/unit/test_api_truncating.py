@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models
 from api.encoding import MOST_TOKENS
 from api.errors import BadRequest, ContextTooLong
 from api.pooling.encoding import Encoder
-from api.tokenizing import LONG, TextCodec
+from api.text.tokenizing import LONG, TextCodec
 from tests.fakes.asking import complete
 from tests.fakes.text import byte_level, served
 

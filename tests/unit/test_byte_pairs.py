@@ -14,8 +14,8 @@ from tokenizers import (
     processors,
 )
 
-from api.byte_pairs import LETTERS, LONGEST, LONGEST_ADDED, MOST_ADDED, byte_pairs
-from api.tokenizing import load_text_codec
+from api.text.byte_pairs import LETTERS, LONGEST, LONGEST_ADDED, MOST_ADDED, byte_pairs
+from api.text.tokenizing import load_text_codec
 from deploy.config import DEMO_MODEL
 from tests.fakes.byte_pairs import KINDS, LETTERS_OF, SPECIAL, ours, theirs, trained
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from tokenizers import pre_tokenizers
 
-from api.byte_pairs import byte_pairs
-from api.byte_words import DEEPSEEK_3, GPT_OSS, LLAMA_3, is_known, pattern_of
+from api.text.byte_pairs import byte_pairs
+from api.text.byte_words import DEEPSEEK_3, GPT_OSS, LLAMA_3, is_known, pattern_of
 from tests.fakes.byte_pairs import KINDS, ours, split_by, theirs, trained
 
 PLACES = "a{0}b 1{0}2 {0}{0} {0}a\n{0}'{0} '{0}x"

@@ -7,7 +7,7 @@ import pytest
 
 from api.encoding import SHORT
 from api.errors import ContextTooLong
-from api.tokenizing import TextCodec
+from api.text.tokenizing import TextCodec
 from tests.fakes.asking import chat
 from tests.fakes.text import TEXT, byte_level, marked_turns, served
 

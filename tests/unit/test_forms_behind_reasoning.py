@@ -10,7 +10,7 @@ from msgspec import structs
 from api.errors import BadRequest
 from api.reasoning.forms import FORMS, ReasoningParser
 from api.reasoning.thinking import Thinking
-from api.tokenizing import TextCodec
+from api.text.tokenizing import TextCodec
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar, Marks
 from tests.fakes.asking import chat, complete

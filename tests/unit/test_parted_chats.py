@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from api.turns import MOST_PARTS, STRETCH, Parts, Turns, parter, places_of
+from api.text.turns import MOST_PARTS, STRETCH, Parts, Turns, parter, places_of
 from tests.fakes.tokenizers import KINDS, WORDS, encoded, trained
 
 START, END, ASIDE = "<|start|>", "<|end|>", "[A]"

@@ -9,11 +9,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-from api.byte_pairs import BytePairs, byte_pairs
-from api.detokenizing import Alone, Detokenizer
-from api.ends import Reader, Uncuttable
 from api.errors import BadRequest, NoText
-from api.turns import Turns, parter
+from api.text.byte_pairs import BytePairs, byte_pairs
+from api.text.detokenizing import Alone, Detokenizer
+from api.text.ends import Reader, Uncuttable
+from api.text.turns import Turns, parter
 from engine.request import LARGEST_TOKEN
 from engine.spelling import Vocabulary, is_byte_level, vocabulary_of
 
