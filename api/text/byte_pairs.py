@@ -65,30 +65,30 @@ def byte_pairs(fast: Any) -> BytePairs | None:  # noqa: ANN401
     """Of a tokenizer's Rust part; None if it is more than merges of bytes, or others."""
     pattern = pattern_of(part_of(fast.pre_tokenizer))
     around = _around(part_of(fast.post_processor))
-    if pattern is None or around is None or not _is_plain(fast):
+    decoder = fast.get_added_tokens_decoder()
+    if pattern is None or around is None or not _is_plain(fast, decoder.values()):
         return None
     model = part_of(fast.model)
     if model["type"] != "BPE" or any(model.get(one) for one in OPTIONS):
         return None
-    added = {one.content: token for token, one in fast.get_added_tokens_decoder().items()}
+    added = {one.content: token for token, one in decoder.items()}
     ranks = _ranks(model, {content.encode() for content in added})
     if ranks is None:
         return None
     ids = {_bytes(word): token for word, token in model["vocab"].items()}
     core = tiktoken.Encoding("", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     tokens = [ids[one] for one in sorted(ranks, key=ranks.__getitem__)]
-    parts = _parter(fast.get_added_tokens_decoder().values())
+    parts = _parter(decoder.values())
     return BytePairs(core, tokens, added, parts, part_of(fast.normalizer) == NFC, *around)
 
 
-def _is_plain(fast: Any) -> bool:  # noqa: ANN401
+def _is_plain(fast: Any, added: Collection[Any]) -> bool:  # noqa: ANN401
     """Whether nothing is done to a text but to cut out added tokens, wherever they stand, and
     what the model does.
     """
     if part_of(fast.normalizer) not in NORMALIZERS or fast.truncation or fast.padding:
         return False
     looks = "single_word", "lstrip", "rstrip"
-    added = fast.get_added_tokens_decoder().values()
     return (
         not fast.encode_special_tokens
         and len(added) <= MOST_ADDED

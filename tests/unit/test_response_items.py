@@ -1,5 +1,6 @@
 """The input of a response, item by item, becomes the messages of a chat."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -267,6 +268,13 @@ def test_who_keeps_nothing_says_what_to_do() -> None:
     assert said.endswith("send the whole conversation as input")
 
 
+def asked_for(body: Mapping[str, object]) -> dict[str, object]:
+    """What the chat has that a body is; False and null are the same to it."""
+    chat = chat_of(read_responses(msgspec.json.encode(body)))
+    return {name: value for name, value in msgspec.structs.asdict(chat).items() if value}
+
+
 @pytest.mark.parametrize("name", RESPONSES)
 def test_null_asks_for_nothing(name: str) -> None:
-    read_responses(msgspec.json.encode({"input": "a", name: None}))
+    bare, said = {"input": "a"}, {"input": "a", name: None}
+    assert asked_for(said) == asked_for(bare)
