@@ -26,6 +26,7 @@ from engine.request import (
 
 MOST_CHOICES = 128
 LONGEST_TIMEOUT_S = 7 * 24 * 3600
+NOTHING_ELSE: Mapping[str, str] = {}
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Timeout = Annotated[float, Meta(gt=0, le=LONGEST_TIMEOUT_S)]
@@ -201,9 +202,13 @@ def convert(given: object, kind: type[Kind], within: str = "") -> Kind:
 
 
 def read_object(
-    data: bytes, unsupported: Mapping[str, tuple[object, ...]]
+    data: bytes,
+    unsupported: Mapping[str, tuple[object, ...]],
+    instead: Mapping[str, str] = NOTHING_ELSE,
 ) -> Mapping[str, object]:
-    """A body's fields, none of which we know of and do not honour; raises BadRequest."""
+    """A body's fields, none of which we know of and do not honour; raises BadRequest, which
+    says what to do `instead` where that is known.
+    """
     try:
         given = msgspec.json.decode(data)
     except UNREADABLE as error:
@@ -213,5 +218,7 @@ def read_object(
     try:
         refuse_unsupported(given, unsupported)
     except UnsupportedField as error:
-        raise BadRequest(str(error), error.param) from error
+        name = error.param
+        why = f"{name}: {instead[name]}" if name in instead else str(error)
+        raise BadRequest(why, name) from error
     return given

@@ -26,7 +26,7 @@ from api.generator import Generator
 from api.logprobs import Telling
 from api.pooling.bodies import PoolingBody
 from api.prompts import needs_text
-from api.responses.asking import chat_of, in_own_words
+from api.responses.asking import OWN, chat_of
 from api.responses.bodies import read_responses
 from api.responses.writer import ResponseWriter
 from api.served import Models, ReadLeg, no_legs
@@ -107,7 +107,7 @@ class TextEndpoints:
         try:
             asked = await Asker(served, no_legs).chat(chat_of(body), outer_id, len(call.data))
         except ApiError as refusal:
-            raise in_own_words(refusal) from refusal
+            raise OWN.tell(refusal) from refusal
         return ResponseWriter(Answer(self.generator, asked, self.gate), body, self.clock)
 
     async def tokens(self, call: Call) -> TokenWriter:

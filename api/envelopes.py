@@ -176,8 +176,9 @@ class Writer:
             return b""
         return event_of(replace(self._bare(1, []), usage=usage, pdserve=timings))
 
-    def failing(self, error: ErrorBody) -> bytes:
-        """Why there will be no more text."""
+    def failing(self, status: int, error: ErrorBody) -> bytes:
+        """Why there will be no more text; the `status` is what it would have been told with."""
+        del status
         return event_of(error)
 
     def ending(self) -> bytes:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from api.bodies import ChatBody
+from api.chat_messages import for_template
 from api.errors import BadRequest
-from api.messages import for_template
 from api.reasoning.channels import in_channels
 from api.reasoning.forms import OFF, ReasoningParser, find_form
 from api.reasoning.thinking import Given, Thinking, thinking_of

@@ -13,8 +13,8 @@ from api.encoding import aside
 from api.envelopes import Writer
 from api.errors import SERVER_ERROR, ErrorBody, body_of, error_body
 from api.generator import StreamFailed
-from api.responses.writer import ResponseWriter, SpokenDeltas
-from api.tapping import Outlet, Spoken
+from api.responses.writer import ResponseWriter
+from api.tapping import Outlet, Spoken, SpokenDeltas
 from api.token_answers import TokenWriter
 
 AnyWriter = Writer | TokenWriter | ResponseWriter
@@ -67,7 +67,7 @@ async def frames(
     except Exception as failure:
         if said is None:
             raise
-        said += writer.failing(_told(writer, failure))
+        said += writer.failing(*_told(writer, failure))
     else:
         said = (said or b"") + writer.closing()
     yield said + comment() + writer.ending()
@@ -78,16 +78,16 @@ def _tap(writer: AnyWriter, outlet: Outlet) -> Tapped | None:
         case Writer():
             return partial(Spoken, writer, outlet)
         case ResponseWriter():
-            return partial(SpokenDeltas, writer, outlet)
+            return partial(SpokenDeltas, writer.story, outlet)
     return None
 
 
-def _told(writer: AnyWriter, failure: Exception) -> ErrorBody:
+def _told(writer: AnyWriter, failure: Exception) -> tuple[int, ErrorBody]:
     if isinstance(failure, StreamFailed):
-        return body_of(failure)
+        return failure.status, body_of(failure)
     outer_id = writer.answer.asked.outer_id
     log.error("request_id=%s broke off", outer_id, exc_info=failure)
-    return OUR_MISTAKE
+    return SERVER_ERROR, OUR_MISTAKE
 
 
 async def _frame(writer: AnyWriter, piece: Piece) -> bytes:

@@ -25,6 +25,17 @@ class Outlet(Protocol):
         """So much more of it."""
 
 
+class Speaker(Protocol):
+    """Whoever tells of an answer part by part."""
+
+    @property
+    def speaks(self) -> bool:
+        """Whether more text is but another delta of what is open."""
+
+    def spoken(self, text: str) -> bytes:
+        """More text, while it `speaks`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spoken:
     """A Tap: texts go to the outlet as events of the writer."""
@@ -44,4 +55,23 @@ class Spoken:
         self.let_in.came(len(tokens))
         if text := self.choice.add(tokens):
             self.outlet.write(around[0] + msgspec.json.encode(text) + around[1])
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenDeltas:
+    """A Tap: plain tokens go to the outlet as deltas of what a story has open; see Spoken."""
+
+    story: Speaker
+    outlet: Outlet
+    choice: Choice
+    let_in: Pass
+
+    def take(self, tokens: tuple[int, ...]) -> bool:
+        """See Tap; not before a text is open, nor while more reasoning may come."""
+        if not (self.story.speaks and self.outlet.ready() and self.choice.unread):
+            return False
+        self.let_in.came(len(tokens))
+        if text := self.choice.add(tokens):
+            self.outlet.write(self.story.spoken(text))
         return True

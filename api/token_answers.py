@@ -87,8 +87,9 @@ class TokenWriter:
             return b""
         return event_of(self._chunk([], usage=usage, timings=timings))
 
-    def failing(self, error: ErrorBody) -> bytes:
+    def failing(self, status: int, error: ErrorBody) -> bytes:
         """Why there will be no more tokens."""
+        del status
         return event_of(error)
 
     def ending(self) -> bytes:

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from api.bodies import ChatBody, convert
-from api.errors import ApiError, BadRequest
+from api.errors import BadRequest
+from api.own_words import OwnWords
 from api.responses.bodies import (
     SHARED,
     Format,
@@ -19,20 +20,20 @@ from api.responses.items import messages_of
 from api.tools.wishes import Choice, Named, NamedTool
 
 ALL_THAT_FITS = -1
-OWN_NAMES = (
-    (re.compile(r"^messages\b.*"), "input"),
-    (re.compile(r"^(tools\[\d+\]|tool_choice)\.function\b"), r"\1"),
-    (re.compile(r"^response_format(\.json_schema)?\b"), "text.format"),
-    (re.compile(r"^reasoning_effort\b"), "reasoning.effort"),
-    (re.compile(r"^max_(completion_)?tokens\b"), "max_output_tokens"),
-    (re.compile(r"^logprobs$"), "include"),
+OWN = OwnWords(
+    names=(
+        (re.compile(r"^messages\b.*"), "input"),
+        (re.compile(r"^(tools\[\d+\]|tool_choice)\.function\b"), r"\1"),
+        (re.compile(r"^response_format(\.json_schema)?\b"), "text.format"),
+        (re.compile(r"^reasoning_effort\b"), "reasoning.effort"),
+        (re.compile(r"^max_(completion_)?tokens\b"), "max_output_tokens"),
+        (re.compile(r"^logprobs$"), "include"),
+    ),
+    in_passing=(
+        (re.compile(r"(?<![\w`])response_format\b"), "text.format"),
+        (re.compile(r"(?<![\w`])max_(completion_)?tokens\b"), "max_output_tokens"),
+    ),
 )
-"""What chats call a field, and what it is called here."""
-IN_PASSING = (
-    (re.compile(r"(?<![\w`])response_format\b"), "text.format"),
-    (re.compile(r"(?<![\w`])max_(completion_)?tokens\b"), "max_output_tokens"),
-)
-"""The same where another field is refused; names that are a client's are in backticks."""
 
 
 def chat_of(body: ResponsesBody) -> ChatBody:
@@ -57,19 +58,6 @@ def chat_of(body: ResponsesBody) -> ChatBody:
         "chat_template_kwargs": body.chat_template_kwargs,
     }
     return ChatBody(**{**{name: getattr(body, name) for name in SHARED}, **own})
-
-
-def in_own_words(error: ApiError) -> ApiError:
-    """What a chat is refused for, by the names that the fields have here."""
-    if error.param is None:
-        return error
-    name = error.param
-    for theirs, ours in OWN_NAMES:
-        name = theirs.sub(ours, name)
-    why = str(error).replace(error.param, name)
-    for pattern, ours in IN_PASSING:
-        why = pattern.sub(ours, why)
-    return type(error)(why, name)
 
 
 def _tools(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

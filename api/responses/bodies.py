@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from api.bodies import AnyBody, Effort, TextBody, convert, read_object
-from api.responses.fields import refuse_fields
+from api.responses.fields import INSTEAD, RESPONSES
 from api.tools.wishes import FunctionName, Mode
 from engine.request import Limit, Ranks
 
@@ -103,6 +103,4 @@ assert frozenset(AnyBody.__struct_fields__) <= SHARED
 
 def read_responses(data: bytes) -> ResponsesBody:
     """Raises BadRequest, whatever the bytes are."""
-    given = read_object(data, {})
-    refuse_fields(given)
-    return convert(given, ResponsesBody)
+    return convert(read_object(data, RESPONSES, INSTEAD), ResponsesBody)

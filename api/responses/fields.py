@@ -5,8 +5,7 @@ A value that changes nothing is taken, as at the other endpoints. Pure.
 
 from collections.abc import Mapping
 
-from api.errors import BadRequest
-from api.fields import CHAT, NONE, UnsupportedField, refuse_unsupported
+from api.fields import CHAT, NONE
 
 INSTEAD: Mapping[str, str] = {
     "background": "nothing is kept here that could be asked for later: stream the answer",
@@ -30,13 +29,3 @@ RESPONSES: Mapping[str, tuple[object, ...]] = {
     "prompt_logprobs": NONE,
     "return_token_ids": (None, False),
 }
-
-
-def refuse_fields(given: Mapping[str, object]) -> None:
-    """Raises BadRequest for the first that asks for what is not to be had."""
-    try:
-        refuse_unsupported(given, RESPONSES)
-    except UnsupportedField as error:
-        name = error.param
-        why = f"{name}: {INSTEAD[name]}" if name in INSTEAD else str(error)
-        raise BadRequest(why, name) from error

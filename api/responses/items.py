@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from api.bodies import convert
+from api.conversation import Conversation, Message
 from api.errors import BadRequest
-from api.responses.turns import Conversation, Message
 
 Given = Mapping[str, Any]
 Parts = str | list[dict[str, Any]]

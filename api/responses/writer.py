@@ -6,16 +6,14 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from api.answering import Answer
-from api.choices import Choice, Piece
+from api.choices import Piece
 from api.costs import timings_of
 from api.errors import ErrorBody
-from api.gate import Pass
 from api.logprobs import Telling
 from api.responses.bodies import ResponsesBody
 from api.responses.events import ResponseEvent, frame_of
 from api.responses.shapes import ErrorCode, Failure, Incomplete, Response, begun, used
 from api.responses.story import Story
-from api.tapping import Outlet
 from engine.request import FinishReason
 
 CODES: dict[str, ErrorCode] = {
@@ -68,8 +66,9 @@ class ResponseWriter:
         """Nothing: all is said with the end."""
         return b""
 
-    def failing(self, error: ErrorBody) -> bytes:
+    def failing(self, status: int, error: ErrorBody) -> bytes:
         """Nothing either: the end will say it."""
+        del status
         code = CODES.get(error.error.type, "server_error")
         self._failure = Failure(code, error.error.message)
         return b""
@@ -103,23 +102,3 @@ class ResponseWriter:
             usage=used(self.answer),
             pdserve=timings_of(self.answer),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SpokenDeltas:
-    """A Tap: plain tokens of a message go to the outlet as its deltas; see Spoken."""
-
-    writer: ResponseWriter
-    outlet: Outlet
-    choice: Choice
-    let_in: Pass
-
-    def take(self, tokens: tuple[int, ...]) -> bool:
-        """See Tap; not before a message is open, nor while more reasoning may come."""
-        story = self.writer.story
-        if not (story.speaks and self.outlet.ready() and self.choice.unread):
-            return False
-        self.let_in.came(len(tokens))
-        if text := self.choice.add(tokens):
-            self.outlet.write(story.spoken(text))
-        return True

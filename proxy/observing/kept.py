@@ -14,7 +14,7 @@ from proxy.timeline.exchange import Exchange
 from proxy.timeline.record import Record, record_of
 
 MOST_KEPT, MOST_BYTES = 1_000, 32 << 20
-PREFIX = re.compile(r"(?:chatcmpl|cmpl)-")
+PREFIX = re.compile(r"(?:chatcmpl|cmpl)-|(?:resp|msg)_")
 CHOICE = re.compile(r"-\d+")
 
 _encoder = msgspec.msgpack.Encoder()

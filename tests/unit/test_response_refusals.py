@@ -3,7 +3,7 @@
 import pytest
 
 from api.errors import BadRequest, ContextTooLong
-from api.responses.asking import in_own_words
+from api.responses.asking import OWN
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from api.responses.asking import in_own_words
     ],
 )
 def test_a_chats_refusal_is_told_in_own_words(theirs: str, ours: str) -> None:
-    told = in_own_words(ContextTooLong(f"{theirs}: no", theirs))
+    told = OWN.tell(ContextTooLong(f"{theirs}: no", theirs))
     assert (str(told), told.param) == (f"{ours}: no", ours)
     assert told.code == "context_length_exceeded"
 
@@ -40,9 +40,9 @@ def test_a_chats_refusal_is_told_in_own_words(theirs: str, ours: str) -> None:
 def test_what_a_refusal_says_of_other_fields_has_their_own_names(
     theirs: str, ours: str
 ) -> None:
-    assert str(in_own_words(BadRequest(theirs, "min_tokens"))) == ours
+    assert str(OWN.tell(BadRequest(theirs, "min_tokens"))) == ours
 
 
 def test_a_refusal_without_a_field_stays_as_it_is() -> None:
     error = BadRequest("no")
-    assert in_own_words(error) is error
+    assert OWN.tell(error) is error

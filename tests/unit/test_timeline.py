@@ -267,7 +267,7 @@ def test_all_names_of_a_request_lead_to_it() -> None:
         exchange.stories.append(Story(Request(RequestId(f"r-{index}"), (1,))))
     kept.begin(exchange)
     for _ in ("while it runs", "when it is over"):
-        for name in ("r", "r-0", "r-2", "chatcmpl-r", "cmpl-r", "cmpl-r-1"):
+        for name in ("r", "r-0", "r-2", "chatcmpl-r", "cmpl-r", "cmpl-r-1", "resp_r", "msg_r"):
             assert kept.find(name, None), name
         assert kept.find("r-x", None) is None
         assert kept.find("chatcmpl-", None) is None

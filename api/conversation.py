@@ -1,7 +1,7 @@
-"""What a model said in one go is several items, and one message of a chat. Pure.
+"""A conversation told piece by piece, by items or by blocks, as the messages of a chat. Pure.
 
-reasoning, message, function_call, function_call     one message: content and two calls
-message, message                                      two messages
+reasoning, text, call, call     one message of the assistant: content and two calls
+text, text                      two messages
 """
 
 from dataclasses import dataclass, field
