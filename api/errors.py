@@ -17,6 +17,8 @@ import msgspec
 from api.generator import BAD_REQUEST, StreamFailed
 
 SERVER_ERROR = 500
+LONGEST_MESSAGE, LONGEST_PARAM = 2000, 200
+LEFT_OUT = " […] "
 TYPES: Mapping[int, str] = {
     401: "authentication_error",
     403: "permission_error",
@@ -93,14 +95,26 @@ class ErrorBody(msgspec.Struct, frozen=True):
     error: ErrorDetail
 
 
-def error_body(status: int, message: str, param: str | None = None) -> ErrorBody:
-    """The body that goes with a status."""
-    return ErrorBody(ErrorDetail(message, _type_of(status), param))
+def error_body(
+    status: int, message: str, param: str | None = None, code: str | None = None
+) -> ErrorBody:
+    """The body that goes with a status; what a client wrote at length goes not back whole."""
+    param = None if param is None else shortened(param, LONGEST_PARAM)
+    message = shortened(message, LONGEST_MESSAGE)
+    return ErrorBody(ErrorDetail(message, _type_of(status), param, code))
 
 
 def body_of(error: ApiError | StreamFailed) -> ErrorBody:
     """What the client is told of an error."""
-    return ErrorBody(ErrorDetail(str(error), _type_of(error.status), error.param, error.code))
+    return error_body(error.status, str(error), error.param, error.code)
+
+
+def shortened(text: str, most: int) -> str:
+    """Its beginning and its end, where it has more characters than `most`."""
+    if len(text) <= most:
+        return text
+    half = (most - len(LEFT_OUT)) // 2
+    return f"{text[:half]}{LEFT_OUT}{text[-half:]}"
 
 
 def _type_of(status: int) -> str:

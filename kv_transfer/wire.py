@@ -115,7 +115,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """No KV of ours fits you."""
 
-    reason: str
+    reason: Line
 
 
 class TurnedAway(msgspec.Struct, frozen=True, tag=True):

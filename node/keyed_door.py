@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from prometheus_client import Counter
 
-from api.errors import ErrorBody, ErrorDetail, error_body
+from api.errors import ErrorBody, error_body
 from discovery.errors import BadSignature
 from discovery.signature import UNSIGNED
 from discovery.signed_calls import REFUSED, SIGNATURE, CallKey
@@ -89,5 +89,4 @@ async def _refuse(send: Any, error: BadSignature) -> None:  # noqa: ANN401
 
 def refusal(status: int, error: BadSignature) -> ErrorBody:
     """OpenAI's error, with a code by which a proxy knows whose refusal it is."""
-    said = error_body(status, str(error)).error
-    return ErrorBody(ErrorDetail(said.message, said.type, said.param, REFUSED))
+    return error_body(status, str(error), code=REFUSED)

@@ -1,7 +1,8 @@
 """What a TCP mover asks another one for, and how that is written: requests in a stream.
 
-    request   length (4 bytes), msgpack of (secret, [(first block, count), …], None)
-              or of (secret, [(first slot, count), …], what a slot is: spans.py)
+    first     the source's secret, of SECRET_BYTES
+    request   length (4 bytes), msgpack of ([(first block, count), …], None)
+              or of ([(first slot, count), …], what a slot is: spans.py)
 
 One that is longer than LONGEST_REQUEST is none. So a read of very many runs is asked for by
 several, which are answered one after another: as by one for each of them.
@@ -14,6 +15,7 @@ import msgspec
 from kv_transfer.blocks.runs import Runs, merged
 from kv_transfer.movers.spans import Slots
 
+SECRET_BYTES = 16
 LENGTH_BYTES = 4
 LONGEST_REQUEST = 1 << 20
 MOST_RUNS = 1 << 15  # of 19 bytes at most; what a slot is has its room beside them
@@ -22,7 +24,6 @@ MOST_RUNS = 1 << 15  # of 19 bytes at most; what a slot is has its room beside t
 class Request(msgspec.Struct, frozen=True, array_like=True):
     """See the module's picture."""
 
-    secret: bytes
     runs: tuple[tuple[int, int], ...]
     slots: Slots | None = None
 
@@ -33,10 +34,10 @@ def parts(runs: Runs) -> Iterator[Runs]:
         yield runs[start : start + MOST_RUNS]
 
 
-def framed(secret: bytes, runs: Runs, slots: Slots | None) -> bytes:
+def framed(runs: Runs, slots: Slots | None) -> bytes:
     """Ask for one part."""
     wanted = tuple(merged(runs.theirs, runs.counts))
-    frame = msgspec.msgpack.encode(Request(secret, wanted, slots))
+    frame = msgspec.msgpack.encode(Request(wanted, slots))
     return len(frame).to_bytes(LENGTH_BYTES, "big") + frame
 
 

@@ -1,21 +1,19 @@
 """The TCP mover: plain sockets, from KV memory straight into KV memory.
 
-For machines where NIXL is not to be had. A sink keeps one connection to each source. It
-asks with the source's secret, which was in the card, and a list of runs; the source answers
+For machines where NIXL is not to be had. A sink keeps one connection to each source. It says
+the source's secret, which was in the card, and then asks with lists of runs; the source answers
 with the bytes of all regions, in the order asked. Requests are answered one after another.
 A stream has no blocks: neighbours on one side are one run there, whatever they are here.
 Where the sides' blocks are not alike, a request says which parts of a block it wants.
 
     request   asking.py
-    answer    the bytes; a request that makes no sense ends the connection
+    answer    the bytes; a request that makes no sense ends the connection (tcp_serving.py)
 """
 
-import ctypes
-import secrets
 import select
 import socket
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -30,16 +28,13 @@ from kv_transfer.errors import (
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.ledger.sources import Address
 from kv_transfer.lookup import Lookup
-from kv_transfer.movers.asking import LONGEST_REQUEST, framed, parts, requests
+from kv_transfer.movers.asking import framed, parts
 from kv_transfer.movers.mover import Interest, ReadEnd
-from kv_transfer.movers.spans import Ids, Slots, sides, stretches
-from kv_transfer.movers.streams import fill, send_bytes, send_views
+from kv_transfer.movers.spans import sides
+from kv_transfer.movers.streams import fill, send_bytes
+from kv_transfer.movers.tcp_serving import BOTH, Serving
 from kv_transfer.regions import Region
 from kv_transfer.wire import Welcome
-
-SECRET_BYTES = 16
-BOTH = select.POLLIN | select.POLLOUT
-SENSELESS = (OSError, IndexError, OverflowError, RecursionError, msgspec.DecodeError)
 
 
 class _Card(msgspec.Struct, frozen=True):
@@ -49,25 +44,15 @@ class _Card(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class _Guest:
-    """A sink's connection, seen from the source."""
-
-    connection: socket.socket
-    received: bytearray = field(default_factory=bytearray)
-    answers: deque[memoryview] = field(default_factory=deque)
-
-
-@dataclass(slots=True)
 class _Link:
     """A source's connection, seen from the sink: what to send, and where answers go.
 
-    There is none before it is known where its host is.
+    There is none before it is known where its host is. The first to be sent is the secret.
     """
 
     lookup: Lookup
-    secret: bytes
+    requests: bytearray
     connection: socket.socket | None = None
-    requests: bytearray = field(default_factory=bytearray)
     targets: deque[tuple[int, deque[memoryview]]] = field(default_factory=deque)
 
     @property
@@ -96,21 +81,13 @@ class _Link:
 
 @dataclass(slots=True)
 class TcpMover:
-    """Serves our regions on `listener`, reads others' over links it opens itself."""
+    """Serves our regions, reads others' over links it opens itself."""
 
-    listener: socket.socket
+    serving: Serving
     card: bytes
-    secret: bytes
-    regions: Sequence[Region]
     look_up: Callable[[str, int], Lookup] = Lookup.of
-    _memory: Sequence[memoryview] = field(init=False)
     _links: dict[Address, _Link] = field(default_factory=dict)
-    _guests: dict[int, _Guest] = field(default_factory=dict)
     _ended: list[ReadEnd] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        """All memory as bytes, of which a run is a slice."""
-        self._memory = [_whole(region) for region in self.regions]
 
     @classmethod
     def start(
@@ -123,12 +100,9 @@ class TcpMover:
                     f"--kv-connector tcp moves KV in main memory, and not on {region.device}: "
                     "nixl does"
                 )
-        family = socket.AF_INET6 if ":" in bind_host else socket.AF_INET
-        listener = socket.create_server((bind_host, 0), family=family)
-        listener.setblocking(False)
-        secret = secrets.token_bytes(SECRET_BYTES)
-        card = _Card(advertise_host, listener.getsockname()[1], secret)
-        return cls(listener, msgspec.msgpack.encode(card), secret, regions)
+        serving = Serving.start(bind_host, regions)
+        card = _Card(advertise_host, serving.port, serving.secret)
+        return cls(serving, msgspec.msgpack.encode(card))
 
     @property
     def driven(self) -> bool:
@@ -143,18 +117,16 @@ class TcpMover:
     @property
     def interests(self) -> Mapping[int, Interest]:
         """All sockets; writable ones only while there is something to write."""
-        found: dict[int, Interest] = {self.listener.fileno(): select.POLLIN}
-        for guest in self._guests.values():
-            found[guest.connection.fileno()] = BOTH if guest.answers else select.POLLIN
-        announced = [link.interest for link in self._links.values()]
-        return found | {number: what for number, what in announced if number is not None}
+        links = [link.interest for link in self._links.values()]
+        announced = {number: what for number, what in links if number is not None}
+        return {**self.serving.interests, **announced}
 
     def meet(self, address: Address, welcome: Welcome) -> None:
         """Begin to connect; that it failed shows at the first read."""
         self.part(address)
         try:
             card = msgspec.msgpack.decode(welcome.cards[0], type=_Card)
-            link = _Link(self.look_up(card.host, card.port), card.secret)
+            link = _Link(self.look_up(card.host, card.port), bytearray(card.secret))
             link.connected()
         except (msgspec.DecodeError, IndexError, OSError) as error:
             raise PeerUnreachable(f"{address}: {error!r}") from error
@@ -175,16 +147,14 @@ class TcpMover:
         wanted, into = sides(order.cut)
         views = deque[memoryview]()
         for some in parts(Runs.of(order.runs)):
-            link.requests += framed(link.secret, some, wanted)
-            views.extend(self._views(merged(some.ours, some.counts), into))
+            link.requests += framed(some, wanted)
+            views.extend(self.serving.views(merged(some.ours, some.counts), into))
         link.targets.append((order.read_id, views))
         self._drive(order.address, link)
 
     def poll(self) -> Sequence[ReadEnd]:
         """Accept, answer, ask and receive as far as the sockets let us."""
-        self._accept()
-        for guest in list(self._guests.values()):
-            self._serve(guest)
+        self.serving.poll()
         for address, link in list(self._links.items()):
             self._drive(address, link)
         ended, self._ended = self._ended, []
@@ -198,36 +168,7 @@ class TcpMover:
         """Close every socket."""
         for address in list(self._links):
             self.part(address)
-        for guest in self._guests.values():
-            guest.connection.close()
-        self._guests.clear()
-        self.listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-                connection.setblocking(False)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            except OSError:
-                return  # nobody else, or one that is gone already
-            self._guests[connection.fileno()] = _Guest(connection)
-
-    def _serve(self, guest: _Guest) -> None:
-        number = guest.connection.fileno()
-        try:
-            alive = _receive(guest.connection, guest.received)
-            for request in requests(guest.received):
-                if not secrets.compare_digest(request.secret, self.secret):
-                    raise ConnectionError("wrong secret")
-                guest.answers.extend(self._views(request.runs, request.slots))
-            send_views(guest.connection, guest.answers)
-        except SENSELESS:
-            alive = False
-        if not alive:
-            guest.connection.close()
-            del self._guests[number]
+        self.serving.close()
 
     def _drive(self, address: Address, link: _Link) -> None:
         try:
@@ -245,41 +186,9 @@ class TcpMover:
             self._links.pop(address, None)
             self._end_all(link, PeerUnreachable(f"{address}: {error!r}"))
 
-    def _views(self, runs: Ids, slots: Slots | None) -> Iterator[memoryview]:
-        """The memory of these runs, region by region; IndexError for what lies outside."""
-        if slots is not None:
-            for number, start, size in stretches(slots, runs, self.regions):
-                yield self._memory[number][start : start + size]
-            return
-        if not runs:
-            return
-        if (fewest := min(count for _, count in runs)) < 1:
-            raise IndexError(f"a run of {fewest} blocks")
-        low, high = min(runs)[0], max(map(sum, runs)) - 1
-        for region, memory in zip(self.regions, self._memory, strict=True):
-            size = region.block_bytes
-            region.at(low)
-            region.at(high)
-            yield from [memory[one * size : (one + many) * size] for one, many in runs]
-
     def _end_all(self, link: _Link, error: TransferError) -> None:
         link.close()
         self._ended += [(read_id, error) for read_id, _ in link.targets]
-
-
-def _whole(region: Region) -> memoryview:
-    size = region.num_blocks * region.block_bytes
-    return memoryview((ctypes.c_char * size).from_address(region.address)).cast("B")
-
-
-def _receive(connection: socket.socket, received: bytearray) -> bool:
-    """Read what is there; False when the other side has closed."""
-    try:
-        data = connection.recv(LONGEST_REQUEST)
-    except BlockingIOError:
-        return True
-    received += data
-    return bool(data)
 
 
 def _expect_nothing(connection: socket.socket) -> None:

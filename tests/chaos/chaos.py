@@ -12,7 +12,7 @@ import aiohttp
 
 from deploy.supervisor import Facts
 from tests.chaos.deeds import Deeds, NotBack, Operator, well_again
-from tests.chaos.workers import Workers
+from tests.chaos.workers import CLUSTER, Workers
 from tests.fakes.waiting import is_seen
 from tests.soak.clients import Clients
 from tests.soak.questions import Question, answers, questions
@@ -26,6 +26,7 @@ READY_S = 120.0
 UNLIMITED = 1 << 20
 IN_FLIGHT = "requests in flight"
 FLAGS = (
+    *("--cluster-key", CLUSTER),
     *("--dtype", "float32", "--threads", "1", "--device", "cpu"),
     *("--kv-checksum", "full", "--drain-timeout-s", "5"),
 )

@@ -14,7 +14,7 @@ from deploy.supervisor import Child
 from tests.e2e.cluster import MODEL
 from tests.soak.wires import sockets_of
 
-ADMIN = "secret"
+ADMIN, CLUSTER = "secret", "signed"
 STOP_S = 15.0
 ESTABLISHED = "01"
 
@@ -31,7 +31,8 @@ class Workers:
 
     def __post_init__(self) -> None:
         """It does not run yet."""
-        variables = os.environ | {"PDSERVE_ADMIN_API_KEY": ADMIN}
+        keys = {"PDSERVE_ADMIN_API_KEY": ADMIN, "PDSERVE_CLUSTER_KEY": CLUSTER}
+        variables = os.environ | keys
         self.child = Child("proxy", self._arguments, variables, self.show, STOP_S)
 
     def pids(self) -> Sequence[int]:

@@ -25,7 +25,7 @@ CROWD, MANY = 24, 100
 
 
 async def test_streams_survive_the_death_of_a_decode_and_of_a_prefill_node(tiny: Path) -> None:
-    async with running(tiny, prefill=2, decode=2) as cluster:
+    async with running(tiny, prefill=2, decode=2, cluster_key="signed") as cluster:
         undisturbed = await _answers(cluster, halfway=None)
         for victim in ("decode-0", "prefill-0"):
             pids = [cluster.door(victim), cluster.engine(victim)]

@@ -21,6 +21,7 @@ HELD = {"do_remote_decode": True, "do_remote_prefill": False}
 RETRIES, FAILURES = "pdserve_proxy_retries_total", "pdserve_proxy_node_failures_total"
 PATIENCE_S, DRAIN_S = 20.0, 120.0
 HASTY: dict[str, Any] = {
+    "cluster_key": "signed",
     "drain_timeout_s": 0.0,
     "policy": "round_robin",
     "first_sign_timeout_s": 120.0,  # who is stopped here is not to be given up for it

@@ -18,6 +18,7 @@ from tests.fakes.driver import prompt
 from tests.fakes.waiting import LOOK_AGAIN_S, comes_true
 
 KEY = {"X-API-Key": "boss"}
+OPERATED: dict[str, Any] = {"admin_api_key": "boss", "cluster_key": "orders-are-signed"}
 PROMPTS = [prompt(30 + 11 * number, number) for number in range(6)]
 ANSWER, TURNS, PATIENCE_S = 60, 4, 120.0
 
@@ -66,7 +67,7 @@ async def answers(cluster: Running) -> AsyncGenerator[list[int]]:
 async def test_a_role_flips_under_load_and_no_token_differs(
     tiny: Path, drain_timeout_s: float
 ) -> None:
-    settings = {"admin_api_key": "boss", "drain_timeout_s": drain_timeout_s}
+    settings = {**OPERATED, "drain_timeout_s": drain_timeout_s}
     async with running(tiny, prefill=2, decode=1, **settings) as cluster:
         asked = [cluster.complete(one, max_tokens=ANSWER) for one in PROMPTS]
         undisturbed = [tokens_of(one) for one in await asyncio.gather(*asked)]
@@ -102,7 +103,7 @@ async def test_a_role_flips_under_load_and_no_token_differs(
 
 
 async def test_a_drained_node_is_idle_and_serves_again_when_undrained(tiny: Path) -> None:
-    settings: dict[str, Any] = {"admin_api_key": "boss", "policy": "round_robin"}
+    settings = {**OPERATED, "policy": "round_robin"}
     async with running(tiny, prefill=1, decode=2, **settings) as cluster:
         address = address_of(cluster, "decode-1")
         before = await cluster.complete(PROMPTS[0], max_tokens=ANSWER)
@@ -122,7 +123,7 @@ async def test_a_drained_node_is_idle_and_serves_again_when_undrained(tiny: Path
 
 async def test_a_node_that_is_started_anew_is_what_its_command_line_says(tiny: Path) -> None:
     """Whatever an operator had said to the process before it: its role, and to take no work."""
-    settings = {"admin_api_key": "boss", "drain_timeout_s": 0.0}
+    settings = {**OPERATED, "drain_timeout_s": 0.0}
     async with running(tiny, prefill=2, decode=1, **settings) as cluster:
         before = tokens_of(await cluster.complete(PROMPTS[0], max_tokens=ANSWER))
         address = address_of(cluster, "prefill-1")

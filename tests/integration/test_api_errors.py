@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
+from api.errors import LEFT_OUT, LONGEST_MESSAGE, LONGEST_PARAM, shortened
 from api.generator import WHOLE, Event, Leg, StreamFailed, Tap, TokenEvent
 from api.served import Served
 from engine.errors import CheckersBusy
@@ -240,3 +241,16 @@ async def test_a_grammar_that_nobody_can_look_at_now_may_come_again() -> None:
     assert said.status == 503
     assert said.headers["retry-after"] == "1"
     assert said.json["error"]["message"] == "too many"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_a_client_wrote_at_length_is_not_sent_back_whole(*, stream: bool) -> None:
+    """Neither its values nor its names; how it begins and ends is told."""
+    long = "begins" + "x" * 100_000 + "ends"
+    for body in ({"model": long}, {long: 1, "n": "none"}, {"logit_bias": {long: 1}}):
+        said = await client(TokenEvent(CAT)).complete(stream=stream, **body)
+        error = said.json["error"]
+        assert 400 <= said.status < 500
+        assert len(error["message"]) <= LONGEST_MESSAGE
+        assert len(error["param"] or "") <= LONGEST_PARAM
+    assert shortened(long, 40) == "begins" + "x" * 11 + LEFT_OUT + "x" * 13 + "ends"

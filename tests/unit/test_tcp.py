@@ -73,7 +73,7 @@ def test_a_link_whose_source_has_left_announces_nothing(
     source.close()
     assert ready(sink)
     assert sink.poll() == []
-    assert list(sink.interests) == [sink.listener.fileno()]
+    assert list(sink.interests) == [sink.serving.listener.fileno()]
 
 
 class Refusing:
@@ -91,7 +91,7 @@ class Refusing:
 
 @pytest.mark.parametrize("error", [ConnectionAbortedError(), OSError(24, "too many files")])
 def test_a_guest_that_cannot_be_let_in_ends_nobody(source: TcpMover, error: OSError) -> None:
-    source.listener = Refusing(source.listener, error)  # type: ignore[assignment]
+    source.serving.listener = Refusing(source.serving.listener, error)  # type: ignore[assignment]
     assert source.poll() == []
 
 
@@ -129,9 +129,9 @@ class Endless:
 def test_a_long_answer_is_sent_in_turns(source: TcpMover, sink: TcpMover) -> None:
     """Or no lease would be kept alive meanwhile, by a fast reader least of all."""
     read(source, sink)
-    (guest,) = source._guests.values()
+    (guest,) = source.serving._guests.values()
     guest.connection = fast = Endless(guest.connection)  # type: ignore[assignment]
-    source._guests = {-1: guest}
+    source.serving._guests = {-1: guest}
     guest.answers.append(memoryview(bytearray(BLOCK * BLOCKS)))
     source.poll()
     assert 0 < fast.sent < BLOCK * BLOCKS
@@ -182,7 +182,7 @@ def test_a_name_that_is_not_known_yet_holds_up_no_turn(source: TcpMover) -> None
     sink.meet(AT, welcome(source))
     sink.read(ReadOrder(1, AT, [Run(0, 0, 1)]))
     assert sink.poll() == []
-    slow._found.set_result(addresses(*source.listener.getsockname()))
+    slow._found.set_result(addresses(*source.serving.listener.getsockname()))
     while not (ended := sink.poll()):
         source.poll()
     assert ended == [(1, None)]

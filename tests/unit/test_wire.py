@@ -46,14 +46,16 @@ def test_a_number_that_no_block_has_is_no_news(block: int) -> None:
         decode_from_source(encode(News("key", 0, (block,))))
 
 
-@pytest.mark.parametrize("request_", [b"\xff", b"\x93\xc4\x01s\x90" + NESTED])
+@pytest.mark.parametrize("request_", [b"\xff", b"\x92\x90" + NESTED])
 def test_a_request_without_sense_ends_its_connection_only(request_: bytes) -> None:
     mover = TcpMover.start(HERE, HERE, [])
-    with socket.create_connection(mover.listener.getsockname()) as guest:
-        guest.sendall(len(request_).to_bytes(LENGTH_BYTES, "big") + request_)
-        select.select([mover.listener], [], [], 5.0)
+    listener = mover.serving.listener
+    with socket.create_connection(listener.getsockname()) as guest:
+        framed = len(request_).to_bytes(LENGTH_BYTES, "big") + request_
+        guest.sendall(mover.serving.secret + framed)
+        select.select([listener], [], [], 5.0)
         mover.poll()
-        assert list(mover.interests) == [mover.listener.fileno()]
+        assert list(mover.interests) == [listener.fileno()]
         assert guest.recv(1) == b""
     mover.close()
 

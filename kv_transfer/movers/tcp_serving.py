@@ -1,0 +1,167 @@
+"""The TCP mover's source side: our memory, for whoever shows the secret that is in our card.
+
+The secret comes first on a connection, and nothing is read or kept of one but that, before
+it is right: a stranger costs a file descriptor and 16 bytes, and only so many may stay.
+"""
+
+import ctypes
+import secrets
+import select
+import socket
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+import msgspec
+
+from kv_transfer.movers.asking import LONGEST_REQUEST, SECRET_BYTES, requests
+from kv_transfer.movers.mover import Interest
+from kv_transfer.movers.spans import Ids, Slots, stretches
+from kv_transfer.movers.streams import send_views
+from kv_transfer.regions import Region
+
+MOST_STRANGERS = 1024  # who comes then takes the place of who has been one for longest
+BOTH = select.POLLIN | select.POLLOUT
+SENSELESS = (OSError, IndexError, OverflowError, RecursionError, msgspec.DecodeError)
+
+
+@dataclass(slots=True)
+class _Guest:
+    """A sink's connection; a stranger's until it is `known`."""
+
+    connection: socket.socket
+    known: bool = False
+    received: bytearray = field(default_factory=bytearray)
+    answers: deque[memoryview] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class Serving:
+    """Answers requests for what is in our regions, one after another on each connection."""
+
+    listener: socket.socket
+    secret: bytes
+    regions: Sequence[Region]
+    _memory: Sequence[memoryview] = field(init=False)
+    _guests: dict[int, _Guest] = field(default_factory=dict)
+    _strangers: dict[int, _Guest] = field(default_factory=dict)  # those of `_guests`
+
+    def __post_init__(self) -> None:
+        """All memory as bytes, of which a run is a slice."""
+        self._memory = [_whole(region) for region in self.regions]
+
+    @classmethod
+    def start(cls, host: str, regions: Sequence[Region]) -> Self:
+        """Listen on a port that the system picks, with a new secret."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, 0), family=family)
+        listener.setblocking(False)
+        return cls(listener, secrets.token_bytes(SECRET_BYTES), regions)
+
+    @property
+    def port(self) -> int:
+        """Where to come to."""
+        return int(self.listener.getsockname()[1])
+
+    @property
+    def interests(self) -> Mapping[int, Interest]:
+        """All sockets; writable ones only while there is something to write."""
+        found: dict[int, Interest] = {self.listener.fileno(): select.POLLIN}
+        for guest in self._guests.values():
+            found[guest.connection.fileno()] = BOTH if guest.answers else select.POLLIN
+        return found
+
+    def poll(self) -> None:
+        """Accept and answer as far as the sockets let us."""
+        self._accept()
+        for guest in list(self._guests.values()):
+            self._serve(guest)
+
+    def views(self, runs: Ids, slots: Slots | None) -> Iterator[memoryview]:
+        """The memory of these runs, region by region; IndexError for what lies outside."""
+        if slots is not None:
+            for number, start, size in stretches(slots, runs, self.regions):
+                yield self._memory[number][start : start + size]
+            return
+        if not runs:
+            return
+        if (fewest := min(count for _, count in runs)) < 1:
+            raise IndexError(f"a run of {fewest} blocks")
+        low, high = min(runs)[0], max(map(sum, runs)) - 1
+        for region, memory in zip(self.regions, self._memory, strict=True):
+            size = region.block_bytes
+            region.at(low)
+            region.at(high)
+            yield from [memory[one * size : (one + many) * size] for one, many in runs]
+
+    def close(self) -> None:
+        """All connections, and the port."""
+        for guest in list(self._guests.values()):
+            self._close(guest)
+        self.listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+                connection.setblocking(False)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            except OSError:
+                return  # nobody else, or one that is gone already
+            number, guest = connection.fileno(), _Guest(connection)
+            self._guests[number] = self._strangers[number] = guest
+            if len(self._strangers) > MOST_STRANGERS:
+                self._close(next(iter(self._strangers.values())))
+
+    def _serve(self, guest: _Guest) -> None:
+        try:
+            alive = self._hear(guest)
+            send_views(guest.connection, guest.answers)
+        except SENSELESS:
+            alive = False
+        if not alive:
+            self._close(guest)
+
+    def _hear(self, guest: _Guest) -> bool:
+        """Take in what it says; False when it has left."""
+        if not guest.known:
+            missing = SECRET_BYTES - len(guest.received)
+            alive = _receive(guest.connection, guest.received, missing)
+            if len(guest.received) < SECRET_BYTES:
+                return alive
+            self._let_in(guest)
+        alive = _receive(guest.connection, guest.received, LONGEST_REQUEST)
+        for request in requests(guest.received):
+            guest.answers.extend(self.views(request.runs, request.slots))
+        return alive
+
+    def _let_in(self, guest: _Guest) -> None:
+        """Raises ConnectionError for who has said something else."""
+        if not secrets.compare_digest(bytes(guest.received), self.secret):
+            raise ConnectionError("wrong secret")
+        guest.known = True
+        guest.received.clear()
+        del self._strangers[guest.connection.fileno()]
+
+    def _close(self, guest: _Guest) -> None:
+        number = guest.connection.fileno()
+        guest.connection.close()
+        del self._guests[number]
+        self._strangers.pop(number, None)
+
+
+def _whole(region: Region) -> memoryview:
+    size = region.num_blocks * region.block_bytes
+    return memoryview((ctypes.c_char * size).from_address(region.address)).cast("B")
+
+
+def _receive(connection: socket.socket, received: bytearray, most: int) -> bool:
+    """Read what is there; False when the other side has closed."""
+    try:
+        data = connection.recv(most)
+    except BlockingIOError:
+        return True
+    received += data
+    return bool(data)

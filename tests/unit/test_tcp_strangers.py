@@ -1,0 +1,95 @@
+"""Who reaches the TCP mover's port and does not know its secret costs it little."""
+
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from kv_transfer.blocks.runs import Runs
+from kv_transfer.movers import tcp_serving
+from kv_transfer.movers.asking import SECRET_BYTES, framed
+from kv_transfer.movers.tcp_serving import Serving
+
+HERE, SOON_S = "127.0.0.1", 5.0
+
+
+@pytest.fixture
+def serving() -> Iterator[Serving]:
+    one = Serving.start(HERE, [])
+    yield one
+    one.close()
+
+
+def coming(serving: Serving, says: bytes = b"") -> socket.socket:
+    """A connection that was taken in, and whose first words were heard."""
+    one = socket.create_connection(serving.listener.getsockname(), timeout=SOON_S)
+    one.sendall(says)
+    assert select.select([serving.listener], [], [], SOON_S)[0]
+    serving.poll()
+    return one
+
+
+def stays(serving: Serving, one: socket.socket) -> bool:
+    """As our side sees it."""
+    guests = serving._guests.values()
+    return one.getsockname() in [guest.connection.getpeername() for guest in guests]
+
+
+def test_strangers_do_not_use_up_the_file_descriptors(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each that comes shuts out one that came before, and none who has shown the secret."""
+    monkeypatch.setattr(tcp_serving, "MOST_STRANGERS", 2)
+    with (
+        closing(coming(serving, serving.secret)) as known,
+        closing(coming(serving, serving.secret[:-1])) as first,
+        closing(coming(serving)) as second,
+        closing(coming(serving)) as third,
+    ):
+        assert [stays(serving, one) for one in (known, first, second, third)] == [
+            *(True, False, True, True)
+        ]
+        assert first.recv(1) == b""
+        second.sendall(serving.secret)
+        assert select.select(list(serving.interests), [], [], SOON_S)[0]
+        serving.poll()
+        with closing(coming(serving)):
+            assert stays(serving, second)
+            assert len(serving._strangers) == 2
+
+
+def test_nothing_is_kept_of_a_stranger_but_as_many_bytes_as_the_secret_has(
+    serving: Serving,
+) -> None:
+    """A length that it names is not waited for."""
+    with closing(coming(serving, b"\xff" * (SECRET_BYTES - 1))) as one:
+        (guest,) = serving._guests.values()
+        one.sendall(b"\xff" * 4096)
+        assert select.select([guest.connection], [], [], SOON_S)[0]
+        serving.poll()
+        assert guest.received == b"\xff" * SECRET_BYTES
+        assert list(serving.interests) == [serving.listener.fileno()]
+
+
+@pytest.mark.parametrize("wrong", [0, SECRET_BYTES - 1])
+def test_a_secret_that_is_wrong_in_one_byte_is_wrong(serving: Serving, wrong: int) -> None:
+    said = bytearray(serving.secret)
+    said[wrong] ^= 1
+    with closing(coming(serving, bytes(said))) as one:
+        assert not stays(serving, one)
+
+
+def test_a_secret_may_come_in_pieces_and_with_requests_behind_it(serving: Serving) -> None:
+    nothing = framed(Runs.of(()), None)
+    with closing(coming(serving, serving.secret[:3])) as one:
+        (guest,) = serving._guests.values()
+        for piece in (serving.secret[3:] + nothing[:5], nothing[5:]):
+            assert not guest.answers
+            one.sendall(piece)
+            assert select.select([guest.connection], [], [], SOON_S)[0]
+            serving.poll()
+        assert guest.known
+        assert not guest.received
+        assert stays(serving, one)
