@@ -9,7 +9,7 @@ import msgspec
 
 from api.bodies import Message, convert
 from api.errors import BadRequest
-from api.tools.dialects import KNOWN_TEMPLATES, text_of
+from api.tools.dialects.known import KNOWN_TEMPLATES, text_of
 
 Template = dict[str, Any]
 _ARGUMENTS = r"""(?:\.|\[['"])arguments\b['"\]]*"""  # of a call; no variable of that name

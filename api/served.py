@@ -12,7 +12,7 @@ from api.generate import read_leg
 from api.generator import WHOLE, Leg
 from api.reasoning.forms import OFF, ReasoningParser
 from api.text.tokenizing import TextCodec, silent
-from api.tools.dialects import AUTO, ToolCallParser
+from api.tools.dialects.known import AUTO, ToolCallParser
 from engine.grammars.checking import GrammarChecker
 from engine.pooling.config import PoolingConfig
 from engine.request import Model

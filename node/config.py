@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from api.reasoning.forms import ReasoningParser
-from api.tools.dialects import ToolCallParser
+from api.tools.dialects.known import ToolCallParser
 from discovery.address import parse_address
 from discovery.checks import at_least, is_port, not_empty
 from discovery.errors import MalformedAddress

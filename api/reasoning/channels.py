@@ -17,8 +17,8 @@ from enum import Enum, auto
 from typing import Any
 
 from api.reasoning.reader import Read
-from api.tools.harmony import CHANNEL, FUNCTION, LONGEST_HEADER, MESSAGE
-from api.tools.tape import begun_of
+from api.tools.dialects.harmony import CHANNEL, FUNCTION, LONGEST_HEADER, MESSAGE
+from api.tools.parsing.tape import begun_of
 
 START = "<|start|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>", START, CHANNEL)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from api.tools import kimi
-from api.tools.dialects import KNOWN_TEMPLATES, text_of
+from api.tools.dialects import kimi
+from api.tools.dialects.known import KNOWN_TEMPLATES, text_of
 
 ReasoningParser = Literal[
     "none",

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from api.reasoning.forms import Form
-from api.tools.tape import SPACE, begun_of
+from api.tools.parsing.tape import SPACE, begun_of
 
 Read = tuple[str, str]
 """Reasoning and content that are certain now and were not before."""

@@ -9,7 +9,7 @@ import msgspec
 from api.reasoning.channels import MARKS, ChannelReader
 from api.reasoning.forms import Form
 from api.reasoning.reader import ReasoningReader, ThoughtReader
-from api.tools.tape import SPACE
+from api.tools.parsing.tape import SPACE
 from engine.grammars.structural_tags import AnyText, TriggeredTags, read_structural_tag
 from engine.request import Grammar, Marks
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from api.tools.dialects import ToolCallParser, find_dialect, long_id
+from api.tools.dialects.known import ToolCallParser, find_dialect, long_id
 from api.tools.forced import named, required
-from api.tools.reader import CallReader
-from api.tools.tape import Parser
+from api.tools.parsing.reader import CallReader
+from api.tools.parsing.tape import Parser
 from api.tools.telling import Teller
 from api.tools.wishes import ToolUse
 from api.wire import WireError

@@ -1,7 +1,7 @@
 """Answers that a grammar holds to the form of calls: see api/tools/schemas.py."""
 
-from api.tools.steps import arguments, attempt, call_list, offered_only, rest, space
-from api.tools.tape import NotACall, Parser, Steps, Tape
+from api.tools.parsing.steps import arguments, attempt, call_list, offered_only, rest, space
+from api.tools.parsing.tape import NotACall, Parser, Steps, Tape
 from api.tools.wishes import Offered
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from api.tools.reader import CallReader
-from api.tools.tape import Arguments, Begun, Content, Ended, Said
+from api.tools.parsing.reader import CallReader
+from api.tools.parsing.tape import Arguments, Begun, Content, Ended, Said
 from engine.request import FinishReason
 
 FUNCTION: Literal["function"] = "function"

@@ -10,7 +10,7 @@ from api.defaults import OPENAI
 from api.errors import BadRequest, TooBusy, UnknownModel
 from api.reasoning.forms import OFF, ReasoningParser
 from api.served import MAX_LOGPROBS, Served
-from api.tools.dialects import AUTO, ToolCallParser
+from api.tools.dialects.known import AUTO, ToolCallParser
 from discovery.kinds import Model
 from discovery.registration import Role
 from discovery.registry import Registry

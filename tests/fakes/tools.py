@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from api.text.tokenizing import TextCodec, text_codec
-from api.tools.reader import CallReader
-from api.tools.tape import Arguments, Begun, Content, Ended, Parser, Said
+from api.tools.parsing.reader import CallReader
+from api.tools.parsing.tape import Arguments, Begun, Content, Ended, Parser, Said
 from api.tools.wishes import Offered, read_tools
 from tests.fakes.text import TEMPLATE, byte_level
 

@@ -14,8 +14,8 @@ import pytest
 
 from api.generator import Event, Leg
 from api.served import Served
-from api.tools.deepseek import CALL, CLOSES, END, OPENS, SEPARATOR
-from api.tools.dialects import DIALECTS, find_dialect
+from api.tools.dialects.deepseek import CALL, CLOSES, END, OPENS, SEPARATOR
+from api.tools.dialects.known import DIALECTS, find_dialect
 from engine.request import Request
 from tests.fakes.http import Client, Json
 from tests.fakes.text import EOS, FakeDoor, says, served

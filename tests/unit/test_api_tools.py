@@ -10,9 +10,9 @@ from api.calls import Asked
 from api.errors import BadRequest
 from api.served import Served
 from api.tools.calling import Calling
-from api.tools.deepseek import CALL, SEPARATOR
-from api.tools.dialects import DIALECTS, ToolCallParser, find_dialect, long_id, short_id
-from api.tools.kimi import new_id
+from api.tools.dialects.deepseek import CALL, SEPARATOR
+from api.tools.dialects.kimi import new_id
+from api.tools.dialects.known import DIALECTS, ToolCallParser, find_dialect, long_id, short_id
 from api.tools.telling import CallDelta
 from api.tools.wishes import ToolUse
 from engine.errors import CheckersBusy, GrammarRefused

@@ -10,7 +10,7 @@ from api.reasoning.channels import MARKS, ChannelReader
 from api.reasoning.forms import FORMS, find_form
 from api.reasoning.reader import Read
 from api.reasoning.thinking import Given, Thinking, thinking_of
-from api.tools.harmony import LONGEST_HEADER
+from api.tools.dialects.harmony import LONGEST_HEADER
 from engine.request import Grammar, Marks
 from tests.fakes.tools import cut
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from api.reasoning.forms import find_form
-from api.tools.dialects import find_dialect
+from api.tools.dialects.known import find_dialect
 
 
 class Looked(str):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.tools.dialects import DIALECTS
+from api.tools.dialects.known import DIALECTS
 from tests.fakes.tools import Call, Read, cut, read
 
 GRANITE, SEED = "granite", "seed_oss"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from api.tools.calling import Calling
-from api.tools.dialects import DIALECTS, long_id
+from api.tools.dialects.known import DIALECTS, long_id
 from api.tools.telling import CallDelta, whole_message
 from api.tools.wishes import ToolUse
 from tests.fakes.tools import offered

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.tools.deepseek import CALL, CLOSES, END, OPENS, SEPARATOR
-from api.tools.deepseek import MARKERS as DEEPSEEK_MARKERS
-from api.tools.dialects import DIALECTS
-from api.tools.glm import MARKERS as GLM_MARKERS
-from api.tools.kimi import MARKERS as KIMI_MARKERS
-from api.tools.reader import CallReader
-from api.tools.tape import Arguments, Begun, Content, Ended
+from api.tools.dialects.deepseek import CALL, CLOSES, END, OPENS, SEPARATOR
+from api.tools.dialects.deepseek import MARKERS as DEEPSEEK_MARKERS
+from api.tools.dialects.glm import MARKERS as GLM_MARKERS
+from api.tools.dialects.kimi import MARKERS as KIMI_MARKERS
+from api.tools.dialects.known import DIALECTS
+from api.tools.parsing.reader import CallReader
+from api.tools.parsing.tape import Arguments, Begun, Content, Ended
 from tests.fakes.tools import Call, Read, cut, offered, put_together, read, tool
 
 PARIS = '{"city": "Paris"}'

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.tools.dialects import DIALECTS
+from api.tools.dialects.known import DIALECTS
 from api.tools.forced import named, required
-from api.tools.reader import CallReader
-from api.tools.tape import Arguments, Begun, Content, Parser
+from api.tools.parsing.reader import CallReader
+from api.tools.parsing.tape import Arguments, Begun, Content, Parser
 from tests.fakes.tools import Call, Read, cut, offered, read, tool
 
 HERMES, LLAMA = DIALECTS["hermes"].parser, DIALECTS["llama3_json"].parser

@@ -2,8 +2,8 @@
 
 import pytest
 
-from api.tools.dialects import DIALECTS
-from api.tools.kinds import ALL, TEXT, ArgumentKinds
+from api.tools.dialects.known import DIALECTS
+from api.tools.parsing.kinds import ALL, TEXT, ArgumentKinds
 from tests.fakes.tools import offered, read, tool
 
 CODER = DIALECTS["qwen3_coder"].parser

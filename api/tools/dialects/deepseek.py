@@ -10,9 +10,9 @@ V3.1, on one line:
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜> …
 """  # noqa: RUF002  its marks are of these letters
 
-from api.tools.sections import SectionForm, json_call
-from api.tools.steps import name_until, space
-from api.tools.tape import Steps, Tape
+from api.tools.parsing.sections import SectionForm, json_call
+from api.tools.parsing.steps import name_until, space
+from api.tools.parsing.tape import Steps, Tape
 
 OPENS, CLOSES = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"  # noqa: RUF001
 CALL, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"  # noqa: RUF001

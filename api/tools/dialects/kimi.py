@@ -10,9 +10,9 @@ results with these names alone, so clients get them as they are.
 (https://github.com/MoonshotAI/Kimi-K2/blob/main/docs/tool_call_guidance.md)
 """
 
-from api.tools.sections import SectionForm, json_call
-from api.tools.steps import NAME_LETTERS, name_until, space
-from api.tools.tape import NotACall, Steps, Tape
+from api.tools.parsing.sections import SectionForm, json_call
+from api.tools.parsing.steps import NAME_LETTERS, name_until, space
+from api.tools.parsing.tape import NotACall, Steps, Tape
 
 OPENS = "<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"
 CLOSES = "<|tool_calls_section_end|>", "<|tool_call_section_end|>"

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from api.tools import deepseek, glm, granite, kimi, qwen_coder
-from api.tools.harmony import harmony
-from api.tools.hermes import hermes
-from api.tools.llama import llama3_json
-from api.tools.mistral import mistral
-from api.tools.tape import Parser
+from api.tools.dialects import deepseek, glm, granite, kimi, qwen_coder
+from api.tools.dialects.harmony import harmony
+from api.tools.dialects.hermes import hermes
+from api.tools.dialects.llama import llama3_json
+from api.tools.dialects.mistral import mistral
+from api.tools.parsing.tape import Parser
 
 ToolCallParser = Literal[
     "auto",

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from api.tools.tape import SPACE, NotACall
+from api.tools.parsing.tape import SPACE, NotACall
 
 CLOSES = {"{": "}", "[": "]"}
 ESCAPES, HEX = '"\\/bfnrt', "0123456789abcdefABCDEF"

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from api.tools.kinds import TEXT, ArgumentKinds, Kinds
-from api.tools.steps import longest_begun, until
-from api.tools.tape import SPACE, NotACall, Steps, Tape
+from api.tools.parsing.kinds import TEXT, ArgumentKinds, Kinds
+from api.tools.parsing.steps import longest_begun, until
+from api.tools.parsing.tape import SPACE, NotACall, Steps, Tape
 
 WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
 """What Python, and a model that was shown its texts, says for JSON's."""

@@ -7,8 +7,8 @@
 The closing tag is not missed where it is not there.
 """
 
-from api.tools.steps import any_name, call_object, calls_behind, literal, space
-from api.tools.tape import Steps, Tape
+from api.tools.parsing.steps import any_name, call_object, calls_behind, literal, space
+from api.tools.parsing.tape import Steps, Tape
 from api.tools.wishes import Offered
 
 OPENS, CLOSES = "<tool_call>", "</tool_call>"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from api.tools.tape import Parser, Said, Tape
+from api.tools.parsing.tape import Parser, Said, Tape
 from api.tools.wishes import Offered
 
 

@@ -12,8 +12,8 @@ from functools import cache
 
 import msgspec
 
-from api.tools.json_text import JsonValue
-from api.tools.tape import SPACE, NotACall, Step, Steps, Tape, begun_of
+from api.tools.parsing.json_text import JsonValue
+from api.tools.parsing.tape import SPACE, NotACall, Step, Steps, Tape, begun_of
 from api.tools.wishes import Offered
 
 NAME, ARGUMENTS = "name", ("arguments", "parameters")

@@ -5,8 +5,8 @@
 An answer may be JSON without being a call, so only functions that were offered are called.
 """
 
-from api.tools.steps import attempt, call_object, content_until, offered_only, space
-from api.tools.tape import Steps, Tape
+from api.tools.parsing.steps import attempt, call_object, content_until, offered_only, space
+from api.tools.parsing.tape import Steps, Tape
 from api.tools.wishes import Offered
 
 TAG = "<|python_tag|>"

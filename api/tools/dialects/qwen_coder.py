@@ -14,10 +14,10 @@ Seed-OSS has tags of its own around them, and no line breaks around values.
 
 from functools import partial
 
-from api.tools.kinds import ArgumentKinds
-from api.tools.steps import any_name, calls_behind, literal, space, word_until
-from api.tools.tape import NotACall, Parser, Steps, Tape
-from api.tools.typed import TypedArguments
+from api.tools.parsing.kinds import ArgumentKinds
+from api.tools.parsing.steps import any_name, calls_behind, literal, space, word_until
+from api.tools.parsing.tape import NotACall, Parser, Steps, Tape
+from api.tools.parsing.typed import TypedArguments
 from api.tools.wishes import Offered
 
 TAGS = "<tool_call>", "</tool_call>"

@@ -3,8 +3,8 @@
 <|tool_call|>[{"name": "f", "arguments": {"a": 1}}]
 """
 
-from api.tools.steps import any_name, call_list, calls_behind, space
-from api.tools.tape import Steps, Tape
+from api.tools.parsing.steps import any_name, call_list, calls_behind, space
+from api.tools.parsing.tape import Steps, Tape
 from api.tools.wishes import Offered
 
 MARK = "<|tool_call|>"

@@ -12,10 +12,10 @@ GLM-4.7 writes no line breaks; here they may be anywhere between tags.
 from collections.abc import Generator
 from functools import partial
 
-from api.tools.kinds import ArgumentKinds
-from api.tools.steps import calls_behind, literal, name_until, space, word_until
-from api.tools.tape import SPACE, Steps, Tape
-from api.tools.typed import TypedArguments
+from api.tools.parsing.kinds import ArgumentKinds
+from api.tools.parsing.steps import calls_behind, literal, name_until, space, word_until
+from api.tools.parsing.tape import SPACE, Steps, Tape
+from api.tools.parsing.typed import TypedArguments
 from api.tools.wishes import Offered
 
 OPENS, CLOSES = "<tool_call>", "</tool_call>"

@@ -6,8 +6,8 @@ What reads its channels (`api/reasoning/channels.py`) gives all headers of calls
 leaves of other messages the text.
 """
 
-from api.tools.steps import arguments, calls_behind, space
-from api.tools.tape import NotACall, Step, Steps, Tape
+from api.tools.parsing.steps import arguments, calls_behind, space
+from api.tools.parsing.tape import NotACall, Step, Steps, Tape
 from api.tools.wishes import Offered
 
 CHANNEL, MESSAGE = "<|channel|>", "<|message|>"

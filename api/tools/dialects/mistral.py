@@ -4,7 +4,7 @@
 [TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}
 """
 
-from api.tools.steps import (
+from api.tools.parsing.steps import (
     NAME_LETTERS,
     any_name,
     arguments,
@@ -13,7 +13,7 @@ from api.tools.steps import (
     literal,
     space,
 )
-from api.tools.tape import NotACall, Steps, Tape
+from api.tools.parsing.tape import NotACall, Steps, Tape
 from api.tools.wishes import Offered
 
 TAG, ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"

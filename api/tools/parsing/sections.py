@@ -3,8 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from api.tools.steps import arguments, attempt, calls_behind, content_until, literal, space
-from api.tools.tape import NotACall, Parser, Steps, Tape
+from api.tools.parsing.steps import (
+    arguments,
+    attempt,
+    calls_behind,
+    content_until,
+    literal,
+    space,
+)
+from api.tools.parsing.tape import NotACall, Parser, Steps, Tape
 from api.tools.wishes import Offered
 
 

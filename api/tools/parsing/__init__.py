@@ -1,0 +1,1 @@
+"""What reads an answer letter by letter, whatever the form of its calls."""
