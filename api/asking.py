@@ -6,19 +6,23 @@ from dataclasses import dataclass
 from api.bodies import ChatBody, CompletionBody, TextBody
 from api.calls import MOST_CALLS, Asked, Call, Caller, Tokens
 from api.encoding import Fit, aside, encoded, of_turns
-from api.errors import BadRequest, TooBusy
-from api.grammars import read_format
+from api.errors import BadRequest
+from api.holding import Holding
 from api.prompts import prompts_of
 from api.reasoning.thinking import Thinking
 from api.rendering import rendered
-from api.sampling import grammar_field, stops_of
+from api.sampling import grammar_field, has_json_form, stops_of
 from api.served import ReadLeg, Served
 from api.text.tokenizing import TextCodec
+from api.tools.beside import Formed
 from api.tools.calling import Calling, calling_of
-from api.tools.schemas import arguments_grammar
 from api.wire import WireError
-from engine.errors import CheckersBusy, GrammarRefused
 from engine.request import Grammar
+
+NO_CHANNELS = (
+    "response_format beside tools needs to know where this model's last message begins: start "
+    'the server with --reasoning-parser, or choose tool_choice "none"'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,26 +103,37 @@ class Asker:
         calls = Caller(self.served, self.read_leg, body, outer_id).calls(prompts)
         grammar = calls[0].request.sampling.grammar
         if grammar is not None:
-            try:
-                await self.served.grammars.checked(grammar)
-            except GrammarRefused as refusal:
-                param = await self._culprit(calling) or grammar_field(body)
-                raise BadRequest(str(refusal), param) from refusal
-            except CheckersBusy as busy:
-                raise TooBusy(str(busy)) from busy
+            holding = Holding(self.served.grammars, grammar_field(body), calling)
+            await holding.check(grammar)
+            beside = calling is not None and not calling.use.forced and has_json_form(body)
             if thinking is not None:
-                thinking, calls = self._held_late(thinking, calls, grammar)
+                thinking, calls = self._held_late(thinking, calls, grammar, beside=beside)
+            if beside:
+                calls = await self._beside_calls(holding, calls, grammar)
         codec, stops = self.served.text, stops_of(body)
         n = body.n or 1
         return Asked(outer_id, model, calls, n, codec, stops, body, calling, thinking)
 
     def _held_late(
-        self, thinking: Thinking, calls: list[Call], grammar: Grammar
+        self, thinking: Thinking, calls: list[Call], grammar: Grammar, *, beside: bool
     ) -> tuple[Thinking | None, list[Call]]:
-        """The grammar behind the reasoning; or no reasoning, where it leaves no room for it."""
-        if (marks := thinking.marks(grammar, self._token)) is not None:
+        """The grammar behind the reasoning; or no reasoning, where it leaves no room for it.
+        `beside`: calls may be made instead.
+        """
+        if (marks := thinking.marks(grammar, self._token, calls=beside)) is not None:
             return thinking.held(), [call.held_behind(marks) for call in calls]
         return thinking if thinking.has_room(grammar) else None, calls
+
+    async def _beside_calls(
+        self, holding: Holding, calls: list[Call], form: Grammar
+    ) -> list[Call]:
+        """These, with room for calls of tools in them."""
+        behind = calls[0].request.sampling.grammar_behind is not None
+        if (either := await holding.beside_calls(Formed(form, behind))) is not None:
+            return [call.held_to(either) for call in calls]
+        if not behind:
+            raise BadRequest(NO_CHANNELS, "response_format")
+        return calls
 
     def _token(self, text: str) -> int | None:
         """The model's."""
@@ -130,21 +145,8 @@ class Asker:
         try:
             if (use := body.tool_use) is None or use.mode == "none":
                 return None
-            if body.response_format and read_format(body.response_format):
-                why = 'response_format leaves no room for calls: choose tool_choice "none"'
-                raise BadRequest(why, "response_format")
             told, template = self.served.tool_call_parser, codec.tokenizer.chat_template
-            return calling_of(use, told, template, body.messages)
+            formed = has_json_form(body)
+            return calling_of(use, told, template, body.messages, formed=formed)
         except WireError as error:
             raise BadRequest(str(error), error.param) from error
-
-    async def _culprit(self, calling: Calling | None) -> str | None:
-        """The tool whose schema cannot be kept to, among those that have to be called."""
-        for index, function in calling.use.forced if calling else ():
-            try:
-                await self.served.grammars.checked(arguments_grammar(function))
-            except GrammarRefused:
-                return f"tools[{index}].function.parameters"
-            except CheckersBusy:  # that one of them is refused is known
-                return None
-        return None

@@ -16,7 +16,7 @@ from api.served import ReadLeg, Served
 from api.text.stopping import StopStrings
 from api.text.tokenizing import TextCodec
 from api.tools.calling import Calling
-from engine.request import Marks, Request, RequestId, Sampling
+from engine.request import Grammar, Marks, Request, RequestId, Sampling
 
 MOST_CALLS = 2_048
 Tokens = tuple[int, ...]
@@ -32,6 +32,11 @@ class Call:
     def held_behind(self, marks: Marks) -> "Call":
         """The same, with a grammar that begins behind reasoning."""
         sampling = replace(self.request.sampling, grammar_behind=marks)
+        return Call(replace(self.request, sampling=sampling), self.leg)
+
+    def held_to(self, grammar: Grammar) -> "Call":
+        """The same, with another grammar."""
+        sampling = replace(self.request.sampling, grammar=grammar)
         return Call(replace(self.request, sampling=sampling), self.leg)
 
 

@@ -14,6 +14,7 @@ from api.seeds import chosen_seed
 from api.served import Served
 from api.text.stopping import StopStrings
 from api.text.tokenizing import TextCodec
+from api.tools.beside import JSON_KINDS
 from api.tools.schemas import forced_grammar
 from api.wire import WireError, convert
 from engine.request import Grammar, Sampling
@@ -199,17 +200,30 @@ def grammar_field(body: TextBody) -> str | None:
     return next(iter(_grammars(body)), None)
 
 
+def has_json_form(body: TextBody) -> bool:
+    """Whether a message has to be JSON, which calls beside it are not; raises WireError."""
+    form = _format(body)
+    return form is not None and form.kind in JSON_KINDS
+
+
+def _format(body: TextBody) -> Grammar | None:
+    return None if body.response_format is None else read_format(body.response_format)
+
+
 def _grammars(body: TextBody) -> dict[str, Grammar]:
     """By the field that asks for each."""
-    format_, structured = body.response_format, body.structured_outputs
+    format_, structured = _format(body), body.structured_outputs
+    forced = forced_grammar(body.tool_use) if isinstance(body, ChatBody) else None
+    if forced and format_ and format_.kind in JSON_KINDS:
+        format_ = None  # it is that of a message, and there will be none
     found = {
-        "response_format": None if format_ is None else read_format(format_),
+        "response_format": format_,
         "structured_outputs": None if structured is None else read_structured(structured),
         **{
             name: read_guided(name, asked)
             for name in GUIDED
             if (asked := getattr(body, name)) is not None
         },
-        "tool_choice": forced_grammar(body.tool_use) if isinstance(body, ChatBody) else None,
+        "tool_choice": forced,
     }
     return {name: grammar for name, grammar in found.items() if grammar}

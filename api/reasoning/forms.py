@@ -29,7 +29,8 @@ class Form:
     """`begun`: where the prompt does not tell, an answer is reasoning from its beginning.
     `before`: what models may write before the opening mark. `calls`: what models may begin
     calls with that have not closed it: that ends it as well, and is content. `channels`: these
-    are headers of messages, of which an answer may have more, and `also` others that close it.
+    are headers of messages, of which an answer may have more, `also` are others that close it,
+    and those of calls begin with `calling`.
     """
 
     opens: str
@@ -39,6 +40,7 @@ class Form:
     calls: tuple[str, ...] = ()
     channels: bool = False
     also: tuple[str, ...] = ()
+    calling: str = ""
 
 
 THINK = Form("<think>", "</think>")
@@ -53,6 +55,7 @@ FORMS: Mapping[str, Form] = {
         "<|channel|>final<|message|>",
         channels=True,
         also=("<|channel|>final <|constrain|>json<|message|>",),
+        calling="<|channel|>commentary",
     ),
     "qwen3": THINK,
     "seed_oss": Form("<seed:think>", "</seed:think>"),

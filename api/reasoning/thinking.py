@@ -51,9 +51,10 @@ class Thinking:
             return ChannelReader(self.begun, self.tells)
         return ThoughtReader(self.form, self.begun, self.tells)
 
-    def marks(self, grammar: Grammar, find: Find) -> Marks | None:
+    def marks(self, grammar: Grammar, find: Find, *, calls: bool = False) -> Marks | None:
         """Behind which a grammar that can be served begins. None: with the answer, as it speaks
-        of the closing mark itself, or as marks that are no tokens cannot be seen for sure.
+        of the closing mark itself, or as marks that are no tokens cannot be seen for sure. If
+        it leaves room for `calls`, channels in which they are made are as free as reasoning.
         """
         close = self._tokens(self.form.closes, find)
         if close is None or self._is_spoken_of(grammar):
@@ -66,7 +67,8 @@ class Thinking:
         if opens is None:
             return None
         spaced = () if before is None else ((before, *opens),)
-        return Marks(closes, (opens, *spaced))
+        call = self._tokens(self.form.calling, find) if calls and self.form.calling else None
+        return Marks(closes, (opens, *spaced, *filter(None, [call])))
 
     def _tokens(self, mark: str, find: Find) -> tuple[int, ...] | None:
         """One, or of a header each of its marks and what is between them."""

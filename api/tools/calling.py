@@ -3,13 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from api.tools.dialects.known import ToolCallParser, find_dialect, long_id
+from api.tools.beside import Formed, calls_or, calls_or_content
+from api.tools.dialects.dialect import Dialect, long_id
+from api.tools.dialects.known import ToolCallParser, find_dialect, text_of
 from api.tools.forced import named, required
 from api.tools.parsing.reader import CallReader
 from api.tools.parsing.tape import Parser
 from api.tools.telling import Teller
 from api.tools.wishes import ToolUse
 from api.wire import WireError
+from engine.request import Grammar
 
 CANNOT_TELL = (
     'tool_choice "auto" needs to know how the model writes calls, which its chat template does '
@@ -21,7 +24,8 @@ CANNOT_TELL = (
 @dataclass(frozen=True, slots=True)
 class Calling:
     """Shared by all choices of a request, before which the conversation had calls of the names
-    in `past`. `markers` are to be text, special tokens or not.
+    in `past`. `markers` are to be text, special tokens or not. `dialect` and `template` are the
+    model's, where it calls in its own words.
     """
 
     use: ToolUse
@@ -29,6 +33,8 @@ class Calling:
     new_id: Callable[[str, int], str]
     past: Sequence[str]
     markers: tuple[str, ...] = ()
+    dialect: Dialect | None = None
+    template: str = ""
 
     def teller(self) -> Teller:
         """For one choice."""
@@ -40,14 +46,23 @@ class Calling:
             named=self.use.named is not None,
         )
 
+    def beside(self, formed: Formed) -> Grammar | None:
+        """See `calls_or`."""
+        assert self.dialect is not None
+        return calls_or(formed, self.use, self.dialect, self.template)
+
 
 def calling_of(
     use: ToolUse,
     told: ToolCallParser,
     template: object,
     messages: Sequence[Mapping[str, object]],
+    *,
+    formed: bool = False,
 ) -> Calling:
-    """Where calls may come behind these messages; raises WireError."""
+    """Where calls may come behind these messages, in an answer that has a form if it has none
+    of them, or that may be anything. Raises WireError.
+    """
     dialect = find_dialect(told, template)
     past = [name for one in messages for name in _calls_in(one)]
     if use.mode == "required":
@@ -55,7 +70,9 @@ def calling_of(
         return Calling(use, parser, dialect.new_id if dialect else long_id, past)
     if dialect is None:
         raise WireError(CANNOT_TELL, "tools")
-    return Calling(use, dialect.parser, dialect.new_id, past, dialect.markers)
+    parser = calls_or_content(dialect) if formed and dialect.write else dialect.parser
+    words = dialect.new_id, past, dialect.markers, dialect, text_of(template)
+    return Calling(use, parser, *words)
 
 
 def _calls_in(message: Mapping[str, object]) -> Sequence[str]:

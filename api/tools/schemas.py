@@ -37,11 +37,11 @@ def forced_grammar(use: ToolUse | None) -> Grammar | None:
 
 def arguments_grammar(function: Function) -> Grammar:
     """The form of one function's arguments."""
-    return _grammar(_parameters(function))
+    return _grammar(parameters_of(function))
 
 
 def _call(function: Function, number: int) -> Mapping[str, Any]:
-    given = {k: v for k, v in _parameters(function).items() if k not in OWN_NAMES}
+    given = {k: v for k, v in parameters_of(function).items() if k not in OWN_NAMES}
     return {
         "type": "object",
         "properties": {
@@ -53,7 +53,8 @@ def _call(function: Function, number: int) -> Mapping[str, Any]:
     }
 
 
-def _parameters(function: Function) -> Mapping[str, Any]:
+def parameters_of(function: Function) -> Mapping[str, Any]:
+    """What its arguments have to be."""
     if function.parameters is None:
         return NOTHING
     return {"type": "object", **function.parameters}

@@ -14,7 +14,7 @@ Mode = Literal["none", "auto", "required"]
 
 
 class Function(msgspec.Struct, frozen=True):
-    """One function. `strict` changes nothing: an answer that must call keeps to the schema."""
+    """One function. `strict`: where calls are held to schemas, this one has to be possible."""
 
     name: FunctionName
     description: str | None = None
@@ -61,12 +61,16 @@ class ToolUse:
     parallel: bool = True
 
     @property
+    def every(self) -> Sequence[tuple[int, Function]]:
+        """All functions, each with its place among the tools."""
+        return list(enumerate(self.offered.values()))
+
+    @property
     def forced(self) -> Sequence[tuple[int, Function]]:
         """What one of has to be called, each with its place among the tools."""
         if self.mode != "required":
             return ()
-        every = enumerate(self.offered.values())
-        return [(n, one) for n, one in every if self.named in (None, one.name)]
+        return [(n, one) for n, one in self.every if self.named in (None, one.name)]
 
 
 def read_tools(

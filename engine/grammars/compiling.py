@@ -15,7 +15,7 @@ from time import monotonic
 from llguidance import LLMatcher
 
 from engine.errors import GrammarRefused
-from engine.grammars.matching import GrammarMask
+from engine.grammars.matching import Compiled, GrammarMask
 from engine.grammars.sources import limits, reason, to_llguidance
 from engine.grammars.vocabulary import Vocabulary, load_vocabulary
 from engine.request import Grammar
@@ -28,7 +28,7 @@ PATIENCE_S = 10.0  # the door has refused what takes a tenth of that
 class _Compiling:
     """Nobody waits for it after `until`; `fetched`: somebody knows that it is done."""
 
-    outcome: "Future[LLMatcher | GrammarRefused]"
+    outcome: "Future[Compiled | GrammarRefused]"
     until: float
     fetched: bool = False
 
@@ -61,15 +61,15 @@ class GrammarBook:
             raise GrammarRefused(self.missing)
         if not any(end < vocabulary.size for end in ends.union(vocabulary.eos)):
             raise GrammarRefused("a grammar needs an end token, and the model has none")
-        matcher = self._matcher(grammar, vocabulary)
+        begun = self._compiled(grammar, vocabulary)
 
         def anew() -> LLMatcher:
             self._known.pop(grammar, None)
-            return self._matcher(grammar, vocabulary).deep_copy()
+            return self._compiled(grammar, vocabulary).matcher.deep_copy()
 
-        return GrammarMask(matcher.deep_copy(), vocabulary, ends, anew)
+        return GrammarMask(begun, vocabulary, ends, anew)
 
-    def _matcher(self, grammar: Grammar, vocabulary: Vocabulary) -> LLMatcher:
+    def _compiled(self, grammar: Grammar, vocabulary: Vocabulary) -> Compiled:
         one = self._compiling(grammar, vocabulary)
         one.fetched = True
         try:
@@ -104,24 +104,31 @@ def load_grammars(folder: Path, size: int, eos: tuple[int, ...]) -> GrammarBook:
         return GrammarBook(None, str(error))
 
 
-def compiled(grammar: Grammar, vocabulary: Vocabulary) -> LLMatcher:
+def compiled(grammar: Grammar, vocabulary: Vocabulary) -> Compiled:
     """Raises GrammarRefused; also for what this vocabulary cannot begin to write."""
+    named = set[int]()
+
+    def find(text: str) -> int | None:
+        if (token := vocabulary.special.get(text)) is not None:
+            named.add(token)
+        return token
+
     try:
-        written = to_llguidance(grammar)
+        written = to_llguidance(grammar, find)
     except (ValueError, RecursionError) as error:
         raise GrammarRefused(f"{grammar.kind}: {reason(str(error))}") from error
     matcher = LLMatcher(vocabulary.tokenizer, written, log_level=0, limits=limits())
     if matcher.is_error():
         raise GrammarRefused(f"{grammar.kind}: {reason(matcher.get_error())}")
-    first = GrammarMask(matcher.deep_copy(), vocabulary, frozenset(), matcher.deep_copy)
-    if failure := first.begin():
+    begun = Compiled(matcher, vocabulary.text | vocabulary.words(named))
+    if failure := GrammarMask(begun, vocabulary, frozenset(), matcher.deep_copy).begin():
         raise GrammarRefused(f"{grammar.kind}: {reason(failure)}")
-    return matcher
+    return begun
 
 
-def _start(grammar: Grammar, vocabulary: Vocabulary) -> "Future[LLMatcher | GrammarRefused]":
+def _start(grammar: Grammar, vocabulary: Vocabulary) -> "Future[Compiled | GrammarRefused]":
     """In a thread that nobody waits for when the process ends."""
-    outcome: Future[LLMatcher | GrammarRefused] = Future()
+    outcome: Future[Compiled | GrammarRefused] = Future()
 
     def work() -> None:
         try:

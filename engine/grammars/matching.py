@@ -10,6 +10,7 @@ The grammar has the last word on the end of an answer:
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 
 import numpy as np
 from llguidance import LLMatcher
@@ -19,6 +20,14 @@ from engine.errors import GrammarRefused
 from engine.grammars.vocabulary import Vocabulary, Words
 
 USED_UP = "lexer error"  # too many states, or expressions in them
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A grammar at its start, and the tokens that it may write: text, and what it names."""
+
+    matcher: LLMatcher
+    writes: Words
 
 
 class GrammarMask:
@@ -33,12 +42,13 @@ class GrammarMask:
 
     def __init__(
         self,
-        matcher: LLMatcher,
+        grammar: Compiled,
         vocabulary: Vocabulary,
         ends: frozenset[int],
         anew: Callable[[], LLMatcher],
     ) -> None:
-        self._matcher = matcher
+        self._matcher = grammar.matcher.deep_copy()
+        self._writes = grammar.writes
         self._anew = anew
         self._said = list[int]()
         self._vocabulary = vocabulary
@@ -120,11 +130,11 @@ class GrammarMask:
 
     def _text(self) -> Words | None:
         """The tokens of text that the grammar takes next; None where it fails."""
-        scratch, vocabulary = self._scratch, self._vocabulary
+        scratch = self._scratch
         self._matcher.unsafe_compute_mask_ptr(scratch.ctypes.data, scratch.nbytes)
         if self._matcher.is_error():
             return None
-        allowed = vocabulary.text.copy()
+        allowed = self._writes.copy()
         shared = min(len(allowed), len(scratch))
         allowed[:shared] &= scratch[:shared]
         allowed[shared:] = 0

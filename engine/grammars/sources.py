@@ -24,7 +24,13 @@ from engine.grammars.checking import too_long
 from engine.grammars.gbnf import ebnf_to_lark
 from engine.grammars.lark import quoted, regex
 from engine.grammars.schemas import without_annotations
-from engine.grammars.tag_writing import OPTIONS, WHITESPACE, structural_tag_to_grammar
+from engine.grammars.tag_writing import (
+    OPTIONS,
+    WHITESPACE,
+    Find,
+    no_token,
+    structural_tag_to_grammar,
+)
 from engine.request import Grammar
 
 if TYPE_CHECKING:
@@ -49,15 +55,17 @@ def limits() -> LLParserLimits:
     )
 
 
-def to_llguidance(grammar: Grammar) -> str:
-    """The grammar as LLMatcher takes it; raises GrammarRefused for what it is not by form."""
+def to_llguidance(grammar: Grammar, find: Find = no_token) -> str:
+    """The grammar as LLMatcher takes it, with the model's special tokens; raises GrammarRefused
+    for what it is not by form.
+    """
     source = grammar.source
     if reason := too_long(grammar):
         raise GrammarRefused(reason)
     if "\0" in source:
         raise GrammarRefused(f"{grammar.kind} has a null character")
     if grammar.kind == "structural_tag":
-        return structural_tag_to_grammar(source)
+        return structural_tag_to_grammar(source, find)
     if grammar.kind == "json_object":
         return _json(ANY_OBJECT)
     if grammar.kind == "json_schema":

@@ -5,22 +5,29 @@ Both forms that vLLM and xgrammar know are read:
     {"type": "structural_tag", "format": {"type": "triggered_tags", ...}}
     {"type": "structural_tag", "structures": [{"begin", "schema", "end"}], "triggers": [...]}
 
-Formats: const_string, json_schema, any_text, regex, grammar (as kind ebnf), sequence, or,
-tag, triggered_tags, tags_with_separator, optional, plus, star and repeat. Those that name
-tokens instead of text, the XML styles, and limits of tokens or characters are refused.
+Formats: const_string, token (by its text), json_schema, any_text, regex, grammar (as kind
+ebnf), sequence, or, tag, triggered_tags, tags_with_separator, optional, plus, star and repeat.
+Those that bar tokens or look for them, the XML styles, and limits of tokens or characters are
+refused. A token that is no special one of the model is its text.
 
 Text that nothing bounds ends where what follows it first begins; so a tag ends with the
 first of its ends. `at_least_one` begins with a tag, as it does in xgrammar.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from engine.errors import GrammarRefused
 
 
-class _Format(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
+class _Format(
+    msgspec.Struct,
+    frozen=True,
+    tag_field="type",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
     """Told apart by `type`."""
 
 
@@ -28,6 +35,12 @@ class ConstString(_Format, frozen=True, tag="const_string"):
     """This text."""
 
     value: str
+
+
+class Token(_Format, frozen=True, tag="token"):
+    """This special token, which no text says; or the same as text, if it is none."""
+
+    token: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class JsonSchema(_Format, frozen=True, tag="json_schema"):
@@ -128,6 +141,7 @@ class Repeated(_Format, frozen=True, tag="repeat"):
 
 Format = (
     ConstString
+    | Token
     | JsonSchema
     | AnyText
     | Regex
@@ -166,6 +180,11 @@ def read_structural_tag(source: str) -> Format:
         return TriggeredTags(given.triggers, tuple(map(_tag_of, given.structures or ())))
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise GrammarRefused(f"structural_tag: {error}") from error
+
+
+def structural_tag_of(one: Format) -> str:
+    """The source that is read as this."""
+    return msgspec.json.encode({"type": "structural_tag", "format": one}).decode()
 
 
 def _tag_of(one: _Structure) -> Tag:

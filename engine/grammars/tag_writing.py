@@ -1,7 +1,7 @@
 """Structural tags written as llguidance's Lark. Pure."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from llguidance import LLMatcher
@@ -25,6 +25,7 @@ from engine.grammars.structural_tags import (
     Star,
     Tag,
     TagsWithSeparator,
+    Token,
     TriggeredTags,
     read_structural_tag,
 )
@@ -38,16 +39,24 @@ LARGEST_REPEAT = 10_000
 
 Ends = tuple[str, ...]
 NO_ENDS: Ends = ()
+Find = Callable[[str], int | None]
+"""The special token that is this text, if there is one."""
 
 
-def structural_tag_to_grammar(source: str) -> str:
+def no_token(text: str) -> None:
+    """Where nothing is known of a model."""
+    del text
+
+
+def structural_tag_to_grammar(source: str, find: Find = no_token) -> str:
     """Raises GrammarRefused."""
-    writer = _Writer()
+    writer = _Writer(find)
     try:
         start = writer.write(read_structural_tag(source), NO_ENDS)
     except RecursionError as error:
         raise GrammarRefused("structural_tag: formats too deep within each other") from error
-    lark = "\n".join([f"start: {start}", *writer.lines, ""])
+    lines = [name + said[1:] for said, name in writer.names.items()]
+    lark = "\n".join([f"start: {start}", *lines, ""])
     if not writer.grammars:
         return LLMatcher.grammar_from_lark(lark)
     first = {"name": "structural_tag", "lark_grammar": lark}
@@ -56,9 +65,12 @@ def structural_tag_to_grammar(source: str) -> str:
 
 @dataclass(slots=True)
 class _Writer:
-    """`write` answers an expression; with `ends`, one of them is its last part."""
+    """`write` answers an expression; with `ends`, one of them is its last part. What is written
+    twice is one line.
+    """
 
-    lines: list[str] = field(default_factory=list)
+    find: Find
+    names: dict[str, str] = field(default_factory=dict)  # of lines, by kind and what they say
     grammars: list[dict[str, str]] = field(default_factory=list)
 
     def write(self, one: Format, ends: Ends) -> str:
@@ -81,6 +93,9 @@ class _Writer:
         match one:
             case ConstString(value):
                 return quoted(value)
+            case Token(text):
+                token = self.find(text)
+                return quoted(text) if token is None else f"<[{token}]>"
             case JsonSchema():
                 return self._json(one)
             case Ebnf(grammar):
@@ -172,16 +187,15 @@ class _Writer:
             yield f"{head} {self.write(rest, NO_ENDS)}"
 
     def _terminal(self, body: str) -> str:
-        return self._line(f"T{len(self.lines)}", body)
+        return self._line("T", f": {body}")
 
     def _rule(self, body: str, attributes: str = "") -> str:
-        return self._line(f"r{len(self.lines)}", body, attributes)
+        return self._line("r", f"{attributes}: {body}")
 
-    def _line(self, name: str, body: str, attributes: str = "") -> str:
-        if len(self.lines) == MOST_PARTS:
+    def _line(self, kind: str, said: str) -> str:
+        if len(self.names) == MOST_PARTS:
             raise GrammarRefused(f"structural_tag has more than {MOST_PARTS} parts")
-        self.lines.append(f"{name}{attributes}: {body}")
-        return name
+        return self.names.setdefault(kind + said, f"{kind}{len(self.names)}")
 
 
 def _beginning(rest: list[Format]) -> Ends:

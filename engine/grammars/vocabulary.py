@@ -1,7 +1,7 @@
 """A checkpoint's tokenizer as llguidance reads it, and which tokens are text at all."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +23,15 @@ Words = NDArray[np.int32]
 class Vocabulary:
     """`size` tokens have a logit; `text` are those a grammar may write, and so no special one.
 
-    `tokenizer` may know more tokens than have a logit, or fewer.
+    Of these, `special` are those that it may name, but for ends. `tokenizer` may know more
+    tokens than have a logit, or fewer.
     """
 
     tokenizer: LLTokenizer
     size: int
     text: Words
     eos: tuple[int, ...]
+    special: Mapping[str, int] = field(default_factory=dict)
 
     def words(self, tokens: Iterable[int]) -> Words:
         """The set of these; what has no logit is left out."""
@@ -47,7 +49,8 @@ def load_vocabulary(folder: Path, size: int, eos: tuple[int, ...]) -> Vocabulary
         why = " ".join(str(error).split())
         raise GrammarRefused(f"this model has no tokenizer for grammars: {why}") from error
     text = set(range(min(size, known))).difference(spelling.special_token_ids, eos)
-    return Vocabulary(tokenizer, size, words_of(text, size), eos)
+    special = spelling.special(size, eos)
+    return Vocabulary(tokenizer, size, words_of(text, size), eos, special)
 
 
 class _Spelling:
@@ -68,6 +71,12 @@ class _Spelling:
         added = fast.get_added_tokens_decoder().items()
         self.special_token_ids = [token for token, one in added if one.special]
         self.eos_token_id = eos[0] if eos else self._nobodys()
+
+    def special(self, size: int, ends: Iterable[int]) -> Mapping[str, int]:
+        """By their texts, those that have a logit and end nothing."""
+        added = self._fast.get_added_tokens_decoder().items()
+        known = set(range(size)).difference(ends)
+        return {one.content: token for token, one in added if one.special and token in known}
 
     def _nobodys(self) -> int:
         """There has to be an end: one more that no model knows."""

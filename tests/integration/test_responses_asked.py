@@ -112,11 +112,16 @@ async def test_tools_reach_the_template_as_those_of_chats_do() -> None:
 
 async def test_a_refusal_is_told_by_the_names_of_fields_here() -> None:
     wrong = {"type": "function", "name": "f", "parameters": {"type": "array"}}
+    impossible = {"properties": {"a": {"type": "string", "pattern": "("}}}
+    strict = {"type": "function", "name": "f", "strict": True, "parameters": impossible}
     door = Client(saying("the"), replace(served(CODEC), grammars=GRAMMARS))
     for fields, param in (
         ({"tools": [wrong]}, "tools[0].parameters"),
         ({"max_output_tokens": 900}, "max_output_tokens"),
-        ({"tools": TOOLS, "text": {"format": {"type": "json_object"}}}, "text.format"),
+        (
+            {"tools": [strict], "text": {"format": {"type": "json_object"}}},
+            "tools[0].parameters",
+        ),
     ):
         asked: Json = fields
         error = (await ask(door, **asked)).json["error"]

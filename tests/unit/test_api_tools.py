@@ -11,8 +11,9 @@ from api.errors import BadRequest
 from api.served import Served
 from api.tools.calling import Calling
 from api.tools.dialects.deepseek import CALL, SEPARATOR
+from api.tools.dialects.dialect import long_id, short_id
 from api.tools.dialects.kimi import new_id
-from api.tools.dialects.known import DIALECTS, ToolCallParser, find_dialect, long_id, short_id
+from api.tools.dialects.known import DIALECTS, ToolCallParser, find_dialect
 from api.tools.telling import CallDelta
 from api.tools.wishes import ToolUse
 from engine.errors import CheckersBusy, GrammarRefused
@@ -26,6 +27,9 @@ REQUIRED = {"tools": TOOLS, "tool_choice": "required"}
 NAMED = {"type": "function", "function": {"name": "weather"}}
 FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": WEATHER}}
 IMPOSSIBLE = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}
+STRICT = tool("f", IMPOSSIBLE)
+STRICT["function"]["strict"] = True
+TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
 
 
 @pytest.fixture
@@ -71,8 +75,12 @@ def fields_of(parameters: object, **more: object) -> Mapping[str, Any]:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [], "tool_choice": NAMED}, "tool_choice"),
         ({"tools": TOOLS, "parallel_tool_calls": "no"}, "parallel_tool_calls"),
-        ({**REQUIRED, "response_format": FORM}, "response_format"),
-        ({"tools": TOOLS, "response_format": FORM}, "response_format"),
+        (
+            {**REQUIRED, "response_format": {"type": "json_schema"}},
+            "response_format.json_schema",
+        ),
+        ({**REQUIRED, "response_format": TAG}, "tool_choice"),
+        ({"tools": [STRICT], "response_format": FORM}, "tools[0].function.parameters"),
         ({**REQUIRED, "guided_regex": "a"}, "tool_choice"),
         (
             {"tools": [*TOOLS, tool("f", IMPOSSIBLE)], "tool_choice": "required"},

@@ -161,6 +161,11 @@ def test_json_has_room_to_breathe_and_not_for_ever(begin: str) -> None:
             ["<f=b>z</f>,", ","],
         ),
         (
+            {"type": "sequence", "elements": [{"type": "token", "token": "<|f|>"}, const("!")]},
+            ["<|f|>!"],
+            ["!", "<|f|>"],
+        ),
+        (
             {"type": "or", "elements": [JSON, {"type": "any_text", "excludes": ["bad"]}]},
             ['{"x":1}', "hello"],
             ["a bad b"],
@@ -228,6 +233,7 @@ def test_structural_tags_of_the_older_form() -> None:
     [
         {"type": "nope"},
         {"type": "token", "token": 5},
+        {"type": "token", "token": ""},
         {"type": "json_schema", "json_schema": {}, "style": "qwen_xml"},
         {"type": "any_text", "max_tokens": 5},
         TAGS | {"triggers": ["<g="]},

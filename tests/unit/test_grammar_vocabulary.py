@@ -61,6 +61,23 @@ def test_a_mark_that_is_one_token_may_be_written(folder: Path) -> None:
     assert END in next_ones(begun(folder, either), [CALL])
 
 
+def test_a_special_token_is_written_where_a_tag_names_it_and_nowhere_else(folder: Path) -> None:
+    either = (
+        '{"type": "structural_tag", "format": {"type": "or", "elements": ['
+        '{"type": "const_string", "value": "he"}, {"type": "sequence", "elements": ['
+        '{"type": "token", "token": "%s"}, {"type": "regex", "pattern": "(?s:.)!"}]}]}}'
+    )
+    mask = begun(folder, Grammar("structural_tag", either % "<|secret|>"))
+    he = {LETTERS.index("h"), WORDS.index("he")}
+    assert next_ones(mask) == {*he, SECRET}
+    assert not {SECRET, END} & next_ones(mask, [SECRET])
+    spelt = begun(folder, Grammar("structural_tag", either % "<tool_call>"))
+    assert next_ones(spelt) == {*he, CALL, LETTERS.index("<")}
+    for unknown in ("</s>", "<|other|>"):
+        mask = begun(folder, Grammar("structural_tag", either % unknown))
+        assert next_ones(mask) == {*he, LETTERS.index("<")}
+
+
 def test_a_tag_begins_with_the_token_that_a_model_has_for_it(folder: Path) -> None:
     tag = (
         '{"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": '

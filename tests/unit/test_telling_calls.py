@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from api.tools.calling import Calling
-from api.tools.dialects.known import DIALECTS, long_id
+from api.tools.dialects.dialect import long_id
+from api.tools.dialects.known import DIALECTS
 from api.tools.telling import CallDelta, whole_message
 from api.tools.wishes import ToolUse
 from tests.fakes.tools import offered

@@ -10,14 +10,17 @@ V3.1, on one line:
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜> …
 """  # noqa: RUF002  its marks are of these letters
 
+from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.sections import SectionForm, json_call
 from api.tools.parsing.steps import name_until, space
 from api.tools.parsing.tape import Steps, Tape
+from api.tools.writing import Offer, Schema, as_json, marks, row
+from engine.grammars.structural_tags import Format
 
 OPENS, CLOSES = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"  # noqa: RUF001
 CALL, SEPARATOR, END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"  # noqa: RUF001
 MARKERS = (OPENS, CLOSES, CALL, SEPARATOR, END)
-FENCE, JSON_FENCE = "```", "```json"
+TYPE, FENCE, JSON_FENCE = "function", "```", "```json"
 
 
 def _fenced_call(tape: Tape) -> Steps:
@@ -34,3 +37,26 @@ def _call(tape: Tape) -> Steps:
 
 deepseek_v3 = SectionForm((OPENS,), (CLOSES,), CALL, _fenced_call).parser()
 deepseek_v31 = SectionForm((OPENS,), (CLOSES,), CALL, _call).parser()
+
+
+def write_v3(offer: Offer) -> Format:
+    """A section of calls in fences."""
+    return row(marks(OPENS), offer.calls(_written_in_fences, "\n"), marks(CLOSES))
+
+
+def _written_in_fences(name: str, schema: Schema) -> Format:
+    head = row(marks(CALL), TYPE, marks(SEPARATOR), f"{name}\n{JSON_FENCE}\n")
+    return row(head, as_json(schema), f"\n{FENCE}", marks(END))
+
+
+def write_v31(offer: Offer) -> Format:
+    """A section of calls on one line."""
+    return row(marks(OPENS), offer.calls(_written), marks(CLOSES))
+
+
+def _written(name: str, schema: Schema) -> Format:
+    return row(marks(CALL), name, marks(SEPARATOR), as_json(schema), marks(END))
+
+
+V3 = Dialect(deepseek_v3, write_v3, MARKERS, (CALL, JSON_FENCE))
+V31 = Dialect(deepseek_v31, write_v31, MARKERS, (CALL,), (JSON_FENCE,))

@@ -12,11 +12,14 @@ GLM-4.7 writes no line breaks; here they may be anywhere between tags.
 from collections.abc import Generator
 from functools import partial
 
+from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.kinds import ArgumentKinds
 from api.tools.parsing.steps import calls_behind, literal, name_until, space, word_until
 from api.tools.parsing.tape import SPACE, Steps, Tape
 from api.tools.parsing.typed import TypedArguments
 from api.tools.wishes import Offered
+from api.tools.writing import Offer, Schema, TextArguments, marks, row
+from engine.grammars.structural_tags import Format
 
 OPENS, CLOSES = "<tool_call>", "</tool_call>"
 KEY, END_OF_KEY = "<arg_key>", "</arg_key>"
@@ -52,3 +55,17 @@ def _goes_on(letter: str) -> Generator[None, str, bool]:
         return False
     yield from literal(letter, KEY[1:])
     return True
+
+
+def write(offer: Offer) -> Format:
+    """With line breaks where the template has them."""
+    line = "" if f"{END_OF_KEY}{VALUE}" in offer.template else "\n"
+    texts = TextArguments(KEY, f"{END_OF_KEY}{line}{VALUE}", f"{END_OF_VALUE}{line}")
+
+    def written(name: str, schema: Schema) -> Format:
+        return row(marks(OPENS), f"{name}{line}", texts.of(schema), marks(CLOSES))
+
+    return offer.calls(written, line)
+
+
+GLM = Dialect(glm, write, MARKERS, (OPENS, KEY), ("<tool_calls>",))

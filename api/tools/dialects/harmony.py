@@ -6,6 +6,7 @@ What reads its channels (`api/reasoning/channels.py`) gives all headers of calls
 leaves of other messages the text.
 """
 
+from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.steps import arguments, calls_behind, space
 from api.tools.parsing.tape import NotACall, Step, Steps, Tape
 from api.tools.wishes import Offered
@@ -39,3 +40,8 @@ def _header() -> Step:
         if len(header) > LONGEST_HEADER:
             raise NotACall
     return header
+
+
+HARMONY = Dialect(
+    harmony, None, (CHANNEL, MESSAGE, "<|constrain|>", "<|call|>"), ("<|channel|>commentary",)
+)

@@ -10,9 +10,12 @@ results with these names alone, so clients get them as they are.
 (https://github.com/MoonshotAI/Kimi-K2/blob/main/docs/tool_call_guidance.md)
 """
 
+from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.sections import SectionForm, json_call
 from api.tools.parsing.steps import NAME_LETTERS, name_until, space
 from api.tools.parsing.tape import NotACall, Steps, Tape
+from api.tools.writing import Offer, Schema, as_json, marks, row
+from engine.grammars.structural_tags import Format, Regex
 
 OPENS = "<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"
 CLOSES = "<|tool_calls_section_end|>", "<|tool_call_section_end|>"
@@ -41,3 +44,16 @@ def new_id(name: str, number: int) -> str:
 
 
 kimi_k2 = SectionForm(OPENS, CLOSES, CALL, _call).parser()
+
+
+def write(offer: Offer) -> Format:
+    """A section of calls, with whatever numbers the model gives them."""
+    return row(marks(OPENS[0]), offer.calls(_written), marks(CLOSES[0]))
+
+
+def _written(name: str, schema: Schema) -> Format:
+    own_id = row(f"{NAMESPACE}{name}:", Regex("[0-9]+"))
+    return row(marks(CALL), own_id, marks(ARGUMENTS), as_json(schema), marks(END))
+
+
+KIMI = Dialect(kimi_k2, write, MARKERS, (ARGUMENTS,), new_id=new_id)

@@ -1,18 +1,21 @@
 """The forms in which models write calls, by name, and which of them a chat template is for."""
 
-import secrets
-import string
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
-from api.tools.dialects import deepseek, glm, granite, kimi, qwen_coder
-from api.tools.dialects.harmony import harmony
-from api.tools.dialects.hermes import hermes
-from api.tools.dialects.llama import llama3_json
-from api.tools.dialects.mistral import mistral
-from api.tools.parsing.tape import Parser
+from api.tools.dialects import (
+    deepseek,
+    glm,
+    granite,
+    harmony,
+    hermes,
+    kimi,
+    llama,
+    mistral,
+    qwen_coder,
+)
+from api.tools.dialects.dialect import Dialect
 
 ToolCallParser = Literal[
     "auto",
@@ -31,77 +34,22 @@ ToolCallParser = Literal[
 ]
 AUTO: ToolCallParser = "auto"
 KNOWN_TEMPLATES = 32  # what they are for is known: each is looked through once
-SHORT_ID = 9  # letters, and no more: Mistral's templates refuse all others
-ALPHANUMERIC = string.ascii_letters + string.digits
 
-
-def long_id(name: str = "", number: int = 0) -> str:
-    """A new name for a call, as OpenAI has them."""
-    del name, number
-    return f"call_{secrets.token_hex(12)}"
-
-
-def short_id(name: str = "", number: int = 0) -> str:
-    """A new name for a call, as Mistral's templates have them."""
-    del name, number
-    return "".join(secrets.choice(ALPHANUMERIC) for _ in range(SHORT_ID))
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """`markers` are read also where they are special tokens.
-
-    Templates for it have all of `signs`, and nothing of what is `foreign` to it. `new_id` is
-    a name that they will take back, for a call of this function with this number in the
-    conversation.
-    """
-
-    parser: Parser
-    markers: tuple[str, ...]
-    signs: tuple[str, ...]
-    foreign: tuple[str, ...] = ()
-    new_id: Callable[[str, int], str] = long_id
-
-
-FENCED = (deepseek.CALL, deepseek.JSON_FENCE)
-GLM = Dialect(glm.glm, glm.MARKERS, (glm.OPENS, glm.KEY), ("<tool_calls>",))
 DIALECTS: Mapping[str, Dialect] = {
-    "deepseek_v3": Dialect(deepseek.deepseek_v3, deepseek.MARKERS, FENCED),
-    "deepseek_v31": Dialect(
-        deepseek.deepseek_v31, deepseek.MARKERS, (deepseek.CALL,), (deepseek.JSON_FENCE,)
-    ),
-    "glm45": GLM,
-    "glm47": GLM,
-    "granite": Dialect(granite.granite, (granite.MARK,), (granite.MARK,)),
-    "hermes": Dialect(
-        hermes,
-        qwen_coder.TAGS,
-        ("<tool_call>",),
-        ("<function=", "<arg_key>", "<tool_calls>", "<invoke "),
-    ),
-    "kimi_k2": Dialect(kimi.kimi_k2, kimi.MARKERS, (kimi.ARGUMENTS,), new_id=kimi.new_id),
-    "llama3_json": Dialect(
-        llama3_json,
-        ("<|python_tag|>",),
-        ("<|start_header_id|>", '"parameters": '),
-        ("<tool_call>",),
-    ),
-    "mistral": Dialect(
-        mistral,
-        ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
-        ("[TOOL_CALLS]",),
-        new_id=short_id,
-    ),
-    "openai": Dialect(
-        harmony,
-        ("<|channel|>", "<|message|>", "<|constrain|>", "<|call|>"),
-        ("<|channel|>commentary",),
-    ),
-    "qwen3_coder": Dialect(
-        qwen_coder.qwen3_coder, qwen_coder.TAGS, ("<tool_call>", "<function=", "<parameter=")
-    ),
-    "seed_oss": Dialect(qwen_coder.seed_oss, qwen_coder.SEED_TAGS, qwen_coder.SEED_TAGS[:1]),
+    "deepseek_v3": deepseek.V3,
+    "deepseek_v31": deepseek.V31,
+    "glm45": glm.GLM,
+    "glm47": glm.GLM,
+    "granite": granite.GRANITE,
+    "hermes": hermes.HERMES,
+    "kimi_k2": kimi.KIMI,
+    "llama3_json": llama.LLAMA,
+    "mistral": mistral.MISTRAL,
+    "openai": harmony.HARMONY,
+    "qwen3_coder": qwen_coder.QWEN,
+    "seed_oss": qwen_coder.SEED,
 }
+"""The first whose template it is counts."""
 
 
 def find_dialect(told: ToolCallParser, template: object) -> Dialect | None:

@@ -5,9 +5,14 @@
 An answer may be JSON without being a call, so only functions that were offered are called.
 """
 
+from functools import partial
+
+from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.steps import attempt, call_object, content_until, offered_only, space
 from api.tools.parsing.tape import Steps, Tape
 from api.tools.wishes import Offered
+from api.tools.writing import Offer, json_call
+from engine.grammars.structural_tags import Format
 
 TAG = "<|python_tag|>"
 
@@ -27,3 +32,18 @@ def _calls(tape: Tape, offered: Offered) -> Steps:
         letter = yield from space()
         if letter == ";":
             letter = yield from space()
+
+
+def write(offer: Offer) -> Format:
+    """Objects behind one another."""
+    return offer.calls(partial(json_call, key="parameters"), "; ")
+
+
+LLAMA = Dialect(
+    llama3_json,
+    write,
+    (TAG,),
+    ("<|start_header_id|>", '"parameters": '),
+    ("<tool_call>",),
+    begins=None,
+)

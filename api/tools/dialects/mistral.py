@@ -4,6 +4,7 @@
 [TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}
 """
 
+from api.tools.dialects.dialect import Dialect, short_id
 from api.tools.parsing.steps import (
     NAME_LETTERS,
     any_name,
@@ -15,6 +16,8 @@ from api.tools.parsing.steps import (
 )
 from api.tools.parsing.tape import NotACall, Steps, Tape
 from api.tools.wishes import Offered
+from api.tools.writing import Offer, Schema, as_json, json_call, marks, row
+from engine.grammars.structural_tags import Format
 
 TAG, ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
@@ -53,3 +56,17 @@ def _named(tape: Tape, letter: str) -> Steps:
     tape.begin(name)
     yield from arguments(tape, letter)
     tape.end()
+
+
+def write(offer: Offer) -> Format:
+    """As the template has it: newer ones have a mark before arguments."""
+    if ARGS in offer.template:
+        return offer.calls(_written)
+    return row(marks(TAG), "[", offer.calls(json_call, ", "), "]")
+
+
+def _written(name: str, schema: Schema) -> Format:
+    return row(marks(TAG), name, marks(ARGS), as_json(schema))
+
+
+MISTRAL = Dialect(mistral, write, (TAG, ID, ARGS), (TAG,), new_id=short_id, begins="[")

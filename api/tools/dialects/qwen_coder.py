@@ -14,11 +14,14 @@ Seed-OSS has tags of its own around them, and no line breaks around values.
 
 from functools import partial
 
+from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.kinds import ArgumentKinds
 from api.tools.parsing.steps import any_name, calls_behind, literal, space, word_until
 from api.tools.parsing.tape import NotACall, Parser, Steps, Tape
 from api.tools.parsing.typed import TypedArguments
 from api.tools.wishes import Offered
+from api.tools.writing import Offer, Schema, TextArguments, marks, row
+from engine.grammars.structural_tags import Format
 
 TAGS = "<tool_call>", "</tool_call>"
 SEED_TAGS = "<seed:tool_call>", "</seed:tool_call>"
@@ -61,3 +64,25 @@ def _arguments(arguments: TypedArguments) -> Steps:
 
 
 qwen3_coder, seed_oss = _parser(*TAGS), _parser(*SEED_TAGS)
+
+
+def write(offer: Offer) -> Format:
+    """Values of Qwen3-Coder have lines of their own."""
+    return _write(offer, TAGS, TextArguments("<parameter=", ">\n", "\n</parameter>\n"))
+
+
+def write_seed(offer: Offer) -> Format:
+    """Those of Seed-OSS have not."""
+    return _write(offer, SEED_TAGS, TextArguments("<parameter=", ">", "</parameter>\n"))
+
+
+def _write(offer: Offer, tags: tuple[str, str], texts: TextArguments) -> Format:
+    def written(name: str, schema: Schema) -> Format:
+        inner = row(f"\n<function={name}>\n", texts.of(schema), "</function>\n")
+        return row(marks(tags[0]), inner, marks(tags[1]))
+
+    return offer.calls(written, "\n")
+
+
+QWEN = Dialect(qwen3_coder, write, TAGS, (TAGS[0], FUNCTION, f"<{PARAMETER}"))
+SEED = Dialect(seed_oss, write_seed, SEED_TAGS, SEED_TAGS[:1])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote
 
 from api.tools.wishes import Offered
@@ -32,16 +33,17 @@ class ArgumentKinds:
         """All, where the function or its argument is unknown."""
         known = self.offered.get(function)
         root = (known and known.parameters) or {}
-        properties = _Schema(root).resolved(root).get("properties")
+        properties = resolved(root).get("properties")
         if not isinstance(properties, Mapping) or key not in properties:
             return ALL
         place = function, key
         if place not in self._found:
-            self._found[place] = _of(properties[key], root)
+            self._found[place] = kinds_in(properties[key], root)
         return self._found[place]
 
 
-def _of(schema: object, root: Mapping[str, object]) -> Kinds:
+def kinds_in(schema: object, root: Mapping[str, object]) -> Kinds:
+    """What a schema within `root` takes."""
     try:
         return _Schema(root).kinds(schema) or ALL
     except RecursionError:
@@ -79,22 +81,23 @@ class _Schema:
     def _behind(self, reference: str) -> Kinds:
         if reference not in self._led:
             self._led[reference] = ALL
-            self._led[reference] = self.kinds(self._place(reference))
+            self._led[reference] = self.kinds(self.place(reference))
         return self._led[reference]
 
-    def _place(self, reference: str) -> object:
-        """None: there is no such place here."""
+    def place(self, reference: str) -> object:
+        """Where it leads. None: there is no such place here."""
         found: object = self.root if reference.startswith("#") else None
         for step in unquote(reference).split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
             found = found.get(name) if isinstance(found, Mapping) else None
         return found
 
-    def resolved(self, schema: Mapping[str, object]) -> Mapping[str, object]:
-        """What stands in the place that it refers to, if it does."""
-        reference = schema.get("$ref")
-        found = self._place(reference) if isinstance(reference, str) else None
-        return found if isinstance(found, Mapping) else schema
+
+def resolved(root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What stands in the place that a schema refers to as a whole, if it does."""
+    reference = root.get("$ref")
+    found = _Schema(root).place(reference) if isinstance(reference, str) else None
+    return found if isinstance(found, Mapping) else root
 
 
 def _named(name: object) -> Kinds:

@@ -1,0 +1,75 @@
+"""What the answers to one request are held to, checked before anybody has to keep to it."""
+
+from dataclasses import dataclass, replace
+
+from api.errors import BadRequest, TooBusy
+from api.tools.beside import Formed
+from api.tools.calling import Calling
+from api.tools.schemas import arguments_grammar
+from api.wire import WireError
+from engine.errors import CheckersBusy, GrammarRefused
+from engine.grammars.checking import GrammarChecker
+from engine.request import Grammar
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """`field` asked for the form; calls are read out of the answers by `calling`, if at all."""
+
+    checker: GrammarChecker
+    field: str | None
+    calling: Calling | None
+
+    async def check(self, grammar: Grammar) -> None:
+        """Raises BadRequest, TooBusy."""
+        if (refusal := await self._refusal(grammar)) is not None:
+            raise BadRequest(refusal, await self._culprit() or self.field)
+
+    async def beside_calls(self, formed: Formed) -> Grammar | None:
+        """What leaves room for calls beside a form, which was checked. Functions that are not
+        strict may have schemas that nothing can be held to; raises BadRequest where a strict
+        one has, and TooBusy. None: the form itself leaves that room.
+        """
+        assert self.calling is not None
+        try:
+            grammar = self.calling.beside(formed)
+            if grammar is None or (refusal := await self._refusal(grammar)) is None:
+                return grammar
+            culprits = await self._culprits()
+            offered = self.calling.use.offered
+            for name, place in culprits.items():
+                if offered[name].strict:
+                    raise BadRequest(refusal, place)
+            if (grammar := self.calling.beside(replace(formed, loose=culprits))) is not None:
+                await self.check(grammar)
+        except WireError as error:
+            raise BadRequest(str(error), error.param) from error
+        return grammar
+
+    async def _culprit(self) -> str | None:
+        """The first function that has to be called, and whose schema cannot be kept to."""
+        if self.calling is None or not self.calling.use.forced:
+            return None
+        try:
+            return next(iter((await self._culprits()).values()), None)
+        except TooBusy:  # that one of them is refused is known
+            return None
+
+    async def _refusal(self, grammar: Grammar) -> str | None:
+        """Raises TooBusy."""
+        try:
+            await self.checker.checked(grammar)
+        except GrammarRefused as refusal:
+            return str(refusal)
+        except CheckersBusy as busy:
+            raise TooBusy(str(busy)) from busy
+        return None
+
+    async def _culprits(self) -> dict[str, str]:
+        """Functions whose schemas cannot be kept to, each with the place of that."""
+        found = dict[str, str]()
+        use = self.calling.use if self.calling else None
+        for index, function in (use.forced or use.every) if use else ():
+            if await self._refusal(arguments_grammar(function)) is not None:
+                found[function.name] = f"tools[{index}].function.parameters"
+        return found

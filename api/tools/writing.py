@@ -1,0 +1,117 @@
+"""How calls are written: what a grammar leaves a model that may call. Pure.
+
+Each dialect writes one call, of parts that are the same for all: texts, marks that may be
+special tokens, and arguments, as JSON or as texts between marks of their own.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from api.tools.parsing.kinds import TEXT, Kinds, kinds_in, resolved
+from engine.grammars.structural_tags import (
+    AnyText,
+    ConstString,
+    Either,
+    Format,
+    JsonSchema,
+    Optional,
+    Plus,
+    Regex,
+    Sequential,
+    Star,
+    Tag,
+    Token,
+)
+
+Schema = Mapping[str, Any]
+DEFINITIONS = ("$defs", "definitions")
+FROM_ELSEWHERE = (b'"$ref":"#"', b'"$ref":"#/properties')
+"""References to what is not among the definitions: not to be had for one argument alone."""
+ANY_KEY = r"[^<>\s]+"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Functions that may be called, each with the schema that its arguments keep to. The chat
+    `template` tells forms of one family apart.
+    """
+
+    functions: Mapping[str, Schema]
+    parallel: bool
+    template: str
+
+    def calls(self, one: Callable[[str, Schema], Format], between: str = "") -> Format:
+        """A call, or several with this between them, if they may come in parallel."""
+        call = Either(tuple(one(name, schema) for name, schema in self.functions.items()))
+        if not self.parallel:
+            return call
+        return row(call, Star(row(between, call))) if between else Plus(call)
+
+
+def row(*parts: str | Format) -> Sequential:
+    """One after the other; a string is text."""
+    written = (ConstString(one) if isinstance(one, str) else one for one in parts)
+    return Sequential(tuple(written))
+
+
+def marks(*texts: str) -> Sequential:
+    """Special tokens or texts, as the model has them."""
+    return Sequential(tuple(map(Token, texts)))
+
+
+def as_json(schema: Schema) -> Format:
+    """Arguments, as JSON."""
+    return JsonSchema(dict(schema))
+
+
+def json_call(name: str, schema: Schema, key: str = "arguments") -> Format:
+    """An object of a function's name and its arguments."""
+    return row(f'{{"name": "{name}", "{key}": ', as_json(schema), "}")
+
+
+@dataclass(frozen=True, slots=True)
+class TextArguments:
+    """Arguments that stand as texts between marks: `before` the key and behind it, and at the
+    `end` of the value.
+    """
+
+    before: str
+    behind: str
+    end: str
+
+    def of(self, schema: Schema) -> Format:
+        """Those that the schema names, in its order, or any that it leaves open."""
+        plain = resolved(schema)
+        named = plain.get("properties") or {}
+        if not named and plain.get("additionalProperties") is not False:
+            value = Tag(self.behind, AnyText(), self.end)
+            return Star(row(self.before, Regex(ANY_KEY), value))
+        needed = plain.get("required") or ()
+        written = ((key, self._one(key, one, schema)) for key, one in named.items())
+        return row(*(one if key in needed else Optional(one) for key, one in written))
+
+    def _one(self, key: str, schema: object, root: Schema) -> Format:
+        return Tag(f"{self.before}{key}{self.behind}", _value(schema, root), self.end)
+
+
+def _value(schema: object, root: Schema) -> Format:
+    """What can be a text is any, unless it is one of some."""
+    kinds = kinds_in(schema, root)
+    if str in kinds:
+        return _chosen(schema, kinds) or AnyText()
+    assert isinstance(schema, Mapping)
+    if any(one in msgspec.json.encode(schema) for one in FROM_ELSEWHERE):
+        return AnyText()
+    known = {name: root[name] for name in DEFINITIONS if name in root}
+    return JsonSchema({**known, **schema})
+
+
+def _chosen(schema: object, kinds: Kinds) -> Format | None:
+    """One of the texts that the schema lists, if it lists nothing else."""
+    listed = schema.get("enum") if isinstance(schema, Mapping) and kinds == TEXT else None
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        return None
+    return Either(tuple(map(ConstString, listed)))
