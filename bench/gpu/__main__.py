@@ -5,67 +5,66 @@
     python -m bench.gpu --device cpu --shapes tiny
 
 The last tries the bench itself out, without a GPU: its numbers say nothing. A floor is what a
-row must move or compute, over what the device did at most in this very run.
+row must move or compute, over what the device did at most in this very run. This process
+touches no device: bench/gpu/lanes.py says who does.
 """
 
 import argparse
 import os
+import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
 from bench.gpu import report
-from bench.gpu.ceilings import measure
-from bench.gpu.measuring import Measured, Meter, find_rows
-from bench.gpu.row import Row
-from bench.gpu.shapes import SHAPES, Shape
-from bench.gpu.timing import timer_of
+from bench.gpu.ceilings import Ceilings
+from bench.gpu.lanes import Lanes, NoCeilings
+from bench.gpu.measuring import Measured
+from bench.gpu.order import find_entries
+from bench.gpu.shapes import OF_A_GPU, SHAPES
+from bench.gpu.targets import verdicts
 
-BUDGET_S = 570.0
-OF_A_GPU = ("8b", "8b-fp8", "30b-a3b")
+SECONDS, ROW_SECONDS = 570.0, 240.0
 NO_DEVICE = 2
 
 
 @dataclass(slots=True)
-class Run:
-    """Everything that was asked for, until the time is up."""
+class Book:
+    """What was measured so far: said line by line, and written anew behind each."""
 
-    meter: Meter
-    shapes: Sequence[Shape]
-    only: Sequence[str]
-    ends_at: float
+    out: Path | None
+    lanes: Lanes
+    said: dict[str, Any] = field(default_factory=report.asked)
+    measured: list[Measured] = field(default_factory=list)
 
-    def results(self, done: int = 0) -> Iterator[Measured]:
-        """Row by row behind the first `done`; what there was no time for is named, too.
+    def add(self, one: Measured) -> None:
+        """One more row."""
+        if "ceilings" not in self.said and (known := self.lanes.ceilings) is not None:
+            self.said |= self.lanes.facts | {"ceilings": known}
+            _say(report.heading(self.said, Ceilings(**known)))
+        self.measured.append(one)
+        _say(report.line(one))
+        if self.out is not None:
+            report.write(self.out, self.said, self.measured)
 
-        It ends early with the row that has cost us the device.
-        """
-        for shape, row in islice(self._rows(), done, None):
-            yield row if isinstance(row, Measured) else self._one(shape, row)
-            if self.meter.device_is_lost():
-                return
-
-    def _rows(self) -> Iterator[tuple[Shape, Row | Measured]]:
-        for shape in self.shapes:
-            for row in find_rows(shape, self.only):
-                yield shape, row
-
-    def _one(self, shape: Shape, row: Row) -> Measured:
-        if time.monotonic() > self.ends_at:
-            return Measured(shape.name, row.name, row.setting, failed="no time left")
-        return self.meter.measure(shape, row)
+    def close(self) -> None:
+        """What was asked for, and whether it was reached."""
+        lines = [*map(str, verdicts(self.measured))]
+        _say("\n".join(["", *lines]))
+        if self.out is not None:
+            report.write(self.out, self.said | {"targets": lines}, self.measured)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0, 1 where a row failed, 2 without a device."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    asked = _parser().parse_args(given)
+    ends_at = time.monotonic()
+    asked = _parser().parse_args(arguments)
+    ends_at += asked.seconds
     if asked.device.startswith("cuda") and not torch.cuda.is_available():
         _say(
             "bench.gpu: there is no CUDA device; --device cpu --shapes tiny tries the bench out"
@@ -73,39 +72,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return NO_DEVICE
     if asked.device == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before a kernel is defined
-    device = torch.device(asked.device)
-    ends_at, timer = time.monotonic() + asked.budget_s, timer_of(device)
-    ceilings = measure(device, timer)
-    said = report.facts(device, ceilings)
-    _say(report.heading(said, ceilings))
-    run = Run(
-        Meter(device, timer, ceilings),
-        [SHAPES[name] for name in asked.shapes],
-        asked.only,
-        ends_at,
-    )
-    measured = report.read(asked.out) if asked.done else []
-    before = len(measured)
-    for one in run.results(asked.done):
-        measured.append(one)
-        _say(report.line(one))
-        if asked.out is not None:
-            report.write(asked.out, said, measured)
-        if run.meter.device_is_lost():
-            done = asked.done + len(measured) - before
-            _begin_anew(again(given, done, ends_at - time.monotonic()))
-    return 1 if any(one.failed for one in measured) else 0
+    signal.signal(signal.SIGTERM, _leave)
+    job = {"device": asked.device, "shapes": list(asked.shapes), "only": list(asked.only)}
+    entries = find_entries([SHAPES[name] for name in asked.shapes], asked.only)
+    book = Book(asked.out, Lanes(entries, job, ends_at, asked.row_seconds))
+    try:
+        for one in book.lanes.results():
+            book.add(one)
+    except NoCeilings:
+        _say(f"bench.gpu: {asked.device} could not be measured at all")
+        return NO_DEVICE
+    finally:
+        book.close()
+    return 1 if any(one.failed for one in book.measured) else 0
 
 
-def again(given: Sequence[str], done: int, left_s: float) -> list[str]:
-    """The same arguments for what is left of it."""
-    return [*given, "--done", str(done), "--budget-s", f"{max(0.0, left_s):.0f}"]
-
-
-def _begin_anew(arguments: Sequence[str]) -> NoReturn:
-    """A process whose device has failed gets no other: one in its place does."""
-    _say("the device has failed; going on in a new process")
-    os.execv(sys.executable, [sys.executable, "-m", "bench.gpu", *arguments])
+def _leave(*_: object) -> NoReturn:
+    """Nothing that was started outlives us."""
+    sys.exit(1)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -114,8 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shapes", nargs="+", default=OF_A_GPU, choices=list(SHAPES))
     parser.add_argument("--only", nargs="+", default=[], help="rows with one of these words")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu")
-    parser.add_argument("--budget-s", type=float, default=BUDGET_S, help="no row begins later")
-    parser.add_argument("--done", type=int, default=0, help="rows to leave out at the front")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="all is over by then")
+    parser.add_argument("--row-seconds", type=float, default=ROW_SECONDS, help="of one row")
     return parser
 
 

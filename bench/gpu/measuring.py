@@ -1,29 +1,28 @@
 """One row after the other, each on its own: what fails is told by name, the rest goes on."""
 
 import gc
-import importlib
-import pkgutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
+from typing import NamedTuple
 
 import torch
 
-from bench.gpu import rows as our_rows
 from bench.gpu.ceilings import Ceilings
-from bench.gpu.row import Prepared, Row, Run
+from bench.gpu.row import Counted, Prepared, Row, Run
 from bench.gpu.shapes import Shape
-from bench.gpu.timing import Timer
+from bench.gpu.timing import StepTimes, Timer
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Seconds are of the device, `host_s` what one call takes the host.
 
-    Of a row that waits for its result they are the clock's, and `host_s` is what of that the
-    device did not work.
+    Of a step they are from one step's end to the next one's, on the device; `clock_s` is the
+    same by the host's clock, `busy_s` what of it the device works, and `host_s` what it does
+    not. Of a row that waits for others than the device they are the clock's.
 
-    `error` is how far the result is from the twin's, |ours - twin| / |twin|.
+    `error` is how far the result is from the twin's, |ours - twin| / |twin|. `told` is what a
+    row says of itself.
     """
 
     shape: str
@@ -31,11 +30,14 @@ class Measured:
     setting: str
     seconds: float | None = None
     host_s: float | None = None
+    clock_s: float | None = None
+    busy_s: float | None = None
     floor_s: float | None = None
     floor_bytes: int | None = None
     floor_operations: int | None = None
     error: float | None = None
     rivals: dict[str, float | str] = field(default_factory=dict)
+    told: str | None = None
     failed: str | None = None
 
     @property
@@ -71,12 +73,15 @@ class Meter:
         floor, error = prepared.floor, None
         if prepared.twin is not None:
             error = difference(prepared.run(), prepared.twin())
-        seconds, host_s = self._times(prepared)
+        times = self._times(prepared)
         return Measured(
             *named,
-            seconds=seconds,
-            host_s=host_s,
-            floor_s=self.ceilings.seconds(floor),
+            times.seconds,
+            times.host_s,
+            times.clock_s,
+            times.busy_s,
+            floor_s=times.floor_s or self.ceilings.seconds(floor),
+            told=times.told,
             floor_bytes=floor.bytes,
             floor_operations=floor.operations,
             error=error,
@@ -93,17 +98,15 @@ class Meter:
             return True
         return False
 
-    def _times(self, prepared: Prepared) -> tuple[float, float | None]:
+    def _times(self, prepared: Prepared) -> "_Times":
+        run = prepared.run
         if prepared.measures:
-            took = prepared.run()
-            assert isinstance(took, float)
-            return took, None
-        if not prepared.waits:
-            run = prepared.run
-            return self.timer.seconds(run), self.timer.host_seconds(run)
-        seconds = self.timer.clock_seconds(prepared.run)
-        busy = self.timer.busy_seconds(prepared.run)
-        return seconds, None if busy is None else max(0.0, seconds - busy)
+            return _counted(run())
+        if prepared.steps:
+            return _of_steps(self.timer.step_times(run))
+        if prepared.waits:
+            return _Times(self.timer.clock_seconds(run))
+        return _Times(self.timer.seconds(run), self.timer.host_seconds(run))
 
     def _tidy(self) -> None:
         """What rows before have left to the collector is in the way of this one."""
@@ -120,23 +123,28 @@ class Meter:
                 yield name, told(error)
 
 
-def find_rows(
-    shape: Shape, only: Sequence[str], package: ModuleType = our_rows
-) -> Iterator[Row | Measured]:
-    """Of all modules of a package, those with one of `only` in their line; none: all."""
-    for found in pkgutil.iter_modules(package.__path__):
-        try:
-            module = importlib.import_module(f"{package.__name__}.{found.name}")
-            rows: list[Row] = list(module.rows(shape))
-        except Exception as error:  # noqa: BLE001  the other modules' rows can be measured
-            yield Measured(shape.name, found.name, "", failed=told(error))
-            continue
-        yield from (row for row in rows if wanted(str(row), only))
+def _counted(took: object) -> "_Times":
+    if isinstance(took, Counted):
+        return _Times(took.seconds, floor_s=took.least_s, told=took.told)
+    assert isinstance(took, float)
+    return _Times(took)
 
 
-def wanted(line: str, only: Sequence[str]) -> bool:
-    """Whether it has one of these words in it."""
-    return not only or any(word in line for word in only)
+class _Times(NamedTuple):
+    """As Measured names them."""
+
+    seconds: float
+    host_s: float | None = None
+    clock_s: float | None = None
+    busy_s: float | None = None
+    floor_s: float | None = None
+    told: str | None = None
+
+
+def _of_steps(times: StepTimes) -> _Times:
+    seconds, clock_s, busy_s = times.seconds, times.clock_s, times.busy_s
+    host_s = None if busy_s is None else max(0.0, seconds - busy_s)
+    return _Times(seconds, host_s, clock_s, busy_s)
 
 
 def told(error: Exception) -> str:

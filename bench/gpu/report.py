@@ -16,24 +16,29 @@ from bench.gpu.ceilings import Ceilings
 from bench.gpu.measuring import Measured
 
 US, GIGA, TERA = 1e6, 1e9, 1e12
-FORMAT = 1
-COLUMNS = {"us": 10, "floor": 10, "share": 7, "host us": 9, "error": 9}
+FORMAT = 2
+COLUMNS = {"us": 10, "floor": 10, "share": 7, "host us": 9, "clock": 10, "error": 9}
 
 
-def facts(device: torch.device, ceilings: Ceilings) -> dict[str, Any]:
-    """Where, when and with what: whoever reads the numbers has to know."""
+def facts(device: torch.device) -> dict[str, Any]:
+    """Of the device and what drives it."""
     return {
-        "format": FORMAT,
-        "command": " ".join(["python", "-m", "bench.gpu", *sys.argv[1:]]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": _name(device),
         "driver": _driver() if device.type == "cuda" else None,
         "memory_bytes": _memory(device),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": _triton(),
+    }
+
+
+def asked() -> dict[str, Any]:
+    """What was run, and when."""
+    return {
+        "format": FORMAT,
+        "command": " ".join(["python", "-m", "bench.gpu", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
-        "ceilings": asdict(ceilings),
     }
 
 
@@ -41,15 +46,9 @@ def write(file: Path, said: dict[str, Any], measured: Sequence[Measured]) -> Non
     """All of it, anew each time: a run that is cut off keeps what it had."""
     rows = [asdict(one) | {"share": one.share} for one in measured]
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(said | {"rows": rows}, indent=1) + "\n")
-
-
-def read(file: Path | None) -> list[Measured]:
-    """What was written there."""
-    if file is None:
-        return []
-    rows = json.loads(file.read_text())["rows"]
-    return [Measured(**{key: row[key] for key in row if key != "share"}) for row in rows]
+    fresh = file.with_name(file.name + ".part")
+    fresh.write_text(json.dumps(said | {"rows": rows}, indent=1) + "\n")
+    fresh.replace(file)
 
 
 def heading(said: dict[str, Any], ceilings: Ceilings) -> str:
@@ -76,11 +75,13 @@ def line(one: Measured) -> str:
 def _cells(one: Measured) -> Iterator[str]:
     share = "" if one.share is None else f"{one.share:.0%}"
     error = "" if one.error is None else f"{one.error:.1e}"
-    cells = _us(one.seconds), _us(one.floor_s), share, _us(one.host_s), error
-    yield from map(str.rjust, cells, COLUMNS.values())
+    times = _us(one.seconds), _us(one.floor_s), share, _us(one.host_s), _us(one.clock_s)
+    yield from map(str.rjust, (*times, error), COLUMNS.values())
 
 
 def _rivals(one: Measured) -> Iterator[str]:
+    if one.told is not None:
+        yield one.told
     for name, took in one.rivals.items():
         yield f"{name} {_us(took)}" if isinstance(took, float) else f"{name} failed ({took})"
 

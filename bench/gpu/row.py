@@ -11,12 +11,21 @@ imports more. One that cannot be imported, and a row that fails, are reported by
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
 from engine.kernels.floor import Floor
 
 Run = Callable[[], object]
+
+
+class Counted(NamedTuple):
+    """Of a row that measures itself: its seconds, the least there could be, what it tells."""
+
+    seconds: float
+    least_s: float
+    told: str
 
 
 def _nothing() -> None:
@@ -32,10 +41,12 @@ class Prepared:
     which the first is compared. `rivals` by name: each makes what only it needs, and answers
     with what is timed.
 
-    `waits`: a call ends when its result is on the host, so it is measured by the clock, one
-    call behind the other and without flushes; then `twin` is asked for behind `run`.
-    `measures`: a call answers with the seconds that it counts. `close` gives back what is not
-    let go of by itself.
+    `waits`: a call ends when its result is on the host, and others than this device work for
+    it, so it is measured by the clock, one call behind the other and without flushes; then
+    `twin` is asked for behind `run`. `steps`: a call leaves its result on the host as well, but
+    all its work is on the current stream: it is measured by events and by the clock.
+    `measures`: a call answers with the seconds that it counts, or Counted. `close` gives back
+    what is not let go of by itself.
     """
 
     run: Run
@@ -43,6 +54,7 @@ class Prepared:
     twin: Run | None = None
     rivals: Mapping[str, Callable[[], Run]] = field(default_factory=dict)
     waits: bool = False
+    steps: bool = False
     measures: bool = False
     close: Callable[[], None] = _nothing
 

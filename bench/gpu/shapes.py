@@ -137,3 +137,4 @@ SHAPES = {
         TINY_EXPERTS,
     )
 }
+OF_A_GPU = ("8b", "8b-fp8", "30b-a3b")

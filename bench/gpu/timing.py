@@ -3,11 +3,16 @@
 A run's start is queued behind a pause of the device, long enough for the host to have queued
 the run as well: so what is measured is the device's time, and not the host's that launches.
 Before each run more is written than the second-level cache holds.
+
+Steps are measured twice: one behind the other, as they come when tokens are served, between
+events at their ends; and each behind a pause, where the device has nothing to wait for. The
+second is what the device works, and what the first takes longer is the host's.
 """
 
 import statistics
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -15,10 +20,26 @@ import torch
 from bench.gpu.row import Run
 
 FLUSH_BYTES = 256 << 20
-PAUSE_CYCLES = 1_000_000  # half a millisecond
+PAUSE_S = 0.0005
+CYCLES = 2.0e9  # of a device in a second, at most: at fewer a pause is longer
+LONGEST_PAUSE_S = 0.1  # more than the host needs to launch any step
 LEAST_RUNS, MOST_RUNS, ABOUT_S = 5, 200, 0.3
-WARM_RUNS, PROFILED_RUNS = 3, 5
-MS, US = 1e3, 1e6
+MOST_STEPS, STEPS_S = 100, 0.6
+WARM_RUNS, PAUSED_RUNS = 3, 5
+MS = 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Medians, in seconds, of calls one behind the other.
+
+    `seconds` between events of the device, `clock_s` by the host's clock, and `busy_s` what the
+    device works in one; None: it cannot be told from the host's.
+    """
+
+    seconds: float
+    clock_s: float
+    busy_s: float | None = None
 
 
 class Timer(Protocol):
@@ -33,8 +54,8 @@ class Timer(Protocol):
     def clock_seconds(self, run: Run) -> float:
         """The median of calls that wait for their result, one behind the other."""
 
-    def busy_seconds(self, run: Run) -> float | None:
-        """What the device works in a call of it; None: it cannot be told from the host's."""
+    def step_times(self, run: Run) -> StepTimes:
+        """Of calls that leave their result to the host, and may have launched more by then."""
 
 
 @dataclass(slots=True)
@@ -61,9 +82,7 @@ class EventTimer:
         times = list[float]()
         for _ in range(LEAST_RUNS):
             torch.cuda.synchronize(self.device)
-            since = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - since)
+            times.append(_clocked(run))
         torch.cuda.synchronize(self.device)
         return statistics.median(times)
 
@@ -75,20 +94,41 @@ class EventTimer:
         runs = LEAST_RUNS if first > ABOUT_S else runs_for(first)
         return statistics.median(_clocked(run) for _ in range(runs))
 
-    def busy_seconds(self, run: Run) -> float | None:
-        """By the profiler: all kernels and copies of some calls, which follow one another."""
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-            for _ in range(PROFILED_RUNS):
-                run()
+    def step_times(self, run: Run) -> StepTimes:
+        """See Timer."""
+        for _ in range(WARM_RUNS):
+            run()
+        first, clocks = _clocked(run), list[float]()
+        begin, *ends = [_event() for _ in range(steps_for(first) + 1)]
+        begin.record()
+        for end in ends:
+            clocks.append(_clocked(run))
+            end.record()
+        torch.cuda.synchronize(self.device)
+        marks = pairwise([begin, *ends])
+        seconds = statistics.median(one.elapsed_time(other) for one, other in marks) / MS
+        clock_s = statistics.median(clocks)
+        return StepTimes(seconds, clock_s, self._busy(run, min(clock_s, LONGEST_PAUSE_S)))
+
+    def _busy(self, run: Run, pause_s: float) -> float:
+        """Each call behind a pause in which the host launches all of it."""
+        times = list[float]()
+        for _ in range(PAUSED_RUNS):
+            begin, end = _event(), _event()
             torch.cuda.synchronize(self.device)
-        total = sum(one.self_device_time_total for one in seen.key_averages())
-        return float(total) / US / PROFILED_RUNS if total else None
+            torch.cuda._sleep(round(CYCLES * pause_s))
+            begin.record()
+            run()
+            end.record()
+            torch.cuda.synchronize(self.device)
+            times.append(begin.elapsed_time(end))
+        return statistics.median(times) / MS
 
     def _medians(self, run: Run, runs: int) -> float:
-        marks = [_pair() for _ in range(runs)]
+        marks = [(_event(), _event()) for _ in range(runs)]
         for begin, end in marks:
             self._flush.zero_()
-            torch.cuda._sleep(PAUSE_CYCLES)
+            torch.cuda._sleep(round(CYCLES * PAUSE_S))
             begin.record()
             run()
             end.record()
@@ -115,10 +155,10 @@ class ClockTimer:
         """The same."""
         return self.seconds(run)
 
-    def busy_seconds(self, run: Run) -> float | None:
+    def step_times(self, run: Run) -> StepTimes:
         """There is no device."""
-        run()
-        return None
+        took = self.seconds(run)
+        return StepTimes(took, took)
 
 
 def timer_of(device: torch.device) -> Timer:
@@ -131,11 +171,16 @@ def runs_for(one_s: float) -> int:
     return max(LEAST_RUNS, min(MOST_RUNS, round(ABOUT_S / max(one_s, 1e-9))))
 
 
+def steps_for(one_s: float) -> int:
+    """As many as take STEPS_S, within bounds; a sequence has room for no more tokens."""
+    return max(LEAST_RUNS, min(MOST_STEPS, round(STEPS_S / max(one_s, 1e-9))))
+
+
 def _clocked(run: Run) -> float:
     since = time.perf_counter()
     run()
     return time.perf_counter() - since
 
 
-def _pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)

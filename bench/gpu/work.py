@@ -1,5 +1,7 @@
 """What a whole step has to read and compute, counted from a model's shape."""
 
+from dataclasses import replace
+
 from bench.gpu.shapes import Shape
 from engine.kernels.floor import Floor, Unit
 
@@ -14,6 +16,12 @@ def layer_weights(shape: Shape, tokens: int) -> int:
     rows = 2 * shape.num_attention_heads + 2 * shape.num_key_value_heads
     attention = rows * shape.head_dim * shape.hidden_size
     return round(shape.num_hidden_layers * (attention + _mlp_weights(shape, tokens)))
+
+
+def layer_bytes(shape: Shape) -> int:
+    """Of one layer's weights with all experts, as a checkpoint in the model's type has them."""
+    every = replace(shape, num_hidden_layers=1, num_experts_per_tok=shape.num_experts)
+    return layer_weights(every, 1) * shape.dtype.itemsize
 
 
 def step_floor(shape: Shape, sequences: int) -> Floor:

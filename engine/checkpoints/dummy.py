@@ -34,6 +34,11 @@ class Made:
     device: torch.device
     seed: int
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all of it."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
     def get_tensor(self, name: str) -> Tensor:
         """All of it."""
         return self.get_slice(name)[()]

@@ -40,7 +40,7 @@ def load_decoder(
 
     Of several ranks each reads its own.
     """
-    store = _store(checkpoint, config, place.dtype, place.device)
+    store = store_of(checkpoint, config, place.dtype, place.device)
     parts: Parts = dict
     group, placed = place.group, (place.dtype, place.device, place.kernels)
     if group is not None:
@@ -68,7 +68,7 @@ def load_classes(
     return head
 
 
-def _store(
+def store_of(
     checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> Store:
     """The checkpoint's files; or, of a dummy, all that a model of this config asks for."""

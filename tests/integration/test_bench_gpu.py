@@ -40,6 +40,7 @@ def test_the_whole_bench_runs_on_a_cpu(tmp_path: Path) -> None:
         "transformers decode step",
         "transformers prefill",
         "hand-over 1P1D",
+        "loading",
     } <= beside.keys()
     wrong = {row["name"]: row["error"] for row in rows if not (row["error"] or 0) < 0.02}
     assert wrong == {}
@@ -47,9 +48,16 @@ def test_the_whole_bench_runs_on_a_cpu(tmp_path: Path) -> None:
 
 def test_steps_of_dense_models_run_as_well(tmp_path: Path) -> None:
     shapes = "tiny", "tiny-fp8"
-    asked = "--shapes", *shapes, "--only", "decode step", "prefill"
-    named = {(row["shape"], row["name"]) for row in results(tmp_path / "results.json", *asked)}
-    assert {(shape, step) for shape in shapes for step in ("decode step", "prefill")} <= named
+    asked = "--shapes", *shapes, "--only", "decode step", "prefill:", "of a step", "loading"
+    rows = results(tmp_path / "results.json", *asked)
+    named = {(row["shape"], row["name"]) for row in rows}
+    steps = "decode step", "prefill", "transformers decode step", "transformers prefill"
+    assert {(shape, step) for shape in shapes for step in steps} <= named
+    (products, _) = (row for row in rows if row["name"] == "products of a step")
+    assert products["rivals"].keys() == {"torch._scaled_mm"}
+    cold, warm = (row for row in rows if row["name"] == "loading")
+    assert all(row["told"].count("GB/s") == 2 for row in (cold, warm))
+    assert all(row["floor_s"] < row["seconds"] for row in (cold, warm))
 
 
 def results(out: Path, *asked: str) -> list[dict[str, Any]]:

@@ -3,18 +3,20 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 
 from bench.gpu import report
-from bench.gpu.__main__ import NO_DEVICE, Run, again, main
+from bench.gpu.__main__ import NO_DEVICE, main
 from bench.gpu.ceilings import Ceilings
-from bench.gpu.measuring import Measured, Meter, difference, find_rows
+from bench.gpu.measuring import Measured, Meter, difference
+from bench.gpu.order import find_entries
 from bench.gpu.row import Prepared, Row
-from bench.gpu.shapes import LLAMA, SHAPES, TINY, Shape
+from bench.gpu.shapes import LLAMA, SHAPES, TINY
+from bench.gpu.timing import StepTimes
 from bench.gpu.work import layer_weights, prompt_floor, step_floor
 from engine.kernels.floor import Floor
 
@@ -36,8 +38,9 @@ class Stepping:
         run()
         return 3.0
 
-    def busy_seconds(self, run: Callable[[], object]) -> float | None:
-        return 2.75
+    def step_times(self, run: Callable[[], object]) -> StepTimes:
+        run()
+        return StepTimes(3.0, 3.5, 2.75)
 
 
 def _meter() -> Meter:
@@ -77,11 +80,16 @@ def test_a_row_that_fails_is_told_by_name_and_so_is_a_rival() -> None:
     assert "kernel: batch 1" in report.line(failed)
 
 
-def test_of_a_row_that_waits_the_clock_counts_and_the_host_has_what_the_device_has_not() -> (
-    None
-):
+def test_of_a_row_that_waits_for_others_the_clock_counts() -> None:
     one = _meter().measure(TINY, _row(Prepared(lambda: None, Floor(1), waits=True)))
-    assert (one.seconds, one.host_s) == (3.0, 0.25)
+    assert (one.seconds, one.host_s, one.clock_s) == (3.0, None, None)
+
+
+def test_of_a_step_the_host_has_what_the_device_does_not_work() -> None:
+    one = _meter().measure(TINY, _row(Prepared(lambda: None, Floor(10**9), steps=True)))
+    assert (one.seconds, one.clock_s, one.busy_s, one.host_s) == (3.0, 3.5, 2.75, 0.25)
+    assert one.share == 1 / 3
+    assert "3500000.0" in report.line(one)
 
 
 def test_a_row_may_measure_itself() -> None:
@@ -136,29 +144,6 @@ def test_a_wrong_result_is_seen_beside_its_twin() -> None:
     assert math.isnan(difference(ours * math.nan, ours))
 
 
-def test_a_module_that_cannot_be_imported_leaves_the_others_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "made_up_rows"
-    folder.mkdir()
-    (folder / "__init__.py").touch()
-    (folder / "absent.py").write_text("import no_such_thing\n")
-    (folder / "there.py").write_text(
-        "from bench.gpu.row import Row\n"
-        "def rows(shape):\n"
-        "    yield Row('there', shape.name, None)\n"
-        "    yield Row('elsewhere', shape.name, None)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    package = ModuleType("made_up_rows")
-    package.__path__ = [str(folder)]
-    lost, *found = find_rows(TINY, ["there: "], package)
-    assert isinstance(lost, Measured)
-    assert lost.name == "absent"
-    assert "no_such_thing" in str(lost.failed)
-    assert [str(row) for row in found] == ["there: tiny"]
-
-
 @pytest.mark.parametrize(
     ("shape", "names"),
     [
@@ -173,50 +158,20 @@ def test_a_module_that_cannot_be_imported_leaves_the_others_alone(
     ],
 )
 def test_every_kernel_and_step_has_its_rows(shape: str, names: set[str]) -> None:
-    assert names <= {row.name for row in find_rows(SHAPES[shape], [])}
+    entries = find_entries([SHAPES[shape]], [])
+    assert names <= {entry.row.name for entry in entries}
 
 
 def test_results_have_everything_that_a_reader_must_know(tmp_path: Path) -> None:
     file, one = tmp_path / "new" / "results.json", Measured("tiny", "kernel", "batch 1", 2.0)
-    report.write(file, report.facts(CPU, CEILINGS), [one])
+    said = report.asked() | report.facts(CPU) | {"ceilings": asdict(CEILINGS)}
+    report.write(file, said, [one])
+    assert [one.name for one in file.parent.iterdir()] == [file.name]
     said = json.loads(file.read_text())
     assert {"device", "driver", "torch", "triton", "command", "date", "commit"} <= said.keys()
     assert said["ceilings"]["bandwidth"] == 1e9
     assert said["rows"][0] | {"rivals": {}} == said["rows"][0]
     assert said["rows"][0]["seconds"] == 2.0
-
-
-def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
-    rows = [Measured("tiny", "a", "b", 2.0, rivals={"torch": 1.0}), Measured("t", "c", "d")]
-    report.write(tmp_path / "x", report.facts(CPU, CEILINGS), rows)
-    assert report.read(tmp_path / "x") == rows
-    assert report.read(None) == []
-
-
-class Breaking(Meter):
-    """Loses its device with the second row."""
-
-    def measure(self, shape: Shape, row: Row) -> Measured:
-        self.lost.append(row.name)
-        return Measured(shape.name, row.name, row.setting)
-
-    def device_is_lost(self) -> bool:
-        return len(self.lost) == 2
-
-    lost: list[str] = []  # noqa: RUF012  of one test
-
-
-def test_behind_a_row_that_lost_the_device_a_new_process_goes_on() -> None:
-    run = Run(
-        Breaking(CPU, Stepping(), CEILINGS), [TINY], ["product: head", "product: down"], 1e18
-    )
-    first = list(run.results())
-    assert len(first) == 2
-    Breaking.lost.clear()
-    (third, *_) = run.results(done=2)
-    everything = [str(row) for row in find_rows(TINY, run.only)]
-    assert f"{third.name}: {third.setting}" == everything[2]
-    assert again(["--out", "x"], 2, 99.6) == ["--out", "x", "--done", "2", "--budget-s", "100"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")

@@ -21,6 +21,7 @@ from engine.kernels.gpu.prefill_attention import prefill_attention
 from engine.kernels.gpu.turn_and_write import turn_and_write, turn_and_write_twin
 from engine.kernels.style import AttentionStyle
 
+Seen = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 LAYERS, LAYER = 4, 1  # so that blocks lie apart as they do in a model
 
 
@@ -87,8 +88,9 @@ def _decode(shape: Shape, lengths: Sequence[int], device: torch.device) -> Prepa
     dense = queries[:, :, None], keys, values
     sdpa = partial(_sdpa, dense, style, mask)
     rivals: dict[str, Callable[[], Run]] = {"sdpa, dense": lambda: sdpa}
-    if mask is None:
-        rivals["flex, dense"] = partial(_flex, dense, style, False)
+    rivals["flex, dense"] = partial(
+        _flex, dense, style, None if mask is None else _within(told)
+    )
     run = partial(decode_attention, queries, memory, LAYER, tables, told, style)
     return Prepared(run, decode_floor(_heads(shape), lengths), sdpa, rivals)
 
@@ -102,8 +104,7 @@ def _prefill(shape: Shape, count: int, length: int, device: torch.device) -> Pre
     whole = count == length
     sdpa = partial(_sdpa, dense, style, None if whole else mask, causal=whole)
     rivals: dict[str, Callable[[], Run]] = {"sdpa, dense": lambda: sdpa}
-    if whole:
-        rivals["flex, dense"] = partial(_flex, dense, style, True)
+    rivals["flex, dense"] = partial(_flex, dense, style, _behind(length - count))
     return Prepared(
         partial(prefill_attention, queries, memory, LAYER, tables, firsts, told, count, style),
         prefill_floor(_heads(shape), [(count, length)]),
@@ -143,16 +144,34 @@ def _sdpa(
     )
 
 
-def _flex(dense: tuple[Tensor, Tensor, Tensor], style: AttentionStyle, causal: bool) -> Run:
-    """Compiled for this shape; slow to make."""
+def _within(lengths: Tensor) -> Seen:
+    """Keys of a sequence that is as long as it is."""
+
+    def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:  # noqa: ARG001
+        return key < lengths[batch]
+
+    return seen
+
+
+def _behind(cached: int) -> Seen:
+    """Keys up to its own, of a query behind so many."""
+
+    def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:  # noqa: ARG001
+        return query + cached >= key
+
+    return seen
+
+
+def _flex(
+    dense: tuple[Tensor, Tensor, Tensor], style: AttentionStyle, seen: Seen | None
+) -> Run:
+    """Compiled for this shape, on a GPU; slow to make. None: all is seen."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    def before(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:  # noqa: ARG001
-        return query >= key
-
-    tokens, device = dense[0].shape[2], str(dense[0].device)
+    queries, keys, _ = dense
     mask = None
-    if causal:
-        mask = create_block_mask(before, None, None, tokens, tokens, device=device)
-    run = torch.compile(flex_attention, dynamic=False)
+    if seen is not None:
+        sizes = len(queries), None, queries.shape[2], keys.shape[2]
+        mask = create_block_mask(seen, *sizes, device=str(keys.device))
+    run = flex_attention if keys.is_cpu else torch.compile(flex_attention, dynamic=False)
     return partial(run, *dense, block_mask=mask, scale=style.scale, enable_gqa=True)

@@ -1,10 +1,10 @@
-"""Whole steps of our engine: decode by batch, and a long prompt, by the host's clock.
+"""Whole steps of our engine: decode by batch, and a long prompt.
 
-A step ends when its tokens are on the host, so it is the clock that counts; `busy` is the
-device's part of it, and what is left is the host's, graphs or not.
+A step's tokens are on the host when it ends, and the next one may be launched by then: so it
+takes from one end to the next one's. What of that the device does not work is the host's.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,15 @@ def rows(shape: Shape) -> Iterator[Row]:
     from bench.gpu.engines import Loaded  # more than torch and triton
 
     loaded = Loaded(shape)
-    for batch in shape.batches:
+    for batch in _wanted_first(shape.batches):
         make = partial(_decode, loaded, batch)
         yield Row("decode step", f"batch {batch}, context {shape.context}", make)
     yield Row("prefill", f"{shape.prefill} tokens", partial(_prefill, loaded))
+
+
+def _wanted_first(batches: Sequence[int]) -> Sequence[int]:
+    """The smallest and the largest, of which something is asked; then those between."""
+    return sorted(batches, key=lambda batch: min(batches) < batch < max(batches))
 
 
 def _decode(loaded: "Loaded", batch: int, device: torch.device) -> Prepared:
@@ -36,12 +41,12 @@ def _decode(loaded: "Loaded", batch: int, device: torch.device) -> Prepared:
     names = ours.arrive(batch, shape.context, room_of(shape))
     floor = step_floor(shape, batch)
     return Prepared(
-        partial(ours.step, batch), floor, waits=True, close=partial(ours.end, names)
+        partial(ours.step, batch), floor, steps=True, close=partial(ours.end, names)
     )
 
 
 def _prefill(loaded: "Loaded", device: torch.device) -> Prepared:
     ours, tokens = loaded.on(device), loaded.shape.prefill
     return Prepared(
-        partial(ours.prompt, tokens), prompt_floor(loaded.shape, tokens), waits=True
+        partial(ours.prompt, tokens), prompt_floor(loaded.shape, tokens), steps=True
     )

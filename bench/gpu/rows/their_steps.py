@@ -1,13 +1,15 @@
 """Whole steps of transformers' continuous batching over a model of the same shape.
 
-Behind ours, which have let go of the device's memory by then. They measure themselves: by
-their own stamps of tokens, with the prompt's arrival by the same clock.
+In a process of their own. They measure themselves: by their own stamps of tokens, with the
+prompt's arrival by the same clock. In 8 bits their linear layers are torch._scaled_mm's: what
+transformers brings for 8 bits takes its kernels from a hub while it runs.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,20 +25,38 @@ STEPS, PROMPTS = 20, 3
 Measure = Callable[["Theirs"], float]
 
 
+@dataclass(slots=True)
+class _Model:
+    """One for all rows of a shape, made by the first."""
+
+    shape: Shape
+    _made: Any = field(default=None)
+
+    def on(self, device: torch.device) -> Any:  # noqa: ANN401  theirs
+        from bench.engine.theirs import random_model  # more than torch and triton
+
+        if self._made is None:
+            self._made = random_model(self.shape.config, self.shape.dtype, device)
+            if self.shape.quantization == "fp8":
+                from bench.gpu.scaled_linears import scale_linears
+
+                scale_linears(self._made)
+        return self._made
+
+
 def rows(shape: Shape) -> Iterator[Row]:
-    """With whole weights only."""
-    if shape.quantization is not None:
-        return
-    context, prompt = shape.context, shape.prefill
+    """Decode steps by batch, and a prompt."""
+    by = "" if shape.quantization is None else ", linears by torch._scaled_mm"
+    context, prompt, model = shape.context, shape.prefill, _Model(shape)
     for batch in shape.batches:
         measure: Measure = partial(_step_s, batch, context)
         room = batch, context + STEPS + batch
-        make = partial(_make, shape, room, measure, step_floor(shape, batch))
-        yield Row("transformers decode step", f"batch {batch}, context {context}", make)
+        make = partial(_make, model, room, measure, step_floor(shape, batch))
+        yield Row("transformers decode step", f"batch {batch}, context {context}{by}", make)
     make = partial(
-        _make, shape, (1, prompt + 1), _prompt_s(prompt), prompt_floor(shape, prompt)
+        _make, model, (1, prompt + 1), _prompt_s(prompt), prompt_floor(shape, prompt)
     )
-    yield Row("transformers prefill", f"{prompt} tokens", make)
+    yield Row("transformers prefill", f"{prompt} tokens{by}", make)
 
 
 def _step_s(batch: int, context: int, theirs: "Theirs") -> float:
@@ -48,12 +68,11 @@ def _prompt_s(tokens: int) -> Measure:
 
 
 def _make(
-    shape: Shape, room: tuple[int, int], measure: Measure, floor: Floor, device: torch.device
+    model: _Model, room: tuple[int, int], measure: Measure, floor: Floor, device: torch.device
 ) -> Prepared:
     """`room` is for so many sequences of so many tokens."""
-    from bench.engine.theirs import Theirs, random_model  # more than torch and triton
+    from bench.engine.theirs import Theirs  # more than torch and triton
 
     stack = ExitStack()
-    model = random_model(shape.config, shape.dtype, device)
-    theirs = stack.enter_context(Theirs.over(model, *room, most=shape.prefill))
+    theirs = stack.enter_context(Theirs.over(model.on(device), *room, most=model.shape.prefill))
     return Prepared(partial(measure, theirs), floor, measures=True, close=stack.close)

@@ -1,0 +1,63 @@
+"""The process that measures: `python -m bench.gpu.child`, started by bench/gpu/lanes.py.
+
+It touches the device, and the process that started it does not. So whatever a row does to it,
+to the device's context or to this process, is this process's end and no other's. What it found
+it tells line by line, as JSON, before it goes on.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from bench.gpu import report
+from bench.gpu.ceilings import Ceilings, measure
+from bench.gpu.measuring import Measured, Meter
+from bench.gpu.order import find_entries
+from bench.gpu.shapes import SHAPES
+from bench.gpu.timing import timer_of
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+def run(job: dict[str, Any], tell: Tell) -> None:
+    """The rows from `first` to before `end`, of `shapes` and `only`; ceilings, if None are.
+
+    It ends early with the row that has cost us the device.
+    """
+    device = torch.device(job["device"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    timer, known = timer_of(device), job["ceilings"]
+    ceilings = measure(device, timer) if known is None else Ceilings(**known)
+    if known is None:
+        tell({"ceilings": asdict(ceilings), "facts": report.facts(device)})
+    meter = Meter(device, timer, ceilings)
+    entries = find_entries([SHAPES[name] for name in job["shapes"]], job["only"])
+    for index in range(job["first"], job["end"]):
+        entry = entries[index]
+        if isinstance(entry.row, Measured):
+            continue
+        tell({"begun": str(entry.row)})
+        tell({"measured": asdict(meter.measure(entry.shape, entry.row))})
+        if meter.device_is_lost():
+            return
+
+
+def main() -> None:
+    """A job as JSON, and the descriptor of a pipe to tell it by, are the arguments."""
+    with os.fdopen(int(sys.argv[2]), "w") as pipe:
+
+        def tell(news: dict[str, Any]) -> None:
+            pipe.write(json.dumps(news) + "\n")
+            pipe.flush()
+
+        run(json.loads(sys.argv[1]), tell)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Which rows are measured, and in which order: what is asked for most comes first."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+from bench.gpu import rows as our_rows
+from bench.gpu.measuring import Measured, told
+from bench.gpu.row import Row
+from bench.gpu.shapes import Shape
+
+ORDER = (
+    "steps",
+    "handovers",
+    "loading",
+    "attention",
+    "their_steps",
+    "step_products",
+    "products",
+    "stored",
+    "experts",
+    "rounded",
+    "pointwise",
+    "sampling",
+    "pieces",
+)
+ALONE = {"steps", "their_steps"}  # a model of theirs fills the device: none other is beside it
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of a shape and a module of rows, or why that module has none."""
+
+    shape: Shape
+    module: str
+    row: Row | Measured
+
+    def failed(self, why: str) -> Measured:
+        """It was not measured."""
+        if isinstance(self.row, Measured):
+            return self.row
+        return Measured(self.shape.name, self.row.name, self.row.setting, failed=why)
+
+
+def find_entries(
+    shapes: Sequence[Shape], only: Sequence[str], package: ModuleType = our_rows
+) -> list[Entry]:
+    """Module by module, each for all shapes: rows with one of `only` in their line; none: all.
+
+    The same in each process that asks.
+    """
+    return [
+        Entry(shape, module, row)
+        for module in _modules(package)
+        for shape in shapes
+        for row in _rows(shape, f"{package.__name__}.{module}")
+        if isinstance(row, Measured) or wanted(str(row), only)
+    ]
+
+
+def lane_end(entries: Sequence[Entry], first: int, *, one_process: bool) -> int:
+    """The entry behind the last that a process may measure which begins with `first`."""
+    if one_process:
+        return len(entries)
+    ours = entries[first]
+    for index in range(first, len(entries)):
+        one = entries[index]
+        same = (one.shape.name, one.module) == (ours.shape.name, ours.module)
+        if not same and ALONE & {one.module, ours.module}:
+            return index
+    return len(entries)
+
+
+def wanted(line: str, only: Sequence[str]) -> bool:
+    """Whether it has one of these words in it."""
+    return not only or any(word in line for word in only)
+
+
+def _modules(package: ModuleType) -> list[str]:
+    """What is not in ORDER comes last."""
+    found = [one.name for one in pkgutil.iter_modules(package.__path__)]
+    return sorted(found, key=lambda name: (_place(name), name))
+
+
+def _place(name: str) -> int:
+    return ORDER.index(name) if name in ORDER else len(ORDER)
+
+
+def _rows(shape: Shape, module: str) -> Iterator[Row | Measured]:
+    try:
+        rows: list[Row] = list(importlib.import_module(module).rows(shape))
+    except Exception as error:  # noqa: BLE001  the other modules' rows can be measured
+        yield Measured(shape.name, module.rpartition(".")[2], "", failed=told(error))
+        return
+    yield from rows

@@ -1,0 +1,37 @@
+"""A model of transformers with its linear layers in 8 bits, by torch's own product of 8 bits.
+
+Rows are rounded by one launch of ours: torch's operations would take seven.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from bench.gpu.rows.step_products import scaled
+from engine.kernels.gpu.rounding import round_rows
+from engine.kernels.rows import to_fp8
+
+
+class ScaledLinear(nn.Module):
+    """[.., inputs] to [.., outputs], a scale for each row and each output; no bias."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        assert linear.bias is None, "shapes of the bench have none"
+        values, scales = to_fp8(linear.weight.detach(), linear.in_features)
+        self.values: Tensor = values
+        self.scales: Tensor = scales.T.contiguous()
+
+    def forward(self, given: Tensor) -> Tensor:
+        """As the layer that it stands for."""
+        rows = round_rows(given.reshape(-1, given.shape[-1]), None)
+        return scaled(rows, self.values, self.scales).view(*given.shape[:-1], -1)
+
+
+@torch.inference_mode()
+def scale_linears(module: nn.Module) -> None:
+    """All that are within, the head among them; in place."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.Linear):
+            setattr(module, name, ScaledLinear(child))
+        else:
+            scale_linears(child)
