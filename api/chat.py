@@ -118,7 +118,7 @@ class ChatForm:
             text = [Delta(content=piece.text or UNSET)] if piece.text or not aloud else []
             return [*aloud, *text], piece.finish
         teller = self.tellers[piece.index]
-        said = teller.read(piece.text, last=piece.finish is not None)
+        said = teller.read(piece.text, piece.finish)
         return [*aloud, *map(_delta, said)], teller.finish_reason(piece.finish)
 
     def full(self, piece: Piece, prompt: TokenIds, tokens: TokenIds) -> ChatChoice:
@@ -138,7 +138,7 @@ class ChatForm:
         if not self.tellers:
             return self._said(piece, piece.text, ()), piece.finish
         teller = self.tellers[piece.index]
-        content, calls = whole_message(teller.read(piece.text, last=True))
+        content, calls = whole_message(teller.read(piece.text, piece.finish))
         return self._said(piece, content, calls), teller.finish_reason(piece.finish)
 
     def _said(self, piece: Piece, content: str, calls: Sequence[ToolCall]) -> Said:

@@ -73,7 +73,7 @@ class Story:
     def _read(self, piece: Piece) -> Sequence[str | CallDelta]:
         if self.teller is None:
             return [piece.text] if piece.text else []
-        return self.teller.read(piece.text, last=piece.finish is not None)
+        return self.teller.read(piece.text, piece.finish)
 
     def _told(self, said: str | CallDelta) -> bytes:
         if isinstance(said, str):

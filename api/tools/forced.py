@@ -7,7 +7,7 @@ from api.tools.wishes import Offered
 
 def required(tape: Tape, offered: Offered) -> Steps:
     """A list of calls is all of the answer."""
-    yield from attempt(_list(tape, offered))
+    yield from attempt(tape, _list(tape, offered))
     yield from rest(tape)
 
 
@@ -20,7 +20,7 @@ def named(name: str) -> Parser:
 
     def parse(tape: Tape, offered: Offered) -> Steps:
         del offered
-        yield from attempt(_arguments(tape, name))
+        yield from attempt(tape, _arguments(tape, name))
         yield from rest(tape)
 
     return parse

@@ -66,9 +66,11 @@ class Teller:
     _open: bool = False  # a call has begun and is not whole
     _broken: bool = False  # nor will it ever be
 
-    def read(self, text: str, *, last: bool) -> Sequence[str | CallDelta]:
+    def read(self, text: str, finish: FinishReason | None) -> Sequence[str | CallDelta]:
         """What is new: content, and deltas of calls."""
-        said = [*self.reader.read(text), *(self.reader.finish() if last else ())]
+        said = list(self.reader.read(text))
+        if finish is not None:
+            said += self.reader.finish(cut=finish is FinishReason.LENGTH)
         return list(self._told(said))
 
     def finish_reason(self, finish: FinishReason | None) -> str | None:

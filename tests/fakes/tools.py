@@ -49,11 +49,13 @@ class Read:
     calls: list[Call]
 
 
-def read(parser: Parser, pieces: Sequence[str], tools: Offered | None = None) -> Read:
-    """Read an answer that comes in these pieces."""
+def read(
+    parser: Parser, pieces: Sequence[str], tools: Offered | None = None, *, cut: bool = False
+) -> Read:
+    """Read an answer that comes in these pieces; `cut`: no more were allowed."""
     reader = CallReader(parser, offered() if tools is None else tools)
     said = [one for piece in pieces for one in reader.read(piece)]
-    return put_together([*said, *reader.finish()])
+    return put_together([*said, *reader.finish(cut=cut)])
 
 
 def put_together(said: Sequence[Said]) -> Read:

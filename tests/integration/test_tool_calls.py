@@ -121,7 +121,9 @@ async def test_calls_and_content_are_told_apart(
     [
         (CALL[: CALL.index("Par")], {}, ("", [("weather", '{"city": "')], "length")),
         (CALL, {}, ("", ONE, "length")),
-        (f"[{FIRST}, {SECOND[:9]}", MUST, (f", {SECOND[:9]}", ONE, "length")),
+        (f"[{FIRST}, {SECOND[:9]}", MUST, ("", ONE, "length")),
+        (CALL[: CALL.index("uments")], {}, ("", [("weather", "")], "length")),
+        (f"Hm.\n{CALL[:16]}", {}, ("Hm.", [], "length")),
         (PARIS[:-1], {"tool_choice": NAMED}, ("", [("weather", PARIS[:-1])], "length")),
     ],
 )

@@ -17,7 +17,7 @@ from api.tools.dialects.known import DIALECTS, ToolCallParser, find_dialect
 from api.tools.telling import CallDelta
 from api.tools.wishes import ToolUse
 from engine.errors import CheckersBusy, GrammarRefused
-from engine.request import Grammar
+from engine.request import FinishReason, Grammar
 from tests.fakes.asking import HI, Fields, chat, texts
 from tests.fakes.text import TEMPLATE, byte_level, served
 from tests.fakes.tools import TOOLS, WEATHER, offered, tool
@@ -254,7 +254,7 @@ def ids(text: str, *past: str) -> list[str]:
     """The names of all calls in a Kimi's answer."""
     use, dialect = ToolUse(offered(), "auto"), DIALECTS["kimi_k2"]
     teller = Calling(use, dialect.parser, dialect.new_id, past).teller()
-    said = teller.read(text, last=True)
+    said = teller.read(text, FinishReason.STOP)
     return [str(one.id) for one in said if isinstance(one, CallDelta) and one.function.name]
 
 

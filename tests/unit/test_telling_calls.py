@@ -7,6 +7,7 @@ from api.tools.dialects.dialect import long_id
 from api.tools.dialects.known import DIALECTS
 from api.tools.telling import CallDelta, whole_message
 from api.tools.wishes import ToolUse
+from engine.request import FinishReason
 from tests.fakes.tools import offered
 
 
@@ -23,7 +24,7 @@ class Counted(list[str | CallDelta]):
 def test_a_message_of_many_calls_is_put_together_in_few_looks() -> None:
     calling = Calling(ToolUse(offered(), "auto"), DIALECTS["glm45"].parser, long_id, ())
     text = "So<tool_call>clock</tool_call>" * 50
-    said = Counted(calling.teller().read(text, last=True))
+    said = Counted(calling.teller().read(text, FinishReason.STOP))
     content, calls = whole_message(said)
     assert (content, len(calls), said.times) == ("So" * 50, 50, 2)
     assert {(one.function.name, one.function.arguments) for one in calls} == {("clock", "{}")}

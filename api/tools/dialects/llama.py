@@ -20,7 +20,7 @@ TAG = "<|python_tag|>"
 def llama3_json(tape: Tape, offered: Offered) -> Steps:
     """Calls begin the answer, or follow the tag."""
     while True:
-        yield from attempt(_calls(tape, offered))
+        yield from attempt(tape, _calls(tape, offered), marked=False)
         yield from content_until(tape, TAG)
 
 

@@ -23,8 +23,10 @@ class CallReader:
             place += 1
         return self._tape.take()
 
-    def finish(self) -> Sequence[Said]:
-        """What was held back: no more text comes."""
+    def finish(self, *, cut: bool = False) -> Sequence[Said]:
+        """What was held back: no more text comes. Of an answer that was `cut` in a call, which
+        is a call as far as it came, it is nothing.
+        """
         self._steps.close()
-        self._tape.over()
+        self._tape.over(cut=cut)
         return self._tape.take()

@@ -41,12 +41,12 @@ class SectionForm:
         """
         yield from literal((yield from space()), self.mark)
         before = tape.calls
-        yield from attempt(self.call(tape))
+        yield from attempt(tape, self.call(tape))
         if tape.calls == before:
             raise NotACall
         marks = self.mark, *self.closes, *self.opens
         while (found := (yield from content_until(tape, *marks))) == self.mark:
-            yield from attempt(self.call(tape))
+            yield from attempt(tape, self.call(tape))
         if found in self.closes:
             tape.drop()
 

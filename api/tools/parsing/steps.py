@@ -74,10 +74,15 @@ def rest(tape: Tape) -> Steps:
         yield
 
 
-def attempt(steps: Steps) -> Steps:
-    """These steps, up to where there is no call: whoever goes on has to find what is held."""
+def attempt(tape: Tape, steps: Steps, *, marked: bool = True) -> Steps:
+    """These steps, up to where there is no call: whoever goes on has to find what is held.
+
+    An answer that is cut in them is cut in a call: if it is `marked` as one, or has a name.
+    """
+    around, tape.calling = tape.calling, tape.calling or marked
     with suppress(NotACall):
         yield from steps
+    tape.calling = around
 
 
 def calls_behind(tape: Tape, call: Callable[[Tape], Steps], *markers: str) -> Steps:
@@ -86,7 +91,7 @@ def calls_behind(tape: Tape, call: Callable[[Tape], Steps], *markers: str) -> St
     """
     while True:
         yield from content_until(tape, *markers)
-        yield from attempt(call(tape))
+        yield from attempt(tape, call(tape))
 
 
 def space() -> Step:

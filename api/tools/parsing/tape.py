@@ -54,11 +54,13 @@ class Tape:
     """What is held was read, and may still become a call, or part of one, or content.
 
     White space around calls is neither: it is dropped. What begins with no white space and
-    matches `free` is content, if nothing or white space is held. `calls` have begun.
+    matches `free` is content, if nothing or white space is held. `calls` have begun. Where it
+    is `calling`, what is held can be nothing but part of a call, unless the model erred.
     """
 
     free: re.Pattern[str] | None = None
     calls: int = 0
+    calling: bool = False
     _held: list[str] = field(default_factory=list)
     _said: list[Said] = field(default_factory=list)
     _after_call: bool = False
@@ -96,6 +98,7 @@ class Tape:
         """What was held is the beginning of a call, and cannot be anything else any more."""
         self._say(Begun(name, id))
         self.calls += 1
+        self.calling = True
 
     def argue(self, text: str, *, but: int = 0) -> None:
         """More of its arguments; what was held, except its last `but` characters, stood for
@@ -115,9 +118,9 @@ class Tape:
         """What is held is part of a call's form, and says nothing."""
         self._held.clear()
 
-    def over(self) -> None:
-        """No more text comes."""
-        if self.held.strip(SPACE) or not self._after_call:
+    def over(self, *, cut: bool) -> None:
+        """No more text comes; `cut`: it would have gone on."""
+        if not (cut and self.calling) and (self.held.strip(SPACE) or not self._after_call):
             self.content()
         self.drop()
 
