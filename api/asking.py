@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from api.bodies import ChatBody, CompletionBody, TextBody
 from api.calls import MOST_CALLS, Asked, Call, Caller, Tokens
-from api.encoding import Fit, aside, encoded, of_turns
+from api.encoding import MOST_TOKENS, Fit, aside, encoded, of_turns
 from api.errors import BadRequest
 from api.holding import Holding
 from api.prompts import prompts_of
@@ -57,11 +57,26 @@ class Asker:
 
     async def chat(self, body: ChatBody, outer_id: str, size: int) -> Asked:
         """Raises ApiError. `size` is that of the body, in bytes: so much there is to do."""
-        model, codec = self._door(body)
+        model, _ = self._door(body)
+        calling, prompt, thinking = await self._prompted(body, size, self._fit(body, size))
+        return await self._asked(body, outer_id, model, [prompt], calling, thinking)
+
+    async def count(self, body: ChatBody, size: int) -> int:
+        """How many tokens the prompt of such a chat has, whether there is room for them or not,
+        and before any are cut off; raises ApiError.
+        """
+        self._door(body)
+        _, prompt, _ = await self._prompted(body, size, Fit(into=MOST_TOKENS))
+        return len(prompt)
+
+    async def _prompted(
+        self, body: ChatBody, size: int, fit: Fit
+    ) -> tuple[Calling | None, Tokens, Thinking | None]:
+        codec = self.served.text
         calling = self._calling(body, codec)
         must_call = calling is not None and bool(calling.use.forced)
         parser = self.served.reasoning_parser
-        special, fit = bool(body.add_special_tokens), self._fit(body, size)
+        special = bool(body.add_special_tokens)
 
         def encode() -> tuple[Tokens, Thinking | None]:
             text, thinking = rendered(body, codec, parser, must_call=must_call)
@@ -72,7 +87,7 @@ class Asker:
         prompt, thinking = await aside(size, encode)
         if not prompt:
             raise BadRequest("the chat template makes nothing of the messages", "messages")
-        return await self._asked(body, outer_id, model, [prompt], calling, thinking)
+        return calling, prompt, thinking
 
     def _door(self, body: TextBody) -> tuple[str, TextCodec]:
         if body.stream_options and not body.stream:

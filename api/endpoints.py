@@ -28,6 +28,7 @@ from api.pooling.bodies import PoolingBody
 from api.prompts import needs_text
 from api.responses.asking import OWN, chat_of
 from api.responses.bodies import read_responses
+from api.responses.shapes import InputTokens
 from api.responses.writer import ResponseWriter
 from api.served import Models, ReadLeg, no_legs
 from api.sse import AnyWriter, frames
@@ -109,6 +110,17 @@ class TextEndpoints:
         except ApiError as refusal:
             raise OWN.tell(refusal) from refusal
         return ResponseWriter(Answer(self.generator, asked, self.gate), body, self.clock)
+
+    async def input_tokens(self, call: Call) -> InputTokens:
+        """Of a response that is not made. Raises ApiError."""
+        body = _with_headers(read_responses(call.data), call.headers)
+        outer_id = call.name(body)
+        served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
+        try:
+            count = await Asker(served, no_legs).count(chat_of(body), len(call.data))
+        except ApiError as refusal:
+            raise OWN.tell(refusal) from refusal
+        return InputTokens(count)
 
     async def tokens(self, call: Call) -> TokenWriter:
         """As a model's node would: without its defaults, and its tokenizer only where words are

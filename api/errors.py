@@ -5,6 +5,7 @@ ApiError
 │   └── ContextTooLong   prompt and answer do not fit the model's context
 ├── UnknownModel    404  a name that is not served here
 ├── NotKept         404  an answer that was given is asked for
+├── NotOffered      404  what others answer here
 ├── WrongType       415  a body of another type than JSON
 ├── NoText          501  this door has no tokenizer
 └── TooBusy         503  this door cannot look at the request just now
@@ -57,6 +58,12 @@ class UnknownModel(ApiError):
 
 class NotKept(ApiError):
     """An answer that was given before is asked for: none is stored."""
+
+    status = 404
+
+
+class NotOffered(ApiError):
+    """The path is one of OpenAI's, and nothing is done here."""
 
     status = 404
 

@@ -18,7 +18,7 @@ from api.endpoints import (
     begun,
     check_type,
 )
-from api.errors import SERVER_ERROR, ApiError, NotKept, body_of, error_body
+from api.errors import SERVER_ERROR, ApiError, NotKept, NotOffered, body_of, error_body
 from api.gate import OPEN, Gate
 from api.generator import Embedder, Generator, StreamFailed
 from api.models import find_model, list_models
@@ -37,6 +37,10 @@ from api.sse import whole
 GENERATE = "/inference/v1/generate"
 LONGEST_PATH = 200  # that is said again
 WHERE = {404: "There is no {} here", 405: "{}: other methods are meant for this path"}
+NOT_COMPACTED = (
+    "Conversations are not compacted here: leave out of input what is not needed any more, or "
+    'say truncation "auto"'
+)
 Pooling = Callable[[PoolingDoor, Body, str], Awaitable[Numbers]]
 
 
@@ -71,6 +75,10 @@ def openai_routes(
     async def responses() -> Response:
         return await _answered(texts.responses)
 
+    @routes.post("/v1/responses/input_tokens")
+    async def input_tokens() -> Response:
+        return _json(await texts.input_tokens(await _call()))
+
     _forget(routes)
 
     @routes.get("/v1/models")
@@ -102,13 +110,17 @@ def token_routes(texts: TextEndpoints) -> Blueprint:
 
 
 def _forget(routes: Blueprint) -> None:
-    """What asks for a response that was made before."""
+    """What asks for a response that was made before, or for items that only we could read."""
 
     @routes.route("/v1/responses/<name>", methods=["GET", "DELETE"])
     @routes.get("/v1/responses/<name>/input_items")
     @routes.post("/v1/responses/<name>/cancel")
     async def forgotten(name: str) -> Response:
         raise NotKept(f"There is no response {name[:LONGEST_PATH]!r} here: none is kept")
+
+    @routes.post("/v1/responses/compact")
+    async def compact() -> Response:
+        raise NotOffered(NOT_COMPACTED)
 
 
 def _pool(

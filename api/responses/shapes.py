@@ -181,3 +181,10 @@ def used(answer: Answer) -> Usage:
         ),
         total_tokens=usage.total_tokens,
     )
+
+
+class InputTokens(msgspec.Struct, frozen=True):
+    """How many tokens a response would be made behind."""
+
+    input_tokens: int
+    object: str = "response.input_tokens"

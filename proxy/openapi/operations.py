@@ -16,6 +16,7 @@ from api.pooling.bodies import (
     VectorsBody,
 )
 from api.responses.bodies import ResponsesBody
+from api.responses.shapes import InputTokens
 from api.routes import GENERATE
 from api.token_answers import TokenAnswer
 from api.token_bodies import TokensBody
@@ -100,6 +101,12 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("post", "/v1/responses"): Operation(
         "text", "Answer a conversation of items", ResponsesBody, None, (JSON, EVENTS)
+    ),
+    ("post", "/v1/responses/input_tokens"): Operation(
+        "text", "Count the tokens of such a conversation", ResponsesBody, InputTokens
+    ),
+    ("post", "/v1/responses/compact"): Operation(
+        "model", "Always 404: nothing is compacted", statuses=()
     ),
     ("get", "/v1/responses/{name}"): Operation("model", KEPT, statuses=()),
     ("delete", "/v1/responses/{name}"): Operation("model", KEPT, statuses=()),

@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
+from openai.types.responses import InputTokenCountResponse
 
 from api.generator import Event, Leg, PromptEvent, StreamFailed, TokenEvent
 from engine.grammars.checking import GrammarChecker
 from engine.request import Request
-from tests.fakes.http import Client, Json
+from tests.fakes.http import Client, Json, Said
 from tests.fakes.responses import (
     CALL,
     CODEC,
@@ -210,6 +212,51 @@ async def test_nothing_is_stored(method: str, path: str) -> None:
     error = said.json["error"]
     assert error["message"] == "There is no response 'resp_7' here: none is kept"
     assert error["type"] == "invalid_request_error"
+
+
+async def test_nothing_is_compacted() -> None:
+    said = await Client(saying("the")).ask("POST", f"{PATH}/compact", b"{}")
+    assert said.status == 404
+    assert "truncation" in said.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input": "hi"},
+        {"input": [{"role": "user", "content": "hi " * 900}], "instructions": "Be short."},
+        {"input": "hi", "tools": TOOLS, "reasoning": {"effort": "high"}},
+        {"input": "hi", "tools": TOOLS, "tool_choice": "required"},
+    ],
+)
+async def test_tokens_are_counted_as_the_response_itself_would_have_them(fields: Json) -> None:
+    template = TEMPLATE + "{{ tools | tojson if tools }}{{ reasoning_effort }}<tool_call>"
+    model = replace(served(byte_level(template), context=5_000), grammars=GRAMMARS)
+    generator = saying("the")
+    door = Client(generator, model)
+    response = await ask(door, **fields)
+    asked = await count(door, **fields)
+    counted = InputTokenCountResponse.model_validate(asked.json, strict=True)
+    assert counted.input_tokens == response.json["usage"]["input_tokens"]
+    assert counted.input_tokens == len(generator.request.prompt)
+
+
+async def test_what_does_not_fit_is_counted_too_and_nobody_is_asked() -> None:
+    generator = saying("the")
+    door = Client(generator, served(context=10))
+    long = {"input": "the cat " * 2_000, "truncation": "auto"}
+    assert (await count(door, **long)).json["input_tokens"] > 3_000
+    assert not generator.asked
+    refused = await count(door, input=[])
+    assert refused.status == 400
+    assert refused.json["error"]["param"] == "input"
+    assert (await count(door, input="hi", previous_response_id="resp_1")).status == 400
+    assert (await count(door, input="hi", model="gpt-9")).status == 404
+
+
+async def count(door: Client, **fields: Json) -> Said:
+    body = msgspec.json.encode(fields)
+    return await door.ask("POST", f"{PATH}/input_tokens", body)
 
 
 async def test_a_loop_with_tools_goes_on_with_what_came_back() -> None:
