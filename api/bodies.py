@@ -118,6 +118,11 @@ class TextBody(AnyBody, frozen=True, kw_only=True):
         return True
 
     @property
+    def takes_less(self) -> bool:
+        """Whether its limit may be more than the context has room for."""
+        return False
+
+    @property
     def only_echo(self) -> bool:
         """Whether the client wants its prompt back, and nothing else."""
         return self.echoes and self.max_tokens == 0 and not self.max_completion_tokens

@@ -70,7 +70,8 @@ def must_fit(codec: TextCodec, text: str, context: int | None) -> None:
 def _too_long(context: int) -> ContextTooLong:
     return ContextTooLong(
         f"This model's maximum context length is {context} tokens, and the prompt alone "
-        f"has more than twice as many."
+        f"has more than twice as many.",
+        context=context,
     )
 
 

@@ -2,19 +2,20 @@
 
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from secrets import token_hex
 from typing import Protocol, TypeVar
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from api.answering import Answer
 from api.asking import Asker
-from api.bodies import Priority, TextBody, Timeout, read_chat, read_completion
+from api.bodies import ChatBody, Priority, TextBody, Timeout, read_chat, read_completion
 from api.calls import Asked
 from api.chat import ChatForm
 from api.completions import CompletionForm
@@ -24,6 +25,10 @@ from api.errors import ApiError, BadRequest, WrongType
 from api.gate import OPEN, Gate
 from api.generator import Generator
 from api.logprobs import Telling
+from api.messages import asking as messages
+from api.messages.bodies import read_count, read_messages
+from api.messages.shapes import OriginalTokens, TokenCount
+from api.messages.writer import MessageWriter
 from api.pooling.bodies import PoolingBody
 from api.prompts import needs_text
 from api.responses.asking import OWN, chat_of
@@ -103,24 +108,31 @@ class TextEndpoints:
     async def responses(self, call: Call) -> ResponseWriter:
         """A chat in other words: none of them is a leg's. Raises ApiError."""
         body = _with_headers(read_responses(call.data), call.headers)
-        outer_id = call.name(body)
-        served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
-        try:
-            asked = await Asker(served, no_legs).chat(chat_of(body), outer_id, len(call.data))
-        except ApiError as refusal:
-            raise OWN.tell(refusal) from refusal
+        with _told(OWN.tell):
+            asked = await self._asked(call, body, chat_of)
         return ResponseWriter(Answer(self.generator, asked, self.gate), body, self.clock)
 
     async def input_tokens(self, call: Call) -> InputTokens:
         """Of a response that is not made. Raises ApiError."""
         body = _with_headers(read_responses(call.data), call.headers)
-        outer_id = call.name(body)
-        served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
-        try:
-            count = await Asker(served, no_legs).count(chat_of(body), len(call.data))
-        except ApiError as refusal:
-            raise OWN.tell(refusal) from refusal
-        return InputTokens(count)
+        with _told(OWN.tell):
+            return InputTokens(await self._count(call, body, chat_of))
+
+    async def messages(self, call: Call) -> MessageWriter:
+        """The same in yet other words. Raises ApiError."""
+        body = _with_headers(read_messages(call.data), call.headers)
+        with _told(messages.in_own_words):
+            asked = await self._asked(call, body, messages.chat_of)
+        return MessageWriter(Answer(self.generator, asked, self.gate), body)
+
+    async def count_tokens(self, call: Call) -> TokenCount:
+        """How long the prompt of a message would be. Raises ApiError."""
+        body = _with_headers(read_count(call.data), call.headers)
+        with _told(messages.in_own_words):
+            count = await self._count(call, body, messages.chat_of)
+        return TokenCount(
+            count, UNSET if body.context_management is None else OriginalTokens(count)
+        )
 
     async def tokens(self, call: Call) -> TokenWriter:
         """As a model's node would: without its defaults, and its tokenizer only where words are
@@ -133,6 +145,21 @@ class TextEndpoints:
         asker = Asker(replaced(served, defaults=OPENAI), self.read_leg)
         asked = await asker.completion(body, outer_id)
         return TokenWriter(Answer(self.generator, asked, self.gate), int(self.clock()))
+
+    async def _asked(
+        self, call: Call, body: TextKind, chat_of: Callable[[TextKind], ChatBody]
+    ) -> Asked:
+        """What the chat asks for that this body is."""
+        outer_id = call.name(body)
+        served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
+        return await Asker(served, no_legs).chat(chat_of(body), outer_id, len(call.data))
+
+    async def _count(
+        self, call: Call, body: TextKind, chat_of: Callable[[TextKind], ChatBody]
+    ) -> int:
+        """The tokens of that chat's prompt."""
+        served = await self.models.find(body.model, call.name(body), timeout_s=body.timeout)
+        return await Asker(served, no_legs).count(chat_of(body), len(call.data))
 
     def _writer(self, asked: Asked, form: Form) -> Writer:
         return Writer(Answer(self.generator, asked, self.gate), form, int(self.clock()))
@@ -172,6 +199,15 @@ async def _all(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[byte
         yield first
         async for event in rest:
             yield event
+
+
+@contextmanager
+def _told(words: Callable[[ApiError], ApiError]) -> Iterator[None]:
+    """Refusals within are told in these words."""
+    try:
+        yield
+    except ApiError as refusal:
+        raise words(refusal) from refusal
 
 
 def _telling(asked: Asked) -> Telling:

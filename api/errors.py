@@ -44,9 +44,23 @@ class BadRequest(ApiError):
 
 
 class ContextTooLong(BadRequest):
-    """The prompt, or prompt and answer together, are longer than the model's context."""
+    """The prompt, or prompt and answer together, are longer than the model's context.
+
+    How many tokens the `prompt` has alone, and the `context` takes, where that is why.
+    """
 
     code = "context_length_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        *,
+        prompt: int | None = None,
+        context: int | None = None,
+    ) -> None:
+        super().__init__(message, param)
+        self.prompt, self.context = prompt, context
 
 
 class UnknownModel(ApiError):

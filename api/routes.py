@@ -11,16 +11,24 @@ from api.endpoints import (
     AS_IT_COMES,
     EVENTS,
     JSON,
-    REQUEST_ID,
     Call,
     Endpoint,
     TextEndpoints,
     begun,
     check_type,
 )
-from api.errors import SERVER_ERROR, ApiError, NotKept, NotOffered, body_of, error_body
+from api.errors import (
+    SERVER_ERROR,
+    ApiError,
+    ErrorBody,
+    NotKept,
+    NotOffered,
+    body_of,
+    error_body,
+)
 from api.gate import OPEN, Gate
 from api.generator import Embedder, Generator, StreamFailed
+from api.messages.errors import PATH as MESSAGES
 from api.models import find_model, list_models
 from api.pooling.bodies import (
     ClassifyBody,
@@ -31,6 +39,7 @@ from api.pooling.bodies import (
     VectorsBody,
 )
 from api.pooling.endpoints import Body, PoolingDoor, has_text, read
+from api.refusals import names, refusal
 from api.served import Models, ReadLeg, no_legs
 from api.sse import whole
 
@@ -80,6 +89,7 @@ def openai_routes(
         return _json(await texts.input_tokens(await _call()))
 
     _forget(routes)
+    _message(routes, texts)
 
     @routes.get("/v1/models")
     async def all_models() -> Response:
@@ -107,6 +117,18 @@ def token_routes(texts: TextEndpoints) -> Blueprint:
     routes.after_request(_named)
     _explain_errors(routes)
     return routes
+
+
+def _message(routes: Blueprint, texts: TextEndpoints) -> None:
+    """What Anthropic's clients ask."""
+
+    @routes.post(MESSAGES)
+    async def messages() -> Response:
+        return await _answered(texts.messages)
+
+    @routes.post(f"{MESSAGES}/count_tokens")
+    async def count_tokens() -> Response:
+        return _json(await texts.count_tokens(await _call()))
 
 
 def _forget(routes: Blueprint) -> None:
@@ -158,9 +180,12 @@ async def _call() -> Call:
 
 async def _named(response: Response) -> Response:
     """A failure too: by this name the log has it."""
-    if "call" in g and g.call.outer_id:
-        response.headers[REQUEST_ID] = g.call.outer_id
+    response.headers.update(names(request.path, _name()))
     return response
+
+
+def _name() -> str | None:
+    return g.call.outer_id if "call" in g else None
 
 
 async def _answered(endpoint: Endpoint) -> Response:
@@ -176,13 +201,17 @@ def _json(body: msgspec.Struct, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, mimetype=JSON)
 
 
+def _refusal(status: int, error: ErrorBody) -> Response:
+    return _json(refusal(request.path, status, error, _name()), status)
+
+
 def _explain_errors(routes: Blueprint) -> None:
     """Whatever goes wrong, the client can read it where it reads all errors."""
 
     @routes.errorhandler(ApiError)
     @routes.errorhandler(StreamFailed)
     async def failed(failure: ApiError | StreamFailed) -> Response:
-        response = _json(body_of(failure), failure.status)
+        response = _refusal(failure.status, body_of(failure))
         if failure.retry_after_s is not None:
             response.headers["Retry-After"] = str(failure.retry_after_s)
         return response
@@ -192,7 +221,7 @@ def _explain_errors(routes: Blueprint) -> None:
         status = error.code or SERVER_ERROR
         where = f"{request.method} {request.path[:LONGEST_PATH]}"
         said = WHERE[status].format(where) if status in WHERE else error.description
-        response = _json(error_body(status, said or error.name), status)
+        response = _refusal(status, error_body(status, said or error.name))
         if allow := dict(error.get_headers()).get("Allow"):
             response.headers["Allow"] = allow
         return response

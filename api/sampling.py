@@ -41,7 +41,9 @@ class Room:
         if self.prompt >= self.context:
             raise ContextTooLong(
                 f"This model's maximum context length is {self.context} tokens, "
-                f"and the prompt alone has {self.prompt}."
+                f"and the prompt alone has {self.prompt}.",
+                prompt=self.prompt,
+                context=self.context,
             )
         return self.context - self.prompt
 
@@ -52,6 +54,8 @@ class Room:
             default = self.default or left or MAX_TOKENS_UNKNOWN
             return default if left is None else min(default, left)
         if left is not None and asked > left:
+            if body.takes_less:
+                return left
             raise ContextTooLong(
                 f"This model's maximum context length is {self.context} tokens, and "
                 f"{self.prompt + asked} were requested: {self.prompt} in the prompt, "

@@ -13,14 +13,15 @@ from api.encoding import aside
 from api.envelopes import Writer
 from api.errors import SERVER_ERROR, ErrorBody, body_of, error_body
 from api.generator import StreamFailed
+from api.messages.writer import MessageWriter
 from api.responses.writer import ResponseWriter
 from api.tapping import Outlet, Spoken, SpokenDeltas
 from api.token_answers import TokenWriter
 
-AnyWriter = Writer | TokenWriter | ResponseWriter
+AnyWriter = Writer | TokenWriter | ResponseWriter | MessageWriter
 Comment = Callable[[], bytes]
 PLACE = 20  # a token's log-probabilities are as much work as so many characters
-EVENT = 20  # and so is an event, which a response is made of also where none is sent
+EVENT = 20  # and so is an event, which some answers are made of also where none is sent
 log = logging.getLogger(__name__)
 OUR_MISTAKE = error_body(SERVER_ERROR, "The server made a mistake.")
 
@@ -37,7 +38,7 @@ async def whole(writer: AnyWriter) -> bytes:
     work = PLACE * (sum(len(piece.places) for piece in said) + writer.num_foretold)
     if writer.answer.asked.calling:  # all of the text is looked at, a letter at a time
         work += sum(len(piece.text) for piece in said)
-    if isinstance(writer, ResponseWriter):
+    if isinstance(writer, ResponseWriter | MessageWriter):
         work += EVENT * len(said)
     return await aside(work, lambda: msgspec.json.encode(writer.whole(said)))
 
@@ -77,7 +78,7 @@ def _tap(writer: AnyWriter, outlet: Outlet) -> Tapped | None:
     match writer:
         case Writer():
             return partial(Spoken, writer, outlet)
-        case ResponseWriter():
+        case ResponseWriter() | MessageWriter():
             return partial(SpokenDeltas, writer.story, outlet)
     return None
 

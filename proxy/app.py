@@ -13,6 +13,8 @@ from quart import Quart, Response, request
 from api.door.keeper import LARGEST_BODY
 from api.endpoints import REQUEST_ID, Endpoint, Headers, TextEndpoints
 from api.errors import ApiError, body_of
+from api.messages.errors import PATH as MESSAGES
+from api.refusals import refusal
 from api.routes import GENERATE, openai_routes, token_routes
 from api.served import Models
 from proxy.admin.audit import audit_line
@@ -61,6 +63,7 @@ def create_app(
         "/v1/completions": texts.completions,
         "/v1/chat/completions": texts.chat,
         "/v1/responses": texts.responses,
+        MESSAGES: texts.messages,
         GENERATE: texts.tokens,
     }
     front = TextFront(app.asgi_app, paths, watch)
@@ -128,7 +131,7 @@ def _watch(app: Quart, watch: Watch) -> None:
 
     @app.errorhandler(ApiError)
     async def refused(error: ApiError) -> Response:
-        return _refusal(error)
+        return _refusal(request.path, error)
 
 
 def _tell(
@@ -186,9 +189,9 @@ class UnknownRequest(ApiError):
     status = 404
 
 
-def _refusal(error: ApiError) -> Response:
-    """OpenAI's form, and beside it the `detail` that clients of vLLM's proxy read."""
-    body = msgspec.to_builtins(body_of(error))
+def _refusal(path: str, error: ApiError) -> Response:
+    """In the path's form, and beside it the `detail` that clients of vLLM's proxy read."""
+    body = msgspec.to_builtins(refusal(path, error.status, body_of(error), None))
     response = _json({"detail": str(error), **body}, error.status)
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from api.door.keeper import Fault, Keeper
 from api.errors import error_body
+from api.refusals import refusal
 
 LENGTH = b"content-length"
 UNSENT_BYTES = 64 << 10  # the kernel takes up to 4 MiB for a client that takes nothing
@@ -183,7 +184,8 @@ class CarefulProtocol(HttpToolsProtocol):
         elif self._within:
             message = ""
         if message:
-            self.transport.write(_answer(status, message))
+            path = self.url.partition(b"?")[0].decode("latin-1")
+            self.transport.write(_answer(path, status, message))
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self.keeper.heads[self] = self._now()
@@ -223,8 +225,8 @@ def careful(
     return cast("type[asyncio.Protocol]", partial(kind, keeper))
 
 
-def _answer(status: int, message: str) -> bytes:
-    body = msgspec.json.encode(error_body(status, message))
+def _answer(path: str, status: int, message: str) -> bytes:
+    body = msgspec.json.encode(refusal(path, status, error_body(status, message), None))
     later = b"retry-after: 1\r\n" if status == 503 else b""
     length = str(len(body)).encode()
     return b"".join(

@@ -75,8 +75,13 @@ class Teller:
 
     def finish_reason(self, finish: FinishReason | None) -> str | None:
         """Calls that are whole are a reason of their own; an answer cut short stays one."""
-        whole = self._calls and not (self._open or self._broken or self.named)
-        return TOOL_CALLS if finish is FinishReason.STOP and whole else finish
+        calls = self.whole and not self.named
+        return TOOL_CALLS if finish is FinishReason.STOP and calls else finish
+
+    @property
+    def whole(self) -> bool:
+        """Whether there were calls, and all of them are whole."""
+        return self._calls > 0 and not (self._open or self._broken)
 
     def _told(self, said: Sequence[Said]) -> Iterator[str | CallDelta]:
         for one in said:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from api.errors import ApiError
+from api.messages.errors import is_of_messages
 from proxy.admin.keys import KeyRing
 from proxy.admission.limits import Caller
 
@@ -14,6 +15,7 @@ WATCHED_PATHS = frozenset({"/status", "/get_loads"})  # for clients, and for adm
 TIMELINES = "/requests/"  # admins may see all, clients their own
 BEARER = "bearer "
 WANTED = "Unauthorized: this needs a client's key, as the header Authorization: Bearer KEY."
+WANTED_OF_MESSAGES = f"{WANTED[:-1]}, or x-api-key: KEY."
 NOBODY = Caller()
 
 
@@ -46,12 +48,16 @@ class Guard:
         """What the settings say does not change."""
         self._given = KeyRing.given(self.api_keys, self.admin_key)
 
-    def check(self, path: str, authorization: str | None, admin: str | None) -> Caller:
-        """Who it is; raises Unauthorized or Forbidden."""
+    def check(self, path: str, authorization: str | None, key: str | None) -> Caller:
+        """Who it is; raises Unauthorized or Forbidden. The `key` in a header of its own is an
+        admin's, but of those who ask for messages it may be a client's.
+        """
         if is_for_admins(path):
-            return self._check_admin(admin)
+            return self._check_admin(key)
         if _is_watched(path):
-            return self._admin(admin) or self._check_client(authorization)
+            return self._admin(key) or self._check_client(authorization)
+        if is_of_messages(path):
+            return self._check_client(authorization, key, WANTED_OF_MESSAGES)
         return NOBODY if path in OPEN_PATHS else self._check_client(authorization)
 
     def sees(self, authorization: str | None, admin: str | None) -> str | None:
@@ -89,11 +95,8 @@ class Guard:
         found = (ring.admin(given) for ring in self._rings if given)
         return next((who for who in found if who), None)
 
-    def _client(self, authorization: str | None) -> Caller | None:
-        if authorization is None or authorization[: len(BEARER)].lower() != BEARER:
-            return None
-        given = authorization[len(BEARER) :].strip()
-        found = (ring.client(given) for ring in self._rings)
+    def _client(self, given: str | None) -> Caller | None:
+        found = (ring.client(given) for ring in self._rings if given)
         return next((who for who in found if who), None)
 
     def _check_admin(self, given: str | None) -> Caller:
@@ -103,12 +106,21 @@ class Guard:
             raise Forbidden("Forbidden: Invalid API Key.")
         return who
 
-    def _check_client(self, authorization: str | None) -> Caller:
+    def _check_client(
+        self, authorization: str | None, key: str | None = None, wanted: str = WANTED
+    ) -> Caller:
+        """By either, where both are there."""
         if not self._asks:
             return NOBODY
-        if (who := self._client(authorization)) is None:
-            raise Unauthorized(WANTED)
+        if (who := self._client(_bearer(authorization)) or self._client(key)) is None:
+            raise Unauthorized(wanted)
         return who
+
+
+def _bearer(authorization: str | None) -> str | None:
+    if authorization is None or authorization[: len(BEARER)].lower() != BEARER:
+        return None
+    return authorization[len(BEARER) :].strip()
 
 
 def _is_watched(path: str) -> bool:

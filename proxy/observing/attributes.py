@@ -14,6 +14,7 @@ Value = str | int | float | tuple[str, ...]
 OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/responses": "chat",
+    "/v1/messages": "chat",
     "/v1/completions": "text_completion",
     "/inference/v1/generate": "text_completion",
     "/v1/embeddings": "embeddings",

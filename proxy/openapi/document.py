@@ -1,7 +1,7 @@
 """The OpenAPI document of an app: its routes, each with what the table says of it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -9,9 +9,11 @@ from quart import Quart
 
 from api.errors import ErrorBody
 from api.fields import CHAT, COMPLETIONS
+from api.messages.errors import MessagesError
+from api.messages.fields import MESSAGES
 from api.responses.fields import RESPONSES
 from api.token_bodies import GENERATE
-from proxy.openapi.operations import JSON, OPERATIONS, Operation
+from proxy.openapi.operations import JSON, OPERATIONS, Kind, Operation
 
 VERSION = "3.1.0"
 REFERENCES = "#/components/schemas/{name}"
@@ -20,10 +22,13 @@ REFUSED = (
     ("CompletionBody", COMPLETIONS),
     ("ChatBody", CHAT),
     ("ResponsesBody", RESPONSES),
+    ("MessagesBody", MESSAGES),
+    ("CountBody", MESSAGES),
     ("TokensBody", GENERATE),
 )
 NOT_TOLD = {"head", "options"}
 Json = dict[str, Any]
+ERRORS: set[type] = {ErrorBody, MessagesError}
 OBJECT: Json = {"type": "object"}
 TEXT: Json = {"type": "string"}
 HEADERS: Json = {
@@ -34,6 +39,11 @@ HEADERS: Json = {
 SCHEMES: Json = {
     "client": {"type": "http", "scheme": "bearer"},
     "admin": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    "message": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+SECURITY: Mapping[Kind, Sequence[Json]] = {
+    "admin": [{"admin": []}],
+    "message": [{}, {"client": []}, {"message": []}],
 }
 
 
@@ -62,7 +72,7 @@ def document(app: Quart, version: str) -> Json:
 
 def _schemas() -> Json:
     """Of all types that a body or an answer has."""
-    kinds = {kind for one in OPERATIONS.values() for kind in _types(one)} | {ErrorBody}
+    kinds = {kind for one in OPERATIONS.values() for kind in _types(one)} | ERRORS
     _, found = msgspec.json.schema_components(kinds, ref_template=REFERENCES)
     for name, table in REFUSED:
         found[name].setdefault("description", "")
@@ -82,7 +92,7 @@ def _operation(path: str, operation: Operation) -> Json:
         "tags": [operation.kind],
         "parameters": list(_parameters(path, operation)),
         "responses": _responses(operation),
-        "security": [{"admin": []}] if operation.kind == "admin" else [{}, {"client": []}],
+        "security": SECURITY.get(operation.kind, [{}, {"client": []}]),
     }
     if operation.body is not None:
         content = {JSON: {"schema": _reference(operation.body)}}
@@ -94,7 +104,7 @@ def _parameters(path: str, operation: Operation) -> Iterator[Json]:
     for name in re.findall(r"{(\w+)}", path):
         schema = {"type": "string", "minLength": 1}
         yield {"name": name, "in": "path", "required": True, "schema": schema}
-    for name, schema in HEADERS.items() if operation.kind == "text" else ():
+    for name, schema in HEADERS.items() if operation.kind in ("text", "message") else ():
         yield {"name": name, "in": "header", "schema": schema}
 
 
@@ -103,7 +113,8 @@ def _responses(operation: Operation) -> Json:
     schema = OBJECT if kind is None else _reference(kind)
     media = {one: {"schema": schema if one == JSON else TEXT} for one in operation.media}
     done = {"description": "Done", "content": media}
-    refused = {"description": "Refused", "content": {JSON: {"schema": _reference(ErrorBody)}}}
+    error = _reference(MessagesError if operation.kind == "message" else ErrorBody)
+    refused = {"description": "Refused", "content": {JSON: {"schema": error}}}
     return {
         **{str(status): done for status in operation.statuses},
         **{str(status): refused for status in operation.refusals},

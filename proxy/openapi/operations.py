@@ -7,6 +7,9 @@ from typing import Literal
 import msgspec
 
 from api.bodies import ChatBody, CompletionBody
+from api.messages.bodies import CountBody, MessagesBody
+from api.messages.errors import PATH as MESSAGES
+from api.messages.shapes import MessageAnswer, TokenCount
 from api.models import ModelCard, ModelList
 from api.pooling.bodies import (
     ClassifyBody,
@@ -24,7 +27,7 @@ from discovery.registration import Context, Port
 
 REFUSALS = (400, 401, 404, 405, 408, 413, 415, 429, 431, 500, 501, 502, 503, 504)
 ADMIN_REFUSALS = (400, 401, 403, 404, 405, 408, 409, 413, 431, 500, 502, 503, 504)
-Kind = Literal["model", "text", "vectors", "cluster", "admin"]
+Kind = Literal["model", "text", "message", "vectors", "cluster", "admin"]
 
 
 class InstanceBody(msgspec.Struct, frozen=True):
@@ -107,6 +110,16 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("post", "/v1/responses/compact"): Operation(
         "model", "Always 404: nothing is compacted", statuses=()
+    ),
+    ("post", MESSAGES): Operation(
+        "message",
+        "Answer a conversation of blocks",
+        MessagesBody,
+        MessageAnswer,
+        (JSON, EVENTS),
+    ),
+    ("post", f"{MESSAGES}/count_tokens"): Operation(
+        "message", "Count a conversation's tokens", CountBody, TokenCount
     ),
     ("get", "/v1/responses/{name}"): Operation("model", KEPT, statuses=()),
     ("delete", "/v1/responses/{name}"): Operation("model", KEPT, statuses=()),

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 import msgspec
 
 from api.door.keeper import LARGEST_BODY, Fault
-from api.endpoints import AS_IT_COMES, EVENTS, JSON, REQUEST_ID, Call, Endpoint, check_type
+from api.endpoints import AS_IT_COMES, EVENTS, JSON, Call, Endpoint, check_type
 from api.errors import SERVER_ERROR, ApiError, ErrorBody, body_of
 from api.generator import StreamFailed
+from api.refusals import names, refusal
 from api.sse import OUR_MISTAKE, AnyWriter, frames, whole
 from api.tapping import Outlet
 from proxy.serving.outlet import EXTENSION
@@ -143,9 +144,10 @@ class _Reply:
     async def refuse(
         self, status: int, error: ErrorBody, retry_after_s: int | None = None
     ) -> None:
-        """An error, in the form that all have."""
+        """An error, in the form that the clients of this path know."""
         later = [] if retry_after_s is None else [(b"retry-after", str(retry_after_s).encode())]
-        await self.say(status, msgspec.json.encode(error), *later)
+        told = refusal(self.path, status, error, self.call.outer_id)
+        await self.say(status, msgspec.json.encode(told), *later)
 
     def _comment(self) -> bytes:
         return self.watch.comment(self.headers)
@@ -153,9 +155,7 @@ class _Reply:
     async def _begin(self, status: int, headers: Sequence[Pair]) -> None:
         self.begun = True
         name = self.call.outer_id
-        said = dict(self.watch.leave(self.path, status, name))
-        if name:
-            said[REQUEST_ID] = name
+        said = {**self.watch.leave(self.path, status, name), **names(self.path, name)}
         more = [(key.lower().encode(), value.encode("latin-1")) for key, value in said.items()]
         start = {"type": "http.response.start", "status": status, "headers": [*headers, *more]}
         await self.send(start)

@@ -16,7 +16,7 @@ from engine.request import Request
 from proxy.serving.front import Fields, TextFront
 from tests.fakes.text import OneToken, saying, served
 
-PATH, RESPONSES = "/v1/completions", "/v1/responses"
+PATH, RESPONSES, MESSAGES = "/v1/completions", "/v1/responses", "/v1/messages"
 GONE = {"type": "http.disconnect"}
 JSON = b"application/json"
 Message = Mapping[str, Any]
@@ -57,7 +57,11 @@ class Client:
     def __init__(self, door: Generator, watch: Watch | None = None) -> None:
         self.watch = watch or Watch()
         texts = TextEndpoints(door, served())
-        paths: dict[str, Endpoint] = {PATH: texts.completions, RESPONSES: texts.responses}
+        paths: dict[str, Endpoint] = {
+            PATH: texts.completions,
+            RESPONSES: texts.responses,
+            MESSAGES: texts.messages,
+        }
         self.front = TextFront(self._elsewhere, paths, self.watch)
         self.sent: list[Message] = []
         self.elsewhere: list[str] = []
@@ -113,6 +117,29 @@ async def test_the_last_event_of_a_response_is_sent_with_the_end() -> None:
     assert not last["more_body"]
     assert b"\n\n: as asked\n\nevent: response.completed\n" in last["body"]
     assert [one.get("more_body") for one in client.sent].count(False) == 1
+
+
+async def test_the_last_events_of_a_message_are_sent_with_the_end() -> None:
+    client = Client(saying("the cat"))
+    messages = [{"role": "user", "content": "hi"}]
+    client.body(stream=True, messages=messages, prompt=None, request_id="mine")
+    await client.ask(path=MESSAGES, **{"x-wanted": "1"})
+    last = client.sent[-1]
+    assert not last["more_body"]
+    assert b"\n\n: as asked\n\nevent: message_delta\n" in last["body"]
+    assert [one.get("more_body") for one in client.sent].count(False) == 1
+    assert client.heads[b"request-id"] == client.heads[b"x-request-id"] == b"mine"
+
+
+async def test_a_refusal_has_the_form_of_its_path() -> None:
+    for path, key in ((PATH, "param"), (MESSAGES, "request_id")):
+        client = Client(saying("the cat"))
+        client.body(max_tokens=-1, request_id="mine")
+        await client.ask(path=path)
+        assert client.status == 400
+        said = msgspec.json.decode(client.said)
+        assert key in (said if path == MESSAGES else said["error"])
+        assert said.get("type") == ("error" if path == MESSAGES else None)
 
 
 async def test_a_whole_answer_has_a_length() -> None:

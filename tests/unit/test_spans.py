@@ -193,6 +193,7 @@ def test_without_an_endpoint_there_are_no_spans(monkeypatch: pytest.MonkeyPatch)
     [
         ("/v1/chat/completions", "chat"),
         ("/v1/responses", "chat"),
+        ("/v1/messages", "chat"),
         ("/v1/completions", "text_completion"),
         ("/rerank", None),
     ],

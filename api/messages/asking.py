@@ -1,0 +1,139 @@
+"""What a body of POST /v1/messages asks for, as the chat that it is."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from api.bodies import ChatBody, convert
+from api.bodies import Effort as ChatEffort
+from api.errors import ApiError, BadRequest, ContextTooLong
+from api.messages.blocks import messages_of
+from api.messages.bodies import (
+    SHARED,
+    CountBody,
+    CustomTool,
+    Effort,
+    OutputConfig,
+    ToolChoice,
+)
+from api.own_words import OwnWords
+from api.reasoning.thinking import SWITCHES
+from api.tools.wishes import Choice, Mode, Named, NamedTool
+
+CUSTOM = (None, "custom")
+CHOICES: Mapping[str, Mode] = {"auto": "auto", "any": "required", "none": "none"}
+EFFORTS: Mapping[Effort, ChatEffort] = {
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "xhigh",
+    "max": "xhigh",
+}
+WORDS = OwnWords(
+    names=(
+        (re.compile(r"^(tools\[\d+\])\.function\.parameters\b"), r"\1.input_schema"),
+        (re.compile(r"^(tools\[\d+\]|tool_choice)\.function\b"), r"\1"),
+        (re.compile(r"^response_format(\.json_schema)?\b"), "output_config.format"),
+        (re.compile(r"^reasoning_effort\b"), "output_config.effort"),
+        (re.compile(r"^stop$"), "stop_sequences"),
+    ),
+    in_passing=((re.compile(r"(?<![\w`])response_format\b"), "output_config.format"),),
+)
+
+
+class MessagesChat(ChatBody, frozen=True, kw_only=True):
+    """A chat whose `max_tokens` mean what they mean in messages."""
+
+    @property
+    def takes_less(self) -> bool:
+        """A limit, not a wish: clients that do not know the model name a large one."""
+        return True
+
+    @property
+    def only_echo(self) -> bool:
+        """With 0 of them the prompt is run for those that come after it, and nothing said."""
+        return self.max_tokens == 0
+
+
+def chat_of(body: CountBody) -> MessagesChat:
+    """Raises BadRequest."""
+    messages = messages_of(body.messages, body.system)
+    config, thinking = body.output_config or OutputConfig(), body.thinking
+    thinks = thinking is None or thinking.type != "disabled"
+    switches = {} if thinking is None else dict.fromkeys(SWITCHES, thinks)
+    goes_on = _goes_on(messages[-1])
+    own = {
+        "messages": messages,
+        "tools": _tools(body.tools or ()) or None,
+        "tool_choice": _choice(body.tool_choice),
+        "parallel_tool_calls": not (
+            body.tool_choice and body.tool_choice.disable_parallel_tool_use
+        ),
+        "response_format": _format(body, config),
+        "reasoning_effort": config.effort and EFFORTS[config.effort],
+        "include_reasoning": thinks and body.include_reasoning,
+        "chat_template_kwargs": {**switches, **(body.chat_template_kwargs or {})} or None,
+        "session_id": body.session_id or (body.metadata and body.metadata.user_id),
+        "stop": body.stop_sequences,
+        "add_generation_prompt": not goes_on,
+        "continue_final_message": goes_on,
+    }
+    return MessagesChat(**{**{name: getattr(body, name) for name in SHARED}, **own})
+
+
+def in_own_words(error: ApiError) -> ApiError:
+    """What a chat is refused for, as clients of messages know it: by these words they find out
+    that a conversation has to become shorter.
+    """
+    if isinstance(error, ContextTooLong) and error.context is not None:
+        prompt = error.prompt or f"more than {2 * error.context}"
+        return ContextTooLong(
+            f"prompt is too long: {prompt} tokens > {error.context} maximum", "messages"
+        )
+    return WORDS.tell(error)
+
+
+def _goes_on(last: Mapping[str, Any]) -> bool:
+    """Whether the answer is to go on where the assistant's own words end."""
+    return bool(last["role"] == "assistant" and last["content"] and "tool_calls" not in last)
+
+
+def _tools(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """As chats have them."""
+    return [_tool(one, f"tools[{index}]") for index, one in enumerate(given)]
+
+
+def _tool(given: Mapping[str, Any], path: str) -> dict[str, Any]:
+    kind = given.get("type")
+    if isinstance(kind, str) and kind not in CUSTOM:
+        why = (
+            f"{path}.type: nobody runs tools of type {kind} here or knows what goes into them, "
+            "only clients run theirs: say name and input_schema"
+        )
+        raise BadRequest(why, f"{path}.type")
+    tool = convert(given, CustomTool, path)
+    told = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.input_schema,
+        "strict": tool.strict,
+    }
+    function = {name: value for name, value in told.items() if value is not None}
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: ToolChoice | None) -> Choice | None:
+    if choice is None:
+        return None
+    if choice.type != "tool":
+        return CHOICES[choice.type]
+    if choice.name is None:
+        raise BadRequest("tool_choice.name is missing", "tool_choice.name")
+    return NamedTool("function", Named(choice.name))
+
+
+def _format(body: CountBody, config: OutputConfig) -> dict[str, Any] | None:
+    """Under the name that it has, or under the one that it had once."""
+    if (given := config.format or body.output_format) is None:
+        return None
+    return {"type": given.type, "json_schema": {"schema": given.schema}}

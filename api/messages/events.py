@@ -1,0 +1,105 @@
+"""The events of a streamed message, as Anthropic writes them."""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from api.costs import Timings
+from api.messages.errors import MessagesError
+from api.messages.shapes import Block, MessageAnswer, MessageUsage, StopReason
+
+
+class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):
+    """The first: nothing was said yet."""
+
+    message: MessageAnswer
+
+
+class Ping(msgspec.Struct, frozen=True, tag_field="type", tag="ping"):
+    """The second, which says nothing."""
+
+
+class BlockStart(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_start"):
+    """A block begins, with nothing in it."""
+
+    index: int
+    content_block: Block
+
+
+class TextDelta(msgspec.Struct, frozen=True, tag_field="type", tag="text_delta"):
+    """More of a text."""
+
+    text: str
+
+
+class ThinkingDelta(msgspec.Struct, frozen=True, tag_field="type", tag="thinking_delta"):
+    """More of a thought."""
+
+    thinking: str
+
+
+class SignatureDelta(msgspec.Struct, frozen=True, tag_field="type", tag="signature_delta"):
+    """All of a thought's signature, at its end."""
+
+    signature: str
+
+
+class InputDelta(msgspec.Struct, frozen=True, tag_field="type", tag="input_json_delta"):
+    """More of a tool's input, as JSON."""
+
+    partial_json: str
+
+
+Delta = TextDelta | ThinkingDelta | SignatureDelta | InputDelta
+
+
+class BlockDelta(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_delta"):
+    """More of the block that is open."""
+
+    index: int
+    delta: Delta
+
+
+class BlockStop(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_stop"):
+    """It is over."""
+
+    index: int
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Why there is no more."""
+
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+
+
+class MessageDelta(msgspec.Struct, frozen=True, tag_field="type", tag="message_delta"):
+    """What the message has besides its content; the usage is that of all of it."""
+
+    delta: Stop
+    usage: MessageUsage
+    pdserve: Timings | UnsetType = UNSET
+
+
+class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_stop"):
+    """The last."""
+
+
+Event = MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
+EMPTY = b'""}}\n\n'
+
+
+def frame_of(event: Event | MessagesError) -> bytes:
+    """One server-sent event."""
+    name = event.__struct_config__.tag
+    assert isinstance(name, str)
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(event))
+
+
+def until_delta(event: BlockDelta) -> bytes:
+    """The frame of an empty delta up to its text: all deltas of a block begin so."""
+    return frame_of(event).removesuffix(EMPTY)
+
+
+def delta_frame(begin: bytes, text: str) -> bytes:
+    """The frame of one more delta."""
+    return b"%b%b}}\n\n" % (begin, msgspec.json.encode(text))

@@ -1,0 +1,107 @@
+"""What POST /v1/messages answers: the message, and the blocks of its content."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from api.answering import Answer
+from api.costs import Timings, usage_of
+
+StopReason = Literal[
+    "end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"
+]
+NOTHING = Raw(b"{}")
+
+
+class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """What the model said."""
+
+    text: str
+
+
+class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking"):
+    """What it thought."""
+
+    thinking: str
+    signature: str
+
+
+class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"):
+    """A tool that the client is to run. `id` goes with what it comes to."""
+
+    id: str
+    name: str
+    input: Raw
+
+
+Block = TextBlock | ThinkingBlock | ToolUseBlock
+
+
+class OutputDetails(msgspec.Struct, frozen=True):
+    """How much of the answer was thought."""
+
+    thinking_tokens: int
+
+
+class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """The prompt has all three of the first; nobody counts what was put into caches."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int = 0
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: OutputDetails | UnsetType = UNSET
+    service_tier: Literal["standard"] = "standard"
+
+
+class MessageAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    """The answer."""
+
+    id: str
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: Sequence[Block] = ()
+    stop_reason: StopReason | None = None
+    stop_sequence: str | None = None
+    usage: MessageUsage
+    pdserve: Timings | UnsetType = UNSET
+
+
+class OriginalTokens(msgspec.Struct, frozen=True):
+    """Before anything was cleared of a conversation, and nothing is."""
+
+    original_input_tokens: int
+
+
+class TokenCount(msgspec.Struct, frozen=True):
+    """What a prompt would have."""
+
+    input_tokens: int
+    context_management: OriginalTokens | UnsetType = UNSET
+
+
+def begun(answer: Answer) -> MessageAnswer:
+    """Before anything was said."""
+    return MessageAnswer(
+        id=f"msg_{answer.asked.outer_id}",
+        model=answer.asked.model,
+        usage=msgspec.structs.replace(
+            used(answer), output_tokens=0, output_tokens_details=UNSET
+        ),
+    )
+
+
+def used(answer: Answer) -> MessageUsage:
+    """Up to now."""
+    usage = usage_of(answer)
+    cached = usage.prompt_tokens_details.cached_tokens
+    details = usage.completion_tokens_details
+    thought = UNSET if details is UNSET else OutputDetails(details.reasoning_tokens)
+    return MessageUsage(
+        input_tokens=max(usage.prompt_tokens - cached, 0),
+        cache_read_input_tokens=cached,
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=thought,
+    )

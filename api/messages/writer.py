@@ -1,0 +1,97 @@
+"""Writes one message down: whole, or as the events of a stream."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from api.answering import Answer
+from api.choices import Piece
+from api.costs import timings_of
+from api.errors import ErrorBody
+from api.messages.bodies import MessagesBody
+from api.messages.errors import MessagesError, error_of
+from api.messages.events import MessageDelta, MessageStart, MessageStop, Ping, Stop, frame_of
+from api.messages.shapes import MessageAnswer, StopReason, begun, used
+from api.messages.story import Story
+from engine.request import FinishReason
+
+
+@dataclass(slots=True)
+class MessageWriter:
+    """What Writer is to chats."""
+
+    answer: Answer
+    body: MessagesBody
+    story: Story = field(init=False)
+    over: bool = field(default=False, init=False)
+    _failure: MessagesError | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing was said yet."""
+        calling = self.answer.asked.calling
+        self.story = Story(calling.teller() if calling else None, self.body.hides_thinking)
+
+    @property
+    def streams(self) -> bool:
+        """See Writer, here and below."""
+        return bool(self.body.stream)
+
+    @property
+    def num_foretold(self) -> int:
+        """Prompts are not told of."""
+        return 0
+
+    def opening(self) -> bytes:
+        """The two events before all blocks."""
+        return frame_of(MessageStart(begun(self.answer))) + frame_of(Ping())
+
+    def frame(self, piece: Piece) -> bytes:
+        """The events of a piece, empty where it says nothing."""
+        return self.story.add(piece)
+
+    def closing(self) -> bytes:
+        """Nothing: all is said with the end."""
+        return b""
+
+    def failing(self, status: int, error: ErrorBody) -> bytes:
+        """Nothing either: the end will say it."""
+        self._failure = error_of(status, error, self.answer.asked.outer_id)
+        return b""
+
+    def ending(self) -> bytes:
+        """The last events, by which a client knows that they are the last."""
+        self.over = True
+        if self._failure is not None:
+            return frame_of(self._failure)
+        delta = MessageDelta(self._stop, used(self.answer), timings_of(self.answer))
+        return frame_of(delta) + frame_of(MessageStop())
+
+    def whole(self, pieces: Sequence[Piece]) -> MessageAnswer:
+        """The answer that is not streamed is what a stream adds up to."""
+        for piece in pieces:
+            self.story.add(piece)
+        stop = self._stop
+        return replace(
+            begun(self.answer),
+            content=self.story.blocks,
+            stop_reason=stop.stop_reason,
+            stop_sequence=stop.stop_sequence,
+            usage=used(self.answer),
+            pdserve=timings_of(self.answer),
+        )
+
+    @property
+    def _stop(self) -> Stop:
+        return Stop(self._reason, self.story.stop_string)
+
+    @property
+    def _reason(self) -> StopReason:
+        story = self.story
+        if story.finish is FinishReason.LENGTH:
+            room = self.answer.choices[0].call.request.sampling.max_tokens
+            full = room < self.body.max_tokens
+            return "model_context_window_exceeded" if full else "max_tokens"
+        if story.stop_string is not None:
+            return "stop_sequence"
+        return "tool_use" if story.calls else "end_turn"
