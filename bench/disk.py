@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from nixl_cu12._api import nixl_agent, nixl_agent_config
 from numpy.typing import NDArray
 
 from engine.tiers.slab import PAGE, Slab
+from kv_transfer.movers.nixl_build import api
 
 BLOCK_BYTES = 192 << 10
 STRIDE = BLOCK_BYTES + PAGE
@@ -97,7 +97,9 @@ class OverNixl:
     """One transfer of NIXL's POSIX backend, over the system's queue of that name."""
 
     def __init__(self, blocks: Blocks, file: int, queue: str) -> None:
-        self.agent = nixl_agent(AGENT, nixl_agent_config(enable_prog_thread=False, backends=[]))
+        self.agent = api.nixl_agent(
+            AGENT, api.nixl_agent_config(enable_prog_thread=False, backends=[])
+        )
         self.agent.create_backend("POSIX", {queue: "true"})
         address = blocks.ctypes.data
         whole = {

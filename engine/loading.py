@@ -286,11 +286,11 @@ def _tell_of_quantization(config: EngineConfig, place: Placement) -> None:
     """What it cost, or that there was nothing to quantize."""
     if config.quantization is None:
         return
-    kernels = place.kernels
-    told = kernels.quantizer if isinstance(kernels, CpuKernels) else place.storage
+    told = place.kernels.quantizer if isinstance(place.kernels, CpuKernels) else place.storage
     if told is None or not told.errors:
         raise UnusableCheckpoint("--quantization: no product of this model can be quantized")
-    log.info("%s", told.summary())
+    if log.isEnabledFor(logging.INFO):  # to make it up waits for the device
+        log.info("%s", told.summary())
 
 
 def _dtype(config: EngineConfig, checkpoint: Checkpoint) -> torch.dtype:

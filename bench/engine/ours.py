@@ -16,6 +16,7 @@ from typing import Protocol
 
 from engine.loading import load_engine
 from engine.request import Request, RequestId, Sampling
+from engine.running.accelerator import Accelerator
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
 
@@ -57,6 +58,7 @@ class Ours:
         sequences: int,
         tokens: int,
         together: int | None = None,
+        accelerator: Accelerator | None = None,
     ) -> "Ours":
         """`settings`, for so many sequences of so many tokens; `together`: of all of them."""
         each = 4 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim
@@ -69,7 +71,8 @@ class Ours:
                 max_model_len=tokens,
                 enable_prefix_caching=False,
                 kv_cache_memory_bytes=blocks * each * settings.block_size,
-            )
+            ),
+            accelerator=accelerator,
         )
         engine.memory.block_rows.normal_()
         return cls(engine, shape)

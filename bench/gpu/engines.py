@@ -12,6 +12,7 @@ import torch
 
 from bench.engine.ours import Ours
 from bench.gpu.shapes import Shape
+from engine.running.accelerator import Accelerator
 from engine.settings import EngineConfig
 
 ROOM = 256  # tokens that a decode row may add to each sequence
@@ -19,9 +20,13 @@ ROOM = 256  # tokens that a decode row may add to each sequence
 
 @dataclass(slots=True)
 class Loaded:
-    """One engine for all rows of a shape, loaded by the first."""
+    """One engine for all rows of a shape, loaded by the first.
+
+    `accelerator` instead of the device's own.
+    """
 
     shape: Shape
+    accelerator: Accelerator | None = None
     _ours: Ours | None = field(default=None)
 
     def on(self, device: torch.device) -> Ours:
@@ -45,7 +50,8 @@ class Loaded:
         )
         sequences, decoded = max(shape.batches), shape.context + room_of(shape)
         longest = max(decoded, shape.prefill + 1)
-        return Ours.load(settings, shape, sequences, longest, max(sequences * decoded, longest))
+        together = max(sequences * decoded, longest)
+        return Ours.load(settings, shape, sequences, longest, together, self.accelerator)
 
 
 def room_of(shape: Shape) -> int:

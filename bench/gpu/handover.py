@@ -2,6 +2,7 @@
 
 import multiprocessing
 import select
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from multiprocessing.connection import Connection
@@ -11,7 +12,6 @@ import torch
 from torch import Tensor
 
 from bench.transfer.memory import FINGERPRINT
-from bench.transfer.source import HERE
 from engine.api import KvRegion
 from kv_transfer.api import Sealed
 from kv_transfer.checking import Level
@@ -19,7 +19,8 @@ from kv_transfer.factory import KvMemory, KvPort, build_connector
 from kv_transfer.layout import KvLayout
 from kv_transfer.thread.threaded import Connector
 
-STARTING_S = 120.0
+HERE = "127.0.0.1"
+STARTING_S, PATIENCE_S = 60.0, 20.0
 KEY = 0x5EED  # of what the source's memory has in it
 
 
@@ -51,12 +52,15 @@ class Pair:
         return cls(memory, connector, process, ours, count())
 
     def hand_over(self) -> Tensor:
-        """All blocks, offered there and arrived here."""
+        """All blocks, offered there and arrived here; raises RuntimeError where they do not."""
         self.pipe.send(str(next(self.numbers)))
         service, sink = self.connector.service, self.connector.sink
+        if not self.pipe.poll(PATIENCE_S):
+            raise RuntimeError("the source offers nothing")
         sink.pull(self.pipe.recv(), range(len(self.memory)))
         while True:
-            select.select([service.news_fd], [], [])
+            if not any(select.select([service.news_fd], [], [], PATIENCE_S)):
+                raise RuntimeError("nothing arrives")
             service.clear_news()
             for arrived in sink.poll():
                 if arrived.error is not None:
@@ -68,10 +72,12 @@ class Pair:
         return content(self.memory)
 
     def close(self) -> None:
-        """Both processes let go of their memory."""
-        self.pipe.send(None)
+        """Both processes let go of their memory, or are made to."""
+        with suppress(OSError):  # it has ended already
+            self.pipe.send(None)
         self.connector.stop()
-        self.process.join()
+        self.process.join(PATIENCE_S)
+        self.process.kill()
 
 
 def connect(name: str, memory: Tensor, level: str) -> Connector:

@@ -131,6 +131,7 @@ class Lanes:
                     if guilty and self.ceilings is not None:
                         yield self.entries[index].failed(str(ended))
                     return
+            child.ending()  # by itself: it may have files to remove
         finally:
             child.kill()
 

@@ -7,11 +7,15 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from nixl_cu12._api import nixl_agent, nixl_agent_config, nixl_prepped_dlist_handle
 
 from bench.transfer.memory import Memory
+from kv_transfer.movers.nixl_build import api
+
+if TYPE_CHECKING:
+    from nixl_cu12._api import nixl_agent, nixl_prepped_dlist_handle
 
 CPU_TRANSPORTS = "tcp,sm"  # as the connector has it
 PATIENCE_S = 0.005
@@ -21,16 +25,18 @@ PATIENCE_S = 0.005
 class RawNixl:
     """An agent of its own over the same memory, with the same transports."""
 
-    agent: nixl_agent
+    agent: "nixl_agent"
     memory: Memory
     peer: str = ""
-    _lists: tuple[nixl_prepped_dlist_handle, ...] = ()
+    _lists: tuple["nixl_prepped_dlist_handle", ...] = ()
 
     @classmethod
     def open(cls, name: str, memory: Memory) -> "RawNixl":
         """UCX_TLS decides about the transports, as it does for the connector."""
         os.environ.setdefault("UCX_TLS", CPU_TRANSPORTS)
-        agent = nixl_agent(name, nixl_agent_config(enable_prog_thread=False, backends=["UCX"]))
+        agent = api.nixl_agent(
+            name, api.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
+        )
         agent.register_memory([(memory.address, memory.num_bytes, 0, "")], "DRAM")
         return cls(agent, memory)
 

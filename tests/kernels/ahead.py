@@ -17,11 +17,20 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+import triton
+
 from tests.kernels.machine_code import Code, disassembled
 
 ARCHITECTURE = 90
 REPORT = re.compile(r"Used (\d+) registers|(\d+) bytes spill stores")
 LONGEST_S = 300
+SINCE = 3, 7
+registers_of_latents = pytest.mark.skipif(
+    tuple(map(int, triton.__version__.split(".")[:2])) < SINCE,
+    reason="of a compiler before Triton 3.7, latents spill up to 64 bytes more",
+)
+"""Where attention over latents fills all registers, a few bytes are the compiler's choice."""
 
 
 def compiled(module: str, *calls: str) -> dict[str, dict[str, int]]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kernels.ahead import compiled
+from tests.kernels.ahead import compiled, registers_of_latents
 
 SHARED_BYTES = 227 * 1024  # of a multiprocessor, that one program can have
 REGISTERS_BYTES = 64 * 1024 * 4
@@ -50,6 +50,7 @@ def test_two_decode_programs_fit_a_multiprocessor(decode: dict[str, dict[str, in
         assert 2 * told["registers"] * 4 * 128 <= REGISTERS_BYTES
 
 
+@registers_of_latents
 def test_a_decode_program_over_latents_fits_alone() -> None:
     """Its registers are full."""
     call = DECODE.format(sequences=64, shape=LATENT, style="")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kernels.ahead import compiled
+from tests.kernels.ahead import compiled, registers_of_latents
 from tests.kernels.machine_code import Code
 from tests.kernels.test_attention_ahead import ALL, DECODE, LATENT, LATENT_SHARD, LLAMA, PREFILL
 
@@ -71,6 +71,7 @@ def test_attention_spills_in_no_loop(shape: tuple[int, ...], style: str) -> None
     assert min(by_rows[64]["wgmma"], by_rows[128]["wgmma"]) > 0
 
 
+@registers_of_latents
 @pytest.mark.parametrize("shape", LATENTS.values(), ids=LATENTS.keys())
 def test_prefill_over_latents_spills_at_the_diagonal_only(shape: tuple[int, ...]) -> None:
     """Its registers are full. The tiles that are masked are one or two of each program."""
@@ -82,6 +83,7 @@ def test_prefill_over_latents_spills_at_the_diagonal_only(shape: tuple[int, ...]
     assert told["spilled"] <= 224
 
 
+@registers_of_latents
 @pytest.mark.parametrize("shape", [LATENT_SHARD, QUARTER, LATENT], ids=["16", "32", "128"])
 def test_decode_over_latents_spills_in_no_loop(shape: tuple[int, ...]) -> None:
     call = DECODE.format(sequences=64, shape=shape, style="")

@@ -33,7 +33,7 @@ def rows(shape: Shape) -> Iterator[Row]:
 
 
 def _sort(shape: Shape, tokens: int, device: torch.device) -> Prepared:
-    chosen = _chosen(shape, tokens, device)
+    chosen = _chosen(shape, tokens).to(device)
     ours, twin = (
         partial(one.sort, chosen, shape.num_experts)
         for one in (TritonProducts(), TorchProducts())
@@ -62,8 +62,8 @@ def _product(
     experts, count = shape.num_experts, tokens * shape.num_experts_per_tok
     given = torch.randn(count, inputs, dtype=shape.dtype, device=device)
     values = torch.randn(experts, outputs, inputs, dtype=shape.dtype, device=device)
-    chosen, weight = _chosen(shape, tokens, device), form(values)
-    route = Route(TorchProducts().sort(chosen, experts)[1])
+    chosen, weight = _chosen(shape, tokens), form(values)
+    route = Route(TorchProducts().sort(chosen.to(device), experts)[1])
     used = len(chosen.unique())
     return Prepared(
         partial(TritonProducts().grouped, given, route, weight, None),
@@ -78,7 +78,7 @@ def _grouped(given: Tensor, values: Tensor, offsets: Tensor) -> Run:
     return partial(torch._grouped_mm, given, values.transpose(1, 2), offs=ends)
 
 
-def _chosen(shape: Shape, tokens: int, device: torch.device) -> Tensor:
-    """[tokens, top_k], as even as chance makes it."""
-    scores = torch.rand(tokens, shape.num_experts, device=device)
+def _chosen(shape: Shape, tokens: int) -> Tensor:
+    """[tokens, top_k], as even as chance makes it; on the host, which counts those used."""
+    scores = torch.rand(tokens, shape.num_experts)
     return scores.topk(shape.num_experts_per_tok).indices

@@ -17,7 +17,7 @@ def rows(shape: Shape) -> Iterator[Row]:
     """Of KV in the model's own type only."""
     if shape.quantization is not None:
         return
-    for level in ("off", "sampled"):
+    for level in ("sampled", "off"):
         setting = f"{shape.handed_over} tokens, NIXL, checksums {level}"
         yield Row("hand-over 1P1D", setting, partial(_make, shape, level))
 

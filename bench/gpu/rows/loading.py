@@ -5,8 +5,10 @@
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,23 +16,48 @@ from bench.gpu.row import Prepared, Row
 from bench.gpu.shapes import Shape
 from engine.kernels.floor import Floor
 
+if TYPE_CHECKING:
+    from bench.gpu.loading import Stored
+
+COLD, WARM = "cold", "warm"
+
+
+@dataclass(slots=True)
+class _Written:
+    """One checkpoint for both rows, written by the first, and gone with the last."""
+
+    shape: Shape
+    _folder: "tempfile.TemporaryDirectory[str] | None" = field(default=None)
+    _stored: "Stored | None" = field(default=None)
+
+    def on(self, device: torch.device) -> "Stored":
+        """To be loaded onto the device."""
+        from bench.gpu.loading import Stored  # more than torch and triton
+
+        if self._stored is None:
+            self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+            self._stored = Stored.write(self.shape, Path(self._folder.name), device)
+        return self._stored
+
+    def remove(self) -> None:
+        """The files."""
+        folder, self._folder, self._stored = self._folder, None, None
+        if folder is not None:
+            folder.cleanup()
+
 
 def rows(shape: Shape) -> Iterator[Row]:
     """Of a checkpoint in the model's own type only."""
     if shape.quantization is not None:
         return
-    for cached in ("cold", "warm"):
-        yield Row("loading", f"some layers, files {cached}", partial(_make, shape, cached))
+    written = _Written(shape)
+    for cached in (COLD, WARM):
+        yield Row("loading", f"some layers, files {cached}", partial(_make, written, cached))
 
 
-def _make(shape: Shape, cached: str, device: torch.device) -> Prepared:
-    from bench.gpu.loading import Stored  # more than torch and triton
-
-    folder = tempfile.TemporaryDirectory()
-    try:
-        stored = Stored.write(shape, Path(folder.name), device)
-    except BaseException:
-        folder.cleanup()
-        raise
-    run = stored.cold if cached == "cold" else stored.warm
-    return Prepared(run, Floor(stored.num_bytes), measures=True, close=folder.cleanup)
+def _make(written: _Written, cached: str, device: torch.device) -> Prepared:
+    stored = written.on(device)
+    floor = Floor(stored.num_bytes)
+    if cached == COLD:
+        return Prepared(stored.cold, floor, measures=True)
+    return Prepared(stored.warm, floor, measures=True, close=written.remove)
