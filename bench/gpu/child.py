@@ -29,7 +29,7 @@ def run(job: dict[str, Any], tell: Tell) -> None:
 
     It ends early with the row that has cost us the device.
     """
-    device = torch.device(job["device"])
+    device = numbered(torch.device(job["device"]))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     timer, known = timer_of(device), job["ceilings"]
@@ -46,6 +46,11 @@ def run(job: dict[str, Any], tell: Tell) -> None:
         tell({"measured": asdict(meter.measure(entry.shape, entry.row))})
         if meter.device_is_lost():
             return
+
+
+def numbered(device: torch.device) -> torch.device:
+    """`cuda` is the first one; it is no device of torch's until it has a number."""
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
 def main() -> None:

@@ -28,10 +28,14 @@ class ScaledLinear(nn.Module):
 
 
 @torch.inference_mode()
-def scale_linears(module: nn.Module) -> None:
-    """All that are within, the head among them; in place."""
-    for name, child in module.named_children():
-        if isinstance(child, nn.Linear):
-            setattr(module, name, ScaledLinear(child))
-        else:
-            scale_linears(child)
+def scale_linears(model: nn.Module, device: torch.device) -> None:
+    """All that are within, the head among them, in place.
+
+    Each is tried once: its kernels are compiled before a graph is captured with them.
+    """
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                made = ScaledLinear(child)
+                made(torch.ones(1, child.in_features, dtype=child.weight.dtype, device=device))
+                setattr(module, name, made)

@@ -118,7 +118,7 @@ def open_accelerator(name: str) -> Accelerator | None:
             "torch is built without it" if built is None else f"torch (CUDA {built}) sees none"
         )
         raise UnusableDevice(f"--device {name}: there is no CUDA device: {why}")
-    if (device.index or 0) >= count:  # of "cuda" it is None, whatever torch's types say
+    if (index := device.index or 0) >= count:  # of "cuda" it is None, whatever its type says
         raise UnusableDevice(f"--device {name}: there are {count} CUDA devices, from cuda:0 on")
     try:
         from engine.kernels.gpu.kernels import TritonKernels
@@ -128,7 +128,7 @@ def open_accelerator(name: str) -> Accelerator | None:
         from engine.kernels.gpu.sampling.telling import tell
     except ImportError as error:
         raise UnusableDevice(f"--device {name} needs Triton, the extra gpu: {error}") from error
-    torch.cuda.set_device(device)
-    device = torch.device("cuda", torch.cuda.current_device())
+    torch.cuda.set_device(index)  # of a device without a number it does not take any
     drawing = DrawingKernels(choose, adjust, ban, tell)
-    return CudaAccelerator(device, TritonKernels(), TritonProducts(), drawing)
+    numbered = torch.device("cuda", index)
+    return CudaAccelerator(numbered, TritonKernels(), TritonProducts(), drawing)

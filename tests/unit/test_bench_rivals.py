@@ -51,7 +51,7 @@ def test_linear_layers_in_8_bits_are_nearly_those_they_stand_for() -> None:
     given = torch.randn(2, 3, 32, dtype=torch.bfloat16)
     with torch.inference_mode():
         whole = model(given)
-        scale_linears(model)
+        scale_linears(model, CPU)
         assert isinstance(model[0], ScaledLinear)
         rounded = model(given)
     assert rounded.shape == whole.shape

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.gpu.child import numbered
 from engine.attention.kv_memory import KvMemory
 from engine.errors import UnusableDevice
 from engine.kernels.gpu.twins import TorchKernels
 from engine.loading import load_engine
-from engine.running.accelerator import open_accelerator
+from engine.running.accelerator import CudaAccelerator, open_accelerator
 from engine.running.device import DeviceRunner
 from engine.running.kv_room import GIB, DeviceRoom, Needs, kv_bytes, share_bytes, tell
 from engine.running.staging import num_bytes
@@ -129,3 +130,23 @@ def test_a_device_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnusableDevice, match="--device toaster"):
         open_accelerator("toaster")
     assert open_accelerator("cpu") is None
+
+
+@pytest.mark.parametrize(("name", "index"), [("cuda", 0), ("cuda:0", 0), ("cuda:1", 1)])
+def test_a_device_is_chosen_by_number_which_cuda_alone_has_not(
+    name: str, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch takes no device without one, as it says without a GPU, too."""
+    from torch.cuda._utils import _get_device_index
+
+    chosen = list[int]()
+
+    def choose(device: torch.device | int) -> None:
+        chosen.append(_get_device_index(device))
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", choose)
+    assert isinstance(open_accelerator(name), CudaAccelerator)
+    choose(numbered(torch.device(name)))
+    assert chosen == [index, index]
+    assert numbered(torch.device("cpu")) == torch.device("cpu")

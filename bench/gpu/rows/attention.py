@@ -173,5 +173,6 @@ def _flex(
     if seen is not None:
         sizes = len(queries), None, queries.shape[2], keys.shape[2]
         mask = create_block_mask(seen, *sizes, device=str(keys.device))
+    torch.compiler.reset()  # after eight shapes a function is compiled for no more
     run = flex_attention if keys.is_cpu else torch.compile(flex_attention, dynamic=False)
     return partial(run, *dense, block_mask=mask, scale=style.scale, enable_gqa=True)

@@ -40,7 +40,7 @@ class _Model:
             if self.shape.quantization == "fp8":
                 from bench.gpu.scaled_linears import scale_linears
 
-                scale_linears(self._made)
+                scale_linears(self._made, device)
         return self._made
 
 
