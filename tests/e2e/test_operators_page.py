@@ -36,11 +36,12 @@ esac
 log=$(mktemp -p .)
 [[ "$1" == proxy ]] && log=proxy.log && : > $log
 "{python}" -c 'from deploy.cli import main; main()' "$@" $more > $log 2>&1 &
-echo $! >> pids
-grep -q -m1 " ready" <(tail -n +1 -f --pid=$! $log) || {{ cat $log >&2; exit 1; }}
+node=$!  # what reads a log below changes $! itself
+echo $node >> pids
+grep -q -m1 " ready" <(tail -n +1 -f --pid=$node $log) || {{ cat $log >&2; exit 1; }}
 if [[ "$* $more" == *" --proxy "* && "$* $more" =~ --port[[:space:]]([0-9]+) ]]; then
   joined=":${{BASH_REMATCH[1]}} .* joined"
-  grep -q -m1 "$joined" <(tail -n +1 -f --pid=$! proxy.log) || {{ cat $log >&2; exit 1; }}
+  grep -q -m1 "$joined" <(tail -n +1 -f --pid=$node proxy.log) || {{ cat $log >&2; exit 1; }}
 fi
 """
 
