@@ -29,7 +29,6 @@ from api.messages import asking as messages
 from api.messages.bodies import read_count, read_messages
 from api.messages.shapes import OriginalTokens, TokenCount
 from api.messages.writer import MessageWriter
-from api.pooling.bodies import PoolingBody
 from api.prompts import needs_text
 from api.responses.asking import OWN, chat_of
 from api.responses.bodies import read_responses
@@ -54,6 +53,14 @@ SANE_ID = re.compile(r"[!#-;=?-\[\]-~]{1,256}")
 TextKind = TypeVar("TextKind", bound=TextBody)
 
 
+class Named(Protocol):
+    """A body in which a client may name its request."""
+
+    @property
+    def request_id(self) -> str | None:
+        """None where it does not."""
+
+
 class Headers(Protocol):
     """Those of a request, by their names in any case; the first of several."""
 
@@ -69,7 +76,7 @@ class Call:
     data: bytes = b""
     outer_id: str | None = None
 
-    def name(self, body: TextBody | PoolingBody) -> str:
+    def name(self, body: Named) -> str:
         """The client's own name for it where that is a sane one, or else a new one."""
         given = (self.headers.get(REQUEST_ID), body.request_id)
         sane = (one for one in given if one and SANE_ID.fullmatch(one))

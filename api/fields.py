@@ -65,6 +65,11 @@ CHAT: Mapping[str, tuple[object, ...]] = {
     "web_search_options": NONE,
 }
 
+TOKENIZE: Mapping[str, tuple[object, ...]] = {
+    name: CHAT[name]
+    for name in ("chat_template", "documents", "media_io_kwargs", "mm_processor_kwargs")
+}
+"""What would make another prompt of the messages."""
 
 POOLING: Mapping[str, tuple[object, ...]] = {
     "chat_template": NONE,

@@ -42,6 +42,8 @@ from api.pooling.endpoints import Body, PoolingDoor, has_text, read
 from api.refusals import names, refusal
 from api.served import Models, ReadLeg, no_legs
 from api.sse import whole
+from api.tokenize import DetokenizeBody, TokenizeBody, detokenized, tokenized
+from api.tokenize import read as read_tokens
 
 GENERATE = "/inference/v1/generate"
 LONGEST_PATH = 200  # that is said again
@@ -90,6 +92,7 @@ def openai_routes(
 
     _forget(routes)
     _message(routes, texts)
+    _tokenize(routes, models)
 
     @routes.get("/v1/models")
     async def all_models() -> Response:
@@ -143,6 +146,23 @@ def _forget(routes: Blueprint) -> None:
     @routes.post("/v1/responses/compact")
     async def compact() -> Response:
         raise NotOffered(NOT_COMPACTED)
+
+
+def _tokenize(routes: Blueprint, models: Models) -> None:
+    """What only the tokenizer is asked for."""
+
+    @routes.post("/tokenize")
+    async def tokenize() -> Response:
+        call = await _call()
+        body = read_tokens(call.data, TokenizeBody)
+        served = await models.find(body.model, call.name(body))
+        return _json(await tokenized(served, body, len(call.data)))
+
+    @routes.post("/detokenize")
+    async def detokenize() -> Response:
+        call = await _call()
+        body = read_tokens(call.data, DetokenizeBody)
+        return _json(await detokenized(await models.find(body.model, call.name(body)), body))
 
 
 def _pool(

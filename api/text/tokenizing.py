@@ -107,6 +107,11 @@ class TextCodec:
         alone = len(tokens) == 1 and self._alone(tokens[0]) == text
         return tokens[0] if alone else None
 
+    def entry(self, token: int) -> str:
+        """As the vocabulary writes the token, where the tokenizer tells; else its text."""
+        known = None if self.fast is None else self.fast.id_to_token(token)
+        return self._alone(token) if known is None else str(known)
+
     def turn(self, *texts: str) -> AbstractContextManager[object]:
         """Held while they are encoded: one long text at a time, for the memory it takes."""
         return self._one_long if any(len(text) > LONG for text in texts) else nullcontext()

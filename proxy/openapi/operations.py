@@ -23,6 +23,7 @@ from api.responses.shapes import InputTokens
 from api.routes import GENERATE
 from api.token_answers import TokenAnswer
 from api.token_bodies import TokensBody
+from api.tokenize import DetokenizeBody, Detokenized, TokenizeBody, Tokenized
 from discovery.registration import Context, Port
 
 REFUSALS = (400, 401, 404, 405, 408, 413, 415, 429, 431, 500, 501, 502, 503, 504)
@@ -130,6 +131,8 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("get", "/v1/models"): Operation("model", "What is served", answer=ModelList),
     ("get", "/v1/models/{name}"): Operation("model", "One of them", answer=ModelCard),
+    ("post", "/tokenize"): Operation("model", "Texts to tokens", TokenizeBody, Tokenized),
+    ("post", "/detokenize"): Operation("model", "Tokens to text", DetokenizeBody, Detokenized),
     ("post", "/v1/embeddings"): _vectors("Vectors of texts", EmbeddingsBody),
     ("post", "/pooling"): _vectors("What the model pools", VectorsBody),
     ("post", "/classify"): _vectors("Classes of texts", ClassifyBody),

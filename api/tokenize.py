@@ -1,0 +1,118 @@
+"""What only a tokenizer is asked for: texts and conversations to token ids, and back."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from api.bodies import ChatBody, Effort, convert, read_object
+from api.encoding import MOST_TOKENS, Fit, aside, encoded
+from api.errors import BadRequest
+from api.fields import TOKENIZE
+from api.rendering import rendered
+from api.served import Served
+from engine.request import TokenId
+
+Body = TypeVar("Body", bound="OfModel")
+
+
+class OfModel(msgspec.Struct, frozen=True, kw_only=True):
+    """Null is the same as absent."""
+
+    model: str | None = None
+    request_id: str | None = None
+
+
+class TokenizeBody(OfModel, frozen=True, kw_only=True):
+    """POST /tokenize: a `prompt` as for a completion, or `messages` as for a chat."""
+
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = False
+    add_generation_prompt: bool | None = True
+    continue_final_message: bool | None = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    reasoning_effort: Effort | None = None
+
+    def chat(self, messages: list[dict[str, Any]]) -> ChatBody:
+        """What a template is told of it."""
+        return ChatBody(
+            messages=messages,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            chat_template_kwargs=self.chat_template_kwargs,
+            tools=self.tools,
+            reasoning_effort=self.reasoning_effort,
+        )
+
+
+class DetokenizeBody(OfModel, frozen=True, kw_only=True):
+    """POST /detokenize."""
+
+    tokens: Annotated[tuple[TokenId, ...], Meta(max_length=MOST_TOKENS)]
+
+
+class Tokenized(msgspec.Struct, frozen=True, kw_only=True):
+    """`max_model_len` is None while nobody says it, `token_strs` where nobody asked."""
+
+    count: int
+    max_model_len: int | None
+    tokens: Sequence[int]
+    token_strs: Sequence[str] | None = None
+
+
+class Detokenized(msgspec.Struct, frozen=True):
+    """The text."""
+
+    prompt: str
+
+
+def read(data: bytes, kind: type[Body]) -> Body:
+    """Raises BadRequest, whatever the bytes are."""
+    return convert(read_object(data, TOKENIZE), kind)
+
+
+async def tokenized(served: Served, body: TokenizeBody, size: int) -> Tokenized:
+    """The tokens of a prompt, whether they fit the context or not; `size` is that of the body,
+    in bytes. Raises ApiError.
+    """
+    served.name(body.model)
+    codec, context = served.text, served.max_model_len()
+
+    def encode() -> Tokenized:
+        tokens = _tokens(served, body)
+        strings = [codec.entry(one) for one in tokens] if body.return_token_strs else None
+        return Tokenized(
+            count=len(tokens), max_model_len=context, tokens=tokens, token_strs=strings
+        )
+
+    return await aside(size, encode)
+
+
+async def detokenized(served: Served, body: DetokenizeBody) -> Detokenized:
+    """All of the text, special tokens too. Raises ApiError."""
+    served.name(body.model)
+    codec, largest = served.text, max(body.tokens, default=0)
+    if largest >= served.size:
+        raise BadRequest(f"token id {largest} is out of vocabulary", "tokens")
+
+    def decode() -> str:
+        return codec.decode(body.tokens, skip_special_tokens=False)
+
+    return Detokenized(await aside(len(body.tokens), decode))
+
+
+def _tokens(served: Served, body: TokenizeBody) -> Sequence[int]:
+    if (body.prompt is None) == (body.messages is None):
+        raise BadRequest("give prompt, or messages", "prompt")
+    codec, fit = served.text, Fit(into=MOST_TOKENS)
+    if body.prompt is not None:
+        special = body.add_special_tokens is not False
+        return encoded(codec, body.prompt, fit, special=special)
+    assert body.messages is not None
+    chat, parser = body.chat(body.messages), served.reasoning_parser
+    text, _ = rendered(chat, codec, parser, must_call=False)
+    return encoded(codec, text, fit, special=bool(body.add_special_tokens))
