@@ -18,7 +18,7 @@ ASSISTANT: Literal["assistant"] = "assistant"
 class Said(msgspec.Struct, frozen=True, kw_only=True):
     """The assistant's message. Clients look for `reasoning`, even where there is none.
 
-    The content is null where there are only calls, or only reasoning.
+    The content is null where there are only calls, or only reasoning that is told.
     """
 
     role: str = ASSISTANT
@@ -144,7 +144,7 @@ class ChatForm:
     def _said(self, piece: Piece, content: str, calls: Sequence[ToolCall]) -> Said:
         aloud = piece.reasoning or None
         return Said(
-            content=content or None if calls or self.thinks else content,
+            content=content or None if calls or aloud else content,
             reasoning=aloud,
             reasoning_content=aloud if self.thinks else UNSET,
             tool_calls=calls or UNSET,

@@ -1,16 +1,17 @@
 """Fields that OpenAI or vLLM know and we do not honour: refused by name, never ignored.
 
 A field may be sent with its neutral value, which changes nothing. What neither of the two
-knows is ignored, as both do, and so are labels: OpenAI's `metadata`,
-`safety_identifier` and `prompt_cache_key` ask for nothing.
+knows is ignored, as both do, and so is what asks for no other answer: OpenAI's `metadata`,
+`safety_identifier`, `prompt_cache_key`, `store` and `service_tier`.
 """
 
 from collections.abc import Mapping
 
 NONE = (None,)
+BEST_OF = "best_of"
 SAMPLING: Mapping[str, tuple[object, ...]] = {
     "beam_width": (None, 1),
-    "best_of": (None, 1),
+    BEST_OF: (None, 1),
     "length_penalty": (None, 1),
     "logits_processors": (None, []),
     "repetition_detection": NONE,
@@ -59,9 +60,7 @@ CHAT: Mapping[str, tuple[object, ...]] = {
     "modalities": (None, ["text"]),
     "moderation": NONE,
     "prediction": NONE,
-    "service_tier": (None, "auto", "default"),
-    "store": (None, False),
-    "verbosity": NONE,
+    "verbosity": (None, "medium"),
     "web_search_options": NONE,
 }
 
@@ -95,7 +94,8 @@ def refuse_unsupported(
 ) -> None:
     """Raises UnsupportedField for the first field whose value is not neutral."""
     for name, neutral in table.items():
-        if name in given and not _is_one_of(given[name], neutral):
+        all_told = (given.get("n"),) if name == BEST_OF else ()
+        if name in given and not _is_one_of(given[name], (*neutral, *all_told)):
             raise UnsupportedField(name)
 
 

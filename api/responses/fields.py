@@ -20,7 +20,7 @@ INSTEAD: Mapping[str, str] = {
     "response_format": "say text.format",
 }
 NEUTRAL: Mapping[str, tuple[object, ...]] = {"background": (None, False), "n": (None, 1)}
-ONLY_OF_CHATS = ("function_call", "functions", "service_tier", "store")
+ONLY_OF_CHATS = ("function_call", "functions")
 RESPONSES: Mapping[str, tuple[object, ...]] = {
     **{name: NEUTRAL.get(name, NONE) for name in INSTEAD},
     **{name: neutral for name, neutral in CHAT.items() if name not in ONLY_OF_CHATS},

@@ -99,11 +99,11 @@ def put_together(events: Sequence[Json], index: int = 0) -> Heard:
 
 
 def told(message: Json) -> tuple[str | None, str | None]:
-    """Under both of its names, and never with content in one delta."""
+    """Under both of its names, and never with content in one delta; none of no letters."""
     thought, text = message.get("reasoning"), message.get("content")
     assert message.get("reasoning_content") == thought
     assert not (thought and text and "role" not in message)
-    return thought, text
+    return thought, text or None
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -232,6 +232,17 @@ async def test_every_token_is_told_once_beside_reasoning(stream: bool) -> None:
     assert b"".join(map(bytes, spelt)).decode() == THOUGHT
     assert [id_ for one in choices for id_ in one.get("token_ids", [])] == [*tokens, EOS]
     assert heard(said) == ("Hm. It is\n 4.", "It is 4.", "stop")
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "content"),
+    [("", {}, ""), ("<think>Hm.", {}, None), ("<think>Hm.", {"include_reasoning": False}, "")],
+)
+async def test_an_answer_without_a_word_is_a_text_as_of_other_models(
+    text: str, fields: Json, content: str | None
+) -> None:
+    said = await ask(client(text), **fields)
+    assert said.json["choices"][0]["message"]["content"] == content
 
 
 async def test_a_template_is_shown_past_reasoning_by_the_name_it_looks_for() -> None:

@@ -12,7 +12,7 @@ from api.seeds import seed_of
 from api.served import Served, legs_of_params
 from api.text.tokenizing import FEW, LONG
 from engine.request import Sampling
-from tests.fakes.asking import Fields, complete, texts
+from tests.fakes.asking import Fields, chat, complete, texts
 from tests.fakes.text import byte_level, served
 
 CODEC = byte_level()
@@ -118,6 +118,13 @@ async def test_fields_that_mean_nothing_here_are_ignored() -> None:
     assert (await complete({**harmless, **neutral, **foreign})).calls == (
         await complete()
     ).calls
+    told = {**harmless, "service_tier": "flex", "verbosity": "medium", "echo": False}
+    assert (await chat(told)).calls == (await chat()).calls
+
+
+async def test_the_best_of_as_many_as_are_told_are_all_of_them() -> None:
+    two = {"n": 2, "prompt": ["the", "cat"]}
+    assert (await complete({**two, "best_of": 2})).calls == (await complete(two)).calls
 
 
 @pytest.mark.parametrize("name", [None, "", "tiny", "alias"])

@@ -86,6 +86,8 @@ async def test_what_does_not_fit_the_context_is_refused(fields: Fields) -> None:
         ({"priority": "high"}, "priority"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 2}, "best_of"),
+        ({"best_of": 3, "n": 2}, "best_of"),
+        ({"best_of": True, "n": 1}, "best_of"),
         ({"presence_penalty": 2.5}, "presence_penalty"),
         ({"frequency_penalty": -2.5}, "frequency_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
