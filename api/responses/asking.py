@@ -17,9 +17,15 @@ from api.responses.bodies import (
     Thinking,
 )
 from api.responses.items import messages_of
+from api.responses.namespaces import KIND, Namespace, flat
 from api.tools.wishes import Choice, Named, NamedTool
 
 ALL_THAT_FITS = -1
+SEARCHES = (
+    *("web_search", "web_search_2025_08_26"),
+    *("web_search_preview", "web_search_preview_2025_03_11"),
+)
+"""OpenAI's: Codex offers one, as long as nobody tells it not to."""
 OWN = OwnWords(
     names=(
         (re.compile(r"^messages\b.*"), "input"),
@@ -61,17 +67,31 @@ def chat_of(body: ResponsesBody) -> ChatBody:
 
 
 def _tools(given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """As chats have them, under a key of their own."""
-    return [_tool(one, f"tools[{index}]") for index, one in enumerate(given)]
+    """As chats have them, under a key of their own. A search is not offered beside functions:
+    the model may choose among those.
+    """
+    only_searches = all(one.get("type") in SEARCHES for one in given)
+    told = list[dict[str, Any]]()
+    for index, one in enumerate(given):
+        path, kind = f"tools[{index}]", one.get("type")
+        if kind == KIND:
+            space = convert(one, Namespace, path)
+            for number, inner in enumerate(space.tools):
+                told.append(_tool(inner, f"{path}.tools[{number}]", space.name))
+        elif kind not in SEARCHES or only_searches:
+            told.append(_tool(one, path))
+    return told
 
 
-def _tool(given: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _tool(given: Mapping[str, Any], path: str, namespace: str | None = None) -> dict[str, Any]:
     kind = given.get("type")
     if isinstance(kind, str) and kind != "function":
         why = (
             f"{path}.type: nobody runs tools of type {kind} here, only clients their functions"
         )
         raise BadRequest(why, f"{path}.type")
+    if isinstance(name := given.get("name"), str):
+        given = {**given, "name": flat(namespace, name)}
     tool = convert(given, FunctionTool, path)
     names = ("name", "description", "parameters", "strict")
     told = {name: value for name in names if (value := getattr(tool, name)) is not None}

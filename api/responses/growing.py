@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from api.responses.events import DeltaEvent, DoneEvent, Event, ItemEvent, PartEvent
 from api.responses.shapes import (
@@ -49,7 +49,7 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class Growing:
-    """An item; `call_id` and `name` are of calls only.
+    """An item; `call_id`, `name` and `namespace` are of calls only.
 
     Tokens that are `told` are written once: an end says all of them four times.
     """
@@ -59,6 +59,7 @@ class Growing:
     index: int
     call_id: str = ""
     name: str = ""
+    namespace: str | UnsetType = UNSET
     said: list[str] = field(default_factory=list)
     told: list[Raw] = field(default_factory=list)
 
@@ -99,7 +100,7 @@ class Growing:
                 return MessageItem(self.item_id, status, [OutputText(text, (), self.told)])
             case Kind.CALL:
                 whole: Status = "completed" if _is_json(text) else "incomplete"
-                return CallItem(self.item_id, whole, self.call_id, self.name, text)
+                return self._call(whole, text)
 
     def _bare(self) -> Item:
         match self.kind:
@@ -108,7 +109,10 @@ class Growing:
             case Kind.MESSAGE:
                 return MessageItem(self.item_id, "in_progress", ())
             case Kind.CALL:
-                return CallItem(self.item_id, "in_progress", self.call_id, self.name, "")
+                return self._call("in_progress", "")
+
+    def _call(self, status: Status, said: str) -> CallItem:
+        return CallItem(self.item_id, status, self.call_id, self.name, said, self.namespace)
 
     def _part(self, text: str, tokens: Sequence[Raw]) -> Part:
         if self.kind is Kind.REASONING:

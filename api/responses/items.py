@@ -12,6 +12,7 @@ from msgspec import Meta
 from api.bodies import convert
 from api.conversation import Conversation, Message
 from api.errors import BadRequest
+from api.responses.namespaces import flat
 
 Given = Mapping[str, Any]
 Parts = str | list[dict[str, Any]]
@@ -33,6 +34,7 @@ class FunctionCall(msgspec.Struct, frozen=True):
     call_id: Name
     name: Name
     arguments: str
+    namespace: Name | None = None
 
 
 class FunctionOutput(msgspec.Struct, frozen=True):
@@ -79,7 +81,7 @@ def _read(item: Given, path: str, said: Conversation) -> None:
             _message(convert(item, InputMessage, path), path, said)
         case "function_call":
             call = convert(item, FunctionCall, path)
-            said.call(call.call_id, call.name, call.arguments)
+            said.call(call.call_id, flat(call.namespace, call.name), call.arguments)
         case "function_call_output":
             done = convert(item, FunctionOutput, path)
             said.returned(done.call_id, _texts(done.output, f"{path}.output"))

@@ -56,6 +56,7 @@ class CallItem(msgspec.Struct, frozen=True, tag_field="type", tag="function_call
     call_id: str
     name: str
     arguments: str
+    namespace: str | UnsetType = UNSET
 
 
 Part = OutputText | ReasoningText

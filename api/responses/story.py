@@ -3,7 +3,7 @@
 piece: reasoning, text ──▶ the item that is open grows, or is over and another begins
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 
@@ -14,6 +14,7 @@ from api.choices import Piece
 from api.logprobs import Telling
 from api.responses.events import Event, delta_frame, frame_of, until_delta
 from api.responses.growing import Growing, Kind
+from api.responses.namespaces import Place
 from api.responses.shapes import Item, Status
 from api.responses.tokens import Untold
 from api.tools.telling import CallDelta, Teller
@@ -22,13 +23,15 @@ from engine.request import FinishReason
 
 @dataclass(slots=True)
 class Story:
-    """Of one choice. `items` are over; calls are read out of the text by a `teller`.
+    """Of one choice. `items` are over; calls are read out of the text by a `teller`, and told
+    of by their `places`, where they are in a namespace.
 
     Ids of items are made up: a client's name for its request may come again.
     """
 
     telling: Telling
     teller: Teller | None = None
+    places: Mapping[str, Place] = field(default_factory=dict)
     items: list[Item] = field(default_factory=list)
     open: Growing | None = None
     finish: FinishReason | None = None
@@ -103,7 +106,8 @@ class Story:
         ended = self._ended("completed")
         index = len(self.items)
         item_id = f"{kind.prefix}{self._name}{index:04d}"
-        self.open = Growing(kind, item_id, index, call_id, name)
+        space, name = self.places.get(name, (UNSET, name))
+        self.open = Growing(kind, item_id, index, call_id, name, space)
         self._begin = until_delta(self.open.delta())
         return ended + _framed(self.open.begin(self.number))
 

@@ -12,6 +12,7 @@ from api.errors import ErrorBody
 from api.logprobs import Telling
 from api.responses.bodies import ResponsesBody
 from api.responses.events import ResponseEvent, frame_of
+from api.responses.namespaces import places_of
 from api.responses.shapes import ErrorCode, Failure, Incomplete, Response, begun, used
 from api.responses.story import Story
 from engine.request import FinishReason
@@ -39,7 +40,8 @@ class ResponseWriter:
         """Nothing was said yet."""
         asked = self.answer.asked
         telling = Telling(asked.codec.vocabulary, bool(self.body.return_tokens_as_token_ids))
-        self.story = Story(telling, asked.calling.teller() if asked.calling else None)
+        teller = asked.calling.teller() if asked.calling else None
+        self.story = Story(telling, teller, places_of(self.body.tools or ()))
         self._response = begun(self.answer, self.body, int(self.clock()))
 
     @property

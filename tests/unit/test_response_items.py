@@ -171,6 +171,9 @@ def test_what_says_how_things_are_done_stands_first_as_one() -> None:
     assert messages_of(items, "i") == [first, USER, {"role": "system", "content": text("t")}]
 
 
+SPACE = {"type": "namespace", "name": "a", "tools": [TOOL]}
+
+
 def refused(body: object) -> BadRequest:
     with pytest.raises(BadRequest) as told:
         chat_of(read_responses(msgspec.json.encode(body)))
@@ -236,7 +239,13 @@ def test_an_item_that_cannot_be_read_is_named(item: object, param: str) -> None:
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [TOOL, {"type": "mcp"}]}, "tools[1].type"),
+        ({"tools": [{"type": "web_search"}, {"type": "mcp"}]}, "tools[1].type"),
         ({"tools": [{"name": "f"}]}, "tools[0].type"),
+        ({"tools": [{**SPACE, "name": "a b"}]}, "tools[0].name"),
+        ({"tools": [{**SPACE, "tools": 7}]}, "tools[0].tools"),
+        ({"tools": [{**SPACE, "tools": [TOOL, {}]}]}, "tools[0].tools[1].type"),
+        ({"tools": [{**SPACE, "tools": [SPACE]}]}, "tools[0].tools[0].type"),
+        ({"tools": [{**SPACE, "name": "a" * 63}]}, "tools[0].tools[0].name"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
