@@ -12,6 +12,8 @@ from api.errors import BadRequest
 from api.tools.dialects.known import KNOWN_TEMPLATES, text_of
 
 Template = dict[str, Any]
+MAY_BE_SILENT = ("assistant", "tool")
+PARTS = ("text", "refusal")  # a model of OpenAI's says either, under a key of that name
 _ARGUMENTS = r"""(?:\.|\[['"])arguments\b['"\]]*"""  # of a call; no variable of that name
 ADDS_ARGUMENTS = re.compile(
     rf"""{_ARGUMENTS}\s*[+~]|[+~]\s*\w[\w.\['"\]]*{_ARGUMENTS}\s*[-+]?[}}%]"""
@@ -40,7 +42,7 @@ def _adds_arguments(template: str) -> bool:
 
 def _message(given: Mapping[str, Any], path: str) -> Template:
     message = convert(given, Message, path)
-    if message.content is None and message.role != "assistant":
+    if message.content is None and message.role not in MAY_BE_SILENT:
         raise BadRequest(f"{path}.content is missing", f"{path}.content")
     ready = {**given, "content": _text(message.content or "", f"{path}.content")}
     ready.pop("tool_calls", None)  # templates ask whether there is such a key
@@ -57,11 +59,12 @@ def _text(content: str | list[dict[str, Any]], path: str) -> str:
 
 
 def _part(part: Mapping[str, Any], path: str) -> str:
-    kind, text = part.get("type"), part.get("text")
-    if kind != "text":
+    kind = part.get("type")
+    if kind not in PARTS:
         raise BadRequest(f"{path}: only parts of type text are supported", f"{path}.type")
+    text = part.get(kind)
     if not isinstance(text, str):
-        raise BadRequest(f"{path}.text must be a string", f"{path}.text")
+        raise BadRequest(f"{path}.{kind} must be a string", f"{path}.{kind}")
     return text
 
 

@@ -32,6 +32,14 @@ async def test_a_chat_may_fill_the_context() -> None:
             [{"role": "system", "content": "s"}, {"role": "assistant", "content": None}],
             "<|system|>s<|assistant|><|assistant|>",
         ),
+        (
+            [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, *HI],
+            "<|assistant|>no<|user|>hi<|assistant|>",
+        ),
+        (
+            [{"role": "tool", "tool_call_id": "c", "content": None}],
+            "<|tool|><|assistant|>",
+        ),
     ],
 )
 async def test_messages_become_what_the_template_makes_of_them(
@@ -85,6 +93,10 @@ async def test_the_template_hears_of_the_effort_and_whether_to_think(
         ({"messages": ["hi"]}, "messages[0]"),
         ({"messages": [{"content": "hi"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "refusal"}]}]},
+            "messages[0].content[0].refusal",
+        ),
         ({"messages": [*HI, {"role": "user", "content": 5}]}, "messages[1].content"),
         ({"messages": [{"role": 5, "content": "a"}]}, "messages[0].role"),
         (
