@@ -67,6 +67,16 @@ def as_json(schema: Schema) -> Format:
     return JsonSchema(dict(schema))
 
 
+def one_as_json(schema: object, root: Schema) -> JsonSchema | None:
+    """One argument of those that `root` is about. None: its schema lies elsewhere."""
+    if not isinstance(schema, Mapping):
+        return JsonSchema(json_schema=True)
+    if any(one in msgspec.json.encode(schema) for one in FROM_ELSEWHERE):
+        return None
+    known = {name: root[name] for name in DEFINITIONS if name in root}
+    return JsonSchema({**known, **schema})
+
+
 def json_call(name: str, schema: Schema, key: str = "arguments") -> Format:
     """An object of a function's name and its arguments."""
     return row(f'{{"name": "{name}", "{key}": ', as_json(schema), "}")
@@ -75,12 +85,13 @@ def json_call(name: str, schema: Schema, key: str = "arguments") -> Format:
 @dataclass(frozen=True, slots=True)
 class TextArguments:
     """Arguments that stand as texts between marks: `before` the key and behind it, and at the
-    `end` of the value.
+    `end` of the value. `behind_json`: behind keys of what can be no text, if that differs.
     """
 
     before: str
     behind: str
     end: str
+    behind_json: str | None = None
 
     def of(self, schema: Schema) -> Format:
         """Those that the schema names, in its order, or any that it leaves open."""
@@ -94,7 +105,9 @@ class TextArguments:
         return row(*(one if key in needed else Optional(one) for key, one in written))
 
     def _one(self, key: str, schema: object, root: Schema) -> Format:
-        return Tag(f"{self.before}{key}{self.behind}", _value(schema, root), self.end)
+        behind = self.behind if str in kinds_in(schema, root) else self.behind_json
+        begin = f"{self.before}{key}{self.behind if behind is None else behind}"
+        return Tag(begin, _value(schema, root), self.end)
 
 
 def _value(schema: object, root: Schema) -> Format:
@@ -102,11 +115,7 @@ def _value(schema: object, root: Schema) -> Format:
     kinds = kinds_in(schema, root)
     if str in kinds:
         return _chosen(schema, kinds) or AnyText()
-    assert isinstance(schema, Mapping)
-    if any(one in msgspec.json.encode(schema) for one in FROM_ELSEWHERE):
-        return AnyText()
-    known = {name: root[name] for name in DEFINITIONS if name in root}
-    return JsonSchema({**known, **schema})
+    return one_as_json(schema, root) or AnyText()
 
 
 def _chosen(schema: object, kinds: Kinds) -> Format | None:

@@ -7,28 +7,37 @@ from typing import Literal
 from api.tools.dialects import (
     deepseek,
     glm,
-    granite,
     harmony,
     hermes,
+    invoke,
     kimi,
+    listed,
     llama,
     mistral,
+    pythonic,
     qwen_coder,
 )
 from api.tools.dialects.dialect import Dialect
 
 ToolCallParser = Literal[
     "auto",
+    "apriel",
+    "cohere",
     "deepseek_v3",
     "deepseek_v31",
+    "deepseek_v32",
     "glm45",
     "glm47",
     "granite",
     "hermes",
     "kimi_k2",
+    "lfm2",
     "llama3_json",
+    "minimax_m2",
     "mistral",
+    "nemotron",
     "openai",
+    "phi4_mini_json",
     "qwen3_coder",
     "seed_oss",
 ]
@@ -36,16 +45,23 @@ AUTO: ToolCallParser = "auto"
 KNOWN_TEMPLATES = 32  # what they are for is known: each is looked through once
 
 DIALECTS: Mapping[str, Dialect] = {
+    "apriel": listed.APRIEL,
+    "cohere": listed.COMMAND,
     "deepseek_v3": deepseek.V3,
     "deepseek_v31": deepseek.V31,
+    "deepseek_v32": invoke.DEEPSEEK_V32,
     "glm45": glm.GLM,
     "glm47": glm.GLM,
-    "granite": granite.GRANITE,
+    "granite": listed.GRANITE,
     "hermes": hermes.HERMES,
     "kimi_k2": kimi.KIMI,
+    "lfm2": pythonic.LFM2,
     "llama3_json": llama.LLAMA,
+    "minimax_m2": invoke.MINIMAX_M2,
     "mistral": mistral.MISTRAL,
+    "nemotron": listed.NEMOTRON,
     "openai": harmony.HARMONY,
+    "phi4_mini_json": listed.PHI,
     "qwen3_coder": qwen_coder.QWEN,
     "seed_oss": qwen_coder.SEED,
 }

@@ -16,8 +16,8 @@ from api.tools.parsing.json_text import JsonValue
 from api.tools.parsing.tape import SPACE, NotACall, Step, Steps, Tape, begun_of
 from api.tools.wishes import Offered
 
-NAME, ARGUMENTS = "name", ("arguments", "parameters")
-LABELS = ("id", "type")  # what some models write beside them, and nobody needs
+NAMES, ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
+LABELS = ("id", "type", "tool_call_id")  # what some models write beside them, and nobody needs
 NO_ARGUMENTS = "{}"
 TAG = "<"
 NAME_LETTERS = frozenset(string.ascii_letters + string.digits + "_-.")
@@ -207,7 +207,7 @@ class _Call:
     early: str = ""
 
     def member(self, key: str, letter: str) -> Steps:
-        if key == NAME and not self.named:
+        if key in NAMES and not self.named:
             self._begin((yield from text(letter)))
         elif key in ARGUMENTS and not self.argued:
             self.argued = True

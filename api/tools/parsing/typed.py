@@ -22,15 +22,18 @@ class TypedArguments:
     kinds: ArgumentKinds
     _said: set[str] = field(default_factory=set)
 
-    def take(self, key: str, end: str, *, lines: bool = False) -> Steps:
-        """One, up to its end; `lines`: line breaks around it are the form's, not its. Raises
-        NotACall where the key was there before.
+    def take(
+        self, key: str, end: str, *, lines: bool = False, kinds: Kinds | None = None
+    ) -> Steps:
+        """One, up to its end; `lines`: line breaks around it are the form's, not its. Of what
+        `kinds` it is its schema says, if nobody else does. Raises NotACall where the key was
+        there before.
         """
         if key in self._said:
             raise NotACall
         before = f"{', ' if self._said else '{'}{_json(key)}: "
         self._said.add(key)
-        kinds = self.kinds.of(self.function, key)
+        kinds = kinds or self.kinds.of(self.function, key)
         if kinds == TEXT:
             self.tape.argue(f'{before}"')
             yield from _text(self.tape, end, "\n" if lines else "")

@@ -1,0 +1,130 @@
+"""Calls as MiniMax M2 and DeepSeek V3.2 write them: in a section, with arguments as text.
+
+    <minimax:tool_call>
+    <invoke name="f">
+    <parameter name="a">1</parameter>
+    </invoke>
+    </minimax:tool_call>
+
+MiniMax leaves it to the schema what a text means. DeepSeek says which arguments are texts, and
+its tags have a word of their own; V4 calls the section otherwise:
+
+    <｜DSML｜function_calls>
+    <｜DSML｜invoke name="f">
+    <｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>
+    </｜DSML｜invoke>
+    </｜DSML｜function_calls>
+"""  # noqa: RUF002  its marks are of these letters
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import partial
+
+from api.tools.dialects.dialect import Dialect
+from api.tools.parsing.kinds import ALL, TEXT, ArgumentKinds, Kinds
+from api.tools.parsing.sections import SectionForm
+from api.tools.parsing.steps import literal, name_until, space, word_until
+from api.tools.parsing.tape import Parser, Steps, Tape
+from api.tools.parsing.typed import TypedArguments
+from api.tools.wishes import Offered
+from api.tools.writing import Offer, Schema, TextArguments, marks, row
+from engine.grammars.structural_tags import Format
+
+WORD = "｜DSML｜"  # noqa: RUF001
+SECTIONS = ("function_calls", "tool_calls")
+IS_TEXT = {"true": TEXT, "false": ALL - TEXT}
+
+
+@dataclass(frozen=True, slots=True)
+class InvokeForm:
+    """`word` is in all tags; `says_kinds`: each argument says whether it is a text."""
+
+    opens: tuple[str, ...]
+    closes: tuple[str, ...]
+    word: str = ""
+    says_kinds: bool = False
+
+    @property
+    def mark(self) -> str:
+        """Before the name of a function."""
+        return f'<{self.word}invoke name="'
+
+    def parser(self) -> Parser:
+        """Text may stand around sections."""
+
+        def parse(tape: Tape, offered: Offered) -> Steps:
+            call = partial(self._call, kinds=ArgumentKinds(offered))
+            return SectionForm(self.opens, self.closes, self.mark, call).parser()(tape, offered)
+
+        return parse
+
+    def _call(self, tape: Tape, kinds: ArgumentKinds) -> Steps:
+        name = yield from name_until((yield), '">')
+        tape.begin(name)
+        arguments = TypedArguments(tape, name, kinds)
+        while (yield from self._goes_on()):
+            key = yield from word_until('"')
+            said = yield from self._kinds()
+            yield from arguments.take(key, f"</{self.word}parameter>", kinds=said)
+        arguments.end()
+        tape.end()
+
+    def _goes_on(self) -> Generator[None, str, bool]:
+        """Whether another argument comes, or the call's end; raises NotACall."""
+        yield from literal((yield from space()), "<")
+        letter = yield
+        if letter == "/":
+            yield from literal(letter, f"/{self.word}invoke>")
+            return False
+        yield from literal(letter, f'{self.word}parameter name="')
+        return True
+
+    def _kinds(self) -> Generator[None, str, Kinds | None]:
+        """What the argument says of itself; None: the schema says it. Raises NotACall."""
+        letter = yield
+        if letter == ">":
+            return None
+        yield from literal(letter, ' string="')
+        said = yield from word_until('"')
+        yield from literal((yield), ">")
+        return IS_TEXT.get(said)
+
+    def write(self, offer: Offer, opens: str, closes: str) -> Format:
+        """A section of calls."""
+        string = ' string="{}"' if self.says_kinds else ""
+        texts = TextArguments(
+            f'<{self.word}parameter name="',
+            f'"{string.format("true")}>',
+            f"</{self.word}parameter>\n",
+            f'"{string.format("false")}>',
+        )
+
+        def written(name: str, schema: Schema) -> Format:
+            head, end = f'{self.mark}{name}">\n', f"</{self.word}invoke>\n"
+            return row(head, texts.of(schema), end)
+
+        return row(marks(opens), "\n", offer.calls(written), marks(closes))
+
+
+M2 = InvokeForm(("<minimax:tool_call>",), ("</minimax:tool_call>",))
+DSML = InvokeForm(
+    tuple(f"<{WORD}{one}>" for one in SECTIONS),
+    tuple(f"</{WORD}{one}>" for one in SECTIONS),
+    WORD,
+    says_kinds=True,
+)
+
+
+def write_m2(offer: Offer) -> Format:
+    """There is one section."""
+    return M2.write(offer, M2.opens[0], M2.closes[0])
+
+
+def write_dsml(offer: Offer) -> Format:
+    """The section's name is the template's."""
+    which = 0 if SECTIONS[0] in offer.template else 1
+    return DSML.write(offer, DSML.opens[which], DSML.closes[which])
+
+
+MINIMAX_M2 = Dialect(M2.parser(), write_m2, (*M2.opens, *M2.closes), M2.opens)
+DEEPSEEK_V32 = Dialect(DSML.parser(), write_dsml, (WORD, *DSML.opens, *DSML.closes), (WORD,))

@@ -1,0 +1,71 @@
+"""Calls as a list of JSON between marks, as many models write them:
+
+<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]                        Granite 3
+<TOOLCALL>[{"name": "f", "arguments": {"a": 1}}]</TOOLCALL>                Nemotron Nano 2
+<tool_calls>[{"name": "f", "arguments": {"a": 1}}]</tool_calls>            Apriel
+functools[{"name": "f", "arguments": {"a": 1}}]                            Phi-4 mini
+<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "f", "parameters": {"a": 1}}]<|END_ACTION|>
+                                                                           Command R7B and A
+"""
+
+from functools import partial
+
+from api.tools.dialects.dialect import Dialect
+from api.tools.parsing.steps import any_name, call_list, calls_behind, literal, space
+from api.tools.parsing.tape import Parser, Steps, Tape
+from api.tools.wishes import Offered
+from api.tools.writing import Offer, Schema, as_json, json_call, marks, row
+from engine.grammars.structural_tags import Format, Regex
+
+FUNCTOOLS = "functools"
+ACTION, END_OF_ACTION = "<|START_ACTION|>", "<|END_ACTION|>"
+
+
+def _parser(opens: str, closes: str = "") -> Parser:
+    def parse(tape: Tape, offered: Offered) -> Steps:
+        """Calls follow the mark; text may come before it."""
+        del offered
+        return calls_behind(tape, partial(_calls, closes=closes), opens)
+
+    return parse
+
+
+def _calls(tape: Tape, closes: str) -> Steps:
+    """A mark that closes is not missed where it is not."""
+    yield from call_list(tape, (yield from space()), any_name)
+    if closes:
+        yield from literal((yield from space()), closes)
+        tape.drop()
+
+
+def _write(opens: str, closes: str, offer: Offer) -> Format:
+    inner = row(marks(opens), "[", offer.calls(json_call, ", "), "]")
+    return row(inner, marks(closes)) if closes else inner
+
+
+def _dialect(opens: str, closes: str, sign: str, *, begins: str = "<") -> Dialect:
+    marked = tuple(filter(None, (opens, closes)))
+    writing = partial(_write, opens, closes)
+    return Dialect(_parser(opens, closes), writing, marked, (sign,), begins=begins)
+
+
+def _write_actions(offer: Offer) -> Format:
+    inner = row("[\n    ", offer.calls(_action, ",\n    "), "\n]")
+    return row(marks(ACTION), inner, marks(END_OF_ACTION))
+
+
+def _action(name: str, schema: Schema) -> Format:
+    own_id = row('{"tool_call_id": "', Regex("[0-9]{1,4}"), '"')
+    return row(own_id, f', "tool_name": "{name}", "parameters": ', as_json(schema), "}")
+
+
+GRANITE = _dialect("<|tool_call|>", "", "<|tool_call|>")
+NEMOTRON = _dialect("<TOOLCALL>", "</TOOLCALL>", "<TOOLCALL>[")
+APRIEL = _dialect("<tool_calls>", "</tool_calls>", "<tool_calls>[")
+PHI = _dialect(FUNCTOOLS, "", f"{FUNCTOOLS}[", begins="f")
+COMMAND = Dialect(
+    _parser(ACTION, END_OF_ACTION),
+    _write_actions,
+    (ACTION, END_OF_ACTION),
+    (ACTION, "tool_name"),
+)
