@@ -7,6 +7,7 @@ from api.chat_messages import for_template
 from api.errors import BadRequest
 from api.reasoning.channels import in_channels
 from api.reasoning.forms import OFF, ReasoningParser, find_form
+from api.reasoning.switches import switched
 from api.reasoning.thinking import Given, Thinking, thinking_of
 from api.text.tokenizing import TextCodec
 
@@ -34,7 +35,8 @@ def rendered(
     body: ChatBody, codec: TextCodec, parser: ReasoningParser, *, must_call: bool
 ) -> tuple[str, Thinking | None]:
     """`parser` says how the model reasons, `must_call` that it may not answer. BadRequest."""
-    template, shape = _template(body), codec.tokenizer.chat_template
+    shape = codec.tokenizer.chat_template
+    template = _template(body, shape)
     messages = for_template(body.messages, shape)
     form = None if parser == OFF else find_form(parser, shape)
     if form and form.channels:
@@ -43,11 +45,11 @@ def rendered(
     if form is None or (form.channels and must_call):  # in a message that is not the last
         return text, None
     continued = messages[-1]["content"] if body.continue_final_message else ""
-    given = Given(text, continued, _kwargs(body))
+    given = Given(text, continued, _kwargs(body, shape))
     return text, thinking_of(form, given, tells=body.include_reasoning is not False)
 
 
-def _template(body: ChatBody) -> Mapping[str, object]:
+def _template(body: ChatBody, shape: object) -> Mapping[str, object]:
     """What the template is told beside the messages; BadRequest."""
     begin, go_on = body.add_generation_prompt is not False, body.continue_final_message
     if begin and go_on:
@@ -55,15 +57,15 @@ def _template(body: ChatBody) -> Mapping[str, object]:
         raise BadRequest(f"{param} and add_generation_prompt exclude each other", param)
     tools = {"tools": body.tools} if body.tools else {}
     ends = {"add_generation_prompt": begin, "continue_final_message": bool(go_on)}
-    return {**_kwargs(body), **ends, **tools}
+    return {**_kwargs(body, shape), **ends, **tools}
 
 
-def _kwargs(body: ChatBody) -> dict[str, object]:
+def _kwargs(body: ChatBody, shape: object) -> dict[str, object]:
     """What a template may be told; what the tokenizer reads itself is not a client's."""
     given, effort = body.chat_template_kwargs or {}, body.reasoning_effort
     if taken := TOKENIZERS_OWN.intersection(given):
         param = f"chat_template_kwargs.{min(taken)}"
         raise BadRequest(f"{param} is not supported", param)
     if effort is None:
-        return given
-    return {"enable_thinking": effort != "none", **given, "reasoning_effort": effort}
+        return switched(given, shape, on=None)
+    return {**switched(given, shape, on=effort != "none"), "reasoning_effort": effort}

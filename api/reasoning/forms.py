@@ -11,10 +11,12 @@ from api.tools.dialects.known import KNOWN_TEMPLATES, text_of
 ReasoningParser = Literal[
     "none",
     "auto",
+    "cohere",
     "deepseek_r1",
     "deepseek_v3",
     "glm45",
     "kimi_k2",
+    "minimax_m2",
     "mistral",
     "openai_gptoss",
     "qwen3",
@@ -45,10 +47,12 @@ class Form:
 
 THINK = Form("<think>", "</think>")
 FORMS: Mapping[str, Form] = {
+    "cohere": Form("<|START_THINKING|>", "<|END_THINKING|>"),
     "deepseek_r1": Form("<think>", "</think>", begun=True),
     "deepseek_v3": THINK,
     "glm45": Form("<think>", "</think>", before="\n"),
     "kimi_k2": Form("<think>", "</think>", begun=True, calls=kimi.OPENS),
+    "minimax_m2": Form("<think>", "</think>", begun=True),
     "mistral": Form("[THINK]", "[/THINK]"),
     "openai_gptoss": Form(
         "<|channel|>analysis<|message|>",

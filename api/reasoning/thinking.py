@@ -9,12 +9,11 @@ import msgspec
 from api.reasoning.channels import MARKS, ChannelReader
 from api.reasoning.forms import Form
 from api.reasoning.reader import ReasoningReader, ThoughtReader
+from api.reasoning.switches import SWITCHES
 from api.tools.parsing.tape import SPACE
 from engine.grammars.structural_tags import AnyText, TriggeredTags, read_structural_tag
 from engine.request import Grammar, Marks
 
-SWITCHES = ("enable_thinking", "thinking")
-"""What templates call the variable with which a client says whether the model is to think."""
 JSON_KINDS = ("json_object", "json_schema")
 _PARTS = re.compile(r"<\|\w+\|>|\w+| ")
 UNSAID = ("excludes", "triggers")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from api.errors import ApiError, BadRequest
+from api.reasoning.switches import switched
 from api.sampling import MAX_TOKENS_UNKNOWN
 from tests.fakes.asking import HI, Fields, chat, texts
 from tests.fakes.text import byte_level, served
@@ -82,6 +83,42 @@ async def test_the_template_hears_of_the_effort_and_whether_to_think(
     """As vLLM has it: the field before the variable, and the client's own switch first."""
     fields = {"reasoning_effort": effort, "chat_template_kwargs": kwargs}
     assert texts(await chat(fields, door=served(byte_level(EFFORTS)))) == [expected]
+
+
+THINKING = (
+    "{%- if not thinking is defined %}{% set thinking = false %}{% endif %}{{ thinking }}"
+)
+OTHER = (
+    "{{ messages[0].thinking or 'no thinking' }}{# thinking #} {{ thinking_mode is defined }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "effort", "kwargs", "expected"),
+    [
+        (THINKING, None, None, "False"),
+        (THINKING, "low", None, "True"),
+        (THINKING, "none", None, "False"),
+        (THINKING, "high", {"thinking": False}, "False"),
+        (THINKING, None, {"enable_thinking": True}, "True"),
+        (THINKING, "none", {"enable_thinking": True}, "True"),
+        (THINKING, None, {"enable_thinking": "x", "thinking": None}, "None"),
+        ("{{ enable_thinking }}", None, {"thinking": True}, "True"),
+        (OTHER + "{{ enable_thinking }}", "low", {"enable_thinking": 1}, "no thinking False1"),
+    ],
+)
+async def test_the_switch_has_the_name_that_the_template_asks_for(
+    template: str, effort: str | None, kwargs: Fields | None, expected: str
+) -> None:
+    fields = {"reasoning_effort": effort, "chat_template_kwargs": kwargs}
+    assert texts(await chat(fields, door=served(byte_level(template)))) == [expected]
+
+
+def test_a_word_of_that_name_is_no_switch() -> None:
+    for template in (THINKING, "{{ thinking }}", "{% if thinking %}"):
+        assert switched({}, template, on=True) == {"enable_thinking": True, "thinking": True}
+    for template in (OTHER, "thinking", "{{ m['thinking'] }}", '{{ "a \\" thinking" }}'):
+        assert switched({}, template, on=True) == {"enable_thinking": True}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from api.reasoning.forms import find_form
+from api.reasoning.forms import FORMS, find_form
 from api.tools.dialects.known import find_dialect
 
 
@@ -29,3 +29,9 @@ def test_a_template_is_looked_through_once(
     assert looks
     assert find("auto", template) is found is not None
     assert template.looks == looks
+
+
+def test_a_model_of_cohere_is_known_by_its_marks() -> None:
+    assert find_form("auto", "<|START_THINKING|><|END_THINKING|>") is FORMS["cohere"]
+    assert find_form("auto", "<think>") is not FORMS["minimax_m2"]
+    assert FORMS["minimax_m2"].begun

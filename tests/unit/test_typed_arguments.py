@@ -53,7 +53,10 @@ DEFS = {
         ({"type": "number"}, "1e400", '"1e400"'),
         ({"type": "number"}, "NaN", '"NaN"'),
         ({"type": "object"}, '{"a":  1, "a": 2}', '{"a":  1, "a": 2}'),
-        ({"type": "object"}, '{"a": "\n"}', r'"{\"a\": \"\n\"}"'),
+        ({"type": "array"}, "['a', True, None]", '["a", true, null]'),
+        ({"type": ["array", "string"]}, "['a']", "\"['a']\""),
+        ({"type": "object"}, '{"a": "\n"', r'"{\"a\": \"\n\""'),
+        ({"type": "integer"}, " ", '" "'),
     ],
 )
 def test_the_schema_says_what_a_text_is(

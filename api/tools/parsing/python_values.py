@@ -26,7 +26,9 @@ def python_value(letter: str) -> Generator[None, str, tuple[str, str]]:
     while not place.ends_at(letter):
         read += letter
         letter = yield
-    return as_json(read.strip(SPACE)), letter
+    if not (text := read.strip(SPACE)):
+        raise NotACall
+    return as_json(text), letter
 
 
 @dataclass(slots=True)
@@ -62,19 +64,20 @@ class _Place:
 
 def as_json(text: str) -> str:
     """JSON is left as it is; what is neither that nor Python's is a string."""
-    if not text:
-        raise NotACall
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return _of_python(text)
+        if (said := of_python(text)) is not None:
+            return said
+        quoted = len(text) > 1 and text[0] in QUOTES and text[0] == text[-1]
+        return msgspec.json.encode(text[1:-1] if quoted else text).decode()
     return text
 
 
-def _of_python(text: str) -> str:
+def of_python(text: str) -> str | None:
+    """A value as JSON. None: it is no Python, or nothing that JSON has."""
     try:
         said = json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
         return said.encode().decode()  # or half a character is refused
     except UNREADABLE:
-        quoted = len(text) > 1 and text[0] in QUOTES and text[0] == text[-1]
-        return msgspec.json.encode(text[1:-1] if quoted else text).decode()
+        return None

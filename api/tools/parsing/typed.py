@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from api.tools.parsing.kinds import TEXT, ArgumentKinds, Kinds
+from api.tools.parsing.python_values import of_python
 from api.tools.parsing.steps import longest_begun, until
 from api.tools.parsing.tape import SPACE, NotACall, Steps, Tape
 
@@ -64,8 +65,8 @@ def _text(tape: Tape, end: str, line: str) -> Steps:
 
 
 def _value(text: str, kinds: Kinds) -> str:
-    """As JSON: in its own words, if it is some. If it is none, or of a kind that is not asked
-    for where a text is, it is a string.
+    """As JSON: in its own words, if it is some, or else from Python, as some templates show it.
+    If it is none, or of a kind that is not asked for where a text is, it is a string.
     """
     written = text.strip(SPACE)
     if str not in kinds:
@@ -73,7 +74,8 @@ def _value(text: str, kinds: Kinds) -> str:
     try:
         kind = type(msgspec.json.decode(written))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return _json(text)
+        said = None if str in kinds else of_python(written)
+        return _json(text) if said is None else said
     return _json(text) if str in kinds and kind not in kinds else written
 
 
