@@ -17,7 +17,7 @@ from api.messages.bodies import (
     ToolChoice,
 )
 from api.own_words import OwnWords
-from api.reasoning.thinking import SWITCHES
+from api.reasoning.switches import SWITCHES
 from api.tools.wishes import Choice, Mode, Named, NamedTool
 
 CUSTOM = (None, "custom")

@@ -4,7 +4,7 @@ Each dialect writes one call, of parts that are the same for all: texts, marks t
 special tokens, and arguments, as JSON or as texts between marks of their own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,30 @@ def json_call(name: str, schema: Schema, key: str = "arguments") -> Format:
     return row(f'{{"name": "{name}", "{key}": ', as_json(schema), "}")
 
 
+def named_values(
+    schema: Schema, one: Callable[[str, object], Format], anything: Format, between: str
+) -> Format:
+    """Those that the schema needs, and then others; or first any other, where none is needed;
+    or `anything`, so often as it likes, where it names none. `one` writes a name and its value.
+    """
+    named = schema.get("properties") or {}
+    if not named and schema.get("additionalProperties") is not False:
+        return Optional(row(anything, Star(row(between, anything))))
+    needed = [key for key in named if key in (schema.get("required") or ())]
+    written = {key: one(key, value) for key, value in named.items()}
+    others = [written[key] for key in named if key not in needed]
+    if needed:
+        first, *more = (written[key] for key in needed)
+        return _behind(row(first, *(row(between, value) for value in more)), others, between)
+    rests = enumerate(others, 1)
+    ways = tuple(_behind(value, others[place:], between) for place, value in rests)
+    return Optional(Either(ways)) if ways else row()
+
+
+def _behind(first: Format, others: Sequence[Format], between: str) -> Format:
+    return row(first, *(Optional(row(between, one)) for one in others))
+
+
 @dataclass(frozen=True, slots=True)
 class TextArguments:
     """Arguments that stand as texts between marks: `before` the key and behind it, and at the
@@ -95,7 +119,7 @@ class TextArguments:
 
     def of(self, schema: Schema) -> Format:
         """Those that the schema names, in its order, or any that it leaves open."""
-        plain = resolved(schema)
+        plain = resolved(schema, schema)
         named = plain.get("properties") or {}
         if not named and plain.get("additionalProperties") is not False:
             value = Tag(self.behind, AnyText(), self.end)
@@ -114,11 +138,11 @@ def _value(schema: object, root: Schema) -> Format:
     """What can be a text is any, unless it is one of some."""
     kinds = kinds_in(schema, root)
     if str in kinds:
-        return _chosen(schema, kinds) or AnyText()
+        return listed_texts(schema, kinds) or AnyText()
     return one_as_json(schema, root) or AnyText()
 
 
-def _chosen(schema: object, kinds: Kinds) -> Format | None:
+def listed_texts(schema: object, kinds: Kinds) -> Format | None:
     """One of the texts that the schema lists, if it lists nothing else."""
     listed = schema.get("enum") if isinstance(schema, Mapping) and kinds == TEXT else None
     if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):

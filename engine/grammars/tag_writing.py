@@ -134,10 +134,29 @@ class _Writer:
             if not rest:
                 parts.append(self.write(one, ends))
             elif isinstance(one, AnyText | TriggeredTags):
-                parts.append(self.write(one, _beginning(rest)))
+                parts.append(self.write(one, self._beginning(rest)))
             else:
                 parts.append(self.write(one, NO_ENDS))
         return f"({' '.join(parts)})" if parts else f'""{_then(ends)}'
+
+    def _beginning(self, rest: list[Format]) -> Ends:
+        """What ends free text: the text that `rest` begins with, which is taken from it. None,
+        where a special token does.
+        """
+        match rest[0]:
+            case ConstString(value) if value:
+                rest.pop(0)
+                return (value,)
+            case Token(text):
+                if self.find(text) is not None:
+                    return NO_ENDS
+                rest.pop(0)
+                return (text,)
+            case Tag(begin) as tag if begin:
+                rest[0] = Tag("", tag.content, tag.end)
+                return (begin,)
+        what = "const_string, token or tag"
+        raise GrammarRefused(f"structural_tag: free text is last, or before {what}")
 
     def _separated(self, one: TagsWithSeparator) -> str:
         tag = self._rule(_either(self.write(tag, NO_ENDS) for tag in one.tags))
@@ -149,6 +168,8 @@ class _Writer:
             raise GrammarRefused("structural_tag: any_text is any number of times already")
         body = f"({self.write(one.content, NO_ENDS)})"
         match one:
+            case Repeated(0, 0):
+                return '""'
             case Repeated(least, most):
                 if least < 0 or (most != -1 and most < least):
                     raise GrammarRefused("structural_tag: repeat needs 0 <= min <= max")
@@ -196,18 +217,6 @@ class _Writer:
         if len(self.names) == MOST_PARTS:
             raise GrammarRefused(f"structural_tag has more than {MOST_PARTS} parts")
         return self.names.setdefault(kind + said, f"{kind}{len(self.names)}")
-
-
-def _beginning(rest: list[Format]) -> Ends:
-    """What ends free text: the text that `rest` begins with, which is taken from it."""
-    match rest[0]:
-        case ConstString(value) if value:
-            rest.pop(0)
-            return (value,)
-        case Tag(begin) as tag if begin:
-            rest[0] = Tag("", tag.content, tag.end)
-            return (begin,)
-    raise GrammarRefused("structural_tag: free text is last, or before const_string or tag")
 
 
 def _free_text(excludes: Sequence[str]) -> str:

@@ -103,6 +103,7 @@ OTHER = (
         (THINKING, None, {"enable_thinking": True}, "True"),
         (THINKING, "none", {"enable_thinking": True}, "True"),
         (THINKING, None, {"enable_thinking": "x", "thinking": None}, "None"),
+        (THINKING, None, {"enable_thinking": "x"}, "False"),
         ("{{ enable_thinking }}", None, {"thinking": True}, "True"),
         (OTHER + "{{ enable_thinking }}", "low", {"enable_thinking": 1}, "no thinking False1"),
     ],

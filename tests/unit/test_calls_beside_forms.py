@@ -10,6 +10,7 @@ import pytest
 from llguidance import LLMatcher
 
 from api.tools.beside import Formed, calls_or, calls_or_content
+from api.tools.dialects.invoke import SECTIONS, WORD
 from api.tools.dialects.known import DIALECTS
 from api.tools.wishes import Offered, ToolUse
 from engine.grammars.examining import END, byte_tokenizer
@@ -44,7 +45,7 @@ TEMPLATES = {
     "glm45": ["", "</arg_key><arg_value>"],
     "deepseek_v32": ["", "function_calls"],
 }
-AS_TEXT = ("glm45", "glm47", "qwen3_coder", "seed_oss", "minimax_m2", "deepseek_v32")
+AS_TEXT = ("glm45", "glm47", "qwen3_coder", "seed_oss", "minimax_m2", "deepseek_v32", "gemma4")
 FAMILIES = [(name, one) for name in WRITING for one in TEMPLATES.get(name, [""])]
 SAMPLES = 20
 
@@ -199,6 +200,53 @@ def test_marks_within_the_form_are_part_of_it(name: str) -> None:
     text = json.dumps({"ok": "<tool_call>clock</tool_call>[TOOL_CALLS]clock[ARGS]{}"})
     assert read_by(name, text) == Read(text, [])
     assert read_by(name, f"\n\n{text}") == Read(f"\n\n{text}", [])
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("lfm2", "<|tool_call_start|>[f({})]<|tool_call_end|>"),
+        ("gemma4", "<|tool_call>call:f{{{}}}<tool_call|>"),
+    ],
+)
+def test_what_nobody_needs_may_be_left_out_and_comes_once(name: str, form: str) -> None:
+    number = {"type": "integer"}
+    schema = {"properties": {"a": number, "b": number, "c": number}}
+    grammar, sign = (
+        grammar_of(name, "", offered([tool("f", schema)])),
+        "=" if name == "lfm2" else ":",
+    )
+    between = ", " if name == "lfm2" else ","
+    for keys in ("", "a", "b", "c", "ab", "ac", "bc", "abc"):
+        assert fits(grammar, form.format(between.join(f"{key}{sign}1" for key in keys)))
+    for keys in ("aa", "ba", "abb", "d"):
+        assert not fits(grammar, form.format(between.join(f"{key}{sign}1" for key in keys)))
+
+
+def test_lists_of_a_gemma_are_as_long_as_they_have_to_be() -> None:
+    for least, most, lengths in (
+        (0, 2, {0, 1, 2}),
+        (2, -1, {2, 3, 4}),
+        (0, 0, {0}),
+        (1, 1, {1}),
+    ):
+        bounds = {"minItems": least, **({"maxItems": most} if most >= 0 else {})}
+        schema = {"properties": {"a": {"type": "array", "items": CITY, **bounds}}}
+        grammar = grammar_of("gemma4", "", offered([tool("f", schema)]))
+        city = '<|"|>Rome<|"|>'
+        calls = {
+            n: f"<|tool_call>call:f{{a:[{','.join([city] * n)}]}}<tool_call|>" for n in range(5)
+        }
+        assert {n for n, one in calls.items() if fits(grammar, one)} == lengths
+
+
+def test_a_section_of_deepseeks_has_the_name_that_the_template_has() -> None:
+    for template, which in (("function_calls", 0), ("", 1)):
+        grammar = grammar_of("deepseek_v32", template)
+        for place, section in enumerate(SECTIONS):
+            call = f'<{WORD}invoke name="clock">\n</{WORD}invoke>\n'
+            answer = f"<{WORD}{section}>\n{call}</{WORD}{section}>"
+            assert fits(grammar, answer) is (place == which)
 
 
 def test_an_argument_whose_schema_lies_elsewhere_is_any_text() -> None:

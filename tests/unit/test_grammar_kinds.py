@@ -177,6 +177,7 @@ def test_json_has_room_to_breathe_and_not_for_ever(begin: str) -> None:
                     {"type": "optional", "content": const("a")},
                     {"type": "plus", "content": const("b")},
                     {"type": "star", "content": const("c")},
+                    {"type": "repeat", "min": 0, "max": 0, "content": const("x")},
                     {"type": "repeat", "min": 1, "max": 2, "content": const("d")},
                 ],
             },

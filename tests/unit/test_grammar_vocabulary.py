@@ -78,6 +78,21 @@ def test_a_special_token_is_written_where_a_tag_names_it_and_nowhere_else(folder
         assert next_ones(mask) == {*he, LETTERS.index("<")}
 
 
+def test_free_text_may_end_with_a_special_token(folder: Path) -> None:
+    quoted = (
+        '{"type": "structural_tag", "format": {"type": "sequence", "elements": ['
+        '{"type": "token", "token": "<|secret|>"}, {"type": "any_text"}, '
+        '{"type": "token", "token": "<|secret|>"}, {"type": "const_string", "value": "!"}]}}'
+    )
+    mask = begun(folder, Grammar("structural_tag", quoted))
+    assert next_ones(mask) == {SECRET}
+    text = {*range(len(WORDS)), CALL, BLANKS}
+    assert next_ones(mask, [SECRET]) >= {SECRET, CALL, BLANKS, *map(LETTERS.index, "ab<!")}
+    assert next_ones(mask, [CALL, LETTERS.index("<")]) <= {*text, SECRET}
+    assert next_ones(mask, [SECRET]) == {LETTERS.index("!")}
+    assert next_ones(mask, [LETTERS.index("!")]) == {END}
+
+
 def test_a_tag_begins_with_the_token_that_a_model_has_for_it(folder: Path) -> None:
     tag = (
         '{"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": '

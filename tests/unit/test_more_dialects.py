@@ -34,6 +34,9 @@ M2 = (
 )
 
 
+Q = '<|"|>'
+
+
 def dsml(section: str, *invocations: str) -> str:
     inner = "".join(f"<{WORD}invoke {one}</{WORD}invoke>\n" for one in invocations)
     return f"<{WORD}{section}>\n{inner}</{WORD}{section}>"
@@ -100,6 +103,32 @@ CALLS: list[tuple[str, str, str, list[Call]]] = [
         "",
         [("f", '{"a": "it\'s", "b": null}', True)],
     ),
+    (
+        "lfm2",
+        "<|tool_call_start|>[f(a=1]) <|tool_call_start|>[clock()]",
+        "a=1])",
+        [("f", "", False), CLOCK],
+    ),
+    (
+        "gemma4",
+        f"Hm.\n<|tool_call>call:weather{{city:{Q}Paris{Q}}}<tool_call|><|tool_call>call:clock{{}}"
+        "<tool_call|>So.",
+        "Hm.So.",
+        [WEATHER, CLOCK],
+    ),
+    (
+        "gemma4",
+        f'<|tool_call>call:f{{ a:{Q}x,}}"\n{Q}, b:[1,{Q}y]{Q},'
+        f"{{k:true,2:None,{Q}a b{Q}:c d}}],c:-1.5}}",
+        "",
+        [
+            (
+                "f",
+                r'{"a": "x,}\"\n", "b": [1,"y]",{"k":true,"2":null,"a b":"c d"}], "c": -1.5}',
+                True,
+            )
+        ],
+    ),
 ]
 BROKEN: list[tuple[str, str, str, list[Call]]] = [
     ("nemotron", f"<TOOLCALL>{TWO[:-1]}</TOOLCALL>", "</TOOLCALL>", [WEATHER, CLOCK]),
@@ -110,6 +139,13 @@ BROKEN: list[tuple[str, str, str, list[Call]]] = [
         [("weather", PARIS[:-1], False)],
     ),
     ("lfm2", "<|tool_call_start|>[f(a=1, a=2)]", " a=2)]", [("f", '{"a": 1', False)]),
+    (
+        "gemma4",
+        "<|tool_call>call:f{a:1,a:2}<tool_call|><|tool_call>call:g{a:[}]}",
+        "a:2}<tool_call|>a:[}]}",
+        [("f", '{"a": 1', False), ("g", "", False)],
+    ),
+    ("gemma4", f"<|tool_call>call:f{{a:{Q}b{Q}c}}", "c}", [("f", '{"a": "b"', False)]),
     ("lfm2", "<|tool_call_start|>[f(a=1] no", "a=1] no", [("f", "", False)]),
 ]
 NO_CALLS = [
@@ -124,6 +160,8 @@ NO_CALLS = [
     ("deepseek_v32", dsml("calls", 'name="clock">\n')),
     ("lfm2", "<|tool_call_start|>clock()<|tool_call_end|>"),
     ("lfm2", "<|tool_call_start|>[clock]<|tool_call_end|>"),
+    ("gemma4", "<|tool_call>clock{}<tool_call|>"),
+    ("gemma4", "<|tool_call>call:a b{}<tool_call|>"),
 ]
 
 
@@ -156,9 +194,10 @@ PARTS = [
     *('<invoke name="clock">', "</invoke>", M2_CITY, f"<{WORD}tool_calls>", CITY),
     *(f'<{WORD}invoke name="clock">', f"</{WORD}invoke>", f"</{WORD}tool_calls>"),
     *("<|tool_call_start|>", "<|tool_call_end|>", "[", "]", "clock(", ")", "a=", "'", '"', ","),
+    *("<|tool_call>", "<tool_call|>", "call:clock{", Q, "a:", ":"),
     *(TWO, '{"name": "clock"', "}", "{", "\\", "\n", " ", "é", "1", "<", "True", "-"),
 ]
-NAMES = [*LISTS, "cohere", "minimax_m2", "deepseek_v32", "lfm2"]
+NAMES = [*LISTS, "cohere", "minimax_m2", "deepseek_v32", "gemma4", "lfm2"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -227,6 +266,7 @@ TEMPLATES = {
     "apriel": "'\\n<tool_calls>[' ... ']</tool_calls>'",
     "cohere": '<|START_ACTION|>[ {"tool_call_id": "0", "tool_name": "f", "parameters": {}}',
     "deepseek_v32": f"{{% set dsml_token = '{WORD}' %}} function_calls",
+    "gemma4": "{{- '<|tool_call>call:' + function['name'] + '{' -}}",
     "lfm2": "List of tools: <|tool_list_start|>[",
     "minimax_m2": "{% set toolcall_begin_token = '<minimax:tool_call>' %}<invoke name=",
     "nemotron": "{{- '<TOOLCALL>[' -}}",

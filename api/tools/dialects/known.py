@@ -6,6 +6,7 @@ from typing import Literal
 
 from api.tools.dialects import (
     deepseek,
+    gemma,
     glm,
     harmony,
     hermes,
@@ -26,6 +27,7 @@ ToolCallParser = Literal[
     "deepseek_v3",
     "deepseek_v31",
     "deepseek_v32",
+    "gemma4",
     "glm45",
     "glm47",
     "granite",
@@ -50,6 +52,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "deepseek_v3": deepseek.V3,
     "deepseek_v31": deepseek.V31,
     "deepseek_v32": invoke.DEEPSEEK_V32,
+    "gemma4": gemma.GEMMA,
     "glm45": glm.GLM,
     "glm47": glm.GLM,
     "granite": listed.GRANITE,

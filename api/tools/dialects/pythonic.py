@@ -4,7 +4,6 @@
 """
 
 import string
-from collections.abc import Sequence
 
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.kinds import resolved
@@ -12,14 +11,11 @@ from api.tools.parsing.python_values import python_value
 from api.tools.parsing.steps import NAME_LETTERS, calls_behind, literal, name_until, space
 from api.tools.parsing.tape import NotACall, Steps, Tape
 from api.tools.wishes import Offered
-from api.tools.writing import Offer, Schema, marks, one_as_json, row
+from api.tools.writing import Offer, Schema, marks, named_values, one_as_json, row
 from engine.grammars.structural_tags import (
-    Either,
     Format,
     JsonSchema,
-    Optional,
     Regex,
-    Star,
 )
 
 OPENS, CLOSES = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -73,24 +69,11 @@ def _written(name: str, schema: Schema) -> Format:
 
 
 def _arguments(schema: Schema) -> Format:
-    """Those that are needed, and then others; or first any other, where none is needed."""
-    plain = resolved(schema)
-    named = plain.get("properties") or {}
-    if not named and plain.get("additionalProperties") is not False:
-        anything = row(Regex(ANY_KEY), "=", JsonSchema(json_schema=True))
-        return Optional(row(anything, Star(row(", ", anything))))
-    needed = [key for key in named if key in (plain.get("required") or ())]
-    written = {key: row(f"{key}=", _value(one, schema)) for key, one in named.items()}
-    others = [written[key] for key in named if key not in needed]
-    if not needed:
-        ways = [_behind(one, others[place + 1 :]) for place, one in enumerate(others)]
-        return Optional(Either(tuple(ways))) if ways else row()
-    first, *more = (written[key] for key in needed)
-    return _behind(row(first, *(row(", ", one) for one in more)), others)
-
-
-def _behind(first: Format, others: Sequence[Format]) -> Format:
-    return row(first, *(Optional(row(", ", one)) for one in others))
+    anything = row(Regex(ANY_KEY), "=", JsonSchema(json_schema=True))
+    named = resolved(schema, schema)
+    return named_values(
+        named, lambda key, one: row(f"{key}=", _value(one, schema)), anything, ", "
+    )
 
 
 def _value(schema: object, root: Schema) -> Format:

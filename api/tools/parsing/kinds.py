@@ -33,7 +33,7 @@ class ArgumentKinds:
         """All, where the function or its argument is unknown."""
         known = self.offered.get(function)
         root = (known and known.parameters) or {}
-        properties = resolved(root).get("properties")
+        properties = resolved(root, root).get("properties")
         if not isinstance(properties, Mapping) or key not in properties:
             return ALL
         place = function, key
@@ -93,11 +93,11 @@ class _Schema:
         return found
 
 
-def resolved(root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What stands in the place that a schema refers to as a whole, if it does."""
-    reference = root.get("$ref")
+def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What stands in the place that a schema within `root` refers to as a whole, if it does."""
+    reference = schema.get("$ref")
     found = _Schema(root).place(reference) if isinstance(reference, str) else None
-    return found if isinstance(found, Mapping) else root
+    return found if isinstance(found, Mapping) else schema
 
 
 def _named(name: object) -> Kinds:

@@ -37,7 +37,7 @@ class TypedArguments:
         kinds = kinds or self.kinds.of(self.function, key)
         if kinds == TEXT:
             self.tape.argue(f'{before}"')
-            yield from _text(self.tape, end, "\n" if lines else "")
+            yield from text_until(self.tape, end, "\n" if lines else "")
             return
         text = yield from until(end)
         if lines:
@@ -49,7 +49,7 @@ class TypedArguments:
         self.tape.argue("}" if self._said else "{}")
 
 
-def _text(tape: Tape, end: str, line: str) -> Steps:
+def text_until(tape: Tape, end: str, line: str = "") -> Steps:
     """A string's inside, and the mark behind it. The line breaks around it are not its."""
     ends = (end, line + end) if line else (end,)
     yield
