@@ -45,7 +45,16 @@ TEMPLATES = {
     "glm45": ["", "</arg_key><arg_value>"],
     "deepseek_v32": ["", "function_calls"],
 }
-AS_TEXT = ("glm45", "glm47", "qwen3_coder", "seed_oss", "minimax_m2", "deepseek_v32", "gemma4")
+AS_TEXT = (
+    "glm45",
+    "glm47",
+    "qwen3_coder",
+    "seed_oss",
+    "minimax_m2",
+    "deepseek_v32",
+    "gemma4",
+    "hy3",
+)
 FAMILIES = [(name, one) for name in WRITING for one in TEMPLATES.get(name, [""])]
 SAMPLES = 20
 

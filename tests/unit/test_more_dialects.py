@@ -37,6 +37,11 @@ M2 = (
 Q = '<|"|>'
 
 
+def opensource(text: str) -> str:
+    """With the word that is in all tags of Hy3."""
+    return text.replace(">", ":opensource>")
+
+
 def dsml(section: str, *invocations: str) -> str:
     inner = "".join(f"<{WORD}invoke {one}</{WORD}invoke>\n" for one in invocations)
     return f"<{WORD}{section}>\n{inner}</{WORD}{section}>"
@@ -78,6 +83,16 @@ CALLS: list[tuple[str, str, str, list[Call]]] = [
         ),
         "I look.",
         [("new", '{"a": "1", "b": [null]}', True)],
+    ),
+    (
+        "hy3",
+        opensource(
+            "So:<tool_calls>\n<tool_call>weather<tool_sep>\n<arg_key>city</arg_key>\n"
+            "<arg_value>Paris</arg_value>\n</tool_call>\n<tool_call>clock<tool_sep>\n"
+            "</tool_call>\n</tool_calls>Done."
+        ),
+        "So:Done.",
+        [WEATHER, CLOCK],
     ),
     (
         "lfm2",
@@ -161,6 +176,8 @@ NO_CALLS = [
     ("lfm2", "<|tool_call_start|>clock()<|tool_call_end|>"),
     ("lfm2", "<|tool_call_start|>[clock]<|tool_call_end|>"),
     ("gemma4", "<|tool_call>clock{}<tool_call|>"),
+    ("hy3", "<tool_calls><tool_call>clock<tool_sep></tool_call></tool_calls>"),
+    ("hy3", opensource("<tool_call>clock<tool_sep></tool_call>")),
     ("gemma4", "<|tool_call>call:a b{}<tool_call|>"),
 ]
 
@@ -194,10 +211,12 @@ PARTS = [
     *('<invoke name="clock">', "</invoke>", M2_CITY, f"<{WORD}tool_calls>", CITY),
     *(f'<{WORD}invoke name="clock">', f"</{WORD}invoke>", f"</{WORD}tool_calls>"),
     *("<|tool_call_start|>", "<|tool_call_end|>", "[", "]", "clock(", ")", "a=", "'", '"', ","),
+    *map(opensource, ("<tool_calls>", "<tool_call>clock", "<tool_sep>", "</tool_call>")),
+    *map(opensource, ("<arg_key>a</arg_key>", "<arg_value>x</arg_value>")),
     *("<|tool_call>", "<tool_call|>", "call:clock{", Q, "a:", ":"),
     *(TWO, '{"name": "clock"', "}", "{", "\\", "\n", " ", "é", "1", "<", "True", "-"),
 ]
-NAMES = [*LISTS, "cohere", "minimax_m2", "deepseek_v32", "gemma4", "lfm2"]
+NAMES = [*LISTS, "cohere", "minimax_m2", "deepseek_v32", "gemma4", "hy3", "lfm2"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -267,6 +286,7 @@ TEMPLATES = {
     "cohere": '<|START_ACTION|>[ {"tool_call_id": "0", "tool_name": "f", "parameters": {}}',
     "deepseek_v32": f"{{% set dsml_token = '{WORD}' %}} function_calls",
     "gemma4": "{{- '<|tool_call>call:' + function['name'] + '{' -}}",
+    "hy3": "{% set HYTK = ':opensource' %}{% set sep = '<tool_sep{}>'.format(HYTK) %}",
     "lfm2": "List of tools: <|tool_list_start|>[",
     "minimax_m2": "{% set toolcall_begin_token = '<minimax:tool_call>' %}<invoke name=",
     "nemotron": "{{- '<TOOLCALL>[' -}}",

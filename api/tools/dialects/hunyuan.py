@@ -1,0 +1,70 @@
+"""Calls as Hy3 writes them: in a section, with pairs of texts as arguments, of which the schema
+says what they mean. All tags have a word of their own.
+
+    <tool_calls:opensource>
+    <tool_call:opensource>f<tool_sep:opensource>
+    <arg_key:opensource>a</arg_key:opensource>
+    <arg_value:opensource>1</arg_value:opensource>
+    </tool_call:opensource>
+    </tool_calls:opensource>
+"""
+
+from collections.abc import Generator
+from functools import partial
+
+from api.tools.dialects.dialect import Dialect
+from api.tools.parsing.kinds import ArgumentKinds
+from api.tools.parsing.sections import SectionForm
+from api.tools.parsing.steps import literal, name_until, space, word_until
+from api.tools.parsing.tape import SPACE, Steps, Tape
+from api.tools.parsing.typed import TypedArguments
+from api.tools.wishes import Offered
+from api.tools.writing import Offer, Schema, TextArguments, marks, row
+from engine.grammars.structural_tags import Format
+
+NAMES = "tool_calls", "tool_call", "arg_key", "arg_value"
+SECTION, CALL, KEY, VALUE = (f"<{one}:opensource>" for one in NAMES)
+END_OF_SECTION, END, END_OF_KEY, END_OF_VALUE = (f"</{one}:opensource>" for one in NAMES)
+SEPARATOR = "<tool_sep:opensource>"
+MARKERS = (SECTION, END_OF_SECTION, CALL, END, SEPARATOR, KEY, END_OF_KEY, VALUE, END_OF_VALUE)
+
+
+def hy3(tape: Tape, offered: Offered) -> Steps:
+    """Text may stand around sections."""
+    call = partial(_call, kinds=ArgumentKinds(offered))
+    return SectionForm((SECTION,), (END_OF_SECTION,), CALL, call).parser()(tape, offered)
+
+
+def _call(tape: Tape, kinds: ArgumentKinds) -> Steps:
+    name = yield from name_until((yield from space()), SEPARATOR)
+    tape.begin(name)
+    arguments = TypedArguments(tape, name, kinds)
+    while (yield from _goes_on()):
+        key = yield from word_until(END_OF_KEY)
+        yield from literal((yield from space()), VALUE)
+        yield from arguments.take(key.strip(SPACE), END_OF_VALUE)
+    arguments.end()
+    tape.end()
+
+
+def _goes_on() -> Generator[None, str, bool]:
+    """Whether one more argument comes, or the call's end; raises NotACall."""
+    yield from literal((yield from space()), "<")
+    letter = yield
+    more = letter != "/"
+    yield from literal(letter, (KEY if more else END)[1:])
+    return more
+
+
+def write(offer: Offer) -> Format:
+    """A section, with line breaks as the template has them."""
+    texts = TextArguments(KEY, f"{END_OF_KEY}\n{VALUE}", f"{END_OF_VALUE}\n")
+
+    def written(name: str, schema: Schema) -> Format:
+        head = row(marks(CALL), name, marks(SEPARATOR), "\n")
+        return row(head, texts.of(schema), marks(END), "\n")
+
+    return row(marks(SECTION), "\n", offer.calls(written), marks(END_OF_SECTION))
+
+
+HY3 = Dialect(hy3, write, MARKERS, ("<tool_sep", ":opensource"))
