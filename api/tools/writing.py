@@ -82,16 +82,28 @@ def json_call(name: str, schema: Schema, key: str = "arguments") -> Format:
     return row(f'{{"name": "{name}", "{key}": ', as_json(schema), "}")
 
 
+def properties_of(schema: Schema) -> Mapping[str, object]:
+    """By name; none where a client has written something else there."""
+    found = schema.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def needed_of(schema: Schema) -> Sequence[object]:
+    """Names that have to be there."""
+    found = schema.get("required")
+    return found if isinstance(found, list) else ()
+
+
 def named_values(
     schema: Schema, one: Callable[[str, object], Format], anything: Format, between: str
 ) -> Format:
     """Those that the schema needs, and then others; or first any other, where none is needed;
     or `anything`, so often as it likes, where it names none. `one` writes a name and its value.
     """
-    named = schema.get("properties") or {}
+    named = properties_of(schema)
     if not named and schema.get("additionalProperties") is not False:
         return Optional(row(anything, Star(row(between, anything))))
-    needed = [key for key in named if key in (schema.get("required") or ())]
+    needed = [key for key in named if key in needed_of(schema)]
     written = {key: one(key, value) for key, value in named.items()}
     others = [written[key] for key in named if key not in needed]
     if needed:
@@ -120,11 +132,11 @@ class TextArguments:
     def of(self, schema: Schema) -> Format:
         """Those that the schema names, in its order, or any that it leaves open."""
         plain = resolved(schema, schema)
-        named = plain.get("properties") or {}
+        named = properties_of(plain)
         if not named and plain.get("additionalProperties") is not False:
             value = Tag(self.behind, AnyText(), self.end)
             return Star(row(self.before, Regex(ANY_KEY), value))
-        needed = plain.get("required") or ()
+        needed = needed_of(plain)
         written = ((key, self._one(key, one, schema)) for key, one in named.items())
         return row(*(one if key in needed else Optional(one) for key, one in written))
 

@@ -165,11 +165,16 @@ def _value_of(schema: object, root: Schema, depth: int) -> Format:
 
 def _items(schema: Schema, root: Schema, depth: int) -> Format:
     item = _value_of(schema.get("items", True), root, depth)
-    least, most = schema.get("minItems", 0), schema.get("maxItems", UNBOUNDED)
+    least, most = _count(schema, "minItems", 0), _count(schema, "maxItems", UNBOUNDED)
     if most == 0:
         return row()
     others = Repeated(max(least - 1, 0), most if most < 0 else most - 1, row(",", item))
     return row(item, others) if least else Optional(row(item, others))
+
+
+def _count(schema: Schema, name: str, usual: int) -> int:
+    found = schema.get(name)
+    return found if isinstance(found, int) else usual
 
 
 def _text(inner: Format) -> Format:
