@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
+
 from engine.loading import load_engine
 from engine.request import Request, RequestId, Sampling
 from engine.running.accelerator import Accelerator
@@ -140,6 +142,6 @@ class Ours:
         return bool(self.engine.load.running or self.engine.load.waiting)
 
     def _request(self, length: int, answer: int) -> Request:
-        prompt = tuple(random.randrange(1, self.shape.vocab_size) for _ in range(length))
+        prompt = tuple(torch.randint(1, self.shape.vocab_size, (length,)).tolist())  # soon made
         name = RequestId(f"{random.getrandbits(64):x}")
         return Request(name, prompt, Sampling(answer, temperature=0, ignore_eos=True))

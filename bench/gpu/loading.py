@@ -1,7 +1,7 @@
 """A checkpoint's weights from files to a device, beside what disk and bus do in the same run.
 
 The least that a load can take is that of its bytes at the slower of two rates: of reads of the
-same files, as many at once as a load has, and of copies from pinned memory to the device.
+same files, by as many threads as there are cores, and of copies from pinned memory to it.
 """
 
 import json
@@ -32,6 +32,7 @@ from engine.running.accelerator import open_accelerator
 
 WANTED_BYTES = 2 << 30  # of layers, beside which are the embedding and the head
 FILE_BYTES = 1 << 30
+MOST_THREADS = 16  # that only read: more than a load has, as a floor wants the device's limit
 WARM_LOADS = 3
 GIGA = 1e9
 
@@ -105,18 +106,19 @@ class Stored:
         return Placement(self.dtype, device, kernels, None, storage)
 
     def _read_s(self) -> float:
-        """All files, to a buffer of main memory, by as many threads as a load has."""
-        buffer = self._buffer().numpy().data
+        """All files, to buffers of main memory."""
+        count = max(READERS, min(MOST_THREADS, len(os.sched_getaffinity(0))))
+        buffer = self._buffer(count * PART_BYTES).numpy().data
         parts = [part for file in self.checkpoint.weight_files for part in _parts(file)]
-        into = [buffer[index % READERS * PART_BYTES :] for index in range(len(parts))]
+        into = [buffer[index % count * PART_BYTES :] for index in range(len(parts))]
         since = time.perf_counter()
-        with ThreadPoolExecutor(READERS) as threads:
+        with ThreadPoolExecutor(count) as threads:
             list(threads.map(_read_part, parts, into))
         return time.perf_counter() - since
 
     def _bus_rate(self) -> float:
         """Bytes in a second of copies out of one buffer, as large as a load's."""
-        source = self._buffer()
+        source = self._buffer(BUFFER_BYTES)
         target = torch.empty(BUFFER_BYTES, dtype=torch.uint8, device=self.device)
 
         def copy() -> None:
@@ -124,10 +126,10 @@ class Stored:
 
         return BUFFER_BYTES / timer_of(self.device).seconds(copy)
 
-    def _buffer(self) -> torch.Tensor:
+    def _buffer(self, size: int) -> torch.Tensor:
         """Written to once, so that its pages are there."""
         pinned = self.device.type == "cuda"
-        return torch.empty(BUFFER_BYTES, dtype=torch.uint8, pin_memory=pinned).fill_(1)
+        return torch.empty(size, dtype=torch.uint8, pin_memory=pinned).fill_(1)
 
     def _forget(self) -> None:
         """A file in memory alone is not forgotten."""

@@ -18,6 +18,9 @@ from engine.checkpoints.checkpoint import Checkpoint
 from engine.models.choosing import load_model
 from engine.models.decoder import Decoder
 
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="kernels are not interpreted beside a GPU"
+)
 CPU = torch.device("cpu")
 ATTENDING = [row for row in attention.rows(TINY) if row.name.endswith("attention")]
 
