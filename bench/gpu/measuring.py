@@ -3,14 +3,18 @@
 import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 
 from bench.gpu.ceilings import Ceilings
+from bench.gpu.profiling import Kernels
 from bench.gpu.row import Counted, Prepared, Row, Run
 from bench.gpu.shapes import Shape
-from bench.gpu.timing import StepTimes, Timer
+from bench.gpu.timing import Timer
+
+NOTHING: Kernels = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,7 @@ class Measured:
     not. Of a row that waits for others than the device they are the clock's.
 
     `error` is how far the result is from the twin's, |ours - twin| / |twin|. `told` is what a
-    row says of itself.
+    row says of itself. `kernels` is what a step is made of (bench/gpu/profiling.py).
     """
 
     shape: str
@@ -39,6 +43,7 @@ class Measured:
     rivals: dict[str, float | str] = field(default_factory=dict)
     told: str | None = None
     failed: str | None = None
+    kernels: Kernels = field(default_factory=dict)
 
     @property
     def share(self) -> float | None:
@@ -86,6 +91,7 @@ class Meter:
             floor_operations=floor.operations,
             error=error,
             rivals=dict(self._rivals(prepared)),
+            kernels=dict(times.kernels),
         )
 
     def device_is_lost(self) -> bool:
@@ -103,10 +109,21 @@ class Meter:
         if prepared.measures:
             return _counted(run())
         if prepared.steps:
-            return _of_steps(self.timer.step_times(run))
+            return self._of_steps(run)
         if prepared.waits:
             return _Times(self.timer.clock_seconds(run))
         return _Times(self.timer.seconds(run), self.timer.host_seconds(run))
+
+    def _of_steps(self, run: Run) -> "_Times":
+        """What it is made of is looked at last: a device without a profiler has the times."""
+        times, why = self.timer.step_times(run), None
+        try:
+            kernels = self.timer.kernels(run)
+        except RuntimeError as error:
+            kernels, why = {}, f"no profile ({told(error)})"
+        busy_s = times.busy_s
+        host_s = None if busy_s is None else max(0.0, times.seconds - busy_s)
+        return _Times(times.seconds, host_s, times.clock_s, busy_s, None, why, kernels)
 
     def _tidy(self) -> None:
         """What rows before have left to the collector is in the way of this one."""
@@ -139,12 +156,7 @@ class _Times(NamedTuple):
     busy_s: float | None = None
     floor_s: float | None = None
     told: str | None = None
-
-
-def _of_steps(times: StepTimes) -> _Times:
-    seconds, clock_s, busy_s = times.seconds, times.clock_s, times.busy_s
-    host_s = None if busy_s is None else max(0.0, seconds - busy_s)
-    return _Times(seconds, host_s, clock_s, busy_s)
+    kernels: Kernels = NOTHING
 
 
 def told(error: Exception) -> str:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from bench.gpu.ceilings import Ceilings
 from bench.gpu.measuring import Measured
 
 US, GIGA, TERA = 1e6, 1e9, 1e12
-FORMAT = 2
+FORMAT, TOLD_KERNELS = 3, 8
 COLUMNS = {"us": 10, "floor": 10, "share": 7, "host us": 9, "clock": 10, "error": 9}
 
 
@@ -65,11 +66,22 @@ def heading(said: dict[str, Any], ceilings: Ceilings) -> str:
 
 
 def line(one: Measured) -> str:
-    """One row."""
+    """One row; of a step also the kernels that take longest, and what is between all."""
     title = f"{one.shape:14}{f'{one.name}: {one.setting}':62}"
     if one.failed is not None:
         return f"{title} failed: {one.failed}"
-    return title + "".join(_cells(one)) + "  " + ", ".join(_rivals(one))
+    cells = title + "".join(_cells(one)) + "  " + ", ".join(_rivals(one))
+    return "\n".join([cells.rstrip(), *_kernels(one)])
+
+
+def _kernels(one: Measured) -> Iterator[str]:
+    if not one.kernels:
+        return
+    calls, works_s = (sum(each[at] for each in one.kernels.values()) for at in (0, 1))
+    between = "" if one.busy_s is None else f", {_us(one.busy_s - works_s)} between them"
+    yield f"{'':16}{calls:.0f} kernels work {_us(works_s)}{between}"
+    for name, (many, seconds) in islice(one.kernels.items(), TOLD_KERNELS):
+        yield f"{'':16}{_us(seconds):>10}{many:>8.0f} x  {name}"
 
 
 def _cells(one: Measured) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import torch
 
+from bench.gpu.profiling import Kernels, kernels_of
 from bench.gpu.row import Run
 
 FLUSH_BYTES = 256 << 20
@@ -56,6 +57,9 @@ class Timer(Protocol):
 
     def step_times(self, run: Run) -> StepTimes:
         """Of calls that leave their result to the host, and may have launched more by then."""
+
+    def kernels(self, run: Run) -> Kernels:
+        """What a call is made of; none where that cannot be seen."""
 
 
 @dataclass(slots=True)
@@ -110,6 +114,10 @@ class EventTimer:
         clock_s = statistics.median(clocks)
         return StepTimes(seconds, clock_s, self._busy(run, min(clock_s, LONGEST_PAUSE_S)))
 
+    def kernels(self, run: Run) -> Kernels:
+        """See Timer."""
+        return kernels_of(run, self.device)
+
     def _busy(self, run: Run, pause_s: float) -> float:
         """Each call behind a pause in which the host launches all of it."""
         times = list[float]()
@@ -159,6 +167,10 @@ class ClockTimer:
         """There is no device."""
         took = self.seconds(run)
         return StepTimes(took, took)
+
+    def kernels(self, run: Run) -> Kernels:
+        """Triton's interpreter is made of very many operations."""
+        return {}
 
 
 def timer_of(device: torch.device) -> Timer:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from bench.gpu.__main__ import NO_DEVICE, main
 from bench.gpu.ceilings import Ceilings
 from bench.gpu.measuring import Measured, Meter, difference
 from bench.gpu.order import find_entries
+from bench.gpu.profiling import Kernels, kernels_of
 from bench.gpu.row import Prepared, Row
 from bench.gpu.shapes import LLAMA, SHAPES, TINY
 from bench.gpu.timing import StepTimes
@@ -24,8 +25,11 @@ CEILINGS = Ceilings(bandwidth=1e9, bfloat16=1e12, float8=2e12)
 CPU = torch.device("cpu")
 
 
+@dataclass(frozen=True)
 class Stepping:
-    """A timer to which everything takes two seconds."""
+    """A timer to which everything takes two seconds; `blind`: it has no profiler."""
+
+    blind: bool = False
 
     def seconds(self, run: Callable[[], object]) -> float:
         run()
@@ -41,6 +45,11 @@ class Stepping:
     def step_times(self, run: Callable[[], object]) -> StepTimes:
         run()
         return StepTimes(3.0, 3.5, 2.75)
+
+    def kernels(self, run: Callable[[], object]) -> Kernels:
+        if self.blind:
+            raise RuntimeError("no right to look")
+        return {"products": (4.0, 1.5), "norms": (6.0, 0.25)}
 
 
 def _meter() -> Meter:
@@ -90,6 +99,46 @@ def test_of_a_step_the_host_has_what_the_device_does_not_work() -> None:
     assert (one.seconds, one.clock_s, one.busy_s, one.host_s) == (3.0, 3.5, 2.75, 0.25)
     assert one.share == 1 / 3
     assert "3500000.0" in report.line(one)
+
+
+def test_a_step_is_told_with_the_kernels_it_is_made_of() -> None:
+    step = _row(Prepared(lambda: None, Floor(10**9), steps=True))
+    one = _meter().measure(TINY, step)
+    assert one.kernels == {"products": (4.0, 1.5), "norms": (6.0, 0.25)}
+    _, total, first, second = report.line(one).splitlines()
+    assert total.split() == [
+        "10",
+        "kernels",
+        "work",
+        "1750000.0,",
+        "1000000.0",
+        "between",
+        "them",
+    ]
+    assert first.split() == ["1500000.0", "4", "x", "products"]
+    assert second.split() == ["250000.0", "6", "x", "norms"]
+
+
+def test_a_device_without_a_profiler_has_the_times_of_steps() -> None:
+    step = _row(Prepared(lambda: None, Floor(10**9), steps=True))
+    one = Meter(CPU, Stepping(blind=True), CEILINGS).measure(TINY, step)
+    assert (one.seconds, one.kernels, one.failed) == (3.0, {}, None)
+    assert one.told == "no profile (RuntimeError: no right to look)"
+    assert len(report.line(one).splitlines()) == 1
+
+
+def test_kernels_are_counted_by_call_and_the_longest_comes_first() -> None:
+    small, large = torch.zeros(4, 4), torch.zeros(600, 600)
+
+    def run() -> None:
+        torch.mm(large, large)
+        torch.add(small, 1)
+        torch.add(small, 1)
+
+    found = kernels_of(run, CPU)
+    assert next(iter(found)) == "aten::mm"
+    assert (found["aten::mm"][0], found["aten::add"][0]) == (1, 2)
+    assert 0 < found["aten::add"][1] < found["aten::mm"][1] < 1
 
 
 def test_a_row_may_measure_itself() -> None:

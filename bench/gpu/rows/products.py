@@ -1,4 +1,7 @@
-"""The dense products of a layer and of the head, which cuBLAS does for us."""
+"""The dense products of a layer and of the head, which cuBLAS does for us.
+
+Beside it, for few rows, stands the kernel that multiplies by weights of experts.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -8,6 +11,8 @@ import torch
 from bench.gpu.row import Prepared, Row
 from bench.gpu.shapes import Shape
 from engine.kernels.floor import Floor
+from engine.kernels.gpu.products import FEW_ROWS, TritonProducts
+from engine.kernels.weights import PlainWeight
 
 
 def rows(shape: Shape) -> Iterator[Row]:
@@ -41,4 +46,8 @@ def _make(
     result = torch.empty(tokens, outputs, dtype=dtype, device=device)
     numbers = rows_in.numel() + weight.numel() + result.numel()
     floor = Floor(numbers * dtype.itemsize, 2 * tokens * outputs * inputs)
-    return Prepared(partial(torch.mm, rows_in, weight.T, out=result), floor)
+    run = partial(torch.mm, rows_in, weight.T, out=result)
+    if tokens > FEW_ROWS:
+        return Prepared(run, floor)
+    ours = partial(TritonProducts().multiply, rows_in, PlainWeight(weight[None]))
+    return Prepared(run, floor, rivals={"as of an expert": lambda: ours})
