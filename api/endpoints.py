@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as replaced
+from functools import partial
 from secrets import token_hex
 from typing import Protocol, TypeVar
 
@@ -20,6 +21,7 @@ from api.calls import Asked
 from api.chat import ChatForm
 from api.completions import CompletionForm
 from api.defaults import OPENAI
+from api.encoding import aside
 from api.envelopes import Form, Writer
 from api.errors import ApiError, BadRequest, WrongType
 from api.gate import OPEN, Gate
@@ -157,16 +159,19 @@ class TextEndpoints:
         self, call: Call, body: TextKind, chat_of: Callable[[TextKind], ChatBody]
     ) -> Asked:
         """What the chat asks for that this body is."""
-        outer_id = call.name(body)
+        outer_id, size = call.name(body), len(call.data)
         served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
-        return await Asker(served, no_legs).chat(chat_of(body), outer_id, len(call.data))
+        chat = await aside(size, partial(chat_of, body))
+        return await Asker(served, no_legs).chat(chat, outer_id, size)
 
     async def _count(
         self, call: Call, body: TextKind, chat_of: Callable[[TextKind], ChatBody]
     ) -> int:
         """The tokens of that chat's prompt."""
+        size = len(call.data)
         served = await self.models.find(body.model, call.name(body), timeout_s=body.timeout)
-        return await Asker(served, no_legs).count(chat_of(body), len(call.data))
+        chat = await aside(size, partial(chat_of, body))
+        return await Asker(served, no_legs).count(chat, size)
 
     def _writer(self, asked: Asked, form: Form) -> Writer:
         return Writer(Answer(self.generator, asked, self.gate), form, int(self.clock()))

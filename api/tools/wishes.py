@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from api.wire import WireError, convert
 
-FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")]
+FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}\Z")]
 Mode = Literal["none", "auto", "required"]
 
 

@@ -61,7 +61,7 @@ def fields_of(parameters: object, **more: object) -> Mapping[str, Any]:
         ({"tools": [*TOOLS, tool("")]}, "tools[2].function.name"),
         ({"tools": [tool("a b")]}, "tools[0].function.name"),
         ({"tools": [tool("a\n")]}, "tools[0].function.name"),
-        ({"tools": [tool("a" * 65)]}, "tools[0].function.name"),
+        ({"tools": [tool("a" * 129)]}, "tools[0].function.name"),
         ({"tools": [tool("f"), tool("f")]}, "tools[1].function.name"),
         (fields_of([]), "tools[0].function.parameters"),
         (fields_of({"type": "string"}), "tools[0].function.parameters"),
