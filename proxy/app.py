@@ -14,6 +14,7 @@ from api.door.keeper import LARGEST_BODY
 from api.endpoints import REQUEST_ID, Endpoint, Headers, TextEndpoints
 from api.errors import ApiError, body_of
 from api.messages.errors import PATH as MESSAGES
+from api.messages.errors import is_of_messages
 from api.refusals import refusal
 from api.routes import GENERATE, openai_routes, token_routes
 from api.served import Models
@@ -190,9 +191,10 @@ class UnknownRequest(ApiError):
 
 
 def _refusal(path: str, error: ApiError) -> Response:
-    """In the path's form, and beside it the `detail` that clients of vLLM's proxy read."""
+    """In the path's form, and in OpenAI's the `detail` that clients of vLLM's proxy read."""
     body = msgspec.to_builtins(refusal(path, error.status, body_of(error), None))
-    response = _json({"detail": str(error), **body}, error.status)
+    beside = {} if is_of_messages(path) else {"detail": str(error)}
+    response = _json({**beside, **body}, error.status)
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response

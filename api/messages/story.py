@@ -74,7 +74,8 @@ class Story:
         begun = b"" if self._open and self._open.kind is kind else self._begun(kind)
         assert self._open is not None
         self._open.said.append(text)
-        return begun if self._open.hidden else begun + delta_frame(self._begin, text)
+        told = "" if self._open.hidden else text  # clients give up on who says nothing
+        return begun + delta_frame(self._begin, told)
 
     def _begun(self, kind: Kind, call_id: str = "", name: str = "") -> bytes:
         """Another block; the one before it is over."""

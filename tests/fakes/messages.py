@@ -162,7 +162,7 @@ def _grow(block: Json, event: Json, inputs: dict[int, str]) -> None:
     assert set(event["delta"]) == {"type", name}
     assert block["type"] == kind
     more = event["delta"][name]
-    assert more
+    assert more or name == "thinking"
     if kind == "tool_use":
         inputs[event["index"]] = inputs.get(event["index"], "") + more
     elif name == "signature":

@@ -9,7 +9,7 @@ import pytest
 from quart import Quart
 
 from api.door.keeper import Keeper
-from api.endpoints import TextEndpoints
+from api.endpoints import Endpoint, TextEndpoints
 from proxy.serving.corked import CorkedProtocol
 from proxy.serving.front import Fields, TextFront
 from tests.fakes.hostile_http import post
@@ -18,6 +18,7 @@ from tests.fakes.text import OneToken, served
 
 PATH = "/v1/completions"
 PATIENCE_S = 60
+HI = [{"role": "user", "content": "hi"}]
 LARGE = 300_000  # bytes: a server stops reading before it has so many
 PIECE = 70_000
 
@@ -37,11 +38,17 @@ class Anybody:
 
 @pytest.mark.parametrize("size", [1, LARGE])
 @pytest.mark.parametrize("streams", [True, False])
-async def test_who_leaves_is_not_worked_for(size: int, *, streams: bool) -> None:
+@pytest.mark.parametrize("said", [{"prompt": "the"}, {"messages": HI}])
+async def test_who_leaves_is_not_worked_for(
+    said: Mapping[str, object], size: int, *, streams: bool
+) -> None:
     source, model, keeper, app = OneToken(), served(), Keeper(), Quart("door")
-    fields = {"prompt": "the", "max_tokens": 9, "stream": streams, "user": "x" * size}
+    fields = {**said, "max_tokens": 9, "stream": streams, "user": "x" * size}
     data = post(msgspec.json.encode(fields))
-    endpoints = {PATH: TextEndpoints(source, model).completions}
+    texts = TextEndpoints(source, model)
+    endpoints: dict[str, Endpoint] = {
+        PATH: texts.messages if "messages" in said else texts.completions
+    }
     app.asgi_app = TextFront(app.asgi_app, endpoints, Anybody())  # type: ignore[method-assign]
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(asyncio.timeout(PATIENCE_S))
@@ -53,6 +60,7 @@ async def test_who_leaves_is_not_worked_for(size: int, *, streams: bool) -> None
             await writer.drain()
         if streams:
             await reader.readuntil(b"data: ")
+        await source.waits.wait()
         writer.close()
         await source.closed.wait()
     model.grammars.close()

@@ -148,6 +148,17 @@ async def test_a_timeline_comes_before_the_last_events_and_is_found_by_the_messa
         assert message["usage"]["output_tokens"] == 3
         status, data = await http.get(f"/requests/{message['id']}")
         assert (status, json.loads(data)["endpoint"]) == (200, PATH)
+        await http.post(COUNT, {"messages": HI})
+        page = (await http.get("/metrics"))[1].decode()
+        for path in (PATH, COUNT):
+            assert f'requests_total{{endpoint="{path}",status="200"}} 1.0' in page
+
+
+async def test_a_message_that_has_no_time_left_is_told_so() -> None:
+    async with http_cluster(Cluster()) as http:
+        body = {"messages": HI, "max_tokens": 9, "timeout": 1e-9}
+        status, data = await http.post(PATH, body)
+        assert (status, refused(json.loads(data))["type"]) == (504, "timeout_error")
 
 
 @pytest.mark.parametrize(
@@ -200,6 +211,8 @@ async def test_either_header_has_a_clients_key(path: str) -> None:
         for headers in ({"x-api-key": "one"}, {"Authorization": "Bearer two"}):
             status, _ = await http.post(path, body, **headers)
             assert status == 200
+        status, data = await http.post(f"{PATH}/elsewhere", body)
+        assert (status, refused(json.loads(data))["type"]) == (401, "authentication_error")
         for headers in ({}, {"x-api-key": "admin"}, {"x-api-key": "three"}):
             status, data = await http.post(path, body, **headers)
             assert (status, refused(json.loads(data))["type"]) == (401, "authentication_error")

@@ -9,6 +9,7 @@ from proxy.admission.limits import KeyLimits
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_cluster import http_cluster
 
+HI = [{"role": "user", "content": "hi"}]
 KEY = {"Authorization": "Bearer one"}
 LIMIT, LEFT, RESET = (
     f"x-ratelimit-{what}-requests" for what in ("limit", "remaining", "reset")
@@ -25,6 +26,7 @@ def gate(**limits: int) -> AdmissionGate:
     [
         ("/v1/completions", {"prompt": "the", "max_tokens": 2}),
         ("/v1/completions", {"prompt": "the", "max_tokens": 2, "stream": True}),
+        ("/v1/messages", {"messages": HI, "max_tokens": 2, "stream": True}),
         ("/v1/embeddings", {"input": "the"}),
         ("/inference/v1/generate", {"token_ids": [1, 2], "sampling_params": {"max_tokens": 2}}),
     ],

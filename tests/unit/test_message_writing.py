@@ -1,5 +1,6 @@
 """Messages on their way out: however they were cut, past the stream or along it."""
 
+import threading
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -14,9 +15,13 @@ from hypothesis import strategies as st
 from api.answering import Answer
 from api.asking import Asker
 from api.bodies import Ours
+from api.choices import Piece
 from api.generator import Event, PromptEvent, StageEvent, StreamFailed, TokenEvent
 from api.messages.asking import chat_of
 from api.messages.bodies import MessagesBody, read_messages
+from api.messages.growing import Growing, Kind
+from api.messages.shapes import ToolUseBlock
+from api.messages.story import Story
 from api.messages.writer import MessageWriter
 from api.reasoning.forms import ReasoningParser
 from api.served import no_legs
@@ -155,16 +160,45 @@ async def test_nothing_is_tapped_while_a_thought_is_open() -> None:
     assert not source.tapped
 
 
-async def test_a_thought_that_is_hidden_is_in_no_delta() -> None:
+async def test_a_thought_that_is_hidden_is_in_no_delta_but_seen_to_go_on() -> None:
     text = "<think>the cat sat</think>the sea"
     source = FakeDoor(lambda request, leg: cut(text, range(99), STOP))
     sent = await said(
         source, None, "qwen3", thinking={"type": "adaptive", "display": "omitted"}
     )
     assert "cat" not in sent
-    assert "thinking_delta" not in sent
+    assert sent.count('"delta":{"type":"thinking_delta","thinking":""}') >= 2
     assert sent.count("signature_delta") == 1
     assert summary(message_of(events_of(sent))) == [("thinking", ""), ("text", "the sea")]
+
+
+@pytest.mark.parametrize(("length", "here"), [(10, True), (150, False)])
+async def test_a_long_message_is_put_together_where_it_holds_up_nobody(
+    length: int, here: bool
+) -> None:
+    at = set[int]()
+
+    class Seen(Story):
+        def add(self, piece: Piece) -> bytes:
+            at.add(threading.get_ident())
+            return super().add(piece)
+
+    said = [TokenEvent((CODEC.encode("the")[0],))] * length
+    last = TokenEvent((EOS,), STOP)
+    ours = await writer(FakeDoor(lambda request, leg: [*said, last]), body_of(max_tokens=500))
+    ours.story = Seen()
+    await whole(ours)
+    assert [one == threading.get_ident() for one in at] == [here]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [('{"a": 1.50}', b'{"a": 1.50}'), ("[1]", b"{}"), ("1", b"{}"), ("", b"{}")],
+)
+def test_an_input_is_told_as_it_was_said_if_it_is_an_object(said: str, told: bytes) -> None:
+    block = Growing(Kind.TOOL_USE, 0, said=[said]).block()
+    assert isinstance(block, ToolUseBlock)
+    assert bytes(block.input) == told
 
 
 async def test_stages_are_told_where_they_were_asked_for() -> None:
