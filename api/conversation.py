@@ -64,6 +64,11 @@ class Conversation:
             self._turn = AssistantTurn()
         return self._turn
 
+    @property
+    def called(self) -> bool:
+        """Whether the assistant has called functions, and nobody has said anything since."""
+        return self._turn is not None and bool(self._turn.calls)
+
     def say(self, content: list[Message]) -> None:
         """The assistant's words."""
         if self.turn.over:

@@ -77,11 +77,24 @@ def messages_of(given: Sequence[Given], system: Blocks | None) -> list[Message]:
     said = Conversation()
     if instructions := _instructions(system):
         said.instruct(instructions)
+    held = list[tuple[InputMessage, str]]()  # nothing stands between a call and its result
     for index, one in enumerate(given):
         path = f"messages[{index}]"
         message = convert(one, InputMessage, path)
-        _read(message, f"{path}.content", said)
+        held.append((message, f"{path}.content"))
+        if message.role == "system" and said.called:
+            continue
+        _read(*held.pop(), said)
+        if not said.called:
+            _read_all(held, said)
+    _read_all(held, said)
     return said.finish()
+
+
+def _read_all(held: list[tuple[InputMessage, str]], said: Conversation) -> None:
+    for message, path in held:
+        _read(message, path, said)
+    held.clear()
 
 
 def _instructions(system: Blocks | None) -> list[Message]:
@@ -102,7 +115,8 @@ def _read(message: InputMessage, path: str, said: Conversation) -> None:
         case "user":
             _asked(blocks, said)
         case _:
-            _instructed([_text_block(*one) for one in blocks], said)
+            if texts := [_text_block(*one) for one in blocks]:
+                _instructed(texts, said)
 
 
 def _said(block: Given, path: str, said: Conversation) -> None:

@@ -140,6 +140,24 @@ CALLED = says(None, tool_calls=[call("f")])
             [USER, says(text("b")), {"role": "user", "content": text("s", "a")}],
         ),
         (
+            [HI, {"role": "system", "content": []}, HI],
+            [{"role": "user", "content": text("a", "a")}],
+        ),
+        (
+            [
+                assistant(used("f")),
+                {"role": "system", "content": "s"},
+                {"role": "system", "content": "t"},
+                user(result("f", "done")),
+                HI,
+            ],
+            [CALLED, {**BACK, "content": text("done", "s", "t")}, USER],
+        ),
+        (
+            [assistant(used("f")), {"role": "system", "content": "s"}],
+            [CALLED, {"role": "user", "content": text("s")}],
+        ),
+        (
             [
                 assistant(used("f")),
                 user(result("f", "done")),

@@ -245,7 +245,7 @@ def test_an_item_that_cannot_be_read_is_named(item: object, param: str) -> None:
         ({"tools": [{**SPACE, "tools": 7}]}, "tools[0].tools"),
         ({"tools": [{**SPACE, "tools": [TOOL, {}]}]}, "tools[0].tools[1].type"),
         ({"tools": [{**SPACE, "tools": [SPACE]}]}, "tools[0].tools[0].type"),
-        ({"tools": [{**SPACE, "name": "a" * 63}]}, "tools[0].tools[0].name"),
+        ({"tools": [{**SPACE, "name": "a" * 127}]}, "tools[0].tools[0].name"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice.type"),
