@@ -262,4 +262,6 @@ def _flag(name: str, value: object) -> list[str]:
         return []
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
+    if isinstance(value, tuple):
+        return [word for one in value for word in (f"--{flag}", str(one))]
     return [f"--{flag}", str(value)]

@@ -11,6 +11,7 @@ from api.tools.dialects.known import ToolCallParser
 from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import DEFAULT_PORT
 from proxy.admission.limits import ANY, QUEUED, KeyLimits, Limits, Most
+from proxy.serving.origins import as_sent
 
 Policy = Literal["planned", "prefix_aware", "least_loaded", "session", "round_robin", "random"]
 LocalPrefill = Literal["never", "auto", "always"]
@@ -52,6 +53,9 @@ class ProxyOptions:
 
     api_key_file: str | None = None
     """A file of keys with names and limits, TOML or JSON; with one, clients need a key."""
+
+    allowed_origins: tuple[str, ...] = ()
+    """Whose pages may ask from a browser, as scheme://host:port; * for all. Default: none."""
 
     ssl_certfile: str | None = None
     """The proxy's certificate, PEM; with one, clients come by HTTPS."""
@@ -166,6 +170,8 @@ class ProxyOptions:
         not_empty(self)
         if not all("!" <= letter <= "~" for letter in self.foreign_api_key or ""):
             raise ValueError("--foreign-api-key must be printable ASCII without spaces")
+        for origin in self.allowed_origins:
+            as_sent(origin)
         for name in ("ssl_keyfile", "ssl_ca_certs"):
             if getattr(self, name) is not None and self.ssl_certfile is None:
                 raise ValueError(f"--{name.replace('_', '-')} goes with --ssl-certfile only")

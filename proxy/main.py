@@ -33,7 +33,7 @@ from discovery.signed_calls import Signing
 from discovery.terminal import hear_hang_ups
 from engine.grammars.checking import GrammarChecker
 from engine.request import Model
-from proxy.admin.guard import Guard
+from proxy.admin.guard import Guard, is_for_clients
 from proxy.admin.leaving import Leaving
 from proxy.admin.secrets import MalformedSecrets, Secrets
 from proxy.admission.admission import Admission
@@ -66,6 +66,7 @@ from proxy.routing.pairing import differ
 from proxy.routing.room import Room
 from proxy.serving.collecting import settle
 from proxy.serving.corked import CorkedProtocol
+from proxy.serving.origins import Origins, opened
 from proxy.workers.place import Place, cluster_key, door_address
 from proxy.workers.rates import SharedRates
 
@@ -218,9 +219,10 @@ def _uvicorn(
     app: Leaving, config: ProxyConfig, secrets: Secrets, keeper: Keeper
 ) -> uvicorn.Config:
     expect_cuts()
+    origins = Origins.of(config.allowed_origins, is_for_clients)
     http = uvicorn.Config(
-        app,
-        http=careful(keeper, CorkedProtocol),
+        opened(app, origins),
+        http=careful(keeper, CorkedProtocol, origins.headers),
         ws="none",
         lifespan="on",
         access_log=False,

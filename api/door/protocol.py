@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -18,6 +19,9 @@ from api.errors import error_body
 from api.refusals import refusal
 
 LENGTH = b"content-length"
+Pair = tuple[bytes, bytes]
+Beside = Callable[[str, Sequence[Pair]], Sequence[Pair]]
+"""The headers that a refusal has beside its own, by the path and the headers of its request."""
 UNSENT_BYTES = 64 << 10  # the kernel takes up to 4 MiB for a client that takes nothing
 
 
@@ -34,12 +38,18 @@ class CarefulProtocol(HttpToolsProtocol):
     for a while its client may still read that, and what it sends is dropped.
     """
 
-    def __init__(self, keeper: Keeper, **given: Any) -> None:  # noqa: ANN401  uvicorn's
+    def __init__(
+        self,
+        keeper: Keeper,
+        beside: Beside | None,
+        **given: Any,  # noqa: ANN401  uvicorn's
+    ) -> None:
         super().__init__(**given)
-        self.keeper = keeper
+        self.keeper, self._beside = keeper, beside
         self._deaf = False
         self._begun = False  # a head
         self._within = False  # a request whose head is there
+        self._large = False  # by its own word
         self._fed = 0  # bytes of the last piece of data
         self._wire = 0  # bytes since the request began
         self._headers = self._pieces = self._body = self._held = 0
@@ -118,7 +128,7 @@ class CarefulProtocol(HttpToolsProtocol):
             raise Refused(Fault.LARGE_HEAD)
         sized = len(name) == len(LENGTH) and name.lower() == LENGTH
         if sized and int(value) > limits.body_bytes:
-            raise Refused(Fault.LARGE_BODY)
+            self._large = True
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -126,6 +136,8 @@ class CarefulProtocol(HttpToolsProtocol):
         limits = self.keeper.limits
         if sum(len(name) + len(value) for name, value in self.headers) > limits.head_bytes:
             raise Refused(Fault.LARGE_HEAD)
+        if self._large:  # said now: what is told beside it may follow from a later line
+            raise Refused(Fault.LARGE_BODY)
         if len(self.pipeline) >= limits.pipelined:
             raise Refused(Fault.PIPELINED)
         super().on_headers_complete()
@@ -185,7 +197,8 @@ class CarefulProtocol(HttpToolsProtocol):
             message = ""
         if message:
             path = self.url.partition(b"?")[0].decode("latin-1")
-            self.transport.write(_answer(path, status, message))
+            beside = self._beside(path, self.headers) if self._beside else ()
+            self.transport.write(_answer(path, status, message, beside))
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self.keeper.heads[self] = self._now()
@@ -219,13 +232,13 @@ class CarefulProtocol(HttpToolsProtocol):
 
 
 def careful(
-    keeper: Keeper, kind: type[CarefulProtocol] = CarefulProtocol
+    keeper: Keeper, kind: type[CarefulProtocol] = CarefulProtocol, beside: Beside | None = None
 ) -> type[asyncio.Protocol]:
     """What uvicorn wants for `http`: it makes one for each connection."""
-    return cast("type[asyncio.Protocol]", partial(kind, keeper))
+    return cast("type[asyncio.Protocol]", partial(kind, keeper, beside))
 
 
-def _answer(path: str, status: int, message: str) -> bytes:
+def _answer(path: str, status: int, message: str, beside: Sequence[Pair]) -> bytes:
     body = msgspec.json.encode(refusal(path, status, error_body(status, message), None))
     later = b"retry-after: 1\r\n" if status == 503 else b""
     length = str(len(body)).encode()
@@ -234,6 +247,7 @@ def _answer(path: str, status: int, message: str) -> bytes:
             STATUS_LINE[status],
             b"content-type: application/json\r\nconnection: close\r\n",
             later,
+            *(b"%b: %b\r\n" % pair for pair in beside),
             b"content-length: " + length + b"\r\n\r\n" + body,
         )
     )

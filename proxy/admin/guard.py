@@ -12,6 +12,7 @@ TOLD_PATHS = {"/health", "/healthcheck", "/liveness", "/readiness", "/metrics"}
 OPEN_PATHS = frozenset({*TOLD_PATHS, "/openapi.json", "/docs"})
 ADMIN_PATHS = ("/instances", "/workers")
 WATCHED_PATHS = frozenset({"/status", "/get_loads"})  # for clients, and for admins
+OPERATORS_PATHS = WATCHED_PATHS | {"/metrics"}
 TIMELINES = "/requests/"  # admins may see all, clients their own
 BEARER = "bearer "
 WANTED = "Unauthorized: this needs a client's key, as the header Authorization: Bearer KEY."
@@ -130,3 +131,8 @@ def _is_watched(path: str) -> bool:
 def is_for_admins(path: str) -> bool:
     """Whether an administrator's key is needed there."""
     return any(path == one or path.startswith(f"{one}/") for one in ADMIN_PATHS)
+
+
+def is_for_clients(path: str) -> bool:
+    """Whether it is none of those that only operators and what they run have a use for."""
+    return not is_for_admins(path) and path not in OPERATORS_PATHS

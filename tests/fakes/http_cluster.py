@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -20,7 +20,7 @@ from discovery.signed_calls import CallKey, Signing
 from engine.grammars.checking import GrammarChecker
 from node.keyed_door import KeyedDoor
 from node.text_door import TextDoor
-from proxy.admin.guard import Guard
+from proxy.admin.guard import Guard, is_for_clients
 from proxy.admission.gate import AdmissionGate
 from proxy.app import create_app
 from proxy.health.health import Health
@@ -39,6 +39,7 @@ from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing.building import build_planner
 from proxy.serving.corked import CorkedProtocol
+from proxy.serving.origins import Origins, opened
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_node import CLUSTER_KEY, HttpNode, node_app
 from tests.fakes.serving import serving
@@ -104,6 +105,7 @@ async def http_cluster(
     parcels: Mapping[str, Parcel] | None = None,
     key: bytes | None = CLUSTER_KEY.encode(),
     foreign_key: str | None = None,
+    origins: Sequence[str] = (),
 ) -> AsyncGenerator[HttpCluster]:
     """Not announced, nodes are there and the proxy does not know.
 
@@ -141,7 +143,10 @@ async def http_cluster(
         instances = Instances(session, registry, key, beat_s=0.01)
         shields = guard or Guard(admin_key=ADMIN), gate or AdmissionGate()
         app = create_app(door, models, instances, *shields)
-        url = await stack.enter_async_context(serving(app, kind=CorkedProtocol))
+        pages = Origins.of(origins, is_for_clients)
+        url = await stack.enter_async_context(
+            serving(opened(app, pages), kind=CorkedProtocol, beside=pages.headers)
+        )
         stack.callback(asyncio.create_task(instances.run()).cancel)
         yield HttpCluster(cluster, registry, door, instances, url, session, http)
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 
 from api.door.keeper import Keeper
-from api.door.protocol import CarefulProtocol, careful
+from api.door.protocol import Beside, CarefulProtocol, careful
 from node.keyed_door import Asgi
 
 HERE = "127.0.0.1"
@@ -38,11 +38,14 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(
-    app: Asgi, keeper: Keeper | None = None, kind: type[CarefulProtocol] = CarefulProtocol
+    app: Asgi,
+    keeper: Keeper | None = None,
+    kind: type[CarefulProtocol] = CarefulProtocol,
+    beside: Beside | None = None,
 ) -> AsyncGenerator[str]:
     """Its address; leaving stops it, and cuts what still runs."""
     door = socket.create_server((HERE, 0))
-    http = careful(keeper or Keeper(), kind)
+    http = careful(keeper or Keeper(), kind, beside)
     config = uvicorn.Config(app, http=http, ws="none", log_config=None, access_log=False)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[door]))

@@ -15,6 +15,7 @@ import pytest
 
 from discovery.announcer import Announcer
 from discovery.registration import Registration, Role
+from tests.fakes.hostile_http import connect
 from tests.fakes.raw_http import answer, raw_server
 from tests.fakes.waiting import is_seen
 
@@ -62,7 +63,9 @@ class Running:
 
 
 @asynccontextmanager
-async def running(*, workers: int = 1, **settings: str | float) -> AsyncGenerator[Running]:
+async def running(
+    *, workers: int = 1, **settings: str | float | list[str]
+) -> AsyncGenerator[Running]:
     start, said = START, dict[str, object](settings)
     if workers > 1:
         start, said["workers"] = START_WORKERS, workers
@@ -130,6 +133,23 @@ async def test_load_balancers_hear_of_its_end_before_clients_are_refused() -> No
         assert await proxy.process.wait() == 0
         with pytest.raises(aiohttp.ClientConnectorError):
             await got(session, proxy, "/health")
+
+
+async def test_pages_of_an_allowed_origin_can_read_what_app_and_server_say() -> None:
+    origin = "https://chat.example"
+    async with running(allowed_origins=[origin], drain_notice_s=NOTICE_S) as proxy:
+        said = f"\r\naccess-control-allow-origin: {origin}\r\n".encode()
+        proxy.process.terminate()
+        await proxy.line("stopping")
+        for line, status in ((b"GET /health", b"503"), (b"POST /v1/completions", b"413")):
+            raw = await connect(proxy.address)
+            size = 0 if status == b"503" else 1 << 40
+            await raw.send(b"%b HTTP/1.1\r\nContent-Length: %d\r\n" % (line, size))
+            await raw.send(b"Host: a\r\nOrigin: %b\r\n\r\n" % origin.encode())
+            told = await raw.rest()
+            raw.close()
+            assert told.startswith(b"HTTP/1.1 " + status)
+            assert said in told
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

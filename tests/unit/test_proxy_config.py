@@ -59,6 +59,8 @@ def test_names_and_text_follow_the_model() -> None:
         ({"foreign_api_key": ""}, "--foreign-api-key"),
         ({"foreign_api_key": "a\r\nHost: b"}, "--foreign-api-key"),
         ({"api_key": ("a", "")}, "--api-key"),
+        ({"allowed_origins": ("https://chat.example", "chat.example")}, "--allowed-origins"),
+        ({"allowed_origins": ("",)}, "--allowed-origins"),
     ],
 )
 def test_refused(given: dict[str, Any], flag: str) -> None:
