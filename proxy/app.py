@@ -192,8 +192,9 @@ class UnknownRequest(ApiError):
 
 def _refusal(path: str, error: ApiError) -> Response:
     """In the path's form, and in OpenAI's the `detail` that clients of vLLM's proxy read."""
-    body = msgspec.to_builtins(refusal(path, error.status, body_of(error), None))
-    beside = {} if is_of_messages(path) else {"detail": str(error)}
+    told = body_of(error)
+    body = msgspec.to_builtins(refusal(path, error.status, told, None))
+    beside = {} if is_of_messages(path) else {"detail": told.error.message}
     response = _json({**beside, **body}, error.status)
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
