@@ -118,3 +118,10 @@ def special(*words: str, end: str = "<tool_call>", template: str = TEMPLATE) -> 
     copy = deepcopy(codec.tokenizer)
     copy.add_special_tokens({"additional_special_tokens": list(words)})
     return text_codec(copy)
+
+
+def read_cut(parser: Parser, text: str) -> Read:
+    """Whole, and cut anywhere: alike."""
+    return read_alike(
+        parser, text, *((text[:place], text[place:]) for place in range(len(text)))
+    )

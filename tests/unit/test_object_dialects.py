@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from api.tools.beside import calls_or_content
 from api.tools.dialects.invoke import STEP, STEP_CALL
 from api.tools.dialects.known import DIALECTS, find_dialect
-from tests.fakes.tools import Call, Read, claims, cut, read, read_alike
+from tests.fakes.tools import Call, Read, claims, cut, read, read_alike, read_cut
 
 PARIS = '{"city": "Paris"}'
 WEATHER, CLOCK = ("weather", PARIS, True), ("clock", "{}", True)
@@ -139,8 +139,7 @@ NAMES = sorted({name for name, *_ in CALLS})
 def test_calls_are_read_wherever_the_answer_is_cut(
     name: str, text: str, content: str, calls: list[Call]
 ) -> None:
-    cuts = [(text[:place], text[place:]) for place in range(len(text))]
-    found = read_alike(DIALECTS[name].parser, text, *cuts)
+    found = read_cut(DIALECTS[name].parser, text)
     assert (found.content.strip(), found.calls) == (content.strip(), calls)
 
 
