@@ -27,15 +27,17 @@ from node.config import NodeConfig
 from proxy.config import ProxyConfig
 
 VARIABLES = "PDSERVE_"
+FROM_VARIABLES = Env(VARIABLES, command=False)
 USAGE_ERROR = 2
 KEYS = ("API_KEY", "ADMIN_API_KEY", "CLUSTER_KEY", "FOREIGN_API_KEY")
 app = App(
     name="pdserve",
     help="Disaggregated prefill and decode serving of language models.",
     version=lambda: version("pdserve"),
+    config=[FROM_VARIABLES],
 )
 Settings = Parameter(name="*")
-CONFIG = Parameter(env_var="PDSERVE_CONFIG", help="A TOML file with a table for each command.")
+CONFIG = Parameter(help="A TOML file with a table for each command.")
 UP_DEFAULTS, PROXY_DEFAULTS = UpConfig(), ProxyConfig()
 STATUS_DEFAULTS, BENCH_DEFAULTS = StatusConfig(), BenchConfig()
 ADMIN_KEY_VARIABLE = "ADMIN_API_KEY"  # vLLM's name for it
@@ -111,7 +113,7 @@ def parse(
     try:
         _must_be_keys(f"{VARIABLES}{name}" for name in KEYS)
         files = [_tables(file)] if file else []
-        app.config = [Env(VARIABLES, command=False), *files]
+        app.config = [FROM_VARIABLES, *files]
         command, bound, _ = app.parse_args(tokens)
     except (ValueError, OSError) as error:  # the settings' own, and the file's
         app.error_console.print(CycloptsPanel(error))

@@ -165,6 +165,15 @@ def test_help_loads_nothing(words: list[str], said: str) -> None:
     assert said in ran.stdout
 
 
+@pytest.mark.parametrize("words", [[], ["--help"]])
+def test_the_file_has_one_variable(words: list[str]) -> None:
+    """Also where the help is asked for by saying nothing."""
+    ran = subprocess.run(
+        [sys.executable, "-c", LOAD_NOTHING, *words], capture_output=True, text=True, cwd=ROOT
+    )
+    assert ran.stdout.count("PDSERVE_CONFIG") == 1
+
+
 def test_a_refusal_is_a_line_and_a_status(file: Path) -> None:
     """The whole way, with --config before the command."""
     file.write_text("[up]\nprefill = -1")
