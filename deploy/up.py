@@ -14,6 +14,7 @@ import msgspec
 
 from deploy.config import UpConfig
 from deploy.supervisor import Child, Facts, ProcessFailed
+from discovery.logs import LOG_FORMAT
 from discovery.registration import DEFAULT_PORT, Role
 from discovery.terminal import hear_hang_ups
 from node.config import ServingOptions
@@ -23,7 +24,7 @@ from proxy.workers.starter import nodes_key
 LOOK_AGAIN_S = 0.1
 STOP_MARGIN_S = 5.0
 PREFIX = "PDSERVE_"
-PROXY = "proxy"
+OWN, PROXY = "up", "proxy"
 NAME_WIDTH = 9
 NODE_OPTIONS = sorted(
     {*ServingOptions.__dataclass_fields__}
@@ -37,13 +38,18 @@ PROXY_OPTIONS = sorted(
 
 def run(config: UpConfig) -> None:
     """Until Ctrl-C or SIGTERM; SystemExit with the reason where it does not get ready."""
-    logging.basicConfig(level=config.log_level.upper(), format="%(message)s")
+    start_logging(config.log_level)
     try:
         asyncio.run(_until_signal(config))
     except ProcessFailed as error:
         raise SystemExit(f"pdserve up: {error}") from error
     except TimeoutError as error:
         raise SystemExit("pdserve up: not ready within --ready-timeout-s") from error
+
+
+def start_logging(level: str) -> None:
+    """To standard error: our own lines look like those of the processes that we show."""
+    logging.basicConfig(level=level.upper(), format=_beside(OWN, LOG_FORMAT))
 
 
 async def _until_signal(config: UpConfig) -> None:
@@ -57,6 +63,10 @@ async def _until_signal(config: UpConfig) -> None:
     if not running.done():
         _say_ready(config, cluster.ready.result())
     await running
+
+
+def _beside(name: str, line: str) -> str:
+    return f"{name:>{NAME_WIDTH}} | {line}"
 
 
 def _say(line: str) -> None:
@@ -181,7 +191,7 @@ class Cluster:
         return Child(name, arguments, environment, self._show_line, stop_timeout_s)
 
     def _show_line(self, name: str, line: str) -> None:
-        self.show(f"{name:>{NAME_WIDTH}} | {line}")
+        self.show(_beside(name, line))
 
     def _proxy_arguments(self) -> Sequence[str]:
         """Once it has its ports, it keeps them over a restart."""

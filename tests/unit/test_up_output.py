@@ -3,11 +3,16 @@
 import errno
 import io
 import os
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from deploy.up import _say
+
+ROOT = Path(__file__).parents[2]
 
 
 class Hung(io.StringIO):
@@ -40,3 +45,21 @@ def test_one_that_is_full_is_written_to_again(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "stdout", said := io.StringIO())
     _say("another")
     assert said.getvalue() == "another\n"
+
+
+OWN_LINE = """
+import logging
+from deploy.supervisor import log
+from deploy.up import start_logging
+start_logging("info")
+log.warning("decode-0 ended with status -9, again in 0.5 s")
+"""
+
+
+def test_its_own_lines_are_like_those_of_its_children() -> None:
+    """With a name and the time: who reads the log later wants to know when a node died."""
+    command = [sys.executable, "-c", OWN_LINE]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    when = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+    line = rf" {{7}}up \| {when} WARNING deploy.supervisor decode-0 ended with status -9, .*\n"
+    assert re.fullmatch(line, ran.stderr)
