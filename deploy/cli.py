@@ -60,8 +60,7 @@ def proxy(config: Annotated[ProxyConfig, Settings] = PROXY_DEFAULTS) -> None:
 
     if config.workers > 1:
         from deploy.workers import run
-    admin_api_key = config.admin_api_key or os.environ.get(ADMIN_KEY_VARIABLE) or None
-    run(replace(config, admin_api_key=admin_api_key))
+    run(replace(config, admin_api_key=_admin_key(config.admin_api_key)))
 
 
 @app.command
@@ -85,7 +84,7 @@ def status(config: Annotated[StatusConfig, Settings] = STATUS_DEFAULTS) -> None:
     """Show a running cluster; ends with 0 where all is well."""
     from deploy.status import run
 
-    run(config)
+    run(replace(config, admin_api_key=_admin_key(config.admin_api_key)))
 
 
 @app.command
@@ -125,6 +124,10 @@ def main(*command: str) -> None:
     """The command, if it is not given here, is on the command line."""
     raise_file_limit()
     app.meta([*command, *sys.argv[1:]])
+
+
+def _admin_key(said: str | None) -> str | None:
+    return said or os.environ.get(ADMIN_KEY_VARIABLE) or None
 
 
 def _must_be_keys(variables: Iterable[str]) -> None:

@@ -1,9 +1,9 @@
 """The settings of a whole cluster on one machine, and of a look at one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from discovery.checks import at_least, is_port
+from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import Role
 from node.config import HTTP_PORTS, KV_PORTS, ServingOptions
 from proxy.config import ProxyOptions
@@ -127,5 +127,11 @@ class StatusConfig:
     """Where its proxy is."""
     api_key: tuple[str, ...] = ()
     """A client's key, for a proxy that wants one; the first is used."""
+    admin_api_key: str | None = field(default=None, repr=False)
+    """An admin's key, which does as well. Better given by variable: PDSERVE_ADMIN_API_KEY."""
     json: bool = False
     """Print the proxy's answer as it is."""
+
+    def __post_init__(self) -> None:
+        """Refuse a key that was meant to be one and is empty."""
+        not_empty(self)

@@ -1,7 +1,7 @@
 """`pdserve status`: what a proxy says of its cluster, as a table."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from typing import Literal
 from urllib.error import URLError
@@ -13,6 +13,7 @@ from deploy.config import StatusConfig
 from discovery.registration import Load, State
 
 ANSWER_S = 5.0
+CLIENTS, ADMINS = "--api-key", "--admin-api-key"
 UNKNOWN, CLOSED = "-", "closed"
 HEADINGS = (
     *("KIND", "ADDRESS", "STATE", "MODEL", "WAITING", "RUNNING", "KV BLOCKS", "HEARD"),
@@ -72,7 +73,10 @@ def _reason(error: Exception) -> object:
 
 def _hint(error: Exception, config: StatusConfig) -> str:
     """What to do about it, where that is known."""
-    key = "another --api-key: it has to be a client's" if config.api_key else "--api-key"
+    given = [name for name, key in _keys(config).items() if key]
+    key = " or ".join(f"another {flag}" for flag in given) or "--api-key or --admin-api-key"
+    if given == [CLIENTS]:
+        key += ": it has to be a client's; an admin's goes with --admin-api-key"
     known = {"HTTP Error 401": key, "CERTIFICATE_VERIFY_FAILED": "SSL_CERT_FILE"}
     return next((f" (try {way})" for sign, way in known.items() if sign in str(error)), "")
 
@@ -90,10 +94,17 @@ def render(cluster: ClusterStatus) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def _keys(config: StatusConfig) -> Mapping[str, str | None]:
+    """By their flags; either is enough for a proxy that knows it."""
+    return {CLIENTS: next(iter(config.api_key), None), ADMINS: config.admin_api_key}
+
+
 def _fetch(config: StatusConfig) -> bytes:
     request = Request(config.url.rstrip("/") + "/status")
-    if config.api_key:
-        request.add_header("Authorization", f"Bearer {config.api_key[0]}")
+    if key := _keys(config)[CLIENTS]:
+        request.add_header("Authorization", f"Bearer {key}")
+    if key := _keys(config)[ADMINS]:
+        request.add_header("X-API-Key", key)
     direct = build_opener(ProxyHandler({}))  # our own proxy is meant, no other one
     with direct.open(request, timeout=ANSWER_S) as answer:
         return bytes(answer.read())

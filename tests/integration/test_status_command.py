@@ -87,12 +87,27 @@ async def test_a_key_is_shown_to_a_proxy_that_wants_one() -> None:
     async with raw_server([told(*cluster())]) as proxy:
         await pdserve_status("--url", f"http://{proxy.address}", "--api-key", "sesame")
     assert "Authorization: Bearer sesame" in proxy.heads[0]
+    assert "x-api-key" not in proxy.heads[0].lower()
+
+
+@pytest.mark.parametrize("name", ["PDSERVE_ADMIN_API_KEY", "ADMIN_API_KEY", None])
+async def test_an_admins_key_does_as_well(
+    name: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = () if name else ("--admin-api-key", "sesame")
+    if name:
+        monkeypatch.setenv(name, "sesame")
+    async with raw_server([told(*cluster())]) as proxy:
+        ran = await pdserve_status("--url", f"http://{proxy.address}", *words)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "x-api-key: sesame" in proxy.heads[0].lower()
+    assert "authorization" not in proxy.heads[0].lower()
 
 
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ([answer(401, {"error": "who?"})], "HTTP Error 401: X (try --api-key)"),
+        ([answer(401, {"error": "who?"})], "HTTP Error 401: X (try --api-key or --admin-api-key)"),
         ([answer(200, ["not", "a", "proxy"])], "Expected `object`, got `array`"),
         ([CUT], "without response"),
         ([b"What?\r\n\r\n", CUT], "What?"),
@@ -106,12 +121,27 @@ async def test_who_does_not_answer_like_a_proxy(script: list[Step], said: str) -
     assert said in the_line(ran, url)
 
 
-async def test_a_key_that_is_no_clients_is_told_from_none() -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--api-key", "k"],
+            "(try another --api-key: it has to be a client's; an admin's goes with "
+            "--admin-api-key)",
+        ),
+        (["--admin-api-key", "k"], "(try another --admin-api-key)"),
+        (
+            ["--api-key", "k", "--admin-api-key", "k"],
+            "(try another --api-key or another --admin-api-key)",
+        ),
+    ],
+)
+async def test_a_key_that_is_not_known_is_told_from_none(words: list[str], said: str) -> None:
     async with raw_server([answer(401, {"error": "who?"})]) as server:
         url = f"http://{server.address}"
-        ran = await pdserve_status("--url", url, "--api-key", "sk-ops")
+        ran = await pdserve_status("--url", url, *words)
     assert ran.returncode == 1
-    assert the_line(ran, url).endswith("(try another --api-key: it has to be a client's)")
+    assert the_line(ran, url).endswith(said)
 
 
 @pytest.mark.parametrize(
