@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+BRING_THEIR_OWN = ("huggingface_hub",)  # and pass all on to the root's handlers besides
 MOST_BYTES = 4096  # a pipe takes so many whole or not at all (PIPE_BUF)
 
 
@@ -14,12 +15,31 @@ def start_logging(level: str, *, lossy: bool) -> Callable[[str], None]:
 
     Answers with what says a line there as it is.
     """
+    for name in BRING_THEIR_OWN:
+        _let_no_handlers_in(name)
     if not lossy:
         logging.basicConfig(level=level.upper(), format=LOG_FORMAT)
         return _say
     handler = LossyHandler(sys.stderr.fileno())
     logging.basicConfig(level=level.upper(), format=LOG_FORMAT, handlers=[handler])
     return handler.say
+
+
+class _Relayed(logging.Logger):
+    """What is said here is the root's to write: whoever adds a handler is not heard twice."""
+
+    def addHandler(self, hdlr: logging.Handler) -> None:  # noqa: N802  the library's name
+        """See logging.Logger."""
+
+
+def _let_no_handlers_in(name: str) -> None:
+    """To a library's logger, which it may have made already, or makes when it is loaded."""
+    before = logging.getLoggerClass()
+    logging.setLoggerClass(_Relayed)
+    logger = logging.getLogger(name)
+    logging.setLoggerClass(before)
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
 
 
 def _say(line: str) -> None:

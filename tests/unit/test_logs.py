@@ -2,9 +2,15 @@
 
 import logging
 import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 
 from discovery.logs import MOST_BYTES, LossyHandler
 
+ROOT = Path(__file__).parents[2]
 LINES = 5000  # more than a pipe has room for
 
 
@@ -39,3 +45,18 @@ def test_a_line_is_whole_or_cut_and_never_mixed_and_a_closed_pipe_is_no_error() 
     handler.emit(line("into nowhere"))
     assert handler.lost == 1
     os.close(writer)
+
+
+LOAD, START = "import huggingface_hub.utils.logging as hub", "start_logging('info', lossy=False)"
+WARN = "hub.get_logger('huggingface_hub.file').warning('no token')"
+
+
+@pytest.mark.parametrize("begin", [(LOAD, START), (START, LOAD)])
+def test_what_the_hub_warns_of_is_one_line_like_all_others(begin: tuple[str, str]) -> None:
+    """Its logger has a handler of its own, and passes on what it is told."""
+    lines = "from discovery.logs import start_logging", *begin, WARN
+    ran = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, cwd=ROOT
+    )
+    (said,) = ran.stderr.splitlines()
+    assert said.endswith(" WARNING huggingface_hub.file no token")
