@@ -1,5 +1,6 @@
 """The one place that knows connectors by name."""
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -43,13 +44,15 @@ class KvMemory:
 class KvPort:
     """Where the side channel is: at a free port for 0, which others reach at `advertise_host`.
 
-    `introductions`: how who comes says who it is, if not by its name alone.
+    `introductions`: how who comes says who it is, if not by its name alone. `held`: listens
+    there already (side_channel/port.py), and is the connector's from then on.
     """
 
     host: str
     number: int
     advertise_host: str
     introductions: Introductions | None = None
+    held: socket.socket | None = None
 
 
 def device_bytes(kind: str) -> int:
@@ -78,8 +81,8 @@ def build_connector(
     others = [RemoteMover.over(rank) for rank in ranks]
     if len(own) == 1:
         mover = RanksMover([mover, *others])
-    names = port.introductions, port.advertise_host
-    reception = Reception.bind(port.host, port.number, Waiting(), *names)
+    whose = port.introductions, port.advertise_host, port.held
+    reception = Reception.bind(port.host, port.number, Waiting(), *whose)
     facts = memory.fingerprint, memory.layout
     identity = Identity(engine_id, port.advertise_host, reception.port, *facts)
     if own[0].device == "cpu":

@@ -26,6 +26,7 @@ from engine.ranks.opening import refuse_ranks
 from engine.running.turns import alone_on, devices_of
 from kv_transfer.checking import Level
 from kv_transfer.factory import KvMemory, KvPort, build_connector, device_bytes
+from kv_transfer.side_channel.port import open_port
 from kv_transfer.thread.threaded import Connector
 from node.identity import layout_of
 from node.ipc import (
@@ -151,6 +152,8 @@ def _pass_on(door_pid: int) -> None:
 
 def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> EngineServer:
     ranks = None
+    with listening_at(job.kv_port, KV_PORT):  # before what takes long
+        held = open_port(job.kv_host, job.kv_port)
     if job.engine.tensor_parallel_size > 1:
         refuse_ranks(job.engine)
     with alone_on(devices_of(job.engine), Path(gettempdir())):
@@ -161,14 +164,13 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> Eng
     layout, level = layout_of(engine), Level.named(job.kv_checksum)
     memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions, level)
     names = KeyedNames(job.cluster_key.encode()) if job.cluster_key else None
-    with listening_at(job.kv_port, KV_PORT):
-        connector = build_connector(
-            job.connector,
-            job.engine_id,
-            memory,
-            KvPort(job.kv_host, job.kv_port, job.advertise_host, names),
-            ranks.movers if ranks else (),
-        )
+    connector = build_connector(
+        job.connector,
+        job.engine_id,
+        memory,
+        KvPort(job.kv_host, job.kv_port, job.advertise_host, names, held),
+        ranks.movers if ranks else (),
+    )
     connector.start()
     prefill = PrefillWorker(engine, connector.source, time.monotonic)
     recompute = job.kv_load_failure == "recompute"

@@ -29,6 +29,7 @@ from kv_transfer.side_channel.introduction import (
     NotIntroduced,
     PlainNames,
 )
+from kv_transfer.side_channel.port import open_port, turn_out
 from kv_transfer.side_channel.waiting import Ready, Waiting
 from kv_transfer.wire import TurnedAway, encode
 
@@ -77,11 +78,11 @@ class Reception:
         waiting: Waiting,
         introductions: Introductions | None = None,
         advertise_host: str | None = None,
+        held: socket.socket | None = None,
     ) -> "Reception":
-        """Open the port; 0 lets the system pick. Raises OSError."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=1024)
-        listener.setblocking(False)
+        """Open the port, unless it is `held`; 0 lets the system pick. Raises OSError."""
+        listener = held or open_port(host, port)
+        turn_out(listener)
         waiting.watch(listener.fileno())
         return cls(listener, waiting, introductions or PlainNames(), advertise_host or host)
 

@@ -76,6 +76,19 @@ async def test_a_port_of_one_node_that_is_taken_ends_all_of_them(taken: str) -> 
     await is_refused(config, f"prefill-0 ended with status 1: .*{by}")
 
 
+def test_a_port_of_hand_overs_that_is_taken_is_told_before_a_model_is_looked_for(
+    taken: str, tmp_path: Path
+) -> None:
+    """Or who has waited for large weights learns it then."""
+    (tmp_path / "config.json").write_text("{}")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / file).write_bytes((Path(DEMO_MODEL) / file).read_bytes())
+    ran = pdserve("decode", "--model", str(tmp_path), "--port", "0", "--kv-port", taken)
+    assert ran.returncode == 1
+    assert f"port {taken} is taken by process {os.getpid()} " in ran.stderr
+    assert "--kv-port" in ran.stderr.splitlines()[-1]
+
+
 async def test_a_port_of_hand_overs_that_is_taken_is_told_with_its_flag(taken: str) -> None:
     """Two clusters on one machine: the second one is told what to give it."""
     config = UpConfig(port=0, decode_kv_ports=(int(taken),), threads=1, kv_connector="tcp")

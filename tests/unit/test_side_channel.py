@@ -16,6 +16,7 @@ from kv_transfer.side_channel.connections import (
 )
 from kv_transfer.side_channel.frames import LARGEST_FRAME, BadFrames, framed
 from kv_transfer.side_channel.introduction import LONGEST_NAME
+from kv_transfer.side_channel.port import open_port
 from kv_transfer.side_channel.waiting import Waiting
 from tests.fakes.reception import HERE, PATIENCE_S, Said, heard, is_over, raw, until
 
@@ -48,6 +49,21 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         ours.setblocking(False)
         theirs.setblocking(False)
         yield ours, theirs
+
+
+def test_who_came_before_anybody_was_there_is_turned_out() -> None:
+    """A port is taken before weights are loaded; what was said meanwhile may be stale."""
+    held = open_port(HERE, 0)
+    early = socket.create_connection(held.getsockname(), PATIENCE_S)
+    one = Reception.bind(HERE, 0, Waiting(), held=held)
+    try:
+        assert one.port == early.getpeername()[1]
+        assert is_over(early)
+        with raw(one, framed(b"sink") + framed(b"later")):
+            assert heard(one, 1) == [(b"sink", b"later")]
+    finally:
+        early.close()
+        one.close()
 
 
 def test_messages_go_both_ways_in_order(reception: Reception) -> None:
