@@ -103,7 +103,7 @@ def check_names(registration: Registration) -> Registration:
         raise MalformedRegistration(f"http_address: {error}") from error
     said = registration
     names = (said.zmq_address, said.node_id, said.model, said.fingerprint, *said.aliases)
-    for name in (*names, *_words(said.kv_layout or {})):
+    for name in (*names, *_words(said.kv_layout or {}), *_words(said.made_of)):
         if name is not None and (len(name) > LONGEST_NAME or not name.isprintable()):
             raise MalformedRegistration("a name that is too long or not printable")
     return registration

@@ -1,6 +1,6 @@
 """Why a node works with nobody: what keeps two apart, asked once for all that are alike."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -11,6 +11,10 @@ Difference = tuple[str, object, object]
 """What it is of, and the two values."""
 Differ = Callable[[Layout | None, Layout | None], Difference | None]
 Names = frozenset[str]
+FINGERPRINT = "fingerprint"
+DIGEST = "blake2b:"
+"""Begins what stands for a content in `made_of` (engine/checkpoints/checkpoint.py)."""
+MOST_TOLD = 8
 
 
 class Named(Fitting, Protocol):
@@ -71,7 +75,30 @@ def misfit(ours: Registration, theirs: Registration, differ: Differ) -> str | No
     if found is None:
         return None
     name, one, two = found
-    return f"{name} is {one} here and {two} on {theirs.http_address}"
+    why = f"{name} is {one} here and {two} on {theirs.http_address}"
+    if name == FINGERPRINT and ours.made_of and theirs.made_of:
+        why += f": {unlike(ours.made_of, theirs.made_of)}"
+    return why
+
+
+def unlike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    """Where the fingerprints of two nodes come from: in what these are not the same."""
+    values = [(name, ours.get(name), theirs.get(name)) for name in {**ours, **theirs}]
+    found = [_unlike(name, one, two) for name, one, two in values if one != two]
+    return ", ".join(found[:MOST_TOLD])
+
+
+def _unlike(name: str, one: str | None, two: str | None) -> str:
+    """Words are said, of two contents only that they are not the same."""
+    if all(value and value.startswith(DIGEST) for value in (one, two)):
+        return f"{name} is another one"
+    return f"{name} is {_word(one)} here and {_word(two)} there"
+
+
+def _word(value: str | None) -> str:
+    if value is None:
+        return "not told"
+    return "one" if value.startswith(DIGEST) else value
 
 
 def first_difference(one: Layout | None, two: Layout | None) -> Difference | None:
@@ -87,7 +114,7 @@ def _another_model(ours: Registration, theirs: Registration) -> Difference | Non
     if ours.model != theirs.model:
         return "model", ours.model, theirs.model
     if ours.fingerprint != theirs.fingerprint:
-        return "fingerprint", ours.fingerprint, theirs.fingerprint
+        return FINGERPRINT, ours.fingerprint, theirs.fingerprint
     return None
 
 

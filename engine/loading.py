@@ -7,7 +7,7 @@ import torch
 
 from engine.api import Engine, EngineInfo
 from engine.attention.kv_memory import Kept, KvMemory
-from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of, open_checkpoint
 from engine.checkpoints.ends import end_tokens
 from engine.checkpoints.placement import Placement
 from engine.checkpoints.storage import ROUNDINGS, Storage, open_storage
@@ -202,8 +202,9 @@ def _decoder_engine(
     pooler = load_pooler(checkpoint, pooling, shape.hidden_size, device)
     model, memory, runner = _load_whole(checkpoint, config, shape, device, opened, crew)
     kv = whole_kv(shape, model.kv_shape, config.tensor_parallel_size)
+    parts = checkpoint.made_of(kv_variant(shape, max_len, config.quantization))
     info = EngineInfo(
-        checkpoint.fingerprint(kv_variant(shape, max_len) + (config.quantization or "")),
+        fingerprint_of(parts),
         max_len,
         config.block_size,
         str(dtype).removeprefix("torch."),
@@ -211,9 +212,8 @@ def _decoder_engine(
         end_tokens(checkpoint),
         pooling,
         config.enable_prefix_caching,
-        kv.layers,
-        kv.parts,
-        kv.width,
+        *(kv.layers, kv.parts, kv.width),
+        made_of=parts,
     )
     engine = TorchEngine.build(info, model, memory, limits, pooler=pooler, runner=runner)
     if opened is not None:

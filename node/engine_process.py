@@ -178,7 +178,7 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> Eng
     loop = NodeLoop(engine, prefill, decode)
     info, port = engine.info, connector.service.identity.port
     facts = info.fingerprint, layout, info.max_model_len, port, loop.load, info.pooling
-    door.send(encode(Ready(*facts, job.connector)))
+    door.send(encode(Ready(*facts, job.connector, info.made_of)))
     return EngineServer(loop, connector, door, doors_niceness, ranks)
 
 

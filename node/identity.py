@@ -84,6 +84,7 @@ class Identity:
                 aliases=tuple(names[1:]),
                 text_digest=text_digest,
                 kv_connector=ready.kv_connector,
+                made_of=ready.made_of,
             )
         )
 

@@ -85,6 +85,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     load: EngineLoad
     pooling: PoolingConfig = ANYTHING
     kv_connector: str | None = None
+    made_of: Mapping[str, str] = {}
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

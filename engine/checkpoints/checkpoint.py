@@ -5,7 +5,7 @@ Torch-free, so that the door can read the same folder for its text.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -29,6 +29,11 @@ EDGE_BYTES = 32 * 1024
 LENGTH_BYTES = 8  # of a safetensors file's header; the header follows
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 DIGEST_BYTES = 16
+DIGEST = "blake2b:"
+"""What the name of a content begins with, which says no more than whether two are alike."""
+ABSENT = "absent"
+Variant = Mapping[str, str]
+NO_VARIANT: Variant = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +81,43 @@ class Checkpoint:
         found = [DTYPES[name] for name, _ in stored.most_common() if name in DTYPES]
         return next(iter(found), "float32")
 
-    def fingerprint(self, variant: str = "") -> str:
-        """Equal for equal config, tokenizer and weights, whatever the folder is called.
+    def made_of(self, variant: Variant = NO_VARIANT) -> Variant:
+        """What its fingerprint covers: words as they are, contents by their digests.
 
         Of the weights, the headers are read whole, which have all names, types and shapes,
         and both ends of every tensor; those made up are named by their seed. `variant` tells
         ways of using them apart, whose KV is not the same.
         """
-        seed = f"pdserve/{PROTOCOL_MAJOR}{variant}".encode()
-        digest = blake2b(seed, digest_size=DIGEST_BYTES)
-        for name in SMALL_FILES:
-            file = self.folder / name
-            digest.update(name.encode() + (file.read_bytes() if file.exists() else b""))
-        if self.dummy_seed is not None:
-            digest.update(f"dummy/{self.dummy_seed}".encode())
-            return digest.hexdigest()
-        for file in self.weight_files:
-            for part in _samples(file):
-                digest.update(part)
-        return digest.hexdigest()
+        files = {name: self.folder / name for name in SMALL_FILES}
+        small = {
+            name: _digest([file.read_bytes()]) if file.exists() else ABSENT
+            for name, file in files.items()
+        }
+        weights = f"dummy, --seed {self.dummy_seed}"
+        if self.dummy_seed is None:
+            weights = _digest(part for file in self.weight_files for part in _samples(file))
+        return {"protocol": str(PROTOCOL_MAJOR), **variant, **small, "weights": weights}
+
+    def fingerprint(self, variant: Variant = NO_VARIANT) -> str:
+        """Equal for equal config, tokenizer and weights, whatever the folder is called."""
+        return fingerprint_of(self.made_of(variant))
+
+
+def fingerprint_of(parts: Variant) -> str:
+    """One name for all of `made_of`: 32 hexadecimal digits."""
+    said = (f"{name}={value}\n".encode() for name, value in parts.items())
+    return _hash(said)
+
+
+def _digest(contents: Iterable[bytes]) -> str:
+    return DIGEST + _hash(contents)
+
+
+def _hash(contents: Iterable[bytes]) -> str:
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    for content in contents:
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def open_checkpoint(model: str, dummy_seed: int | None = None) -> Checkpoint:

@@ -1,6 +1,7 @@
 """Which code runs a checkpoint: a family of our own, or else transformers' (adapter.py)."""
 
 import logging
+from collections.abc import Mapping
 
 from engine.checkpoints.checkpoint import Checkpoint
 from engine.checkpoints.placement import Placement
@@ -49,11 +50,15 @@ def load_model(
     return load_decoder(checkpoint, config, max_len, place)
 
 
-def kv_variant(config: AnyConfig, max_len: int) -> str:
+def kv_variant(
+    config: AnyConfig, max_len: int, quantization: str | None = None
+) -> Mapping[str, str]:
     """What engines of one checkpoint must agree on beside it, to understand each other's KV.
 
     Ours may order a head's dimensions in another way than transformers (rope.py:head_order).
     """
+    weights = {"quantization": quantization or "none"}
     if isinstance(config, AdaptedConfig):
-        return "transformers"
-    return "".join("far" if reaches_far(rope, max_len) else "" for rope in config.ropes)
+        return {"model_impl": "transformers", **weights}
+    far = ["long" if reaches_far(rope, max_len) else "short" for rope in config.ropes]
+    return {"model_impl": "pdserve", "rope_factors": " ".join(far), **weights}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from engine.api import EngineInfo
-from engine.checkpoints.checkpoint import Checkpoint
+from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of
 from engine.errors import UnusableCheckpoint
 from engine.models.adapter import broken
 from engine.models.family import classifies
@@ -37,7 +37,9 @@ def load_encoder(
         raise UnusableCheckpoint(f"--max-model-len {most} is more than the model's {longest}")
     model = _model(checkpoint, dtype, torch.device(config.device))
     name = str(dtype).removeprefix("torch.")
-    info = EngineInfo(checkpoint.fingerprint(), most, 1, name, 1, (), pooling)
+    parts = checkpoint.made_of()
+    named = fingerprint_of(parts)
+    info = EngineInfo(named, most, 1, name, 1, (), pooling, made_of=parts)
     layers = load_layers(checkpoint.folder, pooling, model.device)
     return EncoderEngine(info, model, limits, Pooler(pooling, layers=layers))
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of, open_checkpoint
 from engine.errors import UnusableCheckpoint
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import load, prompt, requests, run
@@ -181,7 +181,7 @@ def test_a_name_that_cannot_be_fetched() -> None:
 
 def test_a_copy_has_the_same_fingerprint(original: Path, folder: Path) -> None:
     assert fingerprint(folder) == fingerprint(original)
-    assert load(folder).info.fingerprint == fingerprint(original)
+    assert load(folder).info.fingerprint == load(original).info.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -203,6 +203,17 @@ def test_one_byte_makes_another_fingerprint(
     flip_a_byte(folder / name, offset)
     config = open_checkpoint(str(original)).config  # a spoiled one may be unreadable
     assert Checkpoint(folder, config).fingerprint() != fingerprint(original)
+
+
+def test_a_fingerprint_says_which_setting_and_which_file_it_comes_from(
+    original: Path, folder: Path
+) -> None:
+    flip_a_byte(folder / "model.safetensors", -1)
+    ours, theirs = load(original).info, load(folder, model_impl="transformers").info
+    names = [name for name in ours.made_of if ours.made_of[name] != theirs.made_of.get(name)]
+    assert names == ["model_impl", "rope_factors", "weights"]
+    assert (ours.made_of["model_impl"], ours.made_of["quantization"]) == ("pdserve", "none")
+    assert ours.fingerprint == fingerprint_of(ours.made_of) != theirs.fingerprint
 
 
 def fingerprint(folder: Path) -> str:

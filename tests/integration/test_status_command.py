@@ -107,7 +107,10 @@ async def test_an_admins_key_does_as_well(
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ([answer(401, {"error": "who?"})], "HTTP Error 401: X (try --api-key or --admin-api-key)"),
+        (
+            [answer(401, {"error": "who?"})],
+            "HTTP Error 401: X (try --api-key or --admin-api-key)",
+        ),
         ([answer(200, ["not", "a", "proxy"])], "Expected `object`, got `array`"),
         ([CUT], "without response"),
         ([b"What?\r\n\r\n", CUT], "What?"),

@@ -201,13 +201,25 @@ def test_what_is_no_address(text: str, why: str) -> None:
         parse_address(text)
 
 
-@pytest.mark.parametrize("name", ["model", "zmq_address", "fingerprint"])
-def test_a_known_node_is_refused_a_bad_name_as_any_other(name: str) -> None:
+BAD = "two\nlines"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("model", BAD),
+        ("zmq_address", BAD),
+        ("fingerprint", BAD),
+        ("made_of", {BAD: ""}),
+        ("made_of", {"weights": BAD}),
+    ],
+)
+def test_a_known_node_is_refused_a_bad_name_as_any_other(name: str, said: object) -> None:
     intake = Intake(Registry())
     take(intake, b"id", pack(BARE))
     take(intake, b"id", pack(BARE), now=1)
     with pytest.raises(MalformedRegistration, match="printable"):
-        take(intake, b"id", pack(BARE | {name: "two\nlines"}), now=2)
+        take(intake, b"id", pack(BARE | {name: said}), now=2)
     assert [one.heard_at for one in intake.registry.all()] == [1]
 
 

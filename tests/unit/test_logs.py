@@ -47,7 +47,10 @@ def test_a_line_is_whole_or_cut_and_never_mixed_and_a_closed_pipe_is_no_error() 
     os.close(writer)
 
 
-LOAD, START = "import huggingface_hub.utils.logging as hub", "start_logging('info', lossy=False)"
+LOAD, START = (
+    "import huggingface_hub.utils.logging as hub",
+    "start_logging('info', lossy=False)",
+)
 WARN = "hub.get_logger('huggingface_hub.file').warning('no token')"
 
 

@@ -160,13 +160,13 @@ def test_what_the_engine_says_arrives(message: Ready | Refused | News) -> None:
 
 
 def test_a_registration_has_the_load_of_the_moment() -> None:
-    ready = Ready("f", layout, 512, 21001, NO_LOAD, kv_connector="tcp")
+    ready = Ready("f", layout, 512, 21001, NO_LOAD, kv_connector="tcp", made_of={"x": "y"})
     identity = Identity.of(Role.PREFILL, "id", ["m"], ("h:1", "h:2"), ready)
     identity.stopping = True
     said = identity.now(EngineLoad(1, 2, 3, 4))
     assert (said.type, said.node_id, said.state) == (Role.PREFILL, "id", State.DRAINING)
     assert (said.load.waiting, said.load.total_blocks) == (1, 4)
-    assert said.kv_connector == "tcp"
+    assert (said.kv_connector, said.made_of) == ("tcp", {"x": "y"})
     assert said.kv_layout == {
         "dtype": "float32",
         "block_size": 16,

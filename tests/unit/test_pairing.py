@@ -62,6 +62,41 @@ def test_who_moves_kv_by_other_means_gets_none_of_it(
     assert bool(registry.partners(node, now=0)) is (why is None)
 
 
+OURS = {
+    "quantization": "none",
+    "config.json": "blake2b:00",
+    "generation_config.json": "absent",
+    "weights": "blake2b:01",
+}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        ({}, ""),
+        (OURS | {"quantization": "int8"}, ": quantization is none here and int8 there"),
+        (
+            OURS | {"config.json": "blake2b:02", "weights": "blake2b:03"},
+            ": config.json is another one, weights is another one",
+        ),
+        (
+            OURS | {"generation_config.json": "blake2b:04", "later": "x"},
+            ": generation_config.json is absent here and one there, "
+            "later is not told here and x there",
+        ),
+    ],
+)
+def test_what_makes_two_fingerprints_differ_is_told_where_both_say_it(
+    theirs: dict[str, str], said: str
+) -> None:
+    registry, kv = Registry(differ=differ), plain(layout(16))
+    for role, name, parts in ((Role.PREFILL, "p", theirs), (Role.DECODE, "d", OURS)):
+        one = Registration(role, f"{name}:1", f"{name}:2", name, "m", f"f{name}", kv)
+        registry.apply(msgspec.structs.replace(one, made_of=parts), now=0)
+    (node,) = registry.nodes(Role.DECODE, now=0)
+    assert registry.misfit(node) == f"fingerprint is fd here and fp on p:1{said}"
+
+
 def test_kv_of_another_dtype_is_listed_by_name() -> None:
     ours = plain(layout(16))
     partners, misfit = pair({**ours, "dtype": "bfloat16"}, ours)
