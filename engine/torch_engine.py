@@ -79,6 +79,7 @@ class TorchEngine:
         """What the KV memory forgets is kept there; before anything is handed in."""
         self.tiers = tiers
         self.scheduler.room.kv.below = tiers.book
+        self.stepper.put_below(tiers.carry_out)
 
     @property
     def kv_regions(self) -> Seq[KvRegion]:

@@ -25,6 +25,7 @@ block that was the sequence's when it was launched. Who gets the block next in t
 writes to it in the device's order, so later; before others may write to blocks, `settle`.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -57,6 +58,7 @@ class AheadStepper:
     plain: PlainStepper
     drawer: Drawer
     begun: Begun | None = None
+    _keep: Callable[[], None] = lambda: None
 
     @torch.inference_mode()
     def step(self) -> StepResult:
@@ -72,6 +74,7 @@ class AheadStepper:
         asked, sent = self._drawn(begun, chosen)
         if all(map(is_foreseeable, others)):
             rows = next_rows(scheduler, chosen, others)
+            self._keep()  # what the blocks held that rows were given just now
             self.begun = self._launch(rows) if rows else None
         scheduler.narrow([chunk for chunk, _ in chosen])
         tokens, logprobs = asked.read(sent)
@@ -88,6 +91,10 @@ class AheadStepper:
         """Wait for what was begun; its tokens are as good as before."""
         if self.begun is not None:
             self.drawer.wait()
+
+    def put_below(self, keep: Callable[[], None]) -> None:
+        """See Stepper: a row may be given a block that nobody has chosen yet."""
+        self._keep = keep
 
     def _launch(self, rows: Seq[Row]) -> Begun:
         """All of a step, or as far as its logits."""

@@ -1,6 +1,6 @@
 """How a batch is run and booked: the contract, and the plain way, one batch after the other."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -29,6 +29,11 @@ class Stepper(Protocol):
     def settle(self) -> None:
         """Wait until nothing that was begun writes to blocks that others are given now."""
 
+    def put_below(self, keep: Callable[[], None]) -> None:
+        """`keep` saves what blocks held that are given to others since the batch was chosen:
+        it is called before anything is launched that writes to them.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class PlainStepper:
@@ -56,6 +61,9 @@ class PlainStepper:
 
     def settle(self) -> None:
         """Nothing runs between steps."""
+
+    def put_below(self, keep: Callable[[], None]) -> None:
+        """No block is given to anybody between the choice of a batch and its run."""
 
     def _pool(self, batch: Seq[Chunk], hidden: torch.Tensor) -> list[Pooled]:
         """What the prompts that are to be pooled came to, where this batch was their last."""

@@ -1,17 +1,21 @@
 """A real model over tiers: the same tokens, with KV memory as small as can be."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from engine.errors import UnusableTier
 from engine.request import Sampling
+from engine.stepping.ahead import AheadStepper
 from engine.tiers.book import TierBook
 from engine.tiers.host_book import HostBook
 from engine.tiers.host_memory import HostMemory
 from engine.tiers.opening import staging_slots
 from engine.tiers.tiers import Tiers
 from engine.torch_engine import TorchEngine
+from tests.fakes.device import FakeAccelerator, on_device
 from tests.fakes.driver import assert_idle, load, prompt, requests, run
 
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
@@ -21,7 +25,14 @@ SAMPLINGS = {
 }
 
 
-def tight(llama: Path, slots: int) -> TorchEngine:
+def ahead(llama: Path, **settings: object) -> TorchEngine:
+    """Whose decode steps are begun before they are chosen, as on a GPU."""
+    engine = on_device(llama, accelerator=FakeAccelerator(draws=True), **settings)
+    assert isinstance(engine.stepper, AheadStepper)
+    return engine
+
+
+def tight(llama: Path, slots: int, load: Callable[..., TorchEngine] = load) -> TorchEngine:
     """Blocks for one sequence and a bit, and a tier of host memory that is as on a GPU."""
     token_bytes = load(llama, block_size=1).kv_regions[0].block_bytes
     engine = load(
@@ -55,6 +66,19 @@ def test_an_evicted_prompt_is_known_again(llama: Path) -> None:
     engine.generate(longest)
     (admitted,) = engine.schedule()
     assert admitted.cached_tokens == 88
+
+
+def test_what_a_step_begun_ahead_makes_room_for_is_kept_as_it_was(llama: Path) -> None:
+    """Its block is taken and written to before the scheduler has chosen that step."""
+    first, long = requests([PROMPTS[-1], PROMPTS[0]], SAMPLINGS["greedy"])
+    long = replace(long, sampling=replace(long.sampling, max_tokens=100))
+    alone = load(llama, enable_prefix_caching=False)
+    expected = [run(alone, [one])[0] for one in (first, long)]
+    engine = tight(llama, slots=200, load=ahead)
+    assert run(engine, [first]) == expected[:1]
+    assert run(engine, [long]) == expected[1:]
+    assert run(engine, [first]) == expected[:1]
+    assert engine.load.tiers[0].loaded > 0
 
 
 def disked(llama: Path, path: Path, **settings: object) -> TorchEngine:
