@@ -10,6 +10,7 @@ FIRST_SPREAD = 0.5  # of the value itself
 LEAST = 1e-6
 SPREAD_WEIGHT = 0.1
 NOISE = 0.1  # what points are off by anyhow: so much a single one may be trusted
+SUREST = (1 - FORGETTING) * NOISE**2  # of what is asked: by so many points as are not forgotten
 
 
 @dataclass(slots=True)
@@ -49,22 +50,47 @@ class Fit:
         clipped = max(-OUTLIER * self._spread, min(OUTLIER * self._spread, error))
         bounded = min(abs(error), 2 * OUTLIER * self._spread)
         self._spread += SPREAD_WEIGHT * (max(bounded, 0.01) - self._spread)
-        self._move(scaled, clipped, surer=clipped == error)
+        sure = SUREST * (expected * scale) ** 2
+        self._move(scaled, clipped, sure, surer=clipped == error)
         self.count += 1
 
-    def _move(self, x: Sequence[float], error: float, *, surer: bool) -> None:
-        """A point that was clipped shows a direction, and makes nothing surer."""
+    def _move(self, x: Sequence[float], error: float, sure: float, *, surer: bool) -> None:
+        """A point that was clipped shows a direction, and makes nothing surer; nor does any
+        where what is asked is known as well as `sure`: the last points always count.
+        """
         weights, variance = self.weights, self._variance
         turned = [sum(map(mul, row, x)) for row in variance]
-        bottom = FORGETTING * NOISE**2 + sum(map(mul, x, turned))
-        for i, one in enumerate(turned):
-            weights[i] = max(0.0, weights[i] + one * error / bottom)
-        if not surer:
-            return
-        for i, one in enumerate(turned):
-            pairs = zip(variance[i], turned, strict=True)
-            variance[i] = [old - one * other / bottom for old, other in pairs]
-        self._forget()
+        if (along := sum(map(mul, x, turned))) <= 0.0:
+            return  # of nothing
+        trusted, noise = max(along, sure), FORGETTING * NOISE**2
+        step = error * trusted / along / (noise + trusted)
+        self.weights = [old + one * step for old, one in zip(weights, turned, strict=True)]
+        if surer and along > sure:
+            for i, one in enumerate(turned):
+                pairs = zip(variance[i], turned, strict=True)
+                variance[i] = [old - one * other / (noise + along) for old, other in pairs]
+        if min(self.weights) < 0.0:
+            self._raise()
+        if surer:
+            self._forget()
+
+    def _raise(self) -> None:
+        """To weights that are not below nothing, the likeliest by what is known: one that
+        becomes 0 takes the others along, as far as the points have shown only their sum.
+        """
+        weights, rows = self.weights, self._variance
+        for _ in weights:
+            at = weights.index(min(weights))
+            least, row = weights[at], rows[at]
+            if least >= 0.0 or row[at] <= 0.0:
+                break
+            shares = [one / row[at] for one in row]
+            weights = [old - one * least for old, one in zip(weights, shares, strict=True)]
+            rows = [
+                [old - share * one for old, one in zip(other, row, strict=True)]
+                for other, share in zip(rows, shares, strict=True)
+            ]
+        self.weights = [max(0.0, one) for one in weights]
 
     def _forget(self) -> None:
         """What is old weighs less, but no weight gets less sure than it was at first."""

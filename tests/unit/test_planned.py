@@ -45,6 +45,18 @@ def test_a_node_that_got_slower_is_noticed() -> None:
     assert fit.at((1.0, 2.0)) == pytest.approx(3 * line((1.0, 2.0)), rel=0.25)
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.02])
+@pytest.mark.parametrize("count", [100, 20_000])
+def test_so_is_one_that_did_nothing_but_alike_before(count: int, spread: float) -> None:
+    """However long: what weights hide from such points is no reason to learn nothing more."""
+    chance, fit = Random(0), Fit([0.01, 0.01, 0.01], 16.0)
+    for at in range(count + 120):
+        x = 1.0, chance.uniform(1 - spread, 1 + spread), chance.uniform(1 - spread, 1 + spread)
+        fit.learn(x, (1.0 if at < count else 3.0) * chance.gauss(1, 0.03))
+    assert fit.at((1.0, 1.0, 1.0)) == pytest.approx(3.0, rel=0.25)
+    assert min(fit.weights) >= 0.0
+
+
 def node(role: Role, name: str, start: str = "1") -> Node:
     return Node(Registration(role, f"{name}:80", "", name + start, "m", "f"), 0.0)
 
