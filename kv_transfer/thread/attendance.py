@@ -37,8 +37,9 @@ class Attendance:
         self.due_at = self.clock()
 
     def rests(self) -> None:
-        """The turn is over."""
+        """The turn is over: whoever waited to step in has nothing to do any more."""
         self._look()
+        self.due_at = self.clock()
 
     def was_away(self) -> bool:
         """Whether it was, since this was last asked."""

@@ -71,9 +71,8 @@ class Commands:
 
     def run(self) -> None:
         """All that there are."""
-        if self._rung:
-            self.bell.clear()
-            self._rung = False
+        self.bell.clear()  # always: who posts may have said so, and come to the bell after us
+        self._rung = False
         while self._waiting:
             self._waiting.popleft()()
 

@@ -40,6 +40,17 @@ def test_to_wait_as_long_as_it_was_meant_to_is_no_absence(
     assert not thread.was_away()
 
 
+def test_who_is_back_is_late_no_more(clock: Clock, thread: Attendance) -> None:
+    """Whoever waited for the end of a long turn, to step in, comes too late."""
+    thread.works()
+    clock.now += LATE_S
+    assert not thread.is_stuck(LATE_S)
+    thread.rests()
+    assert not thread.is_stuck(LATE_S)
+    assert thread.late_s == 0.0
+    assert thread.was_away()
+
+
 def test_neither_is_what_passes_between_two_turns(clock: Clock, thread: Attendance) -> None:
     thread.works()
     thread.rests()

@@ -2,6 +2,7 @@
 
 import select
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
@@ -14,6 +15,8 @@ from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.side_channel.connections import Reception
 from kv_transfer.side_channel.waiting import Ready, Waiting
+from kv_transfer.side_channel.wakeup import Wakeup
+from kv_transfer.thread.books import Command, Commands
 from kv_transfer.thread.service import READING_PAUSE_S, TransferService
 from kv_transfer.thread.threaded import ThreadedSource
 from kv_transfer.ticket import LEASE_S, KvTicket
@@ -58,6 +61,31 @@ def test_reads_under_way_do_not_keep_the_interpreter(rig: Rig) -> None:
 def test_without_reads_there_is_no_pause(rig: Rig) -> None:
     rig.service.turn(0)
     assert rig.pauses == []
+
+
+def test_a_bell_that_is_late_is_heard_once() -> None:
+    """Or the thread would never sleep again, until somebody else posts something."""
+    with closing(LateBell()) as bell:
+        commands, ran = Commands(bell), list[str]()
+        bell.first = commands.run
+        commands.post(lambda: ran.append("first"))
+        assert ran == ["first"]
+        commands.run()
+        assert not select.select([bell.fileno()], [], [], 0)[0]
+        commands.post(lambda: ran.append("second"))
+        assert select.select([bell.fileno()], [], [], 0)[0]
+
+
+class LateBell(Wakeup):
+    """Before it rings, a turn comes by that does what was posted; once."""
+
+    first: Command | None = None
+
+    def ring(self) -> None:
+        first, self.first = self.first, None
+        if first is not None:
+            first()
+        super().ring()
 
 
 def test_who_was_given_up_between_two_turns_is_parted_from_before_anything_else(
