@@ -24,6 +24,10 @@ NO_CHANNELS = (
     "response_format beside tools needs to know where this model's last message begins: start "
     'the server with --reasoning-parser, or choose tool_choice "none"'
 )
+NOTHING_HOLDS = (
+    "nothing holds calls of this answer to a grammar, unless tool_choice asks for one: it has "
+    "another form, or no mark tells this model's calls from text"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +122,16 @@ class Asker:
     ) -> Asked:
         calls = Caller(self.served, self.read_leg, body, outer_id).calls(prompts)
         grammar = calls[0].request.sampling.grammar
+        if calling is not None and calling.use.formed:
+            await Holding(self.served.grammars, None, calling).check_inputs()
         if grammar is not None:
             holding = Holding(self.served.grammars, grammar_field(body), calling)
             await holding.check(grammar)
             beside = calling is not None and not calling.use.forced and has_json_form(body)
             if thinking is not None:
                 thinking, calls = self._held_late(thinking, calls, grammar, beside=beside)
+            if calling is not None and not calling.use.forced and not beside:
+                _must_be_held(calling)
             if beside:
                 calls = await self._beside_calls(holding, calls, grammar)
         elif calling is not None and strict_of(calling.use):
@@ -149,6 +157,7 @@ class Asker:
         behind = calls[0].request.sampling.grammar_behind is not None
         if (either := await holding.beside_calls(Formed(form, behind))) is not None:
             return [call.held_to(either) for call in calls]
+        _must_be_held(holding.calling)
         if not behind:
             raise BadRequest(NO_CHANNELS, "response_format")
         return calls
@@ -162,10 +171,12 @@ class Asker:
         assert calling.dialect is not None
         special = self.served.text.hidden
         if any(self._token(one) in special for one in calling.dialect.spelt):
+            _must_be_held(calling)
             return calls
         marks, aloud = thinking.beside(self._token) if thinking else (None, Aloud())
         holding = Holding(self.served.grammars, "tools", calling)
         if (grammar := await holding.text_with_calls(aloud)) is None:
+            _must_be_held(calling)
             return calls
         held = [call.held_to(grammar) for call in calls]
         return held if marks is None else [call.held_behind(marks) for call in held]
@@ -185,3 +196,9 @@ class Asker:
             return calling_of(use, told, template, body.messages, formed=formed)
         except WireError as error:
             raise BadRequest(str(error), error.param) from error
+
+
+def _must_be_held(calling: Calling | None) -> None:
+    """Where nothing holds calls; raises BadRequest for a custom tool whose text has a form."""
+    for schema in calling.use.formed.values() if calling else ():
+        raise BadRequest(f"{schema.place}: {NOTHING_HOLDS}", schema.place)

@@ -13,6 +13,8 @@ from engine.errors import CheckersBusy, GrammarRefused
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar
 
+LARK = "lark: "  # in what is said of a grammar
+
 
 @dataclass(frozen=True, slots=True)
 class Holding:
@@ -21,6 +23,20 @@ class Holding:
     checker: GrammarChecker
     field: str | None
     calling: Calling | None
+
+    async def check_inputs(self) -> None:
+        """Whether texts of custom tools that may be called can be held to their forms; raises
+        BadRequest, TooBusy.
+        """
+        use = self.calling.use if self.calling else None
+        for name, schema in use.formed.items() if use else ():
+            form, refusal = schema.form, None
+            if form.syntax == "regex":  # alone: in a schema brackets stand around it
+                refusal = await self._refusal(Grammar("regex", form.definition))
+            assert use is not None
+            refusal = refusal or await self._refusal(arguments_grammar(use.told[name]))
+            if refusal is not None:
+                raise BadRequest(f"{schema.place}: {refusal}", schema.place)
 
     async def check(self, grammar: Grammar) -> None:
         """Raises BadRequest, TooBusy."""
@@ -62,7 +78,8 @@ class Holding:
             return grammar
         offered, culprits = self.calling.use.offered, await self._culprits()
         places = [place for name, place in culprits.items() if offered[name].strict]
-        raise BadRequest(refusal, places[0] if places else "tools")
+        texts = [one.place for one in self.calling.use.formed.values() if LARK in refusal]
+        raise BadRequest(refusal, next(iter([*places, *texts]), "tools"))
 
     async def _written(self, formed: Formed) -> Grammar | None:
         """In a thread: schemas may be large, and streams go on. Raises WireError."""

@@ -29,6 +29,7 @@ from api.tools.functions import CUSTOM
 
 ALL_THAT_FITS = -1
 KINDS = ("function", CUSTOM)
+GRAMMAR = "grammar"
 TOOL = r"tools\[\d+\]"
 SEARCHES = (
     *("web_search", "web_search_2025_08_26"),
@@ -40,6 +41,7 @@ OWN = OwnWords(
         (re.compile(r"^messages\b.*"), "input"),
         (re.compile(r"^tool_choice\.allowed_tools\b"), "tool_choice"),
         (re.compile(rf"^({TOOL}|tool_choice(\.{TOOL})?)\.(function|custom)\b"), r"\1"),
+        (re.compile(rf"^({TOOL}(\.{TOOL})?\.format)\.grammar\b"), r"\1"),
         (re.compile(r"^response_format(\.json_schema)?\b"), "text.format"),
         (re.compile(r"^reasoning_effort\b"), "reasoning.effort"),
         (re.compile(r"^max_(completion_)?tokens\b"), "max_output_tokens"),
@@ -104,6 +106,9 @@ def _tool(given: Mapping[str, Any], path: str, namespace: str | None = None) -> 
     tool = convert(given, kinds, path)
     fields = msgspec.structs.asdict(tool).items()
     told = {name: value for name, value in fields if name != "type" and value is not None}
+    if isinstance(form := told.get("format"), dict) and form.get("type") == GRAMMAR:
+        inner = {name: value for name, value in form.items() if name != "type"}
+        told["format"] = {"type": GRAMMAR, GRAMMAR: inner}
     return {"type": tool.type, tool.type: told}
 
 

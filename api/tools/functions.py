@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from api.wire import WireError, convert
+from engine.request import LONGEST_SOURCE
 
 FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}\Z")]
 CUSTOM: Literal["custom"] = "custom"
@@ -36,8 +37,37 @@ class Tool(msgspec.Struct, frozen=True):
     function: Function
 
 
+class InputForm(msgspec.Struct, frozen=True):
+    """What the text of a custom tool keeps to."""
+
+    syntax: Literal["lark", "regex"]
+    definition: Annotated[str, Meta(min_length=1, max_length=LONGEST_SOURCE)]
+
+
+class TextFormat(msgspec.Struct, frozen=True):
+    """OpenAI's object around it."""
+
+    type: Literal["text", "grammar"]
+    grammar: InputForm | None = None
+
+
+class InputSchema(dict[str, Any]):
+    """Of a custom tool whose text has a form, that was asked for at `place`; of its syntaxes a
+    schema can say regular expressions only.
+    """
+
+    def __init__(self, form: InputForm, place: str) -> None:
+        """The schema of one text, which says its form to the model."""
+        self.form, self.place = form, place
+        about = f"all that the tool is given, in this form ({form.syntax}): {form.definition}"
+        text = {"type": "string", "description": about}
+        if form.syntax == "regex":
+            text["pattern"] = f"^(?:{form.definition})$"
+        super().__init__({**PARAMETERS, "properties": {INPUT: text}})
+
+
 class Custom(msgspec.Struct, frozen=True):
-    """A tool that takes a text as it is; a `format` but plain text is more than can be kept."""
+    """A tool that takes a text as it is."""
 
     name: FunctionName
     description: str | None = None
@@ -54,11 +84,14 @@ class CustomTool(msgspec.Struct, frozen=True):
 def custom_function(given: Mapping[str, Any], path: str) -> Function:
     """A custom tool as the function that the model calls; raises WireError."""
     custom = convert(given, CustomTool, path).custom
-    if custom.format is not None and custom.format.get("type") != "text":
-        param = f"{path}.{CUSTOM}.format"
-        why = "only text: nothing holds a custom tool's input to a grammar here"
-        raise WireError(f"{param}: {why}", param)
-    return Function(custom.name, custom.description, dict(PARAMETERS))
+    param = f"{path}.{CUSTOM}.format"
+    format_ = None if custom.format is None else convert(custom.format, TextFormat, param)
+    if format_ is None or format_.type == "text":
+        return Function(custom.name, custom.description, dict(PARAMETERS))
+    if format_.grammar is None:
+        raise WireError(f"{param}.grammar is missing", f"{param}.grammar")
+    schema = InputSchema(format_.grammar, param)
+    return Function(custom.name, custom.description, schema, strict=True)
 
 
 def as_functions(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -1,18 +1,21 @@
 """The form of an answer that has to be calls, as a JSON schema. Pure.
 
 One function: its arguments. One of several: a list of objects, each a function's `name` and
-its `parameters`.
+its `parameters`. As a structural tag, where the text of a custom tool is of a Lark grammar.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from api.tools.functions import Function
+from api.tools.functions import Function, InputSchema
 from api.tools.wishes import ToolUse
+from api.tools.writing import Offer, as_json, json_call, row, text_as_json
 from api.wire import WireError
 from engine.grammars.schemas import NAMED, NESTED
+from engine.grammars.structural_tags import structural_tag_of
 from engine.request import Grammar
 
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -29,6 +32,8 @@ def forced_grammar(use: ToolUse | None) -> Grammar | None:
     try:
         if use.named is not None:
             return arguments_grammar(forced[0][1])
+        if any(text_as_json(parameters_of(one)) for _, one in forced):
+            return _written(use)
         calls = [_call(one, number) for number, (_, one) in enumerate(forced)]
         limits = {"minItems": 1} if use.parallel else {"minItems": 1, "maxItems": 1}
         return _grammar({"type": "array", "items": {"anyOf": calls}, **limits})
@@ -38,7 +43,17 @@ def forced_grammar(use: ToolUse | None) -> Grammar | None:
 
 def arguments_grammar(function: Function) -> Grammar:
     """The form of one function's arguments."""
-    return _grammar(parameters_of(function))
+    schema = parameters_of(function)
+    if text_as_json(schema) is None:
+        return _grammar(schema)
+    return Grammar("structural_tag", structural_tag_of(as_json(schema)))
+
+
+def _written(use: ToolUse) -> Grammar:
+    """Of calls of what no schema says all of."""
+    schemas = {one.name: parameters_of(one) for _, one in use.forced}
+    calls = Offer(schemas, use.parallel, "").calls(partial(json_call, key="parameters"), ", ")
+    return Grammar("structural_tag", structural_tag_of(row("[", calls, "]")))
 
 
 def _call(function: Function, number: int) -> Mapping[str, Any]:
@@ -58,6 +73,8 @@ def parameters_of(function: Function) -> Mapping[str, Any]:
     """What its arguments have to be."""
     if function.parameters is None:
         return NOTHING
+    if isinstance(function.parameters, InputSchema):
+        return function.parameters
     return {"type": "object", **function.parameters}
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from api.tools.functions import CUSTOM, Function, Tool, custom_function
+from api.tools.functions import CUSTOM, Function, InputSchema, Tool, custom_function
 from api.wire import WireError, convert
 
 Mode = Literal["none", "auto", "required"]
@@ -86,6 +86,12 @@ class ToolUse:
         """The same, each with its place among the tools."""
         some, every = self.allowed, enumerate(self.told.values())
         return [(n, one) for n, one in every if some is None or one.name in some]
+
+    @property
+    def formed(self) -> Mapping[str, InputSchema]:
+        """Custom tools that may be called, and whose text has a form."""
+        found = {name: one.parameters for name, one in self.offered.items()}
+        return {name: one for name, one in found.items() if isinstance(one, InputSchema)}
 
     @property
     def forced(self) -> Sequence[tuple[int, Function]]:

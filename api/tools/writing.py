@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from api.tools.functions import INPUT, InputSchema
 from api.tools.parsing.kinds import TEXT, Kinds, kinds_in, resolved
 from api.wire import WireError
 from engine.grammars.structural_tags import (
@@ -18,6 +19,7 @@ from engine.grammars.structural_tags import (
     Either,
     Format,
     JsonSchema,
+    LarkText,
     Optional,
     Plus,
     Regex,
@@ -90,7 +92,24 @@ def parted(calls: Format) -> tuple[str, Format]:
 
 def as_json(schema: Schema) -> Format:
     """Arguments, as JSON."""
+    if (text := text_as_json(schema)) is not None:
+        return row(f'{{"{INPUT}": ', text, "}")
     return JsonSchema(dict(schema))
+
+
+def text_as_json(schema: Schema) -> Format | None:
+    """What a custom tool is given, if its form is more than a JSON schema can say."""
+    if not isinstance(schema, InputSchema) or schema.form.syntax == "regex":
+        return None
+    return LarkText(schema.form.definition, json=True)
+
+
+def text_of(schema: Schema) -> Format | None:
+    """What a custom tool is given, if that has a form, where a text stands as it is."""
+    if not isinstance(schema, InputSchema):
+        return None
+    said = schema.form.definition
+    return Regex(said) if schema.form.syntax == "regex" else LarkText(said)
 
 
 def one_as_json(schema: object, root: Schema) -> JsonSchema | None:
@@ -170,12 +189,14 @@ def _behind(first: Format, others: Sequence[Format], between: str) -> Format:
 class TextArguments:
     """Arguments that stand as texts between marks: `before` the key and behind it, and at the
     `end` of the value. `behind_json`: behind keys of what can be no text, if that differs.
+    `line`: what readers leave out on both sides of a text, though it is not written.
     """
 
     before: str
     behind: str
     end: str
     behind_json: str | None = None
+    line: str = ""
 
     def of(self, schema: Schema) -> Format:
         """Those that the schema names, in its order, or any that it leaves open. Raises
@@ -197,6 +218,9 @@ class TextArguments:
         return Either((text, Tag(self.behind_json, JsonSchema(json_schema=True), self.end)))
 
     def _one(self, key: str, schema: object, root: Schema) -> Format:
+        if (text := text_of(root)) is not None:
+            begin = f"{self.before}{key}{self.behind}{self.line}"
+            return Tag(begin, text, f"{self.line}{self.end}")
         behind = self.behind if str in kinds_in(schema, root) else self.behind_json
         begin = f"{self.before}{key}{self.behind if behind is None else behind}"
         return Tag(begin, _value(schema, root), self.end)

@@ -11,34 +11,17 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLTokenizer
 
 from engine.errors import GrammarRefused
+from engine.grammars.byte_tokens import END, byte_tokenizer
 from engine.grammars.sources import limits, reason, to_llguidance
 from engine.request import Grammar
 
 MOST_MEMORY_BYTES = 4 << 30
 LONGEST_CHECK_S = 3
-END = 256  # after one token for each byte
 TRIED = 8
 NO_WAY = ("", "NoExtension", "NoExtensionBias")  # what llguidance calls it
-
-
-class _Bytes:
-    """The smallest vocabulary that writes any text."""
-
-    eos_token_id = END
-    bos_token_id = None
-    special_token_ids = (END,)
-    tokens = (*(bytes([byte]) for byte in range(END)), b"<end>")
-
-    def __call__(self, text: bytes) -> Sequence[int]:
-        return list(text)
-
-
-def byte_tokenizer() -> LLTokenizer:
-    """One token for each byte, and one for the end."""
-    return LLTokenizer(TokenizerWrapper(_Bytes()))
 
 
 def examine(grammar: Grammar, tokenizer: LLTokenizer) -> None:

@@ -8,7 +8,7 @@ counts. What can never end is cut off: no answer goes where there is no way out.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llguidance import regex_to_lark
@@ -54,7 +54,14 @@ class Repeat:
     most: int | None
 
 
-Node = Text | Ref | Row | Choice | Repeat
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """What does not recur, as Lark has it."""
+
+    lark: str
+
+
+Node = Text | Ref | Row | Choice | Repeat | Terminal
 
 
 def quoted(text: str) -> str:
@@ -67,8 +74,26 @@ def regex(pattern: str) -> str:
     return f"/{regex_to_lark(pattern, use_ascii='')}/" if pattern else quoted("")
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The `lines` of rules, and what is to be said for the one that all begin at. Of a rule
+    that recurs, `terminals` are names of the stretches.
+    """
+
+    start: str
+    lines: Sequence[str]
+    terminals: Sequence[str]
+    recurs: bool
+
+
 def lark_of(rules: Mapping[str, Node], root: str) -> str:
     """Lark text that starts at `root`; raises GrammarRefused."""
+    written = written_of(rules, root)
+    return "\n".join([f"start: {written.start}", *written.lines, ""])
+
+
+def written_of(rules: Mapping[str, Node], root: str) -> Written:
+    """Raises GrammarRefused."""
     if root not in rules:
         raise GrammarRefused(f"ebnf has no rule {root}")
     named = {name for node in rules.values() for name in _names(node)}
@@ -79,6 +104,20 @@ def lark_of(rules: Mapping[str, Node], root: str) -> str:
         raise GrammarRefused("ebnf: no text that root describes ever ends")
     kept = {name: _pruned(node, ends) for name, node in rules.items() if name in ends}
     return _Writer(kept, _closure(kept, _is_flat)).write(root)
+
+
+def skipping(node: Node, skipped: Node) -> Node:
+    """The same with something that says nothing behind each terminal."""
+    match node:
+        case Terminal():
+            return Row((node, skipped))
+        case Row(items):
+            return Row(tuple(skipping(one, skipped) for one in items))
+        case Choice(options):
+            return Choice(tuple(skipping(one, skipped) for one in options))
+        case Repeat(item, least, most):
+            return Repeat(skipping(item, skipped), least, most)
+    return node
 
 
 def _names(node: Node) -> Iterator[str]:
@@ -146,14 +185,15 @@ class _Writer:
     lines: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
 
-    def write(self, root: str) -> str:
+    def write(self, root: str) -> Written:
         """Names are ours: theirs may be words of Lark, or differ in case only."""
         for number, name in enumerate(self.rules):
             self.names[name] = f"R{number}" if name in self.flat else f"r{number}"
         for name, node in self.rules.items():
             body = self._flat(node) if name in self.flat else self._deep(node)
             self.lines.append(f"{self.names[name]}: {body}")
-        return "\n".join([f"start: {self.names[root]}", *self.lines, ""])
+        own = [line.partition(":")[0] for line in self.lines]
+        return Written(self.names[root], self.lines, own, root not in self.flat)
 
     def _flat(self, node: Node) -> str:
         match node:
@@ -161,6 +201,8 @@ class _Writer:
                 return regex(value)
             case Text(value):
                 return quoted(value)
+            case Terminal(lark):
+                return lark
             case Ref(name):
                 return self.names[name]
             case Row(items):

@@ -8,7 +8,8 @@ Both forms that vLLM and xgrammar know are read:
 Formats: const_string, token (by its text), json_schema, any_text, regex, grammar (as kind
 ebnf), sequence, or, tag, triggered_tags, tags_with_separator, optional, plus, star and repeat.
 Those that bar tokens or look for them, the XML styles, and limits of tokens or characters are
-refused. A token that is no special one of the model is its text.
+refused. A token that is no special one of the model is its text. `lark` is nobody else's:
+engine/grammars/texts.py.
 
 Text that nothing bounds ends where what follows it first begins; so a tag ends with the
 first of its ends. `at_least_one` begins with a tag, as it does in xgrammar. A trigger that is
@@ -68,6 +69,13 @@ class Ebnf(_Format, frozen=True, tag="grammar"):
     """Text of a grammar."""
 
     grammar: str
+
+
+class LarkText(_Format, frozen=True, tag="lark"):
+    """Text of a Lark grammar; `json`: as a JSON string that says it."""
+
+    lark: str
+    json: bool = False
 
 
 class Sequential(_Format, frozen=True, tag="sequence"):
@@ -147,6 +155,7 @@ Format = (
     | AnyText
     | Regex
     | Ebnf
+    | LarkText
     | Sequential
     | Either
     | Tag

@@ -17,6 +17,7 @@ from engine.grammars.structural_tags import (
     Either,
     Format,
     JsonSchema,
+    LarkText,
     Optional,
     Plus,
     Regex,
@@ -29,6 +30,7 @@ from engine.grammars.structural_tags import (
     TriggeredTags,
     read_structural_tag,
 )
+from engine.grammars.texts import text_in_json, text_until
 
 ANYTHING = "/(?s:.*)/"
 OPTIONS = "x-guidance"
@@ -79,6 +81,8 @@ class _Writer:
                 return self._text(excludes, ends)
             case Regex(pattern):
                 return self._until(regex(pattern), ends)
+            case LarkText(lark, False):
+                return self._grammar(text_until(lark, ends if all(ends) else NO_ENDS))
             case Either(elements):
                 return _either(self.write(element, ends) for element in elements)
             case Sequential(elements):
@@ -99,14 +103,19 @@ class _Writer:
             case JsonSchema():
                 return self._json(one)
             case Ebnf(grammar):
-                name = f"g{len(self.grammars)}"
-                self.grammars.append({"name": name, "lark_grammar": ebnf_to_lark(grammar)})
-                return f"@{name}"
+                return self._grammar(ebnf_to_lark(grammar))
+            case LarkText(lark):
+                return self._grammar(text_in_json(lark))
             case Tag(begin, content):
                 return f"{quoted(begin)} {self.write(content, one.ends)}"
             case TagsWithSeparator():
                 return self._separated(one)
         raise AssertionError(f"no such format: {one}")
+
+    def _grammar(self, lark: str) -> str:
+        name = f"g{len(self.grammars)}"
+        self.grammars.append({"name": name, "lark_grammar": lark})
+        return f"@{name}"
 
     def _json(self, one: JsonSchema) -> str:
         if one.style != "json" or one.any_order:
@@ -133,7 +142,7 @@ class _Writer:
             one = rest.pop(0)
             if not rest:
                 parts.append(self.write(one, ends))
-            elif isinstance(one, AnyText | TriggeredTags):
+            elif isinstance(one, AnyText | TriggeredTags) or _is_open(one):
                 parts.append(self.write(one, self._beginning(rest)))
             else:
                 parts.append(self.write(one, NO_ENDS))
@@ -220,6 +229,11 @@ class _Writer:
         if len(self.names) == MOST_PARTS:
             raise GrammarRefused(f"structural_tag has more than {MOST_PARTS} parts")
         return self.names.setdefault(kind + said, f"{kind}{len(self.names)}")
+
+
+def _is_open(one: Format) -> bool:
+    """A text that stands as it is, and ends where what follows it begins."""
+    return isinstance(one, LarkText) and not one.json
 
 
 def _free_text(excludes: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from api.tools.dialects.invoke import SECTIONS, WORD
 from api.tools.dialects.known import DIALECTS
 from api.tools.wishes import Offered, ToolUse
 from api.wire import WireError
-from engine.grammars.examining import END, byte_tokenizer
+from engine.grammars.byte_tokens import END, byte_tokenizer
 from engine.grammars.sources import limits, to_llguidance
 from engine.request import Grammar
 from tests.fakes.tools import Read, offered, read, tool

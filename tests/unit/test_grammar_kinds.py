@@ -7,7 +7,7 @@ import pytest
 from llguidance import LLMatcher
 
 from engine.errors import GrammarRefused
-from engine.grammars.examining import byte_tokenizer
+from engine.grammars.byte_tokens import byte_tokenizer
 from engine.grammars.sources import limits, to_llguidance
 from engine.request import Grammar
 

@@ -15,7 +15,7 @@ from api.tools.dialects.known import DIALECTS
 from api.tools.strict import Aloud, text_with_calls
 from api.tools.wishes import Offered, ToolUse
 from api.tools.writing import ANY_OBJECT, Offer, parted, row
-from engine.grammars.examining import END
+from engine.grammars.byte_tokens import END
 from engine.grammars.sources import limits, to_llguidance
 from engine.request import Grammar
 from tests.fakes.tools import Call, Read, offered, read, tool

@@ -26,6 +26,7 @@ from api.tools.writing import (
     named_values,
     one_as_json,
     row,
+    text_of,
 )
 from engine.grammars.structural_tags import (
     AnyText,
@@ -157,7 +158,8 @@ class QuotedForm:
         kinds, ways = kinds_in(schema, root), list[Format]()
         plain = resolved(schema, root) if isinstance(schema, Mapping) else {}
         if str in kinds:
-            ways.append(self._text(listed_texts(schema, kinds) or AnyText()))
+            text = text_of(root) or listed_texts(schema, kinds) or AnyText()
+            ways.append(self._text(text))
         if dict in kinds and depth:
             ways.append(self._object(plain, root, depth - 1))
         if list in kinds and depth:

@@ -33,7 +33,7 @@ from api.tools.parsing.steps import (
 )
 from api.tools.parsing.tape import SPACE, NotACall, Steps, Tape
 from api.tools.wishes import Offered
-from api.tools.writing import Offer, Schema, marks, named_values, one_as_json, row
+from api.tools.writing import Offer, Schema, marks, named_values, one_as_json, row, text_as_json
 from engine.grammars.structural_tags import (
     Format,
     JsonSchema,
@@ -155,7 +155,7 @@ def _arguments(schema: Schema) -> Format:
 
 
 def _value(schema: object, root: Schema) -> Format:
-    return one_as_json(schema, root) or JsonSchema(json_schema=True)
+    return text_as_json(root) or one_as_json(schema, root) or JsonSchema(json_schema=True)
 
 
 LFM2 = Dialect(lfm2, write, (OPENS, CLOSES), SIGNS, opens=(OPENS,))

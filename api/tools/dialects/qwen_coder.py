@@ -73,7 +73,8 @@ def write(offer: Offer) -> Format:
 
 def write_seed(offer: Offer) -> Format:
     """Those of Seed-OSS have not."""
-    return _write(offer, SEED_TAGS, TextArguments("<parameter=", ">", "</parameter>\n"))
+    texts = TextArguments("<parameter=", ">", "</parameter>\n", line="\n")
+    return _write(offer, SEED_TAGS, texts)
 
 
 def _write(offer: Offer, tags: tuple[str, str], texts: TextArguments) -> Format:

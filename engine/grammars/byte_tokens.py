@@ -1,0 +1,24 @@
+"""A vocabulary of bytes, for what asks about grammars and not about models."""
+
+from collections.abc import Sequence
+
+from llguidance import LLTokenizer, TokenizerWrapper
+
+END = 256  # after one token for each byte
+
+
+class _Bytes:
+    """The smallest vocabulary that writes any text."""
+
+    eos_token_id = END
+    bos_token_id = None
+    special_token_ids = (END,)
+    tokens = (*(bytes([byte]) for byte in range(END)), b"<end>")
+
+    def __call__(self, text: bytes) -> Sequence[int]:
+        return list(text)
+
+
+def byte_tokenizer() -> LLTokenizer:
+    """One token for each byte, and one for the end."""
+    return LLTokenizer(TokenizerWrapper(_Bytes()))
