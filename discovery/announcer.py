@@ -54,23 +54,28 @@ class Announcer:
         return announcer
 
     async def run(self) -> None:
-        """Announce every beat until cancelled, and log which proxies are not there."""
+        """Announce every beat until cancelled, and log which proxies do not take us in."""
         while True:
-            self.announce_now()
+            spoke = self._announce()
             for reach in self.reaches:
-                reach.look(now=time.monotonic())
+                reach.look(now=time.monotonic(), spoke=spoke)
             await asyncio.sleep(self.beat_s)
 
     def announce_now(self) -> None:
         """Say it out of turn, as when the node starts to drain."""
+        self._announce()
+
+    def _announce(self) -> bool:
+        """Whether there was something to say."""
         if (registration := self.registration()) is None:
-            return
+            return False
         message = to_map(registration)
         if self.cluster_key:
             message = sign(message, self.cluster_key, wall_time=self._stamps.another())
         frame = pack(message)
         for dealer in self._dealers:
             dealer.send(frame, zmq.NOBLOCK)
+        return True
 
     def close(self) -> None:
         """Say no more; whoever connects closes."""

@@ -33,6 +33,14 @@ class Joined:
     misfit: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A registration that was taken in, of a node of `ours` or of vLLM."""
+
+    ours: bool
+    joined: Joined | None
+
+
 @dataclass(slots=True)
 class Intake:
     """Takes in registrations; with a verifier only what is signed."""
@@ -41,7 +49,7 @@ class Intake:
     verifier: Verifier | None = None
     _blamed: dict[str, None] = field(default_factory=dict)
 
-    def take(self, frames: Sequence[bytes], *, now: float, wall_time: float) -> Joined | None:
+    def take(self, frames: Sequence[bytes], *, now: float, wall_time: float) -> Taken:
         """One message as a ROUTER reads it; raises MalformedRegistration, and counts it."""
         try:
             return self._take(frames, now, wall_time)
@@ -49,17 +57,18 @@ class Intake:
             self.registry.refused[error.reason] += 1
             raise
 
-    def _take(self, frames: Sequence[bytes], now: float, wall_time: float) -> Joined | None:
+    def _take(self, frames: Sequence[bytes], now: float, wall_time: float) -> Taken:
         registration = self._read(frames, wall_time)
         before = self.registry.at(registration.http_address)
         if before is None or not only_load(before.registration, registration):
             check_names(registration)
         if before is None and len(self.registry) >= MOST_NODES:
             raise MalformedRegistration(f"{MOST_NODES} nodes are known already", "crowded")
+        ours = registration.node_id is not None
         node = self.registry.apply(registration, now=now)
         if node is None:
-            return None
-        return Joined(node, before, self.registry.misfit(node))
+            return Taken(ours, None)
+        return Taken(ours, Joined(node, before, self.registry.misfit(node)))
 
     def pass_over(self, connections: int) -> bool:
         """So many ended before a message came; whether none did before, as far as is known."""

@@ -5,11 +5,12 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 
 from discovery.address import format_address
+from discovery.answers import ANSWER, Answers
 from discovery.endings import Endings
 from discovery.errors import MalformedRegistration
 from discovery.intake import Intake, Joined
@@ -39,6 +40,7 @@ class Listener:
     _context: zmq.Context[zmq.Socket[bytes]]
     _router: zmq.Socket[bytes]
     _endings: Endings
+    _answers: Answers = field(default_factory=Answers)
 
     @classmethod
     def bind(
@@ -128,14 +130,16 @@ class Listener:
         now, wall_time = self.clock(), time.time()
         try:
             payload = [frame.bytes for frame in frames]
-            joined = self.intake.take(payload, now=now, wall_time=wall_time)
+            taken = self.intake.take(payload, now=now, wall_time=wall_time)
         except MalformedRegistration as error:
             sender = _address_of(frames[-1])
             if self.intake.blame(sender):
                 logger.warning("dropped a registration from %s: %s", sender, error)
         else:
-            if joined:
-                log_joined(joined)
+            if taken.ours and self._answers.due(payload[0]):
+                self._router.send_multipart([payload[0], ANSWER], zmq.NOBLOCK)
+            if taken.joined:
+                log_joined(taken.joined)
 
     async def _forget(self) -> None:
         while True:

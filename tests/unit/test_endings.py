@@ -11,6 +11,7 @@ from typing import Any
 
 import zmq
 
+from discovery.answers import ANSWER
 from discovery.endings import Endings
 from discovery.intake import Intake
 from discovery.listener import LOOK_S, MOST_AT_ONCE, Listener
@@ -41,6 +42,7 @@ class Script:
 
     waiting: list[Any] = field(default_factory=list)
     look: Callable[[], object] = bool
+    answered: list[list[bytes]] = field(default_factory=list)
     ready: int = field(default_factory=lambda: os.eventfd(1))
 
     def recv_multipart(self, flags: int, *, copy: bool = True) -> Any:  # noqa: ANN401
@@ -49,6 +51,10 @@ class Script:
             self.look()
             raise zmq.Again
         return self.waiting.pop(0)
+
+    def send_multipart(self, frames: list[bytes], flags: int) -> None:
+        assert flags == zmq.NOBLOCK
+        self.answered.append(frames)
 
     def getsockopt(self, option: int) -> int:
         assert option == zmq.FD
@@ -95,6 +101,15 @@ async def test_a_node_that_speaks_and_leaves_after_a_look_at_messages_was_heard(
     async with hearing(messages, endings) as registry:
         await comes_true(lambda: registry.at("h:1") and not endings.waiting)
         assert not registry.refused
+
+
+async def test_a_node_of_vllm_is_not_answered() -> None:
+    """It never reads, and what nobody reads is kept."""
+    bare = pack({"type": "P", "http_address": "h:2", "zmq_address": "h:3"})
+    messages, endings = Script([message(b"vllm", OTHER, bare), message(b"us", OURS)]), Script()
+    async with hearing(messages, endings) as registry:
+        await comes_true(lambda: registry.at("h:1") and registry.at("h:2"))
+    assert messages.answered == [[b"us", ANSWER]]
 
 
 async def test_an_ending_waits_for_all_messages_to_be_read() -> None:

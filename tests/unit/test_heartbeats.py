@@ -16,8 +16,10 @@ from discovery.announcer import Announcer
 from discovery.endings import Endings
 from discovery.intake import Intake
 from discovery.listener import Listener
+from discovery.reach import MOST_UNANSWERED, SILENT
 from discovery.registration import LONGEST_FRAME, Registration, Role, State
 from tests.fakes.ports import free_ports
+from tests.fakes.waiting import comes_true
 from tests.fakes.watched import WatchedRegistry
 
 HERE = "127.0.0.1"
@@ -113,6 +115,25 @@ async def test_a_cluster_key_is_on_both_sides() -> None:
     ):
         await registry.until(lambda: len(registry.beats) > 3)
         assert [node.node_id for node in registry.all()] == ["p0"]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(KEY, b"another"), (KEY, None), (None, KEY)])
+async def test_a_node_with_an_unlike_key_is_told_by_nobody_and_says_so(
+    theirs: bytes | None, ours: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Strangers hear nothing; who is taken in does, again and again."""
+    async with (
+        listening(key=theirs) as (registry, port),
+        announcing([port], key=ours) as shut_out,
+        announcing([port], key=theirs) as let_in,
+    ):
+        await comes_true(lambda: shut_out.reaches[0].told_of_silence)
+        heard = len(registry.beats)
+        await registry.until(lambda: len(registry.beats) > heard + 3 * MOST_UNANSWERED)
+        assert shut_out.reaches[0].told_of_silence
+        assert not let_in.reaches[0].told_of_silence
+    told = [one.getMessage() for one in caplog.records if one.name == "discovery.reach"]
+    assert told == [SILENT % (f"{HERE}:{port}", MOST_UNANSWERED)]
 
 
 async def test_the_load_is_asked_for_each_time() -> None:

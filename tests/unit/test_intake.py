@@ -31,7 +31,7 @@ payloads = st.binary(max_size=20) | plain.map(msgpack.packb) | messages.map(msgp
 
 
 def take(intake: Intake, *frames: bytes, now: float = 0) -> object:
-    return intake.take(frames, now=now, wall_time=100.0)
+    return intake.take(frames, now=now, wall_time=100.0).joined
 
 
 @given(frames=st.lists(payloads, max_size=4), key=st.sampled_from([None, KEY]))
@@ -141,7 +141,7 @@ def test_who_fits_nobody_is_told_when_it_joins() -> None:
     nodes = (("P", "p:1", 16), ("D", "d:1", 32), ("D", "d:2", 16), ("P", "p:2", 16))
     for kind, at, size in nodes:
         one = BARE | {"type": kind, "http_address": at, "kv_layout": {"block_size": size}}
-        joined = intake.take([b"", pack(one)], now=0, wall_time=0)
+        joined = intake.take([b"", pack(one)], now=0, wall_time=0).joined
         assert joined
         misfit = "block_size is 32 here and 16 on p:1" if size == 32 else None
         assert joined.misfit == misfit
@@ -150,7 +150,7 @@ def test_who_fits_nobody_is_told_when_it_joins() -> None:
 def test_a_restart_is_told_as_such() -> None:
     intake = Intake(Registry())
     joined = [
-        intake.take([b"", pack(BARE | {"node_id": name})], now=0, wall_time=0)
+        intake.take([b"", pack(BARE | {"node_id": name})], now=0, wall_time=0).joined
         for name in ("1", "1", "2")
     ]
     replaced = [one and (one.replaced and one.replaced.node_id) for one in joined]

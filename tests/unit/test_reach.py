@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 import pytest
 import zmq
 
-from discovery.reach import PATIENCE_S, Reach
+from discovery.answers import ANSWER
+from discovery.reach import MOST_UNANSWERED, PATIENCE_S, SILENT, Reach
 
 PROXY = "the-proxy:1"
 AWAY = f"no proxy is reached at {PROXY}: no work comes here from it"
 AGAIN = f"the proxy at {PROXY} is there now"
+UNHEARD = SILENT % (PROXY, MOST_UNANSWERED)
+HEARD = f"the proxy at {PROXY} takes this node in now"
 Said = Callable[[], list[str]]
 
 
@@ -64,9 +67,7 @@ def test_one_that_comes_goes_and_comes_back(sockets: Sockets, said: Said) -> Non
     dealer = sockets.of(zmq.DEALER)
     dealer.setsockopt(zmq.RECONNECT_IVL, 10)
     reach, (router, port) = sockets.reach(dealer), sockets.router()
-    dealer.connect(f"tcp://127.0.0.1:{port}")
-    while reach.away_since is not None:
-        reach.look(now=1)
+    stands(reach, dealer, port)
     reach.look(now=50)
     assert said() == []  # it was there in time
     router.close(linger=0)
@@ -80,3 +81,58 @@ def test_one_that_comes_goes_and_comes_back(sockets: Sockets, said: Said) -> Non
     while reach.away_since is not None:
         reach.look(now=99)
     assert said() == [AWAY, AGAIN]
+
+
+def stands(reach: Reach, dealer: zmq.Socket[bytes], port: int) -> None:
+    """Nothing was said by that connection yet."""
+    dealer.connect(f"tcp://127.0.0.1:{port}")
+    while reach.away_since is not None:
+        reach.look(now=1)
+
+
+def hears(router: zmq.Socket[bytes], dealer: zmq.Socket[bytes], word: bytes) -> None:
+    """The proxy answers what it is told, and that has arrived."""
+    dealer.send(b"a registration")
+    router.send_multipart([router.recv_multipart()[0], word])
+    assert dealer.poll(10_000)
+
+
+def test_a_proxy_that_answers_nothing_is_told_of_once_and_when_it_does(
+    sockets: Sockets, said: Said
+) -> None:
+    dealer, (router, port) = sockets.of(zmq.DEALER), sockets.router()
+    dealer.setsockopt(zmq.CONFLATE, 1)
+    reach = sockets.reach(dealer)
+    stands(reach, dealer, port)
+    for _ in range(MOST_UNANSWERED - 1):
+        reach.look(now=1, spoke=True)
+    assert said() == []
+    hears(router, dealer, ANSWER)
+    for _ in range(MOST_UNANSWERED):
+        reach.look(now=1, spoke=True)
+    assert said() == []  # the answer counted, and nine words behind it
+    for _ in range(20):
+        reach.look(now=1, spoke=True)
+    assert said() == [UNHEARD]
+    for other in (b"\xc1", b"\xc0", b"\x80", b"\x81\xa5taken\x01"):
+        hears(router, dealer, other)
+        reach.look(now=1, spoke=True)
+    assert said() == [UNHEARD]
+    hears(router, dealer, ANSWER)
+    reach.look(now=1, spoke=True)
+    assert said() == [UNHEARD, HEARD]
+
+
+def test_who_says_nothing_waits_for_no_answer(sockets: Sockets, said: Said) -> None:
+    """An engine that hangs is not announced; and one that is away has told of that."""
+    dealer, (_, port) = sockets.of(zmq.DEALER), sockets.router()
+    reach = sockets.reach(dealer)
+    for _ in range(2 * MOST_UNANSWERED):
+        reach.look(now=0, spoke=True)
+    stands(reach, dealer, port)
+    for _ in range(MOST_UNANSWERED - 1):
+        reach.look(now=1, spoke=True)
+    reach.look(now=1, spoke=False)
+    for _ in range(MOST_UNANSWERED - 1):
+        reach.look(now=1, spoke=True)
+    assert said() == []
