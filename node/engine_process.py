@@ -44,6 +44,7 @@ from node.ipc import (
 from node.keyed_names import KeyedNames
 from node.loop import News as LoopNews
 from node.loop import NodeLoop
+from node.neighbours import advice, engines_beside
 from node.niceness import set_niceness
 from node.ranks import Ranks, start_ranks
 from prefill_node.worker import PrefillWorker
@@ -177,6 +178,8 @@ def _load(job: EngineJob, door: "zmq.Socket[bytes]", doors_niceness: int) -> Eng
     decode = DecodeWorker(engine, connector.sink, time.monotonic, recompute)
     loop = NodeLoop(engine, prefill, decode)
     info, port = engine.info, connector.service.identity.port
+    if said := advice(job.engine, engines_beside(), len(os.sched_getaffinity(0))):
+        log.warning(said)
     facts = info.fingerprint, layout, info.max_model_len, port, loop.load, info.pooling
     door.send(encode(Ready(*facts, job.connector, info.made_of)))
     return EngineServer(loop, connector, door, doors_niceness, ranks)
