@@ -90,8 +90,19 @@ def render(cluster: ClusterStatus) -> str:
         *(_aligned(row, widths) for row in rows),
         *(f"{node.http_address}: {why}" for node in cluster.nodes if (why := _why(node))),
         *(one.without_text for one in cluster.models if one.without_text),
+        *_whole(cluster),
     ]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _whole(cluster: ClusterStatus) -> Sequence[str]:
+    """Why all of it is not well; a new operator sees nodes that are."""
+    if cluster.status == "degraded":
+        return ("degraded: no prefill node that takes work fits a decode node",)
+    if cluster.status == "unavailable":
+        missing = "decode node takes work" if cluster.nodes else "node is known"
+        return (f"unavailable: no {missing}",)
+    return ()
 
 
 def _keys(config: StatusConfig) -> Mapping[str, str | None]:

@@ -76,7 +76,10 @@ class Intake:
         return self.blame(WORDLESS)
 
     def blame(self, sender: str) -> bool:
-        """Whether this sender has not been complained of before, as far as we remember."""
+        """Whether this one, such as a host and what it did, was not complained of before.
+
+        As far as we remember.
+        """
         if sender in self._blamed:
             return False
         while len(self._blamed) >= MOST_SENDERS:

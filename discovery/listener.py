@@ -133,7 +133,7 @@ class Listener:
             taken = self.intake.take(payload, now=now, wall_time=wall_time)
         except MalformedRegistration as error:
             sender = _address_of(frames[-1])
-            if self.intake.blame(sender):
+            if self.intake.blame(f"{sender} {error.reason}"):
                 logger.warning("dropped a registration from %s: %s", sender, error)
         else:
             if taken.ours and self._answers.due(payload[0]):

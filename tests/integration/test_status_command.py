@@ -81,6 +81,20 @@ async def test_a_cluster_that_is_not_well_is_shown_and_ends_with_1() -> None:
     assert ran.returncode == 1
     assert ran.stdout.startswith("degraded, 7 requests in flight\n")
     assert "d:1" in ran.stdout
+    why = "degraded: no prefill node that takes work fits a decode node\n"
+    assert ran.stdout.endswith(why)
+
+
+@pytest.mark.parametrize(
+    ("known", "why"), [([], "no node is known"), ([P], "no decode node takes work")]
+)
+async def test_why_nobody_answers_is_told(known: list[Role], why: str) -> None:
+    registry = Registry()
+    for role in known:
+        registry.apply(Registration(role, "n:1", "h:0", "n1"), now=0)
+    async with raw_server([told(registry, Health(registry))]) as proxy:
+        ran = await pdserve_status("--url", f"http://{proxy.address}")
+    assert (ran.returncode, ran.stdout.splitlines()[-1]) == (1, f"unavailable: {why}")
 
 
 async def test_a_key_is_shown_to_a_proxy_that_wants_one() -> None:

@@ -18,6 +18,7 @@ from discovery.intake import Intake
 from discovery.listener import Listener
 from discovery.reach import MOST_UNANSWERED, SILENT
 from discovery.registration import LONGEST_FRAME, Registration, Role, State
+from discovery.signature import sign
 from tests.fakes.ports import free_ports
 from tests.fakes.waiting import comes_true
 from tests.fakes.watched import WatchedRegistry
@@ -219,6 +220,20 @@ async def test_garbage_is_logged_once_per_sender_and_nothing_else(
         await registry.until(lambda: registry.at("h:1"))
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"dropped a registration from {HERE}: ")
+
+
+async def test_another_reason_is_told_of_the_same_sender(
+    dealer: zmq.Socket[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who has given a node its key and has a wrong clock yet wants to know."""
+    async with listening(key=KEY) as (registry, port):
+        dealer.connect(f"tcp://{HERE}:{port}")
+        for signed_at in (None, None, 1.0, 1.0):
+            said = sign(BARE, KEY, wall_time=signed_at) if signed_at else BARE
+            dealer.send(bytes(msgpack.packb(said)))
+        await registry.until(lambda: registry.refused.total() == 4)
+    told = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
+    assert told == ["is --cluster-key the same there?", "are both clocks right?"]
 
 
 class Flood:
