@@ -117,6 +117,7 @@ class TorchEngine:
     def resume(self, request_id: RequestId, tokens: Seq[int]) -> Seq[Sampled]:
         """Go on from KV that came from elsewhere; behind it may be anything."""
         seq = self.scheduler.find(request_id)
+        self._check_tokens(request_id, tokens)
         index, rest = divmod(len(seq.tokens), self.info.block_size)
         if rest:
             self.memory.clear_behind(seq.blocks[index], rest)
@@ -202,14 +203,17 @@ class TorchEngine:
         return self._sequence(request, parks=parks)
 
     def _sequence(self, request: Request, *, parks: bool = False) -> Sequence:
-        tokens, vocabulary = request.tokens, self.decoder.config.vocab_size
+        tokens = request.tokens
         if not tokens:
             raise EmptyPrompt(f"{request.request_id}: no tokens")
-        if odd := sorted(
-            one for one in {min(tokens), max(tokens)} if not 0 <= one < vocabulary
-        ):
-            told = f"{request.request_id}: {odd} not in 0..{vocabulary - 1}"
-            raise UnknownToken(told, "token_ids")
+        self._check_tokens(request.request_id, tokens)
         seq = Sequence(request, self.eos, parks)
         self.sampler.check(seq)
         return seq
+
+    def _check_tokens(self, request_id: RequestId, tokens: Seq[int]) -> None:
+        vocabulary = self.decoder.config.vocab_size
+        ends = {min(tokens), max(tokens)} if tokens else set()
+        if odd := sorted(one for one in ends if not 0 <= one < vocabulary):
+            told = f"{request_id}: {odd} not in 0..{vocabulary - 1}"
+            raise UnknownToken(told, "token_ids")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from engine.errors import UnknownToken
 from engine.request import FinishReason, Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
@@ -107,6 +108,22 @@ def test_blocks_are_final_when_they_are_told_filled(folders: dict[str, Path]) ->
     sink.resume(request.request_id, first)
     sink.schedule()
     assert first + drain(sink)[request.request_id] == expected
+
+
+@pytest.mark.parametrize("token", [-1, 384, 2**40])
+def test_a_token_that_there_is_not_is_refused_and_nothing_is_changed(
+    folders: dict[str, Path], token: int
+) -> None:
+    (request,) = requests(PROMPTS[-1:], GREEDY)
+    (expected,) = run(load(folders["llama"]), [request])
+    source, sink = load(folders["llama"]), load(folders["llama"])
+    first = park(source, [request])[request.request_id]
+    move(source, sink, request)
+    with pytest.raises(UnknownToken):
+        sink.resume(request.request_id, [token])
+    sink.resume(request.request_id, [first])
+    sink.schedule()
+    assert [first, *drain(sink)[request.request_id]] == expected
 
 
 def test_what_the_sink_knows_need_not_be_fetched(folders: dict[str, Path]) -> None:

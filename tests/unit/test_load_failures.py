@@ -2,6 +2,7 @@
 
 import logging
 
+import msgspec
 import pytest
 
 from api.generator import FailedEvent, TokenEvent
@@ -15,7 +16,7 @@ from kv_transfer.errors import (
     TransferError,
 )
 from kv_transfer.ticket import KvTicket
-from tests.fakes.model import alone
+from tests.fakes.model import VOCABULARY, alone
 from tests.unit.test_decode_worker import Pair, failures, rid, sealed_for
 
 asked = Request(rid, (1, 2), Sampling(3, seed=7, temperature=1.0))
@@ -72,6 +73,22 @@ def test_whatever_goes_wrong_the_prompt_runs_here(error: TransferError, kind: st
     assert tokens(pair) == alone(asked)
     assert pair.node.load_failures == {kind: 1}
     assert pair.used_blocks == 0
+
+
+@pytest.mark.parametrize("token", [-1, VOCABULARY, 2**40])
+def test_a_first_token_that_there_is_not_costs_no_more_than_kv_that_is_wrong(
+    token: int,
+) -> None:
+    """Else one peer's word would end the engine, and all that runs on it."""
+    pair = Pair()
+    ticket = pair.source.offer("r")
+    pair.source.extend(ticket.ticket_id, [0])
+    sealed = msgspec.structs.replace(sealed_for(asked), first_token=token)
+    pair.source.seal(ticket.ticket_id, sealed)
+    pair.submit(asked, ticket)
+    assert tokens(pair) == alone(asked)
+    assert pair.used_blocks == 0
+    assert pair.node.load_failures == {"corrupt": 1}
 
 
 def test_a_copy_of_a_job_whose_kv_is_being_pulled_runs_here() -> None:
