@@ -187,19 +187,19 @@ def encode(message: FromSink | FromSource) -> bytes:
 
 def decode_from_sink(frame: bytes) -> FromSink:
     """Read a frame that a sink sent; raises msgspec.DecodeError, whatever it is."""
-    with _one_error():
+    with one_error():
         return _from_sink.decode(frame)
 
 
 def decode_from_source(frame: bytes) -> FromSource:
     """Read a frame that a source sent; raises msgspec.DecodeError, whatever it is."""
-    with _one_error():
+    with one_error():
         return _from_source.decode(frame)
 
 
 @contextmanager
-def _one_error() -> Generator[None]:
-    """Text that is no UTF-8 and endless nesting have errors of their own."""
+def one_error() -> Generator[None]:
+    """DecodeError: text that is no UTF-8 and endless nesting have errors of their own."""
     try:
         yield
     except (UnicodeDecodeError, RecursionError) as error:

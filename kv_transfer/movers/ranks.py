@@ -63,7 +63,7 @@ class RanksMover:
         """Each of our ranks meets each of theirs, or the one agent that has all regions."""
         self.part(address)
         agents = len(welcome.cards)
-        if agents not in (1, len(welcome.regions)):
+        if not welcome.regions or agents not in (1, len(welcome.regions)):
             told = f"{agents} cards for {len(welcome.regions)} ranks"
             raise PeerUnreachable(f"{address}: {told}")
         self._met[address] = agents

@@ -15,6 +15,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 
@@ -34,12 +35,13 @@ from kv_transfer.movers.spans import sides
 from kv_transfer.movers.streams import fill, send_bytes
 from kv_transfer.movers.tcp_serving import BOTH, Serving
 from kv_transfer.regions import Region
-from kv_transfer.wire import Welcome
+from kv_transfer.ticket import HIGHEST_PORT
+from kv_transfer.wire import Welcome, one_error
 
 
 class _Card(msgspec.Struct, frozen=True):
     host: str
-    port: int
+    port: Annotated[int, msgspec.Meta(ge=1, le=HIGHEST_PORT)]
     secret: bytes
 
 
@@ -125,7 +127,8 @@ class TcpMover:
         """Begin to connect; that it failed shows at the first read."""
         self.part(address)
         try:
-            card = msgspec.msgpack.decode(welcome.cards[0], type=_Card)
+            with one_error():
+                card = msgspec.msgpack.decode(welcome.cards[0], type=_Card)
             link = _Link(self.look_up(card.host, card.port), bytearray(card.secret))
             link.connected()
         except (msgspec.DecodeError, IndexError, OSError) as error:

@@ -144,6 +144,11 @@ def test_who_was_never_met_is_not_read_from() -> None:
     assert (read_id, type(error)) == (5, PeerUnreachable)
 
 
+def test_a_peer_without_memory_is_refused() -> None:
+    with pytest.raises(PeerUnreachable, match="1 cards for 0 ranks"):
+        RanksMover((Reader(),)).meet(AT, welcome(1, 0))
+
+
 def test_a_peer_with_too_few_cards_is_refused() -> None:
     with pytest.raises(PeerUnreachable, match="2 cards for 3 ranks"):
         RanksMover((Reader(),)).meet(AT, welcome(2, 3))

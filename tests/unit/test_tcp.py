@@ -6,6 +6,7 @@ import select
 import socket
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,7 +16,7 @@ from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.lookup import Lookup, addresses
 from kv_transfer.movers.mover import ReadEnd
-from kv_transfer.movers.tcp import TcpMover
+from kv_transfer.movers.tcp import TcpMover, _Card
 from kv_transfer.regions import Run
 from kv_transfer.wire import Welcome
 
@@ -49,6 +50,20 @@ def sink(source: TcpMover) -> Iterator[TcpMover]:
     one.meet(AT, welcome(source))
     yield one
     one.close()
+
+
+@pytest.mark.parametrize(
+    "card",
+    [
+        b"\xff",
+        b"\x83\xa4host\xa1\xff\xa4port\x01\xa6secret\xc4\x00",  # no UTF-8
+        b"\x81\xa1x" + b"\x91" * 5_000 + b"\xc0",
+        *(msgspec.msgpack.encode(_Card(HERE, port, b"")) for port in (-1, 0, 65536, 1 << 63)),
+    ],
+)
+def test_a_card_without_sense_is_no_way_to_its_peer(sink: TcpMover, card: bytes) -> None:
+    with pytest.raises(PeerUnreachable):
+        sink.meet(("elsewhere", 1), welcome(sink, card))
 
 
 def ready(mover: TcpMover) -> bool:

@@ -7,12 +7,15 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from kv_transfer.layout import KvLayout
 from kv_transfer.movers.asking import LENGTH_BYTES
 from kv_transfer.movers.tcp import TcpMover
+from kv_transfer.regions import RemoteRegion
 from kv_transfer.wire import (
     News,
     Settle,
     TurnedAway,
+    Welcome,
     decode_from_sink,
     decode_from_source,
     encode,
@@ -44,6 +47,30 @@ def test_a_number_that_no_block_has_is_no_news(block: int) -> None:
     """Arithmetic with it would overflow, in the thread that keeps leases alive."""
     with pytest.raises(msgspec.DecodeError):
         decode_from_source(encode(News("key", 0, (block,))))
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        RemoteRegion(-1, 64, 8, "cpu"),
+        RemoteRegion(1 << 63, 64, 8, "cpu"),
+        RemoteRegion(1, 0, 8, "cpu"),
+        RemoteRegion(1, 1 << 62, 8, "cpu"),
+        RemoteRegion(1, 64, 0, "cpu"),
+        RemoteRegion(1, 64, 1 << 31, "cpu"),
+        RemoteRegion(1, 64, 8, "cuda:x"),
+        RemoteRegion(1, 64, 8, "cpu\n"),
+    ],
+)
+def test_memory_that_there_cannot_be_is_no_welcome(region: RemoteRegion) -> None:
+    """NIXL's lists are made of these numbers, in the same thread."""
+    layout = KvLayout("bytes", 1, 1, (64,))
+    said = Welcome("engine", "same", layout, (region,), (b"card",), "machine")
+    with pytest.raises(msgspec.DecodeError):
+        decode_from_source(encode(said))
+    right = RemoteRegion(1, 64, 8, "cuda:1")
+    told = msgspec.structs.replace(said, regions=(right,))
+    assert decode_from_source(encode(told)) == told
 
 
 @pytest.mark.parametrize("request_", [b"\xff", b"\x92\x90" + NESTED])
