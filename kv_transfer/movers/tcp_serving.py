@@ -15,6 +15,7 @@ from typing import Self
 
 import msgspec
 
+from kv_transfer.accepting import NoRoom, accept
 from kv_transfer.movers.asking import LONGEST_REQUEST, SECRET_BYTES, requests
 from kv_transfer.movers.mover import Interest
 from kv_transfer.movers.spans import Ids, Slots, stretches
@@ -46,6 +47,7 @@ class Serving:
     _memory: Sequence[memoryview] = field(init=False)
     _guests: dict[int, _Guest] = field(default_factory=dict)
     _strangers: dict[int, _Guest] = field(default_factory=dict)  # those of `_guests`
+    _full: bool = False
 
     def __post_init__(self) -> None:
         """All memory as bytes, of which a run is a slice."""
@@ -67,7 +69,9 @@ class Serving:
     @property
     def interests(self) -> Mapping[int, Interest]:
         """All sockets; writable ones only while there is something to write."""
-        found: dict[int, Interest] = {self.listener.fileno(): select.POLLIN}
+        found = dict[int, Interest]()
+        if not self._full:  # else it is looked at in turns only
+            found[self.listener.fileno()] = select.POLLIN
         for guest in self._guests.values():
             found[guest.connection.fileno()] = BOTH if guest.answers else select.POLLIN
         return found
@@ -102,18 +106,18 @@ class Serving:
         self.listener.close()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-                connection.setblocking(False)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            except OSError:
-                return  # nobody else, or one that is gone already
+        while connection := self._next():
             number, guest = connection.fileno(), _Guest(connection)
             self._guests[number] = self._strangers[number] = guest
             if len(self._strangers) > MOST_STRANGERS:
                 self._close(next(iter(self._strangers.values())))
+
+    def _next(self) -> socket.socket | None:
+        try:
+            connection, self._full = accept(self.listener), False
+        except NoRoom:
+            connection, self._full = None, True
+        return connection
 
     def _serve(self, guest: _Guest) -> None:
         try:

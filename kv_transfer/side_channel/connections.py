@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from kv_transfer.accepting import NoRoom, accept, prepare
 from kv_transfer.ledger.guests import Peer
 from kv_transfer.ledger.sources import Address
 from kv_transfer.lookup import Found, Lookup
@@ -69,6 +70,7 @@ class Reception:
     _by_name: dict[Peer, _Guest] = field(default_factory=dict)
     _nameless: dict[int, _Guest] = field(default_factory=dict)  # those of `_guests`
     _dismissed_at: float = 0.0
+    _full: bool = False
 
     @classmethod
     def bind(
@@ -96,7 +98,7 @@ class Reception:
         for number in ready.keys() & self._guests.keys():
             if guest := self._guests.get(number):  # not closed by one before it
                 yield from self._hear(guest)
-        if self.listener.fileno() in ready:
+        if self._full or self.listener.fileno() in ready:
             self._accept(now)
         if now - self._dismissed_at >= DISMISS_S:
             self._dismiss(now)
@@ -117,17 +119,24 @@ class Reception:
         self.listener.close()
 
     def _accept(self, now: float) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-                _prepare(connection)
-            except OSError:
-                return  # nobody else, or one that is gone already
+        while connection := self._next():
             number, guest = connection.fileno(), _Guest(connection, now)
             self._guests[number] = self._nameless[number] = guest
             self.waiting.watch(number)
             if len(self._nameless) > MOST_NAMELESS:
                 self._close(next(iter(self._nameless.values())))
+
+    def _next(self) -> socket.socket | None:
+        """The first in line; while there is no room for it, nothing wakes us for its sake."""
+        connection, full = None, False
+        try:
+            connection = accept(self.listener)
+        except NoRoom:
+            full = True
+        if full is not self._full:
+            self._full, number = full, self.listener.fileno()
+            (self.waiting.forget if full else self.waiting.watch)(number)
+        return connection
 
     def _dismiss(self, now: float) -> None:
         """Those who have not said who they are, or were told to go, and are still there."""
@@ -251,7 +260,7 @@ class Way:
         self._connection, self._incoming = socket.socket(family, socket.SOCK_STREAM), Incoming()
         self._greeting = Outgoing()
         self._greeting.add(framed(self.introductions.said(self.name, self.address)))
-        _prepare(self._connection)
+        prepare(self._connection)
         self.waiting.watch(self._connection.fileno(), BOTH)
         trouble = self._connection.connect_ex(place)
         if trouble not in UNDER_WAY:
@@ -289,9 +298,3 @@ def _whence(connection: socket.socket) -> bytes:
         return str(connection.getpeername()[0]).encode()
     except OSError:
         return b"somebody who has left"
-
-
-def _prepare(connection: socket.socket) -> None:
-    connection.setblocking(False)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,15 +1,17 @@
 """Who comes to a KV port and is nobody there costs it little, however many they are."""
 
+import socket
 from collections.abc import Iterator
 
 import pytest
 
+from kv_transfer.accepting import NoRoom
 from kv_transfer.side_channel import connections, frames
 from kv_transfer.side_channel.connections import INTRODUCTION_S, Reception
 from kv_transfer.side_channel.frames import BadFrames, framed
 from kv_transfer.side_channel.introduction import LONGEST_SAID
 from kv_transfer.side_channel.waiting import Waiting
-from tests.fakes.reception import HERE, heard, is_over, raw, until
+from tests.fakes.reception import HERE, PATIENCE_S, heard, is_over, raw, until
 
 
 @pytest.fixture
@@ -69,3 +71,23 @@ def test_who_has_a_name_may_say_much_at_once(reception: Reception) -> None:
     much = bytes(LONGEST_SAID + 1)
     with raw(reception, framed(b"sink") + framed(much)):
         assert heard(reception, 1) == [(b"sink", much)]
+
+
+def test_a_port_without_file_descriptors_wakes_nobody_again_and_again(
+    reception: Reception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits in line is taken in as soon as there are some."""
+    with raw(reception, framed(b"sink")), monkeypatch.context() as patch:
+        patch.setattr(connections, "accept", no_room)
+        reception.waiting.wait({}, PATIENCE_S)
+        assert not list(reception.hear(reception.waiting.look(), 0.0))
+        assert not reception.waiting.look()
+        patch.undo()
+        list(reception.hear({}, 0.0))
+        until(reception, lambda: bool(reception._by_name))
+        with raw(reception):
+            until(reception, lambda: bool(reception._nameless))
+
+
+def no_room(_: socket.socket) -> None:
+    raise NoRoom

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from kv_transfer.accepting import NoRoom
 from kv_transfer.blocks.runs import Runs
 from kv_transfer.movers import tcp_serving
 from kv_transfer.movers.asking import SECRET_BYTES, framed
@@ -93,3 +94,21 @@ def test_a_secret_may_come_in_pieces_and_with_requests_behind_it(serving: Servin
         assert guest.known
         assert not guest.received
         assert stays(serving, one)
+
+
+def test_a_port_without_file_descriptors_is_not_waited_for(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be readable for as long as somebody is in line there."""
+    with monkeypatch.context() as patch:
+        patch.setattr(tcp_serving, "accept", no_room)
+        with closing(coming(serving)) as waiting:
+            assert not serving.interests
+            patch.undo()
+            serving.poll()
+            assert stays(serving, waiting)
+            assert serving.listener.fileno() in serving.interests
+
+
+def no_room(_: socket.socket) -> None:
+    raise NoRoom

@@ -1,0 +1,34 @@
+"""Who comes to a port, as long as this process has room for them."""
+
+import errno
+import socket
+
+NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class NoRoom(Exception):
+    """Whoever comes has to wait, and stays in line: a port that is watched tells of them at
+    once again and again.
+    """
+
+
+def accept(listener: socket.socket) -> socket.socket | None:
+    """The next in line, not blocking; None: nobody, or one that is gone already.
+
+    Raises NoRoom where there is no file descriptor to be had, or no memory.
+    """
+    try:
+        connection, _ = listener.accept()
+        prepare(connection)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise NoRoom from error
+        return None
+    return connection
+
+
+def prepare(connection: socket.socket) -> None:
+    """Small messages at once, and a sign of life from who says nothing for hours."""
+    connection.setblocking(False)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
