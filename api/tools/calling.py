@@ -9,7 +9,7 @@ from api.tools.dialects.known import ToolCallParser, find_dialect, text_of
 from api.tools.forced import named, required
 from api.tools.parsing.reader import CallReader
 from api.tools.parsing.tape import Parser
-from api.tools.strict import Aloud, text_with_calls
+from api.tools.strict import Aloud, strict_of, text_with_calls
 from api.tools.telling import Teller
 from api.tools.wishes import ToolUse
 from api.wire import WireError
@@ -78,6 +78,8 @@ def calling_of(
     if dialect is None:
         raise WireError(CANNOT_TELL, "tools")
     parser = calls_or_content(dialect) if formed and dialect.write else dialect.parser
+    if dialect.firm and strict_of(use) and not formed:
+        parser = dialect.firm
     words = dialect.new_id, past, dialect.markers, dialect, text_of(template)
     return Calling(use, parser, *words)
 

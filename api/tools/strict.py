@@ -3,12 +3,13 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from api.tools.dialects.dialect import Dialect
+from api.tools.dialects.dialect import Bare, Dialect
 from api.tools.schemas import parameters_of
 from api.tools.wishes import ToolUse
 from api.tools.writing import ANY_OBJECT, Offer, parted, row
 from api.wire import WireError
 from engine.grammars.structural_tags import (
+    AnyText,
     Either,
     Format,
     Tag,
@@ -57,6 +58,8 @@ def text_with_calls(
             text = dialect.messages(Offer(schemas, use.parallel, template), begun=aloud.begun)
         elif dialect.opens and not aloud.channels:
             text = _behind_marks(dialect, Offer(schemas, use.parallel, template), aloud.plain)
+        elif dialect.bare is not None and not aloud.channels and not aloud.plain:
+            text = _at_the_beginning(dialect.bare, Offer(schemas, use.parallel, template))
         else:
             return None
         return Grammar("structural_tag", structural_tag_of(text))
@@ -77,3 +80,9 @@ def _behind_marks(dialect: Dialect, offer: Offer, plain: Sequence[str]) -> Forma
         stop_after_first=not (offer.parallel or others),
         excludes=tuple(one for one in dialect.opens if one != mark),
     )
+
+
+def _at_the_beginning(bare: Bare, offer: Offer) -> Format:
+    """Text that begins as no call does, or calls."""
+    begins = "|".join(f"(?:{bare.begins(name)})" for name in offer.functions)
+    return Either((AnyText(bare.others, begins), bare.write(offer)))

@@ -36,6 +36,7 @@ ANY_OBJECT: Schema = {"type": "object"}
 DEFINITIONS = ("$defs", "definitions")
 FROM_ELSEWHERE = (b'"$ref":"#"', b'"$ref":"#/properties')
 """References to what is not among the definitions: not to be had for one argument alone."""
+BLANKS = r"[ \t\r\n]*"
 ANY_KEY = r'[^<>"\s]+'
 TOO_LONG = f"tools: arguments of a function take a grammar of over {LONGEST_SOURCE} characters"
 

@@ -8,8 +8,8 @@ Both forms that vLLM and xgrammar know are read:
 Formats: const_string, token (by its text), json_schema, any_text, regex, grammar (as kind
 ebnf), sequence, or, tag, triggered_tags, tags_with_separator, optional, plus, star and repeat.
 Those that bar tokens or look for them, the XML styles, and limits of tokens or characters are
-refused. A token that is no special one of the model is its text. `lark` is nobody else's:
-engine/grammars/texts.py.
+refused. A token that is no special one of the model is its text. `lark` is nobody else's
+(engine/grammars/texts.py), nor is `unlike`, of any_text.
 
 Text that nothing bounds ends where what follows it first begins; so a tag ends with the
 first of its ends. `at_least_one` begins with a tag, as it does in xgrammar. A trigger that is
@@ -54,9 +54,10 @@ class JsonSchema(_Format, frozen=True, tag="json_schema"):
 
 
 class AnyText(_Format, frozen=True, tag="any_text"):
-    """Any text without these in it."""
+    """Any text without these in it, which does not begin as this expression matches."""
 
     excludes: tuple[str, ...] = ()
+    unlike: str = ""
 
 
 class Regex(_Format, frozen=True, tag="regex"):

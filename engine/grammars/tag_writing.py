@@ -77,8 +77,8 @@ class _Writer:
 
     def write(self, one: Format, ends: Ends) -> str:
         match one:
-            case AnyText(excludes):
-                return self._text(excludes, ends)
+            case AnyText(excludes, unlike):
+                return self._until(_free_text(excludes, unlike), ends)
             case Regex(pattern):
                 return self._until(regex(pattern), ends)
             case LarkText(lark, False):
@@ -236,12 +236,12 @@ def _is_open(one: Format) -> bool:
     return isinstance(one, LarkText) and not one.json
 
 
-def _free_text(excludes: Sequence[str]) -> str:
+def _free_text(excludes: Sequence[str], unlike: str = "") -> str:
     if not all(excludes):
         raise GrammarRefused("structural_tag: excludes must not have an empty string")
-    if not excludes:
-        return ANYTHING
-    return f"{ANYTHING} & ~({ANYTHING} {_either(map(quoted, excludes))} {ANYTHING})"
+    bars = [f"~({ANYTHING} {_either(map(quoted, excludes))} {ANYTHING})"] if excludes else []
+    bars += [f"~({regex(unlike)} {ANYTHING})"] if unlike else []
+    return " & ".join([ANYTHING, *bars])
 
 
 def _either(options: Iterable[str]) -> str:

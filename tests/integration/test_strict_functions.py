@@ -49,6 +49,12 @@ def thinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return template_of(folder, "<tool_call>")
 
 
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose calls have no mark: lists in Python."""
+    return template_of(make_checkpoint(tmp_path_factory.mktemp("bare")), "[func_name1(")
+
+
 def bias_of(folder: Path) -> dict[str, float]:
     """With which a model likes to call, and does not end at once."""
     codec = load_text_codec(folder)
@@ -112,3 +118,25 @@ async def test_text_begins_behind_reasoning(thinking: Path) -> None:
     assert reasoning
     assert content == streamed[0]
     check(streamed)
+
+
+async def test_calls_without_a_mark_fit_where_the_answer_begins_with_one(bare: Path) -> None:
+    codec = load_text_codec(bare)
+    likes = {str(codec.encode(one)[0]): 9.0 for one in "[f("}
+    one = tool("f", CITY)
+    one["function"]["strict"] = True
+    called, texts = list[str](), list[str]()
+    async with cluster_of(bare) as proxy:
+        for seed in SEEDS:
+            fields = {"tools": [one], "seed": seed, "n": 16, "logit_bias": likes}
+            status, data = await proxy.post(CHAT, {**ASKED, **fields})
+            assert status == 200
+            for choice in test_proxy.read(data)["choices"]:
+                calls = choice["message"].get("tool_calls", [])
+                whole = choice["finish_reason"] == "tool_calls"
+                called += [one["function"]["arguments"] for one in calls if whole]
+                texts += [] if calls else [choice["message"]["content"]]
+    assert called
+    assert {json.loads(arguments)["city"] for arguments in called} <= {"Paris", "Rome"}
+    assert any(text.startswith("[") for text in texts)
+    assert not any(text.startswith("[f(") for text in texts)

@@ -28,11 +28,12 @@ from tests.unit.test_calls_beside_forms import (
 )
 
 HELD = [(name, template) for name, template in FAMILIES if DIALECTS[name].opens]
-UNHELD = ("llama3_json", "llama4_pythonic", "openai", "phi4_mini_json", "pythonic", "xlam")
+BARE, UNHELD = ("llama3_json", "llama4_pythonic", "pythonic"), ("openai", "xlam")
 TOGETHER = {
     *((name, "") for name in ("apriel", "cohere", "deepseek_v3", "deepseek_v31", "granite")),
     *((name, "") for name in ("hunyuan_a13b", "hy3", "kimi_k2", "lfm2", "minimax_m2")),
     *((name, "") for name in ("mistral", "nemotron", "olmo3", "step3")),
+    ("phi4_mini_json", ""),
     *(("deepseek_v32", template) for template in ("", "function_calls")),
 }
 """Calls behind one mark."""
@@ -183,7 +184,8 @@ def test_one_call_is_the_last_where_calls_are_not_parallel(name: str, template: 
 
 def test_calls_that_no_mark_tells_from_text_are_not_held() -> None:
     use = ToolUse(TOOLS, "auto")
-    assert {name for name, one in DIALECTS.items() if not one.opens} == {*UNHELD}
+    assert {name for name, one in DIALECTS.items() if not one.opens} == {*BARE, *UNHELD}
+    assert {name for name, one in DIALECTS.items() if one.bare} == {*BARE}
     for name in UNHELD:
         assert text_with_calls(use, DIALECTS[name], "") is None
 

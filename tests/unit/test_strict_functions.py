@@ -180,12 +180,12 @@ async def test_reasoning_that_tokens_do_not_tell_or_calls_end_is_part_of_the_tex
 
 
 async def test_calls_of_some_models_are_not_held() -> None:
-    llama = byte_level(TEMPLATE + '<|start_header_id|>"parameters": ')
-    asked = await chat({"tools": TOOLS}, door=door(llama))
+    xlam = byte_level(TEMPLATE + '[{"name": "tool_call_name"')
+    asked = await chat({"tools": TOOLS}, door=door(xlam))
     assert asked.calling
     assert held(asked) is None
     odd = [strict("odd", IMPOSSIBLE)]
-    assert held(await chat({"tools": odd}, door=door(llama))) is None
+    assert held(await chat({"tools": odd}, door=door(xlam))) is None
 
 
 @pytest.mark.parametrize(("word", "holds"), [("<arg_key>", False), ("<other>", True)])

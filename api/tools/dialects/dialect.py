@@ -26,6 +26,17 @@ def short_id(name: str = "", number: int = 0) -> str:
     return "".join(secrets.choice(ALPHANUMERIC) for _ in range(SHORT_ID))
 
 
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """How calls are held that begin an answer without a mark: `begins` is an expression of all
+    beginnings of a call of one function. No text has the marks `others`.
+    """
+
+    begins: Callable[[str], str]
+    write: Callable[[Offer], Format]
+    others: tuple[str, ...] = ()
+
+
 class WritesMessages(Protocol):
     """Writes answers in channels."""
 
@@ -44,7 +55,9 @@ class Dialect:
     What calls begin with, for whoever reads them, `opens` has all of; none: a text may begin
     like a call. Of marks that are `spelt` none may be a special token, or `write` writes what
     the model does not. `around` are special tokens that such models put around their text.
-    `messages` is what a grammar leaves of an answer in channels.
+    `messages` is what a grammar leaves of an answer in channels. `bare`: how calls are held
+    where a text may begin like one. `firm` reads no calls but those that can be held, if the
+    `parser` reads others.
 
     Templates for it have all of `signs`, and nothing of what is `foreign` to it. `new_id` is
     a name that they will take back, for a call of this function with this number in the
@@ -62,3 +75,5 @@ class Dialect:
     spelt: tuple[str, ...] = ()
     around: tuple[str, ...] = ()
     messages: WritesMessages | None = None
+    bare: Bare | None = None
+    firm: Parser | None = None

@@ -8,7 +8,6 @@ functools[{"name": "f", "arguments": {"a": 1}}]                            Phi-4
                                                                            Command R7B and A
 """
 
-from dataclasses import replace
 from functools import partial
 
 from api.tools.dialects.dialect import Dialect
@@ -18,7 +17,7 @@ from api.tools.wishes import Offered
 from api.tools.writing import Offer, Schema, as_json, json_call, marks, row
 from engine.grammars.structural_tags import Format, Regex
 
-FUNCTOOLS = "functools"
+FUNCTOOLS, WHOLE_MARK = "functools", "functools["  # Python has a module of that name
 ACTION, END_OF_ACTION = "<|START_ACTION|>", "<|END_ACTION|>"
 RESPONSE, END_OF_RESPONSE = "<|START_RESPONSE|>", "<|END_RESPONSE|>"
 
@@ -38,6 +37,16 @@ def _calls(tape: Tape, closes: str) -> Steps:
     if closes:
         yield from literal((yield from space()), closes)
         tape.drop()
+
+
+def functools(tape: Tape, offered: Offered) -> Steps:
+    """A list's beginning is part of the mark."""
+    del offered
+    return calls_behind(tape, partial(call_list, letter="[", accepts=any_name), WHOLE_MARK)
+
+
+def _write_functools(offer: Offer) -> Format:
+    return row(marks(WHOLE_MARK), offer.calls(json_call, ", "), "]")
 
 
 def _write(opens: str, closes: str, offer: Offer) -> Format:
@@ -64,7 +73,15 @@ def _action(name: str, schema: Schema) -> Format:
 GRANITE = _dialect("<|tool_call|>", "", "<|tool_call|>")
 NEMOTRON = _dialect("<TOOLCALL>", "</TOOLCALL>", "<TOOLCALL>[")
 APRIEL = _dialect("<tool_calls>", "</tool_calls>", "<tool_calls>[")
-PHI = replace(_dialect(FUNCTOOLS, "", f"{FUNCTOOLS}["), begins="f", opens=())
+PHI = Dialect(
+    _parser(FUNCTOOLS),
+    _write_functools,
+    (),
+    (WHOLE_MARK,),
+    begins=FUNCTOOLS[0],
+    opens=(WHOLE_MARK,),
+    firm=functools,
+)
 COMMAND = Dialect(
     _parser(ACTION, END_OF_ACTION),
     _write_actions,

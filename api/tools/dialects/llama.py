@@ -7,12 +7,19 @@ An answer may be JSON without being a call, so only functions that were offered 
 
 from functools import partial
 
-from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.steps import attempt, call_object, content_until, offered_only, space
+from api.tools.dialects.dialect import Bare, Dialect
+from api.tools.parsing.steps import (
+    attempt,
+    call_object,
+    content_until,
+    offered_only,
+    rest,
+    space,
+)
 from api.tools.parsing.tape import Steps, Tape
 from api.tools.wishes import Offered
-from api.tools.writing import Offer, json_call
-from engine.grammars.structural_tags import Format
+from api.tools.writing import BLANKS, Offer, Schema, as_json, json_call, row
+from engine.grammars.structural_tags import Format, Regex
 
 TAG = "<|python_tag|>"
 
@@ -24,11 +31,17 @@ def llama3_json(tape: Tape, offered: Offered) -> Steps:
         yield from content_until(tape, TAG)
 
 
-def _calls(tape: Tape, offered: Offered) -> Steps:
+def plainly(tape: Tape, offered: Offered) -> Steps:
+    """Calls begin the answer, each with its name."""
+    yield from attempt(tape, _calls(tape, offered, plainly=True), marked=False)
+    yield from rest(tape)
+
+
+def _calls(tape: Tape, offered: Offered, *, plainly: bool = False) -> Steps:
     """One after the other, until something else comes."""
     letter = yield from space()
     while True:
-        yield from call_object(tape, letter, offered_only(offered))
+        yield from call_object(tape, letter, offered_only(offered), plainly=plainly)
         letter = yield from space()
         if letter == ";":
             letter = yield from space()
@@ -39,6 +52,22 @@ def write(offer: Offer) -> Format:
     return offer.calls(partial(json_call, key="parameters"), "; ")
 
 
+def begins(name: str) -> str:
+    """What tells a call from other JSON."""
+    return rf'{BLANKS}\{{{BLANKS}"name"{BLANKS}:{BLANKS}"{name}"'
+
+
+def write_plainly(offer: Offer) -> Format:
+    """Begun as models may write them."""
+    comma, colon = Regex(f"{BLANKS},{BLANKS}"), Regex(f"{BLANKS}:{BLANKS}")
+
+    def written(name: str, schema: Schema) -> Format:
+        inner = row(Regex(begins(name)), comma, '"parameters"', colon, as_json(schema))
+        return row(inner, Regex(rf"{BLANKS}\}}"))
+
+    return offer.calls(written, ";")
+
+
 LLAMA = Dialect(
     llama3_json,
     write,
@@ -46,4 +75,6 @@ LLAMA = Dialect(
     ("<|start_header_id|>", '"parameters": '),
     ("<tool_call>",),
     begins=None,
+    bare=Bare(begins, write_plainly, (TAG,)),
+    firm=plainly,
 )

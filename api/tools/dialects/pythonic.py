@@ -13,10 +13,12 @@ What stands in no marks could be an answer, and behind Llama's is Python of any 
 functions that were offered are called there.
 """
 
+import re
 import string
+from dataclasses import replace
 from functools import partial
 
-from api.tools.dialects.dialect import Dialect
+from api.tools.dialects.dialect import Bare, Dialect
 from api.tools.parsing.kinds import resolved
 from api.tools.parsing.python_values import python_value
 from api.tools.parsing.steps import (
@@ -33,11 +35,21 @@ from api.tools.parsing.steps import (
 )
 from api.tools.parsing.tape import SPACE, NotACall, Steps, Tape
 from api.tools.wishes import Offered
-from api.tools.writing import Offer, Schema, marks, named_values, one_as_json, row, text_as_json
+from api.tools.writing import (
+    BLANKS,
+    Offer,
+    Schema,
+    marks,
+    named_values,
+    one_as_json,
+    row,
+    text_as_json,
+)
 from engine.grammars.structural_tags import (
     Format,
     JsonSchema,
     Regex,
+    Star,
 )
 
 OPENS, CLOSES = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -137,6 +149,22 @@ def write_bare(offer: Offer) -> Format:
     return row("[", offer.calls(_written, ", "), "]")
 
 
+def begins(name: str) -> str:
+    """What tells a list of calls from other lists, of which text may be."""
+    return rf"{BLANKS}\[{BLANKS}{re.escape(name)}{BLANKS}\("
+
+
+def write_begun(offer: Offer) -> Format:
+    """A list alone, begun as models may write it."""
+
+    def first(name: str, schema: Schema) -> Format:
+        return row(Regex(begins(name)), _arguments(schema), ")")
+
+    one = replace(offer, parallel=False)
+    others = [Star(row(", ", one.calls(_written)))] if offer.parallel else []
+    return row(one.calls(first), *others, "]")
+
+
 def write_lines(offer: Offer) -> Format:
     """One on each line."""
     return row(marks(LINES), offer.calls(_written, "\n"), marks(END_OF_LINES))
@@ -159,8 +187,24 @@ def _value(schema: object, root: Schema) -> Format:
 
 
 LFM2 = Dialect(lfm2, write, (OPENS, CLOSES), SIGNS, opens=(OPENS,))
-PYTHONIC = Dialect(pythonic, write_bare, (), (SHOWN,), (LLAMA_4,), begins="[")
-LLAMA4 = Dialect(llama4, write_bare, (PYTHON, END_OF_PYTHON), (SHOWN, LLAMA_4), begins="[<")
+PYTHONIC = Dialect(
+    pythonic,
+    write_bare,
+    (),
+    (SHOWN,),
+    (LLAMA_4,),
+    begins="[",
+    bare=Bare(begins, write_begun),
+)
+LLAMA4 = Dialect(
+    llama4,
+    write_bare,
+    (PYTHON, END_OF_PYTHON),
+    (SHOWN, LLAMA_4),
+    begins="[<",
+    bare=Bare(begins, write_begun, (PYTHON,)),
+    firm=pythonic,
+)
 OLMO3 = Dialect(
     olmo3, write_lines, (LINES, END_OF_LINES), (LINES,), ("<invoke ",), opens=(LINES,)
 )

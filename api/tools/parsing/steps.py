@@ -183,10 +183,18 @@ def _object(letter: str) -> JsonValue:
     return JsonValue()
 
 
-def call_object(tape: Tape, letter: str, accepts: Accepts) -> Steps:
-    """An object of a function's name and its arguments, in any order; raises NotACall."""
+def call_object(tape: Tape, letter: str, accepts: Accepts, *, plainly: bool = False) -> Steps:
+    """An object of a function's name and its arguments, in any order; or `plainly` the name
+    first, without an escape. Raises NotACall.
+    """
     yield from literal(letter, "{")
     call, letter = _Call(tape, accepts), ","
+    if plainly:
+        yield from literal((yield from space()), f'"{NAMES[0]}"')
+        yield from literal((yield from space()), ":")
+        yield from literal((yield from space()), '"')
+        call.begin((yield from word_until('"')))
+        letter = yield from space()
     while letter == ",":
         key = yield from text((yield from space()))
         yield from literal((yield from space()), ":")
@@ -208,7 +216,7 @@ class _Call:
 
     def member(self, key: str, letter: str) -> Steps:
         if key in NAMES and not self.named:
-            self._begin((yield from text(letter)))
+            self.begin((yield from text(letter)))
         elif key in ARGUMENTS and not self.argued:
             self.argued = True
             if self.named:
@@ -220,7 +228,8 @@ class _Call:
         else:
             raise NotACall
 
-    def _begin(self, name: str) -> None:
+    def begin(self, name: str) -> None:
+        """Raises NotACall."""
         if not self.accepts(name):
             raise NotACall
         self.named = True
