@@ -16,6 +16,7 @@ RECONNECT_MS = 100
 LONGEST_RECONNECT_MS = 2000
 PING_MS = 2000
 LOST_MS = 6000
+CONNECT_MS = 2000  # without it the kernel asks a host that is gone ever more rarely
 
 
 @dataclass(slots=True)
@@ -94,6 +95,7 @@ def _dealer(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     dealer.setsockopt(zmq.CONFLATE, 1)
     dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     dealer.setsockopt(zmq.RECONNECT_IVL_MAX, LONGEST_RECONNECT_MS)
+    dealer.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
     dealer.setsockopt(zmq.HEARTBEAT_IVL, PING_MS)
     dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, LOST_MS)
     return dealer

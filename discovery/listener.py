@@ -24,6 +24,12 @@ MOST_AT_ONCE = 64  # messages are read before others have a turn
 LARGEST_READ = 2 << 20  # more than may be said, so that it can be counted; ZMQ cuts beyond
 MOST_UNREAD = 16  # messages of one sender
 HANDSHAKE_S = 5.0  # longer than any healthy one, and ZMQ ends the connection
+WATCH = {
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 30,
+    zmq.TCP_KEEPALIVE_INTVL: 10,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+}
 MAPPED = "::ffff:"  # an IPv4 peer of an IPv6 socket
 
 logger = logging.getLogger(__name__)
@@ -178,6 +184,8 @@ def _bind(router: zmq.Socket[bytes], host: str, port: int) -> int:
     router.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a restarted vLLM node keeps its identity
     router.setsockopt(zmq.MAXMSGSIZE, LARGEST_READ)
     router.setsockopt(zmq.RCVHWM, MOST_UNREAD)
+    for option, value in WATCH.items():  # else connections of hosts that are gone stay for good
+        router.setsockopt(option, value)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     address = str(found[0][4][0])
     router.bind(f"tcp://{format_address(address, port or '*')}")

@@ -43,6 +43,7 @@ from node.orders import OrderDoor
 from node.serving import DoorServer, http_of
 from node.text_door import TextDoor, parcel_of
 
+GONE_S = 10.0  # a proxy's host
 SLOW_CLIENT_S = 600.0  # a proxy is slow where its client is, and cuts that itself
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DECODE_NICENESS = 5  # where cores are shared, a batch of decode steps is what can wait
@@ -105,7 +106,7 @@ class _Node:
             raise first_of(failures, EngineDied) or failures from None
 
     async def _serve(self) -> None:
-        keeper = Keeper(DoorLimits(write_s=SLOW_CLIENT_S))
+        keeper = Keeper(DoorLimits(write_s=SLOW_CLIENT_S, gone_s=GONE_S))
         announcer = self._announcer()
         duty = self._duty(announcer)
         server = DoorServer(http_of(self._app(duty), keeper))

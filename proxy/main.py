@@ -248,7 +248,7 @@ def _entrance(config: ProxyConfig, registry: Registry) -> Entrance:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = None if files == resource.RLIM_INFINITY else files // FILES_PER_CLIENT
     write_s = config.slow_client_timeout_s
-    return Entrance(gate, Keeper(DoorLimits(write_s=write_s, connections=most)))
+    return Entrance(gate, Keeper(DoorLimits(write_s=write_s, gone_s=write_s, connections=most)))
 
 
 def _catalogue(

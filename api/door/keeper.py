@@ -2,7 +2,9 @@
 
 A connection is waited for in three ways: for the head of a request, for its body, and to take
 what was written to it. Each has a table by time, so that looking for the late ones costs
-nothing while there are none, and no request needs a timer.
+nothing while there are none, and no request needs a timer. Hosts that are gone without a word
+are looked for now and then: a server that only writes would not hear of it for a quarter of an
+hour, and answer nobody until then.
 """
 
 import asyncio
@@ -13,6 +15,7 @@ from enum import Enum
 from typing import Protocol
 
 LOOK_S = 0.5
+HOSTS_S = 2.0  # from one look at the hosts of all connections to the next
 LARGEST_BODY = 16 << 20
 PROGRESS_BYTES = 4096
 
@@ -26,6 +29,7 @@ class Fault(Enum):
     IDLE = "idle", None, ""
     CROWDED = "crowded", None, ""
     SLOW_CLIENT = "slow_client", None, ""
+    GONE = "gone", None, ""
     MALFORMED = "malformed", 400, "this is no HTTP/1.1 request"
     PIPELINED = "pipelined", 400, "too many requests were sent before their answers came"
     SLOW_HEAD = "slow_head", 408, "the head of the request took too long"
@@ -45,6 +49,7 @@ class DoorLimits:
     head_s: float = 10.0
     body_s: float = 60.0
     write_s: float = 60.0
+    gone_s: float = 60.0
     head_bytes: int = 64 << 10
     headers: int = 128
     body_bytes: int = LARGEST_BODY
@@ -62,6 +67,9 @@ class Connection(Protocol):
 
     def unsent(self) -> int:
         """Bytes that the client has not taken yet."""
+
+    def unheard_s(self) -> float:
+        """How long its host has acknowledged nothing, of what it was sent; 0: all is."""
 
     @property
     def closing(self) -> bool:
@@ -84,6 +92,8 @@ class Keeper:
     writes: dict[Connection, tuple[float, int]] = field(default_factory=dict)
     held_bytes: int = 0
     """Of bodies, as long as they are not answered."""
+    looked: float = 0.0
+    """When the hosts of all connections were."""
 
     def enter(self, connection: Connection, now: float) -> None:
         """A new one; of too many, the one that was waited for the longest goes."""
@@ -125,6 +135,7 @@ class Keeper:
                 self.writes[connection] = (now, left)
             elif now - since >= self.limits.write_s:
                 connection.end(Fault.SLOW_CLIENT)
+        self._end_gone(now)
 
     async def run(self) -> None:
         """Look for late ones until cancelled."""
@@ -132,6 +143,14 @@ class Keeper:
         while True:
             await asyncio.sleep(LOOK_S)
             self.sweep(clock())
+
+    def _end_gone(self, now: float) -> None:
+        if now - self.looked < HOSTS_S:
+            return
+        self.looked = now
+        for connection in list(self.connections):
+            if connection.unheard_s() >= self.limits.gone_s:
+                connection.end(Fault.GONE)
 
 
 def _first_late(table: dict[Connection, float], before: float) -> Connection | None:

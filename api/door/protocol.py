@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from api.door.hosts import unheard_s
 from api.door.keeper import Fault, Keeper
 from api.errors import error_body
 from api.refusals import refusal
@@ -69,6 +70,10 @@ class CarefulProtocol(HttpToolsProtocol):
     def unsent(self) -> int:
         """See Connection."""
         return self.transport.get_write_buffer_size()
+
+    def unheard_s(self) -> float:
+        """See Connection."""
+        return unheard_s(self.transport.get_extra_info("socket"))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there."""

@@ -14,7 +14,7 @@ from discovery.registry import Node
 from proxy.errors import NodeFailed, ProxyExhausted
 from proxy.nodes.calling import LONGEST_REFUSAL, OK, Call, Reply
 from proxy.nodes.failing import BROKEN, broken, refused
-from proxy.nodes.line import HungUp, Line
+from proxy.nodes.line import Gone, HungUp, Line
 from proxy.nodes.lines import Lines, request_of
 from proxy.nodes.reading import LegReader
 
@@ -135,7 +135,9 @@ class HttpLeg:
         if self._line is not None:
             self._send(self._line)
         else:
-            self._connecting = asyncio.create_task(self.lines.connect(address))
+            self._connecting = asyncio.create_task(
+                self.lines.connect(address, self.call.patience)
+            )
             self._connecting.add_done_callback(self._connected)
 
     def _connected(self, connecting: "asyncio.Task[Line]") -> None:
@@ -159,8 +161,8 @@ class HttpLeg:
         """A connection that was hung up while it was idle is not the node's failure."""
         try:
             return line.begun()
-        except HungUp:
-            if self._fresh or line.heard_of:
+        except HungUp as lost:
+            if self._fresh or line.heard_of or isinstance(lost, Gone):
                 raise
             line.close()
             self._ask()

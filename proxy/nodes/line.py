@@ -6,6 +6,7 @@ is a list and nothing else: no stream reader, no timer for a read, no task.
 NoConnection   there is nobody, or not in time
 Silent         a TimeoutError: nothing came for as long as was agreed
 HungUp         the connection was lost before the reply was whole
+Gone           a HungUp: the other host acknowledges nothing any more
 Unreadable     what came is not HTTP
 """
 
@@ -37,6 +38,10 @@ class Silent(TimeoutError):
 
 class HungUp(ConnectionError):
     """The connection was lost before the reply was whole."""
+
+
+class Gone(HungUp):
+    """The other host acknowledges nothing any more: another connection would not help."""
 
 
 class Unreadable(ConnectionError):
@@ -200,7 +205,8 @@ class Line(asyncio.Protocol):
         if self.status and not self._framed and error is None:
             self.whole = True
         if not self.whole and self._error is None:
-            self._error = HungUp(str(error) if error else "the node hung up")
+            kind = Gone if isinstance(error, TimeoutError) else HungUp
+            self._error = kind(str(error) if error else "the node hung up")
         self._wake()
 
     # what the parser says

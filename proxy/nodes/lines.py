@@ -1,6 +1,7 @@
 """All connections to nodes: those that are idle are kept for a while."""
 
 import asyncio
+import math
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -9,19 +10,20 @@ from dataclasses import dataclass, field
 from weakref import WeakSet
 
 from discovery.address import parse_address
-from proxy.nodes.line import HungUp, Line, NoConnection, Patience
+from proxy.nodes.line import Gone, HungUp, Line, NoConnection, Patience
 
 KEEPALIVE_S = 4.0  # less than a server's 5 s, so that it is rarely the server who hangs up
 CONNECT_S = 3.0
 UNREAD_BYTES = (
     64 << 10
 )  # the kernel keeps up to 6 MiB for who does not read, and hands on as much
-WATCH = {  # a host that is gone without a word is found out in a minute, and HungUp
-    "TCP_KEEPIDLE": 30,  # s
-    "TCP_KEEPINTVL": 10,  # s
+WATCH = {  # a host that is gone without a word is Gone as soon as a lease would end
+    "TCP_KEEPIDLE": 2,  # s
+    "TCP_KEEPINTVL": 1,  # s
     "TCP_KEEPCNT": 3,
-    "TCP_USER_TIMEOUT": 60_000,  # ms: what was sent, and is not acknowledged or has no room
+    "TCP_USER_TIMEOUT": 5_000,  # ms: what was sent, and is not acknowledged or has no room
 }
+NO_ROOM_MS = 30_000  # the last of these, for servers that may read nothing for a while
 NOTHING: Mapping[str, str] = {}
 
 
@@ -53,10 +55,10 @@ class Lines:
         while line := self.take(address):
             try:
                 return await self._asked(line, request, patience)
-            except HungUp:
-                if line.heard_of:
+            except HungUp as lost:
+                if line.heard_of or isinstance(lost, Gone):
                     raise
-        return await self._asked(await self.connect(address), request, patience)
+        return await self._asked(await self.connect(address, patience), request, patience)
 
     def give_back(self, line: Line) -> None:
         """A connection whose call is over."""
@@ -97,7 +99,7 @@ class Lines:
             line.hang_up()
         return None
 
-    async def connect(self, address: str) -> Line:
+    async def connect(self, address: str, patience: Patience) -> Line:
         """A new one; raises NoConnection."""
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
@@ -113,7 +115,7 @@ class Lines:
         self._all.add(line)
         wire: socket.socket = transport.get_extra_info("socket")
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, UNREAD_BYTES)
-        _watch(wire)
+        _watch(wire, patience)
         return line
 
     def _sweep(self) -> None:
@@ -140,10 +142,11 @@ async def open_lines() -> AsyncIterator[Lines]:
         await asyncio.sleep(0)  # transports close in the loop's next turn
 
 
-def _watch(wire: socket.socket) -> None:
+def _watch(wire: socket.socket, patience: Patience) -> None:
     """The kernel asks whether the other host is still there, as far as this platform can."""
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in WATCH.items():
+    told = WATCH if patience.first_s < math.inf else WATCH | {"TCP_USER_TIMEOUT": NO_ROOM_MS}
+    for name, value in told.items():
         if (option := getattr(socket, name, None)) is not None:
             wire.setsockopt(socket.IPPROTO_TCP, option, value)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from api.door.keeper import DoorLimits, Fault, Keeper
+from api.door.keeper import HOSTS_S, DoorLimits, Fault, Keeper
 
 
 @dataclass(eq=False)
@@ -10,10 +10,14 @@ class Client:
     idle: Fault | None = Fault.IDLE
     closing: bool = False
     left: int = 0
+    unheard: float = 0.0
     ended: list[Fault] = field(default_factory=list)
 
     def unsent(self) -> int:
         return self.left
+
+    def unheard_s(self) -> float:
+        return self.unheard
 
     def end(self, fault: Fault) -> None:
         self.ended.append(fault)
@@ -93,3 +97,17 @@ def test_who_left_is_in_no_table() -> None:
     door.leave(client)
     tables = door.connections, door.heads, door.bodies, door.writes
     assert not any(tables)
+
+
+def test_whose_host_is_gone_is_cut_whatever_there_is_to_say_or_hear() -> None:
+    door, gone, there = keeper(gone_s=10.0), Client(idle=None), Client(idle=None)
+    for client in (gone, there):
+        door.enter(client, 0.0)
+    gone.unheard, there.unheard = 9.0, 1.0
+    door.sweep(9.0)
+    assert not gone.ended
+    gone.unheard = 10.0
+    door.sweep(9.0 + HOSTS_S / 2)
+    assert not gone.ended  # nobody has looked again
+    door.sweep(9.0 + HOSTS_S)
+    assert (gone.ended, there.ended) == ([Fault.GONE], [])

@@ -1,6 +1,7 @@
 """A leg at a node of ours: asked at once, heard without a task, and hung up once."""
 
 import asyncio
+import errno
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -132,6 +133,23 @@ async def test_a_connection_is_given_back_once() -> None:
             await legs.close(d)
         assert lines.take(server.address) is not None
         assert lines.take(server.address) is None
+
+
+async def test_a_kept_connection_whose_host_is_gone_is_the_nodes_failure() -> None:
+    told = [SSE, *events(FIRST, LAST), DONE, END]
+    async with node(Role.DECODE, told, [HANG], told) as (d, server), open_lines() as lines:
+        async with Legs() as legs:
+            legs.open(d, leg_at(lines, d))
+            while await legs.next() is not None:
+                pass
+        server.asked.clear()
+        [kept] = lines._idle[d.registration.http_address]
+        async with aclosing(leg_at(lines, d)) as leg:
+            said = asyncio.create_task(anext(leg))
+            await server.asked.wait()
+            kept.connection_lost(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+            with pytest.raises(NodeFailed, match="timed out"):
+                await said
 
 
 async def test_legs_are_heard_in_turn() -> None:

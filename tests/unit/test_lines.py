@@ -1,6 +1,7 @@
 """Connections to nodes: what is read of them, when they are kept, and what ends them."""
 
 import asyncio
+import errno
 import math
 import socket
 import sys
@@ -14,6 +15,7 @@ from proxy.nodes.line import (
     LONGEST_HEAD,
     MOST_AT_ONCE,
     MOST_UNREAD,
+    Gone,
     HungUp,
     Line,
     NoConnection,
@@ -21,7 +23,7 @@ from proxy.nodes.line import (
     Silent,
     Unreadable,
 )
-from proxy.nodes.lines import WATCH, Lines, open_lines
+from proxy.nodes.lines import NO_ROOM_MS, WATCH, Lines, open_lines
 from tests.fakes.raw_http import (
     CHUNKED,
     CUT,
@@ -132,6 +134,19 @@ def test_one_that_is_hung_up_at_this_moment_is_asked_anew(
         runner.run(ask_twice())
 
 
+async def test_whose_host_is_gone_is_asked_by_no_other_connection() -> None:
+    async with asking(WELL, [HANG], WELL) as (lines, server):
+        assert await read(lines, server) == b"onetwo"
+        [kept] = lines._idle[server.address]
+        server.asked.clear()
+        asked = asyncio.create_task(call(lines, server))
+        await server.asked.wait()
+        kept.connection_lost(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
+        with pytest.raises(Gone, match="timed out"):
+            await asked
+        assert server.connections == 1
+
+
 async def test_a_fresh_connection_that_is_cut_is_a_failure() -> None:
     async with asking([CUT]) as (lines, server):
         with pytest.raises(HungUp):
@@ -194,12 +209,21 @@ async def test_what_nobody_takes_in_time_ends_the_connection(
     if not hasattr(socket, "TCP_USER_TIMEOUT"):
         pytest.skip("this platform has no such bound")
     monkeypatch.setitem(WATCH, "TCP_USER_TIMEOUT", 50)
-    unbounded = Patience(math.inf, math.inf)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
         async with open_lines() as lines, asyncio.timeout(PATIENCE_S):
             with pytest.raises(HungUp, match="timed out"):
-                await lines.call(address, "/", b"x" * MUCH, unbounded)
+                await lines.call(address, "/", b"x" * MUCH, PATIENT)
+
+
+async def test_a_server_that_may_be_silent_may_read_nothing_for_longer() -> None:
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):
+        pytest.skip("this platform has no such bound")
+    async with asking(WELL) as (lines, server):
+        with closing(await call(lines, server, Patience(math.inf, math.inf))) as line:
+            wire: socket.socket = line._transport.get_extra_info("socket")
+            told = wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+            assert told == NO_ROOM_MS > WATCH["TCP_USER_TIMEOUT"]
 
 
 async def test_nobody_there_is_told_from_a_failure_of_somebody() -> None:
