@@ -3,9 +3,9 @@
 import socket
 import struct
 
-INFO = struct.Struct(
-    "24x I 28x I"
-)  # of Linux's tcp_info: packets on their way, ms since an ACK
+# Of Linux's tcp_info: probes without an answer, packets without an ACK, ms since the last one.
+INFO = struct.Struct("3x B 20x I 28x I")
+UNANSWERED = 2  # one may be on its way, long after the last
 MS = 1e-3
 
 
@@ -13,8 +13,8 @@ def unheard_s(wire: socket.socket) -> float:
     """For how long it has acknowledged nothing while packets are on their way to it.
 
     0 where none are, and where the kernel does not tell. Linux only: who reads nothing, or is
-    stopped, has a host that acknowledges, so this is about hosts and the way to them, unlike
-    TCP_USER_TIMEOUT.
+    stopped, has a host that acknowledges, and answers probes of its window, so this is about
+    hosts and the way to them, unlike TCP_USER_TIMEOUT.
     """
     option = getattr(socket, "TCP_INFO", None)
     if option is None or wire.family not in (socket.AF_INET, socket.AF_INET6):
@@ -25,5 +25,5 @@ def unheard_s(wire: socket.socket) -> float:
         return 0.0  # it is closed
     if len(told) < INFO.size:
         return 0.0
-    unacknowledged, since_ms = INFO.unpack(told)
-    return since_ms * MS if unacknowledged else 0.0
+    probes, packets, since_ms = INFO.unpack(told)
+    return since_ms * MS if packets or probes >= UNANSWERED else 0.0

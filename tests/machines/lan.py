@@ -1,33 +1,31 @@
 """Machines on a switch: networks of their own, and cables that can be pulled.
 
-Made by `unshare`, `nsenter` and `ip`, inside a user namespace (`within`), so nobody has to be
+Made by `unshare`, `nsenter` and `ip`, in a user namespace (`go_inside`), so nobody has to be
 root, and nothing is left behind: a machine is there as long as the process that holds it.
 """
 
 import asyncio
+import os
 import subprocess
+import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 SWITCH, HERE, NETWORK = "switch", "10.77.0.1", 24
 NOBODY = "02:00:00:00:00:99"  # what is sent to this card reaches none
 WITHIN = ("unshare", "--user", "--map-root-user", "--net", "--")
+INSIDE = "PDSERVE_TESTS_INSIDE_LAN"
 KINDS = ("net", "ipc")
 CARD = "eth0"
-
-
-def within(command: Sequence[str]) -> list[str]:
-    """A command that runs the given one where machines can be made."""
-    return [*WITHIN, *command]
 
 
 def why_not() -> str | None:
     """Why this system makes no machines, or None where it does."""
     try:
         ran = subprocess.run(
-            within(["ip", "link", "add", "one", "type", "veth", "peer", "name", "two"]),
+            [*WITHIN, *("ip", "link", "add", "one", "type", "veth", "peer", "name", "two")],
             capture_output=True,
             text=True,
             timeout=10,
@@ -36,6 +34,16 @@ def why_not() -> str | None:
     except FileNotFoundError as missing:
         return f"there is no {missing.filename}"
     return None if ran.returncode == 0 else ran.stderr.strip()
+
+
+def go_inside(module: str) -> None:
+    """Begin this program again where machines can be made; exits where they cannot."""
+    if INSIDE in os.environ:
+        return
+    if why := why_not():
+        sys.exit(f"this system makes no networks: {why}")
+    command = [*WITHIN, sys.executable, "-m", module, *sys.argv[1:]]
+    os.execvpe(command[0], command, os.environ | {INSIDE: "1"})
 
 
 @dataclass(slots=True, eq=False)
