@@ -28,7 +28,7 @@ SHORT_S = (0.5, 3.0)  # most notice nothing but a pause
 LONG_S = (7.0, 12.0)  # nobody waits so long
 PROXY_S = (0.5, 2.0)
 PROXY_PAUSE_S = (8.0, 20.0)
-PROXY_AWAY_S = 20.0
+PROXY_AWAY_S = 22.0
 BACK_S = 10.0
 FOUND_S = 8.0  # a proxy's machine that is there again has to have its nodes by then
 UNLIMITED = 1 << 20
@@ -155,7 +155,9 @@ class Outages:
                     await self._ask(clients, asked, chance)
                     hands.over.set()
                 await self._look(site, verdict)
-                await self._proxy_away(site)
+                verdict.done["ms until a new proxy knew all nodes"] = await self._proxy_away(
+                    site
+                )
             except* NotBack as lost:
                 verdict.failed += map(repr, lost.exceptions)
             verdict.done += hands.done
@@ -216,12 +218,14 @@ class Outages:
         if not moved:
             verdict.failed.append("no KV went from one machine to another")
 
-    async def _proxy_away(self, site: Site) -> None:
+    async def _proxy_away(self, site: Site) -> int:
         """Its machine is gone for a while; then it starts anew, and its nodes find it soon."""
         await site.proxy.power_off()
         await asyncio.sleep(PROXY_AWAY_S)
         await site.proxy.power_on()
+        begun = time.monotonic()
         await site.well(FOUND_S)
+        return round(1000 * (time.monotonic() - begun))
 
 
 def door(role: str, box: Box) -> str:

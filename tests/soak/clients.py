@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import socket
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -26,9 +27,10 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Told:
-    """What one client has heard: tokens of each choice."""
+    """What one client has heard: tokens of each choice, and its longest wait for a next one."""
 
     choices: list[list[int]]
+    longest_wait_s: float = 0.0
     left: bool = False
     failure: str | None = None
 
@@ -60,7 +62,8 @@ class Clients:
             leaves = self.chance.random() < LEAVING
         chunks = self.chance.randrange(1, LONGEST_STAY) if leaves else None
         stay_s = self.chance.uniform(0, LONGEST_STAY_S) if leaves else PATIENCE_S
-        told = self.told[question.number] = Told([[] for _ in range(question.n)], leaves)
+        choices: list[list[int]] = [[] for _ in range(question.n)]
+        told = self.told[question.number] = Told(choices, left=leaves)
         async with self.seats:
             try:
                 async with asyncio.timeout(stay_s):
@@ -71,11 +74,14 @@ class Clients:
                 told.failure = None if leaves else f"no answer in {PATIENCE_S:g} s"
 
     async def _read(self, question: Question, told: Told, chunks: int | None) -> None:
-        finished = 0
+        finished, heard = 0, time.monotonic()
         async with aclosing(self._chunks(question)) as stream:
             number = 0
             async for chunk in stream:
                 number += 1
+                now = time.monotonic()
+                told.longest_wait_s = max(told.longest_wait_s, now - heard)
+                heard = now
                 if number == chunks:
                     return
                 for choice in chunk["choices"]:

@@ -27,6 +27,7 @@ class Verdict:
     tracebacks: list[str] = field(default_factory=list)
     excused: int = 0
     seconds: float = 0.0
+    longest_wait_s: float = 0.0
     done: Counter[str] = field(default_factory=Counter)
 
     def judge(
@@ -43,6 +44,7 @@ class Verdict:
             if one is None:
                 continue
             self.left += one.left
+            self.longest_wait_s = max(self.longest_wait_s, one.longest_wait_s)
             if one.failure is not None:
                 self.failed.append(f"{question.number}: {one.failure}")
                 continue
@@ -65,6 +67,7 @@ class Verdict:
         """All of it, for somebody who reads."""
         lines = [
             f"{self.asked} requests in {self.seconds:.0f} s, {self.left} of them left early",
+            f"longest wait for a next token: {self.longest_wait_s:.1f} s",
             *(f"  {name}: {count}" for name, count in sorted(self.done.items())),
         ]
         for name in ("failed", "differing", "leaked", "tracebacks"):
