@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed
 TBB := "tbb; sys_platform == 'linux' and platform_machine == 'x86_64'"
 TESTS := tests/house tests/unit tests/contract
 
-.PHONY: serve demo check test test-gpu soak chaos fmt bench clean
+.PHONY: serve demo check test test-gpu soak chaos machines fmt bench clean
 
 serve: $(INSTALLED)  ## a cluster with the bundled model on this machine, until Ctrl-C
 	$(BIN)/pdserve up $(ARGS)
@@ -34,6 +34,9 @@ soak: $(INSTALLED)  ## a thousand requests in five minutes, while nodes and link
 
 chaos: $(INSTALLED)  ## three minutes in which nodes and proxy workers die, and clients come at a rate
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+machines: $(INSTALLED)  ## two minutes in which cables between machines are pulled, and clients come at a rate
+	$(BIN)/python -m tests.machines $(ARGS)
 
 fmt: $(INSTALLED)
 	$(BIN)/ruff check --fix .
