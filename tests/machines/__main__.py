@@ -15,11 +15,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="how long clients come")
     parser.add_argument("--rate", type=float, default=3.0, help="clients per second")
     parser.add_argument("--connector", default="nixl", choices=("nixl", "tcp"))
+    parser.add_argument("--away", type=float, default=22.0, help="the proxy's machine, in s")
     play(parser, _outages)
 
 
 def _outages(model: Path, asked: argparse.Namespace) -> Outages:
-    return Outages(model, asked.seed, asked.seconds, asked.rate, asked.connector)
+    return Outages(model, asked.seed, asked.seconds, asked.rate, asked.connector, asked.away)
 
 
 if __name__ == "__main__":
