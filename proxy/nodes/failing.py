@@ -9,7 +9,7 @@ from api.wire import UNREADABLE, WireError
 from discovery.registry import Node
 from discovery.signed_calls import REFUSED
 from proxy.errors import Cause, NodeFailed, ProxyExhausted
-from proxy.nodes.line import NoConnection
+from proxy.nodes.endings import NoConnection
 
 SERVER_ERROR = 500
 AT_FAULT = {BAD_REQUEST, 413, 422}  # what other nodes would say as well

@@ -13,8 +13,9 @@ from api.generator import Event, Tap
 from discovery.registry import Node
 from proxy.errors import NodeFailed, ProxyExhausted
 from proxy.nodes.calling import LONGEST_REFUSAL, OK, Call, Reply
+from proxy.nodes.endings import Gone, HungUp
 from proxy.nodes.failing import BROKEN, broken, refused
-from proxy.nodes.line import Gone, HungUp, Line
+from proxy.nodes.line import Line
 from proxy.nodes.lines import Lines, request_of
 from proxy.nodes.reading import LegReader
 

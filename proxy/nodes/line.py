@@ -1,13 +1,8 @@
 """One connection to a node: HTTP/1.1 over a plain socket, read by httptools.
 
 A token passes through here on every connection, so between the socket and whoever reads there
-is a list and nothing else: no stream reader, no timer for a read, no task.
-
-NoConnection   there is nobody, or not in time
-Silent         a TimeoutError: nothing came for as long as was agreed
-HungUp         the connection was lost before the reply was whole
-Gone           a HungUp: the other host acknowledges nothing any more
-Unreadable     what came is not HTTP
+is a list and nothing else: no stream reader, no timer for a read, no task. How a call may end
+is in `endings.py`.
 """
 
 import asyncio
@@ -19,33 +14,11 @@ from typing import cast
 
 import httptools
 
+from proxy.nodes.endings import Gone, HungUp, Silent, Unreadable
+
 MOST_UNREAD = 64 << 10  # beyond it the socket is not read
 MOST_AT_ONCE = 64 << 10
 LONGEST_HEAD = 64 << 10
-
-
-class NoConnection(ConnectionError):
-    """`os_error` says why; None: it took too long."""
-
-    def __init__(self, os_error: OSError | None) -> None:
-        super().__init__(f"no connection: {os_error}" if os_error else "no connection in time")
-        self.os_error = os_error
-
-
-class Silent(TimeoutError):
-    """Nothing came for as long as was agreed."""
-
-
-class HungUp(ConnectionError):
-    """The connection was lost before the reply was whole."""
-
-
-class Gone(HungUp):
-    """The other host acknowledges nothing any more: another connection would not help."""
-
-
-class Unreadable(ConnectionError):
-    """What came is not HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +63,7 @@ class Line(asyncio.Protocol):
     # what a caller does
 
     async def ask(self, request: bytes, patience: Patience) -> None:
-        """Send one request, and wait for the head of its reply; raises what is drawn above."""
+        """Send one request, and wait for its reply's head; raises what is in `endings.py`."""
         self.send(request, patience)
         while not self.begun():
             await self.news()
@@ -113,7 +86,7 @@ class Line(asyncio.Protocol):
         self._timer = self._look_after(self._borne_s)
 
     def begun(self) -> bool:
-        """Whether the reply's head is there; raises what is drawn above."""
+        """Whether the reply's head is there; raises what is in `endings.py`."""
         if not self.status:
             self._check()
         return self.status > 0

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from weakref import WeakSet
 
 from discovery.address import parse_address
-from proxy.nodes.line import Gone, HungUp, Line, NoConnection, Patience
+from proxy.nodes.endings import Gone, HungUp, NoConnection
+from proxy.nodes.line import Line, Patience
 
 KEEPALIVE_S = 4.0  # less than a server's 5 s, so that it is rarely the server who hangs up
 CONNECT_S = 3.0

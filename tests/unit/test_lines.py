@@ -11,18 +11,8 @@ from contextlib import asynccontextmanager, closing
 import pytest
 import uvloop
 
-from proxy.nodes.line import (
-    LONGEST_HEAD,
-    MOST_AT_ONCE,
-    MOST_UNREAD,
-    Gone,
-    HungUp,
-    Line,
-    NoConnection,
-    Patience,
-    Silent,
-    Unreadable,
-)
+from proxy.nodes.endings import Gone, HungUp, NoConnection, Silent, Unreadable
+from proxy.nodes.line import LONGEST_HEAD, MOST_AT_ONCE, MOST_UNREAD, Line, Patience
 from proxy.nodes.lines import NO_ROOM_MS, WATCH, Lines, open_lines
 from tests.fakes.raw_http import (
     CHUNKED,

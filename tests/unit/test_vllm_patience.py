@@ -15,8 +15,9 @@ from discovery.registry import Node
 from engine.request import PoolingRequest, Request, RequestId
 from proxy.errors import Cause, NodeFailed
 from proxy.nodes.client import POOLING_S, HttpNodeClient
+from proxy.nodes.endings import HungUp, Silent
 from proxy.nodes.failing import broken
-from proxy.nodes.line import HungUp, Line, Patience, Silent
+from proxy.nodes.line import Line, Patience
 from proxy.nodes.lines import Lines
 from tests.fakes.raw_http import END, SSE, chunk
 
