@@ -15,7 +15,7 @@ from tests.chaos.deeds import Deeds, NotBack, Operator, well_again
 from tests.chaos.workers import CLUSTER, Workers
 from tests.fakes.waiting import is_seen
 from tests.soak.clients import Clients
-from tests.soak.questions import Question, answers, questions
+from tests.soak.questions import answers, questions
 from tests.soak.verdict import Verdict, blocks_used
 from tests.soak.victims import Victim
 from tests.soak.wires import BEHIND
@@ -58,7 +58,7 @@ class Chaos:
                     for kind in victims:
                         group.create_task(deeds.hurt_one_of(kind))
                     group.create_task(deeds.kill_workers(workers))
-                    await self._ask(clients, asked, chance)
+                    await clients.come(asked, self.rate, clients.ask_alone)
                     deeds.over.set()
             except* NotBack as lost:
                 verdict.failed += map(repr, lost.exceptions)
@@ -100,15 +100,6 @@ class Chaos:
 
     def _show(self, name: str, line: str) -> None:
         self.lines.append(f"{time.time():.2f} {name} | {line}")
-
-    async def _ask(
-        self, clients: Clients, asked: Sequence[Question], chance: random.Random
-    ) -> None:
-        """Each at its time, however many are open; then until the last has its answer."""
-        async with asyncio.TaskGroup() as group:
-            for one in asked:
-                await asyncio.sleep(chance.expovariate(self.rate))
-                group.create_task(clients.ask_alone(one))
 
     def _excuse(self, cut: set[int], clients: Clients, verdict: Verdict) -> None:
         """Whose own connection was cut has left, as far as we are concerned."""

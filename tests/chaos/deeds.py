@@ -100,7 +100,7 @@ class Deeds:
             *(self._restart, self._drain, self._flip),
         )
         left = list[Deed]()
-        while await self._goes_on(PAUSE_S):
+        while await goes_on(self.over, self.chance, PAUSE_S):
             left = left or self.chance.sample(deeds, len(deeds))  # each comes up
             victim = self.chance.choice(kind)
             await left.pop()(victim)
@@ -108,15 +108,8 @@ class Deeds:
 
     async def kill_workers(self, workers: Workers) -> None:
         """Another hand."""
-        while await self._goes_on(WORKER_S):
+        while await goes_on(self.over, self.chance, WORKER_S):
             self.done["kill -9 proxy worker"] += workers.kill_one(self.chance)
-
-    async def _goes_on(self, pause_s: tuple[float, float]) -> bool:
-        try:
-            await asyncio.wait_for(self.over.wait(), self.chance.uniform(*pause_s))
-        except TimeoutError:
-            return True
-        return False
 
     async def _kill(self, victim: Victim) -> None:
         number = self.chance.choice([DOOR, ENGINE])
@@ -160,6 +153,17 @@ class Deeds:
         await self.operator.well(address, other)
         await asyncio.sleep(self.chance.uniform(*AWAY_S))
         await self.operator.post(address, "role", role=victim.role)
+
+
+async def goes_on(
+    over: asyncio.Event, chance: random.Random, pause_s: tuple[float, float]
+) -> bool:
+    """After a pause, unless it is over before that."""
+    try:
+        await asyncio.wait_for(over.wait(), chance.uniform(*pause_s))
+    except TimeoutError:
+        return True
+    return False
 
 
 def address_of(victim: Victim) -> str:

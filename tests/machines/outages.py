@@ -11,13 +11,13 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.chaos.deeds import NotBack, Operator
+from tests.chaos.deeds import NotBack, Operator, goes_on
 from tests.e2e.cluster import MOVED, read_metric
 from tests.fakes.waiting import is_seen
 from tests.machines.box import Box, node_box, proxy_box
 from tests.machines.lan import Lan, lan
 from tests.soak.clients import Clients
-from tests.soak.questions import Question, answers, questions
+from tests.soak.questions import answers, questions
 from tests.soak.verdict import Verdict, blocks_used
 
 PROXY = "10.77.0.2"
@@ -74,7 +74,7 @@ class Hands:
         """One after another, each until it is well, so that one of its kind always is."""
         deeds: Sequence[Deed] = (self._short, self._long, self._reboot, self._part)
         left = list[Deed]()
-        while await self._goes_on(PAUSE_S):
+        while await goes_on(self.over, self.chance, PAUSE_S):
             left = left or self.chance.sample(deeds, len(deeds))  # each comes up
             box = self.chance.choice(self.site.kinds[role])
             await left.pop()(box)
@@ -82,15 +82,8 @@ class Hands:
 
     async def unplug_proxy(self) -> None:
         """Another hand: clients and nodes notice a pause."""
-        while await self._goes_on(PROXY_PAUSE_S):
+        while await goes_on(self.over, self.chance, PROXY_PAUSE_S):
             await self._unplugged(self.site.proxy, PROXY_S)
-
-    async def _goes_on(self, pause_s: tuple[float, float]) -> bool:
-        try:
-            await asyncio.wait_for(self.over.wait(), self.chance.uniform(*pause_s))
-        except TimeoutError:
-            return True
-        return False
 
     async def _short(self, box: Box) -> None:
         await self._unplugged(box, SHORT_S)
@@ -151,7 +144,7 @@ class Outages:
                     for role in site.kinds:
                         group.create_task(hands.hurt_one_of(role))
                     group.create_task(hands.unplug_proxy())
-                    await self._ask(clients, asked, chance)
+                    await clients.come(asked, self.rate, clients.ask)
                     hands.over.set()
                 await self._look(site, verdict)
                 verdict.done["ms until a new proxy knew all nodes"] = await self._proxy_away(
@@ -188,15 +181,6 @@ class Outages:
 
     def _show(self, name: str, line: str) -> None:
         self.lines.append(f"{time.time():.2f} {name} | {line}")
-
-    async def _ask(
-        self, clients: Clients, asked: Sequence[Question], chance: random.Random
-    ) -> None:
-        """Each at its time, however many are open; then until the last has its answer."""
-        async with asyncio.TaskGroup() as group:
-            for one in asked:
-                await asyncio.sleep(chance.expovariate(self.rate))
-                group.create_task(clients.ask(one))
 
     async def _look(self, site: Site, verdict: Verdict) -> None:
         """KV crossed the switch, and nothing is held any more."""

@@ -5,7 +5,7 @@ import json
 import random
 import socket
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,6 +45,18 @@ class Clients:
     seats: asyncio.Semaphore
     told: dict[int, Told] = field(default_factory=dict)
     ports: dict[int, int] = field(default_factory=dict)  # of connections of their own
+
+    async def come(
+        self,
+        asked: Sequence[Question],
+        rate: float,
+        ask: Callable[[Question], Coroutine[Any, Any, None]],
+    ) -> None:
+        """`rate` in a second on average, however many are open; until all have their answer."""
+        async with asyncio.TaskGroup() as group:
+            for one in asked:
+                await asyncio.sleep(self.chance.expovariate(rate))
+                group.create_task(ask(one))
 
     async def ask_alone(self, question: Question, *, leaves: bool | None = None) -> None:
         """The same over a connection of its own, from a port that is known."""
