@@ -14,6 +14,7 @@ import msgspec
 from api.node_sampling import encode_sampling
 from api.wire import WireError
 from engine.request import Request, Sampling
+from proxy.foreign.forms import UnknownForm, spoken
 
 GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
 MOST_SEED = 2**63 - 1  # it reads a number with a sign, and -1 as none
@@ -71,12 +72,23 @@ def sampling_of(request: Request, hold: bool) -> dict[str, object]:
     asked = msgspec.structs.replace(
         sampling, max_tokens=limit, min_tokens=least, seed=_seed(sampling)
     )
-    said = encode_sampling(asked, done)
+    said = encode_sampling(asked, done) | _form(sampling)
     return {
         key: value
         for key, value in said.items()
         if key not in OURS_ONLY and value is not None and value != {}
     }
+
+
+def _form(sampling: Sampling) -> dict[str, object]:
+    """A structural tag of ours, in their words; nothing for any other form."""
+    if sampling.grammar is None or sampling.grammar.kind != "structural_tag":
+        return {}
+    try:
+        told = spoken(sampling.grammar.source)
+    except UnknownForm as unknown:
+        raise Unspeakable(str(unknown), "tools") from None
+    return {"structured_outputs": {"structural_tag": told}}
 
 
 def _seed(sampling: Sampling) -> int:

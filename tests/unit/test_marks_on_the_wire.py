@@ -1,5 +1,6 @@
 """Behind which tokens a grammar begins, as nodes are told, and as nobody should tell them."""
 
+import msgspec
 import pytest
 
 from api.generate import NodeCall, decode_call, encode_call
@@ -7,7 +8,7 @@ from api.node_sampling import decode_sampling
 from api.wire import WireError
 from engine.request import Grammar, Marks, Request, RequestId, Sampling
 from node.ipc import Submit, decode_to_engine, encode
-from proxy.foreign.bodies import sampling_of
+from proxy.foreign.bodies import Unspeakable, sampling_of
 
 RID = RequestId("r")
 
@@ -31,6 +32,27 @@ def test_nodes_of_vllm_are_not_told_of_marks() -> None:
     said = sampling_of(asking(Marks(((4,),))), hold=False)
     assert said["structured_outputs"] == {"regex": "a"}
     assert "grammar_behind" not in said
+
+
+def tagged(*parts: object) -> Request:
+    tag = {"type": "structural_tag", "format": {"type": "sequence", "elements": parts}}
+    grammar = Grammar("structural_tag", msgspec.json.encode(tag).decode())
+    return Request(RID, (1, 2), Sampling(grammar=grammar))
+
+
+def test_nodes_of_vllm_are_told_tags_without_what_is_ours() -> None:
+    names = {"properties": {"unlike": {"type": "lark"}}}
+    schema = {"type": "json_schema", "json_schema": names}
+    text = {"type": "any_text", "excludes": ["<"]}
+    said = sampling_of(tagged(schema, text | {"unlike": "a+"}), hold=False)
+    wanted = tagged(schema, text).sampling.grammar
+    assert wanted is not None
+    assert said["structured_outputs"] == {"structural_tag": wanted.source}
+
+
+def test_grammars_of_custom_tools_cannot_be_told_to_nodes_of_vllm() -> None:
+    with pytest.raises(Unspeakable, match="a custom tool"):
+        sampling_of(tagged({"type": "lark", "lark": "start: /a/"}), hold=False)
 
 
 @pytest.mark.parametrize(

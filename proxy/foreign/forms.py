@@ -1,0 +1,36 @@
+"""Structural tags as nodes of vLLM read them: without what is ours alone. Pure."""
+
+from typing import Any
+
+import msgspec
+
+OURS, BARS, PLAIN = "lark", "unlike", "any_text"
+SCHEMA = "json_schema"  # keys in it are others' names
+
+
+class UnknownForm(ValueError):
+    """The text of a custom tool keeps to a grammar, which only nodes of ours hold."""
+
+
+def spoken(source: str) -> str:
+    """The same tag. Text that must not begin as a call may: what is held is still held behind a
+    mark, and a call that is written as text is read as ever. Raises UnknownForm.
+    """
+    if f'"{OURS}"' not in source and f'"{BARS}"' not in source:
+        return source
+    return msgspec.json.encode(_without(msgspec.json.decode(source))).decode()
+
+
+def _without(part: Any) -> Any:  # noqa: ANN401  JSON
+    if isinstance(part, list):
+        return [_without(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == OURS:
+        raise UnknownForm("a grammar of a custom tool cannot be told to a node of vLLM")
+    bars = BARS if part.get("type") == PLAIN else None
+    return {
+        key: value if key == SCHEMA else _without(value)
+        for key, value in part.items()
+        if key != bars
+    }
