@@ -17,6 +17,7 @@ SWITCH, HERE, NETWORK = "switch", "10.77.0.1", 24
 NOBODY = "02:00:00:00:00:99"  # what is sent to this card reaches none
 WITHIN = ("unshare", "--user", "--map-root-user", "--net", "--")
 INSIDE = "PDSERVE_TESTS_INSIDE_LAN"
+NEEDED = ("ip link add one type veth peer name two", "ip link add three type bridge")
 KINDS = ("net", "ipc")
 CARD = "eth0"
 
@@ -25,7 +26,7 @@ def why_not() -> str | None:
     """Why this system makes no machines, or None where it does."""
     try:
         ran = subprocess.run(
-            [*WITHIN, *("ip", "link", "add", "one", "type", "veth", "peer", "name", "two")],
+            [*WITHIN, "sh", "-c", " && ".join(NEEDED)],
             capture_output=True,
             text=True,
             timeout=10,
