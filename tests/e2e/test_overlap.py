@@ -79,6 +79,7 @@ async def _prefill_behind_wires(cluster: Running, folder: Path) -> AsyncGenerato
             async with asyncio.timeout(PATIENCE_S):
                 while not await _is_known(cluster):  # noqa: ASYNC110
                     await asyncio.sleep(0)
+            await wires.listen(node.pids())  # its last port may be newer than the last look
             yield wires
         finally:
             for task in tasks:

@@ -60,10 +60,6 @@ class Machine:
         spaces = [f"--{kind}=/proc/{self.holder.pid}/ns/{kind}" for kind in KINDS]
         return ["nsenter", *spaces, "--", *words]
 
-    def card(self) -> str:
-        """The address of its network card."""
-        return _card(self.address)
-
 
 @dataclass(slots=True)
 class Lan:
@@ -71,6 +67,7 @@ class Lan:
 
     machines: dict[str, Machine] = field(default_factory=dict)  # by address
     _cables: int = 0
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def start(self, address: str) -> Machine:
         """A machine with this address that knows of nothing that was before."""
@@ -86,7 +83,7 @@ class Lan:
         card = ("name", CARD, "netns", str(holder.pid))
         await _ip("link", "add", machine.cable, "type", "veth", "peer", *card)
         for words in (
-            ("link", "set", CARD, "address", machine.card()),
+            ("link", "set", CARD, "address", _card(address)),
             ("address", "add", f"{address}/{NETWORK}", "dev", CARD),
             ("link", "set", CARD, "up"),
             ("link", "set", "lo", "up"),
@@ -105,24 +102,32 @@ class Lan:
         """What is sent to it or by it is lost, and nobody is told."""
         await _ip("link", "set", machine.cable, "nomaster")
 
-    async def part(self, one: Machine, other: Machine) -> None:
-        """These two reach all others, and not each other."""
-        for here, there in ((one, other), (other, one)):
-            await _neighbour(here, there, NOBODY)
+    async def part(self, one: str, other: str) -> None:
+        """Who is at these addresses reaches all others, and not each other."""
+        await self._lead(one, other, NOBODY)
+        await self._lead(other, one, NOBODY)
 
-    async def join(self, one: Machine, other: Machine) -> None:
+    async def join(self, one: str, other: str) -> None:
         """They reach each other again."""
-        for here, there in ((one, other), (other, one)):
-            await _neighbour(here, there, there.card())
+        await self._lead(one, other, _card(other))
+        await self._lead(other, one, _card(one))
+
+    async def _lead(self, here: str, there: str, card: str) -> None:
+        """What is sent there from here goes to this card; who is off sends nothing."""
+        async with self._changing:
+            if machine := self.machines.get(here):
+                way = ("ip", "neighbour", "replace", there, "lladdr", card, "dev", CARD)
+                await _run(*machine.command(*way, "nud", "permanent"))
 
     async def power_off(self, machine: Machine) -> None:
         """It is gone without a word; the processes that ran there are the caller's to kill."""
         await self.unplug(machine)
         await _ip("link", "delete", machine.cable)
-        del self.machines[machine.address]
-        assert machine.holder.stdin
-        machine.holder.stdin.close()
-        await machine.holder.wait()
+        async with self._changing:
+            del self.machines[machine.address]
+            assert machine.holder.stdin
+            machine.holder.stdin.close()
+            await machine.holder.wait()
 
 
 @asynccontextmanager
@@ -144,11 +149,6 @@ async def lan() -> AsyncGenerator[Lan]:
 
 def _card(address: str) -> str:
     return f"02:00:00:00:00:{int(address.rpartition('.')[2]):02x}"
-
-
-async def _neighbour(here: Machine, there: Machine, card: str) -> None:
-    words = ("neighbour", "replace", there.address, "lladdr", card, "dev", CARD)
-    await _run(*here.command("ip", *words, "nud", "permanent"))
 
 
 async def _ip(*words: str) -> None:

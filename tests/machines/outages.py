@@ -29,6 +29,7 @@ LONG_S = (7.0, 12.0)  # nobody waits so long
 PROXY_S = (0.5, 2.0)
 PROXY_PAUSE_S = (8.0, 20.0)
 BACK_S = 10.0
+WELL_S = 30.0  # a machine that is busy with all else
 FOUND_S = 8.0  # a proxy's machine that is there again has to have its nodes by then
 UNLIMITED = 1 << 20
 Deed = Callable[[Box], Awaitable[None]]
@@ -78,7 +79,7 @@ class Hands:
             left = left or self.chance.sample(deeds, len(deeds))  # each comes up
             box = self.chance.choice(self.site.kinds[role])
             await left.pop()(box)
-            await self.site.well([door(role, box)], BACK_S)
+            await self.site.well([door(role, box)], WELL_S)
 
     async def unplug_proxy(self) -> None:
         """Another hand: clients and nodes notice a pause."""
@@ -107,13 +108,9 @@ class Hands:
         others = [kind for kind in self.site.kinds.values() if box not in kind]
         other = self.chance.choice([one for kind in others for one in kind])
         self.done[f"parted {box.name} and {other.name}"] += 1
-        one, two = box.machine, other.machine
-        await self.site.lan.part(one, two)
+        await self.site.lan.part(box.address, other.address)
         await asyncio.sleep(self.chance.uniform(*LONG_S))
-        if other.machine is two:  # else it was powered off, and forgot
-            await self.site.lan.join(one, two)
-        else:
-            await self.site.lan.join(one, other.machine)
+        await self.site.lan.join(box.address, other.address)
 
 
 @dataclass(slots=True)
@@ -176,7 +173,7 @@ class Outages:
             for box in (proxy, *(box for kind in kinds.values() for box in kind)):
                 await box.power_on()
                 stack.push_async_callback(box.power_off)
-            await site.well(site.doors, BACK_S)
+            await site.well(site.doors, WELL_S)
             yield site
 
     def _show(self, name: str, line: str) -> None:
