@@ -158,6 +158,8 @@ def _begins(lark: str) -> Collection[int]:
     if matcher.is_error():
         raise GrammarRefused(f"lark: {matcher.get_error()}")
     mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+    if matcher.stop_reason().endswith("TooComplex"):  # what it gave is no mask
+        raise GrammarRefused(f"lark: {matcher.get_error()}")
     bits: list[int] = np.unpackbits(mask, bitorder="little")[:END].nonzero()[0].tolist()
     return frozenset(bits)
 

@@ -5,7 +5,8 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -23,6 +24,7 @@ BACK_S = 180.0  # a machine that is busy with all else
 PATIENCE_S = 20.0
 OTHER = {"prefill": "decode", "decode": "prefill"}
 Deed = Callable[[Victim], Awaitable[None]]
+Hurt = TypeVar("Hurt")
 
 
 class NotBack(Exception):
@@ -99,12 +101,12 @@ class Deeds:
             *(self._kill, self._kill, self._stop, self._stop_for_long),
             *(self._restart, self._drain, self._flip),
         )
-        left = list[Deed]()
-        while await goes_on(self.over, self.chance, PAUSE_S):
-            left = left or self.chance.sample(deeds, len(deeds))  # each comes up
-            victim = self.chance.choice(kind)
-            await left.pop()(victim)
+
+        async def well(victim: Victim) -> None:
             await well_again(victim, self.operator)
+
+        pause = partial(goes_on, self.over, self.chance, PAUSE_S)
+        await hurt_in_turn(kind, deeds, well, pause, self.chance)
 
     async def kill_workers(self, workers: Workers) -> None:
         """Another hand."""
@@ -153,6 +155,22 @@ class Deeds:
         await self.operator.well(address, other)
         await asyncio.sleep(self.chance.uniform(*AWAY_S))
         await self.operator.post(address, "role", role=victim.role)
+
+
+async def hurt_in_turn(
+    kind: Sequence[Hurt],
+    deeds: Sequence[Callable[[Hurt], Awaitable[None]]],
+    well: Callable[[Hurt], Awaitable[None]],
+    go_on: Callable[[], Awaitable[bool]],
+    chance: random.Random,
+) -> None:
+    """One after another, each until it is `well`; each deed comes up before any again."""
+    left = list[Callable[[Hurt], Awaitable[None]]]()
+    while await go_on():
+        left = left or chance.sample(deeds, len(deeds))
+        one = chance.choice(kind)
+        await left.pop()(one)
+        await well(one)
 
 
 async def goes_on(

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 
-from tests.chaos.deeds import NotBack, Operator, goes_on
+from tests.chaos.deeds import NotBack, Operator, goes_on, hurt_in_turn
 from tests.e2e.cluster import MOVED, read_metric
 from tests.fakes.waiting import is_seen
 from tests.machines.box import Box, node_box, proxy_box
@@ -74,12 +75,12 @@ class Hands:
     async def hurt_one_of(self, role: str) -> None:
         """One after another, each until it is well, so that one of its kind always is."""
         deeds: Sequence[Deed] = (self._short, self._long, self._reboot, self._part)
-        left = list[Deed]()
-        while await goes_on(self.over, self.chance, PAUSE_S):
-            left = left or self.chance.sample(deeds, len(deeds))  # each comes up
-            box = self.chance.choice(self.site.kinds[role])
-            await left.pop()(box)
+
+        async def well(box: Box) -> None:
             await self.site.well([door(role, box)], WELL_S)
+
+        pause = partial(goes_on, self.over, self.chance, PAUSE_S)
+        await hurt_in_turn(self.site.kinds[role], deeds, well, pause, self.chance)
 
     async def unplug_proxy(self) -> None:
         """Another hand: clients and nodes notice a pause."""
