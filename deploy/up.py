@@ -19,7 +19,7 @@ from discovery.registration import DEFAULT_PORT, Role
 from discovery.terminal import hear_hang_ups
 from node.config import ServingOptions
 from proxy.config import ProxyOptions
-from proxy.workers.starter import nodes_key
+from proxy.workers.node_counts import node_count_key
 
 LOOK_AGAIN_S = 0.1
 STOP_MARGIN_S = 5.0
@@ -168,7 +168,7 @@ class Cluster:
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def _has_all(self, told: Facts) -> bool:
-        known = {role: int(told.get(nodes_key(role), 0)) for role in Role}
+        known = {role: int(told.get(node_count_key(role), 0)) for role in Role}
         return all(known[role] >= self.config.count(role) for role in Role)
 
     async def _end(self) -> None:

@@ -1,9 +1,9 @@
 """`pdserve proxy --workers N`: the parent of several proxy processes behind one port.
 
-It owns the port that clients come to, which all workers accept from: what waits there waits
-for none of them, so one that dies takes only its own connections with it. It hears the nodes,
-and tells the workers (proxy/workers/hub.py). It answers no client itself, and has little to
-die of; if it does, its workers end, and whoever started it starts all of it anew.
+The parent owns the clients' listening socket, which all workers accept from, so a worker that
+dies takes only its own connections with it. The parent receives the nodes' heartbeats and
+passes them on to the workers (proxy/workers/hub.py). It answers no client itself, and so has
+little to fail at; if it ends, its workers end with it, and its supervisor starts all anew.
 """
 
 import asyncio
@@ -30,20 +30,20 @@ from proxy.main import STOP_SIGNALS
 from proxy.observing.metrics import PREFIX
 from proxy.observing.troubles import RefusedRegistrations
 from proxy.routing.pairing import differ
-from proxy.workers.board import Board
-from proxy.workers.entrance import Entrance
 from proxy.workers.hub import Hub
-from proxy.workers.pages import counting
-from proxy.workers.place import (
+from proxy.workers.joining import HubListener
+from proxy.workers.metrics_pages import worker_count_registry
+from proxy.workers.node_counts import report_node_counts
+from proxy.workers.process import (
     WorkerSettings,
-    bind_door,
+    bind_client_socket,
+    bind_discovery,
     discovery_address,
-    door_address,
-    listener_of,
-    share,
+    socket_address,
+    worker_limits,
 )
 from proxy.workers.published import PublishedRegistry
-from proxy.workers.starter import tell_of_nodes
+from proxy.workers.shared_state import SharedState
 
 STOP_MARGIN_S = 5.0
 VARIABLES = "PDSERVE_"
@@ -67,17 +67,24 @@ def run(config: ProxyConfig) -> None:
 
 
 async def _serve(config: ProxyConfig, say: Callable[[str], None]) -> None:
-    board = Board()
-    registry = PublishedRegistry(differ=differ, board=board)
-    with closing(bind_door(config)) as door, closing(listener_of(config, registry)) as listener:
-        told = Told(door_address(door), discovery_address(config, listener))
-        settings = msgspec.json.encode(WorkerSettings(share(config), told.discovery))
-        with closing(Entrance.open(door, settings)) as entrance:
-            parent = Parent(config, entrance, board, say, registry)
+    state = SharedState()
+    registry = PublishedRegistry(differ=differ, state=state)
+    with (
+        closing(bind_client_socket(config)) as client_socket,
+        closing(bind_discovery(config, registry)) as listener,
+    ):
+        addresses = ServiceAddresses(
+            socket_address(client_socket), discovery_address(config, listener)
+        )
+        settings = msgspec.json.encode(
+            WorkerSettings(worker_limits(config), addresses.discovery)
+        )
+        with closing(HubListener.open(client_socket, settings)) as hub_listener:
+            parent = Parent(config, hub_listener, state, say, registry)
             async with asyncio.TaskGroup() as tasks:
                 hearing = tasks.create_task(listener.run())
                 try:
-                    await parent.run(told)
+                    await parent.run(addresses)
                 finally:
                     hearing.cancel()
     if parent.failure is not None:
@@ -85,10 +92,10 @@ async def _serve(config: ProxyConfig, say: Callable[[str], None]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Where clients and nodes come to."""
+class ServiceAddresses:
+    """Where clients connect (`clients`), and where nodes register (`discovery`)."""
 
-    address: str
+    clients: str
     discovery: str
 
 
@@ -97,8 +104,8 @@ class Parent:
     """Every worker is ours while `run` runs, and gone when it is over."""
 
     config: ProxyConfig
-    entrance: Entrance
-    board: Board
+    hub_listener: HubListener
+    state: SharedState
     say: Callable[[str], None]
     registry: Registry
     failure: ProcessFailed | None = None
@@ -108,25 +115,25 @@ class Parent:
 
     def __post_init__(self) -> None:
         """Name the workers; none runs yet."""
-        self.hub = Hub(self.board, self._page)
+        self.hub = Hub(self.state, self._page)
         self.workers = [self._child(number) for number in range(self.config.workers)]
 
-    async def run(self, told: Told) -> None:
+    async def run(self, addresses: ServiceAddresses) -> None:
         """Until a signal to stop; the second one ends all at once."""
         for number in STOP_SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, self._told_to_stop)
-        hear_hang_ups(self._told_to_read, stop=self._told_to_stop)
+            asyncio.get_running_loop().add_signal_handler(number, self._stop_workers)
+        hear_hang_ups(self._reread_files, stop=self._stop_workers)
         async with asyncio.TaskGroup() as tasks:
             helpers = [tasks.create_task(self.hub.run())]
-            helpers.append(tasks.create_task(self._let_in(tasks)))
+            helpers.append(tasks.create_task(self._accept_workers(tasks)))
             helpers += [tasks.create_task(self._keep(worker)) for worker in self.workers]
-            helpers.append(tasks.create_task(self._say_ready(told)))
+            helpers.append(tasks.create_task(self._say_ready(addresses)))
             await self._stop.wait()
             await asyncio.gather(*(worker.stop() for worker in self.workers))
             for helper in helpers:
                 helper.cancel()
 
-    def _told_to_stop(self) -> None:
+    def _stop_workers(self) -> None:
         if self._stop.is_set():
             for worker in self.workers:
                 worker.kill()
@@ -134,15 +141,15 @@ class Parent:
             logger.info("stopping: running streams have %g s", self.config.drain_timeout_s)
         self._stop.set()
 
-    def _told_to_read(self) -> None:
+    def _reread_files(self) -> None:
         """Files of keys and certificates are the workers' to read."""
         for worker in self.workers:
             worker.reread()
 
-    async def _let_in(self, tasks: asyncio.TaskGroup) -> None:
-        async with aclosing(self.entrance.comers()) as comers:
-            async for number, connection in comers:
-                tasks.create_task(self.hub.attend(number, connection))
+    async def _accept_workers(self, tasks: asyncio.TaskGroup) -> None:
+        async with aclosing(self.hub_listener.accept_workers()) as workers:
+            async for number, connection in workers:
+                tasks.create_task(self.hub.serve_worker(number, connection))
 
     async def _keep(self, worker: Child) -> None:
         """One that ends before it was ever ready ends all: its settings cannot work."""
@@ -152,22 +159,22 @@ class Parent:
             self.failure = self.failure or failure
             self._stop.set()
 
-    async def _say_ready(self, told: Told) -> None:
+    async def _say_ready(self, addresses: ServiceAddresses) -> None:
         await asyncio.gather(*(worker.ready for worker in self.workers))
-        url = f"{'https' if self.config.ssl_certfile else 'http'}://{told.address}"
+        url = f"{'https' if self.config.ssl_certfile else 'http'}://{addresses.clients}"
         logger.info(
             "ready on %s with %d workers (nodes register at %s)",
-            *(url, len(self.workers), told.discovery),
+            *(url, len(self.workers), addresses.discovery),
         )
         if self.config.supervisor_fd is not None:
             fd = self.config.supervisor_fd
-            tell(fd, http_address=told.address, discovery_address=told.discovery)
-            await tell_of_nodes(fd, self.registry)
+            tell(fd, http_address=addresses.clients, discovery_address=addresses.discovery)
+            await report_node_counts(fd, self.registry)
 
     def _child(self, number: int) -> Child:
         """It has its settings from us, so nothing of our command line or variables counts."""
-        place = f"{self.entrance.name}/{number}"
-        command = [sys.executable, "-m", "proxy", "--worker-of", place]
+        hub_address = f"{self.hub_listener.name}/{number}"
+        command = [sys.executable, "-m", "proxy", "--worker-of", hub_address]
         environment = {k: v for k, v in os.environ.items() if not k.startswith(VARIABLES)}
         stop_timeout_s = self.config.drain_notice_s + self.config.drain_timeout_s
         stop_timeout_s += STOP_MARGIN_S
@@ -179,6 +186,6 @@ class Parent:
 
     def _page(self) -> bytes:
         """The parent's part of the metrics: what comes to the port of discovery comes to it."""
-        metrics = counting(lambda: self.hub.workers)
+        metrics = worker_count_registry(lambda: self.hub.workers)
         metrics.register(RefusedRegistrations(self.registry, PREFIX))
         return generate_latest(metrics)

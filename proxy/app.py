@@ -33,7 +33,7 @@ from proxy.observing.telling import tell
 from proxy.openapi.routes import describing_routes
 from proxy.serving.front import TextFront
 from proxy.timeline.exchange import current
-from proxy.workers.told import Told
+from proxy.workers.cluster_reports import ClusterReports
 
 JSON = "application/json"
 COUNTED = ("/v1/", "/v2/", "/inference/", "/pooling", "/score", "/classify", "/rerank")
@@ -70,15 +70,15 @@ def create_app(
     exchanges = Exchanges(front, COUNTED, door.kept, door.tracing, clock)
     app.asgi_app = exchanges  # type: ignore[method-assign]
     _watch(app, watch)
-    told = Told(instances.siblings)
-    _tell(app, door, models, told, clock)
-    told.offer_timelines(lambda name, owner: _timeline(door.kept, name, owner))
-    _tell_timelines(app, told, guard)
+    reports = ClusterReports(instances.peers)
+    _tell(app, door, models, reports, clock)
+    reports.serve_timelines(lambda name, owner: _timeline(door.kept, name, owner))
+    _tell_timelines(app, reports, guard)
     orders = Orders(instances.session, instances.signing, instances.cluster_key)
-    shared = door.pipeline.registry, instances.siblings
+    shared = door.pipeline.registry, instances.peers
     departures = Departures(*shared, clock)
     operator = Operator(shared[0], orders, shared[1], departures, clock)
-    app.register_blueprint(AdminRoutes(instances, operator, told.status).blueprint())
+    app.register_blueprint(AdminRoutes(instances, operator, reports.status).blueprint())
     app.register_blueprint(describing_routes(app))
     return app
 
@@ -135,7 +135,11 @@ def _watch(app: Quart, watch: Watch) -> None:
 
 
 def _tell(
-    app: Quart, door: Observed, models: Models, told: Told, clock: Callable[[], float]
+    app: Quart,
+    door: Observed,
+    models: Models,
+    reports: ClusterReports,
+    clock: Callable[[], float],
 ) -> None:
     registry, metrics = door.pipeline.registry, door.metrics
 
@@ -157,15 +161,15 @@ def _tell(
         )
         return {**said, "models": served_models(models.listed())}
 
-    told.offer(own_status, metrics.render)
+    reports.serve_status(own_status, metrics.render)
 
     @app.get("/status")
     async def tell_status() -> Response:
-        return _json(await told.status())
+        return _json(await reports.status())
 
     @app.get("/metrics")
     async def tell_metrics() -> Response:
-        return Response(await told.page(), content_type=CONTENT_TYPE_LATEST)
+        return Response(await reports.metrics(), content_type=CONTENT_TYPE_LATEST)
 
 
 def _timeline(kept: KeptTimelines, name: str, owner: str | None) -> dict[str, Any] | None:
@@ -173,12 +177,12 @@ def _timeline(kept: KeptTimelines, name: str, owner: str | None) -> dict[str, An
     return tell(found) if found else None
 
 
-def _tell_timelines(app: Quart, told: Told, guard: Guard) -> None:
+def _tell_timelines(app: Quart, reports: ClusterReports, guard: Guard) -> None:
     @app.get("/requests/<path:name>")
     async def tell_timeline(name: str) -> Response:
         headers = request.headers
         owner = guard.sees(headers.get("Authorization"), headers.get("X-API-Key"))
-        if found := await told.timeline(name, owner):
+        if found := await reports.timeline(name, owner):
             return _json(found)
         raise UnknownRequest(f"no request {name!r} is known, or it was too long ago")
 

@@ -67,7 +67,7 @@ from proxy.routing.room import Room
 from proxy.serving.collecting import settle
 from proxy.serving.corked import CorkedProtocol
 from proxy.serving.origins import Origins, opened
-from proxy.workers.place import Place, cluster_key, door_address
+from proxy.workers.process import ProxyProcess, cluster_key, socket_address
 from proxy.workers.rates import SharedRates
 
 FILES_PER_CLIENT = 3  # its connection, and one to each of two nodes
@@ -92,48 +92,48 @@ def run(config: ProxyConfig) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read anew
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_serve(Place.find(config)))
+            runner.run(_serve(ProxyProcess.open(config)))
         except (OSError, MalformedSecrets, zmq.ZMQError) as error:
             raise SystemExit(f"the proxy ends: {error}") from error
 
 
-async def _serve(place: Place) -> None:
-    config = place.config
+async def _serve(process: ProxyProcess) -> None:
+    config = process.config
     registry = Registry(differ=differ)
     secrets = Secrets.of(config, parts=config.workers)
     async with AsyncExitStack() as stack:
-        stack.enter_context(closing(place))
-        place.listen(registry)
+        stack.enter_context(closing(process))
+        process.open_discovery(registry)
         session = await stack.enter_async_context(open_session(config.foreign_api_key))
         key = cluster_key(config)
-        instances = Instances(session, registry, key, siblings=place.siblings)
+        instances = Instances(session, registry, key, peers=process.peers)
         catalogue = _catalogue(config, registry, session)
         stack.enter_context(catalogue.grammars)
-        entrance = _entrance(config, registry)
+        ingress = _ingress(config, registry)
         lines = await stack.enter_async_context(open_lines())
-        app = build(config, instances, lines, catalogue, entrance, secrets.guard)
+        app = build(config, instances, lines, catalogue, ingress, secrets.guard)
         leaving = Leaving(app.asgi_app)
-        http = _uvicorn(leaving, config, secrets, entrance.keeper)
-        server = _Server(http, leaving, place.discovery, config)
+        http = _uvicorn(leaving, config, secrets, ingress.keeper)
+        server = _Server(http, leaving, process.discovery, config)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        parts = instances, catalogue, secrets.watch, entrance.gate, entrance.keeper
-        helpers = [place.hear(registry), *(part.run() for part in parts)]
+        parts = instances, catalogue, secrets.watch, ingress.gate, ingress.keeper
+        helpers = [process.feed_registry(registry), *(part.run() for part in parts)]
         # whoever says no model has ours, if we were told of one
         helpers.append(Naming(session, registry, ours=bool(config.models)).run())
-        if place.link is not None:
-            rates = entrance.gate.admission.rates
-            helpers.append(SharedRates(rates, place.siblings, place.number).run())
+        if process.hub is not None:
+            rates = ingress.gate.admission.rates
+            helpers.append(SharedRates(rates, process.peers, process.worker_id).run())
         running = [tasks.create_task(helper) for helper in helpers]
         hear_hang_ups(secrets.watch.tell, stop=server.stop)
         settle()
-        await server.serve(sockets=[place.door])
+        await server.serve(sockets=[process.client_socket])
         for helper in running:
             helper.cancel()
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
-    """What clients come by: connections are kept by the one, requests by the other."""
+class Ingress:
+    """Limits on clients: `keeper` on their connections, `gate` on their requests."""
 
     gate: AdmissionGate
     keeper: Keeper
@@ -144,7 +144,7 @@ def build(
     instances: Instances,
     lines: Lines,
     models: Catalogue,
-    entrance: Entrance,
+    ingress: Ingress,
     guard: Guard,
 ) -> Quart:
     """The app of these settings."""
@@ -166,10 +166,10 @@ def build(
     kept = KeptTimelines(config.timeline_kept)
     spans = tracing(config.otlp_traces_endpoint, config.names[0])
     metrics = ProxyMetrics(registry, health)
-    metrics.all.register(GateMetrics(entrance.gate))
-    metrics.all.register(DoorMetrics(entrance.keeper))
+    metrics.all.register(GateMetrics(ingress.gate))
+    metrics.all.register(DoorMetrics(ingress.keeper))
     door = Observed(pipeline, metrics, config.names[0], pooling, kept, spans)
-    return create_app(door, models, instances, guard, entrance.gate)
+    return create_app(door, models, instances, guard, ingress.gate)
 
 
 class _Server(uvicorn.Server):
@@ -202,7 +202,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        address = door_address((sockets or [])[0])
+        address = socket_address((sockets or [])[0])
         url = f"{'https' if self.config.is_ssl else 'http'}://{address}"
         logger.info("ready on %s (nodes register at %s)", url, self.discovery)
         if self.supervisor is not None:
@@ -236,7 +236,7 @@ def _uvicorn(
     return http
 
 
-def _entrance(config: ProxyConfig, registry: Registry) -> Entrance:
+def _ingress(config: ProxyConfig, registry: Registry) -> Ingress:
     def nodes(model: Model | None) -> Hands:
         now = time.monotonic()
         roles = Role.DECODE, Role.PREFILL
@@ -248,7 +248,7 @@ def _entrance(config: ProxyConfig, registry: Registry) -> Entrance:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = None if files == resource.RLIM_INFINITY else files // FILES_PER_CLIENT
     write_s = config.slow_client_timeout_s
-    return Entrance(gate, Keeper(DoorLimits(write_s=write_s, gone_s=write_s, connections=most)))
+    return Ingress(gate, Keeper(DoorLimits(write_s=write_s, gone_s=write_s, connections=most)))
 
 
 def _catalogue(

@@ -25,7 +25,7 @@ from discovery.registry import Node, Registry
 from proxy.admin.departures import Departures
 from proxy.nodes.instances import ROLES
 from proxy.nodes.orders import NotObeyed, Orders
-from proxy.workers.api import Siblings
+from proxy.workers.api import PeerWorkers
 
 HELD = "held"
 READY, DRAINING = State.READY, State.DRAINING
@@ -71,13 +71,13 @@ class Operator:
 
     registry: Registry
     orders: Orders
-    siblings: Siblings
+    peers: PeerWorkers
     departures: Departures
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         """What another worker was told to hold is held here."""
-        self.siblings.adopts[HELD] = self._adopt
+        self.peers.update_handlers[HELD] = self._adopt
 
     def find(self, name: str) -> Node:
         """By its id or its address; raises UnknownInstance."""
@@ -94,7 +94,7 @@ class Operator:
                 standing = await self._tell(node, state=DRAINING)
                 return _answer(node, f"{said}.", standing)
             self._adopt(_address(node), b"")
-            await self.siblings.put(HELD, _address(node), b"")
+            await self.peers.put(HELD, _address(node), b"")
             return _answer(node, f"{said}, at this proxy.", None, DRAINING)
 
     async def undrain(self, name: str) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Operator:
     async def let_go(self, address: str) -> None:
         """Hold nobody there any more, who comes later included."""
         self._adopt(address, None)
-        await self.siblings.put(HELD, address, None)
+        await self.peers.put(HELD, address, None)
 
     async def change_role(self, name: str, wish: Wish) -> dict[str, Any]:
         """The other kind of leg, once it has nothing in flight; its own: stay as it is."""

@@ -25,7 +25,7 @@ from discovery.signed_calls import Signing
 from proxy.health.probes import Probe
 from proxy.nodes.naming import model_at
 from proxy.nodes.session import OK, PATIENCE_S, OtherKey, get_json
-from proxy.workers.api import Alone, Siblings
+from proxy.workers.api import NoPeers, PeerWorkers
 
 ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
 NO_PAGE = {404, 405, 501}
@@ -105,7 +105,7 @@ class Instances:
     cluster_key: bytes | None = field(default=None, repr=False)
     beat_s: float = BEAT_S
     clock: Callable[[], float] = time.monotonic
-    siblings: Siblings = field(default_factory=Alone)
+    peers: PeerWorkers = field(default_factory=NoPeers)
     signing: Signing = field(init=False)
     _known: dict[str, Instance] = field(default_factory=dict)
     _probes: dict[str, Probe] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Instances:
     def __post_init__(self) -> None:
         """What is added at another worker is added here."""
         self.signing = Signing.of(self.cluster_key)
-        self.siblings.adopts[INSTANCE] = self._adopt
+        self.peers.update_handlers[INSTANCE] = self._adopt
 
     async def add(self, instance: Instance) -> None:
         """Raises InstanceError if there is nobody of that kind, or it is known already."""
@@ -132,7 +132,7 @@ class Instances:
             raise InstanceError("Instance already exists: it announces itself.", "instance")
         self._known[instance.address] = instance
         self._apply(registration)
-        await self.siblings.put(INSTANCE, instance.address, _encode(registration))
+        await self.peers.put(INSTANCE, instance.address, _encode(registration))
 
     def _must_be_new(self, address: str) -> None:
         if address in self._known or self.registry.at(address):
@@ -151,7 +151,7 @@ class Instances:
             why = "Instance was not added here: it announces itself. Drain it, or stop it."
             raise InstanceError(why, "instance")
         self._adopt(address, None)
-        await self.siblings.put(INSTANCE, address, None)
+        await self.peers.put(INSTANCE, address, None)
 
     def _adopt(self, address: str, value: bytes | None) -> None:
         """Added or removed, here or by another worker; each asks the nodes itself then."""

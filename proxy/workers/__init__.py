@@ -1,1 +1,1 @@
-"""Several proxy processes behind one port: what they share, and who tells them."""
+"""Several proxy processes behind one port: the state they share, and the hub that relays it."""

@@ -1,4 +1,4 @@
-"""What a proxy process asks of those beside it, of which there may be none."""
+"""What a worker process shares with the other workers of its proxy; there may be none."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -6,43 +6,45 @@ from typing import Protocol
 METRICS, STATUS, TIMELINE = "metrics", "status", "timeline"
 NODE, RATES = "node", "rates"
 
-Answer = Callable[[str], bytes | None]
-"""From a question's subject to what this process says to it; None: nothing."""
-Adopt = Callable[[str, bytes | None], None]
-"""Takes in what is written under a name now; None: it was taken away."""
+QueryHandler = Callable[[str], bytes | None]
+"""From a query's subject to this worker's answer; None: it has nothing to say."""
+UpdateHandler = Callable[[str, bytes | None], None]
+"""Applies the new value of a shared name; None: it was deleted."""
 
 
-class Siblings(Protocol):
-    """The other workers, as one of them sees them.
+class PeerWorkers(Protocol):
+    """The other workers of this proxy, as one of them sees them.
 
-    Everything that is shared is of a kind. `adopts` has who takes in what others have put,
-    `answers` who says what others ask, both by kind; both are filled before work begins.
+    Shared entries and queries have a kind, which picks their handler: `update_handlers` apply
+    what other workers have put, `query_handlers` answer what they ask. Handlers are registered
+    before `run` begins.
     """
 
-    adopts: dict[str, Adopt]
-    answers: dict[str, Answer]
+    update_handlers: dict[str, UpdateHandler]
+    query_handlers: dict[str, QueryHandler]
 
     async def put(self, kind: str, name: str, value: bytes | None) -> None:
-        """Write it for all workers, those that start later too; None takes it away.
+        """Set a shared value for all workers, later ones included; None deletes it.
 
-        Returns when all that live have it, or after a while; the caller has it already.
+        Returns once all live workers have applied it, or after a timeout. The caller applies
+        it by itself.
         """
 
     async def ask(self, kind: str, subject: str = "") -> Sequence[bytes]:
-        """What all others say to this; who is silent for too long is left out."""
+        """The answers of all other workers; one that does not answer in time is left out."""
 
 
-class Alone:
-    """Nobody is beside this process."""
+class NoPeers:
+    """For a proxy of one process."""
 
     def __init__(self) -> None:
-        """There is nobody to take anything in from."""
-        self.adopts: dict[str, Adopt] = {}
-        self.answers: dict[str, Answer] = {}
+        """Handlers may be registered; nothing calls them."""
+        self.update_handlers: dict[str, UpdateHandler] = {}
+        self.query_handlers: dict[str, QueryHandler] = {}
 
     async def put(self, kind: str, name: str, value: bytes | None) -> None:
-        """Nobody else is to know."""
+        """No other worker needs it."""
 
     async def ask(self, kind: str, subject: str = "") -> Sequence[bytes]:
-        """Nobody says anything."""
+        """No other worker answers."""
         return ()

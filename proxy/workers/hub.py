@@ -1,8 +1,8 @@
-"""The hub, in the parent of all workers: tells each what the others know, carries questions.
+"""The hub in the parent process: relays shared state and queries between proxy workers.
 
-A worker is told news when it has taken in those before, so one that stands still holds up
-nobody and costs no memory. What each counts is looked at every `PAGE_S`, so that little of it
-is lost with a worker that is killed; one that ends by itself says it last.
+A worker gets the next update once it has acknowledged the last one, so one that hangs delays
+nobody and costs no memory. Every `PAGE_S` the hub asks each worker for its metrics, so that
+little is lost when one is killed; a worker that ends by itself sends them last.
 """
 
 import asyncio
@@ -13,180 +13,187 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from proxy.workers.api import METRICS
-from proxy.workers.board import Board
-from proxy.workers.pages import Pages
-from proxy.workers.words import (
-    Answer,
-    Answers,
-    Ask,
-    Farewell,
-    News,
-    Put,
-    Question,
-    Seen,
-    Stored,
-    Up,
-    read_up,
-    say,
-    talking,
+from proxy.workers.messages import (
+    BroadcastQuery,
+    BroadcastReply,
+    FinalMetrics,
+    FromWorker,
+    PutAck,
+    PutRequest,
+    StateUpdate,
+    VersionAck,
+    WorkerQuery,
+    WorkerReply,
+    message_streams,
+    read_from_worker,
+    send_message,
 )
+from proxy.workers.metrics_pages import MetricsPages
+from proxy.workers.shared_state import SharedState
 
 TICK_S = 0.05
-PATIENCE_S = 0.5  # with a worker that does not answer
+PATIENCE_S = 0.5  # for the answer of one worker
 PAGE_S = 2.0  # how much of a killed worker's counts may be lost
-MOST_UNANSWERED = 16
+MAX_PENDING_QUERIES = 16  # of one worker
 
-Worker = int
-Waiting = dict[int, "asyncio.Future[bytes | None]"]
+WorkerId = int
+PendingReplies = dict[int, "asyncio.Future[bytes | None]"]
 
 
 @dataclass(slots=True, eq=False)
-class Desk:
-    """One worker, as long as its connection holds."""
+class WorkerConnection:
+    """One connected worker: the state versions it was sent and has, and its open queries.
 
-    worker: Worker
+    `unanswered` counts queries without a reply, those that timed out included.
+    """
+
+    worker: WorkerId
     writer: asyncio.StreamWriter
-    sent: int = 0
-    seen: int = 0
-    waiting: Waiting = field(default_factory=dict)
+    sent_version: int = 0
+    acked_version: int = 0
+    pending: PendingReplies = field(default_factory=dict)
     unanswered: int = 0
 
-    def post(self, board: Board) -> None:
-        """Tell what is new, once what was told before is taken in."""
-        if self.sent == self.seen and board.version > self.seen:
-            self.sent = board.version
-            say(self.writer, News(self.sent, board.since(self.seen)))
+    def send_update(self, state: SharedState) -> None:
+        """Send what changed, unless an update is still to be acknowledged."""
+        if self.sent_version == self.acked_version and state.version > self.acked_version:
+            self.sent_version = state.version
+            entries = state.entries_since(self.acked_version)
+            send_message(self.writer, StateUpdate(self.sent_version, entries))
 
 
 @dataclass(slots=True)
 class Hub:
-    """Serves while `run` runs; `own_page` is the parent's part of the metrics."""
+    """Serves the workers while `run` runs; `parent_metrics` is the parent's own page."""
 
-    board: Board
-    own_page: Callable[[], bytes]
+    state: SharedState
+    parent_metrics: Callable[[], bytes]
     patience_s: float = PATIENCE_S
     page_s: float = PAGE_S
-    pages: Pages = field(default_factory=Pages)
-    _desks: dict[Worker, Desk] = field(default_factory=dict)
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
-    _seen: asyncio.Condition = field(default_factory=asyncio.Condition)
+    pages: MetricsPages = field(default_factory=MetricsPages)
+    _connections: dict[WorkerId, WorkerConnection] = field(default_factory=dict)
+    _query_numbers: Iterator[int] = field(default_factory=itertools.count)
+    _acknowledged: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def run(self) -> None:
-        """Pass news on, and look at the workers' counts, until cancelled."""
+        """Send updates and collect metrics until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._tick())
-            tasks.create_task(self._look())
+            tasks.create_task(self._send_updates())
+            tasks.create_task(self._collect_metrics())
 
     @property
     def workers(self) -> int:
         """How many are connected."""
-        return len(self._desks)
+        return len(self._connections)
 
-    async def attend(self, worker: Worker, connection: socket.socket) -> None:
-        """One worker, until its connection ends; it has been let in."""
-        async with talking(connection) as (reader, writer):
-            desk = self._desks[worker] = Desk(worker, writer)
-            desk.post(self.board)
+    async def serve_worker(self, worker: WorkerId, connection: socket.socket) -> None:
+        """Handle the messages of one admitted worker until its connection ends."""
+        async with message_streams(connection) as (reader, writer):
+            peer = self._connections[worker] = WorkerConnection(worker, writer)
+            peer.send_update(self.state)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     while True:
-                        self._hear(desk, await read_up(reader), tasks)
+                        self._handle(peer, await read_from_worker(reader), tasks)
             except* (OSError, asyncio.IncompleteReadError):
-                pass  # it is gone
+                pass  # the worker is gone
             finally:
-                await self._part(desk)
+                await self._disconnect(peer)
 
-    def _hear(self, desk: Desk, word: Up, tasks: asyncio.TaskGroup) -> None:
-        match word:
-            case Seen():
-                tasks.create_task(self._take_note(desk, word.version))
-            case Answer():
-                desk.unanswered -= 1
-                _set(desk.waiting.pop(word.number, None), word.body)
-            case Farewell():
-                self.pages.keep(desk.worker, word.page)
-            case Put():
-                tasks.create_task(self._store(desk, word))
-            case Ask():
-                tasks.create_task(self._carry(desk, word))
+    def _handle(
+        self, peer: WorkerConnection, message: FromWorker, tasks: asyncio.TaskGroup
+    ) -> None:
+        match message:
+            case VersionAck():
+                tasks.create_task(self._acknowledge(peer, message.version))
+            case WorkerReply():
+                peer.unanswered -= 1
+                _resolve(peer.pending.pop(message.number, None), message.body)
+            case FinalMetrics():
+                self.pages.update(peer.worker, message.page)
+            case PutRequest():
+                tasks.create_task(self._put(peer, message))
+            case BroadcastQuery():
+                tasks.create_task(self._broadcast(peer, message))
 
-    async def _take_note(self, desk: Desk, version: int) -> None:
-        desk.seen = version
-        desk.post(self.board)
-        async with self._seen:
-            self._seen.notify_all()
+    async def _acknowledge(self, peer: WorkerConnection, version: int) -> None:
+        peer.acked_version = version
+        peer.send_update(self.state)
+        async with self._acknowledged:
+            self._acknowledged.notify_all()
 
-    async def _store(self, desk: Desk, word: Put) -> None:
-        """Done when all have it, who is silent excepted."""
-        entry = word.entry
-        version = self.board.put(entry.kind, entry.name, entry.value)
-        for one in self._desks.values():
-            one.post(self.board)
+    async def _put(self, sender: WorkerConnection, request: PutRequest) -> None:
+        """Acknowledged once all workers have the entry, or after `patience_s`."""
+        entry = request.entry
+        version = self.state.put(entry.kind, entry.name, entry.value)
+        for peer in self._connections.values():
+            peer.send_update(self.state)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.patience_s), self._seen:
-                await self._seen.wait_for(lambda: self._all_have(version))
-        say(desk.writer, Stored(word.number))
+            async with asyncio.timeout(self.patience_s), self._acknowledged:
+                await self._acknowledged.wait_for(lambda: self._all_have(version))
+        send_message(sender.writer, PutAck(request.number))
 
     def _all_have(self, version: int) -> bool:
-        return all(one.seen >= version for one in self._desks.values())
+        return all(peer.acked_version >= version for peer in self._connections.values())
 
-    async def _carry(self, desk: Desk, word: Ask) -> None:
-        others = [one for one in self._desks.values() if one is not desk]
-        bodies = await self._answers(others, word.kind, word.subject)
-        if word.kind == METRICS:
-            bodies = [*bodies, self.pages.gone, self.own_page()]
-        say(desk.writer, Answers(word.number, bodies))
+    async def _broadcast(self, sender: WorkerConnection, query: BroadcastQuery) -> None:
+        others = [peer for peer in self._connections.values() if peer is not sender]
+        bodies = await self._ask_all(others, query.kind, query.subject)
+        if query.kind == METRICS:
+            bodies = [*bodies, self.pages.departed, self.parent_metrics()]
+        send_message(sender.writer, BroadcastReply(query.number, bodies))
 
-    async def _answers(
-        self, desks: Sequence[Desk], kind: str, subject: str = ""
+    async def _ask_all(
+        self, peers: Sequence[WorkerConnection], kind: str, subject: str = ""
     ) -> Sequence[bytes]:
-        said = await asyncio.gather(*(self._answer(one, kind, subject) for one in desks))
-        return [body for body in said if body is not None]
+        replies = await asyncio.gather(*(self._ask(peer, kind, subject) for peer in peers))
+        return [body for body in replies if body is not None]
 
-    async def _answer(self, desk: Desk, kind: str, subject: str) -> bytes | None:
-        """What it says, or of its counts what it said last."""
-        body = await self._asked(desk, Question(next(self._numbers), kind, subject))
+    async def _ask(self, peer: WorkerConnection, kind: str, subject: str) -> bytes | None:
+        """The worker's answer; where it gives no metrics, the last page it gave."""
+        body = await self._query(peer, WorkerQuery(next(self._query_numbers), kind, subject))
         if kind == METRICS:
-            if body is not None and self._desks.get(desk.worker) is desk:
-                self.pages.keep(desk.worker, body)
-            return body if body is not None else self.pages.last(desk.worker)
+            if body is not None and self._connections.get(peer.worker) is peer:
+                self.pages.update(peer.worker, body)
+            return body if body is not None else self.pages.last(peer.worker)
         return body
 
-    async def _asked(self, desk: Desk, question: Question) -> bytes | None:
-        if desk.unanswered >= MOST_UNANSWERED:
+    async def _query(self, peer: WorkerConnection, query: WorkerQuery) -> bytes | None:
+        if peer.unanswered >= MAX_PENDING_QUERIES:
             return None
-        answered = desk.waiting[question.number] = asyncio.Future()
-        desk.unanswered += 1
-        say(desk.writer, question)
+        reply = peer.pending[query.number] = asyncio.Future()
+        peer.unanswered += 1
+        send_message(peer.writer, query)
         try:
-            return await asyncio.wait_for(answered, self.patience_s)
+            return await asyncio.wait_for(reply, self.patience_s)
         except TimeoutError:
             return None
         finally:
-            desk.waiting.pop(question.number, None)
+            peer.pending.pop(query.number, None)
 
-    async def _part(self, desk: Desk) -> None:
-        if self._desks.get(desk.worker) is desk:
-            del self._desks[desk.worker]
-            self.pages.part(desk.worker)
-        for answered in desk.waiting.values():
-            _set(answered, None)
-        async with self._seen:
-            self._seen.notify_all()
+    async def _disconnect(self, peer: WorkerConnection) -> None:
+        """Unless the worker has connected again meanwhile, its metrics become departed ones."""
+        if self._connections.get(peer.worker) is peer:
+            del self._connections[peer.worker]
+            self.pages.depart(peer.worker)
+        for reply in peer.pending.values():
+            _resolve(reply, None)
+        async with self._acknowledged:
+            self._acknowledged.notify_all()
 
-    async def _tick(self) -> None:
+    async def _send_updates(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            for desk in self._desks.values():
-                desk.post(self.board)
+            for peer in self._connections.values():
+                peer.send_update(self.state)
 
-    async def _look(self) -> None:
+    async def _collect_metrics(self) -> None:
         while True:
             await asyncio.sleep(self.page_s)
-            await self._answers(list(self._desks.values()), METRICS)
+            await self._ask_all(list(self._connections.values()), METRICS)
 
 
-def _set(answered: "asyncio.Future[bytes | None] | None", body: bytes | None) -> None:
-    """Who asked may have lost patience."""
-    if answered is not None and not answered.done():
-        answered.set_result(body)
+def _resolve(reply: "asyncio.Future[bytes | None] | None", body: bytes | None) -> None:
+    """The query may have timed out."""
+    if reply is not None and not reply.done():
+        reply.set_result(body)

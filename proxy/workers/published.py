@@ -1,4 +1,4 @@
-"""The hub's registry: what it takes in goes onto the board, for the registries of workers."""
+"""The parent's registry, whose registrations the hub passes on to the workers' registries."""
 
 from dataclasses import dataclass, field
 
@@ -6,44 +6,46 @@ import msgspec
 
 from discovery.registration import Registration
 from discovery.registry import Node, Registry, node_address
-from proxy.workers.api import NODE, Adopt
-from proxy.workers.board import Board
-from proxy.workers.words import Heard
+from proxy.workers.api import NODE, UpdateHandler
+from proxy.workers.messages import ReceivedRegistration
+from proxy.workers.shared_state import SharedState
 
-_decoder = msgspec.msgpack.Decoder(Heard)
+_decoder = msgspec.msgpack.Decoder(ReceivedRegistration)
 
 
 @dataclass(slots=True)
 class PublishedRegistry(Registry):
-    """Workers forget who is silent by themselves: they know when each was heard."""
+    """A Registry that publishes each registration; workers expire silent nodes by themselves,
+    as they are told when each was heard.
+    """
 
-    board: Board = field(default_factory=Board)
+    state: SharedState = field(default_factory=SharedState)
 
     def apply(
         self, registration: Registration, *, now: float, static: bool = False
     ) -> Node | None:
-        """See Registry; a late word of a process that is gone is not passed on."""
+        """See Registry; a late registration of a process that is gone is not published."""
         new = Registry.apply(self, registration, now=now, static=static)
         node = self.at(registration.http_address)
         if node is not None and node.registration is registration:
-            value = msgspec.msgpack.encode(Heard(now, registration))
-            self.board.put(NODE, registration.http_address, value)
+            value = msgspec.msgpack.encode(ReceivedRegistration(now, registration))
+            self.state.put(NODE, registration.http_address, value)
         return new
 
     def expire(self, *, now: float) -> list[Node]:
         """See Registry."""
         late = Registry.expire(self, now=now)
         for node in late:
-            self.board.forget(NODE, node_address(node))
+            self.state.forget(NODE, node_address(node))
         return late
 
 
-def adopting(registry: Registry) -> Adopt:
-    """A worker takes in what the hub has heard."""
+def registration_handler(registry: Registry) -> UpdateHandler:
+    """Applies registrations that the hub passes on to a worker's registry."""
 
-    def adopt(_address: str, value: bytes | None) -> None:
+    def apply(_address: str, value: bytes | None) -> None:
         if value is not None:
-            heard = _decoder.decode(value)
-            registry.apply(heard.registration, now=heard.at)
+            received = _decoder.decode(value)
+            registry.apply(received.registration, now=received.at)
 
-    return adopt
+    return apply

@@ -1,6 +1,7 @@
-"""What a key has had of its minute at all workers together: each tells the others.
+"""Rate limits per key and minute over all workers: each publishes what it has admitted.
 
-So each lets in what is left for all, but for what others have let in within the last moment.
+A worker admits what is left of the whole limit, as far as it has heard from the others: what
+they admitted in the last `PUBLISH_S` is not counted yet.
 """
 
 import asyncio
@@ -11,42 +12,42 @@ from dataclasses import dataclass, field
 import msgspec
 
 from proxy.admission.rates import Rates, Taken
-from proxy.workers.api import RATES, Siblings
+from proxy.workers.api import RATES, PeerWorkers
 
-TELL_S = 0.05
+PUBLISH_S = 0.05
 Total = tuple[str, str, float, float]
 
 
 @dataclass(slots=True)
 class SharedRates:
-    """Tells, while `run` runs, what this worker takes, and takes in what others tell."""
+    """Publishes this worker's totals while `run` runs, and applies those of the others."""
 
     rates: Rates
-    siblings: Siblings
+    peers: PeerWorkers
     name: str
-    tell_s: float = TELL_S
+    publish_s: float = PUBLISH_S
     clock: Callable[[], float] = time.monotonic
-    _told: frozenset[Total] = field(default_factory=frozenset)
+    _published: frozenset[Total] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
-        """News may come from now on."""
-        self.siblings.adopts[RATES] = self._hear
+        """Updates may come from now on."""
+        self.peers.update_handlers[RATES] = self._apply
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.sleep(self.tell_s)
-            await self.tell()
+            await asyncio.sleep(self.publish_s)
+            await self.publish()
 
-    async def tell(self) -> None:
-        """If anything was taken here since it was told last."""
-        words = self.rates.tell(now=self.clock())
-        told = frozenset((one.name, one.what, one.since, one.total) for one in words)
-        if told != self._told:
-            self._told = told
-            await self.siblings.put(RATES, self.name, msgspec.msgpack.encode(words))
+    async def publish(self) -> None:
+        """Share the totals if they changed since the last time."""
+        totals = self.rates.tell(now=self.clock())
+        current = frozenset((one.name, one.what, one.since, one.total) for one in totals)
+        if current != self._published:
+            self._published = current
+            await self.peers.put(RATES, self.name, msgspec.msgpack.encode(totals))
 
-    def _hear(self, name: str, value: bytes | None) -> None:
+    def _apply(self, name: str, value: bytes | None) -> None:
         if name != self.name and value is not None:
-            words = msgspec.msgpack.decode(value, type=list[Taken])
-            self.rates.hear(name, words, now=self.clock())
+            totals = msgspec.msgpack.decode(value, type=list[Taken])
+            self.rates.hear(name, totals, now=self.clock())

@@ -32,7 +32,7 @@ from proxy.config import ProxyConfig, ProxyOptions
 from proxy.health.health import Health
 from proxy.observing.at_the_gate import DoorMetrics, GateMetrics
 from proxy.observing.metrics import ProxyMetrics
-from proxy.workers.pages import counting
+from proxy.workers.metrics_pages import worker_count_registry
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -189,7 +189,7 @@ def test_metrics_are_those_that_are_scraped() -> None:
 
 
 def test_pages_name_no_metric_that_is_not_there() -> None:
-    registries = NodeMetrics().registry, of_the_proxy(), counting(lambda: 1)
+    registries = NodeMetrics().registry, of_the_proxy(), worker_count_registry(lambda: 1)
     known = {name for registry in registries for name, _ in metrics_of(registry)}
     named = {name for page in NAMES for name in re.findall(r"\bpdserve_[a-z_]+\b", read(page))}
     assert named <= known

@@ -97,7 +97,7 @@ async def test_what_an_operator_said_at_one_worker_counts_at_another() -> None:
     decode = VllmNode(Role.DECODE, Network(), context=CONTEXT)
     async with vllm_nodes(decode), http_cluster(Cluster(0, 0), parcels={}) as proxy:
         told = msgspec.structs.replace(decode.registration, model="m", max_model_len=CONTEXT)
-        proxy.instances.siblings.adopts["instance"](
+        proxy.instances.peers.update_handlers["instance"](
             decode.address, msgspec.msgpack.encode(told)
         )
         first = proxy.registry.at(decode.address)

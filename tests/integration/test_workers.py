@@ -22,13 +22,13 @@ from proxy.admission.rates import Rates
 from proxy.nodes.orders import Orders
 from proxy.nodes.session import open_session
 from proxy.workers.api import METRICS
-from proxy.workers.board import Board
-from proxy.workers.entrance import Entrance, come_in
-from proxy.workers.hub import Desk, Hub
-from proxy.workers.link import Link
-from proxy.workers.pages import merged
+from proxy.workers.hub import Hub, WorkerConnection
+from proxy.workers.hub_client import HubClient
+from proxy.workers.joining import HubListener, join_hub
+from proxy.workers.messages import message_streams
+from proxy.workers.metrics_pages import merge_metrics
 from proxy.workers.rates import SharedRates
-from proxy.workers.words import talking
+from proxy.workers.shared_state import SharedState
 from tests.fakes.waiting import comes_true
 
 KIND = "word"
@@ -41,10 +41,10 @@ Tasks = set["asyncio.Task[None]"]
 
 @dataclass
 class Worker:
-    """One link, and what was taken in over it."""
+    """One hub client, and what was taken in over it."""
 
     number: int
-    link: Link
+    link: HubClient
     task: "asyncio.Task[None]"
     known: dict[str, bytes | None] = field(default_factory=dict)
 
@@ -60,19 +60,19 @@ class Office:
     """The hub, where workers come and go."""
 
     hub: Hub
-    entrance: Entrance
+    listener: HubListener
     tasks: Tasks
 
     async def comes(self, number: int) -> Worker:
         before = self.hub.workers
-        welcome = await asyncio.to_thread(come_in, self.entrance.name, number)
-        assert welcome.settings == b"settings"
-        welcome.door.close()
-        link = Link(welcome.connection)
+        setup = await asyncio.to_thread(join_hub, self.listener.name, number)
+        assert setup.settings == b"settings"
+        setup.client_socket.close()
+        link = HubClient(setup.connection)
         worker = Worker(number, link, asyncio.create_task(link.run()))
         self.tasks.add(worker.task)
-        link.adopts[KIND] = worker.known.__setitem__
-        link.answers = {KIND: worker.says, METRICS: worker.page}
+        link.update_handlers[KIND] = worker.known.__setitem__
+        link.query_handlers = {KIND: worker.says, METRICS: worker.page}
         await comes_true(lambda: self.hub.workers > before)
         await link.ask("whether it is open")
         return worker
@@ -85,23 +85,23 @@ class Office:
 
 @asynccontextmanager
 async def office(patience_s: float = SOON_S) -> AsyncGenerator[Office]:
-    hub, tasks = Hub(Board(), lambda: b"parents 1\n", patience_s, page_s=600), Tasks()
+    hub, tasks = Hub(SharedState(), lambda: b"parents 1\n", patience_s, page_s=600), Tasks()
     async with AsyncExitStack() as stack:
         door = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        entrance = stack.enter_context(closing(Entrance.open(door, b"settings")))
-        tasks |= {asyncio.create_task(hub.run()), asyncio.create_task(_let_in(hub, entrance))}
+        listener = stack.enter_context(closing(HubListener.open(door, b"settings")))
+        tasks |= {asyncio.create_task(hub.run()), asyncio.create_task(_let_in(hub, listener))}
         try:
-            yield Office(hub, entrance, tasks)
+            yield Office(hub, listener, tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
 
 
-async def _let_in(hub: Hub, entrance: Entrance) -> None:
-    async with aclosing(entrance.comers()) as comers, asyncio.TaskGroup() as tasks:
-        async for number, connection in comers:
-            tasks.create_task(hub.attend(number, connection))
+async def _let_in(hub: Hub, listener: HubListener) -> None:
+    async with aclosing(listener.accept_workers()) as workers, asyncio.TaskGroup() as tasks:
+        async for number, connection in workers:
+            tasks.create_task(hub.serve_worker(number, connection))
 
 
 async def test_what_one_puts_all_know_when_it_is_stored_and_who_comes_late_too() -> None:
@@ -130,7 +130,7 @@ async def test_a_page_has_what_all_count_those_that_are_gone_too() -> None:
     async with office() as house:
         workers = [await house.comes(number) for number in range(3)]
         await house.goes(workers[2])
-        page = merged([workers[0].page(""), *await workers[0].link.ask(METRICS)])
+        page = merge_metrics([workers[0].page(""), *await workers[0].link.ask(METRICS)])
         assert b"served_total 6.0" in page
         assert b"parents 1.0" in page
 
@@ -138,7 +138,7 @@ async def test_a_page_has_what_all_count_those_that_are_gone_too() -> None:
 async def test_a_worker_that_stands_still_holds_up_nobody() -> None:
     """It has come in, and says nothing more."""
     async with office(patience_s=0.5) as house:
-        stands_still = await asyncio.to_thread(come_in, house.entrance.name, 7)
+        stands_still = await asyncio.to_thread(join_hub, house.listener.name, 7)
         await comes_true(lambda: house.hub.workers == 1)
         worker = await house.comes(0)
         for number in range(WORDS):
@@ -146,7 +146,7 @@ async def test_a_worker_that_stands_still_holds_up_nobody() -> None:
         other = await house.comes(1)
         await comes_true(lambda: len(other.known) == WORDS)
         assert await worker.link.ask(KIND, "z") == [b"1:z"]
-        for one in (stands_still.door, stands_still.connection):
+        for one in (stands_still.client_socket, stands_still.connection):
             one.close()
 
 
@@ -187,15 +187,15 @@ def test_a_word_to_a_worker_that_has_died_harms_nobody_else() -> None:
 
     async def talk() -> None:
         ours, theirs = socket.socketpair()
-        async with talking(ours) as (_, writer):
-            desk, board = Desk(0, writer), Board()
+        async with message_streams(ours) as (_, writer):
+            peer, state = WorkerConnection(0, writer), SharedState()
             theirs.close()
             for _ in range(TURNS):
-                board.put(KIND, "name", b"value")
-                desk.post(board)
-                desk.seen = desk.sent
+                state.put(KIND, "name", b"value")
+                peer.send_update(state)
+                peer.acked_version = peer.sent_version
                 await asyncio.sleep(0)
-            assert desk.seen == board.version == TURNS
+            assert peer.acked_version == state.version == TURNS
 
     uvloop.run(talk())
 
@@ -211,9 +211,9 @@ async def test_what_a_key_has_of_its_minute_it_has_of_all_workers_together() -> 
         minute = KeyLimits(requests_per_minute=2)
         for _ in range(2):
             one.rates.begin(Entry("a", minute, 0, 1), now=time.monotonic())
-        await one.tell()
+        await one.publish()
         with pytest.raises(RateLimited):
             two.rates.begin(Entry("a", minute, 0, 1), now=time.monotonic())
-        version = house.hub.board.version
-        await one.tell()
-        assert house.hub.board.version == version, "nothing was taken since"
+        version = house.hub.state.version
+        await one.publish()
+        assert house.hub.state.version == version, "nothing was taken since"

@@ -6,30 +6,30 @@ from dataclasses import dataclass, field
 from discovery.registration import Registration, Role, State
 from discovery.registry import Registry
 from proxy.admin.departures import Departures
-from proxy.workers.api import Adopt, Answer
+from proxy.workers.api import QueryHandler, UpdateHandler
 
 
 @dataclass
 class Beside:
-    """Two workers whose board is one list; what is put is everywhere when `put` returns."""
+    """Two workers; what one puts is at both when `put` returns."""
 
     all: "list[Beside]"
-    adopts: dict[str, Adopt] = field(default_factory=dict)
-    answers: dict[str, Answer] = field(default_factory=dict)
+    update_handlers: dict[str, UpdateHandler] = field(default_factory=dict)
+    query_handlers: dict[str, QueryHandler] = field(default_factory=dict)
 
     async def put(self, kind: str, name: str, value: bytes | None) -> None:
         await asyncio.sleep(0)
         for one in self.all:
-            one.adopts[kind](name, value)
+            one.update_handlers[kind](name, value)
 
     async def ask(self, kind: str, subject: str = "") -> tuple[bytes, ...]:
         return ()
 
 
 def two() -> tuple[Departures, Departures]:
-    board = list[Beside]()
-    board += [Beside(board), Beside(board)]
-    one, other = (Departures(Registry(), beside, lambda: 1.0) for beside in board)
+    workers = list[Beside]()
+    workers += [Beside(workers), Beside(workers)]
+    one, other = (Departures(Registry(), beside, lambda: 1.0) for beside in workers)
     return one, other
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.admission.limits import Most
 from proxy.config import ProxyConfig
-from proxy.workers.place import share
+from proxy.workers.process import worker_limits
 
 OF_A_MODEL = {"max_model_len", "max_logprobs"}
 
@@ -33,7 +33,7 @@ def test_each_worker_has_its_part_of_every_limit() -> None:
         for field in fields(ProxyConfig)
         if field.name.startswith("max_") and field.name not in OF_A_MODEL
     }
-    part = share(ProxyConfig(workers=4, **limits))
+    part = worker_limits(ProxyConfig(workers=4, **limits))
     assert {name: getattr(part, name) for name in limits} == dict.fromkeys(limits, 3)
 
 

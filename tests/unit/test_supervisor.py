@@ -20,7 +20,7 @@ from deploy.up import Cluster, example
 from discovery.lifeline import tell
 from discovery.registration import Registration, Role, State
 from discovery.registry import Registry
-from proxy.workers.starter import tell_of_nodes
+from proxy.workers.node_counts import report_node_counts
 from tests.fakes.waiting import is_seen
 
 SAY_READY = 'import os,sys; os.write(int(sys.argv[-1]), b\'{"http_address": "h:1"}\\n\'); '
@@ -89,7 +89,7 @@ async def test_a_proxy_tells_who_started_it_how_many_nodes_take_work() -> None:
     registry, (ours, theirs) = Registry(), socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        telling = asyncio.create_task(tell_of_nodes(theirs.fileno(), registry))
+        telling = asyncio.create_task(report_node_counts(theirs.fileno(), registry))
         loop, told = asyncio.get_running_loop(), list[Any]()
         for state in (None, State.READY, State.DRAINING):
             if state is not None:

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.workers.pages import Pages, merged
+from proxy.workers.metrics_pages import MetricsPages, merge_metrics
 
 
 class Process:
@@ -29,7 +29,7 @@ def test_counters_histograms_and_requests_are_added_up_and_nodes_are_not() -> No
         process.open.set(2)
         process.nodes.labels("decode").set(5)
         process.seconds.observe(seconds)
-    page = samples(merged([one.page(), two.page()]))
+    page = samples(merge_metrics([one.page(), two.page()]))
     assert page["requests_total", "200"] == 7
     assert page["requests_total", "404"] == 1
     assert page["requests_in_flight", ""] == 4
@@ -43,21 +43,21 @@ def test_a_page_of_one_is_as_it_was() -> None:
     one = Process()
     one.requests.labels('a "quoted"\nword').inc()
     one.seconds.observe(1.5)
-    assert samples(merged([one.page()])) == samples(one.page())
+    assert samples(merge_metrics([one.page()])) == samples(one.page())
 
 
 def test_counters_never_go_back_when_a_worker_goes_and_what_was_open_is_gone() -> None:
-    pages, process = Pages(), Process()
+    pages, process = MetricsPages(), Process()
     process.requests.labels("200").inc(3)
     process.open.set(2)
-    pages.keep(0, process.page())
-    pages.part(0)
-    pages.part(0)
+    pages.update(0, process.page())
+    pages.depart(0)
+    pages.depart(0)
     again = Process()
     again.requests.labels("200").inc()
-    pages.keep(0, again.page())
-    pages.part(0)
-    page = samples(pages.gone)
+    pages.update(0, again.page())
+    pages.depart(0)
+    page = samples(pages.departed)
     assert page["requests_total", "200"] == 4
     assert ("requests_in_flight", "") not in page
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from proxy.workers.told import added_up
+from proxy.workers.cluster_reports import merge_status
 
 TROUBLES = {"closed": None, "open": "gone", "half_open": "silent"}
 
@@ -29,8 +29,8 @@ def test_requests_and_failures_are_added_up_and_the_worst_breaker_counts() -> No
     one = said(2, 1, "closed", {"p0": "open"})
     two = said(3, 0, "half_open", {"p0": "half_open", "p1": "open"})
     whole = said(5, 1, "half_open", {"p0": "open", "p1": "open"})
-    assert added_up(one, [two]) == whole
+    assert merge_status(one, [two]) == whole
 
 
 def test_alone_nothing_is_added() -> None:
-    assert added_up(said(2, 1, "open", {}), []) == said(2, 1, "open", {})
+    assert merge_status(said(2, 1, "open", {}), []) == said(2, 1, "open", {})

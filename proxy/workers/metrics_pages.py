@@ -1,8 +1,8 @@
-"""Metrics of several processes as one page, counters of those that are gone included. Pure.
+"""Merges the Prometheus pages of several processes, departed ones included. Pure.
 
-Counters and histograms are added up. So are gauges, as those of requests; of a gauge in `SAME`
-all processes have their own view of the same thing, and the largest counts. What counts from
-the start of a process (`_created`) is the earliest.
+Counters and histograms are added up, and so are gauges, such as requests in flight. A gauge in
+`SHARED_VIEWS` is each process's view of the same thing: the largest value counts. Of `_created`
+timestamps it is the earliest.
 """
 
 import operator
@@ -15,20 +15,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-SAME = frozenset({"pdserve_proxy_nodes", "pdserve_proxy_breakers"})
+SHARED_VIEWS = frozenset({"pdserve_proxy_nodes", "pdserve_proxy_breakers"})
 CREATED = "_created"
-LASTING = ("counter", "histogram", "summary")
+CUMULATIVE = ("counter", "histogram", "summary")
 Labels = tuple[tuple[str, str], ...]
 Combine = Callable[[float, float], float]
 
 
-def merged(pages: Iterable[bytes], *, lasting: bool = False) -> bytes:
-    """One page of several; `lasting`: only what still counts when its process is gone."""
+def merge_metrics(pages: Iterable[bytes], *, cumulative_only: bool = False) -> bytes:
+    """One page of several; `cumulative_only`: without gauges, for processes that ended."""
     found = dict[str, Metric]()
     values = dict[tuple[str, str, Labels], Sample]()
     for page in pages:
         for family in text_string_to_metric_families(page.decode()):
-            if lasting and family.type not in LASTING and not family.name.endswith(CREATED):
+            lasts = family.type in CUMULATIVE or family.name.endswith(CREATED)
+            if cumulative_only and not lasts:
                 continue
             found.setdefault(family.name, family)
             for sample in family.samples:
@@ -43,8 +44,8 @@ def merged(pages: Iterable[bytes], *, lasting: bool = False) -> bytes:
     return generate_latest(registry)
 
 
-def counting(workers: Callable[[], float]) -> CollectorRegistry:
-    """What the parent has to say: how many serve."""
+def worker_count_registry(workers: Callable[[], float]) -> CollectorRegistry:
+    """The parent's own metric: the number of connected workers."""
     registry = CollectorRegistry()
     live = Gauge("pdserve_proxy_workers", "Processes that serve clients", registry=registry)
     live.set_function(workers)
@@ -57,7 +58,7 @@ def _combined(family: str, before: Sample | None, sample: Sample) -> Sample:
     combine: Combine = operator.add
     if family.endswith(CREATED):
         combine = min
-    elif family in SAME:
+    elif family in SHARED_VIEWS:
         combine = max
     return before._replace(value=combine(before.value, sample.value))
 
@@ -71,26 +72,26 @@ class _Page(Collector):
 
 
 @dataclass(slots=True)
-class Pages:
-    """The last page of each worker, and what those that are gone have counted."""
+class MetricsPages:
+    """The last page of each worker, and one page with the totals of departed workers."""
 
     _last: dict[int, bytes] = field(default_factory=dict)
-    _gone: bytes = b""
+    _departed: bytes = b""
 
-    def keep(self, worker: int, page: bytes) -> None:
-        """This is what it counts now."""
+    def update(self, worker: int, page: bytes) -> None:
+        """Keep the worker's current page."""
         self._last[worker] = page
 
     def last(self, worker: int) -> bytes | None:
-        """What it said last, for when it is silent."""
+        """Its last page, for when it does not answer."""
         return self._last.get(worker)
 
-    def part(self, worker: int) -> None:
-        """It is gone, and what it has counted stays."""
+    def depart(self, worker: int) -> None:
+        """The worker has ended: add its counters to those of departed workers."""
         if page := self._last.pop(worker, None):
-            self._gone = merged([self._gone, page], lasting=True)
+            self._departed = merge_metrics([self._departed, page], cumulative_only=True)
 
     @property
-    def gone(self) -> bytes:
-        """A page of all that are gone."""
-        return self._gone
+    def departed(self) -> bytes:
+        """The page of all departed workers."""
+        return self._departed

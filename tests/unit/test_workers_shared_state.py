@@ -1,11 +1,11 @@
-"""Whoever reads the board, and whenever, knows what is written on it."""
+"""Whoever reads the state, and whenever, knows what is written on it."""
 
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.workers.board import MOST_TAKEN_AWAY, Board
+from proxy.workers.shared_state import MAX_TOMBSTONES, SharedState
 
 NAMES = st.sampled_from(["a", "b", "c"])
 DEEDS = st.lists(
@@ -18,47 +18,47 @@ DEEDS = st.lists(
 
 @given(DEEDS)
 def test_every_reader_comes_to_know_the_newest_of_each_name(deeds: list[Any]) -> None:
-    board, written = Board(), dict[str, bytes]()
+    state, written = SharedState(), dict[str, bytes]()
     readers = [Reader()]
     for deed in deeds:
         match deed:
             case (str(name), value):
-                board.put("kind", name, value)
+                state.put("kind", name, value)
                 written.pop(name, None)
                 if isinstance(value, bytes):
                     written[name] = value
             case "read":
-                readers[0].read(board)
+                readers[0].read(state)
             case _:
                 readers.append(Reader())
-                readers[-1].read(board)
+                readers[-1].read(state)
     for reader in readers:
-        reader.read(board)
+        reader.read(state)
         assert reader.known == written
 
 
 def test_a_name_is_told_once_however_often_it_was_written() -> None:
-    board = Board()
+    state = SharedState()
     for number in range(100):
-        board.put("kind", "a", bytes([number]))
-    assert [entry.value for entry in board.since(0)] == [bytes([99])]
-    assert not board.since(board.version)
+        state.put("kind", "a", bytes([number]))
+    assert [entry.value for entry in state.entries_since(0)] == [bytes([99])]
+    assert not state.entries_since(state.version)
 
 
 def test_what_readers_forget_by_themselves_is_not_told() -> None:
-    board = Board()
-    board.put("kind", "a", b"1")
-    board.forget("kind", "a")
-    assert not board.since(0)
+    state = SharedState()
+    state.put("kind", "a", b"1")
+    state.forget("kind", "a")
+    assert not state.entries_since(0)
 
 
 def test_what_was_taken_away_is_not_remembered_for_ever() -> None:
-    board = Board()
-    seen = board.put("kind", "first", b"")
-    for number in range(2 * MOST_TAKEN_AWAY):
-        board.put("kind", str(number), None)
-    assert len(board.since(seen)) == MOST_TAKEN_AWAY
-    assert [entry.name for entry in board.since(0)] == ["first"]
+    state = SharedState()
+    seen = state.put("kind", "first", b"")
+    for number in range(2 * MAX_TOMBSTONES):
+        state.put("kind", str(number), None)
+    assert len(state.entries_since(seen)) == MAX_TOMBSTONES
+    assert [entry.name for entry in state.entries_since(0)] == ["first"]
 
 
 class Reader:
@@ -67,9 +67,9 @@ class Reader:
     def __init__(self) -> None:
         self.version, self.known = 0, dict[str, bytes]()
 
-    def read(self, board: Board) -> None:
-        for entry in board.since(self.version):
+    def read(self, state: SharedState) -> None:
+        for entry in state.entries_since(self.version):
             self.known.pop(entry.name, None)
             if entry.value is not None:
                 self.known[entry.name] = entry.value
-        self.version = board.version
+        self.version = state.version

@@ -1,0 +1,36 @@
+"""Reports to the supervisor how many nodes of each role the proxy knows."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from discovery.lifeline import tell
+from discovery.registration import Role
+from discovery.registry import Registry
+
+LOOK_S = 0.1
+
+
+def node_count_key(role: Role) -> str:
+    """The name of this role's count in the report."""
+    return f"{role.name.lower()}_nodes"
+
+
+async def report_node_counts(
+    fd: int, registry: Registry, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Send the counts of nodes that take work whenever they change, until cancelled.
+
+    `fd` is the supervisor's socket: see `--supervisor-fd`.
+    """
+    reported, seen = dict[str, str](), -1
+    while True:
+        if registry.changes != seen:
+            seen, now = registry.changes, clock()
+            counts = {
+                node_count_key(role): str(len(registry.nodes(role, now=now))) for role in Role
+            }
+            if counts != reported:
+                reported = counts
+                tell(fd, **counts)
+        await asyncio.sleep(LOOK_S)
