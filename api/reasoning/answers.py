@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from api.reasoning.reader import Read, ReasoningReader
-from api.tools.parsing.tape import SPACE, begun_of
+from api.tools.parsing.output import SPACE, partial_marker
 
 
 class _Place(Enum):
@@ -100,7 +100,7 @@ class AnswerReader:
         if closes:
             self._place = _Place.CLOSED
         else:
-            self._mark = begun_of(text, self.closes)
+            self._mark = partial_marker(text, self.closes)
             inside = text[: len(text) - len(self._mark)]
         said = inside.rstrip(SPACE)
         before = self._taken_space() + said if said else ""

@@ -25,7 +25,7 @@ from api.tools.dialects.harmony import (
     MESSAGE,
     START,
 )
-from api.tools.parsing.tape import begun_of
+from api.tools.parsing.output import partial_marker
 
 ANALYSIS = "analysis"
 PREAMBLE = f"<|end|>{START}assistant{CHANNEL}commentary{MESSAGE}"
@@ -118,7 +118,7 @@ class ChannelReader:
             return text, ""
         if end := _END.search(text):
             return text[: end.start()], text[end.start() :]
-        self._held = max((begun_of(text, mark) for mark in ENDS), key=len)
+        self._held = max((partial_marker(text, mark) for mark in ENDS), key=len)
         return text[: len(text) - len(self._held)], ""
 
 

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from api.reasoning.forms import Form
-from api.tools.parsing.tape import SPACE, begun_of
+from api.tools.parsing.output import SPACE, partial_marker
 
 Read = tuple[str, str]
 """Reasoning and content that are certain now and were not before."""
@@ -117,7 +117,7 @@ class ThoughtReader:
             self._place = _Place.BEHIND
         else:
             ends = *self.form.closings, *self.form.calls
-            self._mark = max((begun_of(text, mark) for mark in ends), key=len)
+            self._mark = max((partial_marker(text, mark) for mark in ends), key=len)
             reasoning = text[: len(text) - len(self._mark)]
         said = self._said(reasoning)
         if end:

@@ -12,7 +12,7 @@ from api.reasoning.forms import Form
 from api.reasoning.reader import ReasoningReader, ThoughtReader
 from api.reasoning.switches import SWITCHES
 from api.tools.dialects.harmony import MARKS
-from api.tools.parsing.tape import SPACE
+from api.tools.parsing.output import SPACE
 from api.tools.strict import Aloud
 from engine.grammars.structural_tags import AnyText, TriggeredTags, read_structural_tag
 from engine.request import Grammar, Marks

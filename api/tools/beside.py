@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import msgspec
 
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.steps import rest, space
-from api.tools.parsing.tape import Parser, Steps, Tape
+from api.tools.parsing.output import Parser, ParserOutput, Steps
+from api.tools.parsing.steps import rest_as_content, skip_space
 from api.tools.schemas import parameters_of
 from api.tools.wishes import Offered, ToolUse
 from api.tools.writing import ANY_OBJECT, Offer, row
@@ -72,9 +72,9 @@ def calls_or_content(dialect: Dialect) -> Parser:
     if (begins := dialect.begins) is None:
         return dialect.parser
 
-    def parse(tape: Tape, offered: Offered) -> Steps:
-        if (yield from space()) not in begins:
-            yield from rest(tape)
-        yield from dialect.parser(tape, offered)
+    def parse(out: ParserOutput, offered: Offered) -> Steps:
+        if (yield from skip_space()) not in begins:
+            yield from rest_as_content(out)
+        yield from dialect.parser(out, offered)
 
     return parse

@@ -7,8 +7,8 @@ from api.tools.beside import Formed, calls_or, calls_or_content
 from api.tools.dialects.dialect import Dialect, long_id
 from api.tools.dialects.known import ToolCallParser, find_dialect, text_of
 from api.tools.forced import named, required
+from api.tools.parsing.output import Parser
 from api.tools.parsing.reader import CallReader
-from api.tools.parsing.tape import Parser
 from api.tools.strict import Aloud, strict_of, text_with_calls
 from api.tools.telling import Teller
 from api.tools.wishes import ToolUse

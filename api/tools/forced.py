@@ -1,35 +1,42 @@
 """Answers that a grammar holds to the form of calls: see api/tools/schemas.py."""
 
-from api.tools.parsing.steps import arguments, attempt, call_list, offered_only, rest, space
-from api.tools.parsing.tape import NotACall, Parser, Steps, Tape
+from api.tools.parsing.output import NotACall, Parser, ParserOutput, Steps
+from api.tools.parsing.steps import (
+    attempt_call,
+    call_list,
+    json_arguments,
+    offered_only,
+    rest_as_content,
+    skip_space,
+)
 from api.tools.wishes import Offered
 
 
-def required(tape: Tape, offered: Offered) -> Steps:
+def required(out: ParserOutput, offered: Offered) -> Steps:
     """A list of calls is all of the answer."""
-    yield from attempt(tape, _list(tape, offered))
-    yield from rest(tape)
+    yield from attempt_call(out, _list(out, offered))
+    yield from rest_as_content(out)
 
 
-def _list(tape: Tape, offered: Offered) -> Steps:
-    yield from call_list(tape, (yield from space()), offered_only(offered))
+def _list(out: ParserOutput, offered: Offered) -> Steps:
+    yield from call_list(out, (yield from skip_space()), offered_only(offered))
 
 
 def named(name: str) -> Parser:
     """The arguments of this function are all of the answer."""
 
-    def parse(tape: Tape, offered: Offered) -> Steps:
+    def parse(out: ParserOutput, offered: Offered) -> Steps:
         del offered
-        yield from attempt(tape, _arguments(tape, name))
-        yield from rest(tape)
+        yield from attempt_call(out, _arguments(out, name))
+        yield from rest_as_content(out)
 
     return parse
 
 
-def _arguments(tape: Tape, name: str) -> Steps:
-    letter = yield from space()
+def _arguments(out: ParserOutput, name: str) -> Steps:
+    letter = yield from skip_space()
     if letter != "{":
         raise NotACall
-    tape.begin(name)
-    yield from arguments(tape, letter)
-    tape.end()
+    out.start_call(name)
+    yield from json_arguments(out, letter)
+    out.end_call()

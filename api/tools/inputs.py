@@ -9,8 +9,8 @@ import msgspec
 
 from api.tools.functions import INPUT
 from api.tools.parsing.json_text import JsonValue
-from api.tools.parsing.steps import literal, space, text
-from api.tools.parsing.tape import SPACE, NotACall, Step, Steps
+from api.tools.parsing.output import SPACE, NotACall, Steps, TextSteps
+from api.tools.parsing.steps import json_string, literal, skip_space
 
 ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 HIGH, LOW = range(0xD800, 0xDC00), range(0xDC00, 0xE000)
@@ -56,7 +56,7 @@ class InputReader:
 
     def _object(self) -> Steps:
         try:
-            yield from literal((yield from space()), "{")
+            yield from literal((yield from skip_space()), "{")
             letter = ","
             while letter == ",":
                 letter = yield from self._member()
@@ -65,11 +65,11 @@ class InputReader:
         while True:
             yield
 
-    def _member(self) -> Step:
+    def _member(self) -> TextSteps:
         """Comes to what stands behind it."""
-        key = yield from text((yield from space()))
-        yield from literal((yield from space()), ":")
-        letter = yield from space()
+        key = yield from json_string((yield from skip_space()))
+        yield from literal((yield from skip_space()), ":")
+        letter = yield from skip_space()
         if key != INPUT or letter != '"':
             return (yield from _passed(letter))
         self._found = True
@@ -107,13 +107,13 @@ class InputReader:
         self._said.append(letter)
 
 
-def _passed(letter: str) -> Step:
+def _passed(letter: str) -> TextSteps:
     """A value that is not wanted; comes to what stands behind it."""
     if letter in '{["':
         value = JsonValue()
         while not value.take(letter):
             letter = yield
-        return (yield from space())
+        return (yield from skip_space())
     while letter not in SPACE + ",}":
         letter = yield
-    return (yield from space()) if letter in SPACE else letter
+    return (yield from skip_space()) if letter in SPACE else letter

@@ -9,8 +9,14 @@ from msgspec import UNSET, UnsetType
 
 from api.tools.functions import CUSTOM
 from api.tools.inputs import InputReader
+from api.tools.parsing.output import (
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    ContentText,
+    ParserEvent,
+)
 from api.tools.parsing.reader import CallReader
-from api.tools.parsing.tape import Arguments, Begun, Content, Ended, Said
 from engine.request import FinishReason
 
 FUNCTION: Literal["function"] = "function"
@@ -133,21 +139,21 @@ class Teller:
         """Whether the call of this id is; once something else was told, or the end."""
         return self._ids.get(call, False)
 
-    def _told(self, said: Sequence[Said]) -> Iterator[str | CallDelta]:
+    def _told(self, said: Sequence[ParserEvent]) -> Iterator[str | CallDelta]:
         for one in said:
             match one:
-                case Content(text):
+                case ContentText(text):
                     self._break()
                     yield text
-                case Begun(name, own):
+                case CallStarted(name, own):
                     self._break()
                     self._calls += 1
                     if self._tells:
                         self._open = True
                         yield self._begun(name, self._id(name, own))
-                case Arguments(text) if self._tells:
+                case CallArguments(text) if self._tells:
                     yield from self._argued(text)
-                case Ended() if self._tells:
+                case CallEnded() if self._tells:
                     self._open = False
                     self._ids[next(reversed(self._ids))] = True
                     if self._input and (late := self._input.late):

@@ -11,7 +11,12 @@ from typing import Any
 import msgspec
 
 from api.tools.functions import INPUT, InputSchema
-from api.tools.parsing.kinds import TEXT, Kinds, kinds_in, resolved
+from api.tools.parsing.json_types import (
+    STRING_ONLY,
+    JsonTypes,
+    accepted_types,
+    resolve_reference,
+)
 from api.wire import WireError
 from engine.grammars.structural_tags import (
     AnyText,
@@ -203,7 +208,7 @@ class TextArguments:
         """Those that the schema names, in its order, or any that it leaves open. Raises
         WireError, as `written_out` does.
         """
-        plain = resolved(schema, schema)
+        plain = resolve_reference(schema, schema)
         if is_open(plain):
             return Star(row(self.before, Regex(ANY_KEY), self._anything()))
         named, needed = properties_of(plain), needed_of(plain)
@@ -222,22 +227,24 @@ class TextArguments:
         if (text := text_of(root)) is not None:
             begin = f"{self.before}{key}{self.behind}{self.line}"
             return Tag(begin, text, f"{self.line}{self.end}")
-        behind = self.behind if str in kinds_in(schema, root) else self.behind_json
+        behind = self.behind if str in accepted_types(schema, root) else self.behind_json
         begin = f"{self.before}{key}{self.behind if behind is None else behind}"
         return Tag(begin, _value(schema, root), self.end)
 
 
 def _value(schema: object, root: Schema) -> Format:
     """What can be a text is any, unless it is one of some."""
-    kinds = kinds_in(schema, root)
-    if str in kinds:
-        return listed_texts(schema, kinds) or AnyText()
+    types = accepted_types(schema, root)
+    if str in types:
+        return listed_texts(schema, types) or AnyText()
     return one_as_json(schema, root) or AnyText()
 
 
-def listed_texts(schema: object, kinds: Kinds) -> Format | None:
+def listed_texts(schema: object, types: JsonTypes) -> Format | None:
     """One of the texts that the schema lists, if it lists nothing else."""
-    listed = schema.get("enum") if isinstance(schema, Mapping) and kinds == TEXT else None
+    listed = (
+        schema.get("enum") if isinstance(schema, Mapping) and types == STRING_ONLY else None
+    )
     if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
         return None
     return Either(tuple(map(ConstString, listed)))

@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from api.text.tokenizing import TextCodec, text_codec
 from api.tools.dialects.known import DIALECTS
+from api.tools.parsing.output import (
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    ContentText,
+    Parser,
+    ParserEvent,
+)
 from api.tools.parsing.reader import CallReader
-from api.tools.parsing.tape import Arguments, Begun, Content, Ended, Parser, Said
 from api.tools.wishes import Offered, read_tools
 from tests.fakes.text import TEMPLATE, byte_level
 
@@ -65,19 +72,19 @@ def read(
     return put_together([*said, *reader.finish(cut=cut)])
 
 
-def put_together(said: Sequence[Said]) -> Read:
+def put_together(said: Sequence[ParserEvent]) -> Read:
     """What all of it comes to."""
     content, calls = "", list[Call]()
     for one in said:
         match one:
-            case Content(text):
+            case ContentText(text):
                 content += text
-            case Begun(name):
+            case CallStarted(name):
                 calls.append((name, "", False))
-            case Arguments(text):
+            case CallArguments(text):
                 name, before, _ = calls[-1]
                 calls[-1] = name, before + text, False
-            case Ended():
+            case CallEnded():
                 calls[-1] = *calls[-1][:2], True
     return Read(content, calls)
 

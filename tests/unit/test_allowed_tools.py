@@ -3,7 +3,7 @@
 import pytest
 
 from api.tools.dialects.known import DIALECTS
-from api.tools.parsing.tape import Parser
+from api.tools.parsing.output import Parser
 from tests.fakes.tools import Call, Read, read
 from tests.unit import (
     test_more_dialects,

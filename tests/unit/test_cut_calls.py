@@ -9,7 +9,7 @@ from api.tools.dialects.deepseek import CALL, OPENS, SEPARATOR
 from api.tools.dialects.dialect import long_id
 from api.tools.dialects.known import DIALECTS
 from api.tools.forced import named, required
-from api.tools.parsing.tape import SPACE, Parser, begun_of
+from api.tools.parsing.output import SPACE, Parser, partial_marker
 from api.tools.telling import CalledFunction, ToolCall, whole_message
 from api.tools.wishes import ToolUse
 from engine.request import FinishReason
@@ -30,7 +30,7 @@ def test_what_is_shown_of_a_cut_answer_is_the_beginning_of_what_it_would_have_be
     """But for half a mark, which could as well be text."""
     for place in range(len(text)):
         found = read(parser, [text[:place]], cut=True)
-        half = max((begun_of(found.content, mark) for mark in MARKS), key=len)
+        half = max((partial_marker(found.content, mark) for mark in MARKS), key=len)
         shown = found.content.removesuffix(half).rstrip(SPACE)
         assert content.startswith(shown), text[:place]
         for (name, arguments, _), (called, all_of_them, _) in zip(

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from api.tools.dialects.invoke import WORD
 from api.tools.dialects.known import DIALECTS, find_dialect
-from api.tools.parsing.python_values import as_json
+from api.tools.parsing.output import CallArguments, CallStarted, ContentText
+from api.tools.parsing.python_values import to_json
 from api.tools.parsing.reader import CallReader
-from api.tools.parsing.tape import Arguments, Begun, Content
 from tests.fakes.tools import Call, Read, cut, offered, read
 
 PARIS = '{"city": "Paris"}'
@@ -266,19 +266,19 @@ def test_values_of_python_become_json(value: object, other: object) -> None:
     ],
 )
 def test_what_is_no_value_is_a_text(text: str, said: str) -> None:
-    assert as_json(text) == said
+    assert to_json(text) == said
 
 
 def test_arguments_are_said_as_they_come() -> None:
     reader = CallReader(DIALECTS["minimax_m2"].parser, offered())
-    assert reader.read("Hm. <minimax:tool") == [Content("Hm.")]
+    assert reader.read("Hm. <minimax:tool") == [ContentText("Hm.")]
     assert reader.read('_call><invoke name="weather"><parameter name="city"') == [
-        Begun("weather")
+        CallStarted("weather")
     ]
-    assert reader.read(">Par") == [Arguments('{"city": "Par')]
+    assert reader.read(">Par") == [CallArguments('{"city": "Par')]
     reader = CallReader(DIALECTS["lfm2"].parser, offered())
-    assert reader.read("<|tool_call_start|>[weather(city='Pa") == [Begun("weather")]
-    assert reader.read("ris', ") == [Arguments('{"city": "Paris"')]
+    assert reader.read("<|tool_call_start|>[weather(city='Pa") == [CallStarted("weather")]
+    assert reader.read("ris', ") == [CallArguments('{"city": "Paris"')]
 
 
 TEMPLATES = {

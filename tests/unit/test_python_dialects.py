@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from api.tools.beside import calls_or_content
 from api.tools.dialects.known import DIALECTS, find_dialect
+from api.tools.parsing.output import CallArguments, CallStarted, ContentText
 from api.tools.parsing.reader import CallReader
-from api.tools.parsing.tape import Arguments, Begun, Content
 from tests.fakes.tools import Call, Read, claims, cut, offered, read, read_alike, read_cut
 
 PARIS = '{"city": "Paris"}'
@@ -128,11 +128,11 @@ def test_anything_at_all_is_read_alike_whole_and_in_pieces(
 def test_a_list_that_may_be_one_of_calls_is_held_until_it_is_known(name: str) -> None:
     reader = CallReader(DIALECTS[name].parser, offered())
     assert reader.read("[wea") == []
-    assert reader.read("ther(") == [Begun("weather")]
-    assert reader.read("city='Paris',") == [Arguments('{"city": "Paris"')]
+    assert reader.read("ther(") == [CallStarted("weather")]
+    assert reader.read("city='Paris',") == [CallArguments('{"city": "Paris"')]
     other = CallReader(DIALECTS[name].parser, offered())
     assert other.read("[ ") == []
-    assert other.read("{") == [Content("[ {")]
+    assert other.read("{") == [ContentText("[ {")]
 
 
 @pytest.mark.parametrize("name", BARE)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from api.reasoning.forms import FORMS, Form, ReasoningParser, find_form
 from api.reasoning.reader import Read, ThoughtReader
 from api.reasoning.thinking import Given, Thinking, thinking_of
-from api.tools.parsing.tape import SPACE
+from api.tools.parsing.output import SPACE
 from engine.request import Grammar
 from tests.fakes.tools import cut
 

@@ -11,8 +11,8 @@ from api.tools.dialects.deepseek import MARKERS as DEEPSEEK_MARKERS
 from api.tools.dialects.glm import MARKERS as GLM_MARKERS
 from api.tools.dialects.kimi import MARKERS as KIMI_MARKERS
 from api.tools.dialects.known import DIALECTS
+from api.tools.parsing.output import CallArguments, CallEnded, CallStarted, ContentText
 from api.tools.parsing.reader import CallReader
-from api.tools.parsing.tape import Arguments, Begun, Content, Ended
 from tests.fakes.tools import Call, Read, cut, offered, put_together, read, tool
 
 PARIS = '{"city": "Paris"}'
@@ -264,23 +264,26 @@ def test_a_text_is_an_argument_as_it_stands(name: str, form: str, text: str) -> 
 )
 def test_a_long_text_is_said_as_it_comes(name: str, form: str) -> None:
     reader = CallReader(DIALECTS[name].parser, offered())
-    assert reader.read(form) == [Begun("weather"), Arguments('{"city": "')]
-    assert reader.read("Par") == [Arguments("Par")]
-    assert reader.read("is\n</") == [Arguments("is" if name != GLM else r"is\n")]
-    assert reader.read("b>") == [Arguments("</b>" if name == GLM else r"\n</b>")]
+    assert reader.read(form) == [CallStarted("weather"), CallArguments('{"city": "')]
+    assert reader.read("Par") == [CallArguments("Par")]
+    assert reader.read("is\n</") == [CallArguments("is" if name != GLM else r"is\n")]
+    assert reader.read("b>") == [CallArguments("</b>" if name == GLM else r"\n</b>")]
 
 
 def test_what_is_no_text_is_said_when_it_is_whole() -> None:
     reader = CallReader(DIALECTS[GLM].parser, offered())
     reader.read("<tool_call>weather<arg_key>days</arg_key><arg_value>3")
     assert reader.read("0</arg_value") == []
-    assert reader.read("></tool_call>") == [Arguments('{"days": 30}'), Ended()]
+    assert reader.read("></tool_call>") == [CallArguments('{"days": 30}'), CallEnded()]
 
 
 def test_json_is_said_as_it_comes() -> None:
     reader = CallReader(DIALECTS[KIMI].parser, offered())
-    assert reader.read("Hm. <|tool_calls_sec") == [Content("Hm.")]
+    assert reader.read("Hm. <|tool_calls_sec") == [ContentText("Hm.")]
     assert reader.read("tion_begin|><|tool_call_begin|>functions.weather:0") == []
     said = reader.read('<|tool_call_argument_begin|>{"city": "Pa')
-    assert said == [Begun("weather", "functions.weather:0"), Arguments('{"city": "Pa')]
+    assert said == [
+        CallStarted("weather", "functions.weather:0"),
+        CallArguments('{"city": "Pa'),
+    ]
     assert put_together(said).calls == [("weather", '{"city": "Pa', False)]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from api.tools.dialects.known import DIALECTS
 from api.tools.forced import named, required
+from api.tools.parsing.output import CallArguments, CallStarted, ContentText, Parser
 from api.tools.parsing.reader import CallReader
-from api.tools.parsing.tape import Arguments, Begun, Content, Parser
 from tests.fakes.tools import Call, Read, cut, offered, read, tool
 
 HERMES, LLAMA = DIALECTS["hermes"].parser, DIALECTS["llama3_json"].parser
@@ -233,10 +233,10 @@ def test_a_schema_that_says_nothing_of_a_value_changes_nothing(name: str) -> Non
 
 def test_arguments_are_said_as_they_come() -> None:
     reader = CallReader(HERMES, offered())
-    assert list(reader.read("Hm. <tool")) == [Content("Hm.")]
+    assert list(reader.read("Hm. <tool")) == [ContentText("Hm.")]
     assert list(reader.read('_call>{"name": "wea')) == []
-    assert list(reader.read('ther", "arg')) == [Begun("weather")]
-    assert list(reader.read('uments": {"city": "Pa')) == [Arguments('{"city": "Pa')]
+    assert list(reader.read('ther", "arg')) == [CallStarted("weather")]
+    assert list(reader.read('uments": {"city": "Pa')) == [CallArguments('{"city": "Pa')]
 
 
 @given(

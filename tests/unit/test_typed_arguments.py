@@ -3,7 +3,7 @@
 import pytest
 
 from api.tools.dialects.known import DIALECTS
-from api.tools.parsing.kinds import ALL, TEXT, ArgumentKinds
+from api.tools.parsing.json_types import ANY_TYPE, STRING_ONLY, ArgumentTypes
 from tests.fakes.tools import offered, read, tool
 
 CODER = DIALECTS["qwen3_coder"].parser
@@ -106,8 +106,8 @@ def test_a_schema_is_looked_at_once_however_often_it_leads_to_the_same() -> None
     twice = {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(100)}
     deep = {str(n): {"$ref": f"#/$defs/{n + 1}"} for n in range(100, 5000)}
     one = {"properties": {"a": {"$ref": "#/$defs/0"}}, "$defs": twice}
-    assert ArgumentKinds(offered([tool("f", one)])).of("f", "a") == ALL
+    assert ArgumentTypes(offered([tool("f", one)])).of("f", "a") == ANY_TYPE
     deeper = {**one, "$defs": {**twice, **deep}}
-    assert ArgumentKinds(offered([tool("f", deeper)])).of("f", "a") == ALL
+    assert ArgumentTypes(offered([tool("f", deeper)])).of("f", "a") == ANY_TYPE
     ends = {**one, "$defs": {**twice, "100": {"type": "string"}}}
-    assert ArgumentKinds(offered([tool("f", ends)])).of("f", "a") == TEXT
+    assert ArgumentTypes(offered([tool("f", ends)])).of("f", "a") == STRING_ONLY

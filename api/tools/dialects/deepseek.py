@@ -11,9 +11,9 @@ V3.1, on one line:
 """  # noqa: RUF002  its marks are of these letters
 
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.sections import SectionForm, json_call
-from api.tools.parsing.steps import name_until, space
-from api.tools.parsing.tape import Steps, Tape
+from api.tools.parsing.output import ParserOutput, Steps
+from api.tools.parsing.sections import SectionForm, read_json_call
+from api.tools.parsing.steps import name_until, skip_space
 from api.tools.writing import Offer, Schema, as_json, marks, row
 from engine.grammars.structural_tags import Format
 
@@ -23,16 +23,16 @@ MARKERS = (OPENS, CLOSES, CALL, SEPARATOR, END)
 TYPE, FENCE, JSON_FENCE = "function", "```", "```json"
 
 
-def _fenced_call(tape: Tape) -> Steps:
+def _fenced_call(out: ParserOutput) -> Steps:
     """Its type comes first, of which there is only one."""
-    yield from name_until((yield from space()), SEPARATOR)
-    name = yield from name_until((yield from space()), JSON_FENCE)
-    yield from json_call(tape, name, FENCE, END)
+    yield from name_until((yield from skip_space()), SEPARATOR)
+    name = yield from name_until((yield from skip_space()), JSON_FENCE)
+    yield from read_json_call(out, name, FENCE, END)
 
 
-def _call(tape: Tape) -> Steps:
-    name = yield from name_until((yield from space()), SEPARATOR)
-    yield from json_call(tape, name, END)
+def _call(out: ParserOutput) -> Steps:
+    name = yield from name_until((yield from skip_space()), SEPARATOR)
+    yield from read_json_call(out, name, END)
 
 
 deepseek_v3 = SectionForm((OPENS,), (CLOSES,), CALL, _fenced_call).parser()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from api.tools.parsing.tape import Parser
+from api.tools.parsing.output import Parser
 from api.tools.writing import Offer
 from engine.grammars.structural_tags import Format
 

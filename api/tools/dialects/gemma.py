@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import msgspec
 
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.kinds import kinds_in, resolved
-from api.tools.parsing.steps import calls_behind, literal, name_until, space
-from api.tools.parsing.tape import SPACE, NotACall, Step, Steps, Tape
-from api.tools.parsing.typed import WORDS, text_until
+from api.tools.parsing.json_types import accepted_types, resolve_reference
+from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps, TextSteps
+from api.tools.parsing.steps import calls_after_markers, literal, name_until, skip_space
+from api.tools.parsing.typed import PYTHON_CONSTANTS, stream_string
 from api.tools.wishes import Offered
 from api.tools.writing import (
     Offer,
@@ -62,42 +62,42 @@ class QuotedForm:
         """All of them."""
         return self.opens, self.closes, self.quote
 
-    def parser(self, tape: Tape, offered: Offered) -> Steps:
+    def parser(self, out: ParserOutput, offered: Offered) -> Steps:
         """Each call has marks of its own; text may stand between them."""
         del offered
-        return calls_behind(tape, self._call, self.opens)
+        return calls_after_markers(out, self._call, self.opens)
 
-    def _call(self, tape: Tape) -> Steps:
-        yield from literal((yield from space()), "call:")
+    def _call(self, out: ParserOutput) -> Steps:
+        yield from literal((yield from skip_space()), "call:")
         name = yield from name_until((yield), "{")
-        tape.begin(name)
-        said = set[str]()
-        letter = yield from space()
+        out.start_call(name)
+        keys = set[str]()
+        letter = yield from skip_space()
         while letter != "}":
             key = yield from name_until(letter, ":", KEY_LETTERS)
-            if key in said:
+            if key in keys:
                 raise NotACall
-            letter = yield from self._argument(tape, f'{", " if said else "{"}"{key}": ')
-            said.add(key)
-            letter = (yield from space()) if letter == "," else letter
-        tape.argue("}" if said else "{}")
-        tape.end()
-        yield from literal((yield from space()), self.closes)
-        tape.drop()
+            letter = yield from self._argument(out, f'{", " if keys else "{"}"{key}": ')
+            keys.add(key)
+            letter = (yield from skip_space()) if letter == "," else letter
+        out.add_arguments("}" if keys else "{}")
+        out.end_call()
+        yield from literal((yield from skip_space()), self.closes)
+        out.drop_held()
 
-    def _argument(self, tape: Tape, before: str) -> Step:
+    def _argument(self, out: ParserOutput, before: str) -> TextSteps:
         """A text is said as it comes, all else when it is whole; comes to what stands behind
         it.
         """
-        letter = yield from space()
+        letter = yield from skip_space()
         if letter != self.quote[0]:
             value, letter = yield from self._value(letter)
-            tape.argue(before + value)
+            out.add_arguments(before + value)
             return letter
         yield from literal(letter, self.quote)
-        tape.argue(f'{before}"')
-        yield from text_until(tape, self.quote)
-        letter = yield from space()
+        out.add_arguments(f'{before}"')
+        yield from stream_string(out, self.quote)
+        letter = yield from skip_space()
         if letter not in ",}":
             raise NotACall
         return letter
@@ -116,12 +116,12 @@ class QuotedForm:
 
     def _as_json(self, text: str) -> str:
         """Raises NotACall for what is none when its words are quoted."""
-        said = "".join(self._parts(text))
+        converted = "".join(self._parts(text))
         try:
-            msgspec.json.decode(said)
+            msgspec.json.decode(converted)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise NotACall from error
-        return said
+        return converted
 
     def _parts(self, text: str) -> Iterator[str]:
         quote = re.escape(self.quote)
@@ -140,7 +140,7 @@ class QuotedForm:
         return offer.calls(self._written)
 
     def _written(self, name: str, schema: Schema) -> Format:
-        plain = resolved(schema, schema)
+        plain = resolve_reference(schema, schema)
         anything = Star(Either((Regex("[^<]+"), self._text(AnyText()))))  # and a brace
         inner = row("{", anything) if is_open(plain) else self._object(plain, schema, DEEPEST)
         return row(marks(self.opens), f"call:{name}", inner, marks(self.closes))
@@ -155,18 +155,18 @@ class QuotedForm:
         return row("{", pairs, "}")
 
     def _value_of(self, schema: object, root: Schema, depth: int) -> Format:
-        kinds, ways = kinds_in(schema, root), list[Format]()
-        plain = resolved(schema, root) if isinstance(schema, Mapping) else {}
-        if str in kinds:
-            text = text_of(root) or listed_texts(schema, kinds) or AnyText()
+        types, ways = accepted_types(schema, root), list[Format]()
+        plain = resolve_reference(schema, root) if isinstance(schema, Mapping) else {}
+        if str in types:
+            text = text_of(root) or listed_texts(schema, types) or AnyText()
             ways.append(self._text(text))
-        if dict in kinds and depth:
+        if dict in types and depth:
             ways.append(self._object(plain, root, depth - 1))
-        if list in kinds and depth:
+        if list in types and depth:
             ways.append(row("[", self._items(plain, root, depth - 1), "]"))
-        if kinds.isdisjoint({str, dict, list}):
+        if types.isdisjoint({str, dict, list}):
             return one_as_json(schema, root) or Regex(ATOM)
-        if kinds - {str, dict, list} or not ways:
+        if types - {str, dict, list} or not ways:
             ways.append(Regex(ATOM))
         return Either(tuple(ways))
 
@@ -190,8 +190,8 @@ def _is_atom(word: str) -> bool:
 
 
 def _as_word(word: str, *, is_key: bool) -> str:
-    if word in WORDS and not is_key:
-        return WORDS[word]
+    if word in PYTHON_CONSTANTS and not is_key:
+        return PYTHON_CONSTANTS[word]
     return msgspec.json.encode(word).decode()
 
 

@@ -20,9 +20,15 @@ from functools import partial
 
 from api.tools.dialects.dialect import Dialect
 from api.tools.dialects.hermes import ObjectForm
-from api.tools.parsing.kinds import ArgumentKinds
-from api.tools.parsing.steps import calls_behind, literal, name_until, space, word_until
-from api.tools.parsing.tape import SPACE, Steps, Tape
+from api.tools.parsing.json_types import ArgumentTypes
+from api.tools.parsing.output import SPACE, ParserOutput, Steps
+from api.tools.parsing.steps import (
+    calls_after_markers,
+    literal,
+    name_until,
+    skip_space,
+    word_until,
+)
 from api.tools.parsing.typed import TypedArguments
 from api.tools.wishes import Offered
 from api.tools.writing import Offer, Schema, TextArguments, marks, row
@@ -42,28 +48,28 @@ class PairForm:
         names = [f"{self.word}{one}" for one in ("tool_call", "arg_key", "arg_value")]
         return tuple(f"<{slash}{one}>" for one in names for slash in ("", "/"))
 
-    def parser(self, tape: Tape, offered: Offered) -> Steps:
+    def parser(self, out: ParserOutput, offered: Offered) -> Steps:
         """Each call has tags of its own; text may stand between them."""
-        kinds = ArgumentKinds(offered)
-        return calls_behind(tape, partial(self._call, kinds=kinds), self.markers[0])
+        types = ArgumentTypes(offered)
+        return calls_after_markers(out, partial(self._call, types=types), self.markers[0])
 
-    def _call(self, tape: Tape, kinds: ArgumentKinds) -> Steps:
-        letter = yield from space()
+    def _call(self, out: ParserOutput, types: ArgumentTypes) -> Steps:
+        letter = yield from skip_space()
         if self.object and letter == "{":
-            return (yield from self.object.call(tape, letter))
+            return (yield from self.object.call(out, letter))
         _, _, _, end_of_key, value, end_of_value = self.markers
         name = yield from name_until(letter, "<")
         goes_on = yield from self._goes_on((yield))
-        tape.begin(name)
-        arguments = TypedArguments(tape, name, kinds)
+        out.start_call(name)
+        arguments = TypedArguments(out, name, types)
         while goes_on:
             key = yield from word_until(end_of_key)
-            yield from literal((yield from space()), value)
-            yield from arguments.take(key.strip(SPACE), end_of_value)
-            yield from literal((yield from space()), "<")
+            yield from literal((yield from skip_space()), value)
+            yield from arguments.read_value(key.strip(SPACE), end_of_value)
+            yield from literal((yield from skip_space()), "<")
             goes_on = yield from self._goes_on((yield))
         arguments.end()
-        tape.end()
+        out.end_call()
 
     def _goes_on(self, letter: str) -> Generator[None, str, bool]:
         """Behind `<`: whether one more argument comes, or the call's end; raises NotACall."""

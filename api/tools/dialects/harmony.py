@@ -9,8 +9,8 @@ leaves of other messages the text.
 from dataclasses import replace
 
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.steps import arguments, calls_behind, space
-from api.tools.parsing.tape import NotACall, Step, Steps, Tape
+from api.tools.parsing.output import NotACall, ParserOutput, Steps, TextSteps
+from api.tools.parsing.steps import calls_after_markers, json_arguments, skip_space
 from api.tools.wishes import Offered
 from api.tools.writing import Offer, Schema, as_json, marks, row
 from engine.grammars.structural_tags import (
@@ -33,23 +33,23 @@ FUNCTION = f"{CHANNEL}commentary {TO}"
 LONGEST_HEADER = 400  # characters
 
 
-def harmony(tape: Tape, offered: Offered) -> Steps:
+def harmony(out: ParserOutput, offered: Offered) -> Steps:
     """Each is named by its header: the client is told of it, offered or not."""
     del offered
-    return calls_behind(tape, _call, FUNCTION)
+    return calls_after_markers(out, _call, FUNCTION)
 
 
-def _call(tape: Tape) -> Steps:
+def _call(out: ParserOutput) -> Steps:
     header = yield from _header()
     name = header.removesuffix(MESSAGE).partition("<")[0].strip()
     if not name:
         raise NotACall
-    tape.begin(name)
-    yield from arguments(tape, (yield from space()))
-    tape.end()
+    out.start_call(name)
+    yield from json_arguments(out, (yield from skip_space()))
+    out.end_call()
 
 
-def _header() -> Step:
+def _header() -> TextSteps:
     """Comes to all of it; raises NotACall."""
     header = ""
     while not header.endswith(MESSAGE):

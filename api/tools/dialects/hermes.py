@@ -12,8 +12,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.steps import any_name, call_object, calls_behind, literal, space
-from api.tools.parsing.tape import Steps, Tape
+from api.tools.parsing.output import ParserOutput, Steps
+from api.tools.parsing.steps import (
+    any_name,
+    call_object,
+    calls_after_markers,
+    literal,
+    skip_space,
+)
 from api.tools.wishes import Offered
 from api.tools.writing import Offer, Schema, json_call, marks, row
 from engine.grammars.structural_tags import Format
@@ -36,24 +42,24 @@ class ObjectForm:
         """All of them."""
         return tuple(filter(None, (self.opens, self.second, self.closes)))
 
-    def parser(self, tape: Tape, offered: Offered) -> Steps:
+    def parser(self, out: ParserOutput, offered: Offered) -> Steps:
         """Each call has marks of its own; text may stand between them."""
         del offered
-        return calls_behind(tape, self._call, self.opens)
+        return calls_after_markers(out, self._call, self.opens)
 
-    def _call(self, tape: Tape) -> Steps:
+    def _call(self, out: ParserOutput) -> Steps:
         if self.second:
             yield from literal((yield), self.second)
-        yield from self.call(tape, (yield from space()))
+        yield from self.call(out, (yield from skip_space()))
 
-    def call(self, tape: Tape, letter: str) -> Steps:
+    def call(self, out: ParserOutput, letter: str) -> Steps:
         """The object, which begins with this letter. A mark that closes is not missed where it
         is not. Raises NotACall.
         """
-        yield from call_object(tape, letter, any_name)
+        yield from call_object(out, letter, any_name)
         if self.closes:
-            yield from literal((yield from space()), self.closes)
-            tape.drop()
+            yield from literal((yield from skip_space()), self.closes)
+            out.drop_held()
 
     def write(self, offer: Offer, *, key: str = "arguments", between: str = "\n") -> Format:
         """One behind the other."""

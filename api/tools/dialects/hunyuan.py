@@ -13,10 +13,10 @@ from collections.abc import Generator
 from functools import partial
 
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.kinds import ArgumentKinds
+from api.tools.parsing.json_types import ArgumentTypes
+from api.tools.parsing.output import SPACE, ParserOutput, Steps
 from api.tools.parsing.sections import SectionForm
-from api.tools.parsing.steps import literal, name_until, space, word_until
-from api.tools.parsing.tape import SPACE, Steps, Tape
+from api.tools.parsing.steps import literal, name_until, skip_space, word_until
 from api.tools.parsing.typed import TypedArguments
 from api.tools.wishes import Offered
 from api.tools.writing import Offer, Schema, TextArguments, marks, row
@@ -29,27 +29,27 @@ SEPARATOR = "<tool_sep:opensource>"
 MARKERS = (SECTION, END_OF_SECTION, CALL, END, SEPARATOR, KEY, END_OF_KEY, VALUE, END_OF_VALUE)
 
 
-def hy3(tape: Tape, offered: Offered) -> Steps:
+def hy3(out: ParserOutput, offered: Offered) -> Steps:
     """Text may stand around sections."""
-    call = partial(_call, kinds=ArgumentKinds(offered))
-    return SectionForm((SECTION,), (END_OF_SECTION,), CALL, call).parser()(tape, offered)
+    call = partial(_call, types=ArgumentTypes(offered))
+    return SectionForm((SECTION,), (END_OF_SECTION,), CALL, call).parser()(out, offered)
 
 
-def _call(tape: Tape, kinds: ArgumentKinds) -> Steps:
-    name = yield from name_until((yield from space()), SEPARATOR)
-    tape.begin(name)
-    arguments = TypedArguments(tape, name, kinds)
+def _call(out: ParserOutput, types: ArgumentTypes) -> Steps:
+    name = yield from name_until((yield from skip_space()), SEPARATOR)
+    out.start_call(name)
+    arguments = TypedArguments(out, name, types)
     while (yield from _goes_on()):
         key = yield from word_until(END_OF_KEY)
-        yield from literal((yield from space()), VALUE)
-        yield from arguments.take(key.strip(SPACE), END_OF_VALUE)
+        yield from literal((yield from skip_space()), VALUE)
+        yield from arguments.read_value(key.strip(SPACE), END_OF_VALUE)
     arguments.end()
-    tape.end()
+    out.end_call()
 
 
 def _goes_on() -> Generator[None, str, bool]:
     """Whether one more argument comes, or the call's end; raises NotACall."""
-    yield from literal((yield from space()), "<")
+    yield from literal((yield from skip_space()), "<")
     letter = yield
     more = letter != "/"
     yield from literal(letter, (KEY if more else END)[1:])

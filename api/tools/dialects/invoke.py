@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.kinds import ALL, TEXT, ArgumentKinds, Kinds
+from api.tools.parsing.json_types import ANY_TYPE, STRING_ONLY, ArgumentTypes, JsonTypes
+from api.tools.parsing.output import Parser, ParserOutput, Steps
 from api.tools.parsing.sections import SectionForm
-from api.tools.parsing.steps import TAG, literal, name_until, space, word_until
-from api.tools.parsing.tape import Parser, Steps, Tape
+from api.tools.parsing.steps import TAG, literal, name_until, skip_space, word_until
 from api.tools.parsing.typed import TypedArguments
 from api.tools.wishes import Offered
 from api.tools.writing import Offer, Schema, TextArguments, marks, row
@@ -39,19 +39,19 @@ from engine.grammars.structural_tags import Format
 WORD = "｜DSML｜"  # noqa: RUF001
 SECTIONS = ("function_calls", "tool_calls")
 TYPE = "function"
-IS_TEXT = {"true": TEXT, "false": ALL - TEXT}
+IS_TEXT = {"true": STRING_ONLY, "false": ANY_TYPE - STRING_ONLY}
 
 
 @dataclass(frozen=True, slots=True)
 class InvokeForm:
-    """`word` is in all tags; `says_kinds`: each argument says whether it is a text. `around` a
-    call there are marks, and its type, `function`, before the second one.
+    """`word` is in all tags. `declares_types`: each argument says whether it is a string.
+    `around`: markers before a call, behind its type `function`, and behind the call.
     """
 
     opens: tuple[str, ...]
     closes: tuple[str, ...]
     word: str = ""
-    says_kinds: bool = False
+    declares_types: bool = False
     around: tuple[str, str, str] | None = None
 
     @property
@@ -62,41 +62,41 @@ class InvokeForm:
     def parser(self) -> Parser:
         """Text may stand around sections."""
 
-        def parse(tape: Tape, offered: Offered) -> Steps:
-            kinds = ArgumentKinds(offered)
-            call = partial(self._marked if self.around else self._call, kinds=kinds)
+        def parse(out: ParserOutput, offered: Offered) -> Steps:
+            types = ArgumentTypes(offered)
+            call = partial(self._marked if self.around else self._call, types=types)
             mark = self.around[0] if self.around else self.mark
-            return SectionForm(self.opens, self.closes, mark, call).parser()(tape, offered)
+            return SectionForm(self.opens, self.closes, mark, call).parser()(out, offered)
 
         return parse
 
-    def _marked(self, tape: Tape, kinds: ArgumentKinds) -> Steps:
+    def _marked(self, out: ParserOutput, types: ArgumentTypes) -> Steps:
         """The type may be missing, and the mark behind the call, which is not missed."""
         assert self.around
         _, separator, end = self.around
-        letter = yield from space()
+        letter = yield from skip_space()
         if letter != TAG:
             yield from name_until(letter, separator)
-            letter = yield from space()
+            letter = yield from skip_space()
         yield from literal(letter, self.mark)
-        yield from self._call(tape, kinds)
-        yield from literal((yield from space()), end)
-        tape.drop()
+        yield from self._call(out, types)
+        yield from literal((yield from skip_space()), end)
+        out.drop_held()
 
-    def _call(self, tape: Tape, kinds: ArgumentKinds) -> Steps:
+    def _call(self, out: ParserOutput, types: ArgumentTypes) -> Steps:
         name = yield from name_until((yield), '">')
-        tape.begin(name)
-        arguments = TypedArguments(tape, name, kinds)
+        out.start_call(name)
+        arguments = TypedArguments(out, name, types)
         while (yield from self._goes_on()):
             key = yield from word_until('"')
-            said = yield from self._kinds()
-            yield from arguments.take(key, f"</{self.word}parameter>", kinds=said)
+            types_here = yield from self._declared_types()
+            yield from arguments.read_value(key, f"</{self.word}parameter>", types=types_here)
         arguments.end()
-        tape.end()
+        out.end_call()
 
     def _goes_on(self) -> Generator[None, str, bool]:
         """Whether another argument comes, or the call's end; raises NotACall."""
-        yield from literal((yield from space()), "<")
+        yield from literal((yield from skip_space()), "<")
         letter = yield
         if letter == "/":
             yield from literal(letter, f"/{self.word}invoke>")
@@ -104,19 +104,19 @@ class InvokeForm:
         yield from literal(letter, f'{self.word}parameter name="')
         return True
 
-    def _kinds(self) -> Generator[None, str, Kinds | None]:
+    def _declared_types(self) -> Generator[None, str, JsonTypes | None]:
         """What the argument says of itself; None: the schema says it. Raises NotACall."""
         letter = yield
         if letter == ">":
             return None
         yield from literal(letter, ' string="')
-        said = yield from word_until('"')
+        is_text = yield from word_until('"')
         yield from literal((yield), ">")
-        return IS_TEXT.get(said)
+        return IS_TEXT.get(is_text)
 
     def write(self, offer: Offer, opens: str, closes: str) -> Format:
         """A section of calls."""
-        string = ' string="{}"' if self.says_kinds else ""
+        string = ' string="{}"' if self.declares_types else ""
         texts = TextArguments(
             f'<{self.word}parameter name="',
             f'"{string.format("true")}>',
@@ -140,7 +140,7 @@ DSML = InvokeForm(
     tuple(f"<{WORD}{one}>" for one in SECTIONS),
     tuple(f"</{WORD}{one}>" for one in SECTIONS),
     WORD,
-    says_kinds=True,
+    declares_types=True,
 )
 
 

@@ -11,9 +11,9 @@ results with these names alone, so clients get them as they are.
 """
 
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.sections import SectionForm, json_call
-from api.tools.parsing.steps import NAME_LETTERS, name_until, space
-from api.tools.parsing.tape import NotACall, Steps, Tape
+from api.tools.parsing.output import NotACall, ParserOutput, Steps
+from api.tools.parsing.sections import SectionForm, read_json_call
+from api.tools.parsing.steps import NAME_LETTERS, name_until, skip_space
 from api.tools.writing import Offer, Schema, as_json, marks, row
 from engine.grammars.structural_tags import Format, Regex
 
@@ -29,13 +29,13 @@ MARKERS = (*OPENS, *CLOSES, CALL, ARGUMENTS, END)
 NAMESPACE = "functions."
 
 
-def _call(tape: Tape) -> Steps:
-    own_id = yield from name_until((yield from space()), ARGUMENTS, NAME_LETTERS | {":"})
+def _call(out: ParserOutput) -> Steps:
+    own_id = yield from name_until((yield from skip_space()), ARGUMENTS, NAME_LETTERS | {":"})
     name, _, number = own_id.rpartition(":")
     name = name.removeprefix(NAMESPACE)
     if not name or not number.isdigit():
         raise NotACall
-    yield from json_call(tape, name, END, own_id=own_id)
+    yield from read_json_call(out, name, END, own_id=own_id)
 
 
 def new_id(name: str, number: int) -> str:

@@ -11,8 +11,14 @@ functools[{"name": "f", "arguments": {"a": 1}}]                            Phi-4
 from functools import partial
 
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.steps import any_name, call_list, calls_behind, literal, space
-from api.tools.parsing.tape import Parser, Steps, Tape
+from api.tools.parsing.output import Parser, ParserOutput, Steps
+from api.tools.parsing.steps import (
+    any_name,
+    call_list,
+    calls_after_markers,
+    literal,
+    skip_space,
+)
 from api.tools.wishes import Offered
 from api.tools.writing import Offer, Schema, as_json, json_call, marks, row
 from engine.grammars.structural_tags import Format, Regex
@@ -23,26 +29,28 @@ RESPONSE, END_OF_RESPONSE = "<|START_RESPONSE|>", "<|END_RESPONSE|>"
 
 
 def _parser(opens: str, closes: str = "") -> Parser:
-    def parse(tape: Tape, offered: Offered) -> Steps:
+    def parse(out: ParserOutput, offered: Offered) -> Steps:
         """Calls follow the mark; text may come before it."""
         del offered
-        return calls_behind(tape, partial(_calls, closes=closes), opens)
+        return calls_after_markers(out, partial(_calls, closes=closes), opens)
 
     return parse
 
 
-def _calls(tape: Tape, closes: str) -> Steps:
+def _calls(out: ParserOutput, closes: str) -> Steps:
     """A mark that closes is not missed where it is not."""
-    yield from call_list(tape, (yield from space()), any_name)
+    yield from call_list(out, (yield from skip_space()), any_name)
     if closes:
-        yield from literal((yield from space()), closes)
-        tape.drop()
+        yield from literal((yield from skip_space()), closes)
+        out.drop_held()
 
 
-def functools(tape: Tape, offered: Offered) -> Steps:
+def functools(out: ParserOutput, offered: Offered) -> Steps:
     """A list's beginning is part of the mark."""
     del offered
-    return calls_behind(tape, partial(call_list, letter="[", accepts=any_name), WHOLE_MARK)
+    return calls_after_markers(
+        out, partial(call_list, letter="[", accepts=any_name), WHOLE_MARK
+    )
 
 
 def _write_functools(offer: Offer) -> Format:

@@ -8,15 +8,15 @@ An answer may be JSON without being a call, so only functions that were offered 
 from functools import partial
 
 from api.tools.dialects.dialect import Bare, Dialect
+from api.tools.parsing.output import ParserOutput, Steps
 from api.tools.parsing.steps import (
-    attempt,
+    attempt_call,
     call_object,
     content_until,
     offered_only,
-    rest,
-    space,
+    rest_as_content,
+    skip_space,
 )
-from api.tools.parsing.tape import Steps, Tape
 from api.tools.wishes import Offered
 from api.tools.writing import BLANKS, Offer, Schema, as_json, json_call, row
 from engine.grammars.structural_tags import Format, Regex
@@ -24,27 +24,27 @@ from engine.grammars.structural_tags import Format, Regex
 TAG = "<|python_tag|>"
 
 
-def llama3_json(tape: Tape, offered: Offered) -> Steps:
+def llama3_json(out: ParserOutput, offered: Offered) -> Steps:
     """Calls begin the answer, or follow the tag."""
     while True:
-        yield from attempt(tape, _calls(tape, offered), marked=False)
-        yield from content_until(tape, TAG)
+        yield from attempt_call(out, _calls(out, offered), marked=False)
+        yield from content_until(out, TAG)
 
 
-def plainly(tape: Tape, offered: Offered) -> Steps:
+def llama3_json_name_first(out: ParserOutput, offered: Offered) -> Steps:
     """Calls begin the answer, each with its name."""
-    yield from attempt(tape, _calls(tape, offered, plainly=True), marked=False)
-    yield from rest(tape)
+    yield from attempt_call(out, _calls(out, offered, name_first=True), marked=False)
+    yield from rest_as_content(out)
 
 
-def _calls(tape: Tape, offered: Offered, *, plainly: bool = False) -> Steps:
+def _calls(out: ParserOutput, offered: Offered, *, name_first: bool = False) -> Steps:
     """One after the other, until something else comes."""
-    letter = yield from space()
+    letter = yield from skip_space()
     while True:
-        yield from call_object(tape, letter, offered_only(offered), plainly=plainly)
-        letter = yield from space()
+        yield from call_object(out, letter, offered_only(offered), name_first=name_first)
+        letter = yield from skip_space()
         if letter == ";":
-            letter = yield from space()
+            letter = yield from skip_space()
 
 
 def write(offer: Offer) -> Format:
@@ -57,7 +57,7 @@ def begins(name: str) -> str:
     return rf'{BLANKS}\{{{BLANKS}"name"{BLANKS}:{BLANKS}"{name}"'
 
 
-def write_plainly(offer: Offer) -> Format:
+def write_name_first(offer: Offer) -> Format:
     """Begun as models may write them."""
     comma, colon = Regex(f"{BLANKS},{BLANKS}"), Regex(f"{BLANKS}:{BLANKS}")
 
@@ -75,6 +75,6 @@ LLAMA = Dialect(
     ("<|start_header_id|>", '"parameters": '),
     ("<tool_call>",),
     begins=None,
-    bare=Bare(begins, write_plainly, (TAG,)),
-    firm=plainly,
+    bare=Bare(begins, write_name_first, (TAG,)),
+    firm=llama3_json_name_first,
 )

@@ -5,16 +5,16 @@
 """
 
 from api.tools.dialects.dialect import Dialect, short_id
+from api.tools.parsing.output import NotACall, ParserOutput, Steps
 from api.tools.parsing.steps import (
     NAME_LETTERS,
     any_name,
-    arguments,
     call_list,
-    calls_behind,
+    calls_after_markers,
+    json_arguments,
     literal,
-    space,
+    skip_space,
 )
-from api.tools.parsing.tape import NotACall, Steps, Tape
 from api.tools.wishes import Offered
 from api.tools.writing import Offer, Schema, as_json, json_call, marks, row
 from engine.grammars.structural_tags import Format
@@ -22,21 +22,21 @@ from engine.grammars.structural_tags import Format
 TAG, ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 
-def mistral(tape: Tape, offered: Offered) -> Steps:
+def mistral(out: ParserOutput, offered: Offered) -> Steps:
     """Calls follow the tag; text may come before it."""
     del offered
-    return calls_behind(tape, _calls, TAG)
+    return calls_after_markers(out, _calls, TAG)
 
 
-def _calls(tape: Tape) -> Steps:
-    letter = yield from space()
+def _calls(out: ParserOutput) -> Steps:
+    letter = yield from skip_space()
     if letter == "[":
-        yield from call_list(tape, letter, any_name)
+        yield from call_list(out, letter, any_name)
     else:
-        yield from _named(tape, letter)
+        yield from _named(out, letter)
 
 
-def _named(tape: Tape, letter: str) -> Steps:
+def _named(out: ParserOutput, letter: str) -> Steps:
     name = ""
     while letter in NAME_LETTERS:
         name += letter
@@ -50,12 +50,12 @@ def _named(tape: Tape, letter: str) -> Steps:
             yield from literal(letter, ARGS)
         else:
             yield from literal(letter, ARGS[1:])
-        letter = yield from space()
+        letter = yield from skip_space()
     if not name or letter != "{":
         raise NotACall
-    tape.begin(name)
-    yield from arguments(tape, letter)
-    tape.end()
+    out.start_call(name)
+    yield from json_arguments(out, letter)
+    out.end_call()
 
 
 def write(offer: Offer) -> Format:

@@ -19,21 +19,21 @@ from dataclasses import replace
 from functools import partial
 
 from api.tools.dialects.dialect import Bare, Dialect
-from api.tools.parsing.kinds import resolved
+from api.tools.parsing.json_types import resolve_reference
+from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps
 from api.tools.parsing.python_values import python_value
 from api.tools.parsing.steps import (
     NAME_LETTERS,
     Accepts,
     any_name,
-    attempt,
-    calls_behind,
+    attempt_call,
+    calls_after_markers,
     literal,
     name_until,
     offered_only,
-    rest,
-    space,
+    rest_as_content,
+    skip_space,
 )
-from api.tools.parsing.tape import SPACE, NotACall, Steps, Tape
 from api.tools.wishes import Offered
 from api.tools.writing import (
     BLANKS,
@@ -62,81 +62,81 @@ LLAMA_4 = "<|header_start|>"
 KEY_LETTERS = frozenset(string.ascii_letters + string.digits + "_-$")
 
 
-def lfm2(tape: Tape, offered: Offered) -> Steps:
+def lfm2(out: ParserOutput, offered: Offered) -> Steps:
     """A list of calls is behind the mark; text may come before it."""
     del offered
-    return calls_behind(tape, partial(_listed, closes=CLOSES, accepts=any_name), OPENS)
+    return calls_after_markers(out, partial(_listed, closes=CLOSES, accepts=any_name), OPENS)
 
 
-def pythonic(tape: Tape, offered: Offered) -> Steps:
+def pythonic(out: ParserOutput, offered: Offered) -> Steps:
     """A list of calls is the whole answer."""
-    yield from attempt(tape, _bare(tape, offered), marked=False)
-    yield from rest(tape)
+    yield from attempt_call(out, _bare(out, offered), marked=False)
+    yield from rest_as_content(out)
 
 
-def llama4(tape: Tape, offered: Offered) -> Steps:
+def llama4(out: ParserOutput, offered: Offered) -> Steps:
     """A list of calls begins the answer, or is behind the mark."""
-    yield from attempt(tape, _bare(tape, offered), marked=False)
+    yield from attempt_call(out, _bare(out, offered), marked=False)
     listed = partial(_listed, closes=END_OF_PYTHON, accepts=offered_only(offered))
-    yield from calls_behind(tape, listed, PYTHON)
+    yield from calls_after_markers(out, listed, PYTHON)
 
 
-def olmo3(tape: Tape, offered: Offered) -> Steps:
+def olmo3(out: ParserOutput, offered: Offered) -> Steps:
     """Calls are behind the mark, up to the one that closes; text may come before it."""
     del offered
-    return calls_behind(tape, _lines, LINES)
+    return calls_after_markers(out, _lines, LINES)
 
 
-def _bare(tape: Tape, offered: Offered) -> Steps:
+def _bare(out: ParserOutput, offered: Offered) -> Steps:
     """Its first letter may have been read."""
-    letter = tape.held.strip(SPACE) or (yield from space())
-    yield from _list(tape, letter, offered_only(offered))
+    letter = out.held.strip(SPACE) or (yield from skip_space())
+    yield from _list(out, letter, offered_only(offered))
 
 
-def _listed(tape: Tape, closes: str, accepts: Accepts) -> Steps:
+def _listed(out: ParserOutput, closes: str, accepts: Accepts) -> Steps:
     """A mark that closes is not missed where it is not."""
-    yield from _list(tape, (yield from space()), accepts)
-    yield from literal((yield from space()), closes)
-    tape.drop()
+    yield from _list(out, (yield from skip_space()), accepts)
+    yield from literal((yield from skip_space()), closes)
+    out.drop_held()
 
 
-def _list(tape: Tape, letter: str, accepts: Accepts) -> Steps:
+def _list(out: ParserOutput, letter: str, accepts: Accepts) -> Steps:
     yield from literal(letter, "[")
     letter = ","
     while letter == ",":
-        yield from _call(tape, (yield from space()), accepts)
-        letter = yield from space()
+        yield from _call(out, (yield from skip_space()), accepts)
+        letter = yield from skip_space()
     yield from literal(letter, "]")
-    tape.drop()
+    out.drop_held()
 
 
-def _lines(tape: Tape) -> Steps:
-    letter = yield from space()
+def _lines(out: ParserOutput) -> Steps:
+    letter = yield from skip_space()
     while True:
-        yield from _call(tape, letter, any_name)
-        if (letter := (yield from space())) == END_OF_LINES[0]:
+        yield from _call(out, letter, any_name)
+        if (letter := (yield from skip_space())) == END_OF_LINES[0]:
             break
     yield from literal(letter, END_OF_LINES)
-    tape.drop()
+    out.drop_held()
 
 
-def _call(tape: Tape, letter: str, accepts: Accepts) -> Steps:
+def _call(out: ParserOutput, letter: str, accepts: Accepts) -> Steps:
     name = yield from name_until(letter, "(", NAME_LETTERS)
     if not accepts(name):
         raise NotACall
-    tape.begin(name)
-    said = set[str]()
-    letter = yield from space()
+    out.start_call(name)
+    keys = set[str]()
+    letter = yield from skip_space()
     while letter != ")":
         key = yield from name_until(letter, "=", KEY_LETTERS)
-        value, letter = yield from python_value((yield from space()))
-        if key in said:
+        value, letter = yield from python_value((yield from skip_space()))
+        if key in keys:
             raise NotACall
-        tape.argue(f'{", " if said else "{"}"{key}": {value}')
-        said.add(key)
-        letter = (yield from space()) if letter == "," else letter
-    tape.argue("}" if said else "{}")
-    tape.end()
+        out.add_arguments(f'{", " if keys else "{"}"{key}": {value}')
+        keys.add(key)
+        letter = (yield from skip_space()) if letter == "," else letter
+    out.add_arguments("}" if keys else "{}")
+    out.end_call()
 
 
 def write(offer: Offer) -> Format:
@@ -176,7 +176,7 @@ def _written(name: str, schema: Schema) -> Format:
 
 def _arguments(schema: Schema) -> Format:
     anything = row(Regex(ANY_KEY), "=", JsonSchema(json_schema=True))
-    named = resolved(schema, schema)
+    named = resolve_reference(schema, schema)
     return named_values(
         named, lambda key, one: row(f"{key}=", _value(one, schema)), anything, ", "
     )

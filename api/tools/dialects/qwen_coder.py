@@ -15,9 +15,15 @@ Seed-OSS has tags of its own around them, and no line breaks around values.
 from functools import partial
 
 from api.tools.dialects.dialect import Dialect
-from api.tools.parsing.kinds import ArgumentKinds
-from api.tools.parsing.steps import any_name, calls_behind, literal, space, word_until
-from api.tools.parsing.tape import NotACall, Parser, Steps, Tape
+from api.tools.parsing.json_types import ArgumentTypes
+from api.tools.parsing.output import NotACall, Parser, ParserOutput, Steps
+from api.tools.parsing.steps import (
+    any_name,
+    calls_after_markers,
+    literal,
+    skip_space,
+    word_until,
+)
 from api.tools.parsing.typed import TypedArguments
 from api.tools.wishes import Offered
 from api.tools.writing import Offer, Schema, TextArguments, marks, row
@@ -30,29 +36,29 @@ END_OF_FUNCTION, END_OF_PARAMETER = "/function>", "</parameter>"
 
 
 def _parser(opens: str, closes: str) -> Parser:
-    def parse(tape: Tape, offered: Offered) -> Steps:
+    def parse(out: ParserOutput, offered: Offered) -> Steps:
         """Each call has tags of its own; text may stand between them."""
-        call = partial(_call, kinds=ArgumentKinds(offered), closes=closes)
-        return calls_behind(tape, call, opens)
+        call = partial(_call, types=ArgumentTypes(offered), closes=closes)
+        return calls_after_markers(out, call, opens)
 
     return parse
 
 
-def _call(tape: Tape, kinds: ArgumentKinds, closes: str) -> Steps:
-    yield from literal((yield from space()), FUNCTION)
+def _call(out: ParserOutput, types: ArgumentTypes, closes: str) -> Steps:
+    yield from literal((yield from skip_space()), FUNCTION)
     name = yield from word_until(">")
     if not any_name(name):
         raise NotACall
-    tape.begin(name)
-    yield from _arguments(TypedArguments(tape, name, kinds))
-    tape.end()
-    yield from literal((yield from space()), closes)
-    tape.drop()
+    out.start_call(name)
+    yield from _arguments(TypedArguments(out, name, types))
+    out.end_call()
+    yield from literal((yield from skip_space()), closes)
+    out.drop_held()
 
 
 def _arguments(arguments: TypedArguments) -> Steps:
     while True:
-        yield from literal((yield from space()), "<")
+        yield from literal((yield from skip_space()), "<")
         letter = yield
         if letter == END_OF_FUNCTION[0]:
             yield from literal(letter, END_OF_FUNCTION)
@@ -60,7 +66,7 @@ def _arguments(arguments: TypedArguments) -> Steps:
             return
         yield from literal(letter, PARAMETER)
         key = yield from word_until(">")
-        yield from arguments.take(key, END_OF_PARAMETER, lines=True)
+        yield from arguments.read_value(key, END_OF_PARAMETER, lines=True)
 
 
 qwen3_coder, seed_oss = _parser(*TAGS), _parser(*SEED_TAGS)

@@ -13,17 +13,17 @@ there.
 """
 
 from api.tools.dialects.dialect import Dialect
+from api.tools.parsing.output import SPACE, ParserOutput, Steps
 from api.tools.parsing.steps import (
     Accepts,
     any_name,
-    attempt,
+    attempt_call,
     call_list,
     content_until,
     literal,
     offered_only,
-    space,
+    skip_space,
 )
-from api.tools.parsing.tape import SPACE, Steps, Tape
 from api.tools.wishes import Offered
 from api.tools.writing import Offer, json_call, row
 from engine.grammars.structural_tags import Format
@@ -33,40 +33,40 @@ ENDS = {FENCE: FENCE, TAG: "", OPENS: CLOSES}
 LANGUAGE = "json"
 
 
-def xlam(tape: Tape, offered: Offered) -> Steps:
+def xlam(out: ParserOutput, offered: Offered) -> Steps:
     """A list begins the answer, or follows a mark."""
     accepts = offered_only(offered)
-    yield from attempt(tape, _bare(tape, accepts), marked=False)
+    yield from attempt_call(out, _bare(out, accepts), marked=False)
     while True:
-        mark = yield from content_until(tape, *ENDS)
+        mark = yield from content_until(out, *ENDS)
         if mark == FENCE:
-            yield from attempt(tape, _fenced(tape, accepts), marked=False)
+            yield from attempt_call(out, _fenced(out, accepts), marked=False)
         else:
-            yield from attempt(tape, _marked(tape, ENDS[mark]))
+            yield from attempt_call(out, _marked(out, ENDS[mark]))
 
 
-def _bare(tape: Tape, accepts: Accepts) -> Steps:
+def _bare(out: ParserOutput, accepts: Accepts) -> Steps:
     """Its first letter may have been read."""
-    letter = tape.held.strip(SPACE) or (yield from space())
-    yield from call_list(tape, letter, accepts)
+    letter = out.held.strip(SPACE) or (yield from skip_space())
+    yield from call_list(out, letter, accepts)
 
 
-def _fenced(tape: Tape, accepts: Accepts) -> Steps:
-    letter = yield from space()
+def _fenced(out: ParserOutput, accepts: Accepts) -> Steps:
+    letter = yield from skip_space()
     if letter == LANGUAGE[0]:
         yield from literal(letter, LANGUAGE)
-        letter = yield from space()
-    yield from call_list(tape, letter, accepts)
-    yield from literal((yield from space()), FENCE)
-    tape.drop()
+        letter = yield from skip_space()
+    yield from call_list(out, letter, accepts)
+    yield from literal((yield from skip_space()), FENCE)
+    out.drop_held()
 
 
-def _marked(tape: Tape, closes: str) -> Steps:
+def _marked(out: ParserOutput, closes: str) -> Steps:
     """A mark that closes is not missed where it is not."""
-    yield from call_list(tape, (yield from space()), any_name)
+    yield from call_list(out, (yield from skip_space()), any_name)
     if closes:
-        yield from literal((yield from space()), closes)
-        tape.drop()
+        yield from literal((yield from skip_space()), closes)
+        out.drop_held()
 
 
 def write(offer: Offer) -> Format:

@@ -1,1 +1,1 @@
-"""What reads an answer letter by letter, whatever the form of its calls."""
+"""Parts of all tool call parsers, which read an answer character by character."""

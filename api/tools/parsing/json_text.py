@@ -1,10 +1,10 @@
-"""JSON, judged a character at a time: strict (RFC 8259), and as deep as it likes."""
+"""A validator of strict JSON (RFC 8259) that takes a character at a time, at any depth."""
 
 import re
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from api.tools.parsing.tape import SPACE, NotACall
+from api.tools.parsing.output import SPACE, NotACall
 
 CLOSES = {"{": "}", "[": "]"}
 ESCAPES, HEX = '"\\/bfnrt', "0123456789abcdefABCDEF"
@@ -15,7 +15,7 @@ LAST_CONTROL = "\x1f"
 
 
 class _Next(Enum):
-    """What may follow, white space aside."""
+    """What may come next, besides white space."""
 
     VALUE = auto()
     VALUE_OR_END = auto()
@@ -31,16 +31,16 @@ MAY_END = frozenset({_Next.VALUE_OR_END, _Next.KEY_OR_END, _Next.COMMA_OR_END})
 
 @dataclass(slots=True)
 class JsonValue:
-    """One object, list or string: of other values only what comes next shows the end."""
+    """One object, list or string. (A number ends only where the next character shows it.)"""
 
     _open: list[str] = field(default_factory=list)
     _next: _Next = _Next.VALUE
     _text: bool = False  # within a string
-    _escape: int = 0  # letters of an escape that are still to come; -1: its kind
+    _escape: int = 0  # hex digits of \u that are still to come; -1: behind the backslash
     _atom: str = ""  # a number, or a word
 
     def take(self, letter: str) -> bool:
-        """Whether the value ends with this character; raises NotACall where it is no JSON."""
+        """Whether the value ends with this character. Raises NotACall where it is not JSON."""
         if self._text:
             self._in_text(letter)
         elif self._atom and letter in ATOM_LETTERS:

@@ -1,4 +1,4 @@
-"""Values as Python writes them, read a letter at a time and said as JSON."""
+"""Python literals in an answer, read a character at a time and turned into JSON."""
 
 import ast
 import json
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from api.tools.parsing.tape import SPACE, NotACall
+from api.tools.parsing.output import SPACE, NotACall
 
 QUOTES = "'\""
 OPENS: Mapping[str, str] = {"(": ")", "[": "]", "{": "}"}
@@ -21,19 +21,19 @@ UNREADABLE = (
 
 
 def python_value(letter: str) -> Generator[None, str, tuple[str, str]]:
-    """Comes to it as JSON, and to the comma or bracket behind it; raises NotACall."""
-    place, read = _Place(), ""
-    while not place.ends_at(letter):
+    """Returns the value as JSON, and the comma or bracket behind it; raises NotACall."""
+    state, read = _ScanState(), ""
+    while not state.ends_at(letter):
         read += letter
         letter = yield
     if not (text := read.strip(SPACE)):
         raise NotACall
-    return as_json(text), letter
+    return to_json(text), letter
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where in a value: within which string, and how deep."""
+class _ScanState:
+    """How far a value was read: within which string, and in how many brackets."""
 
     quote: str = ""
     escaped: bool = False
@@ -41,7 +41,7 @@ class _Place:
     depth: int = 0
 
     def ends_at(self, letter: str) -> bool:
-        """Whether this is behind the value."""
+        """Whether this character is behind the value."""
         if self.closing and letter in BEHIND_TEXT:
             self.quote = ""
         self.closing = False
@@ -62,22 +62,22 @@ class _Place:
         return False
 
 
-def as_json(text: str) -> str:
-    """JSON is left as it is; what is neither that nor Python's is a string."""
+def to_json(text: str) -> str:
+    """JSON stays as it is, a Python literal becomes JSON, and anything else a JSON string."""
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        if (said := of_python(text)) is not None:
-            return said
+        if (converted := python_to_json(text)) is not None:
+            return converted
         quoted = len(text) > 1 and text[0] in QUOTES and text[0] == text[-1]
         return msgspec.json.encode(text[1:-1] if quoted else text).decode()
     return text
 
 
-def of_python(text: str) -> str | None:
-    """A value as JSON. None: it is no Python, or nothing that JSON has."""
+def python_to_json(text: str) -> str | None:
+    """A Python literal as JSON. None: it is no Python literal, or JSON has no such value."""
     try:
-        said = json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
-        return said.encode().decode()  # or half a character is refused
+        value = json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
+        return value.encode().decode()  # raises ValueError for half of a surrogate pair
     except UNREADABLE:
         return None

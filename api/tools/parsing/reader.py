@@ -1,34 +1,34 @@
-"""One choice's answer, piece by piece: what of it is content, and what are calls."""
+"""Runs a tool call parser over the text of one choice, as it comes."""
 
 from collections.abc import Container, Sequence
 
-from api.tools.parsing.tape import Parser, Said, Tape
+from api.tools.parsing.output import Parser, ParserEvent, ParserOutput
 from api.tools.wishes import Offered
 
 
 class CallReader:
-    """A parser at work, for one choice alone; see Tape for `only`."""
+    """Tells calls from content in one choice's answer; `allowed` as in ParserOutput."""
 
     def __init__(
-        self, parser: Parser, offered: Offered, only: Container[str] | None = None
+        self, parser: Parser, offered: Offered, allowed: Container[str] | None = None
     ) -> None:
-        self._tape = Tape(only)
-        self._steps = parser(self._tape, offered)
+        self._out = ParserOutput(allowed)
+        self._steps = parser(self._out, offered)
         next(self._steps)
 
-    def read(self, text: str) -> Sequence[Said]:
-        """What is certain now and was not before."""
+    def read(self, text: str) -> Sequence[ParserEvent]:
+        """The events that this text makes certain."""
         place = 0
-        while (place := self._tape.skim(text, place)) < len(text):
-            self._tape.hear(text[place])
+        while (place := self._out.skip_content(text, place)) < len(text):
+            self._out.hold(text[place])
             self._steps.send(text[place])
             place += 1
-        return self._tape.take()
+        return self._out.take_events()
 
-    def finish(self, *, cut: bool = False) -> Sequence[Said]:
-        """What was held back: no more text comes. Of an answer that was `cut` in a call, which
-        is a call as far as it came, it is nothing.
+    def finish(self, *, cut: bool = False) -> Sequence[ParserEvent]:
+        """No more text comes: the events of what was still undecided. An answer that the token
+        limit `cut` in a call drops it; the call stays as far as it came.
         """
         self._steps.close()
-        self._tape.over(cut=cut)
-        return self._tape.take()
+        self._out.finish(cut=cut)
+        return self._out.take_events()

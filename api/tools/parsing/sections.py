@@ -1,66 +1,68 @@
-"""Calls that stand together, in a section with marks of its own; and each has marks, too."""
+"""Calls that stand together in a section: the section has markers, and so has each call."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from api.tools.parsing.output import NotACall, Parser, ParserOutput, Steps
 from api.tools.parsing.steps import (
-    arguments,
-    attempt,
-    calls_behind,
+    attempt_call,
+    calls_after_markers,
     content_until,
+    json_arguments,
     literal,
-    space,
+    skip_space,
 )
-from api.tools.parsing.tape import NotACall, Parser, Steps, Tape
 from api.tools.wishes import Offered
 
 
 @dataclass(frozen=True, slots=True)
 class SectionForm:
-    """The marks of a section, in each of which it may be written, and that before each of its
-    calls, which is read behind it.
+    """The syntax of a section: markers that open it, those that close it, the `mark` before
+    each call, and what reads a `call` behind that.
     """
 
     opens: tuple[str, ...]
     closes: tuple[str, ...]
     mark: str
-    call: Callable[[Tape], Steps]
+    call: Callable[[ParserOutput], Steps]
 
     def parser(self) -> Parser:
-        """Text may stand around sections, and within them where a call is broken."""
+        """Content may stand around sections, and within them behind a broken call."""
 
-        def parse(tape: Tape, offered: Offered) -> Steps:
+        def parse(out: ParserOutput, offered: Offered) -> Steps:
             del offered
-            return calls_behind(tape, self._section, *self.opens)
+            return calls_after_markers(out, self._section, *self.opens)
 
         return parse
 
-    def _section(self, tape: Tape) -> Steps:
-        """Without a call at its beginning it is none. Else all its calls are found, also those
-        behind a broken one, or one that is refused.
+    def _section(self, out: ParserOutput) -> Steps:
+        """Without a call at its beginning it is no section. Else all its calls are found, also
+        those behind a broken call or a refused one.
         """
-        yield from literal((yield from space()), self.mark)
-        before, refused = tape.calls, tape.refused
-        yield from attempt(tape, self.call(tape))
-        if (tape.calls, tape.refused) == (before, refused):
+        yield from literal((yield from skip_space()), self.mark)
+        before, refused = out.calls, out.refused
+        yield from attempt_call(out, self.call(out))
+        if (out.calls, out.refused) == (before, refused):
             raise NotACall
         marks = self.mark, *self.closes, *self.opens
-        while (found := (yield from content_until(tape, *marks))) == self.mark:
-            yield from attempt(tape, self.call(tape))
-        if found in self.closes and tape.calls > before:
-            tape.drop()
+        while (found := (yield from content_until(out, *marks))) == self.mark:
+            yield from attempt_call(out, self.call(out))
+        if found in self.closes and out.calls > before:
+            out.drop_held()
 
 
-def json_call(tape: Tape, name: str, *ends: str, own_id: str | None = None) -> Steps:
-    """Arguments, and the marks behind them, which are not missed where they are not; raises
-    NotACall.
+def read_json_call(
+    out: ParserOutput, name: str, *ends: str, own_id: str | None = None
+) -> Steps:
+    """The arguments of a call of `name`, and the markers behind them, which may be missing.
+    Raises NotACall where no object begins.
     """
-    letter = yield from space()
+    letter = yield from skip_space()
     if letter != "{":
         raise NotACall
-    tape.begin(name, own_id)
-    yield from arguments(tape, letter)
-    tape.end()
+    out.start_call(name, own_id)
+    yield from json_arguments(out, letter)
+    out.end_call()
     for end in ends:
-        yield from literal((yield from space()), end)
-        tape.drop()
+        yield from literal((yield from skip_space()), end)
+        out.drop_held()

@@ -1,6 +1,7 @@
-"""What parsers of calls are made of: steps that read a part of an answer.
+"""Steps that tool call parsers are made of: generators that each read a part of an answer.
 
-A step that is given a letter begins with it; one that comes to a letter has read it.
+A step that takes a `letter` treats it as the first character of its part; one that returns a
+letter has read it.
 """
 
 import re
@@ -13,11 +14,18 @@ from functools import cache
 import msgspec
 
 from api.tools.parsing.json_text import JsonValue
-from api.tools.parsing.tape import SPACE, NotACall, Step, Steps, Tape, begun_of
+from api.tools.parsing.output import (
+    SPACE,
+    NotACall,
+    ParserOutput,
+    Steps,
+    TextSteps,
+    partial_marker,
+)
 from api.tools.wishes import Offered
 
 NAMES, ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
-LABELS = ("id", "type", "tool_call_id")  # what some models write beside them, and nobody needs
+LABELS = ("id", "type", "tool_call_id")  # some models write them too; they are ignored
 NO_ARGUMENTS = "{}"
 TAG = "<"
 NAME_LETTERS = frozenset(string.ascii_letters + string.digits + "_-.")
@@ -25,84 +33,87 @@ Accepts = Callable[[str], bool]
 
 
 def any_name(name: str) -> bool:
-    """For models that say clearly that they mean a call: the client is told of it."""
+    """For syntaxes that mark calls clearly: the client gets calls of unknown functions, too."""
     return bool(name)
 
 
 def offered_only(offered: Offered) -> Accepts:
-    """For models whose calls could as well be an answer in JSON."""
+    """For syntaxes in which a call looks like any answer in JSON or Python."""
     return offered.__contains__
 
 
-def content_until(tape: Tape, *markers: str) -> Step:
-    """Text is content up to a marker, to which it comes, and white space before it: these are
-    held then.
+def content_until(out: ParserOutput, *markers: str) -> TextSteps:
+    """Content up to one of the markers, which is returned. The marker and white space before
+    it are held then.
     """
-    news = tape.held
-    while not tape.held.endswith(markers):
+    news = out.held
+    while not out.held.endswith(markers):
         if news.strip(SPACE):  # else white space came to white space
-            tape.content(but=_undecided(tape.held, markers))
-        tape.free = _free(markers)
+            out.emit_content(but=_undecided(out.held, markers))
+        out.content_pattern = _content_pattern(markers)
         yield
-        tape.free, news = None, tape.held[-2:]
-    return next(one for one in markers if tape.held.endswith(one))
+        out.content_pattern, news = None, out.held[-2:]
+    return next(one for one in markers if out.held.endswith(one))
 
 
 @cache
-def _free(markers: Sequence[str]) -> re.Pattern[str]:
-    """Text that ends in no white space, and in which no marker begins."""
+def _content_pattern(markers: Sequence[str]) -> re.Pattern[str]:
+    """Text that does not end in white space, and in which no marker can begin."""
     begins = "".join({re.escape(one[0]) for one in markers})
     return re.compile(f"(?:[{SPACE}]*[^{SPACE}{begins}])+")
 
 
 def _undecided(held: str, markers: Sequence[str]) -> int:
     """How many of the last letters may begin a marker, or be white space before it."""
-    begun = longest_begun(held, markers)
+    begun = longest_partial_marker(held, markers)
     return len(held) - len(held[: len(held) - begun].rstrip(SPACE))
 
 
-def longest_begun(held: str, markers: Sequence[str]) -> int:
+def longest_partial_marker(held: str, markers: Sequence[str]) -> int:
     """How many of the last letters may begin one of the markers."""
-    return max([len(begun_of(held, one)) for one in markers])
+    return max([len(partial_marker(held, one)) for one in markers])
 
 
-def rest(tape: Tape) -> Steps:
-    """All that comes is content."""
+def rest_as_content(out: ParserOutput) -> Steps:
+    """All of the rest is content."""
     while True:
-        if tape.held and tape.held[-1] not in SPACE:
-            tape.content()
+        if out.held and out.held[-1] not in SPACE:
+            out.emit_content()
         yield
 
 
-def attempt(tape: Tape, steps: Steps, *, marked: bool = True) -> Steps:
-    """These steps, up to where there is no call: whoever goes on has to find what is held.
+def attempt_call(out: ParserOutput, steps: Steps, *, marked: bool = True) -> Steps:
+    """Run the steps of a call, and stop where they raise NotACall; the caller then decides
+    what the held text is.
 
-    An answer that is cut in them is cut in a call: if it is `marked` as one, or has a name.
+    `marked`: a marker says that this is a call, so an answer that is cut here is cut in one.
     """
-    around, tape.calling = tape.calling, tape.calling or marked
+    around, out.in_call = out.in_call, out.in_call or marked
     with suppress(NotACall):
         yield from steps
-    tape.calling = around
+    out.in_call = around
 
 
-def calls_behind(tape: Tape, call: Callable[[Tape], Steps], *markers: str) -> Steps:
-    """A whole answer: what stands behind each marker is a call, or several, or none; and all
-    around it is content.
+def calls_after_markers(
+    out: ParserOutput, call: Callable[[ParserOutput], Steps], *markers: str
+) -> Steps:
+    """A whole answer: content, and behind each marker the steps of `call`, which read no call,
+    one or several.
     """
     while True:
-        yield from content_until(tape, *markers)
-        yield from attempt(tape, call(tape))
+        yield from content_until(out, *markers)
+        yield from attempt_call(out, call(out))
 
 
-def space() -> Step:
-    """White space; comes to what follows it."""
+def skip_space() -> TextSteps:
+    """White space; returns the character behind it."""
     while (letter := (yield)) in SPACE:
         pass
     return letter
 
 
 def literal(letter: str, expected: str) -> Steps:
-    """Exactly this; raises NotACall."""
+    """Exactly the expected text; raises NotACall."""
     for place, wanted in enumerate(expected):
         if place:
             letter = yield
@@ -110,16 +121,16 @@ def literal(letter: str, expected: str) -> Steps:
             raise NotACall
 
 
-def until(end: str) -> Step:
-    """Comes to what is before the end."""
+def until(end: str) -> TextSteps:
+    """Returns the text before the `end`."""
     read = ""
     while not read.endswith(end):
         read += yield
     return read[: -len(end)]
 
 
-def word_until(end: str) -> Step:
-    """The same of a word in a tag: raises NotACall where another tag begins in it."""
+def word_until(end: str) -> TextSteps:
+    """Returns the text before the `end`; raises NotACall where a tag begins in it."""
     word = ""
     while (letter := (yield)) != end[0]:
         if letter == TAG:
@@ -129,24 +140,22 @@ def word_until(end: str) -> Step:
     return word
 
 
-def name_until(letter: str, end: str, letters: Container[str] = NAME_LETTERS) -> Step:
-    """Comes to a name of such letters, behind which are white space and the end; raises
-    NotACall.
-    """
+def name_until(letter: str, end: str, letters: Container[str] = NAME_LETTERS) -> TextSteps:
+    """Returns a name of these letters; white space and the `end` follow it. Raises NotACall."""
     name = ""
     while letter in letters:
         name += letter
         letter = yield
     if letter in SPACE:
-        letter = yield from space()
+        letter = yield from skip_space()
     yield from literal(letter, end)
     if not name:
         raise NotACall
     return name
 
 
-def text(letter: str) -> Step:
-    """A JSON string; comes to what it says. Raises NotACall."""
+def json_string(letter: str) -> TextSteps:
+    """Returns the value of a JSON string; raises NotACall."""
     if letter != '"':
         raise NotACall
     value, read = JsonValue(), letter
@@ -159,17 +168,17 @@ def text(letter: str) -> Step:
         raise NotACall from error
 
 
-def arguments(tape: Tape, letter: str) -> Steps:
-    """A JSON object, said as it comes; raises NotACall."""
+def json_arguments(out: ParserOutput, letter: str) -> Steps:
+    """A JSON object, emitted as the call's arguments as it comes; raises NotACall."""
     value = _object(letter)
     while not value.take(letter):
-        tape.argue(letter)
+        out.add_arguments(letter)
         letter = yield
-    tape.argue(letter)
+    out.add_arguments(letter)
 
 
-def _kept_arguments(letter: str) -> Step:
-    """A JSON object; comes to its text. Raises NotACall."""
+def _buffered_arguments(letter: str) -> TextSteps:
+    """Returns the text of a JSON object; raises NotACall."""
     value, read = _object(letter), letter
     while not value.take(letter):
         letter = yield
@@ -183,48 +192,50 @@ def _object(letter: str) -> JsonValue:
     return JsonValue()
 
 
-def call_object(tape: Tape, letter: str, accepts: Accepts, *, plainly: bool = False) -> Steps:
-    """An object of a function's name and its arguments, in any order; or `plainly` the name
-    first, without an escape. Raises NotACall.
+def call_object(
+    out: ParserOutput, letter: str, accepts: Accepts, *, name_first: bool = False
+) -> Steps:
+    """A call as a JSON object of name and arguments, in any order. `name_first`: the name comes
+    first, and has no escapes. Raises NotACall.
     """
     yield from literal(letter, "{")
-    call, letter = _Call(tape, accepts), ","
-    if plainly:
-        yield from literal((yield from space()), f'"{NAMES[0]}"')
-        yield from literal((yield from space()), ":")
-        yield from literal((yield from space()), '"')
+    call, letter = _CallObject(out, accepts), ","
+    if name_first:
+        yield from literal((yield from skip_space()), f'"{NAMES[0]}"')
+        yield from literal((yield from skip_space()), ":")
+        yield from literal((yield from skip_space()), '"')
         call.begin((yield from word_until('"')))
-        letter = yield from space()
+        letter = yield from skip_space()
     while letter == ",":
-        key = yield from text((yield from space()))
-        yield from literal((yield from space()), ":")
-        yield from call.member(key, (yield from space()))
-        letter = yield from space()
+        key = yield from json_string((yield from skip_space()))
+        yield from literal((yield from skip_space()), ":")
+        yield from call.member(key, (yield from skip_space()))
+        letter = yield from skip_space()
     yield from literal(letter, "}")
     call.end()
 
 
 @dataclass(slots=True)
-class _Call:
-    """Arguments that come before the name wait for it."""
+class _CallObject:
+    """A call that is a JSON object. Arguments that come before the name wait for it."""
 
-    tape: Tape
+    out: ParserOutput
     accepts: Accepts
-    named: bool = False
-    argued: bool = False
-    early: str = ""
+    has_name: bool = False
+    has_arguments: bool = False
+    early_arguments: str = ""
 
     def member(self, key: str, letter: str) -> Steps:
-        if key in NAMES and not self.named:
-            self.begin((yield from text(letter)))
-        elif key in ARGUMENTS and not self.argued:
-            self.argued = True
-            if self.named:
-                yield from arguments(self.tape, letter)
+        if key in NAMES and not self.has_name:
+            self.begin((yield from json_string(letter)))
+        elif key in ARGUMENTS and not self.has_arguments:
+            self.has_arguments = True
+            if self.has_name:
+                yield from json_arguments(self.out, letter)
             else:
-                self.early = yield from _kept_arguments(letter)
+                self.early_arguments = yield from _buffered_arguments(letter)
         elif key in LABELS:
-            yield from text(letter)
+            yield from json_string(letter)
         else:
             raise NotACall
 
@@ -232,25 +243,25 @@ class _Call:
         """Raises NotACall."""
         if not self.accepts(name):
             raise NotACall
-        self.named = True
-        self.tape.begin(name)
-        if self.early:
-            self.tape.argue(self.early)
+        self.has_name = True
+        self.out.start_call(name)
+        if self.early_arguments:
+            self.out.add_arguments(self.early_arguments)
 
     def end(self) -> None:
-        if not self.named:
+        if not self.has_name:
             raise NotACall
-        if not self.argued:
-            self.tape.argue(NO_ARGUMENTS)
-        self.tape.end()
+        if not self.has_arguments:
+            self.out.add_arguments(NO_ARGUMENTS)
+        self.out.end_call()
 
 
-def call_list(tape: Tape, letter: str, accepts: Accepts) -> Steps:
-    """A list of such objects; raises NotACall."""
+def call_list(out: ParserOutput, letter: str, accepts: Accepts) -> Steps:
+    """A JSON list of calls, each as in `call_object`; raises NotACall."""
     yield from literal(letter, "[")
     letter = ","
     while letter == ",":
-        yield from call_object(tape, (yield from space()), accepts)
-        letter = yield from space()
+        yield from call_object(out, (yield from skip_space()), accepts)
+        letter = yield from skip_space()
     yield from literal(letter, "]")
-    tape.drop()
+    out.drop_held()

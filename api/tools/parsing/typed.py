@@ -1,82 +1,85 @@
-"""Arguments that models write as plain text: a tool's schema says what they mean."""
+"""Arguments that models write as plain text: the function's schema gives their types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
-from api.tools.parsing.kinds import TEXT, ArgumentKinds, Kinds
-from api.tools.parsing.python_values import of_python
-from api.tools.parsing.steps import longest_begun, until
-from api.tools.parsing.tape import SPACE, NotACall, Steps, Tape
+from api.tools.parsing.json_types import STRING_ONLY, ArgumentTypes, JsonTypes
+from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps
+from api.tools.parsing.python_values import python_to_json
+from api.tools.parsing.steps import longest_partial_marker, until
 
-WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
-"""What Python, and a model that was shown its texts, says for JSON's."""
+PYTHON_CONSTANTS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"}
+"""Python's constants, which models write that saw them in prompts, and JSON's for them."""
 
 
 @dataclass(slots=True)
 class TypedArguments:
-    """Of one call. What can only be a text is said as it comes, all else when it is whole."""
+    """The arguments of one call, turned into JSON. One that can only be a string is emitted as
+    it comes, any other when it is whole.
+    """
 
-    tape: Tape
+    out: ParserOutput
     function: str
-    kinds: ArgumentKinds
-    _said: set[str] = field(default_factory=set)
+    types: ArgumentTypes
+    _keys: set[str] = field(default_factory=set)
 
-    def take(
-        self, key: str, end: str, *, lines: bool = False, kinds: Kinds | None = None
+    def read_value(
+        self, key: str, end: str, *, lines: bool = False, types: JsonTypes | None = None
     ) -> Steps:
-        """One, up to its end; `lines`: line breaks around it are the form's, not its. Of what
-        `kinds` it is its schema says, if nobody else does. Raises NotACall where the key was
-        there before.
+        """The value of `key`, up to the marker `end`. `lines`: a line break on either side of
+        it belongs to the syntax. `types` default to those of the schema. Raises NotACall for
+        a key that was there before.
         """
-        if key in self._said:
+        if key in self._keys:
             raise NotACall
-        before = f"{', ' if self._said else '{'}{_json(key)}: "
-        self._said.add(key)
-        kinds = kinds or self.kinds.of(self.function, key)
-        if kinds == TEXT:
-            self.tape.argue(f'{before}"')
-            yield from text_until(self.tape, end, "\n" if lines else "")
+        before = f"{', ' if self._keys else '{'}{_json(key)}: "
+        self._keys.add(key)
+        types = types or self.types.of(self.function, key)
+        if types == STRING_ONLY:
+            self.out.add_arguments(f'{before}"')
+            yield from stream_string(self.out, end, "\n" if lines else "")
             return
         text = yield from until(end)
         if lines:
             text = text.removeprefix("\n").removesuffix("\n")
-        self.tape.argue(before + _value(text, kinds))
+        self.out.add_arguments(before + _value(text, types))
 
     def end(self) -> None:
-        """There are no more."""
-        self.tape.argue("}" if self._said else "{}")
+        """There are no more arguments."""
+        self.out.add_arguments("}" if self._keys else "{}")
 
 
-def text_until(tape: Tape, end: str, line: str = "") -> Steps:
-    """A string's inside, and the mark behind it. The line breaks around it are not its."""
+def stream_string(out: ParserOutput, end: str, line: str = "") -> Steps:
+    """Emit a string as it comes, up to the marker behind it, without a `line` around it."""
     ends = (end, line + end) if line else (end,)
     yield
-    if tape.held == line:
-        tape.drop()
+    if out.held == line:
+        out.drop_held()
         yield
-    while not tape.held.endswith(end):
-        begun = longest_begun(tape.held, ends)
-        if said := tape.held[: len(tape.held) - begun]:
-            tape.argue(_inside(said), but=begun)
+    while not out.held.endswith(end):
+        begun = longest_partial_marker(out.held, ends)
+        if decided := out.held[: len(out.held) - begun]:
+            out.add_arguments(_inside(decided), but=begun)
         yield
-    tape.argue(_inside(tape.held.removesuffix(end).removesuffix(line)) + '"')
+    out.add_arguments(_inside(out.held.removesuffix(end).removesuffix(line)) + '"')
 
 
-def _value(text: str, kinds: Kinds) -> str:
-    """As JSON: in its own words, if it is some, or else from Python, as some templates show it.
-    If it is none, or of a kind that is not asked for where a text is, it is a string.
+def _value(text: str, types: JsonTypes) -> str:
+    """A value of these types as JSON: what is JSON stays as it is, and where no string is
+    accepted a Python literal is converted, as some templates show those. Anything else is a
+    string, and so is a value of another type where strings are accepted.
     """
     written = text.strip(SPACE)
-    if str not in kinds:
-        written = WORDS.get(written, written)
+    if str not in types:
+        written = PYTHON_CONSTANTS.get(written, written)
     try:
         kind = type(msgspec.json.decode(written))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        said = None if str in kinds else of_python(written)
-        return _json(text) if said is None else said
-    return _json(text) if str in kinds and kind not in kinds else written
+        converted = None if str in types else python_to_json(written)
+        return _json(text) if converted is None else converted
+    return _json(text) if str in types and kind not in types else written
 
 
 def _inside(text: str) -> str:

@@ -1,0 +1,105 @@
+"""Which JSON types a schema accepts, as far as its plain keywords say so."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from api.tools.wishes import Offered
+
+JsonTypes = frozenset[type]
+TYPES: Mapping[str, JsonTypes] = {
+    "string": frozenset({str}),
+    "null": frozenset({type(None)}),
+    "boolean": frozenset({bool}),
+    "integer": frozenset({int}),
+    "number": frozenset({int, float}),
+    "array": frozenset({list}),
+    "object": frozenset({dict}),
+}
+NO_TYPE: JsonTypes = frozenset()
+ANY_TYPE = NO_TYPE.union(*TYPES.values())
+STRING_ONLY = TYPES["string"]
+
+
+@dataclass(slots=True)
+class ArgumentTypes:
+    """The types that each argument of the functions may have; each is worked out once."""
+
+    offered: Offered
+    _found: dict[tuple[str, str], JsonTypes] = field(default_factory=dict)
+
+    def of(self, function: str, key: str) -> JsonTypes:
+        """The types of an argument: any, where the function or the argument is unknown."""
+        known = self.offered.get(function)
+        root = (known and known.parameters) or {}
+        properties = resolve_reference(root, root).get("properties")
+        if not isinstance(properties, Mapping) or key not in properties:
+            return ANY_TYPE
+        place = function, key
+        if place not in self._found:
+            self._found[place] = accepted_types(properties[key], root)
+        return self._found[place]
+
+
+def accepted_types(schema: object, root: Mapping[str, object]) -> JsonTypes:
+    """The types that a schema within `root` accepts."""
+    try:
+        return _Schema(root).types_of(schema) or ANY_TYPE
+    except RecursionError:
+        return ANY_TYPE
+
+
+@dataclass(slots=True)
+class _Schema:
+    """Schemas within `root`. Each reference is followed once: they may lead in circles."""
+
+    root: Mapping[str, object]
+    _referenced: dict[str, JsonTypes] = field(default_factory=dict)
+
+    def types_of(self, schema: object) -> JsonTypes:
+        """The types that all keywords of a schema accept."""
+        if not isinstance(schema, Mapping):
+            return ANY_TYPE
+        return ANY_TYPE.intersection(*self._by_keyword(schema))
+
+    def _by_keyword(self, schema: Mapping[str, object]) -> Iterator[JsonTypes]:
+        if (named := schema.get("type")) is not None:
+            names = named if isinstance(named, list) else [named]
+            yield NO_TYPE.union(*(_named(one) for one in names))
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(values, list):
+            yield frozenset(map(type, values))
+        for several in ("anyOf", "oneOf"):
+            if isinstance(inner := schema.get(several), list):
+                yield NO_TYPE.union(*map(self.types_of, inner))
+        if isinstance(inner := schema.get("allOf"), list):
+            yield from map(self.types_of, inner)
+        if isinstance(reference := schema.get("$ref"), str):
+            yield self._types_at(reference)
+
+    def _types_at(self, reference: str) -> JsonTypes:
+        if reference not in self._referenced:
+            self._referenced[reference] = ANY_TYPE
+            self._referenced[reference] = self.types_of(self.resolve(reference))
+        return self._referenced[reference]
+
+    def resolve(self, reference: str) -> object:
+        """The schema that a reference points to; None: `root` has none there."""
+        found: object = self.root if reference.startswith("#") else None
+        for step in unquote(reference).split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return found
+
+
+def resolve_reference(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema that a `$ref` at the top of this one points to, or else this one."""
+    reference = schema.get("$ref")
+    found = _Schema(root).resolve(reference) if isinstance(reference, str) else None
+    return found if isinstance(found, Mapping) else schema
+
+
+def _named(name: object) -> JsonTypes:
+    """An unknown type's name stands for any type."""
+    return TYPES.get(name, ANY_TYPE) if isinstance(name, str) else ANY_TYPE
