@@ -7,18 +7,18 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from api.choices import Piece
+from api.choices import TextPiece
 from api.envelopes import TokenIds
-from api.logprobs import ChatLogprobs, Telling
+from api.logprobs import ChatLogprobs, LogprobFormatter
 from api.tools.telling import AnyCall, CallDelta, Teller, whole_message
 
 ASSISTANT: Literal["assistant"] = "assistant"
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """The assistant's message. Clients look for `reasoning`, even where there is none.
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The assistant's message. `reasoning` is always there, as clients look for it.
 
-    The content is null where there are only calls, or only reasoning that is told.
+    The content is null where the answer has only tool calls or reasoning.
     """
 
     role: str = ASSISTANT
@@ -43,7 +43,7 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     """One choice."""
 
     index: int
-    message: Said
+    message: ChatMessage
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None
     stop_reason: int | str | None = None
@@ -62,40 +62,40 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class ChatForm:
-    """Messages; a stream begins by saying whose.
+class ChatFormat:
+    """Chat messages; a stream begins with the role.
 
-    `tellers`, one for each choice, are there where calls are read out of the text. Where the
-    model `thinks`, its reasoning is told under both names that clients know.
+    `tellers`, one for each choice, parse tool calls out of the text. Where the model `thinks`,
+    its reasoning is sent under both names that clients know.
     """
 
-    telling: Telling
+    logprob_formatter: LogprobFormatter
     tellers: Sequence[Teller] = ()
     prefix: str = "chatcmpl-"
     kinds: tuple[str, str] = ("chat.completion", "chat.completion.chunk")
     prompt_on_top: bool = True
     thinks: bool = False
 
-    def opening(self, index: int) -> ChatChunkChoice:
+    def opening_choice(self, index: int) -> ChatChunkChoice:
         """The role, and no text yet."""
         return ChatChunkChoice(index=index, delta=Delta(ASSISTANT, ""))
 
     @property
     def varies(self) -> bool:
-        """Calls are more than text."""
+        """Chunks with tool calls have more than text."""
         return bool(self.tellers)
 
-    def parts(
-        self, piece: Piece, prompt: TokenIds, tokens: TokenIds
+    def chunk_choices(
+        self, piece: TextPiece, prompt: TokenIds, tokens: TokenIds
     ) -> Sequence[ChatChunkChoice]:
-        """The text that is new, or content and calls one by one.
+        """The new text, or content and tool calls, one delta for each.
 
-        What is told of tokens comes with the first of them, and what ends the choice with the
-        last: clients that add deltas up know only one of a kind in a chunk.
+        Token ids and logprobs come with the first delta, the finish reason with the last:
+        clients that add deltas up know only one of a kind in a chunk.
         """
         del prompt
         deltas, finish = self._deltas(piece)
-        logprobs = self.telling.chat(piece.places)
+        logprobs = self.logprob_formatter.chat(piece.scored_tokens)
         if not deltas and (finish or logprobs or tokens):
             deltas = [Delta()]
         last = len(deltas) - 1
@@ -111,8 +111,8 @@ class ChatForm:
             for place, delta in enumerate(deltas)
         ]
 
-    def _deltas(self, piece: Piece) -> tuple[Sequence[Delta], str | None]:
-        """And why the choice ends."""
+    def _deltas(self, piece: TextPiece) -> tuple[Sequence[Delta], str | None]:
+        """The deltas of a piece, and the finish reason if it is the last."""
         aloud = [_aloud(piece.reasoning)] if piece.reasoning else []
         if not self.tellers:
             text = [Delta(content=piece.text or UNSET)] if piece.text or not aloud else []
@@ -121,29 +121,31 @@ class ChatForm:
         said = teller.read(piece.text, piece.finish)
         return [*aloud, *map(_delta, said)], teller.finish_reason(piece.finish)
 
-    def full(self, piece: Piece, prompt: TokenIds, tokens: TokenIds) -> ChatChoice:
+    def full_choice(self, piece: TextPiece, prompt: TokenIds, tokens: TokenIds) -> ChatChoice:
         """The message."""
         del prompt
         message, finish = self._message(piece)
         return ChatChoice(
             index=piece.index,
             message=message,
-            logprobs=self.telling.chat(piece.places),
+            logprobs=self.logprob_formatter.chat(piece.scored_tokens),
             finish_reason=finish,
             stop_reason=piece.stop_reason,
             token_ids=tokens,
         )
 
-    def _message(self, piece: Piece) -> tuple[Said, str | None]:
+    def _message(self, piece: TextPiece) -> tuple[ChatMessage, str | None]:
         if not self.tellers:
-            return self._said(piece, piece.text, ()), piece.finish
+            return self._chat_message(piece, piece.text, ()), piece.finish
         teller = self.tellers[piece.index]
         content, calls = whole_message(teller.read(piece.text, piece.finish))
-        return self._said(piece, content, calls), teller.finish_reason(piece.finish)
+        return self._chat_message(piece, content, calls), teller.finish_reason(piece.finish)
 
-    def _said(self, piece: Piece, content: str, calls: Sequence[AnyCall]) -> Said:
+    def _chat_message(
+        self, piece: TextPiece, content: str, calls: Sequence[AnyCall]
+    ) -> ChatMessage:
         aloud = piece.reasoning or None
-        return Said(
+        return ChatMessage(
             content=content or None if calls or aloud else content,
             reasoning=aloud,
             reasoning_content=aloud if self.thinks else UNSET,
@@ -160,5 +162,5 @@ def _delta(said: str | CallDelta) -> Delta:
 
 
 def _none_of(tokens: TokenIds) -> TokenIds:
-    """They were told already."""
+    """The ids of a later delta: they came with the first."""
     return UNSET if tokens is UNSET else ()

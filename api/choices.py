@@ -1,28 +1,27 @@
-"""One choice of an answer, from token events to pieces of text."""
+"""The state of one choice: token events in, pieces of text, reasoning and logprobs out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from api.calls import Call
 from api.generator import Event, PromptEvent, StageEvent, StreamFailed, TicketEvent, TokenEvent
-from api.logprobs import Place
+from api.logprobs import ScoredToken
 from api.reasoning.reader import ReasoningReader
 from api.text.detokenizing import Detokenizer
-from api.text.stopping import StopWatch
+from api.text.stopping import StopMatcher
+from api.text_requests import GeneratorCall
 from engine.request import FinishReason, Logprobs
 from kv_transfer.ticket import KvTicket
 
-USUAL = (None, FinishReason.STOP, FinishReason.LENGTH)
+NORMAL_FINISHES = (None, FinishReason.STOP, FinishReason.LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of one choice's answer; `finish` is set with its last.
+class TextPiece:
+    """A part of one choice's answer; `finish` is set in its last.
 
-    `num_tokens` is how many the choice has up to here: it may be further already. `places`
-    are those of its tokens, and before them of an echoed prompt's, where somebody asked for
-    log-probabilities; the text of a token may come with a later piece. `reasoning` comes before
-    the text.
+    `num_tokens` is how many tokens the choice has up to this piece. `scored_tokens` are an
+    echoed prompt's and then the piece's own, where log-probabilities were asked for; the text
+    of a token may come with a later piece. `reasoning` comes before the text.
     """
 
     index: int
@@ -31,50 +30,51 @@ class Piece:
     num_tokens: int
     finish: FinishReason | None = None
     stop_reason: int | str | None = None
-    places: tuple[Place, ...] = ()
+    scored_tokens: tuple[ScoredToken, ...] = ()
     reasoning: str = ""
 
 
-def joined(pieces: Sequence[Piece]) -> Piece:
-    """All pieces of one choice as one."""
+def join_pieces(pieces: Sequence[TextPiece]) -> TextPiece:
+    """All pieces of one choice, joined into one."""
     tokens = tuple(token for piece in pieces for token in piece.tokens)
-    places = tuple(place for piece in pieces for place in piece.places)
+    scored = tuple(one for piece in pieces for one in piece.scored_tokens)
     text, last = "".join(piece.text for piece in pieces), pieces[-1]
     reasoning = "".join(piece.reasoning for piece in pieces)
-    return replace(last, text=text, tokens=tokens, places=places, reasoning=reasoning)
+    return replace(last, text=text, tokens=tokens, scored_tokens=scored, reasoning=reasoning)
 
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """A prompt that is part of the answer; `places` where its tokens are to be told of."""
+    """A prompt's text, which the answer repeats; `scored_tokens` where logprobs are wanted."""
 
     text: str
-    places: tuple[Place, ...] = ()
+    scored_tokens: tuple[ScoredToken, ...] = ()
 
     @classmethod
     def of(cls, prompt: Sequence[int], detokenizer: Detokenizer, *, tells: bool) -> "Echo":
-        """The prompt as its tokens read."""
-        text, places = "", list[Place]()
+        """The prompt, decoded token by token."""
+        text, places = "", list[ScoredToken]()
         for token in prompt:
-            places.append(Place(token, len(text)))
+            places.append(ScoredToken(token, len(text)))
             text += detokenizer.add(token)
         return cls(text + detokenizer.finish(), tuple(places) if tells else ())
 
 
 @dataclass(slots=True)
-class Choice:
-    """One choice as it grows. A leg that holds ends with its stream, others with a finish.
+class ChoiceState:
+    """One choice while it is generated; a prefill leg ends with its stream, others by a finish.
 
-    `thoughts` reads reasoning out of the text, which has `reasoning_tokens`, marks included.
+    `reasoning_reader` splits reasoning from the text; `reasoning_tokens` counts its tokens,
+    marks included.
     """
 
     index: int
-    call: Call
+    call: GeneratorCall
     detokenizer: Detokenizer
-    watch: StopWatch
-    echo: Echo | None = None  # until it was said
+    stop_matcher: StopMatcher
+    echo: Echo | None = None  # until it was sent
     only_echo: bool = False
-    thoughts: ReasoningReader | None = None
+    reasoning_reader: ReasoningReader | None = None
     reasoning_tokens: int = 0
     num_tokens: int = 0
     cached_tokens: int = 0
@@ -83,39 +83,38 @@ class Choice:
     stages: list[StageEvent] = field(default_factory=list)
     _finish: FinishReason | None = None
     _stop_reason: int | str | None = None
-    _over: bool = False
-    _reasoning: str = ""  # that no piece has said
+    _finished: bool = False
+    _reasoning: str = ""  # not sent with a piece yet
     _length: int = 0  # characters of text, echo and what is held back included
     _content_tokens: int = 0  # other reasoning may come behind
 
     @property
     def stopped(self) -> bool:
-        """A stop string is there: what else may come is of no use."""
-        return self.watch.found is not None
+        """Whether a stop string ended the answer: later tokens are dropped."""
+        return self.stop_matcher.found is not None
 
     @property
-    def plain(self) -> bool:
-        """Whether tokens mean nothing but their text, in which nothing is looked for but where
-        reasoning ends.
-        """
-        return self.watch.idle and not self.only_echo
+    def is_plain_text(self) -> bool:
+        """Whether there are neither stop strings to look for nor an echo without an answer."""
+        return self.stop_matcher.has_no_strings and not self.only_echo
 
     @property
-    def unread(self) -> bool:
-        """Whether no reasoning is looked for in what comes."""
-        return self.thoughts is None or self.thoughts.plain
+    def reasoning_done(self) -> bool:
+        """Whether the rest of the answer need not be searched for reasoning."""
+        return self.reasoning_reader is None or self.reasoning_reader.plain
 
-    def add(self, tokens: tuple[int, ...]) -> str:
-        """The text of a plain choice's tokens that are neither its first nor its last, nor part
-        of its reasoning.
+    def add_plain_tokens(self, tokens: tuple[int, ...]) -> str:
+        """The text of further tokens of a plain-text choice.
+
+        They are neither its first nor its last, and not part of its reasoning.
         """
         text = "".join(map(self.detokenizer.add, tokens))
         self.num_tokens += len(tokens)
         self._length += len(text)
         return text
 
-    def take(self, event: Event) -> Piece | None:
-        """What an event adds to the answer; raises StreamFailed for one that is no answer."""
+    def process_event(self, event: Event) -> TextPiece | None:
+        """The piece that an event adds, if any; raises StreamFailed on an answer cut short."""
         match event:
             case TokenEvent():
                 return self._tokens(event)
@@ -128,45 +127,45 @@ class Choice:
                 self.ticket = ticket
         return None
 
-    def end(self) -> Piece | None:
-        """The stream is over; the last piece, if it was not said."""
-        if self._over:
+    def end_stream(self) -> TextPiece | None:
+        """The Generator's stream has ended: the last piece, unless it was returned already."""
+        if self._finished:
             return None
         if not self.call.leg.hold:
             raise StreamFailed("the stream ended before the answer did")
-        return self._piece(self._rest(), (), self._finish or FinishReason.LENGTH)
+        return self._piece(self._flush_text(), (), self._finish or FinishReason.LENGTH)
 
-    def _tokens(self, event: TokenEvent) -> Piece:
-        if event.finish not in USUAL:
+    def _tokens(self, event: TokenEvent) -> TextPiece:
+        if event.finish not in NORMAL_FINISHES:
             raise StreamFailed(f"the answer was cut short: {event.finish}")
         ended = event.finish is not None and not self.call.leg.hold
         text, places = self._echoed()
         if self.only_echo:
             return self._piece(text, (), FinishReason.LENGTH if ended else None, places)
         offsets, more = self._read(event)
-        text += more + (self._rest() if ended else "")
+        text += more + (self._flush_text() if ended else "")
         tokens = event.tokens[: len(offsets)]
         if event.logprobs:
-            places += tuple(map(Place, tokens, offsets, event.logprobs))
+            places += tuple(map(ScoredToken, tokens, offsets, event.logprobs))
         if self.stopped:
-            self._stop_reason = self.watch.found
+            self._stop_reason = self.stop_matcher.found
             return self._piece(text, tokens, FinishReason.STOP, places)
         self._finish, self._stop_reason = event.finish, event.stop_reason
         return self._piece(text, tokens, event.finish if ended else None, places)
 
     def _read(self, event: TokenEvent) -> tuple[list[int], str]:
-        """Where the text of each token up to a stop string begins, and the text."""
-        ends = event.finish is FinishReason.STOP and not self.watch.include
+        """The text offset of each token up to a stop string, and their text."""
+        ends = event.finish is FinishReason.STOP and not self.stop_matcher.include
         offsets, text = list[int](), ""
         for token in event.tokens:
             offsets.append(self._length)
             text += self._text(token, silent=ends and len(offsets) == len(event.tokens))
-            if self.watch.found is not None:
+            if self.stop_matcher.found is not None:
                 break
         return offsets, text
 
-    def _echoed(self) -> tuple[str, tuple[Place, ...]]:
-        """The prompt comes with the first token, and is text that nothing stops."""
+    def _echoed(self) -> tuple[str, tuple[ScoredToken, ...]]:
+        """The prompt, once, with the first token; stop strings are not looked for in it."""
         echo, self.echo = self.echo, None
         if echo is None:
             return "", ()
@@ -174,49 +173,57 @@ class Choice:
         ranked = dict(enumerate(self.prompt_logprobs, 1))
         return echo.text, tuple(
             replace(place, ranked=ranked.get(number, ()))
-            for number, place in enumerate(echo.places)
+            for number, place in enumerate(echo.scored_tokens)
         )
 
     def _text(self, token: int, *, silent: bool) -> str:
-        """A token's own text is not said where the token ended the answer."""
+        """The token's text; none (`silent`) where it is the stop token that ends the answer."""
         self.num_tokens += 1
-        self._content_tokens += self.thoughts is not None and self.thoughts.over
+        self._content_tokens += self.reasoning_reader is not None and self.reasoning_reader.over
         text = "" if silent else self.detokenizer.add(token)
         self._length += len(text)
-        text = self._watched(text)
-        return text if self.thoughts is None else self._content(self.thoughts, text)
+        text = self._match_stops(text)
+        return (
+            text
+            if self.reasoning_reader is None
+            else self._split_reasoning(self.reasoning_reader, text)
+        )
 
-    def _content(self, thoughts: ReasoningReader, text: str) -> str:
-        """The text without its reasoning, which waits for the next piece."""
-        open_ = not thoughts.over
-        reasoning, content = thoughts.read(text)
+    def _split_reasoning(self, reader: ReasoningReader, text: str) -> str:
+        """The content in the text; its reasoning is kept for the next piece."""
+        open_ = not reader.over
+        reasoning, content = reader.read(text)
         self._reasoning += reasoning
-        if open_ and thoughts.thought:
+        if open_ and reader.thought:
             self.reasoning_tokens = self.num_tokens - self._content_tokens
         return content
 
-    def _rest(self) -> str:
-        text = self._watched(self.detokenizer.finish()) + self.watch.finish()
-        return text if self.thoughts is None else self._content(self.thoughts, text)
+    def _flush_text(self) -> str:
+        text = self._match_stops(self.detokenizer.finish()) + self.stop_matcher.finish()
+        return (
+            text
+            if self.reasoning_reader is None
+            else self._split_reasoning(self.reasoning_reader, text)
+        )
 
-    def _watched(self, text: str) -> str:
+    def _match_stops(self, text: str) -> str:
         """Stop strings count from the token after `min_tokens` on."""
         watching = self.num_tokens > self.call.request.sampling.min_tokens
-        return self.watch.read(text, watching=watching)
+        return self.stop_matcher.read(text, watching=watching)
 
     def _piece(
         self,
         text: str,
         tokens: tuple[int, ...],
         finish: FinishReason | None,
-        places: tuple[Place, ...] = (),
-    ) -> Piece:
-        self._over = finish is not None
-        reason = self._stop_reason if self._over else None
+        places: tuple[ScoredToken, ...] = (),
+    ) -> TextPiece:
+        self._finished = finish is not None
+        reason = self._stop_reason if self._finished else None
         reasoning, self._reasoning = self._reasoning, ""
-        if self._over and self.thoughts is not None:
-            held, content = self.thoughts.finish()
+        if self._finished and self.reasoning_reader is not None:
+            held, content = self.reasoning_reader.finish()
             reasoning, text = reasoning + held, text + content
-        return Piece(
+        return TextPiece(
             *(self.index, text, tokens, self.num_tokens, finish, reason, places, reasoning)
         )

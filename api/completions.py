@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from api.choices import Piece
+from api.choices import TextPiece
 from api.envelopes import TokenIds
-from api.logprobs import CompletionLogprobs, Telling
+from api.logprobs import CompletionLogprobs, LogprobFormatter
 from api.node_logprobs import PromptLogprobs
 
 
@@ -26,30 +26,32 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionForm:
-    """Text, and nothing around it."""
+class CompletionFormat:
+    """Plain text completions."""
 
-    telling: Telling
+    logprob_formatter: LogprobFormatter
     prefix: str = "cmpl-"
     kinds: tuple[str, str] = ("text_completion", "text_completion")
     prompt_on_top: bool = False
     varies: bool = False
 
-    def opening(self, index: int) -> None:
-        """A completion begins with its text."""
+    def opening_choice(self, index: int) -> None:
+        """None: a completion begins with its text."""
 
-    def parts(
-        self, piece: Piece, prompt: TokenIds, tokens: TokenIds
+    def chunk_choices(
+        self, piece: TextPiece, prompt: TokenIds, tokens: TokenIds
     ) -> Sequence[CompletionChoice]:
-        """A piece looks like a whole."""
-        return [self.full(piece, prompt, tokens)]
+        """One choice: a piece is written like a whole answer."""
+        return [self.full_choice(piece, prompt, tokens)]
 
-    def full(self, piece: Piece, prompt: TokenIds, tokens: TokenIds) -> CompletionChoice:
+    def full_choice(
+        self, piece: TextPiece, prompt: TokenIds, tokens: TokenIds
+    ) -> CompletionChoice:
         """One choice."""
         return CompletionChoice(
             index=piece.index,
             text=piece.text,
-            logprobs=self.telling.completion(piece.places),
+            logprobs=self.logprob_formatter.completion(piece.scored_tokens),
             finish_reason=piece.finish,
             stop_reason=piece.stop_reason,
             prompt_token_ids=prompt,

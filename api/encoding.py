@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from api.calls import Tokens
 from api.errors import ContextTooLong
 from api.text.tokenizing import TextCodec, by_far
+from api.text_requests import Tokens
 
 SHORT = 2_000  # characters or bytes; encoded before a thread would have begun
 MOST_TOKENS = 1 << 20  # of a text, while nobody says its model's context

@@ -1,4 +1,4 @@
-"""Endpoints of text and token ids, whoever reads the HTTP: from a call to what answers it."""
+"""The endpoints for text and token ids, independent of the HTTP server that reads calls."""
 
 import re
 import time
@@ -15,29 +15,29 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from api.answering import Answer
-from api.asking import Asker
 from api.bodies import ChatBody, Priority, TextBody, Timeout, read_chat, read_completion
-from api.calls import Asked
-from api.chat import ChatForm
-from api.completions import CompletionForm
+from api.chat import ChatFormat
+from api.completions import CompletionFormat
 from api.defaults import OPENAI
 from api.encoding import aside
-from api.envelopes import Form, Writer
+from api.envelopes import AnswerWriter, ChoiceFormat
 from api.errors import ApiError, BadRequest, WrongType
-from api.gate import OPEN, Gate
+from api.gate import ADMIT_ALL, AdmissionControl
 from api.generator import Generator
-from api.logprobs import Telling
+from api.logprobs import LogprobFormatter
 from api.messages import asking as messages
 from api.messages.bodies import read_count, read_messages
 from api.messages.shapes import OriginalTokens, TokenCount
 from api.messages.writer import MessageWriter
 from api.prompts import needs_text
+from api.request_parser import RequestParser
 from api.responses.asking import OWN, chat_of
 from api.responses.bodies import read_responses
 from api.responses.shapes import InputTokens
 from api.responses.writer import ResponseWriter
 from api.served import Models, ReadLeg, no_legs
 from api.sse import AnyWriter, frames
+from api.text_requests import TextRequest
 from api.token_answers import TokenWriter
 from api.token_bodies import read_tokens
 from api.tools.telling import Teller
@@ -49,15 +49,15 @@ IN_HEADERS = {
     "timeout": ("X-Request-Timeout", Timeout),
     "session_id": ("X-Session-Id", str),
 }
-AS_IT_COMES = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""What keeps nginx, and others that read the second, from saving up a stream."""
-ENCODING = 16  # to make tokens of a body is so many times the work of reading it again
+UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Headers that keep proxies such as nginx from buffering a stream."""
+ENCODING_COST = 16  # tokenizing a body takes so many times the work of reading it again
 SANE_ID = re.compile(r"[!#-;=?-\[\]-~]{1,256}")
 TextKind = TypeVar("TextKind", bound=TextBody)
 
 
-class Named(Protocol):
-    """A body in which a client may name its request."""
+class HasRequestId(Protocol):
+    """A body that may carry the client's own id for its request."""
 
     @property
     def request_id(self) -> str | None:
@@ -65,22 +65,22 @@ class Named(Protocol):
 
 
 class Headers(Protocol):
-    """Those of a request, by their names in any case; the first of several."""
+    """The headers of a request: names in any case, the first of several values."""
 
     def get(self, name: str, /) -> str | None:
         """None where there is none."""
 
 
 @dataclass(slots=True)
-class Call:
-    """One call of an endpoint. `outer_id` is there once its body was understood."""
+class HttpCall:
+    """One HTTP call of an endpoint. `outer_id` is set once its body was parsed."""
 
     headers: Headers
     data: bytes = b""
     outer_id: str | None = None
 
-    def name(self, body: Named) -> str:
-        """The client's own name for it where that is a sane one, or else a new one."""
+    def assign_id(self, body: HasRequestId) -> str:
+        """Set `outer_id`: the client's own id, if it gave a well-formed one, or a new one."""
         given = (self.headers.get(REQUEST_ID), body.request_id)
         sane = (one for one in given if one and SANE_ID.fullmatch(one))
         self.outer_id = next(sane, None) or token_hex(16)
@@ -89,96 +89,102 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class TextEndpoints:
-    """Completions of texts, chats and token ids over a Generator; each waits at the gate."""
+    """Text, chat and token-id endpoints over a Generator; each request waits for admission."""
 
     generator: Generator
     models: Models
     read_leg: ReadLeg = no_legs
-    gate: Gate = OPEN
+    gate: AdmissionControl = ADMIT_ALL
     clock: Callable[[], float] = time.time
 
-    async def completions(self, call: Call) -> Writer:
+    async def completions(self, call: HttpCall) -> AnswerWriter:
         """Raises ApiError."""
         body = _with_headers(read_completion(call.data), call.headers)
-        outer_id = call.name(body)
+        outer_id = call.assign_id(body)
         text, timeout_s = needs_text(body), body.timeout
         served = await self.models.find(body.model, outer_id, text=text, timeout_s=timeout_s)
-        asked = await Asker(served, self.read_leg).completion(body, outer_id)
-        return self._writer(asked, CompletionForm(_telling(asked)))
+        request = await RequestParser(served, self.read_leg).parse_completion(body, outer_id)
+        return self._writer(request, CompletionFormat(_telling(request)))
 
-    async def chat(self, call: Call) -> Writer:
+    async def chat(self, call: HttpCall) -> AnswerWriter:
         """Raises ApiError."""
         body = _with_headers(read_chat(call.data), call.headers)
-        outer_id = call.name(body)
+        outer_id = call.assign_id(body)
         served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
-        asked = await Asker(served, self.read_leg).chat(body, outer_id, len(call.data))
-        thinks = asked.thinking is not None
-        return self._writer(asked, ChatForm(_telling(asked), _tellers(asked), thinks=thinks))
+        request = await RequestParser(served, self.read_leg).parse_chat(
+            body, outer_id, len(call.data)
+        )
+        thinks = request.thinking is not None
+        return self._writer(
+            request, ChatFormat(_telling(request), _tellers(request), thinks=thinks)
+        )
 
-    async def responses(self, call: Call) -> ResponseWriter:
-        """A chat in other words: none of them is a leg's. Raises ApiError."""
+    async def responses(self, call: HttpCall) -> ResponseWriter:
+        """OpenAI's Responses API, answered as a chat; never one leg only. Raises ApiError."""
         body = _with_headers(read_responses(call.data), call.headers)
-        with _told(OWN.tell):
-            asked = await self._asked(call, body, chat_of)
-        return ResponseWriter(Answer(self.generator, asked, self.gate), body, self.clock)
+        with _translated_errors(OWN.tell):
+            request = await self._parse_as_chat(call, body, chat_of)
+        return ResponseWriter(Answer(self.generator, request, self.gate), body, self.clock)
 
-    async def input_tokens(self, call: Call) -> InputTokens:
-        """Of a response that is not made. Raises ApiError."""
+    async def input_tokens(self, call: HttpCall) -> InputTokens:
+        """The token count of a response's input, without generating. Raises ApiError."""
         body = _with_headers(read_responses(call.data), call.headers)
-        with _told(OWN.tell):
+        with _translated_errors(OWN.tell):
             return InputTokens(await self._count(call, body, chat_of))
 
-    async def messages(self, call: Call) -> MessageWriter:
-        """The same in yet other words. Raises ApiError."""
+    async def messages(self, call: HttpCall) -> MessageWriter:
+        """Anthropic's Messages API, answered as a chat. Raises ApiError."""
         body = _with_headers(read_messages(call.data), call.headers)
-        with _told(messages.in_own_words):
-            asked = await self._asked(call, body, messages.chat_of)
-        return MessageWriter(Answer(self.generator, asked, self.gate), body)
+        with _translated_errors(messages.in_own_words):
+            request = await self._parse_as_chat(call, body, messages.chat_of)
+        return MessageWriter(Answer(self.generator, request, self.gate), body)
 
-    async def count_tokens(self, call: Call) -> TokenCount:
-        """How long the prompt of a message would be. Raises ApiError."""
+    async def count_tokens(self, call: HttpCall) -> TokenCount:
+        """The token count of a message's prompt, without generating. Raises ApiError."""
         body = _with_headers(read_count(call.data), call.headers)
-        with _told(messages.in_own_words):
+        with _translated_errors(messages.in_own_words):
             count = await self._count(call, body, messages.chat_of)
         return TokenCount(
             count, UNSET if body.context_management is None else OriginalTokens(count)
         )
 
-    async def tokens(self, call: Call) -> TokenWriter:
-        """As a model's node would: without its defaults, and its tokenizer only where words are
-        looked for. Raises ApiError.
+    async def tokens(self, call: HttpCall) -> TokenWriter:
+        """POST /inference/v1/generate for clients: no sampling defaults of the model, and no
+        tokenizer unless stop strings or bad words need one. Raises ApiError.
         """
         body = _with_headers(read_tokens(call.data), call.headers)
-        outer_id = call.name(body)
+        outer_id = call.assign_id(body)
         text, timeout_s = needs_text(body), body.timeout
         served = await self.models.find(body.model, outer_id, text=text, timeout_s=timeout_s)
-        asker = Asker(replaced(served, defaults=OPENAI), self.read_leg)
-        asked = await asker.completion(body, outer_id)
-        return TokenWriter(Answer(self.generator, asked, self.gate), int(self.clock()))
+        asker = RequestParser(replaced(served, defaults=OPENAI), self.read_leg)
+        request = await asker.parse_completion(body, outer_id)
+        return TokenWriter(Answer(self.generator, request, self.gate), int(self.clock()))
 
-    async def _asked(
-        self, call: Call, body: TextKind, chat_of: Callable[[TextKind], ChatBody]
-    ) -> Asked:
-        """What the chat asks for that this body is."""
-        outer_id, size = call.name(body), len(call.data)
+    async def _parse_as_chat(
+        self, call: HttpCall, body: TextKind, chat_of: Callable[[TextKind], ChatBody]
+    ) -> TextRequest:
+        """Parse a body of another API by way of the chat that it stands for."""
+        outer_id, size = call.assign_id(body), len(call.data)
         served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
-        chat = await aside(size // ENCODING, partial(chat_of, body))
-        return await Asker(served, no_legs).chat(chat, outer_id, size)
+        chat = await aside(size // ENCODING_COST, partial(chat_of, body))
+        return await RequestParser(served, no_legs).parse_chat(chat, outer_id, size)
 
     async def _count(
-        self, call: Call, body: TextKind, chat_of: Callable[[TextKind], ChatBody]
+        self, call: HttpCall, body: TextKind, chat_of: Callable[[TextKind], ChatBody]
     ) -> int:
-        """The tokens of that chat's prompt."""
+        """The number of prompt tokens of the chat that a body stands for."""
         size = len(call.data)
-        served = await self.models.find(body.model, call.name(body), timeout_s=body.timeout)
-        chat = await aside(size // ENCODING, partial(chat_of, body))
-        return await Asker(served, no_legs).count(chat, size)
+        served = await self.models.find(
+            body.model, call.assign_id(body), timeout_s=body.timeout
+        )
+        chat = await aside(size // ENCODING_COST, partial(chat_of, body))
+        return await RequestParser(served, no_legs).count_prompt_tokens(chat, size)
 
-    def _writer(self, asked: Asked, form: Form) -> Writer:
-        return Writer(Answer(self.generator, asked, self.gate), form, int(self.clock()))
+    def _writer(self, request: TextRequest, form: ChoiceFormat) -> AnswerWriter:
+        return AnswerWriter(Answer(self.generator, request, self.gate), form, int(self.clock()))
 
 
-Endpoint = Callable[[Call], Awaitable[AnyWriter]]
+Endpoint = Callable[[HttpCall], Awaitable[AnyWriter]]
 
 
 def check_type(headers: Headers) -> None:
@@ -193,10 +199,10 @@ def check_type(headers: Headers) -> None:
         raise WrongType("the body must not be compressed")
 
 
-async def begun(writer: AnyWriter) -> AsyncGenerator[bytes]:
-    """A stream of events that has begun: there is something to say, and a status for it.
+async def start_stream(writer: AnyWriter) -> AsyncGenerator[bytes]:
+    """Wait for the first event, then return the whole stream; the caller closes it.
 
-    Raises what fails before. Whoever gets it closes it.
+    Raises what fails before the first event, so that it can still be an HTTP error.
     """
     events = frames(writer)
     try:
@@ -215,26 +221,28 @@ async def _all(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[byte
 
 
 @contextmanager
-def _told(words: Callable[[ApiError], ApiError]) -> Iterator[None]:
-    """Refusals within are told in these words."""
+def _translated_errors(words: Callable[[ApiError], ApiError]) -> Iterator[None]:
+    """Translate refusals into the field names of another API."""
     try:
         yield
     except ApiError as refusal:
         raise words(refusal) from refusal
 
 
-def _telling(asked: Asked) -> Telling:
-    return Telling(asked.codec.vocabulary, bool(asked.body.return_tokens_as_token_ids))
+def _telling(request: TextRequest) -> LogprobFormatter:
+    return LogprobFormatter(
+        request.codec.vocabulary, bool(request.body.return_tokens_as_token_ids)
+    )
 
 
-def _tellers(asked: Asked) -> Sequence[Teller]:
-    """One for each choice: they may be anywhere in a call."""
-    calling = asked.calling
-    return [calling.teller() for _ in asked.calls] if calling else ()
+def _tellers(request: TextRequest) -> Sequence[Teller]:
+    """One for each choice, as each parses its own tool calls."""
+    calling = request.calling
+    return [calling.teller() for _ in request.calls] if calling else ()
 
 
 def _with_headers(body: TextKind, headers: Headers) -> TextKind:
-    """What a body leaves open may be said in a header; raises BadRequest."""
+    """Fill fields that the body leaves out from headers; raises BadRequest."""
     said = dict[str, object]()
     for name, (header, kind) in IN_HEADERS.items():
         if getattr(body, name) is None and (given := headers.get(header)) is not None:

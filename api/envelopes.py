@@ -1,4 +1,4 @@
-"""What every OpenAI answer has around its choices, whole or chunk by chunk."""
+"""Writes OpenAI answers, whole or chunk by chunk: all that stands around the choices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,8 +11,12 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from api.answering import Answer
-from api.choices import Choice, Piece, joined
-from api.costs import (
+from api.choices import ChoiceState, TextPiece, join_pieces
+from api.errors import ErrorBody
+from api.generated import DONE
+from api.logprobs import LogprobFormatter
+from api.node_logprobs import PromptLogprobs
+from api.usage import (
     Params,
     Timings,
     Usage,
@@ -22,16 +26,12 @@ from api.costs import (
     usage_in_chunk,
     usage_of,
 )
-from api.errors import ErrorBody
-from api.generated import DONE
-from api.logprobs import Telling
-from api.node_logprobs import PromptLogprobs
 
 TokenIds = Sequence[int] | UnsetType
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer, or a chunk of a stream."""
+    """The JSON of an answer, or of a chunk of a stream."""
 
     id: str
     object: str
@@ -45,16 +45,16 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     pdserve: Timings | UnsetType = UNSET
 
 
-class Form(Protocol):
-    """How one endpoint writes down a choice."""
+class ChoiceFormat(Protocol):
+    """How an endpoint (completions, chat) writes a choice."""
 
     @property
-    def telling(self) -> Telling:
-        """How tokens are named beside their log-probabilities."""
+    def logprob_formatter(self) -> LogprobFormatter:
+        """Writes its log-probabilities."""
 
     @property
     def prefix(self) -> str:
-        """Of the answer's id."""
+        """The prefix of the answer's id."""
 
     @property
     def kinds(self) -> tuple[str, str]:
@@ -66,107 +66,109 @@ class Form(Protocol):
 
     @property
     def varies(self) -> bool:
-        """Whether more than the text may differ from piece to piece."""
+        """Whether chunks of plain text may differ in more than that text."""
 
-    def opening(self, index: int) -> msgspec.Struct | None:
-        """What a choice's stream begins with."""
+    def opening_choice(self, index: int) -> msgspec.Struct | None:
+        """The chunk that a choice's stream begins with, if there is one."""
 
-    def parts(
-        self, piece: Piece, prompt: TokenIds, tokens: TokenIds
+    def chunk_choices(
+        self, piece: TextPiece, prompt: TokenIds, tokens: TokenIds
     ) -> Sequence[msgspec.Struct]:
-        """A piece in a stream, for a chunk each; the token ids where they were asked for."""
+        """A piece as choices of one chunk each, with token ids where they were asked for."""
 
-    def full(self, piece: Piece, prompt: TokenIds, tokens: TokenIds) -> msgspec.Struct:
+    def full_choice(
+        self, piece: TextPiece, prompt: TokenIds, tokens: TokenIds
+    ) -> msgspec.Struct:
         """A whole choice."""
 
 
-def event_of(chunk: msgspec.Struct) -> bytes:
+def sse_event(chunk: msgspec.Struct) -> bytes:
     """One server-sent event."""
     return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
-    """Writes one answer down."""
+class AnswerWriter:
+    """Writes one answer, in the format of its endpoint."""
 
     answer: Answer
-    form: Form
+    choice_format: ChoiceFormat
     created: int
     _around: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
 
     @property
     def streams(self) -> bool:
-        """Whether the client wants it as it comes."""
-        return bool(self.answer.asked.body.stream)
+        """Whether the client asked for a stream."""
+        return bool(self.answer.request.body.stream)
 
     @property
     def over(self) -> bool:
-        """Whether the last event was written, and says so itself: here [DONE] does."""
+        """Whether an event said that the answer is complete; no: [DONE] says so here."""
         return False
 
     def opening(self) -> bytes:
         """The chunks before all text."""
-        return b"".join(map(event_of, self._openings()))
+        return b"".join(map(sse_event, self._openings()))
 
     def _openings(self) -> Sequence[Envelope]:
         return [
             replace(
-                self._bare(1, [opening]),
+                self._envelope(1, [opening]),
                 usage=usage_in_chunk(self.answer, choice, 0),
                 prompt_token_ids=self._prompt(choice, on_top=True),
             )
             for choice in self.answer.choices
-            if (opening := self.form.opening(choice.index))
+            if (opening := self.choice_format.opening_choice(choice.index))
         ]
 
-    def chunks(self, piece: Piece) -> Sequence[Envelope]:
-        """A piece; none where it has nothing that the client wants."""
-        told = piece.text or piece.reasoning or piece.finish or piece.places
+    def chunks(self, piece: TextPiece) -> Sequence[Envelope]:
+        """The chunks of a piece; none where it has nothing that the client asked for."""
+        told = piece.text or piece.reasoning or piece.finish or piece.scored_tokens
         if not (told or (self._ids and piece.tokens)):
             return ()
         choice = self.answer.choices[piece.index]
         begins = piece.num_tokens == len(piece.tokens)
         prompt = self._prompt(choice, on_top=False) if begins else UNSET
         tokens = piece.tokens if self._ids else UNSET
-        parts = self.form.parts(piece, prompt, tokens)
+        parts = self.choice_format.chunk_choices(piece, prompt, tokens)
         return [
             replace(
-                self._bare(1, [part]),
+                self._envelope(1, [part]),
                 usage=usage_in_chunk(self.answer, choice, piece.num_tokens),
                 kv_transfer_params=params_of(choice) if piece.finish and not left else UNSET,
             )
             for left, part in zip(range(len(parts) - 1, -1, -1), parts, strict=True)
         ]
 
-    def frame(self, piece: Piece) -> bytes:
-        """The event of a chunk, empty where there is none.
+    def frame(self, piece: TextPiece) -> bytes:
+        """The events of a piece, empty where there are none.
 
-        Nearly all pieces of a choice differ in their text only: what is around it is kept,
-        once it was used: nobody waits as for the first.
+        Nearly all pieces of a choice differ in their text only, so the JSON around the text is
+        kept from the second piece on: the first is not delayed.
         """
         begins = piece.num_tokens == len(piece.tokens)
-        more = begins or piece.finish or piece.places or piece.reasoning
+        more = begins or piece.finish or piece.scored_tokens or piece.reasoning
         if more or not piece.text or self._varies:
-            return b"".join(map(event_of, self.chunks(piece)))
+            return b"".join(map(sse_event, self.chunks(piece)))
         if (around := self._around.get(piece.index)) is None:
             around = self._around[piece.index] = self._without_text(piece)
         return around[0] + msgspec.json.encode(piece.text) + around[1]
 
     def around(self, index: int) -> tuple[bytes, bytes] | None:
-        """What is around the text in a choice's events, once one was written that is kept."""
+        """The bytes before and behind the text of a choice's events, once they are known."""
         return self._around.get(index)
 
     @property
     def _varies(self) -> bool:
         """Whether more than the text differs."""
-        options = self.answer.asked.options
-        return self._ids or self.form.varies or bool(options.continuous_usage_stats)
+        options = self.answer.request.options
+        return self._ids or self.choice_format.varies or bool(options.continuous_usage_stats)
 
-    def _without_text(self, piece: Piece) -> tuple[bytes, bytes]:
-        """What is before and behind the text; no client can know the mark."""
+    def _without_text(self, piece: TextPiece) -> tuple[bytes, bytes]:
+        """The event's bytes before and behind the text; the marker cannot be in the piece."""
         mark = token_hex(16)
         [chunk] = self.chunks(replaced(piece, text=mark))
-        before, behind = event_of(chunk).split(f'"{mark}"'.encode())
+        before, behind = sse_event(chunk).split(f'"{mark}"'.encode())
         return before, behind
 
     def closing(self) -> bytes:
@@ -174,69 +176,76 @@ class Writer:
         usage, timings = usage_at_end(self.answer), timings_of(self.answer)
         if usage is UNSET and timings is UNSET:
             return b""
-        return event_of(replace(self._bare(1, []), usage=usage, pdserve=timings))
+        return sse_event(replace(self._envelope(1, []), usage=usage, pdserve=timings))
 
     def failing(self, status: int, error: ErrorBody) -> bytes:
-        """Why there will be no more text; the `status` is what it would have been told with."""
+        """The event of a failed stream; `status` is what its HTTP status would have been."""
         del status
-        return event_of(error)
+        return sse_event(error)
 
     def ending(self) -> bytes:
         """What every stream ends with."""
         return DONE
 
-    def whole(self, pieces: Sequence[Piece]) -> Envelope:
-        """The answer that is not streamed."""
-        said: list[list[Piece]] = [[] for _ in self.answer.choices]
+    def whole(self, pieces: Sequence[TextPiece]) -> Envelope:
+        """The answer that is not streamed, of all pieces."""
+        said: list[list[TextPiece]] = [[] for _ in self.answer.choices]
         for piece in pieces:
             said[piece.index].append(piece)
         first = self.answer.choices[0]
         return replace(
-            self._bare(0, [self._full(joined(parts)) for parts in said]),
+            self._envelope(0, [self._full(join_pieces(parts)) for parts in said]),
             usage=usage_of(self.answer),
             prompt_token_ids=self._prompt(first, on_top=True),
-            prompt_logprobs=self._foretold(first, on_top=True),
+            prompt_logprobs=self._prompt_logprobs(first, on_top=True),
             kv_transfer_params=params_of(first),
             pdserve=timings_of(self.answer),
         )
 
     @property
-    def num_foretold(self) -> int:
-        """Tokens of prompts that the answer tells the log-probabilities of."""
-        if self.answer.asked.body.prompt_logprobs is None:
+    def num_prompt_logprobs(self) -> int:
+        """How many prompt tokens the answer has log-probabilities of."""
+        if self.answer.request.body.prompt_logprobs is None:
             return 0
         return sum(len(choice.prompt_logprobs) for choice in self.answer.choices)
 
     @property
     def _ids(self) -> bool:
-        return bool(self.answer.asked.body.return_token_ids)
+        return bool(self.answer.request.body.return_token_ids)
 
-    def _full(self, piece: Piece) -> msgspec.Struct:
+    def _full(self, piece: TextPiece) -> msgspec.Struct:
         choice = self.answer.choices[piece.index]
         prompt = self._prompt(choice, on_top=False)
-        whole = self.form.full(piece, prompt, piece.tokens if self._ids else UNSET)
-        if (foretold := self._foretold(choice, on_top=False)) is not UNSET:
-            return replace(whole, prompt_logprobs=foretold)
+        whole = self.choice_format.full_choice(
+            piece, prompt, piece.tokens if self._ids else UNSET
+        )
+        if (scored := self._prompt_logprobs(choice, on_top=False)) is not UNSET:
+            return replace(whole, prompt_logprobs=scored)
         return whole
 
-    def _foretold(self, choice: Choice, *, on_top: bool) -> PromptLogprobs | UnsetType:
+    def _prompt_logprobs(
+        self, choice: ChoiceState, *, on_top: bool
+    ) -> PromptLogprobs | UnsetType:
         """A prompt's log-probabilities stand where its token ids do."""
-        asked = self.answer.asked
-        if asked.body.prompt_logprobs is None or self.form.prompt_on_top is not on_top:
+        request = self.answer.request
+        if (
+            request.body.prompt_logprobs is None
+            or self.choice_format.prompt_on_top is not on_top
+        ):
             return UNSET
-        first = self.answer.choices[choice.index - choice.index % asked.n]
-        return self.form.telling.prompt(first.prompt_logprobs)
+        first = self.answer.choices[choice.index - choice.index % request.n]
+        return self.choice_format.logprob_formatter.prompt(first.prompt_logprobs)
 
-    def _prompt(self, choice: Choice, *, on_top: bool) -> TokenIds:
-        wanted = self._ids and self.form.prompt_on_top is on_top
+    def _prompt(self, choice: ChoiceState, *, on_top: bool) -> TokenIds:
+        wanted = self._ids and self.choice_format.prompt_on_top is on_top
         return choice.call.request.prompt if wanted else UNSET
 
-    def _bare(self, kind: int, choices: Sequence[msgspec.Struct]) -> Envelope:
-        asked = self.answer.asked
+    def _envelope(self, kind: int, choices: Sequence[msgspec.Struct]) -> Envelope:
+        request = self.answer.request
         return Envelope(
-            id=self.form.prefix + asked.outer_id,
-            object=self.form.kinds[kind],
+            id=self.choice_format.prefix + request.outer_id,
+            object=self.choice_format.kinds[kind],
             created=self.created,
-            model=asked.model,
+            model=request.model,
             choices=choices,
         )

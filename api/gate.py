@@ -1,4 +1,4 @@
-"""What stands between a request that was understood and the work on it."""
+"""Admission: the protocol by which a parsed text request waits for its turn to be generated."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -14,71 +14,76 @@ TOO_LONG = "its time was over before the answer was"
 Item = TypeVar("Item")
 
 
-class TimeIsOver(StreamFailed):
-    """The request was at work when its deadline passed."""
+class DeadlineExceeded(StreamFailed):
+    """The request's deadline passed while it was being answered."""
 
     status = GATEWAY_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
-    """What a request is to whoever has to share out time and room.
+class AdmissionRequest:
+    """What admission control knows of a request: its size in tokens, priority and deadline.
 
-    `most_tokens` may come as answers of all its choices. Smaller priorities are more urgent.
-    `model`: only its nodes can do it.
+    `max_tokens` is the limit of all its choices together. Smaller priorities are more urgent.
+    `model` names the model whose nodes have to serve it; None: the only one.
     """
 
     prompt_tokens: int
-    most_tokens: int
+    max_tokens: int
     choices: int = 1
     priority: int = 0
     timeout_s: float | None = None
     model: Model | None = None
 
 
-class Pass(Protocol):
-    """A request that was let in."""
+class AdmittedRequest(Protocol):
+    """A request that was admitted and is being answered."""
 
     @property
     def deadline(self) -> float | None:
-        """When it has to be over, by the clock of the running loop; None: whenever it is."""
+        """When it has to be over, in seconds of the event loop's clock; None: no deadline."""
 
-    def came(self, tokens: int, choice: int = 0) -> None:
-        """So many more tokens of one of its choices have come."""
+    def record_tokens(self, tokens: int, choice: int = 0) -> None:
+        """Count tokens that were generated for one of its choices."""
 
 
-class Gate(Protocol):
-    """Lets requests in, at once or in their turn."""
+class AdmissionControl(Protocol):
+    """Admits requests, at once or when it is their turn."""
 
-    def enter(self, visit: Visit) -> AbstractAsyncContextManager[Pass]:
-        """Waits where it must; raises StreamFailed. Leaving it makes room for others."""
+    def enter(self, visit: AdmissionRequest) -> AbstractAsyncContextManager[AdmittedRequest]:
+        """Wait until the request is admitted; leaving the context makes room for others.
+
+        Raises StreamFailed where it is refused or waits for too long.
+        """
 
 
 @dataclass(frozen=True, slots=True)
-class OpenPass:
-    """Nobody counts what comes."""
+class UncountedRequest:
+    """An admitted request whose tokens are not counted."""
 
     deadline: float | None = None
 
-    def came(self, tokens: int, choice: int = 0) -> None:
-        """See Pass."""
+    def record_tokens(self, tokens: int, choice: int = 0) -> None:
+        """See AdmittedRequest."""
 
 
-class OpenGate:
-    """Lets everybody in at once; only deadlines are kept."""
+class AdmitAll:
+    """Admits every request at once; only deadlines are enforced."""
 
     @asynccontextmanager
-    async def enter(self, visit: Visit) -> AsyncGenerator[Pass]:
-        """See Gate."""
+    async def enter(self, visit: AdmissionRequest) -> AsyncGenerator[AdmittedRequest]:
+        """See AdmissionControl."""
         now = asyncio.get_running_loop().time()
-        yield OpenPass(None if visit.timeout_s is None else now + visit.timeout_s)
+        yield UncountedRequest(None if visit.timeout_s is None else now + visit.timeout_s)
 
 
-OPEN = OpenGate()
+ADMIT_ALL = AdmitAll()
 
 
-async def until(deadline: float | None, stream: AsyncGenerator[Item]) -> AsyncGenerator[Item]:
-    """All items that come in time; raises TimeIsOver, and closes the stream in any case."""
+async def with_deadline(
+    deadline: float | None, stream: AsyncGenerator[Item]
+) -> AsyncGenerator[Item]:
+    """The items until the deadline; raises DeadlineExceeded, and always closes the stream."""
     async with aclosing(stream):
         while True:
             try:
@@ -87,5 +92,5 @@ async def until(deadline: float | None, stream: AsyncGenerator[Item]) -> AsyncGe
             except StopAsyncIteration:
                 return
             except TimeoutError:
-                raise TimeIsOver(TOO_LONG) from None
+                raise DeadlineExceeded(TOO_LONG) from None
             yield item

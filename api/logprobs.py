@@ -11,10 +11,11 @@ from engine.spelling import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One token of an answer: `offset` characters of its text are before it.
+class ScoredToken:
+    """A token of an answer with its log-probabilities; it begins at text offset `offset`.
 
-    `ranked` is empty for an echo's first token, which nothing foretells.
+    `ranked`: the token itself, then the likeliest; empty for the first token of an echoed
+    prompt, which nothing predicts.
     """
 
     token: int
@@ -22,24 +23,24 @@ class Place:
     ranked: Logprobs = ()
 
 
-class ChatTop(msgspec.Struct, frozen=True):
-    """One of the likeliest; `bytes` are its own, also where they are half a character."""
+class ChatTopLogprob(msgspec.Struct, frozen=True):
+    """One of the likeliest tokens; `bytes` are its own, even of an incomplete character."""
 
     token: str
     logprob: float
     bytes: Sequence[int]
 
 
-class ChatToken(ChatTop, frozen=True):
+class ChatTokenLogprob(ChatTopLogprob, frozen=True):
     """One token of a chat's answer. Two tokens of equal text are two entries."""
 
-    top_logprobs: Sequence[ChatTop]
+    top_logprobs: Sequence[ChatTopLogprob]
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True):
     """OpenAI's object for chats."""
 
-    content: Sequence[ChatToken]
+    content: Sequence[ChatTokenLogprob]
     refusal: None = None
 
 
@@ -53,19 +54,19 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """How one request wants tokens to be named: by their text, or by `token_id:N`."""
+class LogprobFormatter:
+    """Writes log-probabilities, naming tokens by their text or (`by_id`) by `token_id:N`."""
 
     vocabulary: Vocabulary
     by_id: bool = False
 
-    def chat(self, places: Sequence[Place]) -> ChatLogprobs | None:
-        """None where there is nothing to tell."""
+    def chat(self, places: Sequence[ScoredToken]) -> ChatLogprobs | None:
+        """For a chat; None where no token has log-probabilities."""
         content = [self._chat_token(*place.ranked) for place in places if place.ranked]
         return ChatLogprobs(content) if content else None
 
-    def completion(self, places: Sequence[Place]) -> CompletionLogprobs | None:
-        """None where there is nothing to tell."""
+    def completion(self, places: Sequence[ScoredToken]) -> CompletionLogprobs | None:
+        """For a completion; None where there are no tokens."""
         if not places:
             return None
         return CompletionLogprobs(
@@ -82,9 +83,9 @@ class Telling:
     def _name(self, token: int) -> str:
         return f"{TOKEN_ID}{token}" if self.by_id else self.vocabulary.text_of(token)
 
-    def _chat_token(self, first: Logprob, *likeliest: Logprob) -> ChatToken:
-        tops = [ChatTop(*self._entry(one)) for one in likeliest]
-        return ChatToken(*self._entry(first), top_logprobs=tops)
+    def _chat_token(self, first: Logprob, *likeliest: Logprob) -> ChatTokenLogprob:
+        tops = [ChatTopLogprob(*self._entry(one)) for one in likeliest]
+        return ChatTokenLogprob(*self._entry(first), top_logprobs=tops)
 
     def _entry(self, one: Logprob) -> tuple[str, float, Sequence[int]]:
         spelt = self.vocabulary.bytes_of(one.token)

@@ -1,8 +1,8 @@
 """What a body asks to be gone on with: texts, or token ids."""
 
 from api.bodies import CompletionBody
-from api.calls import Tokens
 from api.errors import BadRequest
+from api.text_requests import Tokens
 
 
 def needs_text(body: CompletionBody) -> bool:

@@ -8,14 +8,14 @@ from quart import Blueprint, Response, g, request
 from werkzeug.exceptions import HTTPException
 
 from api.endpoints import (
-    AS_IT_COMES,
     EVENTS,
     JSON,
-    Call,
+    UNBUFFERED,
     Endpoint,
+    HttpCall,
     TextEndpoints,
-    begun,
     check_type,
+    start_stream,
 )
 from api.errors import (
     SERVER_ERROR,
@@ -26,7 +26,7 @@ from api.errors import (
     body_of,
     error_body,
 )
-from api.gate import OPEN, Gate
+from api.gate import ADMIT_ALL, AdmissionControl
 from api.generator import Embedder, Generator, StreamFailed
 from api.messages.errors import PATH as MESSAGES
 from api.messages.models import info_of, page_of
@@ -63,7 +63,7 @@ def openai_routes(
     read_leg: ReadLeg = no_legs,
     *,
     embedder: Embedder | None = None,
-    gate: Gate = OPEN,
+    gate: AdmissionControl = ADMIT_ALL,
     clock: Callable[[], float] = time.time,
 ) -> Blueprint:
     """Text completions, chat completions and models over a Generator, vectors over an Embedder.
@@ -168,14 +168,16 @@ def _tokenize(routes: Blueprint, models: Models) -> None:
     async def tokenize() -> Response:
         call = await _call()
         body = read_tokens(call.data, TokenizeBody)
-        served = await models.find(body.model, call.name(body))
+        served = await models.find(body.model, call.assign_id(body))
         return _json(await tokenized(served, body, len(call.data)))
 
     @routes.post("/detokenize")
     async def detokenize() -> Response:
         call = await _call()
         body = read_tokens(call.data, DetokenizeBody)
-        return _json(await detokenized(await models.find(body.model, call.name(body)), body))
+        return _json(
+            await detokenized(await models.find(body.model, call.assign_id(body)), body)
+        )
 
 
 def _pool(
@@ -187,7 +189,7 @@ def _pool(
         async def endpoint() -> Response:
             call = await _call()
             body = read(call.data, kind)
-            outer_id = call.name(body)
+            outer_id = call.assign_id(body)
             served = await models.find(body.model, outer_id, text=has_text(body))
             door = PoolingDoor(embedder, served, clock)
             return _json(await answer(door, body, outer_id))
@@ -202,12 +204,12 @@ def _pool(
     serve(RerankBody, PoolingDoor.rerank, "/rerank", "/v1/rerank", "/v2/rerank")
 
 
-async def _call() -> Call:
+async def _call() -> HttpCall:
     """Raises WrongType."""
     check_type(request.headers)
     data = await request.get_data(as_text=False)
     assert isinstance(data, bytes)
-    g.call = call = Call(request.headers, data)
+    g.call = call = HttpCall(request.headers, data)
     return call
 
 
@@ -225,7 +227,7 @@ async def _answered(endpoint: Endpoint) -> Response:
     writer = await endpoint(await _call())
     if not writer.streams:
         return Response(await whole(writer), mimetype=JSON)
-    response = Response(await begun(writer), content_type=EVENTS, headers=AS_IT_COMES)
+    response = Response(await start_stream(writer), content_type=EVENTS, headers=UNBUFFERED)
     response.timeout = None  # Quart cuts a stream after a minute otherwise
     return response
 

@@ -7,10 +7,10 @@ from functools import partial
 
 import msgspec
 
-from api.answering import Tapped
-from api.choices import Piece
+from api.answering import TapFactory
+from api.choices import TextPiece
 from api.encoding import aside
-from api.envelopes import Writer
+from api.envelopes import AnswerWriter
 from api.errors import SERVER_ERROR, ErrorBody, body_of, error_body
 from api.generator import StreamFailed
 from api.messages.writer import MessageWriter
@@ -18,7 +18,7 @@ from api.responses.writer import ResponseWriter
 from api.tapping import Outlet, Spoken, SpokenDeltas
 from api.token_answers import TokenWriter
 
-AnyWriter = Writer | TokenWriter | ResponseWriter | MessageWriter
+AnyWriter = AnswerWriter | TokenWriter | ResponseWriter | MessageWriter
 Comment = Callable[[], bytes]
 PLACE = 20  # a token's log-probabilities are as much work as so many characters
 EVENT = 20  # and so is an event, which some answers are made of also where none is sent
@@ -35,8 +35,10 @@ async def whole(writer: AnyWriter) -> bytes:
     """The body of an answer that is not streamed; raises StreamFailed."""
     async with aclosing(writer.answer.pieces()) as pieces:
         said = [piece async for piece in pieces]
-    work = PLACE * (sum(len(piece.places) for piece in said) + writer.num_foretold)
-    if writer.answer.asked.calling:  # all of the text is looked at, a letter at a time
+    work = PLACE * (
+        sum(len(piece.scored_tokens) for piece in said) + writer.num_prompt_logprobs
+    )
+    if writer.answer.request.calling:  # all of the text is looked at, a letter at a time
         work += sum(len(piece.text) for piece in said)
     if isinstance(writer, ResponseWriter | MessageWriter):
         work += EVENT * len(said)
@@ -60,7 +62,11 @@ async def frames(
             async for piece in pieces:
                 if said is None:
                     said = writer.opening()
-                said += writer.frame(piece) if not piece.places else await _frame(writer, piece)
+                said += (
+                    writer.frame(piece)
+                    if not piece.scored_tokens
+                    else await _frame(writer, piece)
+                )
                 left -= piece.finish is not None
                 if said and left:
                     yield said
@@ -74,9 +80,9 @@ async def frames(
     yield said + comment() + writer.ending()
 
 
-def _tap(writer: AnyWriter, outlet: Outlet) -> Tapped | None:
+def _tap(writer: AnyWriter, outlet: Outlet) -> TapFactory | None:
     match writer:
-        case Writer():
+        case AnswerWriter():
             return partial(Spoken, writer, outlet)
         case ResponseWriter() | MessageWriter():
             return partial(SpokenDeltas, writer.story, outlet)
@@ -86,11 +92,11 @@ def _tap(writer: AnyWriter, outlet: Outlet) -> Tapped | None:
 def _told(writer: AnyWriter, failure: Exception) -> tuple[int, ErrorBody]:
     if isinstance(failure, StreamFailed):
         return failure.status, body_of(failure)
-    outer_id = writer.answer.asked.outer_id
+    outer_id = writer.answer.request.outer_id
     log.error("request_id=%s broke off", outer_id, exc_info=failure)
     return SERVER_ERROR, OUR_MISTAKE
 
 
-async def _frame(writer: AnyWriter, piece: Piece) -> bytes:
+async def _frame(writer: AnyWriter, piece: TextPiece) -> bytes:
     """Log-probabilities are work."""
-    return await aside(len(piece.places) * PLACE, partial(writer.frame, piece))
+    return await aside(len(piece.scored_tokens) * PLACE, partial(writer.frame, piece))

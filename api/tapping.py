@@ -10,9 +10,9 @@ from typing import Protocol
 
 import msgspec
 
-from api.choices import Choice
-from api.envelopes import Writer
-from api.gate import Pass
+from api.choices import ChoiceState
+from api.envelopes import AnswerWriter
+from api.gate import AdmittedRequest
 
 
 class Outlet(Protocol):
@@ -40,20 +40,20 @@ class Speaker(Protocol):
 class Spoken:
     """A Tap: texts go to the outlet as events of the writer."""
 
-    writer: Writer
+    writer: AnswerWriter
     outlet: Outlet
-    choice: Choice
-    let_in: Pass
+    choice: ChoiceState
+    let_in: AdmittedRequest
 
     def take(self, tokens: tuple[int, ...]) -> bool:
         """See Tap; not before an event has shown what is around a text, nor while more
         reasoning may come.
         """
         around = self.writer.around(self.choice.index)
-        if around is None or not self.outlet.ready() or not self.choice.unread:
+        if around is None or not self.outlet.ready() or not self.choice.reasoning_done:
             return False
-        self.let_in.came(len(tokens))
-        if text := self.choice.add(tokens):
+        self.let_in.record_tokens(len(tokens))
+        if text := self.choice.add_plain_tokens(tokens):
             self.outlet.write(around[0] + msgspec.json.encode(text) + around[1])
         return True
 
@@ -64,14 +64,14 @@ class SpokenDeltas:
 
     story: Speaker
     outlet: Outlet
-    choice: Choice
-    let_in: Pass
+    choice: ChoiceState
+    let_in: AdmittedRequest
 
     def take(self, tokens: tuple[int, ...]) -> bool:
         """See Tap; not before a text is open, nor while more reasoning may come."""
-        if not (self.story.speaks and self.outlet.ready() and self.choice.unread):
+        if not (self.story.speaks and self.outlet.ready() and self.choice.reasoning_done):
             return False
-        self.let_in.came(len(tokens))
-        if text := self.choice.add(tokens):
+        self.let_in.record_tokens(len(tokens))
+        if text := self.choice.add_plain_tokens(tokens):
             self.outlet.write(self.story.spoken(text))
         return True

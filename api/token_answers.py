@@ -7,12 +7,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from api.answering import Answer
-from api.choices import Piece, joined
-from api.costs import Timings, Usage, timings_of, usage_at_end, usage_in_chunk, usage_of
-from api.envelopes import event_of
+from api.choices import TextPiece, join_pieces
+from api.envelopes import sse_event
 from api.errors import ErrorBody
 from api.generated import DONE
 from api.node_logprobs import Content, PromptLogprobs, content_of, prompt_of
+from api.usage import Timings, Usage, timings_of, usage_at_end, usage_in_chunk, usage_of
 
 
 class TokenChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,10 +58,10 @@ class TokenWriter:
     @property
     def streams(self) -> bool:
         """See Writer, here and below."""
-        return bool(self.answer.asked.body.stream)
+        return bool(self.answer.request.body.stream)
 
     @property
-    def num_foretold(self) -> int:
+    def num_prompt_logprobs(self) -> int:
         """Of the first prompt: there is no other."""
         return len(self.answer.choices[0].prompt_logprobs)
 
@@ -74,39 +74,39 @@ class TokenWriter:
         """Nothing comes before the first token."""
         return b""
 
-    def frame(self, piece: Piece) -> bytes:
+    def frame(self, piece: TextPiece) -> bytes:
         """The event of a piece, which has tokens, or the end."""
         choice = self.answer.choices[piece.index]
         usage = usage_in_chunk(self.answer, choice, piece.num_tokens)
-        return event_of(self._chunk([_choice(piece)], usage=usage))
+        return sse_event(self._chunk([_choice(piece)], usage=usage))
 
     def closing(self) -> bytes:
         """Usage and stages, where the client asked for them."""
         usage, timings = usage_at_end(self.answer), timings_of(self.answer)
         if usage is UNSET and timings is UNSET:
             return b""
-        return event_of(self._chunk([], usage=usage, timings=timings))
+        return sse_event(self._chunk([], usage=usage, timings=timings))
 
     def failing(self, status: int, error: ErrorBody) -> bytes:
         """Why there will be no more tokens."""
         del status
-        return event_of(error)
+        return sse_event(error)
 
     def ending(self) -> bytes:
         """What every stream ends with."""
         return DONE
 
-    def whole(self, pieces: Sequence[Piece]) -> TokenAnswer:
+    def whole(self, pieces: Sequence[TextPiece]) -> TokenAnswer:
         """The answer that is not streamed."""
-        said: list[list[Piece]] = [[] for _ in self.answer.choices]
+        said: list[list[TextPiece]] = [[] for _ in self.answer.choices]
         for piece in pieces:
             said[piece.index].append(piece)
         foretold = self.answer.choices[0].prompt_logprobs
         return TokenAnswer(
-            request_id=self.answer.asked.outer_id,
-            model=self.answer.asked.model,
+            request_id=self.answer.request.outer_id,
+            model=self.answer.request.model,
             created=self.created,
-            choices=[_choice(joined(parts)) for parts in said],
+            choices=[_choice(join_pieces(parts)) for parts in said],
             usage=usage_of(self.answer),
             prompt_logprobs=prompt_of(foretold) if foretold else None,
             pdserve=timings_of(self.answer),
@@ -119,12 +119,12 @@ class TokenWriter:
         usage: Usage | UnsetType | None,
         timings: Timings | UnsetType = UNSET,
     ) -> TokenChunk:
-        name = self.answer.asked.outer_id
+        name = self.answer.request.outer_id
         return TokenChunk(request_id=name, choices=choices, usage=usage, pdserve=timings)
 
 
-def _choice(piece: Piece) -> TokenChoice:
-    ranked = [place.ranked for place in piece.places]
+def _choice(piece: TextPiece) -> TokenChoice:
+    ranked = [place.ranked for place in piece.scored_tokens]
     return TokenChoice(
         index=piece.index,
         token_ids=piece.tokens,

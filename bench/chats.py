@@ -19,8 +19,8 @@ from typing import Annotated
 import cyclopts
 import msgspec
 
-from api.asking import Asker
 from api.bodies import read_chat
+from api.request_parser import RequestParser
 from api.served import Served, no_legs
 from api.text.tokenizing import load_text_codec
 from deploy.config import DEMO_MODEL
@@ -48,7 +48,7 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
 
 async def _measure(options: Options) -> None:
     codec = load_text_codec(DEMO_MODEL)
-    asker = Asker(Served(("demo",), codec, lambda: CONTEXT), no_legs)
+    asker = RequestParser(Served(("demo",), codec, lambda: CONTEXT), no_legs)
     sys.stdout.write("turns  tokens   next turn   all of it\n")
     for turns, size in CHATS:
         ask = partial(_ask, asker, _messages(turns, size))
@@ -73,13 +73,13 @@ def _messages(turns: int, size: int) -> Sequence[dict[str, str]]:
 
 
 async def _ask(
-    asker: Asker, messages: Sequence[dict[str, str]], run: int, **fields: str
+    asker: RequestParser, messages: Sequence[dict[str, str]], run: int, **fields: str
 ) -> tuple[float, int]:
     """Seconds, and tokens."""
     new = {"role": "user", "content": f"{run}, {messages[0]['content'][:LAST]}"}
     body = msgspec.json.encode({"messages": [*messages, new], **fields})
     since = time.perf_counter()
-    asked = await asker.chat(read_chat(body), "bench", len(body))
+    asked = await asker.parse_chat(read_chat(body), "bench", len(body))
     return time.perf_counter() - since, len(asked.calls[0].request.prompt)
 
 

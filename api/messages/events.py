@@ -3,9 +3,9 @@
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from api.costs import Timings
 from api.messages.errors import MessagesError
 from api.messages.shapes import Block, MessageAnswer, MessageUsage, StopReason
+from api.usage import Timings
 
 
 class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):

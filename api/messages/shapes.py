@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from api.answering import Answer
-from api.costs import Timings, usage_of
+from api.usage import Timings, usage_of
 
 StopReason = Literal[
     "end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"
@@ -85,8 +85,8 @@ class TokenCount(msgspec.Struct, frozen=True):
 def begun(answer: Answer) -> MessageAnswer:
     """Before anything was said."""
     return MessageAnswer(
-        id=f"msg_{answer.asked.outer_id}",
-        model=answer.asked.model,
+        id=f"msg_{answer.request.outer_id}",
+        model=answer.request.model,
         usage=msgspec.structs.replace(
             used(answer), output_tokens=0, output_tokens_details=UNSET
         ),

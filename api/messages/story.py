@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET
 
-from api.choices import Piece
+from api.choices import TextPiece
 from api.messages.events import Event, delta_frame, frame_of, until_delta
 from api.messages.growing import Growing, Kind
 from api.messages.shapes import Block
@@ -46,7 +46,7 @@ class Story:
         self._open.said.append(text)
         return delta_frame(self._begin, text)
 
-    def add(self, piece: Piece) -> bytes:
+    def add(self, piece: TextPiece) -> bytes:
         """Events of all that a piece says."""
         said = self._grown(Kind.THINKING, piece.reasoning)
         for one in self._read(piece):
@@ -57,7 +57,7 @@ class Story:
             said += self._ended()
         return said
 
-    def _read(self, piece: Piece) -> Sequence[str | CallDelta]:
+    def _read(self, piece: TextPiece) -> Sequence[str | CallDelta]:
         if self.teller is None:
             return [piece.text]
         return self.teller.read(piece.text, piece.finish)

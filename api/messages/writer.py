@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from api.answering import Answer
-from api.choices import Piece
-from api.costs import timings_of
+from api.choices import TextPiece
 from api.errors import ErrorBody
 from api.messages.bodies import MessagesBody
 from api.messages.errors import MessagesError, error_of
 from api.messages.events import MessageDelta, MessageStart, MessageStop, Ping, Stop, frame_of
 from api.messages.shapes import MessageAnswer, StopReason, begun, used
 from api.messages.story import Story
+from api.usage import timings_of
 from engine.request import FinishReason
 
 
@@ -29,7 +29,7 @@ class MessageWriter:
 
     def __post_init__(self) -> None:
         """Nothing was said yet."""
-        calling = self.answer.asked.calling
+        calling = self.answer.request.calling
         self.story = Story(calling.teller() if calling else None, self.body.hides_thinking)
 
     @property
@@ -38,7 +38,7 @@ class MessageWriter:
         return bool(self.body.stream)
 
     @property
-    def num_foretold(self) -> int:
+    def num_prompt_logprobs(self) -> int:
         """Prompts are not told of."""
         return 0
 
@@ -46,7 +46,7 @@ class MessageWriter:
         """The two events before all blocks."""
         return frame_of(MessageStart(begun(self.answer))) + frame_of(Ping())
 
-    def frame(self, piece: Piece) -> bytes:
+    def frame(self, piece: TextPiece) -> bytes:
         """The events of a piece, empty where it says nothing."""
         return self.story.add(piece)
 
@@ -56,7 +56,7 @@ class MessageWriter:
 
     def failing(self, status: int, error: ErrorBody) -> bytes:
         """Nothing either: the end will say it."""
-        self._failure = error_of(status, error, self.answer.asked.outer_id)
+        self._failure = error_of(status, error, self.answer.request.outer_id)
         return b""
 
     def ending(self) -> bytes:
@@ -67,7 +67,7 @@ class MessageWriter:
         delta = MessageDelta(self._stop, used(self.answer), timings_of(self.answer))
         return frame_of(delta) + frame_of(MessageStop())
 
-    def whole(self, pieces: Sequence[Piece]) -> MessageAnswer:
+    def whole(self, pieces: Sequence[TextPiece]) -> MessageAnswer:
         """The answer that is not streamed is what a stream adds up to."""
         for piece in pieces:
             self.story.add(piece)

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from api.answering import Answer
-from api.costs import Timings, usage_of
 from api.responses.bodies import Choice, Format, ResponsesBody, Text, Thinking
+from api.usage import Timings, usage_of
 
 Status = Literal["in_progress", "completed", "incomplete"]
 ErrorCode = Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
@@ -158,13 +158,13 @@ def begun(answer: Answer, body: ResponsesBody, created: int) -> Response:
     sampling = answer.choices[0].call.request.sampling
     text = body.text or Text()
     return Response(
-        id=f"resp_{answer.asked.outer_id}",
+        id=f"resp_{answer.request.outer_id}",
         created_at=created,
         instructions=body.instructions,
         max_output_tokens=body.max_output_tokens,
         max_tool_calls=body.max_tool_calls,
         metadata=body.metadata or {},
-        model=answer.asked.model,
+        model=answer.request.model,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         prompt_cache_key=body.prompt_cache_key,
         reasoning=Effort((body.reasoning or Thinking()).effort),

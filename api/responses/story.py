@@ -10,8 +10,8 @@ from secrets import token_hex
 import msgspec
 from msgspec import UNSET, Raw
 
-from api.choices import Piece
-from api.logprobs import Telling
+from api.choices import TextPiece
+from api.logprobs import LogprobFormatter
 from api.responses.events import Event, delta_frame, frame_of, until_delta
 from api.responses.growing import Growing, Kind
 from api.responses.namespaces import Place
@@ -29,7 +29,7 @@ class Story:
     Ids of items are made up: a client's name for its request may come again.
     """
 
-    telling: Telling
+    telling: LogprobFormatter
     teller: Teller | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
     items: list[Item] = field(default_factory=list)
@@ -56,9 +56,9 @@ class Story:
         self.open.said.append(text)
         return delta_frame(self._begin, text, self.number())
 
-    def add(self, piece: Piece) -> bytes:
+    def add(self, piece: TextPiece) -> bytes:
         """Events of all that a piece says."""
-        if piece.places and (told := self.telling.chat(piece.places)):
+        if piece.scored_tokens and (told := self.telling.chat(piece.scored_tokens)):
             self._untold.tokens += told.content
         frames = [self._grown(Kind.REASONING, piece.reasoning)] if piece.reasoning else []
         said = self._read(piece)
@@ -75,7 +75,7 @@ class Story:
             return self.items
         return [*self.items, self.open.item(self._status(self.open, "incomplete"))]
 
-    def _read(self, piece: Piece) -> Sequence[str | CallDelta]:
+    def _read(self, piece: TextPiece) -> Sequence[str | CallDelta]:
         if self.teller is None:
             return [piece.text] if piece.text else []
         return self.teller.read(piece.text, piece.finish)

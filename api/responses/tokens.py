@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from api.logprobs import ChatToken
+from api.logprobs import ChatTokenLogprob
 
 
 @dataclass(slots=True)
 class Untold:
     """Tokens that came, and were not told of yet."""
 
-    tokens: list[ChatToken] = field(default_factory=list)
+    tokens: list[ChatTokenLogprob] = field(default_factory=list)
 
-    def of(self, text: str) -> Sequence[ChatToken]:
+    def of(self, text: str) -> Sequence[ChatTokenLogprob]:
         """Those that the text is made of; what came before them is told of no more."""
         near = self._near(text.encode())
         later = self.tokens[len(near) :]
@@ -29,7 +29,7 @@ class Untold:
         self.tokens = [one for one, begin, _ in tokens if begin >= end] + later
         return [one for one, begin, over in tokens if begin < end and over > place]
 
-    def _near(self, text: bytes) -> list[ChatToken]:
+    def _near(self, text: bytes) -> list[ChatTokenLogprob]:
         """Those that it may be made of: mostly the first, and more may be held back behind."""
         end = 0
         for number, one in enumerate(self.tokens, 1):

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from api.answering import Answer
-from api.choices import Piece
-from api.costs import timings_of
+from api.choices import TextPiece
 from api.errors import ErrorBody
-from api.logprobs import Telling
+from api.logprobs import LogprobFormatter
 from api.responses.bodies import ResponsesBody
 from api.responses.events import ResponseEvent, frame_of
 from api.responses.namespaces import places_of
 from api.responses.shapes import ErrorCode, Failure, Incomplete, Response, begun, used
 from api.responses.story import Story
+from api.usage import timings_of
 from engine.request import FinishReason
 
 CODES: dict[str, ErrorCode] = {
@@ -38,8 +38,10 @@ class ResponseWriter:
 
     def __post_init__(self) -> None:
         """Nothing was said yet."""
-        asked = self.answer.asked
-        telling = Telling(asked.codec.vocabulary, bool(self.body.return_tokens_as_token_ids))
+        asked = self.answer.request
+        telling = LogprobFormatter(
+            asked.codec.vocabulary, bool(self.body.return_tokens_as_token_ids)
+        )
         teller = asked.calling.teller() if asked.calling else None
         self.story = Story(telling, teller, places_of(self.body.tools or ()))
         self._response = begun(self.answer, self.body, int(self.clock()))
@@ -50,7 +52,7 @@ class ResponseWriter:
         return bool(self.body.stream)
 
     @property
-    def num_foretold(self) -> int:
+    def num_prompt_logprobs(self) -> int:
         """Prompts are not told of."""
         return 0
 
@@ -60,7 +62,7 @@ class ResponseWriter:
             "in_progress", self._response
         )
 
-    def frame(self, piece: Piece) -> bytes:
+    def frame(self, piece: TextPiece) -> bytes:
         """The events of a piece, empty where it says nothing."""
         return self.story.add(piece)
 
@@ -81,7 +83,7 @@ class ResponseWriter:
         response = self._ended()
         return self._event(response.status, response)
 
-    def whole(self, pieces: Sequence[Piece]) -> Response:
+    def whole(self, pieces: Sequence[TextPiece]) -> Response:
         """The answer that is not streamed is what a stream's last event has."""
         for piece in pieces:
             self.story.add(piece)

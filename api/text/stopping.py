@@ -51,27 +51,27 @@ class StopStrings:
         _link(root)
         return cls(root)
 
-    def watch(self, *, include: bool = False) -> "StopWatch":
-        """For one answer; `include`: the stop string is part of the text."""
-        return StopWatch(self._root, include)
+    def matcher(self, *, include: bool = False) -> "StopMatcher":
+        """A matcher for one answer; `include`: the stop string is part of the text."""
+        return StopMatcher(self._root, include)
 
 
 @dataclass(slots=True)
-class StopWatch:
-    """Reads one answer's text; `found` is the stop string that ended it."""
+class StopMatcher:
+    """Looks for stop strings in one answer's text; `found` is the one that ended it."""
 
     _state: _State
     include: bool
     found: str | None = None
     _held: str = ""
-    idle: bool = field(init=False)  # there is nothing to look for
+    has_no_strings: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.idle = not self._state.after
+        self.has_no_strings = not self._state.after
 
     def read(self, piece: str, *, watching: bool = True) -> str:
-        """What may be said now. Not `watching`: a stop string that ends here is just text."""
-        if self.idle:
+        """The text to send now. Not `watching`: a stop string that ends here is plain text."""
+        if self.has_no_strings:
             return piece
         text, start = self._held + piece, len(self._held)
         if self.found is not None:
@@ -86,7 +86,7 @@ class StopWatch:
         return text[:until]
 
     def finish(self) -> str:
-        """What was held back: no more text comes."""
+        """The text that was held back, as no more comes."""
         held, self._held = self._held, ""
         return held
 

@@ -8,7 +8,13 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from api.gate import TOO_LONG, OpenPass, Pass, TimeIsOver, Visit
+from api.gate import (
+    TOO_LONG,
+    AdmissionRequest,
+    AdmittedRequest,
+    DeadlineExceeded,
+    UncountedRequest,
+)
 from api.generator import Embedder, PooledEvent
 from engine.request import Model, PoolingRequest
 from proxy.admission.admission import Admission
@@ -50,8 +56,8 @@ class _Ticket:
     entry: Entry
     deadline: float | None
 
-    def came(self, tokens: int, choice: int = 0) -> None:
-        """See Pass."""
+    def record_tokens(self, tokens: int, choice: int = 0) -> None:
+        """See AdmittedRequest."""
         self.gate.came(self.entry, tokens, choice)
 
 
@@ -72,7 +78,7 @@ class AdmissionGate:
     _nodes: dict[Model | None, Hands] = field(default_factory=dict)
 
     @asynccontextmanager
-    async def enter(self, visit: Visit) -> AsyncGenerator[Pass]:
+    async def enter(self, visit: AdmissionRequest) -> AsyncGenerator[AdmittedRequest]:
         """See Gate. Raises Refused."""
         who, admission = caller.get(), self.admission
         own = admission.limits_of(who)
@@ -86,8 +92,8 @@ class AdmissionGate:
             await self._turn(entry)
             exchange.admitted = self.clock()
         try:
-            yield _Ticket(self, entry, deadline) if entry else OpenPass(deadline)
-        except TimeIsOver:
+            yield _Ticket(self, entry, deadline) if entry else UncountedRequest(deadline)
+        except DeadlineExceeded:
             admission.refused[TIMEOUT] += 1
             raise
         finally:
@@ -113,25 +119,25 @@ class AdmissionGate:
             if self._waiting:
                 self._admit()
 
-    def _left_s(self, visit: Visit, exchange: Exchange) -> float | None:
+    def _left_s(self, visit: AdmissionRequest, exchange: Exchange) -> float | None:
         """Of its time, some has gone since it came: for its body, its model's text, its own."""
         timeout_s = self.timeout_s if visit.timeout_s is None else visit.timeout_s
         return None if timeout_s is None else timeout_s - (self.clock() - exchange.received)
 
     def _entry(
-        self, visit: Visit, name: str, limits: KeyLimits, timeout_s: float | None
+        self, visit: AdmissionRequest, name: str, limits: KeyLimits, timeout_s: float | None
     ) -> Entry:
         least = limits.min_priority
         return Entry(
             name,
             limits,
             visit.prompt_tokens,
-            visit.prompt_tokens + self.admission.estimate(name, visit.most_tokens),
+            visit.prompt_tokens + self.admission.estimate(name, visit.max_tokens),
             visit.choices,
             visit.priority if least is None else max(visit.priority, least),
             None if timeout_s is None else self.clock() + timeout_s,
             model=visit.model if self.admission.limits.of_nodes else None,
-            pooled=not visit.most_tokens,
+            pooled=not visit.max_tokens,
         )
 
     async def _turn(self, entry: Entry) -> None:
@@ -201,14 +207,14 @@ class GatedEmbedder:
         """See Embedder; raises Refused and TimeIsOver as well."""
         tokens, urgent = sum(len(one.prompt) for one in requests), requests[0].priority
         count, model = len(requests), requests[0].model
-        visit = Visit(tokens, 0, choices=count, priority=urgent, model=model)
+        visit = AdmissionRequest(tokens, 0, choices=count, priority=urgent, model=model)
         async with self.gate.enter(visit) as let_in:
             try:
                 async with asyncio.timeout_at(let_in.deadline):
                     pooled = await self.embedder.embed(requests)
             except TimeoutError:
-                raise TimeIsOver(TOO_LONG) from None
-            let_in.came(0)
+                raise DeadlineExceeded(TOO_LONG) from None
+            let_in.record_tokens(0)
             return pooled
 
 

@@ -16,10 +16,10 @@ Family = tuple[str, int]
 class Siblings:
     """Where the first of several choices went.
 
-    They are told by what `api/calls.py` makes of one call: ids that differ in the number at
-    their end, equal seeds, and a sample index for each but the first. Where the first one's
-    nodes are not to be had, it is planned anew; a prefill node that is full is to be had, as
-    the prompt is there already.
+    They are told by what `api/text_requests.py` makes of one call: ids that differ in the
+    number at their end, equal seeds, and a sample index for each but the first. Where the
+    first one's nodes are not to be had, it is planned anew; a prefill node that is full is to
+    be had, as the prompt is there already.
     """
 
     _plans: dict[Family, tuple[str | None, str]] = field(default_factory=dict)

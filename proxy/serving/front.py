@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from api.door.keeper import LARGEST_BODY, Fault
-from api.endpoints import AS_IT_COMES, EVENTS, JSON, Call, Endpoint, check_type
+from api.endpoints import EVENTS, JSON, UNBUFFERED, Endpoint, HttpCall, check_type
 from api.errors import SERVER_ERROR, ApiError, ErrorBody, body_of
 from api.generator import StreamFailed
 from api.refusals import names, refusal
@@ -31,7 +31,7 @@ Pair = tuple[bytes, bytes]
 OK, TOO_LARGE = 200, 413
 OF_STREAMS = [
     (name.lower().encode(), value.encode())
-    for name, value in {"Content-Type": EVENTS, **AS_IT_COMES}.items()
+    for name, value in {"Content-Type": EVENTS, **UNBUFFERED}.items()
 ]
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class TextFront:
         headers = Fields(scope["headers"])
         offered = scope.get("extensions") or {}  # which knows its scope: taken out, none stays
         outlet: Connection | None = offered.pop(EXTENSION, None)
-        reply = _Reply(self.watch, scope["path"], headers, Call(headers), send, outlet)
+        reply = _Reply(self.watch, scope["path"], headers, HttpCall(headers), send, outlet)
         try:
             self.watch.enter(reply.path, headers)
             check_type(headers)
@@ -120,7 +120,7 @@ class _Reply:
     watch: Watch
     path: str
     headers: Fields
-    call: Call
+    call: HttpCall
     send: Send
     outlet: Outlet | None = None
     begun: bool = False

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from api.asking import Asker
 from api.bodies import read_chat, read_completion
-from api.calls import Asked
+from api.request_parser import RequestParser
 from api.served import ReadLeg, Served, no_legs
+from api.text_requests import TextRequest
 from tests.fakes.text import byte_level, served
 
 HI = [{"role": "user", "content": "hi"}]
@@ -20,11 +20,11 @@ async def complete(
     context: int | None = 200,
     legs: ReadLeg = no_legs,
     door: Served | None = None,
-) -> Asked:
+) -> TextRequest:
     """A completion of "the cat", unless the fields say otherwise."""
     body = msgspec.json.encode({"prompt": "the cat", **(fields or {})})
-    asker = Asker(door or served(context=context), legs)
-    return await asker.completion(read_completion(body), "outer")
+    asker = RequestParser(door or served(context=context), legs)
+    return await asker.parse_completion(read_completion(body), "outer")
 
 
 async def chat(
@@ -33,13 +33,13 @@ async def chat(
     context: int | None = 200,
     legs: ReadLeg = no_legs,
     door: Served | None = None,
-) -> Asked:
+) -> TextRequest:
     """A chat that begins with "hi", unless the fields say otherwise."""
     body = msgspec.json.encode({"messages": HI, **(fields or {})})
-    asker = Asker(door or served(context=context), legs)
-    return await asker.chat(read_chat(body), "outer", len(body))
+    asker = RequestParser(door or served(context=context), legs)
+    return await asker.parse_chat(read_chat(body), "outer", len(body))
 
 
-def texts(asked: Asked) -> list[str]:
+def texts(asked: TextRequest) -> list[str]:
     """The prompts, as they read."""
     return [byte_level().decode(call.request.prompt) for call in asked.calls]

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from quart import Quart
 
-from api.gate import Visit
+from api.gate import AdmissionRequest
 from api.generator import WHOLE, Event, Leg, Tap, TokenEvent
 from api.routes import openai_routes
 from engine.request import FinishReason, Request
@@ -219,7 +219,7 @@ async def test_what_has_gone_of_a_requests_time_before_the_gate_is_gone() -> Non
     gate, now = AdmissionGate(clock=lambda: 5.0), asyncio.get_running_loop().time()
     token = current.set(Exchange(received=0.5))
     try:
-        async with gate.enter(Visit(1, 1, timeout_s=10.0)) as let_in:
+        async with gate.enter(AdmissionRequest(1, 1, timeout_s=10.0)) as let_in:
             assert let_in.deadline == pytest.approx(now + 5.5, abs=1.0)
     finally:
         current.reset(token)

@@ -8,10 +8,10 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.answering import Answer
-from api.chat import ChatForm
-from api.envelopes import Writer
+from api.chat import ChatFormat
+from api.envelopes import AnswerWriter
 from api.generator import Event, Leg, PromptEvent, TokenEvent
-from api.logprobs import Telling
+from api.logprobs import LogprobFormatter
 from api.reasoning.forms import ReasoningParser
 from api.sse import frames
 from api.text.tokenizing import TextCodec
@@ -263,9 +263,9 @@ async def streamed(
     """What a client of a stream gets, be it of the stream or of its tap."""
     model = replace(served(codec), reasoning_parser=parser)
     asked = await chat({"stream": True}, door=model)
-    form = ChatForm(Telling(codec.vocabulary), thinks=True)
+    form = ChatFormat(LogprobFormatter(codec.vocabulary), thinks=True)
     sent = outlet.sent if outlet else bytearray()
-    async for said in frames(Writer(Answer(source, asked), form, 7), outlet):
+    async for said in frames(AnswerWriter(Answer(source, asked), form, 7), outlet):
         sent += said
     return bytes(sent)
 

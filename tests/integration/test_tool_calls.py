@@ -10,10 +10,10 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.answering import Answer
-from api.chat import ChatForm
-from api.envelopes import Writer
+from api.chat import ChatFormat
+from api.envelopes import AnswerWriter
 from api.generator import Event, Leg, PromptEvent, TokenEvent
-from api.logprobs import Telling
+from api.logprobs import LogprobFormatter
 from api.sse import whole
 from api.text.tokenizing import TextCodec
 from engine.request import FinishReason, Logprob, Request
@@ -244,7 +244,9 @@ async def test_a_long_answer_is_read_in_a_thread(times: int, aside: bool) -> Non
     tokens = (*HERMES.encode(f"{'the sea ' * times}{CALL}"), EOS)
     events: list[Event] = [PromptEvent(0), TokenEvent(tokens, STOP)]
     answer = Answer(FakeDoor(lambda request, leg: events), asked)
-    said = await whole(Writer(answer, ChatForm(Telling(HERMES.vocabulary), tellers), 7))
+    said = await whole(
+        AnswerWriter(answer, ChatFormat(LogprobFormatter(HERMES.vocabulary), tellers), 7)
+    )
     assert b"weather" in said
     assert (threads != [threading.main_thread().name]) is aside
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from api.asking import Asker
-from api.calls import Asked
 from api.errors import BadRequest
+from api.request_parser import RequestParser
 from api.responses.asking import OWN, chat_of
 from api.responses.bodies import read_responses
 from api.served import Served, no_legs
+from api.text_requests import TextRequest
 from tests.fakes.asking import chat, texts
 from tests.fakes.text import TEMPLATE, byte_level, served
 from tests.fakes.tools import TOOLS, WEATHER, tool
@@ -35,9 +35,9 @@ def some(*names: str, mode: str = "auto", **more: Any) -> dict[str, Any]:  # noq
     return {"tools": [*TOOLS, tool("far")], "tool_choice": choice, **more}
 
 
-async def respond(door: Served, fields: dict[str, Any]) -> Asked:
+async def respond(door: Served, fields: dict[str, Any]) -> TextRequest:
     body = read_responses(json.dumps({"input": "hi", **fields}).encode())
-    return await Asker(door, no_legs).chat(chat_of(body), "outer", 9)
+    return await RequestParser(door, no_legs).parse_chat(chat_of(body), "outer", 9)
 
 
 def named(path: str, **entry: object) -> tuple[dict[str, Any], str]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.answering import Answer
-from api.choices import Piece, joined
+from api.choices import TextPiece, join_pieces
 from api.generator import Event, Leg, PromptEvent, StreamFailed, TicketEvent, TokenEvent
 from api.served import Served, legs_of_params
 from api.text.detokenizing import Detokenizer
@@ -29,21 +29,21 @@ def door(*events: Event | StreamFailed) -> FakeDoor:
     return FakeDoor(lambda request, leg: events)
 
 
-async def pieces(source: FakeDoor, fields: Fields | None = None) -> list[Piece]:
+async def pieces(source: FakeDoor, fields: Fields | None = None) -> list[TextPiece]:
     asked = await complete(fields, legs=legs_of_params)
     said = [piece async for piece in Answer(source, asked).pieces()]
     assert source.opened == source.closed == len(asked.calls)
     return said
 
 
-async def answer(source: FakeDoor, fields: Fields | None = None) -> Piece:
-    return joined(await pieces(source, fields))
+async def answer(source: FakeDoor, fields: Fields | None = None) -> TextPiece:
+    return join_pieces(await pieces(source, fields))
 
 
 def ending(
     text: str, tokens: Sequence[int], finish: FinishReason, reason: object = None
-) -> Piece:
-    return Piece(0, text, tuple(tokens), len(tokens), finish, reason)  # type: ignore[arg-type]
+) -> TextPiece:
+    return TextPiece(0, text, tuple(tokens), len(tokens), finish, reason)  # type: ignore[arg-type]
 
 
 async def test_the_end_of_sequence_counts_but_is_no_text() -> None:
@@ -79,9 +79,9 @@ async def test_a_stop_string_ends_the_answer_and_aborts_the_rest() -> None:
     source = door(*says([*CAT, *CAT, EOS]))
     said = await pieces(source, {"stop": ["at o", "never"]})
     assert said[-1].finish is STOP
-    assert joined(said).text == "the cat s"
-    assert joined(said).stop_reason == "at o"
-    assert len(joined(said).tokens) == CAT.index(CODEC.encode(" on")[0]) + 1
+    assert join_pieces(said).text == "the cat s"
+    assert join_pieces(said).stop_reason == "at o"
+    assert len(join_pieces(said).tokens) == CAT.index(CODEC.encode(" on")[0]) + 1
     assert source.read < len(CAT)
 
 
@@ -146,7 +146,7 @@ async def test_what_goes_on_with_a_text_begins_with_the_blank_between(
     assert (codec.decode(tokens), codec.decode(prompt + tokens)) == ("cat", "the cat")
     asked = await complete({"prompt": "the", "echo": echo}, door=served(codec))
     source = FakeDoor(lambda request, leg: says([*tokens, EOS]))
-    assert joined([one async for one in Answer(source, asked).pieces()]).text == text
+    assert join_pieces([one async for one in Answer(source, asked).pieces()]).text == text
 
 
 @pytest.mark.parametrize(("goes_on", "text"), [(False, "cat"), (True, " cat")])
@@ -158,7 +158,7 @@ async def test_an_answer_of_its_own_begins_without_a_blank(goes_on: bool, text: 
     ends = {"continue_final_message": goes_on, "add_generation_prompt": not goes_on}
     asked = await chat({"messages": messages, **ends}, door=served(codec))
     source = FakeDoor(lambda request, leg: says([*codec.encode("cat"), EOS]))
-    assert joined([one async for one in Answer(source, asked).pieces()]).text == text
+    assert join_pieces([one async for one in Answer(source, asked).pieces()]).text == text
 
 
 async def test_all_choices_run_at_once_and_each_has_its_own_text() -> None:
@@ -167,7 +167,7 @@ async def test_all_choices_run_at_once_and_each_has_its_own_text() -> None:
         return says(CAT[: request.sampling.sample_index + 1], LENGTH)
 
     said = await pieces(FakeDoor(script), {"n": 3})
-    by_index = [joined([p for p in said if p.index == i]).text for i in range(3)]
+    by_index = [join_pieces([p for p in said if p.index == i]).text for i in range(3)]
     assert by_index == ["the", "the cat", "the cat sat"]
 
 
@@ -209,7 +209,7 @@ async def test_a_prefill_leg_ends_with_its_stream(finish: FinishReason | None) -
     source = door(TicketEvent(TICKET), TokenEvent(CAT[:1], finish), TicketEvent(TICKET))
     said = await pieces(source, {**HOLD, "max_tokens": 5})
     assert [piece.finish for piece in said] == [None, LENGTH]
-    assert joined(said).text == "the"
+    assert join_pieces(said).text == "the"
     assert source.asked[0][1] == Leg(hold=True)
 
 

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.answering import Answer
-from api.chat import ChatForm
-from api.choices import Piece
-from api.completions import CompletionForm
-from api.envelopes import Writer, event_of
+from api.chat import ChatFormat
+from api.choices import TextPiece
+from api.completions import CompletionFormat
+from api.envelopes import AnswerWriter, sse_event
 from api.generated import DONE
 from api.generator import StreamFailed, TokenEvent
-from api.logprobs import Telling
+from api.logprobs import LogprobFormatter
 from api.sse import frames
 from engine.request import FinishReason
 from tests.fakes.asking import Fields, chat, complete
@@ -23,11 +23,11 @@ RUNNING = {"stream": True, "stream_options": {"continuous_usage_stats": True}}
 CAT = CODEC.encode("the cat sat")
 
 
-async def writer(fields: Fields, *, talks: bool, door: FakeDoor | None = None) -> Writer:
-    telling = Telling(CODEC.vocabulary)
+async def writer(fields: Fields, *, talks: bool, door: FakeDoor | None = None) -> AnswerWriter:
+    telling = LogprobFormatter(CODEC.vocabulary)
     asked = await (chat(fields) if talks else complete(fields))
-    form = ChatForm(telling) if talks else CompletionForm(telling)
-    return Writer(Answer(door or FakeDoor(lambda request, leg: ()), asked), form, 7)
+    form = ChatFormat(telling) if talks else CompletionFormat(telling)
+    return AnswerWriter(Answer(door or FakeDoor(lambda request, leg: ()), asked), form, 7)
 
 
 @pytest.mark.parametrize("talks", [True, False])
@@ -39,9 +39,9 @@ async def test_an_event_is_its_chunk(talks: bool, fields: Fields, texts: list[st
         index = number % len(ours.answer.choices)
         for finish in (None, FinishReason.LENGTH):
             for reasoning in ("", "Hm."):
-                piece = Piece(index, text, (5,), number, finish, reasoning=reasoning)
+                piece = TextPiece(index, text, (5,), number, finish, reasoning=reasoning)
                 chunks = ours.chunks(piece)
-                assert ours.frame(piece) == b"".join(map(event_of, chunks))
+                assert ours.frame(piece) == b"".join(map(sse_event, chunks))
 
 
 @pytest.mark.parametrize("fields", [{}, USAGE])

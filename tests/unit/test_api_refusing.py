@@ -3,9 +3,9 @@
 import pytest
 
 from api.bodies import read_chat, read_completion
-from api.calls import MOST_CALLS
 from api.errors import BadRequest, ContextTooLong, NoText, UnknownModel
 from api.served import Served, legs_of_params, no_legs
+from api.text_requests import MOST_CALLS
 from tests.fakes.asking import Fields, chat, complete
 
 HOLD = {"do_remote_decode": True, "do_remote_prefill": False}

@@ -32,7 +32,7 @@ def may_begin(text: str, strings: Sequence[str]) -> int:
 def test_the_answer_ends_where_a_slow_search_says(
     strings: list[str], parts: list[str], include: bool
 ) -> None:
-    watch = StopStrings.of(strings).watch(include=include)
+    watch = StopStrings.of(strings).matcher(include=include)
     said = "".join(watch.read(part) for part in parts) + watch.finish()
     expected, found = reference("".join(parts), strings)
     assert watch.found == found
@@ -43,7 +43,7 @@ def test_the_answer_ends_where_a_slow_search_says(
 def test_exactly_what_may_begin_a_stop_string_is_held_back(
     strings: list[str], parts: list[str]
 ) -> None:
-    watch, said, text = StopStrings.of(strings).watch(), "", ""
+    watch, said, text = StopStrings.of(strings).matcher(), "", ""
     for part in parts:
         said, text = said + watch.read(part), text + part
         if watch.found is not None:
@@ -55,7 +55,7 @@ def test_exactly_what_may_begin_a_stop_string_is_held_back(
 def test_unwatched_text_ends_nothing_but_may_begin_something(
     strings: list[str], before: str, after: str
 ) -> None:
-    watch = StopStrings.of(strings).watch()
+    watch = StopStrings.of(strings).matcher()
     said = watch.read(before, watching=False)
     assert len(before) - len(said) == may_begin(before, strings)
     said += watch.read(after) + watch.finish()
@@ -63,12 +63,12 @@ def test_unwatched_text_ends_nothing_but_may_begin_something(
 
 
 def test_after_the_stop_string_there_is_silence() -> None:
-    watch = StopStrings.of(["stop"]).watch()
+    watch = StopStrings.of(["stop"]).matcher()
     assert watch.read("one st") + watch.read("op two") == "one "
     assert watch.read("three") + watch.finish() == ""
 
 
 @pytest.mark.parametrize("text", ["STOP", "st op", "sto"])
 def test_near_misses_are_said(text: str) -> None:
-    watch = StopStrings.of(["stop"]).watch()
+    watch = StopStrings.of(["stop"]).matcher()
     assert watch.read(text) + watch.finish() == text

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from api.calls import Asked
 from api.errors import BadRequest
 from api.served import Served
+from api.text_requests import TextRequest
 from api.tools.calling import Calling
 from api.tools.dialects.deepseek import CALL, SEPARATOR
 from api.tools.dialects.dialect import long_id, short_id
@@ -39,7 +39,7 @@ async def door() -> AsyncGenerator[Served]:
     one.grammars.close()
 
 
-def schema_of(asked: Asked) -> Any:  # noqa: ANN401  JSON
+def schema_of(asked: TextRequest) -> Any:  # noqa: ANN401  JSON
     grammar = asked.calls[0].request.sampling.grammar
     assert grammar
     assert grammar.kind == "json_schema"

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.asking import Asker
 from api.errors import BadRequest
+from api.request_parser import RequestParser
 from api.responses.asking import OWN, chat_of
 from api.responses.bodies import read_responses
 from api.served import Served, no_legs
@@ -208,7 +208,7 @@ async def test_a_response_has_it_beside_the_name() -> None:
     form = {"type": "grammar", "syntax": "lark", "definition": LARK}
     tools = [{"type": "custom", "name": "run", "format": form}]
     body = read_responses(msgspec.json.encode({"input": "hi", "tools": tools}))
-    asked = await Asker(door(), no_legs).chat(chat_of(body), "id", 1)
+    asked = await RequestParser(door(), no_legs).parse_chat(chat_of(body), "id", 1)
     grammar = asked.calls[0].request.sampling.grammar
     assert grammar
     assert fits(grammar, CALL.format("run", json.dumps({"input": "+a\n"})))
@@ -217,7 +217,7 @@ async def test_a_response_has_it_beside_the_name() -> None:
         tools = [{"type": "custom", "name": "run", "format": {**form, broken: 5}}]
         body = read_responses(msgspec.json.encode({"input": "hi", "tools": tools}))
         with pytest.raises(BadRequest) as error:
-            await Asker(door(), no_legs).chat(chat_of(body), "id", 1)
+            await RequestParser(door(), no_legs).parse_chat(chat_of(body), "id", 1)
         assert OWN.tell(error.value).param == f"tools[0].format.{param}"
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from api.calls import Asked
 from api.errors import BadRequest, TooBusy
 from api.reasoning.forms import ReasoningParser
 from api.served import Served
 from api.text.tokenizing import TextCodec
+from api.text_requests import TextRequest
 from api.tools.dialects.known import DIALECTS
 from engine.errors import CheckersBusy
 from engine.grammars.checking import GrammarChecker
@@ -44,7 +44,7 @@ def door(codec: TextCodec = HERMES, parser: ReasoningParser = "none") -> Served:
     return replace(served(codec), grammars=GRAMMARS, reasoning_parser=parser)
 
 
-def grammar_of(asked: Asked) -> Grammar:
+def grammar_of(asked: TextRequest) -> Grammar:
     [*grammars] = {call.request.sampling.grammar for call in asked.calls}
     assert len(grammars) == 1
     assert grammars[0] is not None

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from api.door.keeper import LARGEST_BODY
-from api.endpoints import Call
-from api.envelopes import Writer
+from api.endpoints import HttpCall
+from api.envelopes import AnswerWriter
 from api.errors import BadRequest
 from proxy.serving.front import Fields, TextFront
 
@@ -40,7 +40,7 @@ async def test_a_body_in_many_small_pieces_costs_no_more_than_one_in_few() -> No
     async def send(_: Mapping[str, Any]) -> None:
         pass
 
-    async def endpoint(call: Call) -> Writer:
+    async def endpoint(call: HttpCall) -> AnswerWriter:
         sizes.append(len(call.data))
         raise BadRequest("it was read")
 

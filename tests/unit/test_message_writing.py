@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.answering import Answer
-from api.asking import Asker
 from api.bodies import Ours
-from api.choices import Piece
+from api.choices import TextPiece
 from api.generator import Event, PromptEvent, StageEvent, StreamFailed, TokenEvent
 from api.messages.asking import chat_of
 from api.messages.bodies import MessagesBody, read_messages
@@ -24,6 +23,7 @@ from api.messages.shapes import ToolUseBlock
 from api.messages.story import Story
 from api.messages.writer import MessageWriter
 from api.reasoning.forms import ReasoningParser
+from api.request_parser import RequestParser
 from api.served import no_legs
 from api.sse import frames, whole
 from engine.request import FinishReason
@@ -78,7 +78,7 @@ async def writer(
     parser: ReasoningParser = "none",
 ) -> MessageWriter:
     model = replace(served(CODEC, context=999), reasoning_parser=parser)
-    asked = await Asker(model, no_legs).chat(chat_of(body), "outer", 9)
+    asked = await RequestParser(model, no_legs).parse_chat(chat_of(body), "outer", 9)
     return MessageWriter(Answer(source, asked), body)
 
 
@@ -179,7 +179,7 @@ async def test_a_long_message_is_put_together_where_it_holds_up_nobody(
     at = set[int]()
 
     class Seen(Story):
-        def add(self, piece: Piece) -> bytes:
+        def add(self, piece: TextPiece) -> bytes:
             at.add(threading.get_ident())
             return super().add(piece)
 

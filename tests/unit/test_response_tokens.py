@@ -2,13 +2,13 @@
 
 import pytest
 
-from api.logprobs import ChatToken
+from api.logprobs import ChatTokenLogprob
 from api.responses.tokens import Untold
 
 
-def tokens(*spelt: str | bytes) -> list[ChatToken]:
+def tokens(*spelt: str | bytes) -> list[ChatTokenLogprob]:
     ready = [one if isinstance(one, bytes) else one.encode() for one in spelt]
-    return [ChatToken(repr(one), -1.0, [*one], ()) for one in ready]
+    return [ChatTokenLogprob(repr(one), -1.0, [*one], ()) for one in ready]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_is_held_back_is_not_spelt_again_for_each_text() -> None:
             spelt.extend(self)
             return bytes([*self])
 
-    untold = Untold([ChatToken("a", -1.0, Letters(b"a"), ()) for _ in range(1000)])
+    untold = Untold([ChatTokenLogprob("a", -1.0, Letters(b"a"), ()) for _ in range(1000)])
     assert [len(untold.of("a")) for _ in range(500)] == [1] * 500
     assert len(untold.tokens) == 500
     assert len(spelt) <= 2 * 500

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from api.answering import Answer
-from api.asking import Asker
 from api.bodies import Ours
-from api.choices import Piece
-from api.endpoints import Call, TextEndpoints
-from api.gate import OPEN, Gate, Pass, Visit
+from api.choices import TextPiece
+from api.endpoints import HttpCall, TextEndpoints
+from api.gate import ADMIT_ALL, AdmissionControl, AdmissionRequest, AdmittedRequest
 from api.generator import Leg, PromptEvent, StageEvent, StreamFailed, TokenEvent
-from api.logprobs import Telling
+from api.logprobs import LogprobFormatter
 from api.reasoning.forms import ReasoningParser
+from api.request_parser import RequestParser
 from api.responses.asking import chat_of
 from api.responses.bodies import ResponsesBody
 from api.responses.events import frame_of
@@ -41,12 +41,12 @@ CAT = CODEC.encode("the cat sat")
 async def writer(
     source: Any,  # noqa: ANN401
     parser: ReasoningParser = "none",
-    gate: Gate = OPEN,
+    gate: AdmissionControl = ADMIT_ALL,
     **fields: Any,  # noqa: ANN401
 ) -> ResponseWriter:
     body = ResponsesBody(input="hi", stream=True, **fields)
     model = replace(served(CODEC), reasoning_parser=parser)
-    asked = await Asker(model, no_legs).chat(chat_of(body), "outer", 9)
+    asked = await RequestParser(model, no_legs).parse_chat(chat_of(body), "outer", 9)
     return ResponseWriter(Answer(source, asked, gate), body, lambda: 7)
 
 
@@ -115,13 +115,13 @@ async def test_tokens_that_are_tapped_count() -> None:
     class Counting:
         deadline: float | None = None
 
-        def came(self, tokens: int, choice: int = 0) -> None:
+        def record_tokens(self, tokens: int, choice: int = 0) -> None:
             del choice
             charged.append(tokens)
 
     class Counted:
         @asynccontextmanager
-        async def enter(self, visit: Visit) -> AsyncGenerator[Pass]:
+        async def enter(self, visit: AdmissionRequest) -> AsyncGenerator[AdmittedRequest]:
             del visit
             yield Counting()
 
@@ -231,11 +231,11 @@ async def test_a_failure_has_one_of_openais_codes(status: int, code: str) -> Non
 async def test_a_response_waits_at_the_gate() -> None:
     class Shut:
         @asynccontextmanager
-        async def enter(self, visit: Visit) -> AsyncGenerator[Pass]:
-            raise StreamFailed(f"{visit.most_tokens} at most")
+        async def enter(self, visit: AdmissionRequest) -> AsyncGenerator[AdmittedRequest]:
+            raise StreamFailed(f"{visit.max_tokens} at most")
             yield
 
-    call = Call({}, b'{"input": "hi", "max_output_tokens": 7}')
+    call = HttpCall({}, b'{"input": "hi", "max_output_tokens": 7}')
     endpoints = TextEndpoints(saying("the", CODEC), served(CODEC), gate=Shut())
     with pytest.raises(StreamFailed, match="7 at most"):
         await whole(await endpoints.responses(call))
@@ -244,7 +244,7 @@ async def test_a_response_waits_at_the_gate() -> None:
 async def test_a_leg_is_not_to_be_had() -> None:
     """A node does one where a chat's request asks for it; a response is whole."""
     endpoints = TextEndpoints(door := saying("the", CODEC), served(CODEC), _held)
-    ours = await endpoints.responses(Call({}, b'{"input": "hi"}'))
+    ours = await endpoints.responses(HttpCall({}, b'{"input": "hi"}'))
     assert [piece.text async for piece in ours.answer.pieces()]
     assert not door.asked[0][1].hold
 
@@ -257,12 +257,12 @@ def _held(outer_id: str, params: object, index: int) -> Leg:
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
 def test_a_delta_is_its_event(texts: list[str]) -> None:
     """Written quickly or not: numbers and texts are all that differs."""
-    story = Story(Telling(CODEC.vocabulary))
+    story = Story(LogprobFormatter(CODEC.vocabulary))
     for kind in (Kind.REASONING, Kind.MESSAGE):
         for number, text in enumerate(texts, 1):
             reasoning = text if kind is Kind.REASONING else ""
             frame = story.add(
-                Piece(0, "" if reasoning else text, (5,), number, reasoning=reasoning)
+                TextPiece(0, "" if reasoning else text, (5,), number, reasoning=reasoning)
             )
             assert story.open
             delta = story.open.delta(())

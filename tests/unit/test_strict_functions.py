@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.asking import Asker
-from api.calls import Asked
 from api.errors import BadRequest, TooBusy
 from api.messages.asking import chat_of as chat_of_messages
 from api.messages.bodies import read_messages
 from api.reasoning.forms import FORMS, ReasoningParser
+from api.request_parser import RequestParser
 from api.responses.asking import chat_of as chat_of_responses
 from api.responses.bodies import read_responses
 from api.served import Served, no_legs
 from api.text.tokenizing import TextCodec
+from api.text_requests import TextRequest
 from engine.errors import CheckersBusy
 from engine.grammars.checking import GrammarChecker
 from engine.grammars.sources import to_llguidance
@@ -55,7 +55,7 @@ def strict(name: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
 TOOLS = [strict("weather", WEATHER), tool("clock")]
 
 
-def held(asked: Asked) -> Grammar | None:
+def held(asked: TextRequest) -> Grammar | None:
     [*grammars] = {call.request.sampling.grammar for call in asked.calls}
     assert len(grammars) == 1
     return grammars[0]
@@ -239,7 +239,9 @@ async def test_responses_hold_what_they_say_is_strict(
     more: dict[str, Any], holds: bool
 ) -> None:
     body = msgspec.json.encode({"input": "hi", "tools": [function(**more)]})
-    asked = await Asker(door(), no_legs).chat(chat_of_responses(read_responses(body)), "id", 1)
+    asked = await RequestParser(door(), no_legs).parse_chat(
+        chat_of_responses(read_responses(body)), "id", 1
+    )
     assert (held(asked) is not None) == holds
 
 
@@ -248,5 +250,5 @@ async def test_messages_hold_what_they_say_is_strict(more: dict[str, Any], holds
     one = {"name": "weather", "input_schema": WEATHER, **more}
     said = {"messages": [{"role": "user", "content": "hi"}], "tools": [one], "max_tokens": 9}
     body = read_messages(msgspec.json.encode(said))
-    asked = await Asker(door(), no_legs).chat(chat_of_messages(body), "id", 1)
+    asked = await RequestParser(door(), no_legs).parse_chat(chat_of_messages(body), "id", 1)
     assert (held(asked) is not None) == holds

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from api.answering import Answer
-from api.completions import CompletionForm
-from api.envelopes import Writer
-from api.gate import OPEN, Gate, Pass, Visit
+from api.completions import CompletionFormat
+from api.envelopes import AnswerWriter
+from api.gate import ADMIT_ALL, AdmissionControl, AdmissionRequest, AdmittedRequest
 from api.generator import WHOLE, Event, Leg, PromptEvent, Tap, TokenEvent
-from api.logprobs import Telling
+from api.logprobs import LogprobFormatter
 from api.sse import frames
 from engine.request import FinishReason, Request
 from tests.fakes.asking import complete
@@ -65,11 +65,11 @@ async def said(
     source: Tapping,
     outlet: Outlet | None,
     fields: Mapping[str, Any] = NOTHING,
-    gate: Gate = OPEN,
+    gate: AdmissionControl = ADMIT_ALL,
 ) -> bytes:
     asked = await complete({"stream": True, **fields})
-    form = CompletionForm(Telling(CODEC.vocabulary))
-    writer = Writer(Answer(source, asked, gate), form, 7)
+    form = CompletionFormat(LogprobFormatter(CODEC.vocabulary))
+    writer = AnswerWriter(Answer(source, asked, gate), form, 7)
     sent = outlet.sent if outlet else bytearray()
     async with aclosing(frames(writer, outlet)) as events:
         async for event in events:
@@ -130,12 +130,12 @@ async def test_who_is_let_in_is_charged_for_what_is_tapped() -> None:
     class Counting:
         deadline: float | None = None
 
-        def came(self, tokens: int, choice: int = 0) -> None:
+        def record_tokens(self, tokens: int, choice: int = 0) -> None:
             charged.append(tokens)
 
     class Counted:
         @asynccontextmanager
-        async def enter(self, visit: Visit) -> AsyncGenerator[Pass]:
+        async def enter(self, visit: AdmissionRequest) -> AsyncGenerator[AdmittedRequest]:
             yield Counting()
 
     source = Tapping()

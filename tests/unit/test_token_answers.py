@@ -2,7 +2,7 @@
 
 import msgspec
 
-from api.endpoints import Call, TextEndpoints
+from api.endpoints import HttpCall, TextEndpoints
 from api.generator import PromptEvent, TokenEvent
 from api.sse import frames, whole
 from api.token_answers import TokenWriter
@@ -21,7 +21,7 @@ DOOR = FakeDoor(
 
 async def writer(**fields: object) -> TokenWriter:
     body = {"token_ids": [1, 2, 3], "sampling_params": {"prompt_logprobs": 1}, **fields}
-    return await TextEndpoints(DOOR, served()).tokens(Call({}, msgspec.json.encode(body)))
+    return await TextEndpoints(DOOR, served()).tokens(HttpCall({}, msgspec.json.encode(body)))
 
 
 async def test_a_prompts_log_probabilities_are_by_token_and_begin_with_the_second() -> None:

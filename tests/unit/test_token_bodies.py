@@ -7,7 +7,7 @@ import pytest
 
 from api.bodies import CompletionBody, StreamOptions, read_completion
 from api.defaults import Defaults
-from api.endpoints import Call, TextEndpoints
+from api.endpoints import HttpCall, TextEndpoints
 from api.errors import BadRequest
 from api.token_bodies import HONOURED, TokensBody, read_tokens
 from tests.fakes.text import saying, served
@@ -55,8 +55,8 @@ async def test_the_models_defaults_do_not_count() -> None:
     """Nor do they at a node: what is not said of sampling is vLLM's own."""
     cold = replace(served(), defaults=Defaults(temperature=0.0, max_new_tokens=99))
     data = msgspec.json.encode({"token_ids": [1, 2], "sampling_params": {}})
-    writer = await TextEndpoints(saying("the"), cold).tokens(Call({}, data))
-    sampling = writer.answer.asked.calls[0].request.sampling
+    writer = await TextEndpoints(saying("the"), cold).tokens(HttpCall({}, data))
+    sampling = writer.answer.request.calls[0].request.sampling
     assert (sampling.temperature, sampling.max_tokens) == (1.0, 16)
 
 

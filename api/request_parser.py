@@ -1,10 +1,9 @@
-"""A text body becomes `Asked`: prompts are made of texts and conversations."""
+"""From the JSON body of a text endpoint to a TextRequest: checked, rendered and tokenized."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from api.bodies import ChatBody, CompletionBody, TextBody
-from api.calls import MOST_CALLS, Asked, Call, Caller, Tokens
 from api.encoding import MOST_TOKENS, Fit, aside, encoded, of_turns
 from api.errors import BadRequest
 from api.holding import Holding
@@ -14,6 +13,7 @@ from api.rendering import rendered
 from api.sampling import grammar_field, has_json_form, stops_of
 from api.served import ReadLeg, Served
 from api.text.tokenizing import TextCodec
+from api.text_requests import MOST_CALLS, CallBuilder, GeneratorCall, TextRequest, Tokens
 from api.tools.beside import Formed
 from api.tools.calling import Calling, calling_of
 from api.tools.strict import Aloud, strict_of
@@ -24,22 +24,22 @@ NO_CHANNELS = (
     "response_format beside tools needs to know where this model's last message begins: start "
     'the server with --reasoning-parser, or choose tool_choice "none"'
 )
-NOTHING_HOLDS = (
+NOT_CONSTRAINED = (
     "nothing holds calls of this answer to a grammar, unless tool_choice asks for one: it has "
     "another form, or no mark tells this model's calls from text"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
-    """Understands the bodies of one door."""
+class RequestParser:
+    """Parses bodies for one served model; `read_leg` tells which leg of a request each is."""
 
     served: Served
     read_leg: ReadLeg
 
-    async def completion(self, body: CompletionBody, outer_id: str) -> Asked:
+    async def parse_completion(self, body: CompletionBody, outer_id: str) -> TextRequest:
         """Raises ApiError."""
-        model, codec = self._door(body)
+        model, codec = self._check_model(body)
         special = body.add_special_tokens is not False
         given = prompts_of(body.prompt, "prompt")
         if len(given) > MOST_CALLS:
@@ -58,23 +58,23 @@ class Asker:
         prompts = await aside(characters, encode)
         if not all(prompts):
             raise BadRequest("prompt must not be empty", "prompt")
-        return await self._asked(body, outer_id, model, prompts)
+        return await self._build_request(body, outer_id, model, prompts)
 
-    async def chat(self, body: ChatBody, outer_id: str, size: int) -> Asked:
-        """Raises ApiError. `size` is that of the body, in bytes: so much there is to do."""
-        model, _ = self._door(body)
-        calling, prompt, thinking = await self._prompted(body, size, self._fit(body, size))
-        return await self._asked(body, outer_id, model, [prompt], calling, thinking)
+    async def parse_chat(self, body: ChatBody, outer_id: str, size: int) -> TextRequest:
+        """Raises ApiError. `size` is that of the body in bytes: large ones go to a thread."""
+        model, _ = self._check_model(body)
+        calling, prompt, thinking = await self._render_prompt(body, size, self._fit(body, size))
+        return await self._build_request(body, outer_id, model, [prompt], calling, thinking)
 
-    async def count(self, body: ChatBody, size: int) -> int:
-        """How many tokens the prompt of such a chat has, whether there is room for them or not,
-        and before any are cut off; raises ApiError.
+    async def count_prompt_tokens(self, body: ChatBody, size: int) -> int:
+        """The number of tokens of the chat's prompt, before any truncation, whether or not it
+        fits the context; raises ApiError.
         """
-        self._door(body)
-        _, prompt, _ = await self._prompted(body, size, Fit(into=MOST_TOKENS))
+        self._check_model(body)
+        _, prompt, _ = await self._render_prompt(body, size, Fit(into=MOST_TOKENS))
         return len(prompt)
 
-    async def _prompted(
+    async def _render_prompt(
         self, body: ChatBody, size: int, fit: Fit
     ) -> tuple[Calling | None, Tokens, Thinking | None]:
         codec = self.served.text
@@ -85,7 +85,7 @@ class Asker:
 
         def encode() -> tuple[Tokens, Thinking | None]:
             text, thinking = rendered(body, codec, parser, must_call=must_call)
-            if special or body.cache_salt:  # who has a salt shares nothing
+            if special or body.cache_salt:  # a salted prompt shares no cached turns
                 return encoded(codec, text, fit, special=special), thinking
             return of_turns(codec, text, fit), thinking
 
@@ -94,7 +94,7 @@ class Asker:
             raise BadRequest("the chat template makes nothing of the messages", "messages")
         return calling, prompt, thinking
 
-    def _door(self, body: TextBody) -> tuple[str, TextCodec]:
+    def _check_model(self, body: TextBody) -> tuple[str, TextCodec]:
         if body.stream_options and not body.stream:
             raise BadRequest("stream_options are for streams only", "stream_options")
         model = self.served.name(body.model)
@@ -106,12 +106,12 @@ class Asker:
         return Fit.of(size, body.truncate_prompt_tokens, self.served.max_model_len)
 
     def _check(self, prompts: Sequence[Tokens]) -> None:
-        """Refuse ids that no token has."""
+        """Refuse token ids outside the vocabulary."""
         largest = max((max(tokens, default=0) for tokens in prompts), default=0)
         if largest and largest >= self.served.size:
             raise BadRequest(f"token id {largest} is out of vocabulary", "prompt")
 
-    async def _asked(
+    async def _build_request(
         self,
         body: TextBody,
         outer_id: str,
@@ -119,8 +119,8 @@ class Asker:
         prompts: Sequence[Tokens],
         calling: Calling | None = None,
         thinking: Thinking | None = None,
-    ) -> Asked:
-        calls = Caller(self.served, self.read_leg, body, outer_id).calls(prompts)
+    ) -> TextRequest:
+        calls = CallBuilder(self.served, self.read_leg, body, outer_id).build(prompts)
         grammar = calls[0].request.sampling.grammar
         if calling is not None and calling.use.formed:
             await Holding(self.served.grammars, None, calling).check_inputs()
@@ -129,60 +129,62 @@ class Asker:
             await holding.check(grammar)
             beside = calling is not None and not calling.use.forced and has_json_form(body)
             if thinking is not None:
-                thinking, calls = self._held_late(thinking, calls, grammar, beside=beside)
+                thinking, calls = self._delay_grammar(thinking, calls, grammar, beside=beside)
             if calling is not None and not calling.use.forced and not beside:
-                _must_be_held(calling)
+                _refuse_unconstrained(calling)
             if beside:
-                calls = await self._beside_calls(holding, calls, grammar)
+                calls = await self._allow_tool_calls(holding, calls, grammar)
         elif calling is not None and strict_of(calling.use):
-            calls = await self._strict(calling, calls, thinking)
+            calls = await self._constrain_tool_calls(calling, calls, thinking)
         codec, stops = self.served.text, stops_of(body)
         n = body.n or 1
-        return Asked(outer_id, model, calls, n, codec, stops, body, calling, thinking)
+        return TextRequest(outer_id, model, calls, n, codec, stops, body, calling, thinking)
 
-    def _held_late(
-        self, thinking: Thinking, calls: list[Call], grammar: Grammar, *, beside: bool
-    ) -> tuple[Thinking | None, list[Call]]:
-        """The grammar behind the reasoning; or no reasoning, where it leaves no room for it.
-        `beside`: calls may be made instead.
+    def _delay_grammar(
+        self, thinking: Thinking, calls: list[GeneratorCall], grammar: Grammar, *, beside: bool
+    ) -> tuple[Thinking | None, list[GeneratorCall]]:
+        """Make the grammar apply after the reasoning; or drop reasoning, where the grammar
+        leaves no room for it. `beside`: the model may call tools instead.
         """
         if (marks := thinking.marks(grammar, self._token, calls=beside)) is not None:
-            return thinking.held(), [call.held_behind(marks) for call in calls]
+            return thinking.held(), [call.with_grammar_after(marks) for call in calls]
         return thinking if thinking.has_room(grammar) else None, calls
 
-    async def _beside_calls(
-        self, holding: Holding, calls: list[Call], form: Grammar
-    ) -> list[Call]:
-        """These, with room for calls of tools in them."""
+    async def _allow_tool_calls(
+        self, holding: Holding, calls: list[GeneratorCall], form: Grammar
+    ) -> list[GeneratorCall]:
+        """The same calls, whose grammar now allows tool calls as well as the form."""
         behind = calls[0].request.sampling.grammar_behind is not None
         if (either := await holding.beside_calls(Formed(form, behind))) is not None:
-            return [call.held_to(either) for call in calls]
-        _must_be_held(holding.calling)
+            return [call.with_grammar(either) for call in calls]
+        _refuse_unconstrained(holding.calling)
         if not behind:
             raise BadRequest(NO_CHANNELS, "response_format")
         return calls
 
-    async def _strict(
-        self, calling: Calling, calls: list[Call], thinking: Thinking | None
-    ) -> list[Call]:
-        """These, with calls in their text held to what strict functions take: behind reasoning,
-        or wherever they come, where tokens do not tell its end or calls end it as well.
+    async def _constrain_tool_calls(
+        self, calling: Calling, calls: list[GeneratorCall], thinking: Thinking | None
+    ) -> list[GeneratorCall]:
+        """The same calls, with a grammar that holds tool calls to strict functions' schemas.
+
+        It applies after the reasoning; or to the whole answer, where no token marks the end of
+        the reasoning, or where a tool call ends it as well.
         """
         assert calling.dialect is not None
         special = self.served.text.hidden
         if any(self._token(one) in special for one in calling.dialect.spelt):
-            _must_be_held(calling)
+            _refuse_unconstrained(calling)
             return calls
         marks, aloud = thinking.beside(self._token) if thinking else (None, Aloud())
         holding = Holding(self.served.grammars, "tools", calling)
         if (grammar := await holding.text_with_calls(aloud)) is None:
-            _must_be_held(calling)
+            _refuse_unconstrained(calling)
             return calls
-        held = [call.held_to(grammar) for call in calls]
-        return held if marks is None else [call.held_behind(marks) for call in held]
+        held = [call.with_grammar(grammar) for call in calls]
+        return held if marks is None else [call.with_grammar_after(marks) for call in held]
 
     def _token(self, text: str) -> int | None:
-        """The model's."""
+        """The single token of the model that is this text, if there is one."""
         token = self.served.text.token(text)
         return None if token is None or token >= self.served.size else token
 
@@ -198,7 +200,7 @@ class Asker:
             raise BadRequest(str(error), error.param) from error
 
 
-def _must_be_held(calling: Calling | None) -> None:
-    """Where nothing holds calls; raises BadRequest for a custom tool whose text has a form."""
+def _refuse_unconstrained(calling: Calling | None) -> None:
+    """Tool calls cannot be constrained here: raise BadRequest if a custom tool needs it."""
     for schema in calling.use.formed.values() if calling else ():
-        raise BadRequest(f"{schema.place}: {NOTHING_HOLDS}", schema.place)
+        raise BadRequest(f"{schema.place}: {NOT_CONSTRAINED}", schema.place)

@@ -1,4 +1,4 @@
-"""One text request, understood: a Request for every choice, and the leg it is."""
+"""A parsed text request: one call of the Generator for each of its choices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from api.bodies import ChatBody, StreamOptions, TextBody
 from api.errors import BadRequest
-from api.gate import Visit
+from api.gate import AdmissionRequest
 from api.generator import WHOLE, Leg
 from api.node_sampling import DEFAULT_MAX_TOKENS
 from api.reasoning.thinking import Thinking
@@ -23,93 +23,95 @@ Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What one choice asks of the Generator."""
+class GeneratorCall:
+    """The arguments with which one choice calls the Generator."""
 
     request: Request
     leg: Leg = WHOLE
 
-    def held_behind(self, marks: Marks) -> "Call":
-        """The same, with a grammar that begins behind reasoning."""
+    def with_grammar_after(self, marks: Marks) -> "GeneratorCall":
+        """The same call; its grammar applies after one of these reasoning end marks."""
         sampling = replace(self.request.sampling, grammar_behind=marks)
-        return Call(replace(self.request, sampling=sampling), self.leg)
+        return GeneratorCall(replace(self.request, sampling=sampling), self.leg)
 
-    def held_to(self, grammar: Grammar) -> "Call":
-        """The same, with another grammar."""
+    def with_grammar(self, grammar: Grammar) -> "GeneratorCall":
+        """The same call, constrained by this grammar."""
         sampling = replace(self.request.sampling, grammar=grammar)
-        return Call(replace(self.request, sampling=sampling), self.leg)
+        return GeneratorCall(replace(self.request, sampling=sampling), self.leg)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One text request. Choice `i` of `calls` answers prompt `i // n`.
+class TextRequest:
+    """A text request that was parsed and checked. Choice `i` answers prompt `i // n`.
 
-    `calling`: how calls of tools are read out of the answers; None: they are text. `thinking`
-    says the same of reasoning.
+    `calling` parses tool calls out of the answers, `thinking` reasoning; None: what the model
+    writes stays text.
     """
 
     outer_id: str
     model: str
-    calls: Sequence[Call]
+    calls: Sequence[GeneratorCall]
     n: int
     codec: TextCodec
-    stops: StopStrings
+    stop_strings: StopStrings
     body: TextBody
     calling: Calling | None = None
     thinking: Thinking | None = None
 
     @property
     def options(self) -> StreamOptions:
-        """The stream's options, given or not."""
+        """The client's stream options, or the defaults."""
         return self.body.stream_options or StreamOptions()
 
     @property
-    def visit(self) -> Visit:
-        """What all of it asks for together; a prompt counts once for all its choices."""
-        asked = [call.request for call in self.calls]
-        return Visit(
-            sum(len(one.prompt) for one in asked[:: self.n]),
-            sum(one.sampling.max_tokens for one in asked),
-            choices=len(asked),
-            priority=asked[0].priority,
+    def admission_request(self) -> AdmissionRequest:
+        """The size of all choices together; a prompt counts once for all its choices."""
+        requests = [call.request for call in self.calls]
+        return AdmissionRequest(
+            sum(len(one.prompt) for one in requests[:: self.n]),
+            sum(one.sampling.max_tokens for one in requests),
+            choices=len(requests),
+            priority=requests[0].priority,
             timeout_s=self.body.timeout,
-            model=asked[0].model,
+            model=requests[0].model,
         )
 
     @property
     def timings(self) -> bool:
-        """Whether the answer is to tell its stages."""
+        """Whether the client wants the timings of the request's stages."""
         return self.body.pdserve is not None and bool(self.body.pdserve.timings)
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Makes the calls of one body."""
+class CallBuilder:
+    """Turns one body and its prompts, already tokenized, into calls of the Generator."""
 
     served: Served
     read_leg: ReadLeg
     body: TextBody
     outer_id: str
 
-    def calls(self, prompts: Sequence[Tokens]) -> list[Call]:
-        """For `n` choices of each prompt; raises BadRequest."""
+    def build(self, prompts: Sequence[Tokens]) -> list[GeneratorCall]:
+        """One call for each of the `n` choices of each prompt; raises BadRequest."""
         n = self.body.n or 1
         if len(prompts) * n > MOST_CALLS:
             raise BadRequest(f"more than {MOST_CALLS} choices in one request", "n")
         shape = shape_of(self.body, self.outer_id, self.served)
         context = self.served.max_model_len()  # a proxy asks all its nodes
-        default = self.served.defaults.max_new_tokens or _usual_tokens(self.body)
-        calls = list[Call]()
+        default = self.served.defaults.max_new_tokens or _default_max_tokens(self.body)
+        calls = list[GeneratorCall]()
         for prompt in prompts:
             kept = _truncated(prompt, self.body, context)
             room = Room(context, len(kept), default)
             for sample in range(n):
                 calls.append(self._call(len(calls), sample, kept, shape, room))
-        return calls if len(calls) == 1 else [_numbered(one) for one in enumerate(calls)]
+        return (
+            calls if len(calls) == 1 else [_with_choice_index(one) for one in enumerate(calls)]
+        )
 
     def _call(
         self, index: int, sample: int, prompt: Tokens, shape: Sampling, room: Room
-    ) -> Call:
+    ) -> GeneratorCall:
         leg = self.read_leg(self.outer_id, self.body.kv_transfer_params, index)
         sampling = limited(shape, self.body, room, whole=not leg.hold)
         if sample:
@@ -125,22 +127,22 @@ class Caller:
             model=self.served.key,
             session=self.body.session,
         )
-        return Call(request, leg)
+        return GeneratorCall(request, leg)
 
 
-def _numbered(placed: tuple[int, Call]) -> Call:
+def _with_choice_index(placed: tuple[int, GeneratorCall]) -> GeneratorCall:
     index, call = placed
     name = RequestId(f"{call.request.request_id}-{index}")
-    return Call(replace(call.request, request_id=name), call.leg)
+    return GeneratorCall(replace(call.request, request_id=name), call.leg)
 
 
-def _usual_tokens(body: TextBody) -> int | None:
-    """A chat has all there is."""
+def _default_max_tokens(body: TextBody) -> int | None:
+    """For a body without a limit; None (chats): as many as the context has room for."""
     return None if isinstance(body, ChatBody) else DEFAULT_MAX_TOKENS
 
 
 def _truncated(prompt: Tokens, body: TextBody, context: int | None) -> Tokens:
-    """The last tokens of a prompt, as many as asked for: -1 is as many as leave room."""
+    """The prompt's last `truncate_prompt_tokens` tokens; -1: as many as the context takes."""
     most = body.truncate_prompt_tokens
     if most is None or (most < 0 and context is None):
         return prompt

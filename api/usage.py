@@ -1,4 +1,4 @@
-"""What stands beside the text of an answer: its tokens, its time, its hand-over."""
+"""What an answer says beside its text: token usage, timings and `kv_transfer_params`."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from api.answering import Answer
-from api.choices import Choice
+from api.choices import ChoiceState
 from api.generator import StageEvent
 from kv_transfer.ticket import to_params
 
@@ -50,8 +50,8 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 def usage_of(answer: Answer) -> Usage:
-    """Of the whole request."""
-    firsts = answer.choices[:: answer.asked.n]
+    """The usage of all choices of a request."""
+    firsts = answer.choices[:: answer.request.n]
     return _usage(
         sum(len(choice.call.request.prompt) for choice in firsts),
         sum(choice.num_tokens for choice in answer.choices),
@@ -60,31 +60,31 @@ def usage_of(answer: Answer) -> Usage:
     )
 
 
-def usage_in_chunk(answer: Answer, choice: Choice, said: int) -> Usage | UnsetType | None:
-    """What a chunk of a stream says: its choice's so far, null while it is to come, nothing.
+def usage_in_chunk(answer: Answer, choice: ChoiceState, said: int) -> Usage | UnsetType | None:
+    """A chunk's `usage`: its choice's so far, null if it comes at the end, or absent.
 
     `said` is how many tokens the choice has with this chunk.
     """
-    if answer.asked.options.continuous_usage_stats:
+    if answer.request.options.continuous_usage_stats:
         reasoning = _reasoning(answer, min(choice.reasoning_tokens, said))
         return _usage(len(choice.call.request.prompt), said, choice.cached_tokens, reasoning)
-    return None if answer.asked.options.include_usage else UNSET
+    return None if answer.request.options.include_usage else UNSET
 
 
 def usage_at_end(answer: Answer) -> Usage | UnsetType:
-    """What the last chunk of a stream says."""
-    return usage_of(answer) if answer.asked.options.include_usage else UNSET
+    """The `usage` of a stream's last chunk, if the client asked for it."""
+    return usage_of(answer) if answer.request.options.include_usage else UNSET
 
 
 def timings_of(answer: Answer) -> Timings | UnsetType:
     """The stages, if the client asked for them."""
-    if not answer.asked.timings:
+    if not answer.request.timings:
         return UNSET
     return Timings([_stage(event) for choice in answer.choices for event in choice.stages])
 
 
-def params_of(choice: Choice) -> Params | UnsetType:
-    """What the decode leg is to be asked with, where this was the prefill leg."""
+def params_of(choice: ChoiceState) -> Params | UnsetType:
+    """The `kv_transfer_params` for the decode leg, where this was the prefill leg."""
     if choice.ticket is None or not choice.call.leg.hold:
         return UNSET
     return to_params(choice.ticket)
@@ -95,8 +95,8 @@ def _stage(event: StageEvent) -> Stage:
 
 
 def _reasoning(answer: Answer, tokens: int) -> CompletionDetails | UnsetType:
-    """Told where it is read out of the text."""
-    return CompletionDetails(tokens) if answer.asked.thinking else UNSET
+    """Given only where a reasoning parser reads the answer."""
+    return CompletionDetails(tokens) if answer.request.thinking else UNSET
 
 
 def _usage(
