@@ -17,7 +17,7 @@ from bench.load import Outcome, Work, WrongAnswer, percentile, run_load
 from deploy.config import UpConfig
 from deploy.supervisor import ProcessFailed
 from deploy.up import Cluster
-from node.failures import first_of
+from node.failures import first_failure
 
 MODEL = "bench"
 WARM_UP = 16
@@ -35,7 +35,7 @@ def run(config: BenchConfig) -> None:
     except FAILURES as failed:
         raise SystemExit(f"pdserve bench: {failed}") from failed
     except BaseExceptionGroup as failures:
-        if (first := first_of(failures, *FAILURES)) is None:
+        if (first := first_failure(failures, *FAILURES)) is None:
             raise
         raise SystemExit(f"pdserve bench: {first}") from failures
 

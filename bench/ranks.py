@@ -30,7 +30,7 @@ from engine.settings import EngineConfig
 from engine.sharding.group import LOOPBACK, Group
 from engine.sharding.share import Share
 from engine.torch_engine import TorchEngine
-from node.ipc import EngineJob
+from node.ipc import EngineProcessConfig
 from node.ranks import Ranks, start_ranks
 
 ROUNDS, PROMPT, ANSWER, SEATS = 5, 256, 32, 8
@@ -130,7 +130,7 @@ def opened(model: str, load_format: str, ranks: int) -> Bench:
     if ranks == 1:
         return Bench(1, load_engine(config))
     refuse_ranks(config)
-    job = EngineJob(
+    job = EngineProcessConfig(
         engine=config,
         ipc_address="",
         engine_id=uuid4().hex,

@@ -17,7 +17,7 @@ SENDER = "sender"
 """The key of who gives it, whose clock its `time` is of: see discovery/signature.py."""
 
 
-class Order(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class NodeOrder(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """`to` is the node's id, so that no order reaches the next process at its address.
 
     `state` and `role` are what is wanted of it; None: as it is.
@@ -31,7 +31,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     mac: bytes | None = None
 
 
-class Standing(msgspec.Struct, frozen=True):
+class OrderResult(msgspec.Struct, frozen=True):
     """How a node stands: what it answers to an order.
 
     `wanted` is the role that it will have once it has nothing in flight; None: its own.
@@ -46,15 +46,15 @@ class Standing(msgspec.Struct, frozen=True):
     kv_blocks_used: int
 
 
-def to_order(order: Order) -> dict[str, Any]:
+def to_order(order: NodeOrder) -> dict[str, Any]:
     """The message as plain values."""
     plain: dict[str, Any] = msgspec.to_builtins(order, builtin_types=(bytes,))
     return plain
 
 
-def from_order(message: Mapping[str, object]) -> Order:
+def from_order(message: Mapping[str, object]) -> NodeOrder:
     """Check what anybody sent; raises MalformedOrder."""
     try:
-        return msgspec.convert(message, Order)
+        return msgspec.convert(message, NodeOrder)
     except msgspec.ValidationError as error:
         raise MalformedOrder(str(error)) from error

@@ -1,4 +1,4 @@
-"""Where a node can be reached by others."""
+"""The address under which other machines reach a node."""
 
 import socket
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ class UnreachableAddress(ValueError):
 
 
 def advertised_host(bind_host: str, wanted: str | None, proxies: Sequence[str]) -> str:
-    """What others call this machine: as told, or our end of the way to a proxy.
+    """The host to register: `wanted` if set, else our own address on the route to a proxy.
 
-    A proxy that is elsewhere counts before one that is here, and one whose name nobody knows at
-    the moment not at all, unless there is no other. Without a proxy, a node that listens
-    everywhere is told as being here.
+    A proxy on another machine is preferred to one on this, and one whose name cannot be
+    resolved is skipped unless there is no other. Without a proxy, a node that listens at all
+    addresses registers as 127.0.0.1.
 
     Raises UnreachableAddress where only this machine could use it and a proxy is elsewhere, and
     where no proxy's name is known.
@@ -32,7 +32,7 @@ def advertised_host(bind_host: str, wanted: str | None, proxies: Sequence[str]) 
 
 
 def _outward(proxies: Sequence[tuple[str, int]]) -> str | None:
-    """Our end of the way to the first that is elsewhere, or else to the first."""
+    """Our address on the route to the first proxy elsewhere, or else to the first one."""
     found, unknown = list[str](), list[OSError]()
     for proxy in proxies:
         try:

@@ -1,4 +1,4 @@
-"""The door's side of the engine process: starts it, watches it, and has a stream per leg."""
+"""The door's client of the engine process: starts it, monitors it, and streams each leg."""
 
 import asyncio
 import os
@@ -28,29 +28,29 @@ from api.generator import (
 )
 from engine.api import EngineLoad
 from engine.request import PoolingRequest, Request, RequestId
-from node.failures import first_of
-from node.inbox import Inbox
+from node.failures import first_failure
 from node.ipc import (
     NO_LOAD,
     Abort,
-    EngineJob,
-    News,
-    Pool,
-    Ready,
-    Refused,
-    Renice,
-    Submit,
+    EngineOutputs,
+    EngineProcessConfig,
+    EngineReady,
+    EngineStartFailed,
+    SetNiceness,
+    SubmitLeg,
+    SubmitPooling,
     ToEngine,
-    decode_to_door,
+    decode_from_engine,
     encode,
 )
+from node.leg_inbox import LegInbox
 
 ENGINE_PROCESS = "node.engine_process"
-SETTINGS = "PDSERVE_"  # what variables begin with
-QUIET_S = 5.0  # an engine that says nothing for so long is not healthy
-LIFE_SIGN_S = 2.0
-LATE_S = 2.0  # nor is one whose hand-overs nobody has looked after for so long
-# KV that was to come is still on offer
+SETTINGS = "PDSERVE_"  # prefix of environment variables
+ENGINE_SILENT_S = 5.0  # an engine without heartbeats for so long is not healthy
+KEEPALIVE_S = 2.0
+SWEEP_LATE_S = 2.0  # nor is one that expires leases so late
+# parked: the prefill node still offers the KV of such a decode leg
 STOPPING = FailedEvent("the node is stopping", retryable=True, parked=True, leaving=True)
 
 
@@ -62,24 +62,24 @@ class EngineDied(RuntimeError):
 class EngineClient:
     """A Generator over one engine process; owns the process from `start` to `stop`.
 
-    Closing a stream aborts its leg, unless it has said all it has to say. `calm` is set while
-    nobody listens and no KV waits to be fetched.
+    Closing a stream aborts its leg, unless the leg is complete. `quiescent` is set while no leg
+    is open and no KV block is in use, so none waits to be fetched.
     """
 
     process: Process
     socket: zmq.asyncio.Socket
-    ready: Ready
-    on_news: Callable[[News], None] = lambda news: None
+    ready: EngineReady
+    on_outputs: Callable[[EngineOutputs], None] = lambda outputs: None
     load: EngineLoad = NO_LOAD
     heard_at: float = field(default_factory=time.monotonic)
     sweep_late_s: float = 0.0
-    calm: asyncio.Event = field(default_factory=asyncio.Event)
-    _inboxes: dict[RequestId, Inbox] = field(default_factory=dict)
+    quiescent: asyncio.Event = field(default_factory=asyncio.Event)
+    _inboxes: dict[RequestId, LegInbox] = field(default_factory=dict)
     _legs: int = 0
-    _dismissed: bool = False
+    _rejecting: bool = False
 
     @classmethod
-    async def start(cls, job: EngineJob) -> "EngineClient":
+    async def start(cls, job: EngineProcessConfig) -> "EngineClient":
         """Start the process and wait until its model is loaded; raises EngineDied."""
         socket = zmq.asyncio.Context.instance().socket(zmq.PAIR)
         socket.setsockopt(zmq.SNDHWM, 0)
@@ -95,71 +95,73 @@ class EngineClient:
 
     @property
     def alive(self) -> bool:
-        """Whether new work is in good hands here."""
+        """Whether the engine is healthy, so that the node may register."""
         return self.trouble is None
 
     @property
     def trouble(self) -> str | None:
-        """Why it is not: the process is gone or silent, or its hand-overs are stuck."""
+        """Why it is not healthy: the process is gone or silent, or its hand-overs are stuck."""
         silent_s = time.monotonic() - self.heard_at
-        if self.process.returncode is not None or silent_s >= QUIET_S:
+        if self.process.returncode is not None or silent_s >= ENGINE_SILENT_S:
             return "the engine process does not answer"
-        if self.sweep_late_s >= LATE_S:
+        if self.sweep_late_s >= SWEEP_LATE_S:
             return f"hand-overs are stuck: leases are seen to {self.sweep_late_s:.1f} s late"
         return None
 
     async def run(self) -> None:
-        """Hand out news until the process ends; raises EngineDied then."""
+        """Pass events on to their legs until the process ends; raises EngineDied then."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read())
-                tasks.create_task(self._pulse())
+                tasks.create_task(self._send_keepalives())
                 tasks.create_task(self._watch())
         except BaseExceptionGroup as failures:
-            raise first_of(failures, EngineDied) or failures from None
+            raise first_failure(failures, EngineDied) or failures from None
         finally:
-            self._tell_all(FailedEvent("the engine process died", retryable=True, parked=True))
+            self._put_to_all(
+                FailedEvent("the engine process died", retryable=True, parked=True)
+            )
 
-    def dismiss(self) -> None:
-        """Whoever still listens goes elsewhere, and who comes yet: his leg was on its way."""
-        self._dismissed = True
-        self._tell_all(STOPPING)
+    def reject_legs(self) -> None:
+        """Fail all open legs, and those that come from now on, so that they move elsewhere."""
+        self._rejecting = True
+        self._put_to_all(STOPPING)
 
     @property
     def num_legs(self) -> int:
-        """How many are listened to."""
+        """How many legs are open."""
         return len(self._inboxes)
 
-    def hand_over(self) -> None:
-        """Decode legs whose drivers can go on elsewhere are sent there, and end here."""
+    def migrate_legs(self) -> None:
+        """End decode legs whose proxies can continue them at another node; they do so."""
         reason = "the node changes its role"
-        gone = FailedEvent(reason, retryable=True, parked=True, leaving=True)
+        leaving = FailedEvent(reason, retryable=True, parked=True, leaving=True)
         for inbox in self._inboxes.values():
-            if inbox.movable and not inbox.moved:
-                inbox.moved = True
-                inbox.put(gone)
+            if inbox.can_migrate and not inbox.migrated:
+                inbox.migrated = True
+                inbox.put(leaving)
 
     async def renice(self, niceness: int) -> None:
-        """Have the process give way to others by so much more than this one does."""
-        await self._send(Renice(niceness))
+        """Set the engine process's niceness, relative to this process's."""
+        await self._send(SetNiceness(niceness))
 
     async def stop(self) -> None:
-        """End the process, also a stopped one; what it holds for others is given up."""
+        """Kill the process, a stopped one as well; KV that it offers is lost."""
         if self.process.returncode is None:
             self.process.kill()  # it has nothing left to do that SIGTERM would let it do
             await self.process.wait()
         self.socket.close(linger=0)
 
     async def events(self, request: Request, leg: Leg = WHOLE) -> AsyncGenerator[Event | None]:
-        """One leg's events as the engine says them, a FailedEvent included.
+        """One leg's events, a FailedEvent included.
 
-        None every now and then means that there is none, and that the engine is alive.
+        None is a keep-alive: there is no event, and the engine is healthy.
         """
         rid, inbox = self._open(request.request_id)
-        inbox.movable, over = leg.keep_open and leg.ticket is not None, False
+        inbox.can_migrate, over = leg.keep_open and leg.ticket is not None, False
         unique = msgspec.structs.replace(request, request_id=rid)
         try:
-            await self._send(Submit.of(unique, leg, time.monotonic()))
+            await self._send(SubmitLeg.of(unique, leg, time.monotonic()))
             while not over:
                 event = await inbox.get()
                 assert not isinstance(event, PooledEvent)
@@ -167,13 +169,13 @@ class EngineClient:
                 yield event
         finally:
             del self._inboxes[rid]
-            if not over or inbox.moved:
+            if not over or inbox.migrated:
                 await self._send(Abort(rid))
 
     async def stream(
         self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
     ) -> AsyncGenerator[Event]:
-        """The same for a text door: failure is an exception."""
+        """As `events`, but failures are raised as StreamFailed; for the text API."""
         async with aclosing(self.events(request, leg)) as events:
             async for event in events:
                 if isinstance(event, FailedEvent):
@@ -182,13 +184,13 @@ class EngineClient:
                     yield event
 
     async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:
-        """All of them at once; see Embedder."""
+        """Run all prompts together; see Embedder."""
         legs = [(self._open(one.request_id), one) for one in requests]
         running = {rid for (rid, _), _ in legs}
         try:
             for (rid, _), one in legs:
                 unique = msgspec.structs.replace(one, request_id=rid)
-                await self._send(Pool(unique, time.monotonic()))
+                await self._send(SubmitPooling(unique, time.monotonic()))
             pooled = list[PooledEvent]()
             for (rid, inbox), _ in legs:
                 pooled.append(await _vectors(inbox, running, rid))
@@ -199,13 +201,13 @@ class EngineClient:
             for rid in running:
                 await self._send(Abort(rid))
 
-    def _open(self, request_id: RequestId) -> tuple[RequestId, Inbox]:
-        """A name that is used once only, and what is heard under it."""
+    def _open(self, request_id: RequestId) -> tuple[RequestId, LegInbox]:
+        """A request id that is unique on this node, and the inbox of its events."""
         self._legs += 1
-        rid, inbox = RequestId(f"{request_id}~{self._legs}"), Inbox()
+        rid, inbox = RequestId(f"{request_id}~{self._legs}"), LegInbox()
         self._inboxes[rid] = inbox
-        self.calm.clear()
-        if self._dismissed:
+        self.quiescent.clear()
+        if self._rejecting:
             inbox.put(STOPPING)
         return rid, inbox
 
@@ -215,46 +217,48 @@ class EngineClient:
 
     async def _read(self) -> None:
         while True:
-            news = decode_to_door(await self.socket.recv())
-            if isinstance(news, News):
-                self._book(news)
+            message = decode_from_engine(await self.socket.recv())
+            if isinstance(message, EngineOutputs):
+                self._apply(message)
 
-    def _book(self, news: News) -> None:
-        self.load, self.heard_at = news.load, time.monotonic()
-        self.sweep_late_s = news.sweep_late_s
-        self.on_news(news)
-        for rid, event in news.events:
+    def _apply(self, outputs: EngineOutputs) -> None:
+        self.load, self.heard_at = outputs.load, time.monotonic()
+        self.sweep_late_s = outputs.sweep_late_s
+        self.on_outputs(outputs)
+        for rid, event in outputs.events:
             if inbox := self._inboxes.get(rid):
                 inbox.put(event)
-        if self._inboxes or news.load.free_blocks < news.load.total_blocks:
-            self.calm.clear()
+        if self._inboxes or outputs.load.free_blocks < outputs.load.total_blocks:
+            self.quiescent.clear()
         else:
-            self.calm.set()
+            self.quiescent.set()
 
-    async def _pulse(self) -> None:
+    async def _send_keepalives(self) -> None:
         while True:
-            await asyncio.sleep(LIFE_SIGN_S)
+            await asyncio.sleep(KEEPALIVE_S)
             for inbox in self._inboxes.values():
-                inbox.pulse(alive=self.alive)
+                inbox.keep_alive(alive=self.alive)
 
     async def _watch(self) -> None:
         status = await self.process.wait()
         raise EngineDied(f"the engine process ended with status {status}")
 
-    def _tell_all(self, event: Event) -> None:
+    def _put_to_all(self, event: Event) -> None:
         for inbox in self._inboxes.values():
             inbox.put(event)
 
 
 def _is_last(event: Event, leg: Leg) -> bool:
-    """A hold leg that nobody keeps open is over with its token; its lease goes on."""
+    """Whether the leg ends with it. A prefill leg that is not kept open ends with its token,
+    while the lease of its KV goes on.
+    """
     if isinstance(event, TokenEvent):
         return not leg.keep_open if leg.hold else event.finish is not None
     return isinstance(event, FailedEvent | EndEvent)
 
 
-async def _vectors(inbox: Inbox, running: set[RequestId], rid: RequestId) -> PooledEvent:
-    """Read to the end of one pooling request, which does not run then; raises StreamFailed."""
+async def _vectors(inbox: LegInbox, running: set[RequestId], rid: RequestId) -> PooledEvent:
+    """Wait for one pooling request and take it out of `running`; raises StreamFailed."""
     while True:
         event = await inbox.get()
         if isinstance(event, FailedEvent | PooledEvent):
@@ -273,21 +277,23 @@ def _failure(event: FailedEvent) -> StreamFailed:
     return RequestRefused(event.reason, event.param)
 
 
-async def _until_ready(process: Process, socket: zmq.asyncio.Socket) -> Ready:
+async def _until_ready(process: Process, socket: zmq.asyncio.Socket) -> EngineReady:
     ended = asyncio.create_task(process.wait())
-    said = asyncio.ensure_future(socket.recv())
-    await asyncio.wait([ended, said], return_when=asyncio.FIRST_COMPLETED)
-    if not said.done():
-        said.cancel()
+    received = asyncio.ensure_future(socket.recv())
+    await asyncio.wait([ended, received], return_when=asyncio.FIRST_COMPLETED)
+    if not received.done():
+        received.cancel()
         raise EngineDied(f"the engine process ended with status {ended.result()} while loading")
     ended.cancel()
-    message = decode_to_door(said.result())
-    if isinstance(message, Refused):
+    message = decode_from_engine(received.result())
+    if isinstance(message, EngineStartFailed):
         raise EngineDied(message.reason)
-    assert isinstance(message, Ready)
+    assert isinstance(message, EngineReady)
     return message
 
 
 def _environment() -> dict[str, str]:
-    """Without our settings, which the job says, and keys that compilers and ranks would see."""
+    """Without PDSERVE_*: the settings come by standard input, and may hold keys that compilers
+    and ranks should not see.
+    """
     return {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS)}

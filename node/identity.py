@@ -1,4 +1,4 @@
-"""Who this node is to others: the registration that its heartbeat and /server_info carry."""
+"""The node's registration, which its heartbeats and /server_info carry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ import msgspec
 from discovery.registration import Load, Registration, Role, State
 from engine.api import Engine, EngineLoad
 from kv_transfer.layout import KvLayout
-from node.ipc import Ready
+from node.ipc import EngineReady
 
 
 def layout_of(engine: Engine) -> KvLayout:
-    """How an engine's KV lies: one region for each rank."""
+    """The layout of an engine's KV memory, with one region for each rank."""
     info, regions = engine.info, engine.kv_regions
     return KvLayout(
         info.kv_dtype,
@@ -27,34 +27,34 @@ def layout_of(engine: Engine) -> KvLayout:
 
 
 @dataclass(slots=True)
-class Identity:
-    """Fixed but for its role, its state and its load.
+class NodeIdentity:
+    """The registration, of which only role, state and load change.
 
-    `drained`: an operator wants it to take no new work. `wanted`: the role that it will have
-    once it has nothing in flight. `stopping`: it was told to end.
+    `drained`: an operator wants it to take no new work. `next_role`: the role it changes to
+    once it has nothing in flight. `stopping`: it got a signal to stop.
     """
 
     registration: Registration
     drained: bool = False
-    wanted: Role | None = None
+    next_role: Role | None = None
     stopping: bool = False
 
     @property
     def role(self) -> Role:
-        """What it is asked for."""
+        """Which kind of leg proxies send to it."""
         return self.registration.type
 
     @property
     def state(self) -> State:
-        """Whether it takes new work."""
-        leaving = self.stopping or self.drained or self.wanted is not None
+        """READY while it takes new work, else DRAINING."""
+        leaving = self.stopping or self.drained or self.next_role is not None
         return State.DRAINING if leaving else State.READY
 
-    def take(self, role: Role) -> None:
-        """Be this from now on; `turn` tells later words from earlier ones."""
+    def change_role(self, role: Role) -> None:
+        """`turn` lets proxies tell later registrations from earlier ones."""
         turn = self.registration.turn + 1
         self.registration = msgspec.structs.replace(self.registration, type=role, turn=turn)
-        self.wanted = None
+        self.next_role = None
 
     @classmethod
     def of(
@@ -63,9 +63,9 @@ class Identity:
         node_id: str,
         names: Sequence[str],
         addresses: tuple[str, str],
-        ready: Ready,
+        ready: EngineReady,
         text_digest: str | None = None,
-    ) -> "Identity":
+    ) -> "NodeIdentity":
         """`names`: what its model is called, its own name first.
 
         `addresses`: where its HTTP door and its KV side channel are.
@@ -88,7 +88,7 @@ class Identity:
             )
         )
 
-    def now(self, load: EngineLoad) -> Registration:
-        """The heartbeat of this moment."""
-        said = Load(load.waiting, load.running, load.free_blocks, load.total_blocks)
-        return msgspec.structs.replace(self.registration, state=self.state, load=said)
+    def heartbeat(self, load: EngineLoad) -> Registration:
+        """The registration with the current state and load."""
+        current = Load(load.waiting, load.running, load.free_blocks, load.total_blocks)
+        return msgspec.structs.replace(self.registration, state=self.state, load=current)

@@ -1,4 +1,15 @@
-"""What a node's two processes say to each other: typed messages over one ZMQ pair."""
+"""Messages between a node's two processes, over one ZMQ PAIR socket, in msgpack.
+
+The door is the HTTP server process; the engine process runs the model and the KV transfers.
+
+    SubmitLeg          door -> engine   run one leg: prefill, decode or a whole request
+    SubmitPooling      door -> engine   run one prompt and pool its hidden states
+    Abort              door -> engine   stop a request
+    SetNiceness        door -> engine   change the scheduling priority of the process
+    EngineReady        engine -> door   first message: the model is loaded
+    EngineStartFailed  engine -> door   or: it cannot be loaded
+    EngineOutputs      engine -> door   events of legs and the load; also the heartbeat
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +25,13 @@ from engine.request import PoolingRequest, Request, RequestId
 from engine.settings import EngineConfig
 from kv_transfer.layout import KvLayout
 
-BEAT_S = 0.5  # an engine with nothing to tell says at least this often that it lives
+HEARTBEAT_S = 0.5  # EngineOutputs come at least this often, with or without events
 NO_LOAD = EngineLoad(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineJob:
-    """All that the engine process is told at its start, on its standard input."""
+class EngineProcessConfig:
+    """The settings of an engine process, which it reads from its standard input."""
 
     engine: EngineConfig
     ipc_address: str
@@ -37,11 +48,11 @@ class EngineJob:
     cluster_key: str | None = field(default=None, repr=False)
 
 
-class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """Run one leg; the request's id is used once only.
+class SubmitLeg(msgspec.Struct, frozen=True, tag="submit"):
+    """Run one leg. The request's id is unique on this node for good.
 
-    It came at `since`, in seconds of the machine's monotonic clock, which both processes read:
-    what waits here while a batch runs has queued.
+    `since` is when the door received it, in seconds of the machine's monotonic clock, so that
+    time spent in this socket counts as queueing.
     """
 
     request: Request
@@ -50,33 +61,33 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
     @classmethod
     def of(cls, request: Request, leg: Leg, since: float) -> Self:
-        """Without what others relay in a ticket: it may be anything, and is for nobody here."""
+        """Drops the fields of the ticket that only other nodes read: they may hold anything."""
         if leg.ticket is not None:
             leg = replace(leg, ticket=replace(leg.ticket, relayed={}, verbatim=None))
         return cls(request, leg, since)
 
 
-class Pool(msgspec.Struct, frozen=True, tag="pool"):
-    """Run one prompt and pool it; `since` is as with Submit."""
+class SubmitPooling(msgspec.Struct, frozen=True, tag="pool"):
+    """Run one prompt and pool it; `since` is as in SubmitLeg."""
 
     request: PoolingRequest
     since: float
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
-    """Nobody listens to this leg any more."""
+    """Stop this request: its client or its proxy has gone."""
 
     request_id: RequestId
 
 
-class Renice(msgspec.Struct, frozen=True, tag="renice"):
-    """Give way to other processes by so much more than the door does."""
+class SetNiceness(msgspec.Struct, frozen=True, tag="renice"):
+    """Set the engine process's niceness, relative to that of the door."""
 
     niceness: int
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The engine is loaded; what others may know of it."""
+class EngineReady(msgspec.Struct, frozen=True, tag="ready"):
+    """The model is loaded; what the node's registration says of it."""
 
     fingerprint: str
     kv_layout: KvLayout
@@ -88,17 +99,17 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
     made_of: Mapping[str, str] = {}
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The engine cannot start, and why."""
+class EngineStartFailed(msgspec.Struct, frozen=True, tag="refused"):
+    """The engine process cannot start, and ends."""
 
     reason: str
 
 
-class News(msgspec.Struct, frozen=True, tag="news"):
-    """What a step brought; without events it is a sign of life.
+class EngineOutputs(msgspec.Struct, frozen=True, tag="news"):
+    """Events of the last step, and the engine's load; without events a heartbeat.
 
-    `load_failures` counts KV that could not be used, by kind, since the engine's start.
-    `sweep_late_s`: for how long nobody has looked whether a lease of a hand-over is over.
+    `load_failures` counts KV loads that failed since the engine's start, by kind.
+    `sweep_late_s`: by how many seconds the transfer thread is late in expiring leases.
     """
 
     events: Sequence[tuple[RequestId, Event | PooledEvent]]
@@ -107,26 +118,26 @@ class News(msgspec.Struct, frozen=True, tag="news"):
     sweep_late_s: float = 0.0
 
 
-ToEngine = Submit | Pool | Abort | Renice
-ToDoor = Ready | Refused | News
+ToEngine = SubmitLeg | SubmitPooling | Abort | SetNiceness
+FromEngine = EngineReady | EngineStartFailed | EngineOutputs
 
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)
-_to_door = msgspec.msgpack.Decoder(ToDoor)
+_to_door = msgspec.msgpack.Decoder(FromEngine)
 
 
-def encode(message: ToEngine | ToDoor) -> bytes:
-    """One frame."""
+def encode(message: ToEngine | FromEngine) -> bytes:
+    """The message as one ZMQ frame."""
     return _encoder.encode(message)
 
 
 def decode_to_engine(frame: bytes) -> ToEngine:
-    """What the door said."""
+    """A message of the door; raises msgspec.DecodeError."""
     message: ToEngine = _to_engine.decode(frame)
     return message
 
 
-def decode_to_door(frame: bytes) -> ToDoor:
-    """What the engine said."""
-    message: ToDoor = _to_door.decode(frame)
+def decode_from_engine(frame: bytes) -> FromEngine:
+    """A message of the engine process; raises msgspec.DecodeError."""
+    message: FromEngine = _to_door.decode(frame)
     return message

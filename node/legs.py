@@ -1,4 +1,4 @@
-"""Which leg a call is for: as its parameters say, or else its request id."""
+"""Finds the leg that a call asks for: from its parameters, or else from its request id."""
 
 import re
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ class LegFinder:
     def of_text(self, outer_id: str, params: Mapping[str, object] | None, index: int) -> Leg:
         """For one choice of a text request; raises BadRequest."""
         leg = legs_of_params(outer_id, params, index)
-        return self.by_id(outer_id, index) if leg == WHOLE else leg
+        return self.of_request_id(outer_id, index) if leg == WHOLE else leg
 
-    def by_id(self, outer_id: str, index: int = 0) -> Leg:
-        """The part that vLLM's XpYd proxy means this node to do; WHOLE for any other id.
+    def of_request_id(self, outer_id: str, index: int = 0) -> Leg:
+        """The leg for which vLLM's XpYd proxy calls this node; WHOLE for any other id.
 
-        Prefill offers under the id, decode asks the prefill node for it; `index` tells the
-        choices of one request apart.
+        The prefill node offers its KV under the id, and the decode node asks for that id;
+        `index` tells the choices of one request apart.
         """
         found = XPYD.search(outer_id)
         if not found or found["prefill"] == found["decode"]:

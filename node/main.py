@@ -1,4 +1,4 @@
-"""One node, from its settings to its end: the engine process, the HTTP door, the heartbeat."""
+"""Runs one node: engine process, HTTP server and heartbeats; drains on a signal."""
 
 import asyncio
 import contextlib
@@ -30,18 +30,18 @@ from engine.grammars.checking import GrammarChecker
 from engine.settings import EngineConfig
 from node.addresses import UnreachableAddress, advertised_host
 from node.config import HTTP_PORTS, KV_PORTS, NodeConfig
-from node.door import Door
-from node.duty import Duty
 from node.engine_client import EngineClient, EngineDied
-from node.failures import first_of
-from node.identity import Identity
-from node.ipc import EngineJob
-from node.keyed_door import Asgi, KeyedDoor
+from node.failures import first_failure
+from node.identity import NodeIdentity
+from node.ipc import EngineProcessConfig
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
-from node.orders import OrderDoor
-from node.serving import DoorServer, http_of
-from node.text_door import TextDoor, parcel_of
+from node.order_route import OrderRoute
+from node.role_controller import RoleController
+from node.routes import NodeRoutes
+from node.serving import NodeServer, uvicorn_config
+from node.signed_calls_only import Asgi, SignedCallsOnly
+from node.text_files_route import TextFilesRoute, parcel_of
 
 GONE_S = 10.0  # a proxy's host
 SLOW_CLIENT_S = 600.0  # a proxy is slow where its client is, and cuts that itself
@@ -69,16 +69,16 @@ async def _serve(role: Role, config: NodeConfig) -> None:
         http_port, node_id = listening.getsockname()[1], uuid4().hex
         (codec, parcel), engine = await asyncio.gather(
             asyncio.to_thread(_load_text, config),
-            EngineClient.start(_job(role, config, node_id, host)),
+            EngineClient.start(_engine_process_config(role, config, node_id, host)),
         )
         addresses = (
             format_address(host, http_port),
             format_address(host, engine.ready.kv_port),
         )
         text_digest = parcel.digest if parcel else None
-        told = role, node_id, _names(config), addresses, engine.ready, text_digest
-        identity = Identity.of(*told)
-        text = TextDoor(parcel)
+        facts = role, node_id, _names(config), addresses, engine.ready, text_digest
+        identity = NodeIdentity.of(*facts)
+        text = TextFilesRoute(parcel)
         try:
             with GrammarChecker() as grammars:
                 await _Node(config, engine, identity, listening, codec, grammars, text).run()
@@ -88,48 +88,48 @@ async def _serve(role: Role, config: NodeConfig) -> None:
 
 @dataclass(slots=True)
 class _Node:
-    """The parts of a running node; each ends with it."""
+    """Runs the parts of a node side by side, until it is told to stop."""
 
     config: NodeConfig
     engine: EngineClient
-    identity: Identity
+    identity: NodeIdentity
     listening: socket.socket
     codec: TextCodec
     grammars: GrammarChecker
-    text: TextDoor
+    text: TextFilesRoute
 
     async def run(self) -> None:
         """Until a signal comes and what was running is done; raises EngineDied."""
         try:
             await self._serve()
         except BaseExceptionGroup as failures:
-            raise first_of(failures, EngineDied) or failures from None
+            raise first_failure(failures, EngineDied) or failures from None
 
     async def _serve(self) -> None:
         keeper = Keeper(DoorLimits(write_s=SLOW_CLIENT_S, gone_s=GONE_S))
         announcer = self._announcer()
-        duty = self._duty(announcer)
-        server = DoorServer(http_of(self._app(duty), keeper))
+        controller = self._role_controller(announcer)
+        server = NodeServer(uvicorn_config(self._app(controller), keeper))
         async with asyncio.TaskGroup() as tasks:
-            rooms = self.engine, announcer, duty, keeper
-            parts = [tasks.create_task(room.run()) for room in rooms]
+            services = self.engine, announcer, controller, keeper
+            parts = [tasks.create_task(service.run()) for service in services]
             serving = tasks.create_task(server.serve(sockets=[self.listening]))
             try:
                 self._say_ready()
-                told = await _stop_signal()
+                stop = await _stop_signal()
                 self.identity.stopping = True
                 announcer.announce_now()
-                await self._drained(told)
-                self.engine.dismiss()
+                await self._wait_until_drained(stop)
+                self.engine.reject_legs()
                 server.should_exit = True
                 await serving
             finally:
-                server.hear_nobody()
+                server.stop_reading()
             for part in parts:
                 part.cancel()
 
-    def _duty(self, announcer: Announcer) -> Duty:
-        return Duty(
+    def _role_controller(self, announcer: Announcer) -> RoleController:
+        return RoleController(
             self.identity,
             self.engine,
             announcer.announce_now,
@@ -137,11 +137,11 @@ class _Node:
             self.config.drain_timeout_s,
         )
 
-    def _app(self, duty: Duty) -> Asgi:
+    def _app(self, controller: RoleController) -> Asgi:
         metrics, names = NodeMetrics(), _names(self.config)
-        self.engine.on_news = metrics.book
+        self.engine.on_outputs = metrics.record
         legs = LegFinder(self.identity.registration.zmq_address)
-        door = Door(self.engine, metrics, self._registration, legs, self.grammars)
+        door = NodeRoutes(self.engine, metrics, self._registration, legs, self.grammars)
         longest = self.engine.ready.max_model_len
         served = Served(
             names,
@@ -158,13 +158,13 @@ class _Node:
         app = Quart("pdserve-node")
         app.config["MAX_CONTENT_LENGTH"] = LARGEST_BODY
         app.register_blueprint(door.blueprint())
-        app.register_blueprint(OrderDoor.of(duty, self.config.cluster_key).blueprint())
+        app.register_blueprint(OrderRoute.of(controller, self.config.cluster_key).blueprint())
         app.register_blueprint(self.text.blueprint())
         app.register_blueprint(
             openai_routes(self.engine, served, legs.of_text, embedder=self.engine)
         )
         key = self.config.cluster_key
-        return KeyedDoor(app, CallKey.of(key), metrics.refused) if key else app
+        return SignedCallsOnly(app, CallKey.of(key), metrics.refused) if key else app
 
     def _announcer(self) -> Announcer:
         key = self.config.cluster_key
@@ -172,11 +172,11 @@ class _Node:
         return Announcer.connect(self.config.proxy, self._heartbeat, cluster_key=secret)
 
     def _heartbeat(self) -> Registration | None:
-        """None while the engine hangs: nothing new is to be sent here."""
+        """None while the engine is not healthy: without heartbeats nothing is sent here."""
         return self._registration() if self.engine.alive else None
 
     def _registration(self) -> Registration:
-        return self.identity.now(self.engine.load)
+        return self.identity.heartbeat(self.engine.load)
 
     def _say_ready(self) -> None:
         one = self.identity.registration
@@ -191,42 +191,42 @@ class _Node:
         if self.config.supervisor_fd is not None:
             tell(self.config.supervisor_fd, http_address=one.http_address)
 
-    async def _drained(self, told: signal.Signals) -> None:
-        """Nobody listens and nobody will fetch, or it takes too long."""
+    async def _wait_until_drained(self, stop: signal.Signals) -> None:
+        """Wait until no leg is open and no KV waits to be fetched, or for --drain-timeout-s."""
         patience_s, engine = self.config.drain_timeout_s, self.engine
         log.info(
             "stopping by %s: %d legs that run, and KV that is to be fetched, have %g s",
-            *(told.name, engine.num_legs, patience_s),
+            *(stop.name, engine.num_legs, patience_s),
         )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
-                await engine.calm.wait()
+                await engine.quiescent.wait()
         log.info("stopped with %d legs that others have to end", engine.num_legs)
 
 
 async def _stop_signal() -> signal.Signals:
-    """The first that says so; another SIGTERM or SIGINT is not waited for by anybody.
+    """Wait for the first stop signal; another SIGTERM or SIGINT then ends the process at once.
 
-    A terminal that is closed says so more than once, and to who was started with nohup, never.
+    A closed terminal sends SIGHUP more than once; under nohup SIGHUP stays ignored.
     """
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[signal.Signals] = loop.create_future()
-    heard = [one for one in STOP_SIGNALS if not _is_deaf_to(one)]
-    for number in heard:
-        loop.add_signal_handler(number, _note, told, number)
-    first = await told
-    for number in heard:
+    received: asyncio.Future[signal.Signals] = loop.create_future()
+    handled = [one for one in STOP_SIGNALS if not _is_ignored(one)]
+    for number in handled:
+        loop.add_signal_handler(number, _note, received, number)
+    first = await received
+    for number in handled:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN if number is signal.SIGHUP else signal.SIG_DFL)
     return first
 
 
-def _note(told: "asyncio.Future[signal.Signals]", number: signal.Signals) -> None:
-    if not told.done():
-        told.set_result(number)
+def _note(received: "asyncio.Future[signal.Signals]", number: signal.Signals) -> None:
+    if not received.done():
+        received.set_result(number)
 
 
-def _is_deaf_to(number: signal.Signals) -> bool:
+def _is_ignored(number: signal.Signals) -> bool:
     return number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
@@ -236,9 +236,11 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=1024)
 
 
-def _job(role: Role, config: NodeConfig, node_id: str, host: str) -> EngineJob:
+def _engine_process_config(
+    role: Role, config: NodeConfig, node_id: str, host: str
+) -> EngineProcessConfig:
     engine = {name: getattr(config, name) for name in EngineConfig.__dataclass_fields__}
-    return EngineJob(
+    return EngineProcessConfig(
         engine=EngineConfig(**engine),
         ipc_address=f"ipc://@pdserve-{node_id}",
         engine_id=node_id,

@@ -9,12 +9,12 @@ from prometheus_client.registry import Collector
 
 from api.generator import Event, FailedEvent, PooledEvent, PromptEvent, StageEvent, TokenEvent
 from engine.api import EngineLoad, TierLoad
-from node.ipc import NO_LOAD, News
+from node.ipc import NO_LOAD, EngineOutputs
 
 
 @dataclass(slots=True, eq=False)
 class LoadCollector(Collector):
-    """The engine's last word on how full it is, read when somebody asks."""
+    """The engine's last reported load, exported when Prometheus scrapes."""
 
     load: EngineLoad = NO_LOAD
     load_failures: Mapping[str, int] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def _of_tiers(tiers: Sequence[TierLoad]) -> Iterator[Metric]:
 
 @dataclass(slots=True)
 class NodeMetrics:
-    """Fed with the engine's news."""
+    """Counts the engine's events; `record` takes each EngineOutputs."""
 
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     load: LoadCollector = field(default_factory=LoadCollector)
@@ -108,11 +108,11 @@ class NodeMetrics:
         meaning = "Calls that were not signed with the cluster's key."
         self.refused = self._counter("calls_refused", meaning, "reason")
 
-    def book(self, news: News) -> None:
-        """Take in what the engine said."""
-        self.load.load, self.load.load_failures = news.load, news.load_failures
-        self.load.sweep_late_s = news.sweep_late_s
-        for _, event in news.events:
+    def record(self, outputs: EngineOutputs) -> None:
+        """Update the load and count the events."""
+        self.load.load, self.load.load_failures = outputs.load, outputs.load_failures
+        self.load.sweep_late_s = outputs.sweep_late_s
+        for _, event in outputs.events:
             self._count(event)
 
     def _count(self, event: Event | PooledEvent) -> None:

@@ -1,4 +1,4 @@
-"""How much a process gives way to others on the same cores."""
+"""Sets the niceness of a process: how much it yields to others on the same cores."""
 
 import os
 from contextlib import suppress

@@ -1,6 +1,7 @@
-"""A rank that follows: its part of the weights and of the KV memory, in its own process.
+"""The process of a follower rank: its shard of the weights and of the KV memory.
 
-It is told its job on standard input, which stays open for as long as the engine process lives.
+The engine process writes a RankProcessConfig to its standard input, which stays open for as
+long as the engine process lives.
 """
 
 import logging
@@ -24,15 +25,15 @@ from engine.ranks.follower import Follower
 from kv_transfer.factory import device_bytes, rank_server
 from kv_transfer.movers.remote import MoverServer
 from kv_transfer.thread.devices import enter
-from node.ranks import LOOPBACK, RankJob
+from node.ranks import LOOPBACK, RankProcessConfig
 
 log = logging.getLogger(__name__)
 
 
 def main() -> None:
-    """Load, say so, and do what the leader says until it ends."""
+    """Load the shard and run rank 0's batches until it ends."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ends with its engine process, which drains
-    job = msgspec.json.decode(first_line(sys.stdin.fileno()), type=RankJob)
+    job = msgspec.json.decode(first_line(sys.stdin.fileno()), type=RankProcessConfig)
     end_with(sys.stdin.fileno())
     die_with_parent()
     start_logging(job.log_level, lossy=job.lossy_log)
@@ -53,14 +54,14 @@ def main() -> None:
         sys.exit(1)
 
 
-def _server(job: RankJob, follower: Follower) -> MoverServer:
+def _server(job: RankProcessConfig, follower: Follower) -> MoverServer:
     (region,) = follower.memory.regions
     told = job.connector, job.engine_id, job.rank, region, job.kv_hosts
     return rank_server(*told, Connection(job.mover_fd))
 
 
 def _serve(server: MoverServer) -> None:
-    """Without it nothing would arrive here any more: the process ends with it."""
+    """The transfer thread. Without it no KV would arrive, so the process ends with it."""
     try:
         enter([server.region])
         server.run()

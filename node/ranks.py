@@ -1,7 +1,7 @@
-"""The other ranks of an engine (`--tensor-parallel-size`): the engine process starts them.
+"""Starts the follower ranks of an engine (`--tensor-parallel-size`), one process each.
 
-Each is tied to it by a pair of sockets, which is the rank's standard input: when one of the two
-processes ends, however that may be, so does the other, and with it all ranks and the node.
+A socket pair, which is the rank's standard input, ties it to the engine process (rank 0): when
+one of the two ends in any way, so does the other, and with it all ranks and the node.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from discovery.lifeline import end_with
 from engine.ranks.channel import Channel
 from engine.ranks.crew import Crew
 from engine.settings import EngineConfig
-from node.ipc import EngineJob
+from node.ipc import EngineProcessConfig
 from node.niceness import set_niceness
 
 Process = subprocess.Popen[bytes]
@@ -30,8 +30,8 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankJob:
-    """All that a rank is told at its start, on its standard input; files are inherited."""
+class RankProcessConfig:
+    """The settings of a rank, which it reads from its standard input; `*_fd` are inherited."""
 
     engine: EngineConfig
     rank: int
@@ -48,20 +48,20 @@ class RankJob:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """All but the one that leads."""
+    """The follower ranks of an engine: all but rank 0."""
 
     crew: Crew
     movers: Sequence[Connection]
     processes: Sequence[Process]
 
     def set_niceness(self, niceness: int) -> None:
-        """A step is as slow as its slowest rank, so all give way alike."""
+        """A step is as slow as its slowest rank, so all ranks get the same niceness."""
         for process in self.processes:
             set_niceness(niceness, process.pid)
 
 
-def start_ranks(job: EngineJob) -> Ranks:
-    """From now on the end of one of them ends this process."""
+def start_ranks(job: EngineProcessConfig) -> Ranks:
+    """Start the processes; from now on the end of one of them ends this process."""
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
     ranks = range(1, job.engine.tensor_parallel_size)
     pairs = [socket.socketpair() for _ in ranks]
@@ -69,7 +69,7 @@ def start_ranks(job: EngineJob) -> Ranks:
     fds = [os.memfd_create(f"kv of rank {rank}") for rank in ranks]
     processes = list[Process]()
     for rank, (_, channel), (_, mover), memory_fd in zip(ranks, pairs, pipes, fds, strict=True):
-        told = RankJob(
+        config = RankProcessConfig(
             engine=job.engine,
             rank=rank,
             store_port=store.port,
@@ -82,14 +82,14 @@ def start_ranks(job: EngineJob) -> Ranks:
             log_level=job.log_level,
             lossy_log=job.lossy_log,
         )
-        processes.append(_start(told))
+        processes.append(_start(config))
         channel.close()
         mover.close()
     crew = Crew([Channel(ours) for ours, _ in pairs], store, fds)
     return Ranks(crew, [ours for ours, _ in pipes], processes)
 
 
-def _start(job: RankJob) -> Process:
+def _start(job: RankProcessConfig) -> Process:
     ours, theirs = socket.socketpair()
     with contextlib.closing(theirs):
         process = subprocess.Popen(

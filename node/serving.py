@@ -1,4 +1,4 @@
-"""uvicorn as a node has it: signals are the node's, and who is late begins nothing."""
+"""uvicorn with a node's settings: the node handles signals, and can stop reading requests."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,22 +8,22 @@ import uvicorn
 from api.door.keeper import Keeper
 from api.door.protocol import careful
 from api.ending import expect_cuts
-from node.keyed_door import Asgi
+from node.signed_calls_only import Asgi
 
 KEEP_ALIVE_S = 75
 GRACE_S = 2
 
 
-class DoorServer(uvicorn.Server):
-    """Leaves signals to the node, which drains before it stops serving."""
+class NodeServer(uvicorn.Server):
+    """Leaves signals to the node, which drains before the server stops."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Not ours."""
+        """Uvicorn's signal handlers are not installed."""
         yield
 
-    def hear_nobody(self) -> None:
-        """No request begins any more: nobody would be there to end its task."""
+    def stop_reading(self) -> None:
+        """Start no more requests: their tasks would outlive the server."""
         for one in getattr(self, "servers", ()):  # there are none before it has started
             one.close()
         for connection in self.server_state.connections:
@@ -32,8 +32,8 @@ class DoorServer(uvicorn.Server):
                 transport.pause_reading()
 
 
-def http_of(app: Asgi, keeper: Keeper) -> uvicorn.Config:
-    """Its settings; connections are the keeper's."""
+def uvicorn_config(app: Asgi, keeper: Keeper) -> uvicorn.Config:
+    """Uvicorn's settings; `keeper` limits the connections."""
     expect_cuts()
     return uvicorn.Config(
         app,

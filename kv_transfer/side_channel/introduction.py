@@ -1,7 +1,7 @@
 """The first message of a connection: who comes, and in a cluster with a key the proof of it.
 
 Without a key it is the sink's name. What a key makes of it is not known here, but in
-node/keyed_names.py.
+node/signed_introductions.py.
 """
 
 from typing import Protocol

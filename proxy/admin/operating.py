@@ -19,7 +19,7 @@ import msgspec
 
 from api.errors import ApiError, BadRequest
 from api.wire import UNREADABLE, explained
-from discovery.orders import Standing
+from discovery.orders import OrderResult
 from discovery.registration import Role, State
 from discovery.registry import Node, Registry
 from proxy.admin.departures import Departures
@@ -143,7 +143,7 @@ class Operator:
 
     async def _tell(
         self, node: Node, *, state: State | None = None, role: Role | None = None
-    ) -> Standing:
+    ) -> OrderResult:
         """Its answer counts here at once; other proxies hear it with its next word."""
         try:
             standing = await self.orders.give(node, state=state, role=role)
@@ -186,7 +186,7 @@ def _role(wish: Wish) -> Role:
 
 
 def _answer(
-    node: Node, message: str, standing: Standing | None, state: State = READY
+    node: Node, message: str, standing: OrderResult | None, state: State = READY
 ) -> dict[str, Any]:
     """Null is what is not known: vLLM's nodes do not say."""
     wanted = standing.wanted if standing else None

@@ -7,7 +7,7 @@ import aiohttp
 import msgspec
 
 from api.wire import UNREADABLE
-from discovery.orders import PATH, Order, Standing, to_order
+from discovery.orders import PATH, NodeOrder, OrderResult, to_order
 from discovery.registration import Role, State, pack
 from discovery.registry import Node
 from discovery.signature import Stamps, sign
@@ -43,9 +43,9 @@ class Orders:
 
     async def give(
         self, node: Node, *, state: State | None = None, role: Role | None = None
-    ) -> Standing:
+    ) -> OrderResult:
         """Raises NotObeyed; where there was no answer, the order may have been heard."""
-        message = to_order(Order(node.node_id, self.sender, state, role))
+        message = to_order(NodeOrder(node.node_id, self.sender, state, role))
         if self.cluster_key:
             message = sign(message, self.cluster_key, wall_time=self._stamps.another())
         url = f"http://{node.registration.http_address}{PATH}"
@@ -64,10 +64,10 @@ class Orders:
             raise NotObeyed(str(error) or "it did not answer") from error
 
 
-def _read(status: int, data: bytes) -> Standing:
+def _read(status: int, data: bytes) -> OrderResult:
     try:
         if status == OK:
-            return msgspec.json.decode(data, type=Standing)
+            return msgspec.json.decode(data, type=OrderResult)
         said = msgspec.json.decode(data, type=_Refusal).message
     except UNREADABLE as error:
         raise NotObeyed(f"it answered with status {status}") from error

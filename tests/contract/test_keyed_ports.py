@@ -22,7 +22,7 @@ from kv_transfer.side_channel.introduction import SIGNED, Introductions
 from kv_transfer.side_channel.waiting import Waiting
 from kv_transfer.thread.service import TransferService
 from kv_transfer.wire import FromSource, Hello, TurnedAway, Welcome, encode
-from node.keyed_names import KeyedNames
+from node.signed_introductions import SignedIntroductions
 from tests.contract.rigs import HERE, KEY, tcp_rig
 from tests.fakes.caller import SOON_S, Caller
 from tests.fakes.mover import FakeMover
@@ -32,9 +32,9 @@ LAYOUT = KvLayout("bytes", 1, 1, ())
 LONG = SIGNED + bytes(1 << 20)
 
 
-def names(key: bytes = KEY, late_s: float = 0.0) -> KeyedNames:
+def names(key: bytes = KEY, late_s: float = 0.0) -> SignedIntroductions:
     """Of a node whose clock is late by so much."""
-    return KeyedNames(key, lambda: NOW - late_s)
+    return SignedIntroductions(key, lambda: NOW - late_s)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_sink_that_is_not_let_in_is_told_why_at_once_and_frees_its_blocks(
     assert logged[1].startswith("was turned away 1 times by KV ports")
 
 
-class Counted(KeyedNames):
+class Counted(SignedIntroductions):
     """How often somebody has come."""
 
     came = 0
@@ -164,7 +164,7 @@ def test_a_sink_that_connects_again_at_once_is_let_in_even_if_its_clock_goes_bac
     port: Port,
 ) -> None:
     back = iter([NOW, NOW, NOW - 10])
-    sink = KeyedNames(KEY, lambda: next(back))
+    sink = SignedIntroductions(KEY, lambda: next(back))
     for _ in range(3):
         assert isinstance(port.said_to(sink.said(b"sink", port.address)), Welcome)
 
@@ -173,7 +173,7 @@ def test_a_sink_whose_clock_was_hours_ahead_is_let_in_as_soon_as_it_is_right(
     port: Port,
 ) -> None:
     clock = iter([NOW + 7200, NOW])
-    sink = KeyedNames(KEY, lambda: next(clock))
+    sink = SignedIntroductions(KEY, lambda: next(clock))
     assert isinstance(port.said_to(sink.said(b"sink", port.address)), TurnedAway)
     assert isinstance(port.said_to(sink.said(b"sink", port.address)), Welcome)
 

@@ -18,8 +18,8 @@ from discovery.registration import Registration
 from discovery.registry import Registry
 from discovery.signed_calls import CallKey, Signing
 from engine.grammars.checking import GrammarChecker
-from node.keyed_door import KeyedDoor
-from node.text_door import TextDoor
+from node.signed_calls_only import SignedCallsOnly
+from node.text_files_route import TextFilesRoute
 from proxy.admin.guard import Guard, is_for_clients
 from proxy.admission.gate import AdmissionGate
 from proxy.app import create_app
@@ -158,8 +158,8 @@ def _door(pipeline: Pipeline, client: HttpNodeClient) -> Observed:
 
 async def _open(stack: AsyncExitStack, one: HttpNode, parcel: Parcel | None) -> None:
     app = node_app(one)
-    app.register_blueprint(TextDoor(parcel).blueprint())
-    keyed = KeyedDoor(app, CallKey.of(CLUSTER_KEY), one.metrics.refused)
+    app.register_blueprint(TextFilesRoute(parcel).blueprint())
+    keyed = SignedCallsOnly(app, CallKey.of(CLUSTER_KEY), one.metrics.refused)
     address = await stack.enter_async_context(serving(keyed))
     one.node.registration = _at(address, one.node.registration, parcel)
     one.identity.registration = one.node.registration

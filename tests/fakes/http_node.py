@@ -29,10 +29,10 @@ from discovery.registration import Registration, to_map
 from engine.api import EngineLoad
 from engine.request import PoolingRequest, Request, RequestId
 from kv_transfer.ticket import KvTicket
-from node.duty import Duty
-from node.identity import Identity
+from node.identity import NodeIdentity
 from node.metrics import NodeMetrics
-from node.orders import OrderDoor
+from node.order_route import OrderRoute
+from node.role_controller import RoleController
 from proxy.errors import NodeFailed
 from tests.fakes.node import FakeNode
 
@@ -67,11 +67,13 @@ class HttpNode:
 
     def __post_init__(self) -> None:
         self.idle.set()
-        self.identity = Identity(self.node.registration)
-        self.duty = Duty(self.identity, self, self.say, lambda role: 5, self.patience_s)
+        self.identity = NodeIdentity(self.node.registration)
+        self.duty = RoleController(
+            self.identity, self, self.say, lambda role: 5, self.patience_s
+        )
 
     @property
-    def calm(self) -> asyncio.Event:
+    def quiescent(self) -> asyncio.Event:
         return self.idle
 
     @property
@@ -82,14 +84,14 @@ class HttpNode:
     def num_legs(self) -> int:
         return self.open
 
-    def hand_over(self) -> None:
+    def migrate_legs(self) -> None:
         self.node.hand_over()
 
     async def renice(self, niceness: int) -> None:
         self.niceness.append(niceness)
 
     def say(self) -> None:
-        self.node.registration = self.identity.now(self.load)
+        self.node.registration = self.identity.heartbeat(self.load)
         self.announce(self.node.registration)
 
     async def stream(
@@ -150,7 +152,7 @@ def node_app(http: HttpNode) -> Quart:
         return response
 
     app.register_blueprint(vectors(http))
-    app.register_blueprint(OrderDoor.of(http.duty, CLUSTER_KEY).blueprint())
+    app.register_blueprint(OrderRoute.of(http.duty, CLUSTER_KEY).blueprint())
 
     @app.get("/health")
     async def health() -> Response:

@@ -9,7 +9,7 @@ import uvicorn
 
 from api.door.keeper import Keeper
 from api.door.protocol import Beside, CarefulProtocol, careful
-from node.keyed_door import Asgi
+from node.signed_calls_only import Asgi
 
 HERE = "127.0.0.1"
 

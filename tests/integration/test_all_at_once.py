@@ -147,7 +147,7 @@ def is_empty(node: FakeNode) -> bool:
     engine.room.check_idle()
     assert not engine.room.known
     assert not engine.room.loans
-    assert not loop.is_early
+    assert not loop.has_waiting_legs
     assert loop.decode.num_waiting == loop.decode.num_pulling == 0
     return source.book.num_open == sink.book.num_open == 0
 

@@ -7,7 +7,7 @@ import pytest
 from quart import Quart
 
 from api.door.keeper import DoorLimits, Keeper
-from node.serving import DoorServer, http_of
+from node.serving import NodeServer, uvicorn_config
 from tests.fakes.waiting import comes_true
 
 ASK = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -26,13 +26,13 @@ async def test_from_a_moment_on_no_request_begins() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = listening.getsockname()
-        server = DoorServer(http_of(app, Keeper(DoorLimits())))
+        server = NodeServer(uvicorn_config(app, Keeper(DoorLimits())))
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         await comes_true(lambda: server.started)
         (running, run), (_, kept) = [await asyncio.open_connection(*address) for _ in range(2)]
         run.write(ASK)
         await comes_true(lambda: begun == ["one"])
-        server.hear_nobody()
+        server.stop_reading()
         kept.write(ASK)
         go.set()
         assert await running.readuntil(b"well")

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from discovery.orders import PATH, Order, to_order
+from discovery.orders import PATH, NodeOrder, to_order
 from discovery.registration import Role, State, pack
 from discovery.signature import sign
 from tests.fakes.cluster import Cluster
@@ -100,7 +100,7 @@ async def test_who_announces_itself_is_not_deleted() -> None:
 async def test_a_node_obeys_only_who_has_the_clusters_key() -> None:
     async with http_cluster(Cluster(1, 2)) as proxy:
         url = f"http://{proxy.http[1].node.registration.http_address}{PATH}"
-        order = to_order(Order("d0", "stranger", State.DRAINING))
+        order = to_order(NodeOrder("d0", "stranger", State.DRAINING))
         wrong = sign(order, b"wrong", wall_time=1.0)
         for data in (b"", b"\xc1", pack(order), pack(wrong), b"x" * 5000):
             for headers, status in ((proxy.signed(PATH), 400), ({}, 401)):

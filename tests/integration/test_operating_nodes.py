@@ -103,7 +103,7 @@ async def test_all_proxies_see_what_one_of_them_was_told() -> None:
     """The node says it itself, so it is in what it tells everybody."""
     async with http_cluster(Cluster(1, 2)) as proxy:
         await tell(proxy, "d0", "drain")
-        assert proxy.http[1].identity.now(proxy.http[1].load).state is State.DRAINING
+        assert proxy.http[1].identity.heartbeat(proxy.http[1].load).state is State.DRAINING
 
 
 async def test_a_node_added_by_hand_drains_and_stays_drained() -> None:

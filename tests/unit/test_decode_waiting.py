@@ -7,7 +7,7 @@ from kv_transfer.ledger.sources import Address
 from kv_transfer.local.connector import LocalSink, LocalSource
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import BEAT_S
-from node.loop import News, NodeLoop
+from node.loop import LegEvent, NodeLoop
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone
 from tests.fakes.node import node_loop
@@ -33,7 +33,7 @@ class Nodes:
             name, regions = source.engine_id.encode(), engine.kv_regions
             sink = LocalSink(sources, regions, "fake", self.clock, name=name)
             self.loops.append(node_loop(engine, source, sink, self.clock))
-        self.news: list[News] = []
+        self.news: list[LegEvent] = []
 
     def clock(self) -> float:
         return self.now

@@ -136,7 +136,7 @@ def test_an_abort_in_any_state_lets_go_of_both_sides(turns: int) -> None:
     two.turn(turns)
     two.node.abort(RequestId("r"))
     two.all_back()
-    assert not two.node.is_early
+    assert not two.node.has_waiting_legs
 
 
 def test_an_abort_under_a_read_that_hangs_lets_go_of_what_was_lent_at_once() -> None:
@@ -175,7 +175,7 @@ def test_one_that_does_not_answer_is_waited_for_no_longer_than_this() -> None:
         two.node.abort(RequestId(name))
     two.now += LEFT_ALONE_S
     two.submit("later", (5, *PROMPT))
-    assert two.node.is_early
+    assert two.node.has_waiting_legs
     two.node.abort(RequestId("later"))
     two.turn(4)
     two.all_back()
@@ -239,7 +239,7 @@ def test_without_room_the_prompt_is_not_held_up() -> None:
     two.turn(5)
     two.submit()
     news = two.turn(8)
-    assert not two.node.is_early  # it waits for room as any other prompt
+    assert not two.node.has_waiting_legs  # it waits for room as any other prompt
     assert not [event for _, event in news if isinstance(event, FailedEvent)]
     two.node.abort(RequestId("r"))
     two.ours.release(RequestId("long"))

@@ -54,11 +54,11 @@ def test_a_leg_waits_until_its_grammar_is_compiled_and_others_do_not() -> None:
     news = node.turns()
     assert ends(news, OTHER)[-1] is FinishReason.LENGTH
     assert [name for name, _ in news if name == RID] == []
-    assert node.loop.is_early
+    assert node.loop.has_waiting_legs
     assert node.loop.load.waiting == 1
     node.engine.compiling.clear()
     assert ends(node.turns(), RID)[-1] is FinishReason.LENGTH
-    assert not node.loop.is_early
+    assert not node.loop.has_waiting_legs
 
 
 def test_a_leg_may_leave_before_its_grammar_is_compiled() -> None:

@@ -7,7 +7,7 @@ from api.generate import NodeCall, decode_call, encode_call
 from api.node_sampling import decode_sampling
 from api.wire import WireError
 from engine.request import Grammar, Marks, Request, RequestId, Sampling
-from node.ipc import Submit, decode_to_engine, encode
+from node.ipc import SubmitLeg, decode_to_engine, encode
 from proxy.foreign.bodies import Unspeakable, sampling_of
 
 RID = RequestId("r")
@@ -24,7 +24,7 @@ def asking(marks: Marks) -> Request:
 def test_marks_travel_to_nodes_and_into_engines(marks: Marks) -> None:
     call = NodeCall(asking(marks))
     assert decode_call(encode_call(call), request_id=RID) == call
-    submit = Submit(call.request, call.leg, 0.0)
+    submit = SubmitLeg(call.request, call.leg, 0.0)
     assert decode_to_engine(encode(submit)) == submit
 
 

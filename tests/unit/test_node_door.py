@@ -16,20 +16,20 @@ from engine.errors import CheckersBusy
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar, Request, RequestId, Sampling
 from kv_transfer.layout import KvLayout
-from node.door import Door
-from node.engine_client import QUIET_S, STOPPING, EngineClient
-from node.ipc import NO_LOAD, Ready
+from node.engine_client import ENGINE_SILENT_S, STOPPING, EngineClient
+from node.ipc import NO_LOAD, EngineReady
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
+from node.routes import NodeRoutes
 from proxy.errors import Cause
 from proxy.nodes.failing import refused
 
-READY = Ready("f", KvLayout("bytes", 1, 1, (4,)), 512, 21001, NO_LOAD)
+READY = EngineReady("f", KvLayout("bytes", 1, 1, (4,)), 512, 21001, NO_LOAD)
 
 
 @pytest.mark.parametrize(
     ("ended_with", "silent_s", "status"),
-    [(None, 0.0, 200), (None, QUIET_S + 1, 503), (-9, 0.0, 503)],
+    [(None, 0.0, 200), (None, ENGINE_SILENT_S + 1, 503), (-9, 0.0, 503)],
 )
 async def test_health_is_that_of_the_engine_process(
     ended_with: int | None, silent_s: float, status: int
@@ -47,7 +47,7 @@ async def test_a_leg_that_comes_when_its_node_stops_is_told_so_at_once() -> None
     process: Any = SimpleNamespace(returncode=-9)
     socket: Any = None
     engine = EngineClient(process, socket, READY)
-    engine.dismiss()
+    engine.reject_legs()
     request = Request(RequestId("r"), (1,), Sampling())
     async with asyncio.timeout(1):
         assert [event async for event in engine.events(request)] == [STOPPING]
@@ -58,7 +58,7 @@ async def test_a_whole_answer_of_a_node_that_stops_is_refused_with_its_status() 
     process: Any = SimpleNamespace(returncode=-9)
     socket: Any = None
     engine = EngineClient(process, socket, READY)
-    engine.dismiss()
+    engine.reject_legs()
     call = {"token_ids": [1, 2], "sampling_params": {"max_tokens": 1}}
     async with asyncio.timeout(1):
         client = app_of(engine).test_client()
@@ -71,7 +71,7 @@ async def test_a_prompt_to_be_pooled_that_comes_when_its_node_stops_is_sent_else
     process: Any = SimpleNamespace(returncode=-9)
     socket: Any = None
     engine = EngineClient(process, socket, READY)
-    engine.dismiss()
+    engine.reject_legs()
     app, served = Quart("node"), Served(("m",), None, lambda: None)
     app.register_blueprint(openai_routes(engine, served, embedder=engine))
     async with asyncio.timeout(1):
@@ -86,7 +86,7 @@ async def test_a_prompt_to_be_pooled_that_comes_when_its_node_stops_is_sent_else
 def app_of(engine: EngineClient, grammars: GrammarChecker | None = None) -> Quart:
     app, here = Quart("node"), Registration(Role.DECODE, "h:1", "h:2")
     checker = grammars or GrammarChecker()
-    door = Door(engine, NodeMetrics(), lambda: here, LegFinder("h:2"), checker)
+    door = NodeRoutes(engine, NodeMetrics(), lambda: here, LegFinder("h:2"), checker)
     app.register_blueprint(door.blueprint())
     return app
 

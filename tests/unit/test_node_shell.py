@@ -20,19 +20,19 @@ from kv_transfer.layout import KvLayout
 from kv_transfer.ticket import KvTicket
 from node.addresses import UnreachableAddress, advertised_host
 from node.config import NodeConfig
-from node.identity import Identity
-from node.inbox import Inbox
+from node.identity import NodeIdentity
 from node.ipc import (
     NO_LOAD,
     Abort,
-    News,
-    Ready,
-    Refused,
-    Submit,
-    decode_to_door,
+    EngineOutputs,
+    EngineReady,
+    EngineStartFailed,
+    SubmitLeg,
+    decode_from_engine,
     decode_to_engine,
     encode,
 )
+from node.leg_inbox import LegInbox
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
 
@@ -72,9 +72,9 @@ def test_a_proxy_whose_name_is_not_known_keeps_no_node_from_the_others() -> None
 
 
 def test_an_xpyd_request_id_gives_each_node_its_leg() -> None:
-    offered = LegFinder(PREFILL).by_id(OUTER)
+    offered = LegFinder(PREFILL).of_request_id(OUTER)
     assert offered == Leg(hold=True, outer_id=f"{OUTER}#0")
-    pulled = LegFinder(DECODE).by_id(OUTER)
+    pulled = LegFinder(DECODE).of_request_id(OUTER)
     assert pulled == Leg(ticket=KvTicket(f"{OUTER}#0", None, "10.0.0.1", 21001, None))
 
 
@@ -95,9 +95,9 @@ def test_choices_of_one_request_are_told_apart() -> None:
     ],
 )
 def test_other_request_ids_mean_nothing(outer_id: str) -> None:
-    assert LegFinder(PREFILL).by_id(outer_id) == WHOLE or "nobody" in outer_id
+    assert LegFinder(PREFILL).of_request_id(outer_id) == WHOLE or "nobody" in outer_id
     if "nobody" not in outer_id:
-        assert LegFinder(DECODE).by_id(outer_id) == WHOLE
+        assert LegFinder(DECODE).of_request_id(outer_id) == WHOLE
 
 
 def test_parameters_come_before_the_request_id() -> None:
@@ -120,19 +120,19 @@ def test_settings_that_cannot_work_are_refused_by_flag(field: str, value: object
 @pytest.mark.parametrize(
     "message",
     [
-        Submit(Request(rid, (1, 2), Sampling(3), (4,)), Leg(hold=True, outer_id="o"), 1.5),
-        Submit(Request(rid, (1, 2)), Leg(ticket=ticket), 2.5),
+        SubmitLeg(Request(rid, (1, 2), Sampling(3), (4,)), Leg(hold=True, outer_id="o"), 1.5),
+        SubmitLeg(Request(rid, (1, 2)), Leg(ticket=ticket), 2.5),
         Abort(rid),
     ],
 )
-def test_what_the_door_says_arrives(message: Submit | Abort) -> None:
+def test_what_the_door_says_arrives(message: SubmitLeg | Abort) -> None:
     assert decode_to_engine(encode(message)) == message
 
 
 def test_what_others_relay_in_a_ticket_does_not_travel_on() -> None:
     """No message of ours could hold it."""
     odd = replace(ticket, relayed={"remote_block_ids": 2**64})
-    sent = Submit.of(Request(rid, (1, 2)), Leg(ticket=odd), 2.5)
+    sent = SubmitLeg.of(Request(rid, (1, 2)), Leg(ticket=odd), 2.5)
     assert decode_to_engine(encode(sent)) == sent
     assert sent.leg.ticket == replace(ticket, relayed={})
 
@@ -140,10 +140,10 @@ def test_what_others_relay_in_a_ticket_does_not_travel_on() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Ready("f", layout, 512, 21001, NO_LOAD),
-        Refused("no such folder"),
-        News([], EngineLoad(1, 2, 3, 4)),
-        News(
+        EngineReady("f", layout, 512, 21001, NO_LOAD),
+        EngineStartFailed("no such folder"),
+        EngineOutputs([], EngineLoad(1, 2, 3, 4)),
+        EngineOutputs(
             [
                 (rid, TicketEvent(ticket)),
                 (rid, PromptEvent(3)),
@@ -155,15 +155,19 @@ def test_what_others_relay_in_a_ticket_does_not_travel_on() -> None:
         ),
     ],
 )
-def test_what_the_engine_says_arrives(message: Ready | Refused | News) -> None:
-    assert decode_to_door(encode(message)) == message
+def test_what_the_engine_says_arrives(
+    message: EngineReady | EngineStartFailed | EngineOutputs,
+) -> None:
+    assert decode_from_engine(encode(message)) == message
 
 
 def test_a_registration_has_the_load_of_the_moment() -> None:
-    ready = Ready("f", layout, 512, 21001, NO_LOAD, kv_connector="tcp", made_of={"x": "y"})
-    identity = Identity.of(Role.PREFILL, "id", ["m"], ("h:1", "h:2"), ready)
+    ready = EngineReady(
+        "f", layout, 512, 21001, NO_LOAD, kv_connector="tcp", made_of={"x": "y"}
+    )
+    identity = NodeIdentity.of(Role.PREFILL, "id", ["m"], ("h:1", "h:2"), ready)
     identity.stopping = True
-    said = identity.now(EngineLoad(1, 2, 3, 4))
+    said = identity.heartbeat(EngineLoad(1, 2, 3, 4))
     assert (said.type, said.node_id, said.state) == (Role.PREFILL, "id", State.DRAINING)
     assert (said.load.waiting, said.load.total_blocks) == (1, 4)
     assert (said.kv_connector, said.made_of) == ("tcp", {"x": "y"})
@@ -190,7 +194,7 @@ def test_metrics_count_what_was_said() -> None:
         (rid, FailedEvent("x", retryable=True)),
     ]
     load = EngineLoad(1, 2, 3, 10, 4, 5, 6, 7)
-    metrics.book(News(events, load, {"corrupt": 2, "expired": 1}))
+    metrics.record(EngineOutputs(events, load, {"corrupt": 2, "expired": 1}))
     read = metrics.registry.get_sample_value
     assert read("pdserve_kv_blocks_used") == 7
     assert read("pdserve_kv_blocks_total") == 10
@@ -211,16 +215,16 @@ def test_metrics_count_what_was_said() -> None:
 
 
 def test_signs_of_life_do_not_pile_up_before_who_does_not_read() -> None:
-    inbox = Inbox()
+    inbox = LegInbox()
     for _ in range(5):
-        inbox.pulse(alive=True)
+        inbox.keep_alive(alive=True)
     assert list(inbox.events) == [None]
     inbox.events.clear()
     for alive in (False, True, True):
-        inbox.pulse(alive=alive)
+        inbox.keep_alive(alive=alive)
     assert list(inbox.events) == [None]
     inbox.events.clear()
     inbox.put(PromptEvent(0))
     inbox.events.clear()
-    inbox.pulse(alive=True)
+    inbox.keep_alive(alive=True)
     assert not inbox.events  # it has heard something since the last round

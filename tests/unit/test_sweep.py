@@ -25,12 +25,12 @@ from kv_transfer.thread.service import OPEN_TURN_S, TransferService
 from kv_transfer.thread.threaded import Connector, TransferThreadDied
 from kv_transfer.ticket import LEASE_S, KvTicket
 from kv_transfer.wire import SILENCE_S
-from node.door import Door
-from node.engine_client import LATE_S, EngineClient
+from node.engine_client import SWEEP_LATE_S, EngineClient
 from node.engine_process import EngineServer
-from node.ipc import NO_LOAD, News, Ready, decode_to_door
+from node.ipc import NO_LOAD, EngineOutputs, EngineReady, decode_from_engine
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
+from node.routes import NodeRoutes
 from tests.fakes.engine import FakeEngine
 from tests.fakes.mover import FakeMover
 from tests.fakes.node import node_loop
@@ -158,8 +158,8 @@ async def test_health_is_503_while_the_transfer_thread_hangs(rig: Rig) -> None:
         assert await node.health() == (200, 0.0)
         rig.hang()
         assert await node.health() == (200, 0.0)
-        rig.now[0] += LATE_S
-        assert await node.health() == (503, LATE_S)
+        rig.now[0] += SWEEP_LATE_S
+        assert await node.health() == (503, SWEEP_LATE_S)
         assert not node.client.alive  # so it is announced no more
         rig.mover.hangs.clear()
         rig.mover.free.set()
@@ -191,9 +191,9 @@ class Node:
         server = EngineServer(node_loop(engine, source, sink, clock), connector, theirs)
         process: Any = SimpleNamespace(returncode=None)
         nobody: Any = None
-        ready = Ready("f", LAYOUT, 512, 21001, NO_LOAD)
+        ready = EngineReady("f", LAYOUT, 512, 21001, NO_LOAD)
         metrics = NodeMetrics()
-        client = EngineClient(process, nobody, ready, metrics.book)
+        client = EngineClient(process, nobody, ready, metrics.record)
         return cls(server, ours, client, metrics)
 
     def close(self) -> None:
@@ -202,13 +202,15 @@ class Node:
 
     async def health(self) -> tuple[int, float]:
         """One turn of the loop; what the door says then, and the metric."""
-        self.server.last_word = 0.0
+        self.server.last_sent_at = 0.0
         self.server.turn()
-        news = decode_to_door(self.heard.recv())
-        assert isinstance(news, News)
-        self.client._book(news)
+        news = decode_from_engine(self.heard.recv())
+        assert isinstance(news, EngineOutputs)
+        self.client._apply(news)
         app, here = Quart("node"), Registration(Role.DECODE, "h:1", "h:2")
-        door = Door(self.client, self.metrics, lambda: here, LegFinder("h:2"), GrammarChecker())
+        door = NodeRoutes(
+            self.client, self.metrics, lambda: here, LegFinder("h:2"), GrammarChecker()
+        )
         app.register_blueprint(door.blueprint())
         said = await app.test_client().get("/health")
         late = self.metrics.registry.get_sample_value("pdserve_kv_sweep_late_seconds")

@@ -6,7 +6,7 @@ import pytest
 
 from engine.api import EngineLoad, TierLoad
 from node.config import NodeConfig
-from node.ipc import News, decode_to_door, encode
+from node.ipc import EngineOutputs, decode_from_engine, encode
 from node.metrics import NodeMetrics
 
 TIERS = (TierLoad("cpu", 100, 3, 7, 5, 2), TierLoad("disk", 100, 0, 4, 1, 2, on=False))
@@ -27,10 +27,10 @@ def test_tiers_without_a_prefix_cache_are_refused() -> None:
 
 
 def test_the_door_counts_what_the_engine_says_of_its_tiers() -> None:
-    news = decode_to_door(encode(News([], EngineLoad(0, 0, 0, 0, tiers=TIERS))))
-    assert isinstance(news, News)
+    news = decode_from_engine(encode(EngineOutputs([], EngineLoad(0, 0, 0, 0, tiers=TIERS))))
+    assert isinstance(news, EngineOutputs)
     metrics = NodeMetrics()
-    metrics.book(news)
+    metrics.record(news)
 
     def told(name: str, tier: str) -> float | None:
         return metrics.registry.get_sample_value(f"pdserve_kv_tier_{name}", {"tier": tier})

@@ -235,7 +235,7 @@ def test_a_node_looks_again_soon_while_kv_comes_from_disk() -> None:
     disk.stopped = True
     loop.submit(ask("waits"), Leg(), 0.0)
     loop.prepare()
-    assert loop.is_early
+    assert loop.has_waiting_legs
     disk.stopped = False
     loop.prepare()
-    assert not loop.is_early
+    assert not loop.has_waiting_legs

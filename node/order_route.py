@@ -1,4 +1,4 @@
-"""The node's door for its operators' orders, which proxies bring."""
+"""The HTTP route for operators' orders, which proxies pass on to the node."""
 
 import time
 from dataclasses import dataclass
@@ -7,46 +7,46 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from discovery.errors import MalformedOrder, MalformedRegistration, OrderRefused
-from discovery.orders import LONGEST_ORDER, PATH, SENDER, Order, from_order
+from discovery.orders import LONGEST_ORDER, PATH, SENDER, NodeOrder, from_order
 from discovery.registration import unpack
 from discovery.signature import Verifier
-from node.duty import Duty
+from node.role_controller import RoleController
 
 BAD_REQUEST, CONFLICT = 400, 409
 JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
-class OrderDoor:
-    """With a cluster's key it obeys only who signs with it; without one, whoever gets here."""
+class OrderRoute:
+    """With a cluster key only signed orders are executed; without one, all are."""
 
-    duty: Duty
+    controller: RoleController
     verifier: Verifier | None = None
 
     @classmethod
-    def of(cls, duty: Duty, cluster_key: str | None) -> "OrderDoor":
-        """The door of a node with this key."""
-        return cls(duty, Verifier(cluster_key.encode(), SENDER) if cluster_key else None)
+    def of(cls, controller: RoleController, cluster_key: str | None) -> "OrderRoute":
+        """The route of a node with this cluster key."""
+        return cls(controller, Verifier(cluster_key.encode(), SENDER) if cluster_key else None)
 
     def blueprint(self) -> Blueprint:
-        """Its one route."""
+        """The route as a Quart blueprint."""
         routes = Blueprint("orders", __name__)
         routes.post(PATH)(self.order)
         return routes
 
     async def order(self) -> Response:
-        """One order, obeyed or refused."""
+        """Execute or refuse one order."""
         body = await request.get_data(as_text=False)
         assert isinstance(body, bytes)
         try:
-            standing = self.duty.obey(self._read(body))
+            result = self.controller.execute(self._read(body))
         except (MalformedOrder, MalformedRegistration) as error:
-            return _said({"message": str(error)}, BAD_REQUEST)
+            return _json({"message": str(error)}, BAD_REQUEST)
         except OrderRefused as refusal:
-            return _said({"message": str(refusal)}, CONFLICT)
-        return _said(standing)
+            return _json({"message": str(refusal)}, CONFLICT)
+        return _json(result)
 
-    def _read(self, body: bytes) -> Order:
+    def _read(self, body: bytes) -> NodeOrder:
         if len(body) > LONGEST_ORDER:
             raise MalformedOrder(f"{len(body)} bytes")
         message = unpack(body)
@@ -55,5 +55,5 @@ class OrderDoor:
         return from_order(message)
 
 
-def _said(body: object, status: int = 200) -> Response:
+def _json(body: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, content_type=JSON)

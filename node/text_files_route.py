@@ -1,4 +1,4 @@
-"""A node's small files that text is made with, for proxies that have none of their own."""
+"""Serves the model's tokenizer and chat template to proxies that have none of their own."""
 
 import logging
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def parcel_of(config: NodeConfig, codec: TextCodec) -> Parcel | None:
-    """What this node can give; None, with a line in the log, where there is nothing to give."""
+    """The node's text files; None, with a warning in the log, where they cannot be read."""
     tokenizer = config.tokenizer or config.model
     try:
         return gather(config.model, tokenizer, config.generation_config, codec)
@@ -25,13 +25,13 @@ def parcel_of(config: NodeConfig, codec: TextCodec) -> Parcel | None:
 
 
 @dataclass(frozen=True, slots=True)
-class TextDoor:
+class TextFilesRoute:
     """GET /model/text_files."""
 
     parcel: Parcel | None
 
     def blueprint(self) -> Blueprint:
-        """The one route."""
+        """The route as a Quart blueprint."""
         routes = Blueprint("text_files", __name__)
         routes.get(ROUTE)(self.give)
         return routes

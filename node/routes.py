@@ -1,4 +1,4 @@
-"""A node's HTTP door: /inference/v1/generate, what operators ask for, and api's text on top."""
+"""A node's own HTTP routes: /inference/v1/generate, health, metrics and the registration."""
 
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -33,16 +33,16 @@ from node.engine_client import EngineClient
 from node.legs import LegFinder
 from node.metrics import NodeMetrics
 
-LIFE_SIGN = b":\n\n"
+KEEPALIVE_COMMENT = b":\n\n"
 SSE, JSON = "text/event-stream", "application/json"
 LegEvents = AsyncGenerator[Event | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """The node's own routes; `legs` knows those whose body names none.
+class NodeRoutes:
+    """Serves legs from the engine. `legs` finds the leg of a call whose body names none.
 
-    `grammars` are checked here too: not every driver does.
+    Grammars are checked here as well, as not every proxy checks them.
     """
 
     engine: EngineClient
@@ -52,7 +52,7 @@ class Door:
     grammars: GrammarChecker
 
     def blueprint(self) -> Blueprint:
-        """All of them."""
+        """The routes as a Quart blueprint."""
         routes = Blueprint("node", __name__)
         routes.post("/inference/v1/generate")(self.generate)
         routes.get("/health")(self.health)
@@ -61,22 +61,22 @@ class Door:
         return routes
 
     async def health(self) -> tuple[Response, int]:
-        """Whether the engine process is there and answers, and looks after its hand-overs."""
+        """Whether the engine process is healthy; 503 with the reason if not."""
         trouble = self.engine.trouble
         return jsonify(status=trouble or "ok"), UNAVAILABLE if trouble else 200
 
     async def show_metrics(self) -> Response:
-        """For Prometheus."""
+        """GET /metrics, in Prometheus' text format."""
         return Response(
             generate_latest(self.metrics.registry), content_type=CONTENT_TYPE_LATEST
         )
 
     async def server_info(self) -> Response:
-        """The registration: how a proxy gets to know a node that was added by hand."""
+        """The registration, for a proxy that an operator has added this node to."""
         return jsonify(to_map(self.registration()))
 
     async def generate(self) -> Response:
-        """One leg, streamed or not."""
+        """Run one leg, streamed or not."""
         outer_id = request.headers.get("X-Request-Id") or uuid4().hex
         try:
             body = await request.get_data(as_text=False)
@@ -91,29 +91,29 @@ class Door:
             return _bad_call(WireError(str(busy)), UNAVAILABLE, "ServiceUnavailableError")
         except WireError as error:
             return _bad_call(error)
-        leg = self.legs.by_id(outer_id) if call.leg == WHOLE else call.leg
+        leg = self.legs.of_request_id(outer_id) if call.leg == WHOLE else call.leg
         events = self.engine.events(call.request, leg)
         if call.stream:
             return await _streamed(call, events)
         return await self._whole(call.request, events)
 
-    async def _whole(self, asked: Request, events: LegEvents) -> Response:
-        said = list[Event]()
+    async def _whole(self, request: Request, events: LegEvents) -> Response:
+        received = list[Event]()
         async with aclosing(events):
             async for event in events:
                 if event is not None:
-                    said.append(event)
-        if isinstance(said[-1], FailedEvent):
-            return _refusal(asked.request_id, said[-1])
+                    received.append(event)
+        if isinstance(received[-1], FailedEvent):
+            return _refusal(request.request_id, received[-1])
         model = self.registration().model or ""
-        body = encode_answer(asked, said, model, int(time.time()))
+        body = encode_answer(request, received, model, int(time.time()))
         return Response(body, content_type=JSON)
 
 
 async def _streamed(call: NodeCall, events: LegEvents) -> Response:
-    """The answer begins with the first event, so that a refusal has a status of its own.
+    """The response starts with the first event, so that a refusal has its own HTTP status.
 
-    What another node may do better is said within the stream, with who is to blame.
+    A retryable failure is an event of the stream, which says which node failed.
     """
     first = await anext(events)
     if isinstance(first, FailedEvent) and not first.retryable:
@@ -126,7 +126,7 @@ async def _streamed(call: NodeCall, events: LegEvents) -> Response:
 async def _frames(
     call: NodeCall, first: Event | None, events: LegEvents
 ) -> AsyncGenerator[bytes]:
-    """One SSE frame for each event; a prefill leg's token carries the ticket again."""
+    """One SSE frame for each event; a prefill leg's token repeats the ticket."""
     ticket = first.ticket if isinstance(first, TicketEvent) else None
     event = first
     async with aclosing(events):
@@ -141,12 +141,12 @@ async def _frames(
 
 def _frame(call: NodeCall, event: Event | None, ticket: KvTicket | None) -> bytes:
     if event is None:
-        return LIFE_SIGN
+        return KEEPALIVE_COMMENT
     return encode_event(call.request.request_id, event, ticket, compact=call.compact)
 
 
 def _refusal(request_id: RequestId, failed: FailedEvent) -> Response:
-    """The same words as within a stream, with a status."""
+    """The body is the same as the event in a stream."""
     frame = encode_event(request_id, failed).removeprefix(b"data: ").strip()
     headers = {"Retry-After": str(Leaving.retry_after_s)} if failed.leaving else None
     return Response(frame, status_of(failed), headers, content_type=JSON)
@@ -155,6 +155,6 @@ def _refusal(request_id: RequestId, failed: FailedEvent) -> Response:
 def _bad_call(
     error: WireError, status: int = BAD_REQUEST, kind: str = "BadRequestError"
 ) -> Response:
-    said = {"message": str(error), "type": kind, "param": error.param, "code": status}
-    body = msgspec.json.encode({"error": said})
+    fields = {"message": str(error), "type": kind, "param": error.param, "code": status}
+    body = msgspec.json.encode({"error": fields})
     return Response(body, status=status, content_type=JSON)

@@ -1,4 +1,4 @@
-"""What the engine said of one leg, until whoever listens has read it."""
+"""The queue of one leg's events, from the engine client to the HTTP stream that reads them."""
 
 import asyncio
 from collections import deque
@@ -8,32 +8,33 @@ from api.generator import Event, PooledEvent
 
 
 @dataclass(slots=True)
-class Inbox:
-    """One leg's events on their way to whoever reads it; None: quiet, but alive.
+class LegInbox:
+    """Events in order; None is a keep-alive.
 
-    `movable`: its driver has another decode node for it; `moved`: it was told to go there.
+    `can_migrate`: its proxy can continue the leg at another decode node; `migrated`: it was
+    told to.
     """
 
     events: deque[Event | PooledEvent | None] = field(default_factory=deque)
     filled: asyncio.Event = field(default_factory=asyncio.Event)
     quiet: bool = False
-    movable: bool = False
-    moved: bool = False
+    can_migrate: bool = False
+    migrated: bool = False
 
     def put(self, event: Event | PooledEvent | None) -> None:
-        """One more."""
+        """Append an event and wake the reader."""
         self.quiet = False
         self.events.append(event)
         self.filled.set()
 
-    def pulse(self, *, alive: bool) -> None:
-        """Once a round: a sign of life for who heard nothing since the last, and waits."""
+    def keep_alive(self, *, alive: bool) -> None:
+        """Called on a timer: put a None if no event came since the last call."""
         if self.quiet and alive and not self.events:
             self.put(None)
         self.quiet = True
 
     async def get(self) -> Event | PooledEvent | None:
-        """The next, once it is there."""
+        """Wait for the next event."""
         while not self.events:
             self.filled.clear()
             await self.filled.wait()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.settings import EngineConfig
+from node.core_sharing import ENGINE, engines_sharing_cores, threads_advice
 from node.engine_client import ENGINE_PROCESS
-from node.neighbours import ENGINE, advice, engines_beside
 
 ALONE = EngineConfig(model="m")
 
@@ -39,7 +39,7 @@ def test_engines_on_our_cores_are_counted_and_nobody_else(tmp_path: Path) -> Non
             raise ProcessLookupError
         return {0: {0, 1}, 2: {1, 2}, 3: {0}, 4: {2, 3}}.get(process, {0})
 
-    assert engines_beside(tmp_path, cores_of) == 2
+    assert engines_sharing_cores(tmp_path, cores_of) == 2
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,6 @@ def test_engines_on_our_cores_are_counted_and_nobody_else(tmp_path: Path) -> Non
 def test_its_part_is_what_there_is_for_each(
     beside: int, config: EngineConfig, said: str | None
 ) -> None:
-    told = advice(config, beside, cores=8)
+    told = threads_advice(config, beside, cores=8)
     assert (told is None) is (said is None)
     assert told is None or told.endswith(said or "")

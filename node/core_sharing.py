@@ -1,4 +1,4 @@
-"""Other nodes' engines on our cores: each that was not told otherwise takes all of them."""
+"""Detects other engine processes on the same cores: without --threads each uses all of them."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -12,16 +12,16 @@ ENGINE = b"node.engine_process"
 Cores = Callable[[int], Iterable[int]]
 
 
-def engines_beside(proc: Path = PROC, cores_of: Cores = os.sched_getaffinity) -> int:
-    """How many other engine processes that can be seen from here may use a core of ours."""
+def engines_sharing_cores(proc: Path = PROC, cores_of: Cores = os.sched_getaffinity) -> int:
+    """How many other visible engine processes may run on a core of this one."""
     ours, others = set(cores_of(0)), (int(one.name) for one in proc.glob("[0-9]*"))
     engines = (one for one in others if one != os.getpid() and _is_engine(proc / str(one)))
     return sum(not ours.isdisjoint(_cores(one, cores_of)) for one in engines)
 
 
-def advice(config: EngineConfig, beside: int, cores: int) -> str | None:
-    """What whoever started this node by hand may want to know; None: it shares no cores, or
-    was told how many it has.
+def threads_advice(config: EngineConfig, beside: int, cores: int) -> str | None:
+    """A warning that cores are shared, for the log; None where they are not, or where --threads
+    is set.
     """
     if not beside or config.threads is not None or config.device != "cpu":
         return None

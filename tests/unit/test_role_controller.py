@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from discovery.errors import MalformedOrder, MalformedRegistration, OrderRefused
-from discovery.orders import Order, from_order, to_order
+from discovery.orders import NodeOrder, from_order, to_order
 from discovery.registration import Registration, Role, State
 from discovery.signature import Verifier, sign
 from engine.api import EngineLoad
-from node.duty import Duty
-from node.identity import Identity
+from node.identity import NodeIdentity
+from node.role_controller import RoleController
 
 P, D = Role.PREFILL, Role.DECODE
 NICENESS = {P: 0, D: 5}
@@ -23,12 +23,12 @@ PATIENCE_S = 60.0
 @dataclass
 class Engine:
     load: EngineLoad = field(default_factory=lambda: EngineLoad(0, 0, 6, 10))
-    calm: asyncio.Event = field(default_factory=asyncio.Event)
+    quiescent: asyncio.Event = field(default_factory=asyncio.Event)
     num_legs: int = 3
     niceness: list[int] = field(default_factory=list)
     handed_over: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def hand_over(self) -> None:
+    def migrate_legs(self) -> None:
         self.handed_over.set()
 
     async def renice(self, niceness: int) -> None:
@@ -38,11 +38,11 @@ class Engine:
 @dataclass
 class Rig:
     engine: Engine
-    duty: Duty
+    duty: RoleController
     said: asyncio.Queue[Registration]
 
     def order(self, *, state: State | None = None, role: Role | None = None) -> None:
-        self.duty.obey(Order("n0", "proxy", state, role))
+        self.duty.execute(NodeOrder("n0", "proxy", state, role))
 
     async def hear(self) -> Registration:
         return await asyncio.wait_for(self.said.get(), PATIENCE_S)
@@ -51,12 +51,12 @@ class Rig:
 @asynccontextmanager
 async def rig(patience_s: float = PATIENCE_S) -> AsyncGenerator[Rig]:
     engine, said = Engine(), asyncio.Queue[Registration]()
-    identity = Identity(Registration(P, "h:1", "h:2", "n0"))
+    identity = NodeIdentity(Registration(P, "h:1", "h:2", "n0"))
 
     def announce() -> None:
-        said.put_nowait(identity.now(engine.load))
+        said.put_nowait(identity.heartbeat(engine.load))
 
-    duty = Duty(identity, engine, announce, NICENESS.__getitem__, patience_s)
+    duty = RoleController(identity, engine, announce, NICENESS.__getitem__, patience_s)
     running = asyncio.create_task(duty.run())
     yield Rig(engine, duty, said)
     running.cancel()
@@ -72,7 +72,7 @@ async def test_drained_and_back_is_said_at_once() -> None:
 
 async def test_the_answer_says_what_is_in_flight() -> None:
     async with rig() as one:
-        standing = one.duty.obey(Order("n0", "proxy", State.DRAINING))
+        standing = one.duty.execute(NodeOrder("n0", "proxy", State.DRAINING))
         assert (standing.in_flight, standing.kv_blocks_used) == (3, 4)
         assert (standing.role, standing.state, standing.wanted) == (P, State.DRAINING, None)
 
@@ -82,7 +82,7 @@ async def test_a_role_changes_once_nothing_is_in_flight() -> None:
         one.order(role=D)
         said = await one.hear()
         assert (said.type, said.state, said.turn) == (P, State.DRAINING, 0)
-        one.engine.calm.set()
+        one.engine.quiescent.set()
         said = await one.hear()
         assert (said.type, said.state, said.turn, said.node_id) == (D, State.READY, 1, "n0")
         assert one.engine.niceness == [5]
@@ -93,7 +93,7 @@ async def test_what_does_not_end_in_time_is_handed_over() -> None:
     async with rig(patience_s=0) as one:
         one.order(role=D)
         await asyncio.wait_for(one.engine.handed_over.wait(), PATIENCE_S)
-        one.engine.calm.set()
+        one.engine.quiescent.set()
         assert (await one.hear()).state is State.DRAINING
         assert (await one.hear()).type is D
 
@@ -102,7 +102,7 @@ async def test_its_own_role_takes_back_an_order_to_change_it() -> None:
     async with rig() as one:
         one.order(role=D)
         one.order(role=P)
-        one.engine.calm.set()
+        one.engine.quiescent.set()
         assert [(await one.hear()).state for _ in range(2)] == [State.DRAINING, State.READY]
         one.order(role=D)
         await one.hear()
@@ -112,7 +112,7 @@ async def test_its_own_role_takes_back_an_order_to_change_it() -> None:
 
 async def test_there_and_back_again_counts_as_two_turns() -> None:
     async with rig() as one:
-        one.engine.calm.set()
+        one.engine.quiescent.set()
         for turn, role in ((1, D), (2, P)):
             one.order(role=role)
             await one.hear()
@@ -122,7 +122,7 @@ async def test_there_and_back_again_counts_as_two_turns() -> None:
 
 async def test_who_was_drained_stays_so_in_its_new_role() -> None:
     async with rig() as one:
-        one.engine.calm.set()
+        one.engine.quiescent.set()
         one.order(state=State.DRAINING)
         one.order(role=D)
         said = [await one.hear() for _ in range(3)][-1]
@@ -132,7 +132,7 @@ async def test_who_was_drained_stays_so_in_its_new_role() -> None:
 async def test_orders_are_for_one_process_and_not_for_its_end() -> None:
     async with rig() as one:
         with pytest.raises(OrderRefused, match="this is node n0"):
-            one.duty.obey(Order("n1", "proxy", State.DRAINING))
+            one.duty.execute(NodeOrder("n1", "proxy", State.DRAINING))
         one.duty.identity.stopping = True
         with pytest.raises(OrderRefused, match="stopping"):
             one.order(state=State.READY)
@@ -141,7 +141,7 @@ async def test_orders_are_for_one_process_and_not_for_its_end() -> None:
 
 def test_a_signed_order_cannot_be_forged_or_sent_again() -> None:
     verifier = Verifier(b"key", "sender")
-    signed = sign(to_order(Order("n0", "one", State.READY)), b"key", wall_time=100.0)
+    signed = sign(to_order(NodeOrder("n0", "one", State.READY)), b"key", wall_time=100.0)
     for forged in ({**signed, "state": "draining"}, {**signed, "to": "n1"}):
         with pytest.raises(MalformedRegistration, match="signature"):
             verifier.check(forged, wall_time=100.0)
@@ -154,7 +154,7 @@ def test_a_signed_order_cannot_be_forged_or_sent_again() -> None:
 def test_two_proxies_need_not_agree_on_the_time() -> None:
     verifier = Verifier(b"key", "sender")
     for sender, time in (("one", 110.0), ("two", 95.0), ("two", 96.0), ("one", 111.0)):
-        order = to_order(Order("n0", sender, State.READY))
+        order = to_order(NodeOrder("n0", sender, State.READY))
         verifier.check(sign(order, b"key", wall_time=time), wall_time=100.0)
 
 

@@ -1,7 +1,7 @@
-"""What a node is for, and whether it takes new work: as operators say, until it ends.
+"""Executes operators' orders on a node: drain, undrain, and change of role.
 
-A node of either role has all parts, so to change its role is to be asked for the other kind of
-leg: weights, KV memory, prefix cache and links to other nodes stay as they are.
+A node of either role has all parts, so a change of role only changes which legs proxies send:
+weights, KV memory, prefix cache and links to other nodes stay as they are.
 """
 
 import asyncio
@@ -12,54 +12,54 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from discovery.errors import OrderRefused
-from discovery.orders import Order, Standing
+from discovery.orders import NodeOrder, OrderResult
 from discovery.registration import Role, State
 from engine.api import EngineLoad
-from node.identity import Identity
+from node.identity import NodeIdentity
 
-HANDED_OVER_S = 5.0  # what legs that were sent elsewhere have to leave in
+MIGRATION_S = 5.0  # for legs that were told to continue elsewhere
 log = logging.getLogger(__name__)
 
 
-class Engine(Protocol):
-    """What of the engine process a change of role has to do with; see EngineClient."""
+class EngineControl(Protocol):
+    """What a change of role needs of the engine process; see EngineClient."""
 
     @property
     def load(self) -> EngineLoad:
         """How full it is."""
 
     @property
-    def calm(self) -> asyncio.Event:
-        """Set while nobody listens, and no KV waits to be fetched."""
+    def quiescent(self) -> asyncio.Event:
+        """Set while no leg is open and no KV waits to be fetched."""
 
     @property
     def num_legs(self) -> int:
-        """How many are listened to."""
+        """How many legs are open."""
 
-    def hand_over(self) -> None:
-        """Send those elsewhere that can go on there."""
+    def migrate_legs(self) -> None:
+        """End the legs that can continue at another node."""
 
     async def renice(self, niceness: int) -> None:
-        """How much the process gives way to others."""
+        """Set the engine process's niceness."""
 
 
 @dataclass(slots=True)
-class Duty:
-    """Takes orders at once, and carries out a change of role while `run` runs.
+class RoleController:
+    """Executes orders at once, but changes the role in `run`, once the node is empty.
 
-    Before it changes its role, the node takes no new work, and waits until it has nothing in
-    flight: for `patience_s`, then it sends elsewhere what can go on there. What cannot, and
-    what comes late, is served in the new role.
+    Until then the node takes no new work. It waits `patience_s` for its legs to end, then
+    migrates those that can continue elsewhere. Legs that cannot, and legs that arrive late, are
+    served in the new role.
     """
 
-    identity: Identity
-    engine: Engine
+    identity: NodeIdentity
+    engine: EngineControl
     announce: Callable[[], None]
     niceness: Callable[[Role], int]
     patience_s: float
     _ordered: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def obey(self, order: Order) -> Standing:
+    def execute(self, order: NodeOrder) -> OrderResult:
         """Raises OrderRefused where it is for another process, or too late."""
         identity = self.identity
         if order.to != identity.registration.node_id:
@@ -70,20 +70,20 @@ class Duty:
             identity.drained = order.state is State.DRAINING
             log.info("told by an operator: %s", order.state.value)
         if order.role is not None:
-            identity.wanted = None if order.role is identity.role else order.role
+            identity.next_role = None if order.role is identity.role else order.role
             log.info("told by an operator: be a %s node", order.role.name.lower())
             self._ordered.set()
         self.announce()
-        return self.standing()
+        return self.result()
 
-    def standing(self) -> Standing:
-        """How it is now."""
+    def result(self) -> OrderResult:
+        """The node's role, state and load after an order."""
         identity, load = self.identity, self.engine.load
-        return Standing(
+        return OrderResult(
             node_id=identity.registration.node_id or "",
             role=identity.role,
             state=identity.state,
-            wanted=identity.wanted,
+            wanted=identity.next_role,
             in_flight=self.engine.num_legs,
             kv_blocks_used=load.total_blocks - load.free_blocks,
         )
@@ -93,30 +93,30 @@ class Duty:
         while True:
             await self._ordered.wait()
             self._ordered.clear()
-            role = self.identity.wanted
-            if role is not None and await self._emptied():
-                await self._take(role)
+            role = self.identity.next_role
+            if role is not None and await self._wait_until_empty():
+                await self._change_role(role)
 
-    async def _emptied(self) -> bool:
-        """Nothing is in flight, or nothing that can leave; False where another order came."""
-        for patience_s in (self.patience_s, HANDED_OVER_S):
+    async def _wait_until_empty(self) -> bool:
+        """Until no leg is left that can end or migrate; False if another order came."""
+        for patience_s in (self.patience_s, MIGRATION_S):
             with suppress(TimeoutError):
                 async with asyncio.timeout(patience_s):
-                    await _either(self.engine.calm, self._ordered)
+                    await _first_of(self.engine.quiescent, self._ordered)
                 break
-            self.engine.hand_over()
+            self.engine.migrate_legs()
         return not self._ordered.is_set()
 
-    async def _take(self, role: Role) -> None:
+    async def _change_role(self, role: Role) -> None:
         await self.engine.renice(self.niceness(role))
-        if self.identity.wanted is role and not self.identity.stopping:
+        if self.identity.next_role is role and not self.identity.stopping:
             before = self.identity.role
-            self.identity.take(role)
+            self.identity.change_role(role)
             log.info("a %s node is a %s node now", before.name.lower(), role.name.lower())
             self.announce()
 
 
-async def _either(one: asyncio.Event, other: asyncio.Event) -> None:
+async def _first_of(one: asyncio.Event, other: asyncio.Event) -> None:
     waiting = [asyncio.create_task(event.wait()) for event in (one, other)]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -10,8 +10,8 @@ from quart import Quart
 
 from discovery.signed_calls import REFUSED, SIGNATURE, CallKey
 from kv_transfer.side_channel.junk import QUIET_S
-from node.keyed_door import MOST_SENDERS, KeyedDoor
 from node.metrics import NodeMetrics
+from node.signed_calls_only import MOST_SENDERS, SignedCallsOnly
 
 KEY, NOW = CallKey.of("the cluster's"), 1e9
 ROUTES = ("/health", "/metrics", "/server_info", "/inference/v1/generate", "/v1/models")
@@ -27,7 +27,9 @@ class Rig:
         app = Quart("node")
         for path in ROUTES:
             app.add_url_rule(path, path, self._entered(path), methods=["GET", "POST"])
-        self.door = KeyedDoor(app, KEY, self.metrics.refused, lambda: NOW, lambda: self.now)
+        self.door = SignedCallsOnly(
+            app, KEY, self.metrics.refused, lambda: NOW, lambda: self.now
+        )
 
     def _entered(self, path: str) -> Any:  # noqa: ANN401
         def enter() -> str:
@@ -104,7 +106,7 @@ async def test_only_http_comes_in(kind: str) -> None:
     async def app(*given: object) -> None:
         entered.append(given)
 
-    door = KeyedDoor(app, KEY, NodeMetrics().refused)
+    door = SignedCallsOnly(app, KEY, NodeMetrics().refused)
     with pytest.raises(NotImplementedError, match=kind):
         await door({"type": kind, "path": "/health", "headers": []}, None, None)
     assert not entered

@@ -1,8 +1,8 @@
-"""Introductions at KV ports in a cluster with a key: a name, whom it is said to, when, a MAC.
+"""Signed introductions of KV sinks to sources, in a cluster with a key.
 
-Signed as registrations are (discovery/signature.py), and good for one connection: a source
-takes each name with a later time only. Who overhears one cannot come back with it, nor go
-elsewhere.
+An introduction has the sink's name, the source's address, the time and an HMAC, signed as
+registrations are (discovery/signature.py). A source accepts each name with a later time only,
+so a recorded introduction can neither be replayed nor be used at another source.
 """
 
 import time
@@ -22,8 +22,8 @@ ELSEWHERE = "elsewhere"
 
 
 @dataclass(slots=True)
-class KeyedNames:
-    """The Introductions of one engine, for both of its sides; used by one thread."""
+class SignedIntroductions:
+    """Introductions of one engine, as a sink and as a source; used by one thread."""
 
     key: bytes = field(repr=False)
     wall_clock: Callable[[], float] = time.time
@@ -31,7 +31,7 @@ class KeyedNames:
     _stamps: Stamps = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Nobody was heard yet."""
+        """No name has been seen yet."""
         self._verifier, self._stamps = Verifier(self.key, NAME), Stamps(self.wall_clock)
 
     def said(self, name: Peer, to: Address) -> bytes:

@@ -1,6 +1,6 @@
-"""A node's door in a cluster with a key: whatever does not come from who knows it is refused.
+"""Refuses HTTP calls that are not signed with the cluster key, before their body is read.
 
-Before a body is read, and for every path that there may come to be but two that only tell.
+Every path needs a signature but /health and /metrics.
 """
 
 import logging
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class KeyedDoor:
-    """ASGI before that of all routes. What a sender is refused is told of now and then."""
+class SignedCallsOnly:
+    """ASGI middleware around the node's routes; logs refused calls by sender, at intervals."""
 
     inner: Asgi
     key: CallKey
@@ -40,27 +40,27 @@ class KeyedDoor:
     _senders: dict[str, JunkCount] = field(default_factory=dict)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  ASGI
-        """See ASGI; what is not HTTP has no routes here, and would need a guard of its own."""
+        """See ASGI. Anything but HTTP is an error: it would need a check of its own."""
         if scope["type"] != "http":
             raise NotImplementedError(f"{scope['type']} at a node's door")
         if not _is_open(scope):
             try:
                 self._check(scope)
             except BadSignature as error:
-                self._tell(scope, error)
+                self._log_refusal(scope, error)
                 await _refuse(send, error)
                 return
         await self.inner(scope, receive, send)
 
     def _check(self, scope: Any) -> None:  # noqa: ANN401
-        said = next((value for name, value in scope["headers"] if name == HEADER), None)
-        told = None if said is None else said.decode("latin-1")
+        header = next((value for name, value in scope["headers"] if name == HEADER), None)
+        signature = None if header is None else header.decode("latin-1")
         target = scope["raw_path"].decode("latin-1")
         if query := scope["query_string"]:
             target += "?" + query.decode("latin-1")
-        self.key.check(told, scope["method"], target, wall_time=self.wall_clock())
+        self.key.check(signature, scope["method"], target, wall_time=self.wall_clock())
 
-    def _tell(self, scope: Any, error: BadSignature) -> None:  # noqa: ANN401
+    def _log_refusal(self, scope: Any, error: BadSignature) -> None:  # noqa: ANN401
         self.refused.labels(error.reason).inc()
         sender = scope["client"][0] if scope.get("client") else "somebody"
         junk = self._senders.pop(sender, None) or JunkCount()
@@ -88,5 +88,5 @@ async def _refuse(send: Any, error: BadSignature) -> None:  # noqa: ANN401
 
 
 def refusal(status: int, error: BadSignature) -> ErrorBody:
-    """OpenAI's error, with a code by which a proxy knows whose refusal it is."""
+    """OpenAI's error body; its code tells a proxy that the node has refused the signature."""
     return error_body(status, str(error), code=REFUSED)
