@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from engine.grammars.compiling import GrammarBook
+from engine.grammars.compiling import GrammarCache
 from engine.grammars.sources import limits, to_llguidance
-from engine.grammars.vocabulary import Vocabulary, words_of
+from engine.grammars.vocabulary import GrammarVocabulary, token_set_of
 from engine.request import Grammar
-from engine.sampling.masks import apply_bits, no_bits
+from engine.sampling.masks import apply_bitmask, empty_bitmask
 
 SIZE, SPECIAL, BATCH, STEPS, RUNS = 150_000, 8, 8, 200, 5
 END = SIZE - 1
@@ -145,7 +145,7 @@ def theirs(strings: ByteStrings) -> Library:
 def measure(library: Library, grammar: Grammar) -> str:
     """A line: compiling, and masks along random answers."""
     compiling, filling, chance = list[float](), list[float](), random.Random(1)
-    words = no_bits(1, SIZE)
+    words = empty_bitmask(1, SIZE)
     for _ in range(RUNS):
         began = time.perf_counter()
         compiled = library.compile(grammar)
@@ -169,25 +169,25 @@ def measure(library: Library, grammar: Grammar) -> str:
     )
 
 
-def step_cost(vocabulary: Vocabulary, grammar: Grammar) -> Iterable[tuple[str, float]]:
+def step_cost(vocabulary: GrammarVocabulary, grammar: Grammar) -> Iterable[tuple[str, float]]:
     """Medians over steps of a batch: masks made, and laid over the logits."""
-    book, chance = GrammarBook(vocabulary), random.Random(2)
-    masks = [book.mask(grammar, frozenset([END])) for _ in range(BATCH)]
+    book, chance = GrammarCache(vocabulary), random.Random(2)
+    matchers = [book.matcher(grammar, frozenset([END])) for _ in range(BATCH)]
     filling, applying = list[float](), list[float]()
     logits = torch.zeros(BATCH, SIZE)
     for _ in range(40):
-        bits = no_bits(BATCH, SIZE)
+        bits = empty_bitmask(BATCH, SIZE)
         logits.fill_(0)
         began = time.perf_counter()
-        for row, mask in enumerate(masks):
-            mask.fill((), bits, row)
+        for row, matcher in enumerate(matchers):
+            matcher.fill_bitmask((), bits, row)
         filled = time.perf_counter()
-        apply_bits(logits, range(BATCH), bits)
+        apply_bitmask(logits, range(BATCH), bits)
         filling.append(filled - began)
         applying.append(time.perf_counter() - filled)
-        for row, mask in enumerate(masks):
+        for row, matcher in enumerate(matchers):
             tokens = (logits[row] == 0).nonzero().flatten().tolist()
-            mask.advance([chance.choice(tokens)])
+            matcher.advance([chance.choice(tokens)])
     yield "masks of 8 answers", statistics.median(filling)
     yield "laid over their logits", statistics.median(applying)
 
@@ -205,8 +205,8 @@ def main() -> None:
     for name, grammar in GRAMMARS.items():
         for library in libraries:
             print(f"{name:10}  {measure(library, grammar)}")  # noqa: T201
-    text = words_of(range(SIZE - SPECIAL), SIZE)
-    vocabulary = Vocabulary(tokenizer, SIZE, text, (END,))
+    text = token_set_of(range(SIZE - SPECIAL), SIZE)
+    vocabulary = GrammarVocabulary(tokenizer, SIZE, text, (END,))
     for name in ("schema", "regex"):
         for what, seconds in step_cost(vocabulary, GRAMMARS[name]):
             print(f"{name:10}  {what:22} {seconds * US:8.0f} µs a step")  # noqa: T201

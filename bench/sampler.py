@@ -13,7 +13,7 @@ import torch
 
 from engine.kernels.cpu.native import open_kernels
 from engine.request import Request, RequestId, Sampling
-from engine.sampling.sampler import Draw, Sampler
+from engine.sampling.sampler import Sampler, SamplerRow
 from engine.scheduling.sequence import Sequence
 
 VOCABULARIES = (8_000, 151_936)
@@ -61,7 +61,7 @@ def step_s(sampling: Sampling, vocabulary: int) -> Iterator[float]:
     for run in range(RUNS + 1):
         asked = logits.clone()
         since = time.perf_counter()
-        tokens = sampler.sample(asked, [Draw(seq) for seq in seqs]).tokens
+        tokens = sampler.sample(asked, [SamplerRow(seq) for seq in seqs]).tokens
         if run:
             yield time.perf_counter() - since
         for seq, token in zip(seqs, tokens, strict=True):

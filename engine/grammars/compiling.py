@@ -1,8 +1,8 @@
-"""Grammars of one engine: compiled beside the batch, kept by their text.
+"""A cache of an engine's compiled grammars; they are compiled in threads beside the batch.
 
-llguidance lets Python run on while it compiles, so a thread is enough. The same text is
-compiled once, however many requests bring it; each gets a copy of the matcher, which costs
-some ten microseconds.
+llguidance releases Python's lock while it compiles, so a thread is enough. A grammar's text is
+compiled once, however many requests have it; each request gets a copy of the matcher, which
+costs some ten microseconds.
 """
 
 import threading
@@ -15,9 +15,9 @@ from time import monotonic
 from llguidance import LLMatcher
 
 from engine.errors import GrammarRefused
-from engine.grammars.matching import Compiled, GrammarMask
+from engine.grammars.matching import CompiledGrammar, GrammarMatcher
 from engine.grammars.sources import limits, reason, to_llguidance
-from engine.grammars.vocabulary import Vocabulary, load_vocabulary
+from engine.grammars.vocabulary import GrammarVocabulary, load_vocabulary
 from engine.request import Grammar
 
 REMEMBERED = 64
@@ -25,37 +25,41 @@ PATIENCE_S = 10.0  # the door has refused what takes a tenth of that
 
 
 @dataclass(slots=True)
-class _Compiling:
-    """Nobody waits for it after `until`; `fetched`: somebody knows that it is done."""
+class _PendingCompile:
+    """A compilation under way, or its result.
 
-    outcome: "Future[Compiled | GrammarRefused]"
+    Requests wait for it up to the time `until`. `fetched`: a request was told that it is done
+    or late, so it may be evicted.
+    """
+
+    outcome: "Future[CompiledGrammar | GrammarRefused]"
     until: float
     fetched: bool = False
 
 
 @dataclass(slots=True)
-class GrammarBook:
-    """Every grammar that was asked for lately, compiled or on its way.
+class GrammarCache:
+    """The grammars that requests asked for lately, compiled or being compiled.
 
-    What somebody may still wait for is not forgotten, or it would be begun again and again.
-    Without a vocabulary every grammar is refused with `missing`. The engine's thread alone
-    calls; a failed compilation is an answer like any other.
+    A grammar that a request may still wait for is not evicted, or it would be compiled again
+    and again. Without a vocabulary every grammar is refused, with the reason `missing`. Only
+    the engine's thread may call. A refusal is cached like any other result.
     """
 
-    vocabulary: Vocabulary | None
+    vocabulary: GrammarVocabulary | None
     missing: str = ""
-    _known: OrderedDict[Grammar, _Compiling] = field(default_factory=OrderedDict)
+    _known: OrderedDict[Grammar, _PendingCompile] = field(default_factory=OrderedDict)
 
     def ready(self, grammar: Grammar) -> bool:
-        """Whether `mask` answers at once; where not, work on it has begun."""
+        """See MatcherFactory."""
         if self.vocabulary is None:
             return True
         one = self._compiling(grammar, self.vocabulary)
         one.fetched = one.fetched or one.outcome.done() or monotonic() > one.until
         return one.fetched
 
-    def mask(self, grammar: Grammar, ends: frozenset[int]) -> GrammarMask:
-        """At the start of an answer that `ends` end; raises GrammarRefused."""
+    def matcher(self, grammar: Grammar, ends: frozenset[int]) -> GrammarMatcher:
+        """See MatcherFactory."""
         vocabulary = self.vocabulary
         if vocabulary is None:
             raise GrammarRefused(self.missing)
@@ -67,9 +71,9 @@ class GrammarBook:
             self._known.pop(grammar, None)
             return self._compiled(grammar, vocabulary).matcher.deep_copy()
 
-        return GrammarMask(begun, vocabulary, ends, anew)
+        return GrammarMatcher(begun, vocabulary, ends, anew)
 
-    def _compiled(self, grammar: Grammar, vocabulary: Vocabulary) -> Compiled:
+    def _compiled(self, grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
         one = self._compiling(grammar, vocabulary)
         one.fetched = True
         try:
@@ -80,32 +84,35 @@ class GrammarBook:
             raise GrammarRefused(str(outcome))
         return outcome
 
-    def _compiling(self, grammar: Grammar, vocabulary: Vocabulary) -> _Compiling:
+    def _compiling(self, grammar: Grammar, vocabulary: GrammarVocabulary) -> _PendingCompile:
         if grammar not in self._known:
             outcome = _start(grammar, vocabulary)
-            self._forget_some()
-            self._known[grammar] = _Compiling(outcome, monotonic() + PATIENCE_S)
+            self._evict()
+            self._known[grammar] = _PendingCompile(outcome, monotonic() + PATIENCE_S)
         self._known.move_to_end(grammar)
         return self._known[grammar]
 
-    def _forget_some(self) -> None:
-        """The oldest, of those that nobody waits for."""
+    def _evict(self) -> None:
+        """Drop the least recently used, of those that no request waits for."""
         now, known = monotonic(), self._known.items()
         idle = [name for name, one in known if one.fetched or now > one.until]
         for grammar in idle[:-REMEMBERED]:
             del self._known[grammar]
 
 
-def load_grammars(folder: Path, size: int, eos: tuple[int, ...]) -> GrammarBook:
-    """For a checkpoint whose model has `size` logits; never fails, but may refuse them all."""
+def load_grammars(folder: Path, size: int, eos: tuple[int, ...]) -> GrammarCache:
+    """The cache for a checkpoint whose model has `size` logits.
+
+    Never fails: a checkpoint without a usable tokenizer gets a cache that refuses all grammars.
+    """
     try:
-        return GrammarBook(load_vocabulary(folder, size, eos))
+        return GrammarCache(load_vocabulary(folder, size, eos))
     except GrammarRefused as error:
-        return GrammarBook(None, str(error))
+        return GrammarCache(None, str(error))
 
 
-def compiled(grammar: Grammar, vocabulary: Vocabulary) -> Compiled:
-    """Raises GrammarRefused; also for what this vocabulary cannot begin to write."""
+def compiled(grammar: Grammar, vocabulary: GrammarVocabulary) -> CompiledGrammar:
+    """Compile `grammar`; raises GrammarRefused, also if no token can begin an answer of it."""
     named = set[int]()
 
     def find(text: str) -> int | None:
@@ -120,15 +127,17 @@ def compiled(grammar: Grammar, vocabulary: Vocabulary) -> Compiled:
     matcher = LLMatcher(vocabulary.tokenizer, written, log_level=0, limits=limits())
     if matcher.is_error():
         raise GrammarRefused(f"{grammar.kind}: {reason(matcher.get_error())}")
-    begun = Compiled(matcher, vocabulary.text | vocabulary.words(named))
-    if failure := GrammarMask(begun, vocabulary, frozenset(), matcher.deep_copy).begin():
+    begun = CompiledGrammar(matcher, vocabulary.text | vocabulary.token_set(named))
+    if failure := GrammarMatcher(begun, vocabulary, frozenset(), matcher.deep_copy).begin():
         raise GrammarRefused(f"{grammar.kind}: {reason(failure)}")
     return begun
 
 
-def _start(grammar: Grammar, vocabulary: Vocabulary) -> "Future[Compiled | GrammarRefused]":
-    """In a thread that nobody waits for when the process ends."""
-    outcome: Future[Compiled | GrammarRefused] = Future()
+def _start(
+    grammar: Grammar, vocabulary: GrammarVocabulary
+) -> "Future[CompiledGrammar | GrammarRefused]":
+    """Compile in a daemon thread: the process may end meanwhile."""
+    outcome: Future[CompiledGrammar | GrammarRefused] = Future()
 
     def work() -> None:
         try:

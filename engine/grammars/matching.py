@@ -1,6 +1,6 @@
-"""One answer's place in its grammar, and what may come next there.
+"""The state of one answer in its grammar, and the tokens that may come next.
 
-The grammar has the last word on the end of an answer:
+The grammar decides where an answer may end:
 
 - An end token may come exactly where the grammar may end. One of the model's own that the
   request ignores comes only where nothing else can: the answer is complete, and is over.
@@ -17,59 +17,62 @@ from llguidance import LLMatcher
 from torch import Tensor
 
 from engine.errors import GrammarRefused
-from engine.grammars.vocabulary import Vocabulary, Words
+from engine.grammars.vocabulary import GrammarVocabulary, TokenSet
 
 USED_UP = "lexer error"  # too many states, or expressions in them
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
-    """A grammar at its start, and the tokens that it may write: text, and what it names."""
+class CompiledGrammar:
+    """A matcher at the start of a grammar, to be copied; and the tokens that it may ever allow.
+
+    These are the tokens of text, and the special tokens that the grammar names.
+    """
 
     matcher: LLMatcher
-    writes: Words
+    allowed_tokens: TokenSet
 
 
-class GrammarMask:
-    """Moves on with the answer, a constant cost for each token; built anew from all of them.
+class GrammarMatcher:
+    """A Matcher over llguidance's, with constant cost for each token.
 
     `ends` are the tokens that end this answer. A matcher that fails, by too much work or by
-    a token that the grammar does not allow, never recovers: only the end may come then.
+    a token that the grammar does not allow, never recovers: it then allows only end tokens.
 
-    Copies of a matcher share the states of their lexer, and the limit of these. Where others
-    have used it up, the answer is told again to another one, which is `anew`.
+    Copies of an LLMatcher share the states of their lexer, and the limit on these. When other
+    copies have used it up, `anew` makes a fresh LLMatcher and the answer is replayed to it.
     """
 
     def __init__(
         self,
-        grammar: Compiled,
-        vocabulary: Vocabulary,
+        grammar: CompiledGrammar,
+        vocabulary: GrammarVocabulary,
         ends: frozenset[int],
         anew: Callable[[], LLMatcher],
     ) -> None:
         self._matcher = grammar.matcher.deep_copy()
-        self._writes = grammar.writes
+        self._writes = grammar.allowed_tokens
         self._anew = anew
         self._said = list[int]()
         self._vocabulary = vocabulary
         self._ends = ends
-        self._end_words = vocabulary.words(ends)
+        self._end_words = vocabulary.token_set(ends)
         self._scratch = np.zeros(-(-vocabulary.tokenizer.vocab_size // 32), np.int32)
         self._ended = False
         self.failure: str | None = None
 
     @property
     def may_end(self) -> bool:
-        """Whether the answer is complete as it is."""
+        """See Matcher."""
         return self._ended or self._matcher.is_accepting()
 
     def begin(self) -> str | None:
-        """Why not even a first token can be written, if that is so."""
+        """Compute the first mask; the failure, if not even a first token is possible."""
         self._allowed(drafting=False)
         return self.failure
 
     def advance(self, tokens: Seq[int]) -> None:
-        """These came, for good."""
+        """See Matcher."""
         for token in tokens:
             if self._ended or self.failure:
                 return
@@ -80,9 +83,9 @@ class GrammarMask:
             else:
                 self.failure = self._matcher.get_error() or f"token {token} does not fit"
 
-    def fill(self, drafted: Seq[int], bits: Tensor, row: int) -> None:
-        """Write row `row` of `bits` [rows, words] int32: what may follow `drafted`."""
-        words: Words = bits[row].numpy()
+    def fill_bitmask(self, drafted: Seq[int], bits: Tensor, row: int) -> None:
+        """See Matcher."""
+        words: TokenSet = bits[row].numpy()
         taken = self._draft(drafted)
         if taken == len(drafted):
             words[:] = self._allowed(drafting=bool(drafted))
@@ -92,12 +95,12 @@ class GrammarMask:
             self._restarted()  # what failed behind a draft may never come
 
     def _draft(self, drafted: Seq[int]) -> int:
-        """How many of these the grammar takes."""
+        """Consume `drafted`; how many of these the grammar accepts."""
         if self._ended or self.failure or any(self._is_end(token) for token in drafted):
             return 0
         return self._matcher.try_consume_tokens(list(drafted)) if drafted else 0
 
-    def _allowed(self, *, drafting: bool) -> Words:
+    def _allowed(self, *, drafting: bool) -> TokenSet:
         if self._ended or self.failure:
             return self._only_ends()
         text = self._text()
@@ -117,19 +120,19 @@ class GrammarMask:
             return self._only_ends()
         return self._stuck("no token of this model goes on from here", drafting=drafting)
 
-    def _only_ends(self) -> Words:
-        return self._vocabulary.words(self._vocabulary.eos) | self._end_words
+    def _only_ends(self) -> TokenSet:
+        return self._vocabulary.token_set(self._vocabulary.eos) | self._end_words
 
-    def _stuck(self, failure: str, *, drafting: bool) -> Words:
-        """Behind drafts it is not known yet whether this counts: an end that is drawn there
-        does not, and the next step will see.
+    def _stuck(self, failure: str, *, drafting: bool) -> TokenSet:
+        """Allow only ends. Behind drafts this is no failure yet: they may be rejected, and the
+        next step will find out.
         """
         if not drafting:
             self.failure = failure
         return self._only_ends()
 
-    def _text(self) -> Words | None:
-        """The tokens of text that the grammar takes next; None where it fails."""
+    def _text(self) -> TokenSet | None:
+        """The tokens, but for ends, that the grammar accepts next; None where it fails."""
         scratch = self._scratch
         self._matcher.unsafe_compute_mask_ptr(scratch.ctypes.data, scratch.nbytes)
         if self._matcher.is_error():
@@ -141,7 +144,7 @@ class GrammarMask:
         return allowed
 
     def _renewed(self, *more: int) -> bool:
-        """Whether another matcher took all that this one had, and more, if states ran out."""
+        """If lexer states ran out: whether a fresh matcher accepts the answer and `more`."""
         return USED_UP in self._matcher.get_error() and self._restarted(*more)
 
     def _restarted(self, *more: int) -> bool:

@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer as llguidance reads it, and which tokens are text at all."""
+"""A checkpoint's tokenizer for llguidance, and the sets of its text and special tokens."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,30 +15,31 @@ from engine.spelling import vocabulary_of
 TOKENIZER = "tokenizer.json"
 WORD_BITS = 32
 
-Words = NDArray[np.int32]
+TokenSet = NDArray[np.int32]
 """A set of tokens: token t is bit t % 32 of word t // 32."""
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """`size` tokens have a logit; `text` are those a grammar may write, and so no special one.
+class GrammarVocabulary:
+    """What grammars need to know of a model's tokens.
 
-    Of these, `special` are those that it may name, but for ends. `tokenizer` may know more
-    tokens than have a logit, or fewer.
+    `size` tokens have a logit; `tokenizer` may know more, or fewer. `text` are the tokens that
+    any grammar may write: no special token, no end token. `special` are those that it may
+    write only by name, from their texts.
     """
 
     tokenizer: LLTokenizer
     size: int
-    text: Words
+    text: TokenSet
     eos: tuple[int, ...]
     special: Mapping[str, int] = field(default_factory=dict)
 
-    def words(self, tokens: Iterable[int]) -> Words:
-        """The set of these; what has no logit is left out."""
-        return words_of((token for token in tokens if token < self.size), self.size)
+    def token_set(self, tokens: Iterable[int]) -> TokenSet:
+        """The set of `tokens`; a token without a logit is left out."""
+        return token_set_of((token for token in tokens if token < self.size), self.size)
 
 
-def load_vocabulary(folder: Path, size: int, eos: tuple[int, ...]) -> Vocabulary:
+def load_vocabulary(folder: Path, size: int, eos: tuple[int, ...]) -> GrammarVocabulary:
     """Read `folder`'s tokenizer.json; raises GrammarRefused, which says why not."""
     try:
         fast = _read(folder / TOKENIZER)
@@ -50,14 +51,14 @@ def load_vocabulary(folder: Path, size: int, eos: tuple[int, ...]) -> Vocabulary
         raise GrammarRefused(f"this model has no tokenizer for grammars: {why}") from error
     text = set(range(min(size, known))).difference(spelling.special_token_ids, eos)
     special = spelling.special(size, eos)
-    return Vocabulary(tokenizer, size, words_of(text, size), eos, special)
+    return GrammarVocabulary(tokenizer, size, token_set_of(text, size), eos, special)
 
 
 class _Spelling:
-    """Each token's bytes, as llguidance asks for them.
+    """Each token's bytes, in the form that llguidance's TokenizerWrapper reads.
 
-    Where it reads a `tokenizer.json` itself, it holds every added token like `<tool_call>` for
-    special, which no text has: a model that has one for its calls could not write them.
+    If llguidance reads a `tokenizer.json` itself, it takes every added token, such as
+    `<tool_call>`, for a special one: grammars could then not write a model's tool calls.
     """
 
     bos_token_id = None
@@ -70,22 +71,22 @@ class _Spelling:
         self.tokens = list(map(vocabulary_of(fast, decode).spell, range(size)))
         added = fast.get_added_tokens_decoder().items()
         self.special_token_ids = [token for token, one in added if one.special]
-        self.eos_token_id = eos[0] if eos else self._nobodys()
+        self.eos_token_id = eos[0] if eos else self._add_end()
 
     def special(self, size: int, ends: Iterable[int]) -> Mapping[str, int]:
-        """By their texts, those that have a logit and end nothing."""
+        """Special tokens by text: those that have a logit and are no end token."""
         added = self._fast.get_added_tokens_decoder().items()
         known = set(range(size)).difference(ends)
         return {one.content: token for token, one in added if one.special and token in known}
 
-    def _nobodys(self) -> int:
-        """There has to be an end: one more that no model knows."""
+    def _add_end(self) -> int:
+        """llguidance wants an end token: add one that the model does not have."""
         self.tokens.append(b"</s>")
         self.special_token_ids.append(len(self.tokens) - 1)
         return len(self.tokens) - 1
 
     def __call__(self, text: bytes) -> list[int]:
-        """How the model writes what is left of an answer, where that is only one text."""
+        """Tokenize text that the grammar forces, when there is only one way to go on."""
         return list(self._fast.encode(text.decode(), add_special_tokens=False).ids)
 
 
@@ -101,7 +102,7 @@ def _read(file: Path) -> Tokenizer:
     return fast
 
 
-def words_of(tokens: Iterable[int], size: int) -> Words:
+def token_set_of(tokens: Iterable[int], size: int) -> TokenSet:
     """[ceil(size / 32)] with the bits of `tokens` set."""
     bits = np.zeros(-(-size // WORD_BITS) * WORD_BITS, dtype=np.bool_)
     bits[list(tokens)] = True

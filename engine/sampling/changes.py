@@ -1,4 +1,4 @@
-"""What rows of logits ask for, as the lists of numbers that a device is sent."""
+"""Changes to rows of logits as flat lists of numbers, to be sent to a device."""
 
 from collections.abc import Sequence as Seq
 
@@ -6,32 +6,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.attention.plan import LogitChanges
+from engine.sampling.logits_processor import (
+    NONE,
+    ProcessedRow,
+    bitmask_for,
+    catch_up,
+    masked_rows,
+)
 from engine.sampling.penalties import Counts, Ids
-from engine.sampling.shaping import NONE, ShapedRow, bits_for, catch_up, is_masked
 
 NO_VALUES: Counts = np.empty(0, np.float32)
 
 
-def changes_of(shaped: Seq[ShapedRow], vocabulary: int) -> LogitChanges | None:
-    """By what came up to now, which all take in; grammars may fail by it. None for no rows."""
+def changes_of(shaped: Seq[ProcessedRow], vocabulary: int) -> LogitChanges | None:
+    """The changes by the tokens so far, which the processors read first; None for no rows.
+
+    A grammar that cannot go on sets its sequence's `failure`.
+    """
     if not shaped:
         return None
     catch_up(shaped)
-    masked = is_masked(shaped)
-    bits = bits_for(masked, vocabulary).numpy()
+    masked = masked_rows(shaped)
+    bits = bitmask_for(masked, vocabulary).numpy()
     return LogitChanges(np.array([one.row for one in masked], np.int32), bits, *_lists(shaped))
 
 
 def _lists(
-    shaped: Seq[ShapedRow],
+    shaped: Seq[ProcessedRow],
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
-    """Of each row that has any: its biases and bans, then what is to be penalised."""
+    """For each row that has any: its biases and bans, then the tokens with penalties."""
     headers, factors = list[tuple[int, ...]](), list[tuple[float, ...]]()
     tokens, values, end = [NONE], [NO_VALUES], 0
     for one in shaped:
-        seen, wish = one.shaping.seen, one.seq.request.sampling
+        seen, wish = one.processor.token_counts, one.seq.request.sampling
         ids, bias = _biases(one)
-        penalised, counts = (NONE, NO_VALUES) if seen is None else seen.behind(one.drafted)
+        penalised, counts = (
+            (NONE, NO_VALUES) if seen is None else seen.with_drafted(one.drafted)
+        )
         start, middle = end, end + len(ids)
         end = middle + len(penalised)
         if start < end or seen is not None:  # a device may know of a token where we know none
@@ -49,10 +60,10 @@ def _lists(
     )
 
 
-def _biases(one: ShapedRow) -> tuple[Ids, Counts]:
-    """Bans are biases of minus infinity; no token is there twice."""
-    biases = one.shaping.biases_behind(one.seq, one.drafted)
-    banned = one.shaping.banned(one.seq, one.drafted)
+def _biases(one: ProcessedRow) -> tuple[Ids, Counts]:
+    """Biases, and bans as biases of minus infinity, of distinct tokens."""
+    biases = one.processor.biases_after(one.seq, one.drafted)
+    banned = one.processor.banned(one.seq, one.drafted)
     if not len(banned):
         return biases.ids, biases.values
     others = ~np.isin(biases.ids, banned)

@@ -1,4 +1,4 @@
-"""What of a request's sampling a vocabulary cannot do, said when it comes. Torch-free."""
+"""Refuses sampling settings that do not fit the model's vocabulary. Torch-free."""
 
 from collections.abc import Iterable, Iterator
 
@@ -41,7 +41,7 @@ def _check_scores(request: Request, vocabulary: int) -> None:
 
 
 def _named(sampling: Sampling) -> Iterator[tuple[str, Iterable[int]]]:
-    """The fields that speak of tokens which must be there. A stop token need not."""
+    """The fields whose tokens must be in the vocabulary; stop tokens need not be."""
     yield "logit_bias", [token for token, _ in sampling.logit_bias]
     yield "allowed_token_ids", sampling.allowed_token_ids or ()
     if (marks := sampling.grammar_behind) is not None:

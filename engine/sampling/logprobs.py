@@ -1,7 +1,7 @@
-"""How likely the model found a token, and which it found likelier.
+"""Log-probabilities and ranks of tokens, in plain torch.
 
-All of it is of the model's logits as they are, before anything that was asked changes them.
-A rank is 1 and how many are strictly likelier; tokens that tie come in the order of their ids.
+They are of the model's logits before any logits processor, temperature or truncation. A
+token's rank is 1 plus the number of strictly likelier tokens; ties are ordered by token id.
 """
 
 from collections.abc import Sequence as Seq
@@ -15,14 +15,14 @@ LEAST_LOGPROB = -9999.0  # instead of minus infinity, which no JSON can carry
 
 
 def logprobs_of(logits: Tensor) -> Tensor:
-    """[rows, vocabulary] float32 both; a row's does not depend on the others."""
+    """[rows, vocabulary] float32 to the same; a row does not depend on the others."""
     return logits.log_softmax(1)
 
 
-def tell(logprobs: Tensor, tokens: Seq[int], most: int) -> list[Logprobs]:
+def top_logprobs(logprobs: Tensor, tokens: Seq[int], most: int) -> list[Logprobs]:
     """For each row of `logprobs` its token first, then the `most` likeliest, best first.
 
-    The token itself is told again among these if it is one of them. -1 tells all.
+    The token appears a second time if it is among the likeliest. `most` -1 means all tokens.
     """
     chosen = torch.tensor(tokens, device=logprobs.device).unsqueeze(1)
     found = logprobs.gather(1, chosen)
@@ -50,7 +50,7 @@ def _best(logprobs: Tensor, most: int) -> Tensor:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    """Of each row's best, which are sorted: where the first of its equals stands."""
+    """The ranks of each row's sorted `values`: equal ones have the rank of the first."""
     places = torch.arange(1, values.shape[1] + 1, device=values.device).expand_as(values)
     equal = torch.zeros_like(values, dtype=torch.bool)
     equal[:, 1:] = values[:, 1:] == values[:, :-1]

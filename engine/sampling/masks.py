@@ -1,7 +1,7 @@
-"""Which tokens may come next at all: the client's list, and grammars.
+"""Token bitmasks: which tokens may come next, by `allowed_token_ids` and by grammars.
 
-A mask is a row of bits, as grammar libraries fill them: [ceil(vocabulary / 32)] int32, token t
-is bit t % 32 of word t // 32.
+A row of a bitmask is [ceil(vocabulary / 32)] int32, as grammar libraries fill it: token t is
+bit t % 32 of word t // 32; 1 allows the token.
 """
 
 from collections.abc import Iterable
@@ -22,46 +22,51 @@ BYTE_FLOORS = torch.from_numpy(LOWEST[np.unpackbits(BYTES, axis=1, bitorder="lit
 """[256, 8] float32: what a byte of a mask adds to the logits of its tokens."""
 
 
-class Mask(Protocol):
-    """What a grammar allows behind one sequence's answer so far.
+class Matcher(Protocol):
+    """The state of a grammar (structured output) at the end of one sequence's answer so far.
 
-    It is told of every token of the answer once, in order, and rebuilt by being told them all.
+    The sampler calls `advance` with each token of the answer once, in order. A matcher is
+    rebuilt elsewhere by advancing a new one over all of the answer.
     """
 
     @property
     def failure(self) -> str | None:
-        """Why the answer cannot go on by its grammar, once it cannot: only an end fits then."""
+        """Why the answer cannot go on by its grammar; only an end token is allowed then."""
 
     @property
     def may_end(self) -> bool:
-        """Whether the answer is complete as it is."""
+        """Whether the grammar accepts the answer as complete."""
 
     def advance(self, tokens: Seq[int]) -> None:
-        """These came, for good. What the grammar does not allow is no error, but a failure."""
+        """Append tokens to the answer. A token that does not fit sets `failure`; no error."""
 
-    def fill(self, drafted: Seq[int], bits: Tensor, row: int) -> None:
-        """Write row `row` of `bits` [rows, words] int32: what may follow, had `drafted` come.
+    def fill_bitmask(self, drafted: Seq[int], bits: Tensor, row: int) -> None:
+        """Write row `row` of `bits` [rows, words] int32: the tokens allowed behind `drafted`.
 
-        Behind drafted tokens that are not allowed anything will do: nobody looks.
+        If the grammar does not allow `drafted`, the row's content does not matter: that draft
+        is rejected.
         """
 
 
-class Grammars(Protocol):
-    """Makes masks; one for each sequence that has a grammar. `ends` end its answer."""
+class MatcherFactory(Protocol):
+    """Compiles grammars, and makes a matcher for each sequence that has one."""
 
     def ready(self, grammar: Grammar) -> bool:
-        """Whether `mask` answers at once; where not, work on it has begun."""
+        """Whether `matcher` would return at once; if not, compiling begins or goes on."""
 
-    def mask(self, grammar: Grammar, ends: frozenset[int]) -> Mask:
-        """At the start of an answer; raises GrammarRefused. Waits where it is not `ready`."""
+    def matcher(self, grammar: Grammar, ends: frozenset[int]) -> Matcher:
+        """A matcher at the start of an answer that the tokens `ends` end.
+
+        Raises GrammarRefused. Waits for compilation if the grammar is not `ready`.
+        """
 
 
-def no_bits(rows: int, vocabulary: int) -> Tensor:
-    """[rows, words] int32 on the CPU, to be filled."""
+def empty_bitmask(rows: int, vocabulary: int) -> Tensor:
+    """[rows, words] int32 zeros on the CPU."""
     return torch.zeros((rows, -(-vocabulary // WORD_BITS)), dtype=torch.int32)
 
 
-def bits_of(tokens: Iterable[int], vocabulary: int) -> Tensor:
+def bitmask_of(tokens: Iterable[int], vocabulary: int) -> Tensor:
     """[words] int32 with the bits of `tokens` set."""
     words = -(-vocabulary // WORD_BITS)
     allowed = np.zeros(words * WORD_BITS, dtype=np.bool_)
@@ -69,10 +74,10 @@ def bits_of(tokens: Iterable[int], vocabulary: int) -> Tensor:
     return torch.from_numpy(np.packbits(allowed, bitorder="little").view(np.int32))
 
 
-def apply_bits(logits: Tensor, rows: Seq[int], bits: Tensor) -> None:
-    """Ban at each of `rows` of `logits` [.., vocabulary] what `bits` [rows, words] lack.
+def apply_bitmask(logits: Tensor, rows: Seq[int], bits: Tensor) -> None:
+    """Set `logits` [.., vocabulary] at `rows` to -inf where `bits` [rows, words] are 0.
 
-    Eight tokens at a time are looked up and added: to choose one by one takes 40 times as long.
+    It looks up and adds eight tokens at a time; selecting one by one takes 40 times as long.
     """
     packed = bits.view(torch.uint8).to(logits.device).int()
     floors = embedding(packed, BYTE_FLOORS.to(logits.device)).flatten(1)

@@ -1,9 +1,9 @@
-"""The same as the sampler's torch path, by Triton kernels, with one wait for the device.
+"""The sampler's torch path by Triton kernels, with one wait for the device.
 
-All that rows ask for goes to the device in one copy from pinned memory, nobody waiting: a few
-numbers for each row, masks, and sparse lists of biases, bans and penalties. What comes back is
-one copy, too: tokens, and the log-probabilities that were asked for. Only a row that wants to
-be told more than MOST_TOLD of the likeliest goes through torch, and waits for that.
+One asynchronous copy from pinned memory brings all settings to the device: a few numbers for
+each row, bitmasks, and sparse lists of biases, bans and penalties. One copy brings back the
+tokens and the requested log-probabilities. Only a row that wants more than MOST_TOLD top
+log-probabilities goes through torch, and waits for it.
 """
 
 from collections.abc import Iterator
@@ -22,55 +22,56 @@ from engine.kernels.telling import MOST_TOLD, told_into, told_numbers
 from engine.kernels.uploading import Part, aligned, uploaded
 from engine.request import LARGEST_TEMPERATURE, Logprobs, Sampling
 from engine.sampling.changes import changes_of
-from engine.sampling.hearing import heard
-from engine.sampling.logprobs import logprobs_of, tell
-from engine.sampling.shaping import ShapedRow, end_all_the_same
+from engine.sampling.device_logprobs import unpack_logprobs
+from engine.sampling.logits_processor import ProcessedRow, force_end_token
+from engine.sampling.logprobs import logprobs_of, top_logprobs
 
-Name = tuple[int, int]
-"""A draw's noise_key."""
+NoiseKey = tuple[int, int]
+"""See noise_key."""
 DEFAULT_SIZES = Sizes()
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """What rows of logits ask for; which of them are shaped, and which want to be told more.
+class SamplingInputs:
+    """The settings of rows of logits; `asking` are the rows that want log-probabilities.
 
-    A temperature that is as good as none is 0.
+    `shaped` are the rows whose logits are processed. Temperatures near 0 must be 0.
     """
 
     samplings: Seq[Sampling]
     temperatures: Seq[float]
-    names: Seq[Name]
-    shaped: Seq[ShapedRow]
+    noise_keys: Seq[NoiseKey]
+    shaped: Seq[ProcessedRow]
     asking: Seq[int]
 
     @property
     def search(self) -> Search:
-        """How far any of them may have to be searched."""
+        """The furthest search that any row needs."""
         cuts = ((one.top_k, one.top_p, one.min_p) for one in self.samplings)
         return search_for(
             (warm, *cut) for warm, cut in zip(self.temperatures, cuts, strict=True)
         )
 
-    def told_beside(self, vocabulary: int) -> list[int]:
-        """For each asking row, how many of the likeliest."""
+    def num_top_logprobs(self, vocabulary: int) -> list[int]:
+        """For each asking row, how many of its likeliest tokens it wants."""
         asked = [self.samplings[row].logprobs or 0 for row in self.asking]
         return [vocabulary if most < 0 else min(most, vocabulary) for most in asked]
 
 
-def draw(
-    logits: Tensor, rows: Rows, sizes: Sizes = DEFAULT_SIZES
+def sample_on_gpu(
+    logits: Tensor, rows: SamplingInputs, sizes: Sizes = DEFAULT_SIZES
 ) -> tuple[list[int], dict[int, Logprobs]]:
-    """A token for each row of `logits` [rows, vocabulary] float32, which may change; and what
-    the asking rows are told."""
+    """A token for each row of `logits` [rows, vocabulary] float32, which may change; and the
+    log-probabilities of the asking rows.
+    """
     count, vocabulary = logits.shape
     there = uploaded(
         [*_settings(rows), *(changes_of(rows.shaped, vocabulary) or ())], logits.device
     )
-    temperatures, top_k, top_p, min_p, names, instead, asked = there[:7]
-    before, places = _as_they_are(logits, rows, asked)
+    temperatures, top_k, top_p, min_p, noise_keys, instead, asked = there[:7]
+    before, places = _unprocessed(logits, rows, asked)
     _shape(logits, there[7:])
-    most = rows.told_beside(vocabulary)
+    most = rows.num_top_logprobs(vocabulary)
     widest = max((one for one in most if one <= MOST_TOLD), default=0)
     ends = np.cumsum(
         [aligned(count), aligned(count), told_numbers(len(asked), widest)]
@@ -78,7 +79,7 @@ def draw(
     said = torch.empty(ends[-1], dtype=torch.int32, device=logits.device)
     tokens, alive, told = said.tensor_split(ends[:-1])
     choose(
-        logits, temperatures, top_k, top_p, min_p, names.view(-1, 2),
+        logits, temperatures, top_k, top_p, min_p, noise_keys.view(-1, 2),
         instead=instead, out=tokens, alive=alive, sizes=sizes, search=rows.search,
     )  # fmt: skip
     chosen = tokens.index_select(0, asked)
@@ -87,29 +88,29 @@ def draw(
     tokens, alive, told = said.tensor_split(ends[:-1])
     for one in rows.shaped:
         if not alive[one.row]:
-            end_all_the_same(one)
+            force_end_token(one)
     drawn: list[int] = tokens[:count].tolist()
     of_asking = [drawn[row] for row in rows.asking]
-    said_of = heard(told_into(told, len(asked), widest), of_asking, most)
+    said_of = unpack_logprobs(told_into(told, len(asked), widest), of_asking, most)
     logprobs = dict(zip(rows.asking, said_of, strict=True))
     for index, many in enumerate(most):
         if many > MOST_TOLD:
             of_row = logprobs_of(before.index_select(0, places[index : index + 1]))
-            (logprobs[rows.asking[index]],) = tell(of_row, [of_asking[index]], many)
+            (logprobs[rows.asking[index]],) = top_logprobs(of_row, [of_asking[index]], many)
     return drawn, logprobs
 
 
-def _settings(rows: Rows) -> Iterator[Part]:
-    """Of all rows, as `choose` wants them; then the asking ones."""
+def _settings(rows: SamplingInputs) -> Iterator[Part]:
+    """The settings of all rows in the order of `choose`; then which rows are asking."""
     asked = rows.samplings
     yield np.array([min(one, LARGEST_TEMPERATURE) for one in rows.temperatures], np.float32)
     yield np.array([one.top_k for one in asked], np.int32)
     yield np.array([one.top_p for one in asked], np.float32)
     yield np.array([one.min_p for one in asked], np.float32)
-    yield np.array(rows.names, np.uint32).view(np.int32)
+    yield np.array(rows.noise_keys, np.uint32).view(np.int32)
     instead = np.zeros(len(asked), np.int32)
     for one in rows.shaped:
-        instead[one.row] = one.shaping.instead
+        instead[one.row] = one.processor.instead
     yield instead
     yield np.array(rows.asking, np.int32)
 
@@ -124,8 +125,8 @@ def _shape(logits: Tensor, parts: Seq[Tensor]) -> None:
         adjust(logits, headers.view(-1, 4), factors.view(-1, 3), tokens, values)
 
 
-def _as_they_are(logits: Tensor, rows: Rows, asked: Tensor) -> tuple[Tensor, Tensor]:
-    """Where to find the asking rows as the model gave them, whatever is done to `logits`."""
+def _unprocessed(logits: Tensor, rows: SamplingInputs, asked: Tensor) -> tuple[Tensor, Tensor]:
+    """A table with the asking rows as the model gave them, and their indices in it."""
     if {one.row for one in rows.shaped}.isdisjoint(rows.asking):
         return logits, asked
     places = torch.arange(len(asked), dtype=torch.int32, device=logits.device)

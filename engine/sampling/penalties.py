@@ -1,7 +1,7 @@
-"""Penalties on tokens that were there before, and the counts that they need.
+"""Repetition, frequency and presence penalties, and the token counts that they need.
 
-Of logit x, for a token that the answer has `count` times: first, if it is in prompt or answer,
-x / repetition where x > 0, else x * repetition (Keskar et al., CTRL, 2019); then
+For a token's logit x, where the answer has the token `count` times: first, if it is in prompt
+or answer, x / repetition where x > 0, else x * repetition (Keskar et al., CTRL, 2019); then
 x - frequency * count - presence * (count > 0). As vLLM and OpenAI define them.
 """
 
@@ -22,11 +22,11 @@ FIRST_CAPACITY = 64
 LARGEST_LOGIT = 1e30  # a tiny factor would make infinity, and that less infinity is no number
 
 
-class Seen:
-    """The distinct tokens of one sequence, and how often its answer has each.
+class TokenCounts:
+    """The distinct tokens of one sequence, and how often each is in its answer.
 
-    Both grow with the answer, at a constant cost for each token. Prompts count only for the
-    repetition penalty, so only there are they looked at.
+    Adding a token has constant cost. `prompt` is empty unless there is a repetition penalty:
+    the others do not count prompt tokens.
     """
 
     def __init__(self, prompt: Iterable[int]) -> None:
@@ -36,7 +36,7 @@ class Seen:
         self._ids[: len(self._slots)] = list(self._slots)
 
     def add(self, tokens: Iterable[int]) -> None:
-        """The answer has these, too."""
+        """Count `tokens` that were appended to the answer."""
         for token in tokens:
             slot = self._slots.setdefault(token, len(self._slots))
             if slot == len(self._ids):
@@ -45,8 +45,8 @@ class Seen:
             self._ids[slot] = token
             self._counts[slot] += 1
 
-    def behind(self, drafted: Seq[int]) -> tuple[Ids, Counts]:
-        """[distinct] tokens and counts, had `drafted` come; not to be written to."""
+    def with_drafted(self, drafted: Seq[int]) -> tuple[Ids, Counts]:
+        """[distinct] tokens and their counts as if `drafted` were accepted; read only."""
         used = len(self._slots)
         ids, counts = self._ids[:used], self._counts[:used]
         if not drafted:
@@ -61,8 +61,8 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Penalised:
-    """One row: what of it was there before, and by how much that counts."""
+class PenalisedRow:
+    """A row of logits, the tokens its sequence has already, their counts, and the penalties."""
 
     row: int
     ids: Ids
@@ -70,8 +70,8 @@ class Penalised:
     sampling: Sampling
 
 
-def penalise(logits: Tensor, asked: Seq[Penalised]) -> None:
-    """Change `logits` [rows, vocabulary] float32 in place, only where a token was before."""
+def penalise(logits: Tensor, asked: Seq[PenalisedRow]) -> None:
+    """Apply penalties to `logits` [rows, vocabulary] float32 at counted tokens, in place."""
     lengths = [len(one.ids) for one in asked]
 
     def spread(values: Iterable[float]) -> Tensor:

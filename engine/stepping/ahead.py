@@ -36,7 +36,7 @@ from engine.api import StepResult
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
 from engine.running.runner import Drawer, Ran, Sent
-from engine.sampling.shaping import is_bound, is_early
+from engine.sampling.logits_processor import below_min_tokens, restricts_tokens
 from engine.scheduling.scheduler import Drawn
 from engine.stepping.draws import Asked
 from engine.stepping.rows import Chosen, Row, chosen_of, is_foreseeable, next_rows
@@ -99,7 +99,10 @@ class AheadStepper:
     def _launch(self, rows: Seq[Row]) -> Begun:
         """All of a step, or as far as its logits."""
         asked, asking = None, [(row.seq, row.seq.request.sampling) for row in rows]
-        if not any(is_bound(one) or (one.min_tokens and is_early(seq)) for seq, one in asking):
+        if not any(
+            restricts_tokens(one) or (one.min_tokens and below_min_tokens(seq))
+            for seq, one in asking
+        ):
             asked = Asked.of(self.plain.sampler, rows, range(len(rows)))
         plan = Plan(
             [row.token for row in rows],

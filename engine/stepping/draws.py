@@ -11,10 +11,10 @@ from engine.kernels.telling import told_into
 from engine.request import LARGEST_TEMPERATURE, Logprobs
 from engine.running.runner import Sent
 from engine.sampling.changes import changes_of
-from engine.sampling.hearing import heard
+from engine.sampling.device_logprobs import unpack_logprobs
+from engine.sampling.logits_processor import ProcessedRow, force_end_token
 from engine.sampling.noise import noise_key
-from engine.sampling.sampler import SMALLEST_TEMPERATURE, Draw, Sampler
-from engine.sampling.shaping import ShapedRow, end_all_the_same
+from engine.sampling.sampler import SMALLEST_TEMPERATURE, Sampler, SamplerRow
 from engine.stepping.rows import Row
 
 
@@ -22,7 +22,7 @@ class Asked(NamedTuple):
     """How a step's rows of logits are drawn from, and which are not as the model left them."""
 
     drawing: Drawing
-    shaped: Seq[ShapedRow]
+    shaped: Seq[ProcessedRow]
 
     @classmethod
     def of(cls, sampler: Sampler, rows: Seq[Row], wanted: Iterable[int]) -> "Asked":
@@ -31,10 +31,10 @@ class Asked(NamedTuple):
         The others are over; what is drawn in their rows means nothing.
         """
         wanted = list(wanted)
-        shaped = sampler.shaped((row, Draw(rows[row].seq)) for row in wanted)
+        shaped = sampler.processed_rows((row, SamplerRow(rows[row].seq)) for row in wanted)
         draws = [_numbers(row) for row in rows]
         for one in shaped:
-            draws[one.row] = draws[one.row]._replace(instead=one.shaping.instead)
+            draws[one.row] = draws[one.row]._replace(instead=one.processor.instead)
         asks = list(_asks(rows, wanted, sampler.vocabulary))
         return cls(Drawing(draws, changes_of(shaped, sampler.vocabulary), asks), shaped)
 
@@ -48,13 +48,13 @@ class Asked(NamedTuple):
             alive = sent.alive.read()
             for one in self.shaped:
                 if not alive[one.row]:
-                    end_all_the_same(one)
+                    force_end_token(one)
         if sent.told is None:
             return tokens, {}
         asks = self.drawing.asks
         most = [ask.most for ask in asks]
         numbers = torch.tensor(sent.told.read(), dtype=torch.int32)
-        told = heard(
+        told = unpack_logprobs(
             told_into(numbers, len(most), max(most)),
             [tokens[ask.row] for ask in asks],
             most,

@@ -14,9 +14,8 @@ from engine.models.model import Model
 from engine.pooling.pooler import Pooler
 from engine.request import RequestId
 from engine.running.runner import Runner
-from engine.sampling.sampler import Draw, Sampler
-from engine.sampling.sampler import Drawn as DrawnRows
-from engine.sampling.scoring import score
+from engine.sampling.prompt_logprobs import record_prompt_logprobs
+from engine.sampling.sampler import Sampler, SamplerOutput, SamplerRow
 from engine.scheduling.scheduler import Chunk, Drawn, Scheduler
 
 
@@ -50,7 +49,7 @@ class PlainStepper:
         """One forward pass, and what is made of it."""
         ordered = sorted(self.scheduler.batch, key=_place)
         ran = self.runner.run(_plan(ordered))
-        scored = list(score(ordered, ran.hidden, self.model.logits))
+        scored = list(record_prompt_logprobs(ordered, ran.hidden, self.model.logits))
         pooled = self._pool(ordered, ran.hidden)
         if ran.logits is None:
             ran.hidden[-1, 0].item()  # wait for the device: others read what we call filled
@@ -80,7 +79,7 @@ class PlainStepper:
         """What follows each sequence whose end was reached, and each of its drafts."""
         sampling = [chunk for chunk in batch if chunk.samples]
         draws = [
-            Draw(chunk.seq, tuple(chunk.drafts[:ahead]))
+            SamplerRow(chunk.seq, tuple(chunk.drafts[:ahead]))
             for chunk in sampling
             for ahead in range(len(chunk.drafts) + 1)
         ]
@@ -104,7 +103,9 @@ def _plan(ordered: Seq[Chunk]) -> Plan:
     return Plan(tokens, spans[:singles], spans[singles:], picks)
 
 
-def _by_request(sampling: Seq[Chunk], drawn: DrawnRows) -> Iterator[tuple[RequestId, Drawn]]:
+def _by_request(
+    sampling: Seq[Chunk], drawn: SamplerOutput
+) -> Iterator[tuple[RequestId, Drawn]]:
     """Each chunk's part of the rows: one, and one for each of its drafts."""
     row = 0
     for chunk in sampling:

@@ -21,7 +21,7 @@ from engine.request import Sampling
 from engine.running.graphs import Recorder
 from engine.running.runner import Brought
 from engine.sampling.logprobs import logprobs_of
-from engine.sampling.logprobs import tell as of_sampler
+from engine.sampling.logprobs import top_logprobs as of_sampler
 from engine.sampling.noise import gumbel
 from engine.sampling.truncation import truncate, truncates
 from engine.settings import EngineConfig

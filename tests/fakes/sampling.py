@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.request import Grammar, Request, RequestId, Sampling
 from engine.sampling.noise import gumbel, noise_key
 from engine.sampling.penalties import LARGEST_LOGIT
-from engine.sampling.sampler import Draw
+from engine.sampling.sampler import SamplerRow
 from engine.scheduling.sequence import Sequence as Seq
 
 NAME = RequestId("r")
@@ -28,14 +28,14 @@ def sequence(
     return seq
 
 
-def draw_at(sampling: Sampling, position: int) -> Draw:
+def draw_at(sampling: Sampling, position: int) -> SamplerRow:
     """Behind `position` tokens that nobody looks at."""
     seq = Seq(Request(NAME, (), sampling))
     seq.tokens = cast("Any", range(position))
-    return Draw(seq)
+    return SamplerRow(seq)
 
 
-def obvious(logits: Sequence[float], draw: Draw) -> int:
+def obvious(logits: Sequence[float], draw: SamplerRow) -> int:
     """The token of one row."""
     sampling, left = draw.seq.request.sampling, kept(logits, draw)
     if not left:
@@ -49,7 +49,7 @@ def obvious(logits: Sequence[float], draw: Draw) -> int:
     return max(left, key=lambda token: left[token] + noise[token])
 
 
-def kept(logits: Sequence[float], draw: Draw) -> dict[int, float]:
+def kept(logits: Sequence[float], draw: SamplerRow) -> dict[int, float]:
     """What is left to draw from; what ties with the last one kept is kept."""
     sampling = draw.seq.request.sampling
     left = {token: x for token, x in shaped(logits, draw).items() if x > -math.inf}
@@ -64,7 +64,7 @@ def kept(logits: Sequence[float], draw: Draw) -> dict[int, float]:
     return nucleus(left, sampling.top_p)
 
 
-def shaped(logits: Sequence[float], draw: Draw) -> dict[int, float]:
+def shaped(logits: Sequence[float], draw: SamplerRow) -> dict[int, float]:
     """Masks, bias, bans and penalties."""
     sampling, prompt = draw.seq.request.sampling, draw.seq.request.prompt
     answer = (*draw.seq.tokens[len(prompt) :], *draw.drafted)
@@ -129,7 +129,7 @@ class Parity:
     def advance(self, tokens: Sequence[int]) -> None:
         self.told += tokens
 
-    def fill(self, drafted: Sequence[int], bits: Tensor, row: int) -> None:
+    def fill_bitmask(self, drafted: Sequence[int], bits: Tensor, row: int) -> None:
         allowed = self.allowed([*self.told, *drafted])
         for word in range(bits.shape[1]):
             value = sum(1 << bit for bit in range(32) if 32 * word + bit in allowed)
@@ -151,6 +151,6 @@ class Parities:
     def ready(self, grammar: Grammar) -> bool:
         return bool(grammar)
 
-    def mask(self, grammar: Grammar, ends: frozenset[int]) -> Parity:
+    def matcher(self, grammar: Grammar, ends: frozenset[int]) -> Parity:
         self.made.append(Parity(grammar, self.vocabulary))
         return self.made[-1]

@@ -62,13 +62,13 @@ class Anything:
     def ready(self, grammar: Grammar) -> bool:
         return bool(grammar)
 
-    def mask(self, grammar: Grammar, ends: frozenset[int]) -> "Anything":
+    def matcher(self, grammar: Grammar, ends: frozenset[int]) -> "Anything":
         return self
 
     def advance(self, tokens: Sequence[int]) -> None:
         self.order += ["advance"] * len(tokens)
 
-    def fill(self, drafted: Sequence[int], bits: Tensor, row: int) -> None:
+    def fill_bitmask(self, drafted: Sequence[int], bits: Tensor, row: int) -> None:
         self.order.append("mask")
         bits[row] = -1
 

@@ -17,7 +17,7 @@ def test_tokens_are_those_of_the_twin(
     keys = torch.randint(0, 1 << 32, (5, 2), generator=generator)
     expected = logits.clone()
     add_gumbel(expected, keys)
-    tokens = kernels.noisiest(logits, keys)
+    tokens = kernels.gumbel_argmax(logits, keys)
     chosen = expected.gather(1, tokens.unsqueeze(1))[:, 0]
     assert ((expected.amax(1) - chosen) < 1e-4).all()  # logarithms differ by some ulp
 
@@ -25,7 +25,7 @@ def test_tokens_are_those_of_the_twin(
 def test_where_nothing_is_left_it_is_the_first(kernels: CpuKernels) -> None:
     logits = torch.full((2, 40), -torch.inf)
     logits[1, 37] = -1e30
-    assert kernels.noisiest(logits, torch.tensor([[1, 2], [3, 4]])).tolist() == [0, 37]
+    assert kernels.gumbel_argmax(logits, torch.tensor([[1, 2], [3, 4]])).tolist() == [0, 37]
 
 
 def test_noise_is_gumbels(kernels: CpuKernels) -> None:
@@ -33,6 +33,6 @@ def test_noise_is_gumbels(kernels: CpuKernels) -> None:
     draws = 4000
     keys = torch.randint(0, 1 << 32, (draws, 2), generator=torch.Generator().manual_seed(1))
     logits = torch.tensor([0.7, 0.0]).repeat(draws, 1)
-    share = (kernels.noisiest(logits, keys) == 0).float().mean().item()
+    share = (kernels.gumbel_argmax(logits, keys) == 0).float().mean().item()
     expected = torch.tensor(0.7).sigmoid().item()
     assert abs(share - expected) < 4 * (expected * (1 - expected) / draws) ** 0.5

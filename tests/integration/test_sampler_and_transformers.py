@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from engine.request import Sampling
-from engine.sampling.sampler import Draw, Sampler
+from engine.sampling.sampler import Sampler, SamplerRow
 from engine.sampling.truncation import truncate
 from tests.fakes.sampling import sequence
 
@@ -55,7 +55,7 @@ def test_what_was_said_is_repeated_as_little_as_with_transformers(penalty: float
     theirs = RepetitionPenaltyLogitsProcessor(penalty)(ids, logits.clone())
     seq = sequence(Sampling(temperature=0, repetition_penalty=penalty), prompt, answer)
     changed = logits.clone()
-    drawn = Sampler(30).sample(changed, [Draw(seq)] * ROWS)
+    drawn = Sampler(30).sample(changed, [SamplerRow(seq)] * ROWS)
     assert drawn.tokens == theirs.argmax(1).tolist()
     torch.testing.assert_close(changed, theirs)
     assert not torch.equal(changed, logits)

@@ -20,8 +20,8 @@ from engine.kernels.gpu.sampling.telling import tell, tell_floor
 from engine.kernels.telling import MOST_TOLD, Told, told_into
 from engine.request import Grammar, Logprobs, Sampling
 from engine.sampling import logprobs as by_torch
-from engine.sampling.sampler import Draw, Sampler
-from engine.sampling.shaping import NOTHING_LEFT
+from engine.sampling.logits_processor import NOTHING_LEFT
+from engine.sampling.sampler import Sampler, SamplerRow
 from tests.fakes.sampling import Parities, draw_at, sequence
 from tests.kernels.ahead import compiled
 from tests.unit.test_sampler_shaping import SHAPES, VOCABULARY, drawings, logits_of
@@ -63,7 +63,10 @@ def test_nothing_left_ends_the_answer_and_is_told_so(device: torch.device) -> No
     nothing = Sampling(
         allowed_token_ids=(3,), bad_words=((2, 3),), logprobs=2, temperature=0, top_k=4
     )
-    draws = [Draw(sequence(nothing, (1,), (2,), frozenset({7, 30}))), draw_at(Sampling(), 3)]
+    draws = [
+        SamplerRow(sequence(nothing, (1,), (2,), frozenset({7, 30}))),
+        draw_at(Sampling(), 3),
+    ]
     logits = logits_of(2, 1).to(device)
     want = Sampler(VOCABULARY).sample(logits.cpu().clone(), draws)
     drawn = Sampler(VOCABULARY, kernels=True).sample(logits, draws)
@@ -79,7 +82,9 @@ def test_a_grammar_that_may_not_end_there_has_failed(device: torch.device) -> No
         sampler = Sampler(VOCABULARY, grammars, kernels=kernels)
         sampler.check(seq)
         grammars.made[0].may_end = False
-        sampler.sample(torch.full((1, VOCABULARY), -torch.inf, device=device), [Draw(seq)])
+        sampler.sample(
+            torch.full((1, VOCABULARY), -torch.inf, device=device), [SamplerRow(seq)]
+        )
         assert seq.failure == NOTHING_LEFT
 
 
@@ -170,7 +175,7 @@ def test_the_likeliest_come_best_first(most: int, tied: bool, device: torch.devi
     logits[2, 5:9] = -torch.inf
     rows, tokens = [2, 0], [6, 33]
     told = told_of(logits, rows, tokens, most, 64)
-    want = by_torch.tell(by_torch.logprobs_of(logits[rows].cpu()), tokens, most)
+    want = by_torch.top_logprobs(by_torch.logprobs_of(logits[rows].cpu()), tokens, most)
     exact = logits[rows].cpu().double().log_softmax(1)
     chosen = exact.gather(1, torch.tensor(tokens)[:, None])[:, 0]
     torch.testing.assert_close(told.chosen.cpu().double(), chosen, rtol=1e-6, atol=1e-6)
@@ -215,7 +220,7 @@ def test_real_shapes(device: torch.device) -> None:
     logits = 3 * torch.randn(64, 151_936, device=device)
     rows, tokens = list(range(64)), torch.randint(0, 151_936, (64,)).tolist()
     told = told_of(logits, rows, tokens, 20, 4096)
-    want = by_torch.tell(by_torch.logprobs_of(logits.cpu()), tokens, 20)
+    want = by_torch.top_logprobs(by_torch.logprobs_of(logits.cpu()), tokens, 20)
     assert told.ranks.tolist() == [one[0].rank for one in want]
     assert told.tokens.tolist() == [[each.token for each in one[1:]] for one in want]
     exact = logits.cpu().double().log_softmax(1).gather(1, told.tokens.cpu().long())

@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel
 
 from engine.errors import GrammarRefused
-from engine.grammars.compiling import PATIENCE_S, GrammarBook, load_grammars
-from engine.grammars.matching import GrammarMask
-from engine.grammars.vocabulary import Vocabulary, words_of
+from engine.grammars.compiling import PATIENCE_S, GrammarCache, load_grammars
+from engine.grammars.matching import GrammarMatcher
+from engine.grammars.vocabulary import GrammarVocabulary, token_set_of
 from engine.request import Grammar
 from tests.fakes.checkpoints import VOCABULARY, write_tokenizer
 from tests.fakes.hostile_grammars import REFUSED
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def book(folder: Path) -> GrammarBook:
+def book(folder: Path) -> GrammarCache:
     return load_grammars(folder, SIZE, (END,))
 
 
@@ -52,9 +52,9 @@ def texts(folder: Path) -> dict[int, str]:
     return {token: text for token, text in written.items() if "\ufffd" not in text}
 
 
-def allowed(mask: GrammarMask, drafted: Sequence[int] = ()) -> set[int]:
+def allowed(matcher: GrammarMatcher, drafted: Sequence[int] = ()) -> set[int]:
     words = torch.zeros((2, -(-SIZE // 32)), dtype=torch.int32)
-    mask.fill(drafted, words, 1)
+    matcher.fill_bitmask(drafted, words, 1)
     assert not words[0].any()
     bits = np.unpackbits(words[1].numpy().view(np.uint8), bitorder="little")
     return set(bits.nonzero()[0].tolist())
@@ -81,15 +81,15 @@ LANGUAGES = {
 @pytest.mark.parametrize("name", LANGUAGES)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_mask_is_what_begins_a_text_of_the_language(
-    book: GrammarBook, texts: dict[int, str], name: str, seed: int
+    book: GrammarCache, texts: dict[int, str], name: str, seed: int
 ) -> None:
     grammar, whole, sure = LANGUAGES[name]
     begun = {text[:n] for text in whole for n in range(len(text) + 1)}
-    mask, said, chance = book.mask(grammar, ENDS), "", random.Random(seed)
+    matcher, said, chance = book.matcher(grammar, ENDS), "", random.Random(seed)
     while True:
         short = {t for t, text in texts.items() if len(said + text) <= sure}
         ways = {t for t in short if said + texts[t] in begun}
-        here = allowed(mask)
+        here = allowed(matcher)
         forced = len(here) == 1 and here < ways  # only one text can follow: its usual token
         assert here & short == ways or forced
         assert (END in here) == (said in whole)
@@ -97,14 +97,14 @@ def test_a_mask_is_what_begins_a_text_of_the_language(
         if not steps:
             break
         token = chance.choice(steps)
-        mask.advance([token])
+        matcher.advance([token])
         said += texts[token]
-    assert mask.failure is None
+    assert matcher.failure is None
 
 
-def test_special_tokens_and_logits_of_nobody_never_come(book: GrammarBook) -> None:
+def test_special_tokens_and_logits_of_nobody_never_come(book: GrammarCache) -> None:
     for grammar in (Grammar("regex", "(?s:.*)"), Grammar("ebnf", "start: T\nT: ~/x/")):
-        here = allowed(book.mask(grammar, ENDS))
+        here = allowed(book.matcher(grammar, ENDS))
         assert len(here) > 300
         assert here.isdisjoint({1, 2, *range(VOCABULARY, SIZE)})
         assert END in here
@@ -116,63 +116,67 @@ def tokens_of(texts: dict[int, str], *said: str) -> list[int]:
 
 
 def test_an_end_comes_exactly_where_the_grammar_may_end(
-    book: GrammarBook, texts: dict[int, str]
+    book: GrammarCache, texts: dict[int, str]
 ) -> None:
     a, b = tokens_of(texts, "a", "b")
-    mask = book.mask(Grammar("regex", "ab?"), frozenset([END, 2, 9]))
-    assert allowed(mask) == {a}
-    mask.advance([a])
-    assert mask.may_end
-    assert allowed(mask) == {b, END, 2, 9}
-    over = book.mask(Grammar("regex", "ab?"), frozenset([END, 2, 9]))
+    matcher = book.matcher(Grammar("regex", "ab?"), frozenset([END, 2, 9]))
+    assert allowed(matcher) == {a}
+    matcher.advance([a])
+    assert matcher.may_end
+    assert allowed(matcher) == {b, END, 2, 9}
+    over = book.matcher(Grammar("regex", "ab?"), frozenset([END, 2, 9]))
     over.advance([a, 2])
     assert allowed(over) == {END, 2, 9}
-    mask.advance([b])
-    assert allowed(mask) == {END, 2, 9}
+    matcher.advance([b])
+    assert allowed(matcher) == {END, 2, 9}
 
 
 def test_an_end_that_is_ignored_comes_only_where_nothing_else_can(
-    book: GrammarBook, texts: dict[int, str]
+    book: GrammarCache, texts: dict[int, str]
 ) -> None:
     a, b = tokens_of(texts, "a", "b")
-    mask = book.mask(Grammar("regex", "ab?"), frozenset())
-    mask.advance([a])
-    assert allowed(mask) == {b}
-    mask.advance([b])
-    assert allowed(mask) == {END}
+    matcher = book.matcher(Grammar("regex", "ab?"), frozenset())
+    matcher.advance([a])
+    assert allowed(matcher) == {b}
+    matcher.advance([b])
+    assert allowed(matcher) == {END}
 
 
 def test_a_text_that_ends_comes_inside_only_where_nothing_else_can(
-    book: GrammarBook, texts: dict[int, str]
+    book: GrammarCache, texts: dict[int, str]
 ) -> None:
     a, b, c = tokens_of(texts, "a", "b", "c")
-    mask = book.mask(Grammar("regex", "[ab]c"), frozenset([END, a, c]))
-    assert allowed(mask) == {b}
-    mask.advance([b])
-    assert allowed(mask) == {c}
+    matcher = book.matcher(Grammar("regex", "[ab]c"), frozenset([END, a, c]))
+    assert allowed(matcher) == {b}
+    matcher.advance([b])
+    assert allowed(matcher) == {c}
 
 
 def test_rows_behind_drafts_are_rows_one_by_one(
-    book: GrammarBook, texts: dict[int, str]
+    book: GrammarCache, texts: dict[int, str]
 ) -> None:
     a, b, c, d = tokens_of(texts, "a", "b", "c", "d")
     grammar = Grammar("regex", "(ab|c)*d?")
-    drafts, mask, slow = [a, b, c, d], book.mask(grammar, ENDS), book.mask(grammar, ENDS)
+    drafts, matcher, slow = (
+        [a, b, c, d],
+        book.matcher(grammar, ENDS),
+        book.matcher(grammar, ENDS),
+    )
     for count in range(len(drafts) + 1):
-        assert allowed(mask, drafts[:count]) == allowed(slow)
+        assert allowed(matcher, drafts[:count]) == allowed(slow)
         slow.advance(drafts[count : count + 1])
-    allowed(mask, [a, d, d])  # not allowed: anything will do
-    allowed(mask, [a, END, b])
-    assert allowed(mask) == allowed(book.mask(grammar, ENDS))
-    assert mask.failure is None
+    allowed(matcher, [a, d, d])  # not allowed: anything will do
+    allowed(matcher, [a, END, b])
+    assert allowed(matcher) == allowed(book.matcher(grammar, ENDS))
+    assert matcher.failure is None
 
 
 def test_a_mask_is_rebuilt_from_the_answer_so_far(
-    book: GrammarBook, texts: dict[int, str]
+    book: GrammarCache, texts: dict[int, str]
 ) -> None:
     said = tokens_of(texts, "a", "b", "c", "a")
     grammar = Grammar("regex", "(ab|c)*d?")
-    grown, rebuilt = book.mask(grammar, ENDS), book.mask(grammar, ENDS)
+    grown, rebuilt = book.matcher(grammar, ENDS), book.matcher(grammar, ENDS)
     for token in said:
         allowed(grown)
         grown.advance([token])
@@ -181,50 +185,50 @@ def test_a_mask_is_rebuilt_from_the_answer_so_far(
 
 
 def test_what_does_not_fit_is_a_failure_and_only_an_end_is_left(
-    book: GrammarBook, texts: dict[int, str]
+    book: GrammarCache, texts: dict[int, str]
 ) -> None:
-    mask = book.mask(Grammar("regex", "a+"), ENDS)
-    mask.advance(tokens_of(texts, "a", "b"))
-    assert mask.failure
-    assert not mask.may_end or allowed(mask) == {END}
-    dead = book.mask(Grammar("ebnf", 'start: "a" T\nT: /[^\\x00-\\U0010FFFF]/'), ENDS)
+    matcher = book.matcher(Grammar("regex", "a+"), ENDS)
+    matcher.advance(tokens_of(texts, "a", "b"))
+    assert matcher.failure
+    assert not matcher.may_end or allowed(matcher) == {END}
+    dead = book.matcher(Grammar("ebnf", 'start: "a" T\nT: /[^\\x00-\\U0010FFFF]/'), ENDS)
     dead.advance(tokens_of(texts, "a"))
     assert allowed(dead) == {END}
     assert dead.failure
 
 
 def test_states_that_others_used_up_are_not_missed(
-    book: GrammarBook, texts: dict[int, str]
+    book: GrammarCache, texts: dict[int, str]
 ) -> None:
     letters, chance = tokens_of(texts, "a", "b"), random.Random(0)
     grammar = Grammar("regex", "(a|b)*a(a|b){60}")
-    mine, other = book.mask(grammar, ENDS), book.mask(grammar, ENDS)
+    mine, other = book.matcher(grammar, ENDS), book.matcher(grammar, ENDS)
     mine.advance(letters)
     while other._matcher.consume_token(chance.choice(letters)):
         pass
     mine.advance(letters * 20)
     assert mine.failure is None
     assert allowed(mine) >= set(letters)
-    assert allowed(book.mask(grammar, ENDS)) >= set(letters)
+    assert allowed(book.matcher(grammar, ENDS)) >= set(letters)
 
 
 @pytest.mark.parametrize("name", ["schema, itself", "regex, impossible", "ebnf, without end"])
-def test_what_the_door_would_refuse_is_refused_here_too(book: GrammarBook, name: str) -> None:
+def test_what_the_door_would_refuse_is_refused_here_too(book: GrammarCache, name: str) -> None:
     for _ in range(2):
         with pytest.raises(GrammarRefused):
-            book.mask(REFUSED[name], ENDS)
+            book.matcher(REFUSED[name], ENDS)
 
 
 def test_a_vocabulary_that_cannot_write_a_grammar_refuses_it(
-    book: GrammarBook, texts: dict[int, str]
+    book: GrammarCache, texts: dict[int, str]
 ) -> None:
     assert book.vocabulary is not None
-    poor = words_of(tokens_of(texts, "a"), SIZE)
+    poor = token_set_of(tokens_of(texts, "a"), SIZE)
     whole = book.vocabulary
-    vocabulary = Vocabulary(whole.tokenizer, SIZE, poor, whole.eos)
-    GrammarBook(vocabulary).mask(Grammar("regex", "a|b"), ENDS)
+    vocabulary = GrammarVocabulary(whole.tokenizer, SIZE, poor, whole.eos)
+    GrammarCache(vocabulary).matcher(Grammar("regex", "a|b"), ENDS)
     with pytest.raises(GrammarRefused, match="no token"):
-        GrammarBook(vocabulary).mask(Grammar("regex", "b"), ENDS)
+        GrammarCache(vocabulary).matcher(Grammar("regex", "b"), ENDS)
 
 
 def test_grammars_want_a_tokenizer_and_an_end(folder: Path, tmp_path: Path) -> None:
@@ -232,22 +236,24 @@ def test_grammars_want_a_tokenizer_and_an_end(folder: Path, tmp_path: Path) -> N
     without = load_grammars(tmp_path, SIZE, (END,))
     assert without.ready(grammar)
     with pytest.raises(GrammarRefused, match="tokenizer"):
-        without.mask(grammar, ENDS)
+        without.matcher(grammar, ENDS)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(GrammarRefused, match="tokenizer"):
-        load_grammars(tmp_path, SIZE, (END,)).mask(grammar, ENDS)
+        load_grammars(tmp_path, SIZE, (END,)).matcher(grammar, ENDS)
     endless = load_grammars(folder, SIZE, ())
-    endless.mask(grammar, frozenset([5]))
+    endless.matcher(grammar, frozenset([5]))
     with pytest.raises(GrammarRefused, match="end token"):
-        endless.mask(grammar, frozenset())
+        endless.matcher(grammar, frozenset())
 
 
-def test_a_grammar_is_compiled_once_and_beside(book: GrammarBook) -> None:
+def test_a_grammar_is_compiled_once_and_beside(book: GrammarCache) -> None:
     grammars = [Grammar("regex", f"a{{{count}}}") for count in range(1, 100)]
     began = [book.ready(grammar) for grammar in grammars]
     assert not all(began)
-    masks: Iterable[GrammarMask] = [book.mask(grammar, ENDS) for grammar in grammars[-5:]]
-    assert all(mask.failure is None for mask in masks)
+    matchers: Iterable[GrammarMatcher] = [
+        book.matcher(grammar, ENDS) for grammar in grammars[-5:]
+    ]
+    assert all(matcher.failure is None for matcher in matchers)
     assert all(book.ready(grammar) for grammar in grammars[-5:])
 
 
@@ -276,10 +282,10 @@ def test_an_error_of_ours_refuses_a_grammar_and_keeps_nobody_waiting(
 ) -> None:
     seen = list[threading.ExceptHookArgs]()
     monkeypatch.setattr(threading, "excepthook", seen.append)
-    broken = GrammarBook(Vocabulary("none", SIZE, words_of([], SIZE), (END,)))  # type: ignore[arg-type]
+    broken = GrammarCache(GrammarVocabulary("none", SIZE, token_set_of([], SIZE), (END,)))  # type: ignore[arg-type]
     began = monotonic()
     with pytest.raises(GrammarRefused, match="regex cannot be compiled"):
-        broken.mask(Grammar("regex", "a"), ENDS)
+        broken.matcher(Grammar("regex", "a"), ENDS)
     assert monotonic() - began < PATIENCE_S / 2
     for thread in threading.enumerate():
         if thread.name == "grammar":

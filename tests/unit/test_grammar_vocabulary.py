@@ -9,7 +9,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from engine.grammars.compiling import load_grammars
-from engine.grammars.matching import GrammarMask
+from engine.grammars.matching import GrammarMatcher
 from engine.request import Grammar
 
 LETTERS = ["!", *sorted(set(pre_tokenizers.ByteLevel.alphabet()) - {"!"})]
@@ -38,16 +38,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def begun(folder: Path, grammar: Grammar, *, eos: tuple[int, ...] = (END,)) -> GrammarMask:
-    return load_grammars(folder, SIZE, eos).mask(grammar, frozenset([END]))
+def begun(folder: Path, grammar: Grammar, *, eos: tuple[int, ...] = (END,)) -> GrammarMatcher:
+    return load_grammars(folder, SIZE, eos).matcher(grammar, frozenset([END]))
 
 
-def next_ones(mask: GrammarMask, said: Sequence[int] = ()) -> set[int]:
+def next_ones(matcher: GrammarMatcher, said: Sequence[int] = ()) -> set[int]:
     """What may come once these did."""
-    mask.advance(said)
-    assert mask.failure is None
+    matcher.advance(said)
+    assert matcher.failure is None
     words = torch.zeros((1, -(-SIZE // 32)), dtype=torch.int32)
-    mask.fill([], words, 0)
+    matcher.fill_bitmask([], words, 0)
     bits = np.unpackbits(words[0].numpy().view(np.uint8), bitorder="little")
     return set(bits.nonzero()[0].tolist())
 
@@ -67,15 +67,15 @@ def test_a_special_token_is_written_where_a_tag_names_it_and_nowhere_else(folder
         '{"type": "const_string", "value": "he"}, {"type": "sequence", "elements": ['
         '{"type": "token", "token": "%s"}, {"type": "regex", "pattern": "(?s:.)!"}]}]}}'
     )
-    mask = begun(folder, Grammar("structural_tag", either % "<|secret|>"))
+    matcher = begun(folder, Grammar("structural_tag", either % "<|secret|>"))
     he = {LETTERS.index("h"), WORDS.index("he")}
-    assert next_ones(mask) == {*he, SECRET}
-    assert not {SECRET, END} & next_ones(mask, [SECRET])
+    assert next_ones(matcher) == {*he, SECRET}
+    assert not {SECRET, END} & next_ones(matcher, [SECRET])
     spelt = begun(folder, Grammar("structural_tag", either % "<tool_call>"))
     assert next_ones(spelt) == {*he, CALL, LETTERS.index("<")}
     for unknown in ("</s>", "<|other|>"):
-        mask = begun(folder, Grammar("structural_tag", either % unknown))
-        assert next_ones(mask) == {*he, LETTERS.index("<")}
+        matcher = begun(folder, Grammar("structural_tag", either % unknown))
+        assert next_ones(matcher) == {*he, LETTERS.index("<")}
 
 
 def test_free_text_may_end_with_a_special_token(folder: Path) -> None:
@@ -84,13 +84,13 @@ def test_free_text_may_end_with_a_special_token(folder: Path) -> None:
         '{"type": "token", "token": "<|secret|>"}, {"type": "any_text"}, '
         '{"type": "token", "token": "<|secret|>"}, {"type": "const_string", "value": "!"}]}}'
     )
-    mask = begun(folder, Grammar("structural_tag", quoted))
-    assert next_ones(mask) == {SECRET}
+    matcher = begun(folder, Grammar("structural_tag", quoted))
+    assert next_ones(matcher) == {SECRET}
     text = {*range(len(WORDS)), CALL, BLANKS}
-    assert next_ones(mask, [SECRET]) >= {SECRET, CALL, BLANKS, *map(LETTERS.index, "ab<!")}
-    assert next_ones(mask, [CALL, LETTERS.index("<")]) <= {*text, SECRET}
-    assert next_ones(mask, [SECRET]) == {LETTERS.index("!")}
-    assert next_ones(mask, [LETTERS.index("!")]) == {END}
+    assert next_ones(matcher, [SECRET]) >= {SECRET, CALL, BLANKS, *map(LETTERS.index, "ab<!")}
+    assert next_ones(matcher, [CALL, LETTERS.index("<")]) <= {*text, SECRET}
+    assert next_ones(matcher, [SECRET]) == {LETTERS.index("!")}
+    assert next_ones(matcher, [LETTERS.index("!")]) == {END}
 
 
 def test_a_tag_begins_with_the_token_that_a_model_has_for_it(folder: Path) -> None:
@@ -99,9 +99,9 @@ def test_a_tag_begins_with_the_token_that_a_model_has_for_it(folder: Path) -> No
         '["<tool_call>"], "tags": [{"type": "tag", "begin": "<tool_call>", "content": '
         '{"type": "json_schema", "json_schema": true}, "end": "!"}]}}'
     )
-    mask = begun(folder, Grammar("structural_tag", tag))
-    assert CALL in next_ones(mask)
-    assert next_ones(mask, [CALL]) < set(range(len(WORDS)))
+    matcher = begun(folder, Grammar("structural_tag", tag))
+    assert CALL in next_ones(matcher)
+    assert next_ones(matcher, [CALL]) < set(range(len(WORDS)))
 
 
 @pytest.mark.parametrize("stops", ["true", "false"])
@@ -117,28 +117,28 @@ def test_a_trigger_may_be_a_special_token_or_be_spelt(folder: Path, stops: str) 
     h, e, bang = map(LETTERS.index, "he!")
     spelt = list(map(LETTERS.index, "x<|secret|>"))
     for before in ([], [CALL, BLANKS], [LETTERS.index("a")], spelt[:-1]):
-        mask = begun(folder, grammar)
-        assert next_ones(mask, before) >= {SECRET, END, h, CALL}
-        assert next_ones(mask, [SECRET]) <= {h, WORDS.index("he"), WORDS.index("hell")}
-        assert END not in next_ones(mask, [h, e])
-        assert END in next_ones(mask, [bang])
-        assert (SECRET in next_ones(mask)) == (stops == "false")
-    mask = begun(folder, grammar)
-    assert next_ones(mask, spelt) <= {h, WORDS.index("he"), WORDS.index("hell")}
+        matcher = begun(folder, grammar)
+        assert next_ones(matcher, before) >= {SECRET, END, h, CALL}
+        assert next_ones(matcher, [SECRET]) <= {h, WORDS.index("he"), WORDS.index("hell")}
+        assert END not in next_ones(matcher, [h, e])
+        assert END in next_ones(matcher, [bang])
+        assert (SECRET in next_ones(matcher)) == (stops == "false")
+    matcher = begun(folder, grammar)
+    assert next_ones(matcher, spelt) <= {h, WORDS.index("he"), WORDS.index("hell")}
 
 
 def test_what_is_the_only_text_is_written_as_the_model_reads_it(folder: Path) -> None:
-    mask = begun(folder, Grammar("regex", "hello<tool_call>"))
+    matcher = begun(folder, Grammar("regex", "hello<tool_call>"))
     ids = byte_level().encode("hello<tool_call>").ids
     assert len(ids) == 3
     for token in ids:
-        assert next_ones(mask) == {token}
-        mask.advance([token])
-    assert next_ones(mask) == {END}
+        assert next_ones(matcher) == {token}
+        matcher.advance([token])
+    assert next_ones(matcher) == {END}
 
 
 def test_where_a_model_has_no_end_no_letter_is_one(folder: Path) -> None:
-    mask = begun(folder, Grammar("regex", "ab!?"), eos=())
+    matcher = begun(folder, Grammar("regex", "ab!?"), eos=())
     a, b = map(LETTERS.index, "ab")
-    assert next_ones(mask, [a, b]) == {0, END}
-    assert next_ones(mask, [0]) == {END}
+    assert next_ones(matcher, [a, b]) == {0, END}
+    assert next_ones(matcher, [0]) == {END}

@@ -21,8 +21,8 @@ from engine.request import (
     first_token_digest,
 )
 from engine.sampling.checks import check_sampling
-from engine.sampling.late import LateMask
-from engine.sampling.sampler import Draw, Sampler
+from engine.sampling.deferred_matcher import DeferredMatcher
+from engine.sampling.sampler import Sampler, SamplerRow
 from engine.scheduling.sequence import Sequence as Seq
 from engine.scheduling.thinking import Thought
 from tests.fakes.sampling import Parities, Parity, sequence
@@ -79,14 +79,14 @@ def test_a_grammar_begins_behind_the_first_closing_mark(
     assert before + more == list(answer[where:] if isinstance(where, int) else ())
 
 
-def late(marks: Marks) -> tuple[LateMask, Parity]:
+def late(marks: Marks) -> tuple[DeferredMatcher, Parity]:
     grammar = Parity(EVEN, VOCABULARY)
-    return LateMask(grammar, Thought(marks)), grammar
+    return DeferredMatcher(grammar, Thought(marks)), grammar
 
 
-def allowed(mask: LateMask, drafted: Sequence[int] = ()) -> set[int]:
+def allowed(matcher: DeferredMatcher, drafted: Sequence[int] = ()) -> set[int]:
     bits = torch.zeros((2, 2), dtype=torch.int32)
-    mask.fill(drafted, bits, 1)
+    matcher.fill_bitmask(drafted, bits, 1)
     assert not bits[0].any()
     return set(unpacked(bits[1])) & set(range(VOCABULARY))
 
@@ -112,12 +112,12 @@ def obviously(marks: Marks, answer: Sequence[int]) -> set[int]:
 def test_all_is_allowed_before_the_grammar_and_behind_drafts_too(
     marks: Marks, answer: tuple[int, ...], cut: int
 ) -> None:
-    mask, grammar = late(marks)
-    mask.advance(answer[:cut])
-    assert allowed(mask) == obviously(marks, answer[:cut])
-    assert allowed(mask, answer[cut:]) == obviously(marks, answer)
-    mask.advance(answer[cut:])
-    assert allowed(mask) == obviously(marks, answer)
+    matcher, grammar = late(marks)
+    matcher.advance(answer[:cut])
+    assert allowed(matcher) == obviously(marks, answer[:cut])
+    assert allowed(matcher, answer[cut:]) == obviously(marks, answer)
+    matcher.advance(answer[cut:])
+    assert allowed(matcher) == obviously(marks, answer)
     where = begins(marks, answer)
     assert grammar.told == list(answer[where:] if isinstance(where, int) else ())
 
@@ -132,12 +132,12 @@ def test_reasoning_may_end_and_a_mark_may_not() -> None:
         (EITHER, (HM, NO), True),
         (EITHER, (1,), False),
     ):
-        mask, grammar = late(marks)
-        mask.advance(said)
+        matcher, grammar = late(marks)
+        matcher.advance(said)
         grammar.may_end = False
-        assert mask.may_end is may
+        assert matcher.may_end is may
         grammar.failure = "stuck"
-        assert mask.failure == "stuck"
+        assert matcher.failure == "stuck"
 
 
 def finishes(answer: Sequence[int], marks: Marks | None, **more: object) -> list[str | None]:
@@ -189,11 +189,11 @@ def test_where_nothing_is_left_only_a_grammar_fails() -> None:
         seq = sequence(sampling, answer=answer, eos=frozenset({END}))
         grammars = Parities(VOCABULARY)
         sampler = Sampler(VOCABULARY, grammars)
-        sampler.sample(torch.zeros(1, VOCABULARY), [Draw(seq)])
+        sampler.sample(torch.zeros(1, VOCABULARY), [SamplerRow(seq)])
         [made] = grammars.made
         made.may_end = False
         seq.failure = None
-        assert sampler.sample(torch.zeros(1, VOCABULARY), [Draw(seq)]).tokens == [END]
+        assert sampler.sample(torch.zeros(1, VOCABULARY), [SamplerRow(seq)]).tokens == [END]
         assert (seq.failure is not None) is fails
 
 

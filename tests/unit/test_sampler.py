@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from engine.request import Sampling
-from engine.sampling.sampler import Draw, Sampler
+from engine.sampling.sampler import Sampler, SamplerRow
 from tests.fakes.sampling import draw_at, obvious
 
 VOCABULARY = 40
@@ -45,12 +45,12 @@ def logits_of(rows: int, seed: int = 0) -> Tensor:
     return 2 * torch.randn((rows, VOCABULARY), generator=generator)
 
 
-def draws(shapes: Sequence[Sampling]) -> list[Draw]:
+def draws(shapes: Sequence[Sampling]) -> list[SamplerRow]:
     """Each shape at DRAWS positions."""
     return [draw_at(shape, position) for shape in shapes for position in range(DRAWS)]
 
 
-def sample(logits: Tensor, asked: Sequence[Draw]) -> list[int]:
+def sample(logits: Tensor, asked: Sequence[SamplerRow]) -> list[int]:
     return Sampler(logits.shape[1]).sample(logits, asked).tokens
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from engine.request import Sampling
-from engine.sampling.sampler import Draw, Sampler
-from engine.sampling.shaping import MANY
+from engine.sampling.logits_processor import MANY
+from engine.sampling.sampler import Sampler, SamplerRow
 from tests.fakes.sampling import obvious, sequence
 
 VOCABULARY = 2_000
@@ -29,7 +29,7 @@ NAMED = [
 @pytest.mark.parametrize("said", [(), (5,), (5, 5), (5, 5, 5), (5, 5, 5, 5)])
 @pytest.mark.parametrize("drafted", [(), (9,)])
 def test_many_are_what_each_is(said: tuple[int, ...], drafted: tuple[int, ...]) -> None:
-    draws = [Draw(sequence(one, answer=said, eos=EOS), drafted) for one in NAMED]
+    draws = [SamplerRow(sequence(one, answer=said, eos=EOS), drafted) for one in NAMED]
     logits = torch.randn((len(draws), VOCABULARY), generator=torch.Generator().manual_seed(2))
     want = [obvious(row, draw) for row, draw in zip(logits.tolist(), draws, strict=True)]
     sampler = Sampler(VOCABULARY)
@@ -49,7 +49,7 @@ def test_a_step_takes_no_longer_for_all_tokens_than_for_some() -> None:
         logit_bias=tuple((token, 1.0) for token in every),
         bad_words=words,
     )
-    draws = [Draw(sequence(named, answer=(9, 9, 9), eos=EOS)) for _ in range(8)]
+    draws = [SamplerRow(sequence(named, answer=(9, 9, 9), eos=EOS)) for _ in range(8)]
     sampler, logits = Sampler(vocabulary), torch.randn(8, vocabulary)
     sampler.sample(logits.clone(), draws)
     began = thread_time()

@@ -9,8 +9,8 @@ from torch import Tensor
 from engine.errors import UnusableSampling
 from engine.request import Logprobs, Request, RequestId, Sampling
 from engine.sampling.checks import MOST_SCORES, check_sampling
-from engine.sampling.logprobs import LEAST_LOGPROB, logprobs_of, tell
-from engine.sampling.sampler import Draw, Sampler
+from engine.sampling.logprobs import LEAST_LOGPROB, logprobs_of, top_logprobs
+from engine.sampling.sampler import Sampler, SamplerRow
 from tests.fakes.sampling import draw_at, sequence
 
 VOCABULARY = 50
@@ -45,21 +45,21 @@ def test_they_are_the_obvious_ones(most: int, ties: bool) -> None:
     logits = logits_of(20, ties=ties)
     tokens = torch.randint(0, VOCABULARY, (20,), generator=GENERATOR).tolist()
     for ours, row, token in zip(
-        tell(logprobs_of(logits), tokens, most), logits.tolist(), tokens, strict=True
+        top_logprobs(logprobs_of(logits), tokens, most), logits.tolist(), tokens, strict=True
     ):
         assert same(ours, obvious(row, token, most))
 
 
 def test_what_cannot_be_is_least_likely_and_a_number() -> None:
     logits = torch.tensor([[0.0, -torch.inf, 0.0, -torch.inf]])
-    (told,) = tell(logprobs_of(logits), [3], -1)
+    (told,) = top_logprobs(logprobs_of(logits), [3], -1)
     assert [(one.token, one.rank) for one in told] == [(3, 3), (0, 1), (2, 1), (1, 3), (3, 3)]
     assert told[0].logprob == LEAST_LOGPROB
 
 
 def test_certainty_is_no_bits_at_all() -> None:
     """0 and -0 are one rank."""
-    (told,) = tell(torch.tensor([[-0.0, 0.0, -0.0]]), [1], 3)
+    (told,) = top_logprobs(torch.tensor([[-0.0, 0.0, -0.0]]), [1], 3)
     assert [(one.token, one.rank) for one in told] == [(1, 1), (0, 1), (1, 1), (2, 1)]
 
 
@@ -77,7 +77,7 @@ def test_they_are_of_the_model_whatever_is_asked(temperature: float) -> None:
     ]
     logits = logits_of(len(asked))
     raw = logits.tolist()
-    drawn = Sampler(VOCABULARY).sample(logits, [Draw(sequence(one)) for one in asked])
+    drawn = Sampler(VOCABULARY).sample(logits, [SamplerRow(sequence(one)) for one in asked])
     assert drawn.logprobs.keys() == {
         n for n, one in enumerate(asked) if one.logprobs is not None
     }

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from engine.errors import UnusableSampling
 from engine.request import Grammar, Request, RequestId, Sampling
-from engine.sampling.masks import apply_bits, bits_of
-from engine.sampling.sampler import Draw, Sampler
+from engine.sampling.masks import apply_bitmask, bitmask_of
+from engine.sampling.sampler import Sampler, SamplerRow
 from tests.fakes.sampling import Parities, draw_at, kept, obvious, sequence
 
 VOCABULARY = 45
@@ -63,12 +63,12 @@ def past(chance: random.Random, most: int = 12) -> tuple[int, ...]:
     return tuple(chance.randrange(1, 5) for _ in range(chance.randrange(most)))
 
 
-def drawings(samplings: Sequence[Sampling], chance: random.Random) -> Iterator[Draw]:
+def drawings(samplings: Sequence[Sampling], chance: random.Random) -> Iterator[SamplerRow]:
     """One for each, behind a past of its own, part of it drafted."""
     for sampling in samplings:
         request = Request(RequestId("r"), (1, *past(chance)), sampling, past(chance, 4))
         seq = sequence(sampling, request.prompt, (*request.generated, *past(chance)), EOS)
-        yield Draw(seq, past(chance, 4))
+        yield SamplerRow(seq, past(chance, 4))
 
 
 def logits_of(rows: int, seed: int) -> Tensor:
@@ -79,7 +79,7 @@ def logits_of(rows: int, seed: int) -> Tensor:
     return logits
 
 
-def expected(logits: Tensor, draws: Sequence[Draw]) -> list[int]:
+def expected(logits: Tensor, draws: Sequence[SamplerRow]) -> list[int]:
     return [obvious(row, draw) for row, draw in zip(logits.tolist(), draws, strict=True)]
 
 
@@ -118,7 +118,7 @@ def test_pasts_that_grow_are_pasts_that_were_always_there() -> None:
         assert sampler.sample(logits, draws).tokens == want
         for draw, token in zip(draws, want, strict=True):
             draw.seq.tokens += [token, *past(chance, 2)]
-        draws = [Draw(draw.seq, past(chance, 3)) for draw in draws]
+        draws = [SamplerRow(draw.seq, past(chance, 3)) for draw in draws]
 
 
 @pytest.mark.parametrize("asked", SHAPES)
@@ -127,13 +127,13 @@ def test_split_is_whole(asked: Sampling) -> None:
     prompt, answer = (1, 2, 3, 4, 4), (4, 2, 2, 4, 1)
     whole = sequence(asked, prompt, answer, EOS)
     logits = logits_of(1, 8)
-    (want,) = Sampler(VOCABULARY).sample(logits.clone(), [Draw(whole)]).tokens
+    (want,) = Sampler(VOCABULARY).sample(logits.clone(), [SamplerRow(whole)]).tokens
     for done in range(len(answer)):
         brought = replace(whole.request, generated=answer[:done])
         seq = type(whole)(brought, EOS)
         seq.tokens += answer[done:-1]
         assert seq.produced == len(answer) - 1
-        draw = Draw(seq, answer[-1:])
+        draw = SamplerRow(seq, answer[-1:])
         assert Sampler(VOCABULARY).sample(logits.clone(), [draw]).tokens == [want]
 
 
@@ -148,7 +148,7 @@ def test_penalties_are_not_of_the_prompt_unless_they_repeat() -> None:
         (replace(PLAIN, repetition_penalty=1.01, frequency_penalty=2), 3),
         (replace(PLAIN, repetition_penalty=1.01, logit_bias=((4, 0.995),)), 4),
     ):
-        draw = Draw(sequence(sampling, prompt=(3, 3)))
+        draw = SamplerRow(sequence(sampling, prompt=(3, 3)))
         assert Sampler(VOCABULARY).sample(flat.clone(), [draw]).tokens == [token]
 
 
@@ -171,7 +171,7 @@ def test_bad_words_are_whole_where_the_answer_has_all_of_them(
     logits = torch.zeros((1, VOCABULARY))
     logits[0, 3], logits[0, 4] = 2, 1
     seq = sequence(replace(PLAIN, bad_words=((1, 2, 3), (9, 9, 9, 9))), prompt, answer)
-    assert Sampler(VOCABULARY).sample(logits, [Draw(seq)]).tokens == [token]
+    assert Sampler(VOCABULARY).sample(logits, [SamplerRow(seq)]).tokens == [token]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_is_left_comes_as_often_as_it_should(shape: Sampling) -> None:
     """Chi-square, with the least likely thrown together; each draw under a seed of its own."""
     count, logits = 20_000, logits_of(1, 4)
     seqs = (sequence(replace(shape, seed=seed), (1, 4, 4), (2, 4, 2)) for seed in range(count))
-    draws = [Draw(seq) for seq in seqs]
+    draws = [SamplerRow(seq) for seq in seqs]
     left = kept(logits[0].tolist(), draws[0])
     total = sum(math.exp(x) for x in left.values())
     expected = {token: count * math.exp(x) / total for token, x in left.items()}
@@ -225,7 +225,7 @@ def test_where_nothing_may_come_an_end_comes(
     seq = sequence(replace(sampling, **shape), answer=(5,), eos=eos)
     logits = logits_of(2, 0)
     want = expected(logits[1:], [draw_at(Sampling(), 3)])
-    drawn = Sampler(VOCABULARY).sample(logits, [Draw(seq), draw_at(Sampling(), 3)])
+    drawn = Sampler(VOCABULARY).sample(logits, [SamplerRow(seq), draw_at(Sampling(), 3)])
     assert drawn.tokens == [token, *want]
 
 
@@ -233,8 +233,8 @@ def test_where_nothing_may_come_an_end_comes(
 def test_bits_are_tokens(vocabulary: int) -> None:
     allowed = set(range(0, vocabulary, 3)) | {vocabulary - 1}
     logits = torch.zeros((3, vocabulary))
-    bits = torch.stack([bits_of(allowed, vocabulary), bits_of({0}, vocabulary)])
-    apply_bits(logits, [2, 0], bits)
+    bits = torch.stack([bitmask_of(allowed, vocabulary), bitmask_of({0}, vocabulary)])
+    apply_bitmask(logits, [2, 0], bits)
     left = [set(torch.nonzero(row.isfinite())[:, 0].tolist()) for row in logits]
     assert left == [{0}, set(range(vocabulary)), allowed]
 
@@ -251,7 +251,7 @@ def test_a_grammar_is_told_every_token_once_and_obeyed(temperature: float) -> No
             for place in range(turn % 3)
         )
         logits = logits_of(3, turn)
-        draws = [Draw(seq, drafted[:place]) for place in range(len(drafted) + 1)]
+        draws = [SamplerRow(seq, drafted[:place]) for place in range(len(drafted) + 1)]
         tokens = sampler.sample(logits[: len(draws)], draws).tokens
         parity = [(len(seq.tokens) - 1 + place) % 2 for place in range(len(draws))]
         assert [token % 2 for token in tokens] == parity
@@ -283,14 +283,14 @@ def test_a_grammar_and_a_list_are_both_obeyed() -> None:
     for number in range(10):
         seq = sequence(replace(sampling, seed=number))
         sampler = Sampler(VOCABULARY, Parities(VOCABULARY))
-        assert sampler.sample(logits_of(1, number), [Draw(seq)]).tokens == [13]
+        assert sampler.sample(logits_of(1, number), [SamplerRow(seq)]).tokens == [13]
 
 
 def test_a_past_goes_with_its_sequence() -> None:
     sampler = Sampler(VOCABULARY)
     seqs = [sequence(one) for one in ASKED]
-    sampler.sample(logits_of(len(seqs), 0), [Draw(seq) for seq in seqs])
-    assert sampler.remembered == len(ASKED)
+    sampler.sample(logits_of(len(seqs), 0), [SamplerRow(seq) for seq in seqs])
+    assert sampler.num_processors == len(ASKED)
     del seqs
-    sampler.sample(logits_of(1, 0), [Draw(sequence(PLAIN))])
-    assert sampler.remembered == 0
+    sampler.sample(logits_of(1, 0), [SamplerRow(sequence(PLAIN))])
+    assert sampler.num_processors == 0

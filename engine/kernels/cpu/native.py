@@ -40,7 +40,7 @@ class CpuKernels:
         self._norm, self._add_norm = function("pd_norm"), function("pd_add_norm")
         self._gate, self._write = function("pd_gate"), function("pd_write")
         self._turn_and_write = function("pd_turn_and_write")
-        self._noisiest = function("pd_noisiest")
+        self._gumbel_argmax = function("pd_noisiest")
 
     def record(self, work: Callable[[], Tensor]) -> tuple[Tensor, Calls | str]:
         """See `record` in engine/kernels/cpu/recording.py."""
@@ -196,7 +196,7 @@ class CpuKernels:
             torch.get_num_threads(),
         )
 
-    def noisiest(self, logits: Tensor, keys: Tensor) -> Tensor:
+    def gumbel_argmax(self, logits: Tensor, keys: Tensor) -> Tensor:
         """[rows, vocabulary] float32 and [rows, 2] int64 to [rows] int64 tokens.
 
         The largest with the noise of engine/sampling/noise.py, its twin, within 1e-5.
@@ -206,7 +206,7 @@ class CpuKernels:
             logits = logits.contiguous()
         rows, vocabulary = logits.shape
         tokens, keys = keys.new_empty(rows), keys.contiguous()
-        self._noisiest.call(
+        self._gumbel_argmax.call(
             logits.data_ptr(),
             logits.stride(0),
             keys.data_ptr(),

@@ -1,23 +1,23 @@
-"""The log-probabilities of prompts, chunk by chunk as they are run."""
+"""Log-probabilities of prompt tokens (`prompt_logprobs`), chunk by chunk of the prefill."""
 
 from collections.abc import Callable, Iterable, Iterator
 
 from torch import Tensor
 
 from engine.api import Scored
-from engine.sampling.logprobs import logprobs_of, tell
+from engine.sampling.logprobs import logprobs_of, top_logprobs
 from engine.scheduling.scheduler import Chunk
 
 ROWS_AT_ONCE = 64  # logits of a whole chunk, over a large vocabulary, would fill gigabytes
 
 
-def score(
+def record_prompt_logprobs(
     chunks: Iterable[Chunk], hidden: Tensor, logits_of: Callable[[Tensor], Tensor]
 ) -> Iterator[Scored]:
-    """Note what `hidden` [tokens, hidden] foretells of prompts; say those that are complete.
+    """Append the chunks' prompt log-probabilities to `seq.scores`; yield complete prompts.
 
-    `hidden` has a row for each token of `chunks`, in order. What a preempted prompt had noted
-    it keeps, and is not noted twice.
+    `hidden` [tokens, hidden] has a row for each token of `chunks`, in order. A preempted
+    prompt keeps the scores that it has, and tokens that are run again are not scored again.
     """
     begin = 0
     for chunk in chunks:
@@ -29,7 +29,7 @@ def score(
                 stop = min(start + ROWS_AT_ONCE, last)
                 rows = hidden[begin + start - chunk.start : begin + stop - chunk.start]
                 logprobs = logprobs_of(logits_of(rows))
-                seq.scores += tell(logprobs, prompt[start + 1 : stop + 1], most)
+                seq.scores += top_logprobs(logprobs, prompt[start + 1 : stop + 1], most)
             if end >= len(prompt) - 1:
                 yield Scored(seq.request_id, tuple(seq.scores))
                 seq.scores = None

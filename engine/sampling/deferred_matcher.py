@@ -1,19 +1,21 @@
-"""A grammar that begins behind reasoning: until then all tokens are allowed."""
+"""A grammar that applies only behind the reasoning: until then all tokens are allowed."""
 
 from collections.abc import Sequence as Seq
 
 from torch import Tensor
 
-from engine.sampling.masks import WORD_BITS, Mask, bits_of
+from engine.sampling.masks import WORD_BITS, Matcher, bitmask_of
 from engine.scheduling.thinking import Thought
 
 
-class LateMask:
-    """See Mask. Where an answer may begin with reasoning or without, the opening marks are
-    allowed beside what the grammar begins with, and who begins a mark has to finish it.
+class DeferredMatcher:
+    """A Matcher that defers to `grammar` once the reasoning has ended.
+
+    If the answer may begin with or without reasoning, its first token may begin the opening
+    marker or the grammar. A marker that was begun has to be completed.
     """
 
-    def __init__(self, grammar: Mask, thought: Thought) -> None:
+    def __init__(self, grammar: Matcher, thought: Thought) -> None:
         self._grammar, self._thought = grammar, thought
 
     @property
@@ -28,20 +30,20 @@ class LateMask:
         return thought.within or (not thought.opening and self._grammar.may_end)
 
     def advance(self, tokens: Seq[int]) -> None:
-        """See Mask."""
+        """See Matcher."""
         if mine := self._thought.take(tokens):
             self._grammar.advance(mine)
 
-    def fill(self, drafted: Seq[int], bits: Tensor, row: int) -> None:
-        """See Mask."""
+    def fill_bitmask(self, drafted: Seq[int], bits: Tensor, row: int) -> None:
+        """See Matcher."""
         thought, mine = self._thought.had(drafted)
         if thought.within:
             bits[row] = -1
         elif thought.begins is not None:
-            self._grammar.fill(mine, bits, row)
+            self._grammar.fill_bitmask(mine, bits, row)
         else:
-            marks = bits_of(thought.nexts, WORD_BITS * bits.shape[1])
+            marks = bitmask_of(thought.nexts, WORD_BITS * bits.shape[1])
             if not thought.opening:
-                self._grammar.fill(mine, bits, row)
+                self._grammar.fill_bitmask(mine, bits, row)
                 marks |= bits[row]
             bits[row] = marks

@@ -1,4 +1,4 @@
-"""Log-probabilities that a device told, put together row by row."""
+"""Log-probabilities that a kernel gathered on the device, turned into Logprobs for each row."""
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
@@ -8,10 +8,10 @@ from engine.request import Logprob, Logprobs
 from engine.sampling.logprobs import LEAST_LOGPROB
 
 
-def heard(told: Told, tokens: Seq[int], most: Seq[int]) -> Iterator[Logprobs]:
-    """For each row its token first, then as many of the likeliest as it wants, best first.
+def unpack_logprobs(told: Told, tokens: Seq[int], most: Seq[int]) -> Iterator[Logprobs]:
+    """For each row its sampled token first, then its `most` likeliest tokens, best first.
 
-    `tokens` were drawn for the rows of `told`, which is in main memory.
+    `tokens` were sampled for the rows of `told`, which must be in main memory.
     """
     columns = told.chosen, told.ranks, told.tokens, told.logprobs
     rows = zip(tokens, *(column.tolist() for column in columns), most, strict=True)
@@ -21,7 +21,7 @@ def heard(told: Told, tokens: Seq[int], most: Seq[int]) -> Iterator[Logprobs]:
 
 
 def _ranked(beside: Iterable[tuple[int, float]]) -> Iterator[Logprob]:
-    """Best first; those that tie have the rank of the first of them."""
+    """The likeliest tokens, best first; tokens that tie have the rank of the first of them."""
     before, rank = None, 0
     for place, (token, logprob) in enumerate(beside, 1):
         rank = rank if logprob == before else place
