@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from engine.api import Engine
 from engine.request import Request, RequestId
-from kv_transfer.api import Arrived, Fetched, KvSink, Loan, Moved
+from kv_transfer.api import Arrived, FetchedPrefix, KvSink, Loan, TransferStats
 from kv_transfer.errors import TransferError
 from kv_transfer.ticket import CacheHint, KvTicket
 
@@ -28,7 +28,7 @@ WEIGHT = 0.1  # of the latest batch in the mean
 
 
 @dataclass(slots=True, eq=False)
-class _Fetch:
+class _CacheFetch:
     name: str  # of the question and of the loan; never used twice, as a request's id is not
     waiting: dict[RequestId, float]  # each from when on
     cache: CacheHint
@@ -48,11 +48,11 @@ class CacheFetcher:
     clock: Callable[[], float]
     least_tokens: int = LEAST_TOKENS
     _pace_s: float | None = None  # for one token
-    _waiting: dict[RequestId, _Fetch] = field(default_factory=dict)
-    _asked: dict[str, _Fetch] = field(default_factory=dict)
-    _pulling: dict[str, _Fetch] = field(default_factory=dict)
+    _waiting: dict[RequestId, _CacheFetch] = field(default_factory=dict)
+    _asked: dict[str, _CacheFetch] = field(default_factory=dict)
+    _pulling: dict[str, _CacheFetch] = field(default_factory=dict)
     _left_alone: dict[str, float] = field(default_factory=dict)
-    _done: list[Fetched] = field(default_factory=list)
+    _done: list[FetchedPrefix] = field(default_factory=list)
 
     def paced(self, num_tokens: int, seconds: float) -> None:
         """A batch of so many tokens took so long: what it would take to compute others."""
@@ -74,7 +74,7 @@ class CacheFetcher:
         fetch = self._same(keys)
         if fetch is None:
             name, until = f"fetch-{request.request_id}", now + self._patience(missing)
-            fetch = self._asked[name] = _Fetch(name, {}, cache, keys, have, until)
+            fetch = self._asked[name] = _CacheFetch(name, {}, cache, keys, have, until)
             self.sink.ask(name, cache, keys[have:])
         fetch.waiting[request.request_id] = now
         self._waiting[request.request_id] = fetch
@@ -102,7 +102,7 @@ class CacheFetcher:
             self.engine.keep(fetch.name)
             self._end(fetch, count * size, arrived.moved)
 
-    def collect(self) -> Sequence[Fetched]:
+    def collect(self) -> Sequence[FetchedPrefix]:
         """Pull what is lent; tell who waits no longer, each once."""
         for loan in self.sink.lent():
             self._take(loan)
@@ -111,7 +111,7 @@ class CacheFetcher:
             if fetch.until <= now:
                 self._leave_alone(fetch.cache)
                 self._stop(fetch)
-                self._end(fetch, 0, Moved())
+                self._end(fetch, 0, TransferStats())
         done, self._done = self._done, []
         return done
 
@@ -121,9 +121,9 @@ class CacheFetcher:
             if loan.ticket is not None:
                 self.sink.abandon(loan.ticket)
             if fetch is not None:
-                self._end(fetch, 0, Moved())
+                self._end(fetch, 0, TransferStats())
 
-    def _pull(self, fetch: _Fetch, loan: Loan, ticket: KvTicket) -> bool:
+    def _pull(self, fetch: _CacheFetch, loan: Loan, ticket: KvTicket) -> bool:
         """False, and nothing is held, where there is no room, or the answer makes no sense."""
         fetch.upto = fetch.have + loan.num_blocks
         if not fetch.have < fetch.upto <= len(fetch.keys):
@@ -140,23 +140,23 @@ class CacheFetcher:
         self._pulling[ticket.ticket_id] = fetch
         return True
 
-    def _stop(self, fetch: _Fetch) -> None:
+    def _stop(self, fetch: _CacheFetch) -> None:
         """Its pull goes on until it has ended; an answer to come is abandoned."""
         self._asked.pop(fetch.name, None)
         if fetch.ticket is not None:
             self.sink.abandon(fetch.ticket)
 
-    def _end(self, fetch: _Fetch, num_tokens: int, moved: Moved) -> None:
+    def _end(self, fetch: _CacheFetch, num_tokens: int, moved: TransferStats) -> None:
         """Tell all who wait; it was for the first of them, the others find it as well."""
         start, now = fetch.have * self.engine.info.block_size, self.clock()
         for request_id, since in fetch.waiting.items():
             del self._waiting[request_id]
-            told = Fetched(request_id, start, num_tokens, now - since, moved.num_bytes)
+            told = FetchedPrefix(request_id, start, num_tokens, now - since, moved.num_bytes)
             self._done.append(told)
-            num_tokens, moved = 0, Moved()
+            num_tokens, moved = 0, TransferStats()
         fetch.waiting.clear()
 
-    def _same(self, keys: Sequence[bytes]) -> _Fetch | None:
+    def _same(self, keys: Sequence[bytes]) -> _CacheFetch | None:
         """A fetch that somebody waits for already, of the same blocks."""
         waiting = self._waiting.values()
         return next((one for one in waiting if one.keys[-1] == keys[-1]), None)

@@ -11,7 +11,7 @@ from kv_transfer.ticket import KvTicket
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class DecodeJob:
     """From `submit` to its KV's arrival."""
 
     request: Request
@@ -27,7 +27,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Run:
+class StageClock:
     """A request that the engine has: its leg came at `came`, this stage began at `since`."""
 
     came: float
@@ -39,14 +39,14 @@ class Run:
         return StageEvent(stage, now - since, at_s=now - self.came)
 
 
-def fits(sealed: Sealed, request: Request) -> bool:
+def is_kv_of(sealed: Sealed, request: Request) -> bool:
     """Whether the KV is of these very tokens."""
     return sealed.num_tokens == len(request.tokens) and sealed.tokens_digest == tokens_digest(
         request
     )
 
 
-def first(sealed: Sealed, request: Request) -> tuple[Sequence[int], tuple[Logprobs, ...]]:
+def first_token(sealed: Sealed, request: Request) -> tuple[Sequence[int], tuple[Logprobs, ...]]:
     """Prefill's token, if what shaped it is what we were asked for; else none.
 
     None either where log-probabilities are wanted that did not come with it.
@@ -58,6 +58,6 @@ def first(sealed: Sealed, request: Request) -> tuple[Sequence[int], tuple[Logpro
     return ([sealed.first_token] if told or asked is None else []), told
 
 
-def rank(job: Job) -> tuple[int, float]:
+def urgency(job: DecodeJob) -> tuple[int, float]:
     """Lower goes first."""
     return job.request.priority, job.since - job.leg.waited_s

@@ -6,7 +6,7 @@ import socket
 NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
-class NoRoom(Exception):
+class OutOfResources(Exception):
     """Whoever comes has to wait, and stays in line: a port that is watched tells of them at
     once again and again.
     """
@@ -15,14 +15,14 @@ class NoRoom(Exception):
 def accept(listener: socket.socket) -> socket.socket | None:
     """The next in line, not blocking; None: nobody, or one that is gone already.
 
-    Raises NoRoom where there is no file descriptor to be had, or no memory.
+    Raises OutOfResources where there is no file descriptor to be had, or no memory.
     """
     try:
         connection, _ = listener.accept()
         prepare(connection)
     except OSError as error:
         if error.errno in NO_ROOM:
-            raise NoRoom from error
+            raise OutOfResources from error
         return None
     return connection
 

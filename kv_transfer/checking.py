@@ -7,7 +7,7 @@ LINE_BYTES = 64
 STRIDE_BYTES = 1024
 
 
-class Level(IntEnum):
+class CheckLevel(IntEnum):
     """Which bytes of a block its checksum is of; the more careful of two is the greater.
 
     SAMPLED looks at the first LINE_BYTES of every STRIDE_BYTES of a block: it finds what is
@@ -26,5 +26,5 @@ class Level(IntEnum):
         return cls[name.upper()]
 
 
-Check = tuple[Level, int]
+ExpectedChecksum = tuple[CheckLevel, int]
 """A block's checksum, and what it is of."""

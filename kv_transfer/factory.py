@@ -5,21 +5,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+from kv_transfer.blocks.checksums import Checksums
 from kv_transfer.blocks.images import IMAGES_BYTES
-from kv_transfer.blocks.summing import Sums
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.identity import Identity
-from kv_transfer.integrity.checksums import BlockSums
-from kv_transfer.integrity.rank_sums import RankSums
+from kv_transfer.integrity.checksums import BlockChecksums
+from kv_transfer.integrity.rank_checksums import RankChecksums
 from kv_transfer.layout import KvLayout
-from kv_transfer.movers.landing import STRIP_BYTES
 from kv_transfer.movers.mover import Mover
 from kv_transfer.movers.ranks import RanksMover, agent_name
 from kv_transfer.movers.remote import MoverServer, RemoteMover
+from kv_transfer.movers.staging import STAGING_BYTES
 from kv_transfer.regions import Region
-from kv_transfer.side_channel.connections import Reception
 from kv_transfer.side_channel.introduction import Introductions
-from kv_transfer.side_channel.waiting import Waiting
+from kv_transfer.side_channel.poller import Poller
+from kv_transfer.side_channel.server import SideChannelServer
 from kv_transfer.thread.service import TransferService
 from kv_transfer.thread.threaded import Connector
 
@@ -37,7 +37,7 @@ class KvMemory:
     fingerprint: str
     layout: KvLayout
     regions: Sequence[Region]
-    level: Level = Level.OFF
+    level: CheckLevel = CheckLevel.OFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def device_bytes(kind: str) -> int:
 
     Not before a peer asks for it: who sizes KV memory leaves it free.
     """
-    return STRIP_BYTES + SUMMING_BYTES if kind == "nixl" else 0
+    return STAGING_BYTES + SUMMING_BYTES if kind == "nixl" else 0
 
 
 def build_connector(
@@ -82,14 +82,14 @@ def build_connector(
     if len(own) == 1:
         mover = RanksMover([mover, *others])
     whose = port.introductions, port.advertise_host, port.held
-    reception = Reception.bind(port.host, port.number, Waiting(), *whose)
+    reception = SideChannelServer.bind(port.host, port.number, Poller(), *whose)
     facts = memory.fingerprint, memory.layout
     identity = Identity(engine_id, port.advertise_host, reception.port, *facts)
     if own[0].device == "cpu":
-        sums: Sums = BlockSums(memory.regions)
+        sums: Checksums = BlockChecksums(memory.regions)
     else:  # others' devices are not to be seen from here
-        ours = _warm(BlockSums(own))
-        sums = RankSums(ours, others) if others else ours
+        ours = _warm(BlockChecksums(own))
+        sums = RankChecksums(ours, others) if others else ours
     service = TransferService(
         identity, memory.regions, mover, reception, memory.level, sums=sums
     )
@@ -105,12 +105,12 @@ def rank_server(
     `hosts` are where to listen, and where others reach us.
     """
     mover = _mover(kind, agent_name(engine_id, rank), [region], *hosts)
-    server = MoverServer(to, mover, region, _warm(BlockSums([region])))
+    server = MoverServer(to, mover, region, _warm(BlockChecksums([region])))
     server.introduce()
     return server
 
 
-def _warm(sums: BlockSums) -> BlockSums:
+def _warm(sums: BlockChecksums) -> BlockChecksums:
     sums.warm()
     return sums
 

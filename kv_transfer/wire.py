@@ -12,7 +12,7 @@
     Leave ───────────────────────────────▶ (instead of Settle) for another sink to look
 
     Drive ───────────────────────────────▶ (reads may need the source's help: nixl.py)
-    Ask(keys of blocks) ─────────────────▶ (a sink without a ticket: ledger/asks.py)
+    Ask(keys of blocks) ─────────────────▶ (a sink without a ticket: ledger/pending_loans.py)
           ◀─────────────────────────────── Lent: a ticket for those that are here
 
 Every message but Settle may be lost or repeated without harm: a Look says what it knows. A
@@ -30,7 +30,7 @@ from typing import Annotated
 import msgspec
 
 from kv_transfer.api import Sealed
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.layout import KvLayout
 from kv_transfer.regions import RemoteRegion
 
@@ -51,7 +51,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
     fingerprint: str
     layout: KvLayout
-    level: Level = Level.OFF
+    level: CheckLevel = CheckLevel.OFF
 
 
 class Look(msgspec.Struct, frozen=True, tag=True):
@@ -142,7 +142,7 @@ class News(msgspec.Struct, frozen=True, tag=True):
     blocks: tuple[Block, ...]
     sealed: Sealed | None = None
     sums: tuple[int, ...] = ()
-    level: Level = Level.OFF
+    level: CheckLevel = CheckLevel.OFF
     ticket_id: str | None = None
     pull: int = 0
     slots: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)] = 1

@@ -25,7 +25,7 @@ from engine.errors import EngineError, RankLost
 from engine.loading import open_engine
 from engine.ranks.opening import refuse_ranks
 from engine.running.turns import alone_on, devices_of
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.factory import KvMemory, KvPort, build_connector, device_bytes
 from kv_transfer.side_channel.port import open_port
 from kv_transfer.thread.threaded import Connector
@@ -166,7 +166,7 @@ def _load(
             ranks = start_ranks(job)
         beside = device_bytes(job.connector)
         engine = open_engine(job.engine, ranks.crew if ranks else None, beside_bytes=beside)
-    layout, level = layout_of(engine), Level.named(job.kv_checksum)
+    layout, level = layout_of(engine), CheckLevel.named(job.kv_checksum)
     memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions, level)
     names = SignedIntroductions(job.cluster_key.encode()) if job.cluster_key else None
     connector = build_connector(

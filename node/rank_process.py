@@ -24,7 +24,7 @@ from engine.ranks.crew import Post
 from engine.ranks.follower import Follower
 from kv_transfer.factory import device_bytes, rank_server
 from kv_transfer.movers.remote import MoverServer
-from kv_transfer.thread.devices import enter
+from kv_transfer.thread.devices import enter_device
 from node.ranks import LOOPBACK, RankProcessConfig
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def _server(job: RankProcessConfig, follower: Follower) -> MoverServer:
 def _serve(server: MoverServer) -> None:
     """The transfer thread. Without it no KV would arrive, so the process ends with it."""
     try:
-        enter([server.region])
+        enter_device([server.region])
         server.run()
     except (EOFError, ConnectionError):
         log.info("the engine process is gone")

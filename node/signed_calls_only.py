@@ -16,7 +16,7 @@ from api.errors import ErrorBody, error_body
 from discovery.errors import BadSignature
 from discovery.signature import UNSIGNED
 from discovery.signed_calls import REFUSED, SIGNATURE, CallKey
-from kv_transfer.side_channel.junk import JunkCount
+from kv_transfer.side_channel.log_throttle import LogThrottle
 
 UNAUTHORIZED, FORBIDDEN = 401, 403
 READS = {"GET", "HEAD"}
@@ -37,7 +37,7 @@ class SignedCallsOnly:
     refused: Counter
     wall_clock: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic
-    _senders: dict[str, JunkCount] = field(default_factory=dict)
+    _senders: dict[str, LogThrottle] = field(default_factory=dict)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  ASGI
         """See ASGI. Anything but HTTP is an error: it would need a check of its own."""
@@ -63,7 +63,7 @@ class SignedCallsOnly:
     def _log_refusal(self, scope: Any, error: BadSignature) -> None:  # noqa: ANN401
         self.refused.labels(error.reason).inc()
         sender = scope["client"][0] if scope.get("client") else "somebody"
-        junk = self._senders.pop(sender, None) or JunkCount()
+        junk = self._senders.pop(sender, None) or LogThrottle()
         self._senders[sender] = junk  # the latest last
         while len(self._senders) > MOST_SENDERS:
             del self._senders[next(iter(self._senders))]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from discovery.errors import BadSignature, MalformedRegistration
 from discovery.registration import pack, unpack
 from discovery.signature import OTHER_KEY, UNSIGNED, Stamps, Verifier, sign
-from kv_transfer.ledger.guests import Peer
-from kv_transfer.ledger.sources import Address
+from kv_transfer.ledger.known_sinks import Peer
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.side_channel.frames import BadFrames
 from kv_transfer.side_channel.introduction import SIGNED, NotIntroduced, check_name
 

@@ -8,7 +8,7 @@ from engine.api import Admitted, Engine, StepResult
 from engine.errors import EngineError
 from engine.request import PoolingRequest, RequestId
 
-News = tuple[RequestId, PoolingNews]
+RequestEvent = tuple[RequestId, PoolingNews]
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class PoolingWorker:
     clock: Callable[[], float]
     _since: dict[RequestId, float] = field(default_factory=dict)
 
-    def submit(self, request: PoolingRequest, since: float) -> Sequence[News]:
+    def submit(self, request: PoolingRequest, since: float) -> Sequence[RequestEvent]:
         """Queue a prompt that came at `since`."""
         try:
             self.engine.embed(request)
@@ -34,7 +34,7 @@ class PoolingWorker:
         if self._since.pop(request_id, None) is not None:
             self.engine.release(request_id)
 
-    def admit(self, admitted: Iterable[Admitted]) -> Iterator[News]:
+    def admit(self, admitted: Iterable[Admitted]) -> Iterator[RequestEvent]:
         """These run from now on."""
         for one in admitted:
             rid = one.request_id
@@ -43,7 +43,7 @@ class PoolingWorker:
                 yield rid, PromptEvent(one.cached_tokens)
                 yield rid, StageEvent("queue", now - since)
 
-    def book(self, result: StepResult) -> Iterator[News]:
+    def book(self, result: StepResult) -> Iterator[RequestEvent]:
         """The vectors that a batch has brought."""
         for one in result.pooled:
             rid = one.request_id

@@ -14,7 +14,7 @@ from torch import Tensor
 from bench.transfer.memory import FINGERPRINT
 from engine.api import KvRegion
 from kv_transfer.api import Sealed
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.factory import KvMemory, KvPort, build_connector
 from kv_transfer.layout import KvLayout
 from kv_transfer.thread.threaded import Connector
@@ -85,7 +85,7 @@ def connect(name: str, memory: Tensor, level: str) -> Connector:
     blocks, block_bytes = memory.shape
     region = KvRegion(memory.data_ptr(), block_bytes, blocks, str(memory.device))
     layout = KvLayout("bytes", 1, 1, (block_bytes,))
-    kv = KvMemory(FINGERPRINT, layout, [region], Level.named(level))
+    kv = KvMemory(FINGERPRINT, layout, [region], CheckLevel.named(level))
     connector = build_connector("nixl", name, kv, KvPort(HERE, 0, HERE))
     connector.start()
     return connector

@@ -30,7 +30,7 @@ from bench.transfer.pair import Blocks, Pair, open_pair
 from bench.transfer.raw import Copy
 from bench.transfer.source import KINDS, Kind
 from bench.transfer.steps import MOVED, measure
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 
 SIZES = tuple(size * KIB for size in (4, 64, 1024, 16 * KIB, 64 * KIB, 256 * KIB, 1024 * KIB))
 PLACINGS: tuple[Placing, ...] = ("contiguous", "scattered")
@@ -109,7 +109,7 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
     options = options or Options()
     for block, sizes in _by_block(options):
         room = max(size * at_once(size) for size in sizes)
-        with open_pair(room, block, Level.named(options.kv_checksum)) as pair:
+        with open_pair(room, block, CheckLevel.named(options.kv_checksum)) as pair:
             copy = Copy(pair.memory)
             for placing in options.placings:
                 for size in sizes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.api import KvRegion
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.factory import KvMemory
 from kv_transfer.layout import KvLayout
 
@@ -21,7 +21,7 @@ class Memory:
 
     num_bytes: int
     block_bytes: int
-    level: Level = Level.OFF
+    level: CheckLevel = CheckLevel.OFF
     _map: mmap.mmap = field(init=False)
 
     def __post_init__(self) -> None:

@@ -29,16 +29,16 @@ from bench.transfer.source import (
     connect,
     serve,
 )
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.movers.mover import ReadEnd, ReaderAround
+from kv_transfer.movers.mover import ReadEnd, ReaderWrapper
 from kv_transfer.thread.threaded import Connector
 
 Blocks = Sequence[Sequence[int]]
 
 
 @dataclass(slots=True)
-class Watched(ReaderAround):
+class Watched(ReaderWrapper):
     """A reader, and when it was first asked and last done; the stages' clock."""
 
     ordered: float = 0.0
@@ -136,7 +136,9 @@ class Pair:
 
 
 @contextmanager
-def open_pair(num_bytes: int, block_bytes: int, level: Level = Level.OFF) -> Iterator[Pair]:
+def open_pair(
+    num_bytes: int, block_bytes: int, level: CheckLevel = CheckLevel.OFF
+) -> Iterator[Pair]:
     """Start the other process; at the end every hand-over must have been delivered there."""
     spawned, (ours, theirs) = multiprocessing.get_context("spawn"), multiprocessing.Pipe()
     with socket.create_server((HERE, 0)) as listener:

@@ -13,7 +13,7 @@ import msgspec
 from bench.transfer.memory import Memory
 from bench.transfer.raw import RawNixl
 from kv_transfer.api import Outcome, Sealed
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.factory import KvPort, build_connector
 from kv_transfer.thread.threaded import Connector
 from kv_transfer.ticket import KvTicket
@@ -68,7 +68,7 @@ def connect(kind: Kind, engine_id: str, memory: Memory) -> Connector:
     return build_connector(kind, engine_id, memory.kv, KvPort(HERE, 0, HERE))
 
 
-def serve(pipe: Connection, size: tuple[int, int, Level], port: int) -> None:
+def serve(pipe: Connection, size: tuple[int, int, CheckLevel], port: int) -> None:
     """Do as the pipe says, until it says End; `size` is that of Memory."""
     memory = Memory(*size)
     connectors = {kind: connect(kind, f"source-{kind}", memory) for kind in KINDS}

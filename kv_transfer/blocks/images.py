@@ -5,13 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kv_transfer.blocks.cutting import Cut
+from kv_transfer.blocks.mapping import BlockMapping
 
 Bytes = NDArray[np.uint8]
 IMAGES_BYTES = 32 << 20  # of blocks that are put together on a device at a time
 
 
-def images(cut: Cut, slots: Sequence[Sequence[int]], ours: Sequence[Bytes]) -> list[Bytes]:
+def images(
+    cut: BlockMapping, slots: Sequence[Sequence[int]], ours: Sequence[Bytes]
+) -> list[Bytes]:
     """[blocks, bytes] for each of their regions; `slots` of ours is where each block went.
 
     `ours` is our memory, or what was copied of it, [blocks, bytes] for each region. For a cut
@@ -30,13 +32,13 @@ def images(cut: Cut, slots: Sequence[Sequence[int]], ours: Sequence[Bytes]) -> l
     return found
 
 
-def image_bytes(cut: Cut) -> int:
+def image_bytes(cut: BlockMapping) -> int:
     """The size of one of their blocks, between two regions."""
     return sum(piece.size for piece in cut.pieces) * cut.their_slots
 
 
 def stretches(
-    cut: Cut, slots: Sequence[Sequence[int]], our_block_bytes: int
+    cut: BlockMapping, slots: Sequence[Sequence[int]], our_block_bytes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """What `images` copies between two regions: where from in ours, where to, and how much.
 
@@ -55,7 +57,7 @@ def stretches(
 
 
 def _fill(
-    cut: Cut,
+    cut: BlockMapping,
     found: Sequence[Bytes],
     ours: Sequence[Bytes],
     rows: tuple[NDArray[np.int64], NDArray[np.int64]],

@@ -6,19 +6,19 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from kv_transfer.regions import Run
+from kv_transfer.regions import BlockRun
 
 Column = NDArray[np.int64]
 
 
-class Runs(Sequence[Run]):
+class BlockRuns(Sequence[BlockRun]):
     """Runs as three columns, which is what those who read thousands of them want."""
 
     def __init__(self, theirs: Column, ours: Column, counts: Column) -> None:
         self.theirs, self.ours, self.counts = theirs, ours, counts
 
     @classmethod
-    def of(cls, runs: Sequence[Run]) -> "Runs":
+    def of(cls, runs: Sequence[BlockRun]) -> "BlockRuns":
         """The same, whatever they are."""
         if isinstance(runs, cls):
             return runs
@@ -31,17 +31,17 @@ class Runs(Sequence[Run]):
         return int(self.counts.sum())
 
     @overload
-    def __getitem__(self, index: int) -> Run: ...
+    def __getitem__(self, index: int) -> BlockRun: ...
 
     @overload
-    def __getitem__(self, index: slice) -> "Runs": ...
+    def __getitem__(self, index: slice) -> "BlockRuns": ...
 
-    def __getitem__(self, index: int | slice) -> "Run | Runs":
+    def __getitem__(self, index: int | slice) -> "BlockRun | BlockRuns":
         some = self.theirs[index], self.ours[index], self.counts[index]
-        return Runs(*some) if isinstance(index, slice) else Run(*map(int, some))
+        return BlockRuns(*some) if isinstance(index, slice) else BlockRun(*map(int, some))
 
-    def __iter__(self) -> Iterator[Run]:
-        return map(Run, self.theirs.tolist(), self.ours.tolist(), self.counts.tolist())
+    def __iter__(self) -> Iterator[BlockRun]:
+        return map(BlockRun, self.theirs.tolist(), self.ours.tolist(), self.counts.tolist())
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -50,17 +50,17 @@ class Runs(Sequence[Run]):
         return repr(list(self))
 
 
-def joined(theirs: Sequence[int], ours: Sequence[int]) -> Runs:
+def pair_runs(theirs: Sequence[int], ours: Sequence[int]) -> BlockRuns:
     """Pairs of (their block, our block), in order, in as few runs as there can be."""
     there, here = np.array(theirs, dtype=np.int64), np.array(ours, dtype=np.int64)
     if len(there) < 2:
-        return Runs(there, here, np.ones_like(there))
+        return BlockRuns(there, here, np.ones_like(there))
     follows = (np.diff(there) == 1) & (np.diff(here) == 1)
     first = np.flatnonzero(np.concatenate(([True], ~follows)))
-    return Runs(there[first], here[first], np.diff(first, append=len(there)))
+    return BlockRuns(there[first], here[first], np.diff(first, append=len(there)))
 
 
-def merged(firsts: Column, counts: Column) -> list[tuple[int, int]]:
+def merge_runs(firsts: Column, counts: Column) -> list[tuple[int, int]]:
     """The same blocks of one side in the same order, as few (first, count) as there can be."""
     if len(firsts) == 0:
         return []
@@ -69,7 +69,7 @@ def merged(firsts: Column, counts: Column) -> list[tuple[int, int]]:
     return list(zip(firsts[at].tolist(), np.add.reduceat(counts, at).tolist(), strict=True))
 
 
-def spelled(firsts: Column, counts: Column) -> Column:
+def expand_runs(firsts: Column, counts: Column) -> Column:
     """Every block of one side, in order."""
     if len(firsts) == 1:
         return np.arange(firsts[0], firsts[0] + counts[0])

@@ -1,7 +1,7 @@
 """Stretches of a device's memory copied to others: pieces of blocks, gathered or scattered.
 
 Between nodes whose blocks are not alike a block is thousands of pieces of a few kilobytes
-(kv_transfer/blocks/cutting.py). One launch copies all of them, each by programs of its own.
+(kv_transfer/blocks/mapping.py). One launch copies all of them, each by programs of its own.
 """
 
 import numpy as np

@@ -10,19 +10,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 
-from kv_transfer.blocks.comparing import at_sink
-from kv_transfer.blocks.cutting import WHOLE, Cut
-from kv_transfer.blocks.runs import Runs, spelled
-from kv_transfer.blocks.summing import Sums
-from kv_transfer.checking import Check
+from kv_transfer.blocks.checksum_mapping import sink_checksum_mapping
+from kv_transfer.blocks.checksums import Checksums
+from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping
+from kv_transfer.blocks.runs import BlockRuns, expand_runs
+from kv_transfer.checking import ExpectedChecksum
 from kv_transfer.errors import CorruptKv
-from kv_transfer.ledger.offers import SumOrder
+from kv_transfer.ledger.offers import ChecksumOrder
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.movers.mover import MoverAround, ReadEnd
+from kv_transfer.movers.mover import MoverWrapper, ReadEnd
 
 BYTES_AT_ONCE = 16 << 20
-Place = int | tuple[int]
-"""A block of ours, or a slot (cutting.py)."""
+BlockOrSlot = int | tuple[int]
+"""A block of ours, or a slot (mapping.py)."""
 
 
 @dataclass(slots=True)
@@ -30,14 +30,14 @@ class _Checking:
     """Blocks of one read that were not looked at yet, and what they have to be."""
 
     order: ReadOrder
-    left: Iterator[tuple[Place, Check]]
+    left: Iterator[tuple[BlockOrSlot, ExpectedChecksum]]
 
 
 @dataclass(slots=True)
-class CheckedMover(MoverAround):
+class CheckedMover(MoverWrapper):
     """Another mover, and checksums of our memory, even of what came before a parting."""
 
-    sums: Sums
+    sums: Checksums
     _orders: dict[int, ReadOrder] = field(default_factory=dict)
     _checking: deque[_Checking] = field(default_factory=deque)
 
@@ -60,7 +60,7 @@ class CheckedMover(MoverAround):
             if order is None or error is not None:
                 ended.append((read_id, error))
             else:
-                self._checking.append(_Checking(order, expected(order)))
+                self._checking.append(_Checking(order, expected_checksums(order)))
         return [*ended, *self._check()]
 
     def _check(self) -> Iterator[ReadEnd]:
@@ -69,17 +69,19 @@ class CheckedMover(MoverAround):
             one = self._checking[0]
             some = list(islice(one.left, left))
             left -= len(some)
-            wrong = first_wrong(self.sums, some, one.order.cut)
+            wrong = first_mismatch(self.sums, some, one.order.cut)
             if wrong is not None or left > 0:  # it has ended, or was the last of it
                 self._checking.popleft()
                 yield one.order.read_id, wrong
 
 
-def first_wrong(
-    sums: Sums, told: Iterable[tuple[Place, Check]], cut: Cut = WHOLE
+def first_mismatch(
+    sums: Checksums,
+    told: Iterable[tuple[BlockOrSlot, ExpectedChecksum]],
+    cut: BlockMapping = WHOLE_BLOCKS,
 ) -> CorruptKv | None:
     """Compare what came with what its source saw there."""
-    seen = at_sink(cut)
+    seen = sink_checksum_mapping(cut)
     for level, some in groupby(told, key=lambda one: one[1][0]):
         blocks, right = zip(*((block, sum_) for block, (_, sum_) in some), strict=True)
         found = sums.of_pieces(seen, blocks, level) if seen.pieces else sums.of(blocks, level)
@@ -92,7 +94,7 @@ def first_wrong(
     return None
 
 
-def sums_of(sums: Sums, order: SumOrder) -> list[int]:
+def make_checksums(sums: Checksums, order: ChecksumOrder) -> list[int]:
     """Of blocks on offer, for whoever reads them; one for each of their slots."""
     if not order.seen.pieces:
         return sums.of(order.blocks, order.level)
@@ -101,11 +103,11 @@ def sums_of(sums: Sums, order: SumOrder) -> list[int]:
     return sums.of_pieces(order.seen, slots, order.level)
 
 
-def expected(order: ReadOrder) -> Iterator[tuple[Place, Check]]:
+def expected_checksums(order: ReadOrder) -> Iterator[tuple[BlockOrSlot, ExpectedChecksum]]:
     """Our blocks that it fills, or our slots, each with its checksum."""
     if not order.checks:
         return iter(())
-    runs = Runs.of(order.runs)
-    ours = spelled(runs.ours, runs.counts).tolist()
-    places = [(slot,) for slot in ours] if at_sink(order.cut).pieces else ours
+    runs = BlockRuns.of(order.runs)
+    ours = expand_runs(runs.ours, runs.counts).tolist()
+    places = [(slot,) for slot in ours] if sink_checksum_mapping(order.cut).pieces else ours
     return zip(places, order.checks, strict=True)

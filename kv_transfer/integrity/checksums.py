@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from kv_transfer.blocks.comparing import parts_of
-from kv_transfer.blocks.cutting import Cut
+from kv_transfer.blocks.checksum_mapping import checksum_parts
 from kv_transfer.blocks.images import image_bytes, images
-from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES, Level
+from kv_transfer.blocks.mapping import BlockMapping
+from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES, CheckLevel
 from kv_transfer.regions import Region
 
 if TYPE_CHECKING:
     import torch
 
-    from kv_transfer.gpu.device_sums import DeviceSums
+    from kv_transfer.gpu.device_checksums import DeviceChecksums
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Blocks: TypeAlias = "Bytes | torch.Tensor"
@@ -35,7 +35,7 @@ Lines: TypeAlias = tuple[int, int]
 
 
 @dataclass(slots=True)
-class BlockSums:
+class BlockChecksums:
     """Of blocks in this process's memory. Those on a device are summed there, and only sums
     come from it (kv_transfer/gpu/sums.py); where what is looked at is no whole number of lines
     of one region, that is copied from there instead.
@@ -45,7 +45,7 @@ class BlockSums:
 
     regions: Sequence[Region]
     kernels: bool = False
-    _device: "DeviceSums | None" = None
+    _device: "DeviceChecksums | None" = None
     _memory: list[Blocks] = field(default_factory=list)  # of each region, once it is needed
 
     @property
@@ -57,11 +57,11 @@ class BlockSums:
         """Make ready what is done on a device, whatever peers may ask for; before they come."""
         self._look()
         if self._device is not None:
-            levels = Level.SAMPLED, Level.FULL
+            levels = CheckLevel.SAMPLED, CheckLevel.FULL
             every = [lines_of(self.block_bytes, level) for level in levels]
             self._device.warm([lines for lines in every if lines is not None])
 
-    def of(self, blocks: Sequence[int], level: Level) -> list[int]:
+    def of(self, blocks: Sequence[int], level: CheckLevel) -> list[int]:
         """One checksum for each; IndexError for a block that there is not."""
         if not blocks:
             return []
@@ -71,9 +71,11 @@ class BlockSums:
         self._look()
         if self._device and (lines := lines_of(self.block_bytes, level)):
             return self._device.of(blocks, lines)
-        return together([self._of_one(one, blocks, level) for one in self._memory])
+        return combine_regions([self._of_one(one, blocks, level) for one in self._memory])
 
-    def of_pieces(self, cut: Cut, slots: Sequence[Sequence[int]], level: Level) -> list[int]:
+    def of_pieces(
+        self, cut: BlockMapping, slots: Sequence[Sequence[int]], level: CheckLevel
+    ) -> list[int]:
         """One for each block of another layout, whose pieces are in these slots of ours."""
         self._look()
         if (found := self._of_parts(cut, slots, level)) is not None:
@@ -82,40 +84,42 @@ class BlockSums:
         blocks = sorted({slot // each for one in slots for slot in one})
         number = {block: at * each for at, block in enumerate(blocks)}
         here = [[number[slot // each] + slot % each for slot in one] for one in slots]
-        theirs = images(cut, here, [gather(one, blocks, Level.FULL) for one in self._memory])
-        return together([self._of_one(one, range(len(slots)), level) for one in theirs])
+        theirs = images(
+            cut, here, [gather(one, blocks, CheckLevel.FULL) for one in self._memory]
+        )
+        return combine_regions([self._of_one(one, range(len(slots)), level) for one in theirs])
 
     def _of_parts(
-        self, cut: Cut, slots: Sequence[Sequence[int]], level: Level
+        self, cut: BlockMapping, slots: Sequence[Sequence[int]], level: CheckLevel
     ) -> list[int] | None:
         """The same on a device; None where it has to be done here."""
         if self._device is None:
             return None
-        parts = [part for _, part in parts_of(cut)]
+        parts = [part for _, part in checksum_parts(cut)]
         lines = lines_of(image_bytes(parts[0]), level)  # as many heads for each rank
         if lines is None:
             return None
-        return together([self._device.of_images(part, slots, lines) for part in parts])
+        return combine_regions([self._device.of_images(part, slots, lines) for part in parts])
 
     def _look(self) -> None:
         if self._memory:
             return
         self._memory += map(_blocks, self.regions)
         if len(self.regions) == 1 and (self.kernels or self.regions[0].device != "cpu"):
-            from kv_transfer.gpu.device_sums import DeviceSums  # wants Triton
+            from kv_transfer.gpu.device_checksums import DeviceChecksums  # wants Triton
 
-            self._device = DeviceSums.of_memory(self._memory[0])
+            self._device = DeviceChecksums.of_memory(self._memory[0])
 
-    def _of_one(self, memory: Blocks, blocks: Sequence[int], level: Level) -> list[int]:
+    def _of_one(self, memory: Blocks, blocks: Sequence[int], level: CheckLevel) -> list[int]:
         """Of one region."""
-        if level is Level.FULL and isinstance(memory, np.ndarray):
+        if level is CheckLevel.FULL and isinstance(memory, np.ndarray):
             rows = _cut(memory, blocks)  # where it is
         else:
             rows = _cut(gather(memory, blocks, level), range(len(blocks)))
         return [xxh3_64_intdigest(row) for row in rows]
 
 
-def together(each: Sequence[Sequence[int]]) -> list[int]:
+def combine_regions(each: Sequence[Sequence[int]]) -> list[int]:
     """Of each region the checksums of some blocks, to one for each block."""
     if len(each) == 1:
         return list(each[0])
@@ -123,11 +127,11 @@ def together(each: Sequence[Sequence[int]]) -> list[int]:
     return [xxh3_64_intdigest(row.tobytes()) for row in rows]
 
 
-def lines_of(block_bytes: int, level: Level) -> Lines | None:
+def lines_of(block_bytes: int, level: CheckLevel) -> Lines | None:
     """How many lines of a block are looked at, and how far apart they begin; None where they
     are no whole lines, or so few that XXH3 takes another way.
     """
-    step = LINE_BYTES if level is Level.FULL else STRIDE_BYTES
+    step = LINE_BYTES if level is CheckLevel.FULL else STRIDE_BYTES
     whole, rest = divmod(block_bytes, step)
     lines = whole + (1 if rest else 0)
     if 0 < rest < LINE_BYTES or lines < FEWEST_LINES or block_bytes % WORD_BYTES:
@@ -135,9 +139,9 @@ def lines_of(block_bytes: int, level: Level) -> Lines | None:
     return lines, step
 
 
-def gather(memory: Blocks, blocks: Sequence[int], level: Level) -> Bytes:
+def gather(memory: Blocks, blocks: Sequence[int], level: CheckLevel) -> Bytes:
     """A copy of what is looked at of these blocks: [blocks, bytes], in main memory."""
-    if level is Level.FULL:
+    if level is CheckLevel.FULL:
         return _here(memory[list(blocks)])
     count, size = memory.shape
     whole = size // STRIDE_BYTES * STRIDE_BYTES

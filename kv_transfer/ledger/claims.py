@@ -9,7 +9,7 @@ from kv_transfer.ticket import KvTicket
 
 
 @dataclass(slots=True)
-class Claims:
+class PullClaims:
     """The tickets that are being pulled; each by one pull at a time."""
 
     fingerprint: str

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.api import Outcome, Sealed
-from kv_transfer.blocks.cutting import WHOLE, Cut
-from kv_transfer.checking import Level
-from kv_transfer.ledger.guests import Peer, Wish
-from kv_transfer.ledger.state import State
+from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping
+from kv_transfer.checking import CheckLevel
+from kv_transfer.ledger.known_sinks import ChecksumSpec, Peer
+from kv_transfer.ledger.state import HandOverState
 from kv_transfer.wire import Gone, Look, News, Settle
 
 LAST = {
-    Outcome.DELIVERED: State.SETTLED,
-    Outcome.EXPIRED: State.EXPIRED,
-    Outcome.WITHDRAWN: State.WITHDRAWN,
+    Outcome.DELIVERED: HandOverState.SETTLED,
+    Outcome.EXPIRED: HandOverState.EXPIRED,
+    Outcome.WITHDRAWN: HandOverState.WITHDRAWN,
 }
 
 
 @dataclass(slots=True)
-class Offer:
+class KvOffer:
     """A ticket between `offer` and its Settled; `sink` asked for it last, by the name `key`.
 
     `pull` is the number of its pull. Those before it are `former` ones, and have lost it for
@@ -30,11 +30,11 @@ class Offer:
 
     ticket_id: str
     outer_id: str | None
-    state: State = State.QUEUED
-    level: Level = Level.OFF
+    state: HandOverState = HandOverState.QUEUED
+    level: CheckLevel = CheckLevel.OFF
     blocks: list[int] = field(default_factory=list)
     sums: list[int] = field(default_factory=list)  # of the first of them, unless it is OFF
-    seen: Cut = WHOLE  # of a block: how many slots have a checksum of their own
+    seen: BlockMapping = WHOLE_BLOCKS  # of a block: how many slots have a checksum of their own
     sealed: Sealed | None = None
     sink: Peer | None = None
     former: set[Peer] = field(default_factory=set)
@@ -45,17 +45,17 @@ class Offer:
     fresh: bool = False  # there is something to tell
 
     def extend(self, blocks: Sequence[int]) -> None:
-        """These are final, too; raises IllegalStep once it is sealed."""
+        """These are final, too; raises IllegalTransition once it is sealed."""
         if not blocks:
             return
-        if self.state is not State.FILLING:
-            self.state = self.state.to(State.FILLING)
+        if self.state is not HandOverState.FILLING:
+            self.state = self.state.to(HandOverState.FILLING)
         self.blocks += blocks
         self.fresh = True
 
     def seal(self, sealed: Sealed) -> None:
-        """That is all of them; raises IllegalStep if it was already."""
-        self.state = self.state.to(State.SEALED)
+        """That is all of them; raises IllegalTransition if it was already."""
+        self.state = self.state.to(HandOverState.SEALED)
         self.sealed, self.fresh = sealed, True
         self._follow()
 
@@ -64,12 +64,12 @@ class Offer:
         """How many blocks can be told of: with their checksums, if they are to have any."""
         return len(self.sums) // self.seen.our_slots if self.level else len(self.blocks)
 
-    def look_closer(self, level: Level, seen: Cut) -> None:
+    def look_closer(self, level: CheckLevel, seen: BlockMapping) -> None:
         """Its blocks need checksums of this level at least, and of what is seen of them so."""
         if level > self.level or seen != self.seen:
             self.level, self.seen, self.sums = max(level, self.level), seen, []
 
-    def summed(self, wish: Wish, start: int, sums: Sequence[int]) -> None:
+    def summed(self, wish: ChecksumSpec, start: int, sums: Sequence[int]) -> None:
         """Blocks from `start` on have these checksums, unless others are needed by now."""
         if (wish, start) == ((self.level, self.seen), self.num_ready):
             self.sums += sums
@@ -105,8 +105,8 @@ class Offer:
         self.state = self.state.to(LAST[outcome])
 
     def _follow(self) -> None:
-        if self.state is State.SEALED and self.sink is not None:
-            self.state = self.state.to(State.PULLING)
+        if self.state is HandOverState.SEALED and self.sink is not None:
+            self.state = self.state.to(HandOverState.PULLING)
 
     def name_for(self, key: str) -> str | None:
         """What to tell who knows it by this key."""

@@ -10,14 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 
-from kv_transfer.api import Asked, Outcome, Sealed, Settled
-from kv_transfer.blocks.cutting import WHOLE, Cut
-from kv_transfer.checking import Level
+from kv_transfer.api import LoanRequest, Outcome, Sealed, Settled
+from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping
+from kv_transfer.checking import CheckLevel
 from kv_transfer.layout import KvLayout
-from kv_transfer.ledger.guests import Guests, Peer
+from kv_transfer.ledger.known_sinks import KnownSinks, Peer
 from kv_transfer.ledger.leases import LeaseTable
-from kv_transfer.ledger.offer import Offer
-from kv_transfer.ledger.state import State
+from kv_transfer.ledger.offer import KvOffer
+from kv_transfer.ledger.state import HandOverState
 from kv_transfer.ticket import LEASE_S
 from kv_transfer.wire import (
     DRIVEN_S,
@@ -43,17 +43,17 @@ ANOTHER = "another sink has asked for it"
 
 
 @dataclass(frozen=True, slots=True)
-class SumOrder:
+class ChecksumOrder:
     """Blocks of an offer, from the `start`-th on, that need checksums before they are told.
 
-    `seen` is what of each is summed: itself, or each of its slots (blocks/comparing.py).
+    `seen` is what of each is summed: itself, or each of its slots (blocks/checksum_mapping.py).
     """
 
     ticket_id: str
-    level: Level
+    level: CheckLevel
     start: int
     blocks: Sequence[int]
-    seen: Cut = WHOLE
+    seen: BlockMapping = WHOLE_BLOCKS
 
 
 @dataclass(slots=True)
@@ -68,23 +68,23 @@ class OfferBook:
     fingerprint: InitVar[str]
     layout: InitVar[KvLayout]
     engine_id: str
-    level: Level = Level.OFF
-    guests: Guests = field(init=False)
+    level: CheckLevel = CheckLevel.OFF
+    guests: KnownSinks = field(init=False)
     outbox: list[tuple[Peer, FromSource]] = field(default_factory=list)
     settled: list[Settled] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
-    _offers: dict[str, Offer] = field(default_factory=dict)
+    asked: list[LoanRequest] = field(default_factory=list)
+    _offers: dict[str, KvOffer] = field(default_factory=dict)
     _by_outer: dict[str, str] = field(default_factory=dict)
     _leases: LeaseTable = field(default_factory=LeaseTable)
     _driven_until: float = -math.inf
 
     def __post_init__(self, fingerprint: str, layout: KvLayout) -> None:
-        self.guests = Guests(fingerprint, layout)
+        self.guests = KnownSinks(fingerprint, layout)
 
     def offer(self, ticket_id: str, outer_id: str | None) -> None:
         """Open a lease without a deadline."""
         self._leases.open(ticket_id)
-        self._offers[ticket_id] = Offer(ticket_id, outer_id, level=self.level)
+        self._offers[ticket_id] = KvOffer(ticket_id, outer_id, level=self.level)
         if outer_id is not None:
             self._rename(outer_id, ticket_id)
 
@@ -101,7 +101,13 @@ class OfferBook:
                 self._leases.renew(ticket_id, until=now + LEASE_S)
 
     def lend(
-        self, asked: Asked, ticket_id: str, blocks: Sequence[int], sealed: Sealed, *, now: float
+        self,
+        asked: LoanRequest,
+        ticket_id: str,
+        blocks: Sequence[int],
+        sealed: Sealed,
+        *,
+        now: float,
     ) -> None:
         """A sealed offer to one that is waiting for it, and so has to come soon."""
         self.offer(ticket_id, None)
@@ -110,7 +116,7 @@ class OfferBook:
         self._leases.renew(ticket_id, until=now + SILENCE_S)
         self.outbox.append((asked.peer, Lent(asked.name, ticket_id, len(blocks))))
 
-    def decline(self, asked: Asked) -> None:
+    def decline(self, asked: LoanRequest) -> None:
         """Nothing is lent."""
         self.outbox.append((asked.peer, Lent(asked.name)))
 
@@ -132,7 +138,7 @@ class OfferBook:
         """Our own thread was away: a Look that came meanwhile may be heard in a while only."""
         self._leases.grant(now + SILENCE_S)
 
-    def missing_sums(self, most: int) -> list[SumOrder]:
+    def missing_sums(self, most: int) -> list[ChecksumOrder]:
         """Blocks that need checksums: of each offer some, and `most` of all, or one of each."""
         wanting = [
             (name, offer)
@@ -141,13 +147,13 @@ class OfferBook:
         ]
         each = max(1, most // max(1, len(wanting)))
         return [
-            SumOrder(
+            ChecksumOrder(
                 name, one.level, one.num_ready, one.blocks[one.num_ready :][:each], one.seen
             )
             for name, one in wanting
         ]
 
-    def summed(self, order: SumOrder, sums: Sequence[int]) -> None:
+    def summed(self, order: ChecksumOrder, sums: Sequence[int]) -> None:
         """The checksums that were missing."""
         if offer := self._offers.get(order.ticket_id):
             offer.summed((order.level, order.seen), order.start, sums)
@@ -190,7 +196,7 @@ class OfferBook:
         self.outbox.append((peer, Refused(reason) if reason else self.welcome()))
 
     def _ask(self, peer: Peer, ask: Ask) -> None:
-        asked = Asked(peer, ask.name, ask.keys)
+        asked = LoanRequest(peer, ask.name, ask.keys)
         if ask.engine_id == self.engine_id:
             self.asked.append(asked)
         else:  # it was started anew, and has nothing
@@ -220,7 +226,7 @@ class OfferBook:
     def _settle(self, peer: Peer, settle: Settle) -> None:
         ticket_id, key = self._meant(settle), settle.key
         offer = self._offers.get(ticket_id)
-        if offer and (offer.state is not State.PULLING or offer.sink is None):
+        if offer and (offer.state is not HandOverState.PULLING or offer.sink is None):
             self._deny(peer, settle, "it is not sealed, or was never asked for")
         elif offer and (offer.sink != peer or offer.comes_late(peer, settle)):
             self._deny(peer, settle, ANOTHER)

@@ -8,10 +8,10 @@ its reads. A ticket that is held has no blocks yet; if it fails it waits for who
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kv_transfer.api import Arrived, Moved, Sealed
-from kv_transfer.blocks.cutting import Cut
-from kv_transfer.blocks.runs import Runs, joined
-from kv_transfer.checking import Check, Level
+from kv_transfer.api import Arrived, Sealed, TransferStats
+from kv_transfer.blocks.mapping import BlockMapping
+from kv_transfer.blocks.runs import BlockRuns, pair_runs
+from kv_transfer.checking import CheckLevel, ExpectedChecksum
 from kv_transfer.errors import (
     CorruptKv,
     LayoutMismatch,
@@ -19,8 +19,8 @@ from kv_transfer.errors import (
     TransferCancelled,
     TransferError,
 )
-from kv_transfer.ledger.sources import Address
-from kv_transfer.ledger.state import State
+from kv_transfer.ledger.known_sources import Address
+from kv_transfer.ledger.state import HandOverState
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import Confirmed, Look, News, Settle
 
@@ -32,14 +32,16 @@ class Pull:
     ticket: KvTicket
     heard_at: float
     number: int = 0  # of two by one name the later has the higher
-    state: State = State.QUEUED
+    state: HandOverState = HandOverState.QUEUED
     offer_id: str | None = None  # which it is of all that go by the ticket's name, once known
     into: Sequence[int] | None = None  # None while it is only held
     theirs: list[int] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)  # of each slot of these, or of none
-    level: Level = Level.FULL  # of the least careful of them
+    checks: list[ExpectedChecksum] = field(
+        default_factory=list
+    )  # of each slot of these, or of none
+    level: CheckLevel = CheckLevel.FULL  # of the least careful of them
     skip: int = 0  # blocks of ours that need no read
-    ordered: int = 0  # slots (cutting.py) whose read was started, or that need none
+    ordered: int = 0  # slots (mapping.py) whose read was started, or that need none
     in_flight: int = 0  # reads
     sealed: Sealed | None = None
     error: TransferError | None = None
@@ -66,11 +68,14 @@ class Pull:
     @property
     def is_reading(self) -> bool:
         """Whether reads may be ordered."""
-        return self.into is not None and self.state in (State.FILLING, State.PULLING)
+        return self.into is not None and self.state in (
+            HandOverState.FILLING,
+            HandOverState.PULLING,
+        )
 
     def is_due(self, beat_s: float, *, now: float) -> bool:
         """Whether its source has to hear from us."""
-        if self.state in (State.SETTLING, State.ENDING):
+        if self.state in (HandOverState.SETTLING, HandOverState.ENDING):
             return False
         return self.looked_at is None or now - self.looked_at >= beat_s
 
@@ -103,7 +108,7 @@ class Pull:
         self.sealed = news.sealed or self.sealed
         self._follow()
 
-    def mismatch(self, cut: Cut) -> LayoutMismatch | None:
+    def mismatch(self, cut: BlockMapping) -> LayoutMismatch | None:
         """Why what is on offer cannot be what was reserved for it."""
         assert self.into is not None
         offered, reserved = len(self.theirs), len(self.into)
@@ -111,15 +116,15 @@ class Pull:
             return None
         return LayoutMismatch(f"{offered} blocks on offer, {reserved} reserved")
 
-    def unchecked(self, level: Level, cut: Cut) -> CorruptKv | None:
+    def unchecked(self, level: CheckLevel, cut: BlockMapping) -> CorruptKv | None:
         """Why its bytes could not be looked at as carefully as they should be."""
-        wanted = bool(self.checks) or level is not Level.OFF
+        wanted = bool(self.checks) or level is not CheckLevel.OFF
         needed = len(self.theirs) * cut.their_slots
         if wanted and (self.level < level or len(self.checks) != needed):
             return CorruptKv(f"{len(self.theirs)} blocks came without the checksums they need")
         return None
 
-    def take_runs(self, cut: Cut) -> tuple[Runs, Sequence[Check]]:
+    def take_runs(self, cut: BlockMapping) -> tuple[BlockRuns, Sequence[ExpectedChecksum]]:
         """What can be read and was not ordered yet; it counts as ordered. And its checksums,
         one for each slot; none where copies of heads lie beside it, of which they are, too.
 
@@ -127,7 +132,7 @@ class Pull:
         """
         assert self.into is not None
         if cut.pieces and self.in_flight:
-            return joined((), ()), ()
+            return pair_runs((), ()), ()
         start = max(self.ordered, self.skip * cut.our_slots)
         runs = cut.runs(self.theirs, self.into, start)
         count = runs.total
@@ -150,48 +155,48 @@ class Pull:
     @property
     def is_all_here(self) -> bool:
         """Whether there is nothing left to read, now or later."""
-        return self.state is State.PULLING and self.in_flight == 0
+        return self.state is HandOverState.PULLING and self.in_flight == 0
 
     def settle(self, *, now: float) -> Settle:
         """What to say to its source once all is here; the answer has to come in time."""
-        self.state, self.heard_at = self.state.to(State.SETTLING), now
+        self.state, self.heard_at = self.state.to(HandOverState.SETTLING), now
         return Settle(*self.names, self.number)
 
     def fail(self, error: TransferError, *, now: float) -> None:
         """Its first error is the one that is told, once no read is under way any more."""
         self.heard_at = now
         if self.error is None:
-            self.error, self.state = error, self.state.to(State.ENDING)
+            self.error, self.state = error, self.state.to(HandOverState.ENDING)
 
     @property
     def can_end(self) -> bool:
         """Whether it has failed, nothing writes to its blocks any more, and somebody asks."""
-        return self.state is State.ENDING and self.in_flight == 0 and not self.is_held
+        return self.state is HandOverState.ENDING and self.in_flight == 0 and not self.is_held
 
     def end(self) -> Arrived:
         """The last word."""
         if self.error is not None:
             self.state = self.state.to(_last(self.error))
             return Arrived(self.ticket.ticket_id, error=self.error)
-        self.state = self.state.to(State.SETTLED)
-        moved = Moved(self.num_bytes, self.seconds)
+        self.state = self.state.to(HandOverState.SETTLED)
+        moved = TransferStats(self.num_bytes, self.seconds)
         return Arrived(self.ticket.ticket_id, self.sealed, moved=moved)
 
     def _follow(self) -> None:
         """As far as what it was told takes it."""
-        if self.state is State.QUEUED and self.theirs:
-            self.state = self.state.to(State.FILLING)
-        if self.state in (State.QUEUED, State.FILLING) and self.sealed:
-            self.state = self.state.to(State.SEALED)
-        if self.state is State.SEALED and not self.is_held:
-            self.state = self.state.to(State.PULLING)
+        if self.state is HandOverState.QUEUED and self.theirs:
+            self.state = self.state.to(HandOverState.FILLING)
+        if self.state in (HandOverState.QUEUED, HandOverState.FILLING) and self.sealed:
+            self.state = self.state.to(HandOverState.SEALED)
+        if self.state is HandOverState.SEALED and not self.is_held:
+            self.state = self.state.to(HandOverState.PULLING)
 
 
-def _last(error: TransferError) -> State:
+def _last(error: TransferError) -> HandOverState:
     match error:
         case TransferCancelled():
-            return State.WITHDRAWN
+            return HandOverState.WITHDRAWN
         case LeaseExpired():
-            return State.EXPIRED
+            return HandOverState.EXPIRED
         case _:
-            return State.FAILED
+            return HandOverState.FAILED

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.api import Arrived
-from kv_transfer.blocks.cutting import cut
+from kv_transfer.blocks.mapping import map_blocks
 from kv_transfer.errors import (
     CorruptKv,
     LayoutMismatch,
@@ -17,11 +17,11 @@ from kv_transfer.errors import (
     TransferError,
 )
 from kv_transfer.layout import can_pull
-from kv_transfer.ledger.asks import Asks
+from kv_transfer.ledger.known_sources import Address, KnownSources, rejection_error
+from kv_transfer.ledger.pending_loans import PendingLoans
 from kv_transfer.ledger.pull import Pull
 from kv_transfer.ledger.reads import ReadBook, ReadOrder
-from kv_transfer.ledger.sources import Address, Sources, last_word
-from kv_transfer.ledger.state import State
+from kv_transfer.ledger.state import HandOverState
 from kv_transfer.ticket import CacheHint, KvTicket
 from kv_transfer.wire import (
     BEAT_S,
@@ -57,10 +57,10 @@ class PullBook:
     orders: list[ReadOrder] = field(default_factory=list)
     parted: list[Address] = field(default_factory=list)
     arrived: list[Arrived] = field(default_factory=list)
-    asks: Asks = field(default_factory=Asks)
+    asks: PendingLoans = field(default_factory=PendingLoans)
     _pulls: dict[str, Pull] = field(default_factory=dict)
     _num_over: int = 0
-    _sources: Sources = field(default_factory=Sources)
+    _sources: KnownSources = field(default_factory=KnownSources)
     _reads: ReadBook = field(default_factory=ReadBook)
 
     @property
@@ -106,7 +106,7 @@ class PullBook:
         """Give up everything."""
         self.asks.end()
         for pull in list(self._pulls.values()):
-            if pull.state is not State.ENDING:
+            if pull.state is not HandOverState.ENDING:
                 self.abandon(pull.ticket, now=now)
 
     def heard(self, address: Address, message: FromSource, *, now: float) -> None:
@@ -115,7 +115,7 @@ class PullBook:
             case Welcome():
                 self._welcome(address, message, now)
             case Refused() | TurnedAway():
-                self.lost(address, last_word(message), now=now)
+                self.lost(address, rejection_error(message), now=now)
             case Stranger():
                 self._introduce(address, message, now)
             case Lent(ticket_id=ticket_id):
@@ -207,7 +207,7 @@ class PullBook:
                 self._advance(pull, now)
             case Gone(reason=reason):
                 self._fail(pull, LeaseExpired(reason), now)
-            case Confirmed() if pull.state is State.SETTLING and pull.is_of(message):
+            case Confirmed() if pull.state is HandOverState.SETTLING and pull.is_of(message):
                 self._close(pull)
 
     def _meant(
@@ -271,7 +271,7 @@ class PullBook:
         host = self._sources.host(pull.address, pull.ticket.engine_id)
         if not pull.is_reading or host is None:
             return
-        way = cut(host.layout, self.hello.layout)
+        way = map_blocks(host.layout, self.hello.layout)
         if useless := pull.mismatch(way) or pull.unchecked(self.hello.level, way):
             self._give_up(pull, useless, now)
             return

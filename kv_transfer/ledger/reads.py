@@ -7,11 +7,11 @@ So reads have a time, within which one of those over the same link has to end.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kv_transfer.blocks.cutting import WHOLE, Cut
-from kv_transfer.checking import Check
+from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping
+from kv_transfer.checking import ExpectedChecksum
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.pull import Pull
-from kv_transfer.ledger.sources import Address
-from kv_transfer.regions import Run
+from kv_transfer.regions import BlockRun
 from kv_transfer.wire import SILENCE_S, Welcome
 
 SLOT_S = 0.01  # what a block may take besides
@@ -27,9 +27,9 @@ class ReadOrder:
 
     read_id: int
     address: Address
-    runs: Sequence[Run]
-    checks: Sequence[Check] = ()
-    cut: Cut = WHOLE
+    runs: Sequence[BlockRun]
+    checks: Sequence[ExpectedChecksum] = ()
+    cut: BlockMapping = WHOLE_BLOCKS
 
 
 @dataclass(slots=True)
@@ -49,7 +49,9 @@ class ReadBook:
     _open: dict[int, _Read] = field(default_factory=dict)
     _num_reads: int = 0
 
-    def order(self, pull: Pull, host: Welcome, cut: Cut, *, now: float) -> ReadOrder | None:
+    def order(
+        self, pull: Pull, host: Welcome, cut: BlockMapping, *, now: float
+    ) -> ReadOrder | None:
         """One read of all that can be read by now, of the memory that `host` told of."""
         runs, checks = pull.take_runs(cut)
         if not runs:

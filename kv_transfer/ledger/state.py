@@ -37,11 +37,11 @@ from collections.abc import Mapping
 from enum import Enum, auto
 
 
-class IllegalStep(AssertionError):
+class IllegalTransition(AssertionError):
     """A book broke its own promise; what a peer says never leads here."""
 
 
-class State(Enum):
+class HandOverState(Enum):
     """Where a hand-over is; see the module's picture."""
 
     QUEUED = auto()
@@ -60,22 +60,22 @@ class State(Enum):
         """Whether nothing follows."""
         return not NEXT[self]
 
-    def to(self, state: "State") -> "State":
-        """The state that follows; raises IllegalStep where the picture has no such line."""
+    def to(self, state: "HandOverState") -> "HandOverState":
+        """The next state; raises IllegalTransition where the picture has no such line."""
         if state not in NEXT[self]:
-            raise IllegalStep(f"{self.name} is not followed by {state.name}")
+            raise IllegalTransition(f"{self.name} is not followed by {state.name}")
         return state
 
 
-_BAD_ENDS = frozenset({State.WITHDRAWN, State.EXPIRED, State.FAILED})
-_AT_ANY_TIME = _BAD_ENDS | {State.ENDING}
-NEXT: Mapping[State, frozenset[State]] = {
-    State.QUEUED: _AT_ANY_TIME | {State.FILLING, State.SEALED},
-    State.FILLING: _AT_ANY_TIME | {State.SEALED},
-    State.SEALED: _AT_ANY_TIME | {State.PULLING},
-    State.PULLING: _AT_ANY_TIME | {State.SETTLING, State.SETTLED},
-    State.SETTLING: _AT_ANY_TIME | {State.SETTLED},
-    State.ENDING: _BAD_ENDS,
-    State.SETTLED: frozenset(),
+_BAD_ENDS = frozenset({HandOverState.WITHDRAWN, HandOverState.EXPIRED, HandOverState.FAILED})
+_AT_ANY_TIME = _BAD_ENDS | {HandOverState.ENDING}
+NEXT: Mapping[HandOverState, frozenset[HandOverState]] = {
+    HandOverState.QUEUED: _AT_ANY_TIME | {HandOverState.FILLING, HandOverState.SEALED},
+    HandOverState.FILLING: _AT_ANY_TIME | {HandOverState.SEALED},
+    HandOverState.SEALED: _AT_ANY_TIME | {HandOverState.PULLING},
+    HandOverState.PULLING: _AT_ANY_TIME | {HandOverState.SETTLING, HandOverState.SETTLED},
+    HandOverState.SETTLING: _AT_ANY_TIME | {HandOverState.SETTLED},
+    HandOverState.ENDING: _BAD_ENDS,
+    HandOverState.SETTLED: frozenset(),
     **dict.fromkeys(_BAD_ENDS, frozenset()),
 }

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kv_transfer.api import Asked, Sealed, Settled
-from kv_transfer.checking import Level
-from kv_transfer.integrity.checked import sums_of
-from kv_transfer.integrity.checksums import BlockSums
+from kv_transfer.api import LoanRequest, Sealed, Settled
+from kv_transfer.checking import CheckLevel
+from kv_transfer.integrity.checked import make_checksums
+from kv_transfer.integrity.checksums import BlockChecksums
 from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.offers import OfferBook
-from kv_transfer.ledger.sources import Address
 from kv_transfer.regions import Region, describe
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import FromSink, FromSource, Welcome
@@ -37,7 +37,7 @@ class LocalSource:
     fingerprint: str
     clock: Clock
     layout: KvLayout | None = None
-    level: Level = Level.OFF
+    level: CheckLevel = CheckLevel.OFF
 
     def __post_init__(self) -> None:
         self.asleep = False
@@ -45,7 +45,7 @@ class LocalSource:
         self._layout = self.layout or layout_of(self.regions)
         facts = self.fingerprint, self._layout, self.engine_id, self.level
         self.book = OfferBook(self._welcome, *facts)
-        self._sums = BlockSums(self.regions)
+        self._sums = BlockChecksums(self.regions)
 
     def offer(self, request_id: str, outer_id: str | None = None) -> KvTicket:
         """Open a lease; the engine id makes the ticket's name new with every start."""
@@ -66,19 +66,19 @@ class LocalSource:
         """Settle at once."""
         self.book.withdraw(ticket_id)
 
-    def asked(self) -> Sequence[Asked]:
+    def asked(self) -> Sequence[LoanRequest]:
         """What sinks have asked for since the last call."""
         news, self.book.asked = self.book.asked, []
         return news
 
-    def lend(self, asked: Asked, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
+    def lend(self, asked: LoanRequest, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
         """The sink hears of it at its next poll."""
         ticket_id = f"{self.engine_id}/{name}"
         self.book.lend(asked, ticket_id, blocks, sealed, now=self.clock())
         self._make_sums()
         return ticket_id
 
-    def decline(self, asked: Asked) -> None:
+    def decline(self, asked: LoanRequest) -> None:
         """The sink hears of it at its next poll."""
         self.book.decline(asked)
 
@@ -116,7 +116,7 @@ class LocalSource:
         """Whether there were any to make."""
         orders = self.book.missing_sums(sum(region.num_blocks for region in self.regions))
         for order in orders:
-            self.book.summed(order, sums_of(self._sums, order))
+            self.book.summed(order, make_checksums(self._sums, order))
         return bool(orders)
 
     def _wake_up(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kv_transfer.blocks.runs import Column, spelled
+from kv_transfer.blocks.runs import Column, expand_runs
 from kv_transfer.movers.spans import Spans
 from kv_transfer.regions import Region, RemoteRegion
 
@@ -37,7 +37,7 @@ def numbers_of(regions: Side, firsts: Column, counts: Column) -> Numbers:
     for region in regions:
         region.at(low)  # raises for what does not lie inside
         region.at(high)
-    blocks = spelled(firsts, counts).astype(np.int32)
+    blocks = expand_runs(firsts, counts).astype(np.int32)
     before = np.cumsum([0, *(region.num_blocks for region in regions[:-1])], dtype=np.int32)
     return (before[:, None] + blocks).ravel()
 

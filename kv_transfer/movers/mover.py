@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kv_transfer.errors import TransferError
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
 from kv_transfer.wire import Welcome
 
 ReadEnd = tuple[int, TransferError | None]
 Interest = int
 
 
-class Reader(Protocol):
+class KvReader(Protocol):
     """Reads from peers it has met.
 
     All calls come from one thread and none of them waits.
@@ -35,7 +35,7 @@ class Reader(Protocol):
         """Peers whose `poll` may help a read of ours now; told again while it may."""
 
 
-class Mover(Reader, Protocol):
+class Mover(KvReader, Protocol):
     """A reader whose own memory can be read by those who have its card."""
 
     @property
@@ -59,17 +59,17 @@ class Mover(Reader, Protocol):
 
 
 @dataclass(slots=True)
-class ReaderAround:
+class ReaderWrapper:
     """Another reader, and does as that one does: for those who see or change a part of it."""
 
-    mover: Reader
+    mover: KvReader
 
     def meet(self, address: Address, welcome: Welcome) -> None:
         """As the reader does, here and below."""
         self.mover.meet(address, welcome)
 
     def part(self, address: Address) -> None:
-        """See Reader, here and below."""
+        """See KvReader, here and below."""
         self.mover.part(address)
 
     def read(self, order: ReadOrder) -> None:
@@ -86,7 +86,7 @@ class ReaderAround:
 
 
 @dataclass(slots=True)
-class MoverAround(ReaderAround):
+class MoverWrapper(ReaderWrapper):
     """Another mover, and does as that one does: with its own memory."""
 
     mover: Mover

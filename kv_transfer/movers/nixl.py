@@ -3,9 +3,8 @@
 The passive side does nothing where UCX has a shared-memory or RDMA path; over plain TCP its
 agent must be polled, which `poll` does too. NIXL's own progress thread stays off: it spins.
 
-A transfer that was begun cannot be stopped. NIXL forgets it with its remote agent, or with its
-handle, and then says that it is over, while UCX goes on writing what comes. So a peer that was
-parted from is only forgotten once its last transfer has ended.
+NIXL cannot stop a transfer. Once its remote agent or its handle is released, NIXL says that it
+is over while UCX still writes. So a source is released only after its last transfer has ended.
 """
 
 import os
@@ -19,11 +18,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kv_transfer.blocks.runs import Runs
+from kv_transfer.blocks.runs import BlockRuns
 from kv_transfer.errors import PeerUnreachable, TransferCancelled, UnusableMemory
 from kv_transfer.identity import this_machine
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.descriptors import (
     PIECE_BYTES,
     Numbers,
@@ -34,13 +33,19 @@ from kv_transfer.movers.descriptors import (
     pieces,
     rows_in,
 )
-from kv_transfer.movers.landing import Parcel
 from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.movers.nixl_build import FAILURES, api
-from kv_transfer.movers.nixl_landings import Landings
-from kv_transfer.movers.nixl_reads import Peer, Piece, Read, Transfer, note_connected
+from kv_transfer.movers.nixl_reads import (
+    NixlRead,
+    NixlSource,
+    Transfer,
+    TransferMaker,
+    note_connected,
+)
+from kv_transfer.movers.nixl_staging import StagingPool
 from kv_transfer.movers.nixl_transports import choose_transports
 from kv_transfer.movers.spans import both_sides
+from kv_transfer.movers.staging import StagedRead
 from kv_transfer.regions import Region, RemoteRegion
 from kv_transfer.wire import Welcome
 
@@ -56,8 +61,7 @@ POSTING_S = 0.01  # where the processor copies, beginning a transfer takes as lo
 class NixlMover:
     """One agent with our regions registered.
 
-    Pieces of several reads are begun in turn, for POSTING_S at a time: a short read does not
-    wait for a long one, nor a heartbeat.
+    `poll` begins pieces of all reads in turn, for POSTING_S: a long read delays no other.
     """
 
     agent: "nixl_agent"
@@ -65,10 +69,10 @@ class NixlMover:
     blocks: "nixl_prepped_dlist_handle"
     machine: str = field(default_factory=this_machine)
     clock: Callable[[], float] = time.monotonic
-    _peers: dict[Address, Peer] = field(default_factory=dict)
-    _reads: deque[Read] = field(default_factory=deque)
-    _leaving: list[Peer] = field(default_factory=list)  # parted from, to be forgotten
-    landings: Landings | None = None
+    _peers: dict[Address, NixlSource] = field(default_factory=dict)
+    _reads: deque[NixlRead] = field(default_factory=deque)
+    _leaving: list[NixlSource] = field(default_factory=list)  # parted from, to be forgotten
+    landings: StagingPool | None = None
 
     @classmethod
     def start(cls, engine_id: str, regions: Sequence[Region]) -> "NixlMover":
@@ -92,7 +96,7 @@ class NixlMover:
                 told = f"NIXL does not take the memory of {region.device} ({error!r})"
                 raise UnusableMemory(f"{told}: is its UCX built for this CUDA?") from error
         on_device = len(regions) == 1 and regions[0].device != "cpu"
-        landings = Landings(agent, regions[0].device) if on_device else None
+        landings = StagingPool(agent, regions[0].device) if on_device else None
         return cls(agent, regions, _prepare(agent, OURS, regions), landings=landings)
 
     @property
@@ -134,13 +138,13 @@ class NixlMover:
             self._leaving.append(peer)
             self._forget()
 
-    def _load(self, address: Address, welcome: Welcome) -> Peer:
+    def _load(self, address: Address, welcome: Welcome) -> NixlSource:
         try:
             name = _text(self.agent.add_remote_agent(welcome.cards[0]))
             blocks = _prepare(self.agent, name, welcome.regions)
         except FAILURES as error:
             raise PeerUnreachable(f"{address}: {error!r}") from error
-        return Peer(name, welcome.regions, blocks, welcome.machine == self.machine)
+        return NixlSource(name, welcome.regions, blocks, welcome.machine == self.machine)
 
     def _forget(self) -> None:
         """Let go of those who left and have nothing under way."""
@@ -153,7 +157,7 @@ class NixlMover:
 
     def read(self, order: ReadOrder) -> None:
         """All runs and regions, in pieces, which `poll` begins."""
-        read = Read(order, self._peers.get(order.address))
+        read = NixlRead(order, self._peers.get(order.address))
         try:
             read.waiting.extend(self._pieces(order))
         except IndexError as error:
@@ -192,7 +196,7 @@ class NixlMover:
             self.part(address)
         self.blocks.release()
 
-    def _pieces(self, order: ReadOrder) -> Iterator[Piece]:
+    def _pieces(self, order: ReadOrder) -> Iterator[TransferMaker]:
         peer = self._peers.get(order.address)
         if peer is None:
             raise IndexError(f"{order.address} was never met")
@@ -205,7 +209,7 @@ class NixlMover:
             rows = pieces(rows_in(here, self.regions), rows_in(there, peer.regions))
             yield from (partial(self._by_address, peer, *pair) for pair in rows)
             return
-        runs = Runs.of(order.runs)
+        runs = BlockRuns.of(order.runs)
         ours = numbers_of(self.regions, runs.ours, runs.counts)
         theirs = numbers_of(peer.regions, runs.theirs, runs.counts)
         step = max(1, PIECE_BYTES // max(region.block_bytes for region in self.regions))
@@ -213,27 +217,26 @@ class NixlMover:
             some = slice(first, first + step)
             yield partial(self._by_number, peer, ours[some], theirs[some])
 
-    def _by_number(self, peer: Peer, ours: Numbers, theirs: Numbers) -> Transfer:
+    def _by_number(self, peer: NixlSource, ours: Numbers, theirs: Numbers) -> Transfer:
         """Whole blocks, which were prepared."""
-        names = self.blocks, ours, peer.blocks, theirs
-        return Transfer(self.agent.make_prepped_xfer("READ", *names))
+        make = self.agent.make_prepped_xfer
+        return Transfer(make("READ", self.blocks, ours, peer.blocks, theirs))
 
-    def _by_landing(self, peer: Peer, parcel: Parcel) -> Transfer | None:
+    def _by_landing(self, peer: NixlSource, parcel: StagedRead) -> Transfer | None:
         """Whole stretches of theirs, to be taken apart here."""
         assert self.landings is not None
         landing = self.landings.take(parcel)
         if landing is None:
             return None
         try:
-            made = self._by_address(
-                peer, self.landings.rows(landing), rows_in(parcel.there, peer.regions)
-            )
+            there = rows_in(parcel.there, peer.regions)
+            made = self._by_address(peer, self.landings.rows(landing), there)
         except FAILURES:
             landing.arrived(wanted=False)
             raise
         return Transfer(made.handle, landing)
 
-    def _by_address(self, peer: Peer, ours: Rows, theirs: Rows) -> Transfer:
+    def _by_address(self, peer: NixlSource, ours: Rows, theirs: Rows) -> Transfer:
         """Parts of blocks."""
         local = self.agent.get_xfer_descs(ours, device_of(self.regions[0])[0])
         remote = self.agent.get_xfer_descs(theirs, device_of(peer.regions[0])[0])
@@ -252,7 +255,7 @@ class NixlMover:
             if not moved:
                 return
 
-    def _post(self, read: Read) -> bool:
+    def _post(self, read: NixlRead) -> bool:
         """Begin one piece, which may be over when this returns; whether there was room."""
         try:
             made = read.waiting[0]()
@@ -266,7 +269,7 @@ class NixlMover:
             read.fail(PeerUnreachable(repr(error)))
         return True
 
-    def _is_over(self, read: Read, transfer: Transfer) -> bool:
+    def _is_over(self, read: NixlRead, transfer: Transfer) -> bool:
         """Whether this transfer moves nothing more."""
         handle, landing = transfer.handle, transfer.landing
         if landing is not None and landing.under_way:

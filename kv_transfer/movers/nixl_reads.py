@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kv_transfer.errors import TransferError
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.movers.landing import Landing
+from kv_transfer.movers.staging import StagedTransfer
 from kv_transfer.regions import RemoteRegion
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ class Transfer:
     """One that was begun; `landing`: its bytes are moved on from where they come to."""
 
     handle: "nixl_xfer_handle"
-    landing: Landing | None = None
+    landing: StagedTransfer | None = None
 
 
-Piece = Callable[[], Transfer | None]
+TransferMaker = Callable[[], Transfer | None]
 """Makes a transfer to be begun; None: there is no room for it now."""
 
 
 @dataclass(slots=True, eq=False)
-class Peer:
+class NixlSource:
     """A source, and the list of its blocks as NIXL has prepared it.
 
     `shares_memory`, as far as we know: then only its connection wants its help, so until
@@ -53,12 +53,12 @@ class Peer:
 
 
 @dataclass(slots=True)
-class Read:
+class NixlRead:
     """One order: pieces that wait, and transfers that were begun."""
 
     order: ReadOrder
-    peer: Peer | None
-    waiting: deque[Piece] = field(default_factory=deque)
+    peer: NixlSource | None
+    waiting: deque[TransferMaker] = field(default_factory=deque)
     begun: list[Transfer] = field(default_factory=list)
     error: TransferError | None = None
     patience: float = 0.0  # when its source is asked for help, if nothing has ended by then
@@ -74,7 +74,7 @@ class Read:
         self.waiting.clear()
 
 
-def note_connected(over: Iterable[Read]) -> None:
+def note_connected(over: Iterable[NixlRead]) -> None:
     """What these have read came over a connection."""
     for read in over:
         if read.peer and read.error is None:

@@ -1,7 +1,7 @@
 """The movers of a node's ranks as one: a read is over when each rank's part of it is.
 
 Each rank reads into its own region, from the agent of each rank of the source that has some of
-its heads (blocks/sharing.py). To the mover of one rank, each rank of a source is a peer with
+its heads (blocks/rank_split.py). To the mover of one rank, each rank of a source is a peer with
 one region, under an address of its own.
 """
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from kv_transfer.blocks.sharing import shares
+from kv_transfer.blocks.rank_split import split_by_rank
 from kv_transfer.errors import PeerUnreachable, TransferError
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.mover import Interest, Mover, ReadEnd
 from kv_transfer.wire import Welcome
 
 
 @dataclass(slots=True)
-class _Whole:
+class _SplitRead:
     """A read of which so many parts are under way."""
 
     read_id: int
@@ -33,7 +33,7 @@ class RanksMover:
 
     movers: Sequence[Mover]
     _met: dict[Address, int] = field(default_factory=dict)  # how many agents a peer has
-    _wholes: dict[int, _Whole] = field(
+    _wholes: dict[int, _SplitRead] = field(
         default_factory=dict
     )  # by the number of a part, below zero
     _num_parts: int = 0
@@ -84,12 +84,12 @@ class RanksMover:
         if agents <= 1 and len(self.movers) == 1:
             self.movers[0].read(order)  # as it is, under its own number
             return
-        parts = shares(order.cut, len(self.movers), apart=agents > 1)
+        parts = split_by_rank(order.cut, len(self.movers), apart=agents > 1)
         if any(theirs >= agents for _, theirs in parts):
             error = PeerUnreachable(f"{order.address} was never met, or has fewer ranks")
             self._failed.append((order.read_id, error))
             return
-        whole = _Whole(order.read_id, len(parts))
+        whole = _SplitRead(order.read_id, len(parts))
         for (ours, theirs), cut in parts.items():
             self._num_parts += 1
             self._wholes[-self._num_parts] = whole
@@ -103,7 +103,7 @@ class RanksMover:
         ended, self._failed = self._failed, []
         for mover in self.movers:
             for number, error in mover.poll():
-                whole = self._wholes.pop(number, None) or _Whole(number, 1)
+                whole = self._wholes.pop(number, None) or _SplitRead(number, 1)
                 whole.left -= 1
                 whole.error = whole.error or error
                 if not whole.left:

@@ -16,29 +16,29 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from kv_transfer.blocks.cutting import Cut
-from kv_transfer.blocks.summing import Sums
-from kv_transfer.checking import Level
+from kv_transfer.blocks.checksums import Checksums
+from kv_transfer.blocks.mapping import BlockMapping
+from kv_transfer.checking import CheckLevel
 from kv_transfer.errors import (
     MalformedTicket,
     PeerUnreachable,
     TransferCancelled,
     TransferError,
 )
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.mover import Interest, Mover, ReadEnd
-from kv_transfer.movers.remote_words import (
-    Ask,
-    Drive,
+from kv_transfer.movers.remote_messages import (
+    ChecksumCommand,
+    ChecksumReport,
+    ConnectCommand,
+    DisconnectCommand,
     FromMover,
-    Introduced,
-    Leave,
-    Meet,
-    Progress,
-    Read,
-    Sum,
-    Summed,
+    Ping,
+    ProgressCommand,
+    RankIntroduction,
+    ReadCommand,
+    ReadReport,
     ToMover,
 )
 from kv_transfer.regions import Region, describe
@@ -71,18 +71,20 @@ class RemoteMover:
     """
 
     line: Connection
-    introduced: Introduced
+    introduced: RankIntroduction
     clock: Callable[[], float] = time.monotonic
     _waits: tuple[Address, ...] = ()
     _driven_at: float = -math.inf
     _asked_at: float = -math.inf  # since when there is no answer, or when there was one
     _answered: bool = True
-    _early: deque[Progress] = field(default_factory=deque)  # came before sums that we wait for
+    _early: deque[ReadReport] = field(
+        default_factory=deque
+    )  # came before sums that we wait for
 
     @classmethod
     def over(cls, line: Connection) -> "RemoteMover":
         """Wait until the other process is ready."""
-        return cls(line, msgspec.msgpack.decode(line.recv_bytes(), type=Introduced))
+        return cls(line, msgspec.msgpack.decode(line.recv_bytes(), type=RankIntroduction))
 
     @property
     def card(self) -> bytes:
@@ -106,15 +108,15 @@ class RemoteMover:
 
     def meet(self, address: Address, welcome: Welcome) -> None:
         """That it failed shows at the first read."""
-        self._tell(Meet(address, welcome))
+        self._tell(ConnectCommand(address, welcome))
 
     def part(self, address: Address) -> None:
         """Its reads end with an error."""
-        self._tell(Leave(address))
+        self._tell(DisconnectCommand(address))
 
     def read(self, order: ReadOrder) -> None:
         """Begin, there."""
-        self._tell(Read.of(order))
+        self._tell(ReadCommand.of(order))
 
     def poll(self) -> Sequence[ReadEnd]:
         """What was told since the last call; and have it make progress for its peers.
@@ -129,7 +131,7 @@ class RemoteMover:
         now = self.clock()
         if self.driven and now - self._driven_at >= DRIVE_S:
             self._driven_at = now
-            self._tell(Drive())
+            self._tell(ProgressCommand())
         self._ask(now)
         return ended
 
@@ -137,16 +139,18 @@ class RemoteMover:
         """As it said last."""
         return self._waits
 
-    def ask_sums(self, cut: Cut | None, slots: Sequence[Sequence[int]], level: Level) -> None:
+    def ask_sums(
+        self, cut: BlockMapping | None, slots: Sequence[Sequence[int]], level: CheckLevel
+    ) -> None:
         """Of images that `cut` puts together of its region; without one, of blocks."""
-        self._tell(Sum(cut, tuple(map(tuple, slots)), level))
+        self._tell(ChecksumCommand(cut, tuple(map(tuple, slots)), level))
 
     def hear_sums(self) -> list[int]:
         """What was asked for first; raises RankStuck where it does not come."""
         with suppress(EOFError, OSError):
             while self.line.poll(STUCK_S):
                 news = _from_mover.decode(self.line.recv_bytes())
-                if isinstance(news, Summed):
+                if isinstance(news, ChecksumReport):
                     return list(news.sums)
                 self._early.append(news)
         raise RankStuck("a rank does not say its checksums")
@@ -161,15 +165,15 @@ class RemoteMover:
                 raise RankStuck(f"a rank's mover has said nothing for {STUCK_S} s")
         elif now - self._asked_at >= ASK_S:
             self._asked_at, self._answered = now, False
-            self._tell(Ask())
+            self._tell(Ping())
 
-    def _news(self) -> Iterator[Progress]:
+    def _news(self) -> Iterator[ReadReport]:
         while self._early:
             yield self._early.popleft()
         with suppress(EOFError, OSError):
             while self.line.poll():
                 news = _from_mover.decode(self.line.recv_bytes())
-                assert isinstance(news, Progress), "sums are waited for"
+                assert isinstance(news, ReadReport), "sums are waited for"
                 yield news
 
     def _tell(self, message: ToMover) -> None:
@@ -184,12 +188,12 @@ class MoverServer:
     line: Connection
     mover: Mover
     region: Region
-    sums: Sums
+    sums: Checksums
 
     @property
-    def introduced(self) -> Introduced:
+    def introduced(self) -> RankIntroduction:
         """The first word."""
-        return Introduced(describe(self.region), self.mover.card, self.mover.driven)
+        return RankIntroduction(describe(self.region), self.mover.card, self.mover.driven)
 
     def introduce(self) -> None:
         """Say it; before anything else."""
@@ -206,12 +210,12 @@ class MoverServer:
         asked = False
         while self.line.poll():
             message = _to_mover.decode(self.line.recv_bytes())
-            asked = asked or isinstance(message, Ask)
+            asked = asked or isinstance(message, Ping)
             self._do(message)
         ended = tuple(_words(*one) for one in self.mover.poll())
         waits = tuple(self.mover.waits_for())
         if ended or waits or asked:
-            self.line.send_bytes(msgspec.msgpack.encode(Progress(ended, waits)))
+            self.line.send_bytes(msgspec.msgpack.encode(ReadReport(ended, waits)))
 
     def _wait(self) -> None:
         if self.mover.pending:
@@ -224,21 +228,21 @@ class MoverServer:
         poller.poll(REST_S * 1000)
 
     def _do(self, message: ToMover) -> None:
-        if isinstance(message, Read):
+        if isinstance(message, ReadCommand):
             self.mover.read(message.order)
-        elif isinstance(message, Sum):
+        elif isinstance(message, ChecksumCommand):
             found = tuple(_sums_of(self.sums, message))
-            self.line.send_bytes(msgspec.msgpack.encode(Summed(found)))
-        elif isinstance(message, Leave):
+            self.line.send_bytes(msgspec.msgpack.encode(ChecksumReport(found)))
+        elif isinstance(message, DisconnectCommand):
             self.mover.part(message.address)
-        elif isinstance(message, Meet):
+        elif isinstance(message, ConnectCommand):
             try:
                 self.mover.meet(message.address, message.welcome)
             except TransferError:
                 self.mover.part(message.address)  # so its reads fail
 
 
-def _sums_of(sums: Sums, asked: Sum) -> Sequence[int]:
+def _sums_of(sums: Checksums, asked: ChecksumCommand) -> Sequence[int]:
     if asked.cut is None:
         return sums.of([block for (block,) in asked.slots], asked.level)
     return sums.of_pieces(asked.cut, asked.slots, asked.level)

@@ -11,19 +11,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kv_transfer.blocks.cutting import Cut
+from kv_transfer.blocks.mapping import BlockMapping
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.regions import Region, RemoteRegion
 
 Numbers = NDArray[np.int64]
 Part = tuple[int, int, int]
 """A region, an offset in slot 0 of its blocks, and a size."""
-Ids = Sequence[tuple[int, int]]
+SlotRuns = Sequence[tuple[int, int]]
 """Runs of slots: the first, and how many."""
 Regions = Sequence[Region] | Sequence[RemoteRegion]
 
 
-class Slots(msgspec.Struct, frozen=True, array_like=True):
+class SlotLayout(msgspec.Struct, frozen=True, array_like=True):
     """One side's slots: `per_block` of them, `step_bytes` apart, each made of `parts`.
 
     `by_slot`: all parts of a slot come before the next slot; else all slots before the next
@@ -45,17 +45,19 @@ class Spans:
     size: Numbers
 
 
-def sides(cut: Cut) -> tuple[Slots | None, Slots | None]:
+def slot_layouts(cut: BlockMapping) -> tuple[SlotLayout | None, SlotLayout | None]:
     """What a reader asks the other side for, and where it puts it; None: whole blocks."""
     if not cut.pieces:
         return None, None
     there = tuple((one.their_rank, one.their_offset, one.size) for one in cut.pieces)
     here = tuple((one.our_rank, one.our_offset, one.size) for one in cut.pieces)
-    theirs = Slots(cut.their_slots, cut.step_bytes, cut.by_slot, there)
-    return theirs, Slots(cut.our_slots, cut.step_bytes, cut.by_slot, here)
+    theirs = SlotLayout(cut.their_slots, cut.step_bytes, cut.by_slot, there)
+    return theirs, SlotLayout(cut.our_slots, cut.step_bytes, cut.by_slot, here)
 
 
-def stretches(slots: Slots, runs: Ids, regions: Regions) -> Iterator[tuple[int, int, int]]:
+def stretches(
+    slots: SlotLayout, runs: SlotRuns, regions: Regions
+) -> Iterator[tuple[int, int, int]]:
     """Region, offset in it and size of each, in order, neighbours as one; IndexError."""
     (found,) = joined(spans(slots, runs, regions))
     start = np.array([one.address for one in regions], dtype=np.int64)[found.region]
@@ -63,7 +65,7 @@ def stretches(slots: Slots, runs: Ids, regions: Regions) -> Iterator[tuple[int, 
     yield from zip(*(column.tolist() for column in columns), strict=True)
 
 
-def spans(slots: Slots, runs: Ids, regions: Regions) -> Spans:
+def spans(slots: SlotLayout, runs: SlotRuns, regions: Regions) -> Spans:
     """Every part of every slot of the runs; IndexError for what does not lie inside."""
     _check(slots, runs, regions)
     ids = np.concatenate([np.arange(first, first + count) for first, count in runs])
@@ -79,7 +81,7 @@ def spans(slots: Slots, runs: Ids, regions: Regions) -> Spans:
 
 def both_sides(order: ReadOrder, theirs: Regions, ours: Regions) -> tuple[Spans, Spans]:
     """What a read in pieces is of, there and here; IndexError for what does not lie inside."""
-    wanted, into = sides(order.cut)
+    wanted, into = slot_layouts(order.cut)
     assert wanted is not None
     assert into is not None
     there = spans(wanted, [(run.theirs, run.count) for run in order.runs], theirs)
@@ -105,7 +107,7 @@ def _flat(column: Numbers, by_slot: bool) -> Numbers:
     return (column.T if by_slot else column).ravel()
 
 
-def _check(slots: Slots, runs: Ids, regions: Regions) -> None:
+def _check(slots: SlotLayout, runs: SlotRuns, regions: Regions) -> None:
     if slots.per_block < 1 or slots.step_bytes < 1 or not slots.parts or not runs:
         raise IndexError(f"{slots.per_block} slots, {slots.step_bytes} bytes apart, in {runs}")
     last = (slots.per_block - 1) * slots.step_bytes

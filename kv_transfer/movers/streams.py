@@ -33,7 +33,7 @@ def send_views(connection: socket.socket, views: deque[memoryview]) -> None:
         most = _next(_advance(views, sent))
 
 
-def fill(connection: socket.socket, views: deque[memoryview]) -> bool:
+def receive_views(connection: socket.socket, views: deque[memoryview]) -> bool:
     """Receive into the views in order; True when all are full.
 
     Raises ConnectionResetError at the stream's end.

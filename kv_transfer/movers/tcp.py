@@ -6,7 +6,7 @@ with the bytes of all regions, in the order asked. Requests are answered one aft
 A stream has no blocks: neighbours on one side are one run there, whatever they are here.
 Where the sides' blocks are not alike, a request says which parts of a block it wants.
 
-    request   asking.py
+    request   tcp_requests.py
     answer    the bytes; a request that makes no sense ends the connection (tcp_serving.py)
 """
 
@@ -19,34 +19,34 @@ from typing import Annotated
 
 import msgspec
 
-from kv_transfer.blocks.runs import Runs, merged
+from kv_transfer.blocks.runs import BlockRuns, merge_runs
 from kv_transfer.errors import (
     PeerUnreachable,
     TransferCancelled,
     TransferError,
     UnusableMemory,
 )
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
 from kv_transfer.lookup import Lookup
-from kv_transfer.movers.asking import framed, parts
 from kv_transfer.movers.mover import Interest, ReadEnd
-from kv_transfer.movers.spans import sides
-from kv_transfer.movers.streams import fill, send_bytes
-from kv_transfer.movers.tcp_serving import BOTH, Serving
+from kv_transfer.movers.spans import slot_layouts
+from kv_transfer.movers.streams import receive_views, send_bytes
+from kv_transfer.movers.tcp_requests import framed, split_runs
+from kv_transfer.movers.tcp_serving import BOTH, RegionServer
 from kv_transfer.regions import Region
 from kv_transfer.ticket import HIGHEST_PORT
 from kv_transfer.wire import Welcome, one_error
 
 
-class _Card(msgspec.Struct, frozen=True):
+class _TcpCard(msgspec.Struct, frozen=True):
     host: str
     port: Annotated[int, msgspec.Meta(ge=1, le=HIGHEST_PORT)]
     secret: bytes
 
 
 @dataclass(slots=True)
-class _Link:
+class _SourceLink:
     """A source's connection, seen from the sink: what to send, and where answers go.
 
     There is none before it is known where its host is. The first to be sent is the secret.
@@ -85,10 +85,10 @@ class _Link:
 class TcpMover:
     """Serves our regions, reads others' over links it opens itself."""
 
-    serving: Serving
+    serving: RegionServer
     card: bytes
     look_up: Callable[[str, int], Lookup] = Lookup.of
-    _links: dict[Address, _Link] = field(default_factory=dict)
+    _links: dict[Address, _SourceLink] = field(default_factory=dict)
     _ended: list[ReadEnd] = field(default_factory=list)
 
     @classmethod
@@ -102,8 +102,8 @@ class TcpMover:
                     f"--kv-connector tcp moves KV in main memory, and not on {region.device}: "
                     "nixl does"
                 )
-        serving = Serving.start(bind_host, regions)
-        card = _Card(advertise_host, serving.port, serving.secret)
+        serving = RegionServer.start(bind_host, regions)
+        card = _TcpCard(advertise_host, serving.port, serving.secret)
         return cls(serving, msgspec.msgpack.encode(card))
 
     @property
@@ -128,8 +128,8 @@ class TcpMover:
         self.part(address)
         try:
             with one_error():
-                card = msgspec.msgpack.decode(welcome.cards[0], type=_Card)
-            link = _Link(self.look_up(card.host, card.port), bytearray(card.secret))
+                card = msgspec.msgpack.decode(welcome.cards[0], type=_TcpCard)
+            link = _SourceLink(self.look_up(card.host, card.port), bytearray(card.secret))
             link.connected()
         except (msgspec.DecodeError, IndexError, OSError) as error:
             raise PeerUnreachable(f"{address}: {error!r}") from error
@@ -147,11 +147,11 @@ class TcpMover:
             unknown = PeerUnreachable(f"{order.address} was never met")
             self._ended.append((order.read_id, unknown))
             return
-        wanted, into = sides(order.cut)
+        wanted, into = slot_layouts(order.cut)
         views = deque[memoryview]()
-        for some in parts(Runs.of(order.runs)):
+        for some in split_runs(BlockRuns.of(order.runs)):
             link.requests += framed(some, wanted)
-            views.extend(self.serving.views(merged(some.ours, some.counts), into))
+            views.extend(self.serving.views(merge_runs(some.ours, some.counts), into))
         link.targets.append((order.read_id, views))
         self._drive(order.address, link)
 
@@ -173,14 +173,14 @@ class TcpMover:
             self.part(address)
         self.serving.close()
 
-    def _drive(self, address: Address, link: _Link) -> None:
+    def _drive(self, address: Address, link: _SourceLink) -> None:
         try:
             if (connection := link.connected()) is None:
                 return
             send_bytes(connection, link.requests)
             while link.targets:
                 read_id, views = link.targets[0]
-                if not fill(connection, views):
+                if not receive_views(connection, views):
                     return
                 link.targets.popleft()
                 self._ended.append((read_id, None))
@@ -189,7 +189,7 @@ class TcpMover:
             self._links.pop(address, None)
             self._end_all(link, PeerUnreachable(f"{address}: {error!r}"))
 
-    def _end_all(self, link: _Link, error: TransferError) -> None:
+    def _end_all(self, link: _SourceLink, error: TransferError) -> None:
         link.close()
         self._ended += [(read_id, error) for read_id, _ in link.targets]
 

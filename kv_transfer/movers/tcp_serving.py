@@ -15,11 +15,11 @@ from typing import Self
 
 import msgspec
 
-from kv_transfer.accepting import NoRoom, accept
-from kv_transfer.movers.asking import LONGEST_REQUEST, SECRET_BYTES, requests
+from kv_transfer.accepting import OutOfResources, accept
 from kv_transfer.movers.mover import Interest
-from kv_transfer.movers.spans import Ids, Slots, stretches
+from kv_transfer.movers.spans import SlotLayout, SlotRuns, stretches
 from kv_transfer.movers.streams import send_views
+from kv_transfer.movers.tcp_requests import LONGEST_REQUEST, SECRET_BYTES, requests
 from kv_transfer.regions import Region
 
 MOST_STRANGERS = 1024  # who comes then takes the place of who has been one for longest
@@ -28,7 +28,7 @@ SENSELESS = (OSError, IndexError, OverflowError, RecursionError, msgspec.DecodeE
 
 
 @dataclass(slots=True)
-class _Guest:
+class _SinkConnection:
     """A sink's connection; a stranger's until it is `known`."""
 
     connection: socket.socket
@@ -38,15 +38,15 @@ class _Guest:
 
 
 @dataclass(slots=True)
-class Serving:
+class RegionServer:
     """Answers requests for what is in our regions, one after another on each connection."""
 
     listener: socket.socket
     secret: bytes
     regions: Sequence[Region]
     _memory: Sequence[memoryview] = field(init=False)
-    _guests: dict[int, _Guest] = field(default_factory=dict)
-    _strangers: dict[int, _Guest] = field(default_factory=dict)  # those of `_guests`
+    _guests: dict[int, _SinkConnection] = field(default_factory=dict)
+    _strangers: dict[int, _SinkConnection] = field(default_factory=dict)  # those of `_guests`
     _full: bool = False
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Serving:
         for guest in list(self._guests.values()):
             self._serve(guest)
 
-    def views(self, runs: Ids, slots: Slots | None) -> Iterator[memoryview]:
+    def views(self, runs: SlotRuns, slots: SlotLayout | None) -> Iterator[memoryview]:
         """The memory of these runs, region by region; IndexError for what lies outside."""
         if slots is not None:
             for number, start, size in stretches(slots, runs, self.regions):
@@ -107,7 +107,7 @@ class Serving:
 
     def _accept(self) -> None:
         while connection := self._next():
-            number, guest = connection.fileno(), _Guest(connection)
+            number, guest = connection.fileno(), _SinkConnection(connection)
             self._guests[number] = self._strangers[number] = guest
             if len(self._strangers) > MOST_STRANGERS:
                 self._close(next(iter(self._strangers.values())))
@@ -115,11 +115,11 @@ class Serving:
     def _next(self) -> socket.socket | None:
         try:
             connection, self._full = accept(self.listener), False
-        except NoRoom:
+        except OutOfResources:
             connection, self._full = None, True
         return connection
 
-    def _serve(self, guest: _Guest) -> None:
+    def _serve(self, guest: _SinkConnection) -> None:
         try:
             alive = self._hear(guest)
             send_views(guest.connection, guest.answers)
@@ -128,7 +128,7 @@ class Serving:
         if not alive:
             self._close(guest)
 
-    def _hear(self, guest: _Guest) -> bool:
+    def _hear(self, guest: _SinkConnection) -> bool:
         """Take in what it says; False when it has left."""
         if not guest.known:
             missing = SECRET_BYTES - len(guest.received)
@@ -141,7 +141,7 @@ class Serving:
             guest.answers.extend(self.views(request.runs, request.slots))
         return alive
 
-    def _let_in(self, guest: _Guest) -> None:
+    def _let_in(self, guest: _SinkConnection) -> None:
         """Raises ConnectionError for who has said something else."""
         if not secrets.compare_digest(bytes(guest.received), self.secret):
             raise ConnectionError("wrong secret")
@@ -149,7 +149,7 @@ class Serving:
         guest.received.clear()
         del self._strangers[guest.connection.fileno()]
 
-    def _close(self, guest: _Guest) -> None:
+    def _close(self, guest: _SinkConnection) -> None:
         number = guest.connection.fileno()
         guest.connection.close()
         del self._guests[number]

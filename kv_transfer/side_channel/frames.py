@@ -22,7 +22,7 @@ def framed(message: bytes) -> bytes:
 
 
 @dataclass(slots=True)
-class Outgoing:
+class SendBuffer:
     """What is to be sent, message by message; one that is cut is sent anew as a whole."""
 
     _frames: deque[bytes] = field(default_factory=deque)
@@ -59,7 +59,7 @@ class Outgoing:
 
 
 @dataclass(slots=True)
-class Incoming:
+class ReceiveBuffer:
     """What has come, up to the message that is not complete; none may be of more bytes than
     `largest`.
     """

@@ -6,8 +6,8 @@ node/signed_introductions.py.
 
 from typing import Protocol
 
-from kv_transfer.ledger.guests import Peer
-from kv_transfer.ledger.sources import Address
+from kv_transfer.ledger.known_sinks import Peer
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.side_channel.frames import BadFrames
 
 LONGEST_NAME = 255

@@ -11,7 +11,7 @@ def open_port(host: str, number: int) -> socket.socket:
     return listener
 
 
-def turn_out(listener: socket.socket) -> None:
+def close_backlog(listener: socket.socket) -> None:
     """Whoever came while nobody was there to hear it: it comes again if it still wants to.
 
     What it said may be too old by now to prove who it is.

@@ -16,22 +16,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kv_transfer.blocks.summing import Sums
+from kv_transfer.blocks.checksums import Checksums
 from kv_transfer.errors import PeerUnreachable, TransferError
-from kv_transfer.integrity.checked import BYTES_AT_ONCE, sums_of
-from kv_transfer.ledger.guests import Peer
+from kv_transfer.integrity.checked import BYTES_AT_ONCE, make_checksums
+from kv_transfer.ledger.known_sinks import Peer
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
-from kv_transfer.ledger.sources import Address
-from kv_transfer.movers.mover import Reader
-from kv_transfer.thread.news import NewsQueues
+from kv_transfer.movers.mover import KvReader
+from kv_transfer.thread.event_queues import EventQueues
 from kv_transfer.wire import FromSink, FromSource, Welcome
 
 log = logging.getLogger(__name__)
 Command = Callable[[], None]
 
 
-class Voice(Protocol):
+class PeerSender(Protocol):
     """How peers are told: sinks by their names, sources by their addresses."""
 
     def tell_sink(self, peer: Peer, message: FromSource) -> None:
@@ -44,7 +44,7 @@ class Voice(Protocol):
         """No more of this source."""
 
 
-class Bell(Protocol):
+class WakeSignal(Protocol):
     """What wakes whoever waits for it."""
 
     def ring(self) -> None:
@@ -55,10 +55,10 @@ class Bell(Protocol):
 
 
 @dataclass(slots=True)
-class Commands:
+class CommandQueue:
     """What the engine's thread asks for in one thread, done in another."""
 
-    bell: Bell
+    bell: WakeSignal
     _waiting: deque[Command] = field(default_factory=deque)
     _rung: bool = False
 
@@ -85,17 +85,17 @@ class Commands:
 
 
 @dataclass(slots=True)
-class Books:
+class TransferBooks:
     """Peers are told by `voice`, read from by `mover`; `news` wakes who reads the queues."""
 
     offers: OfferBook
     pulls: PullBook
-    mover: Reader
-    voice: Voice
-    sums: Sums
-    commands: Commands
-    queues: NewsQueues
-    news: Bell
+    mover: KvReader
+    voice: PeerSender
+    sums: Checksums
+    commands: CommandQueue
+    queues: EventQueues
+    news: WakeSignal
     clock: Callable[[], float]
 
     def begin(self, *, away: bool = False) -> float:
@@ -190,7 +190,7 @@ class Books:
         """Checksums of what is on offer, some in each turn."""
         most = max(1, BYTES_AT_ONCE // max(1, self.sums.block_bytes))
         for order in self.offers.missing_sums(most):
-            self.offers.summed(order, sums_of(self.sums, order))
+            self.offers.summed(order, make_checksums(self.sums, order))
 
     def _part(self, now: float) -> None:
         """Let go of sources that were given up; what was read from them ends."""

@@ -24,7 +24,7 @@ class Cuda(Protocol):
         """For the calling thread."""
 
 
-def enter(regions: Sequence[Region], cuda: Cuda | None = None) -> None:
+def enter_device(regions: Sequence[Region], cuda: Cuda | None = None) -> None:
     """Work on the first region's device from now on; nothing to do on a CPU.
 
     The others are other ranks', whose processes have threads of their own.

@@ -1,6 +1,6 @@
 """One node's side of the hand-over: both books, the side channel, and a mover, turn by turn.
 
-What peers say and are told goes through `Exchange`; what follows from it is in books.py.
+What peers say and are told goes through `SideChannel`; what follows from it is in books.py.
 Everything happens in `turn`, in one thread; the engine's thread talks to it by two queues.
 Only `sweep` is another thread's: where a turn does not end, because the mover does not answer,
 it goes on with aborts and leases, so that no block waits for a turn. It has the books whenever
@@ -14,24 +14,24 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kv_transfer.blocks.summing import Sums
-from kv_transfer.checking import Level
+from kv_transfer.blocks.checksums import Checksums
+from kv_transfer.checking import CheckLevel
 from kv_transfer.identity import Identity, this_machine
 from kv_transfer.integrity.checked import CheckedMover
-from kv_transfer.integrity.checksums import BlockSums
+from kv_transfer.integrity.checksums import BlockChecksums
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
-from kv_transfer.movers.mover import Mover, ReadEnd, ReaderAround
-from kv_transfer.movers.remote_words import Introduced
+from kv_transfer.movers.mover import Mover, ReadEnd, ReaderWrapper
+from kv_transfer.movers.remote_messages import RankIntroduction
 from kv_transfer.regions import Region, describe
-from kv_transfer.side_channel.connections import Reception
-from kv_transfer.side_channel.exchange import Exchange
+from kv_transfer.side_channel.channel import SideChannel
+from kv_transfer.side_channel.server import SideChannelServer
 from kv_transfer.side_channel.wakeup import Wakeup
-from kv_transfer.thread.attendance import Attendance
-from kv_transfer.thread.books import Books, Command, Commands
-from kv_transfer.thread.news import NewsQueues
+from kv_transfer.thread.books import Command, CommandQueue, TransferBooks
+from kv_transfer.thread.event_queues import EventQueues
+from kv_transfer.thread.watchdog import TurnWatchdog
 from kv_transfer.wire import SILENCE_S, Hello, Welcome
 
 IDLE_TURN_S = 5.0
@@ -43,33 +43,37 @@ Clock = Callable[[], float]
 
 
 @dataclass(slots=True)
-class _Asked(ReaderAround):
-    """It may take long to answer: `sweep` can have the books meanwhile."""
+class _LockReleasingReader(ReaderWrapper):
+    """Releases the books' lock while the mover works, and takes it again afterwards.
+
+    The transfer thread calls these with the lock held. A mover may take long, and `sweep`, in
+    its own thread, can work on the books meanwhile.
+    """
 
     lock: threading.Lock
 
     def meet(self, address: Address, welcome: Welcome) -> None:
-        """See Reader, here and below."""
-        with self._unlocked():
+        """See KvReader, here and below."""
+        with self._lock_released():
             self.mover.meet(address, welcome)
 
     def part(self, address: Address) -> None:
-        """Closing a link may take as long as anything else."""
-        with self._unlocked():
+        """Closing a link may take long."""
+        with self._lock_released():
             self.mover.part(address)
 
     def read(self, order: ReadOrder) -> None:
-        """So may beginning to read."""
-        with self._unlocked():
+        """Starting a read may take long."""
+        with self._lock_released():
             self.mover.read(order)
 
     def poll(self) -> Sequence[ReadEnd]:
-        """So may making progress."""
-        with self._unlocked():
+        """Making progress may take long."""
+        with self._lock_released():
             return self.mover.poll()
 
     @contextlib.contextmanager
-    def _unlocked(self) -> Iterator[None]:
+    def _lock_released(self) -> Iterator[None]:
         self.lock.release()
         try:
             yield
@@ -84,31 +88,33 @@ class TransferService:
     identity: Identity
     regions: Sequence[Region]
     mover: Mover
-    reception: Reception
-    level: Level = Level.OFF
-    sums: Sums | None = None  # None: all regions can be looked at from here
+    reception: SideChannelServer
+    level: CheckLevel = CheckLevel.OFF
+    sums: Checksums | None = None  # None: all regions can be looked at from here
     clock: Clock = time.monotonic
     pause: Callable[[float], None] = time.sleep
-    queues: NewsQueues = field(default_factory=NewsQueues)
-    others: Sequence[Introduced] = ()  # ranks of ours, whose memory has agents of their own
+    queues: EventQueues = field(default_factory=EventQueues)
+    others: Sequence[
+        RankIntroduction
+    ] = ()  # ranks of ours, whose memory has agents of their own
 
     def __post_init__(self) -> None:
         me = self.identity
         facts = me.fingerprint, me.layout, me.engine_id, self.level
         self.offers = OfferBook(self._welcome, *facts)
         self.pulls = PullBook(Hello(me.fingerprint, me.layout, self.level))
-        sums = self.sums or BlockSums(self.regions)
+        sums = self.sums or BlockChecksums(self.regions)
         self.mover: Mover = CheckedMover(self.mover, sums)
-        self._exchange = Exchange(self.reception, me.engine_id.encode())
+        self._exchange = SideChannel(self.reception, me.engine_id.encode())
         self._wake, self._news, self._waiting = Wakeup(), Wakeup(), self.reception.waiting
         self._waiting.watch(self._wake.fileno())
         self._lock = threading.Lock()  # of the books
-        self._attendance = Attendance(lambda: self.clock(), self.clock())
-        self.commands = Commands(self._wake)
-        self.books = Books(
+        self._attendance = TurnWatchdog(lambda: self.clock(), self.clock())
+        self.commands = CommandQueue(self._wake)
+        self.books = TransferBooks(
             self.offers,
             self.pulls,
-            _Asked(self.mover, self._lock),
+            _LockReleasingReader(self.mover, self._lock),
             self._exchange,
             sums,
             self.commands,

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from kv_transfer.api import Arrived, Asked, Loan, Sealed, Settled
+from kv_transfer.api import Arrived, Loan, LoanRequest, Sealed, Settled
 from kv_transfer.errors import LayoutMismatch
-from kv_transfer.ledger.claims import Claims
-from kv_transfer.thread.devices import enter
+from kv_transfer.ledger.claims import PullClaims
+from kv_transfer.thread.devices import enter_device
 from kv_transfer.thread.service import TransferService
 from kv_transfer.ticket import CacheHint, KvTicket
 
@@ -56,17 +56,17 @@ class ThreadedSource:
         """Take the blocks back; final at its Settled."""
         self.service.post(partial(self.service.offers.withdraw, ticket_id))
 
-    def asked(self) -> Sequence[Asked]:
+    def asked(self) -> Sequence[LoanRequest]:
         """What was asked for since the last call."""
         return _drain(self.service.queues.asked)
 
-    def lend(self, asked: Asked, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
+    def lend(self, asked: LoanRequest, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
         """One command: offered, sealed and told."""
         ticket_id = f"{self.service.identity.engine_id}/{name}"
         self.service.post(partial(self._lend, asked, ticket_id, tuple(blocks), sealed))
         return ticket_id
 
-    def decline(self, asked: Asked) -> None:
+    def decline(self, asked: LoanRequest) -> None:
         """Say so."""
         self.service.post(partial(self.service.offers.decline, asked))
 
@@ -82,7 +82,7 @@ class ThreadedSource:
         self.service.offers.seal(ticket_id, sealed, now=self.service.clock())
 
     def _lend(
-        self, asked: Asked, ticket_id: str, blocks: Sequence[int], sealed: Sealed
+        self, asked: LoanRequest, ticket_id: str, blocks: Sequence[int], sealed: Sealed
     ) -> None:
         now = self.service.clock()
         self.service.offers.lend(asked, ticket_id, blocks, sealed, now=now)
@@ -93,7 +93,7 @@ class ThreadedSink:
     """The decode half; every call but `poll` is a command for the next turn."""
 
     service: TransferService
-    claims: Claims
+    claims: PullClaims
 
     def hold(self, ticket: KvTicket) -> None:
         """Keep its lease alive."""
@@ -167,7 +167,7 @@ class Connector:
     @classmethod
     def over(cls, service: TransferService) -> "Connector":
         """Both halves over one service."""
-        claims = Claims(service.identity.fingerprint)
+        claims = PullClaims(service.identity.fingerprint)
         return cls(service, ThreadedSource(service), ThreadedSink(service, claims))
 
     def start(self) -> None:
@@ -191,7 +191,7 @@ class Connector:
             raise TransferThreadDied(repr(self._failure)) from self._failure
 
     def _turn(self) -> None:
-        enter(self.service.regions)
+        enter_device(self.service.regions)
         while not self._stopping.is_set():
             self.service.turn()
         self.service.end()

@@ -12,7 +12,7 @@ from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.mover import Mover
 from kv_transfer.movers.nixl import NixlMover
-from kv_transfer.regions import Run, describe
+from kv_transfer.regions import BlockRun, describe
 from kv_transfer.wire import Welcome
 
 BLOCK, BLOCKS, AT = 1 << 20, 32, ("source", 1)
@@ -40,7 +40,7 @@ def _writes_on(
     source: Mover, sink: Mover, welcome: Welcome, ours: bytearray, polls: int
 ) -> bool:
     sink.meet(AT, welcome)
-    sink.read(ReadOrder(polls, AT, [Run(0, 0, BLOCKS)]))
+    sink.read(ReadOrder(polls, AT, [BlockRun(0, 0, BLOCKS)]))
     ended = [end for _ in range(polls) for end in _poll(source, sink)]
     sink.part(AT)
     while not ended:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kv_transfer.api import Asked, Loan, Outcome, Sealed
+from kv_transfer.api import Loan, LoanRequest, Outcome, Sealed
 from kv_transfer.errors import TransferError
 from kv_transfer.ticket import CacheHint, KvTicket
 from kv_transfer.wire import SILENCE_S
@@ -31,7 +31,7 @@ def cache(rig: Rig) -> CacheHint:
     return CacheHint(ticket.engine_id, ticket.host, ticket.port, ticket.fingerprint)
 
 
-def ask(rig: Rig, where: CacheHint, name: str = "q") -> Asked:
+def ask(rig: Rig, where: CacheHint, name: str = "q") -> LoanRequest:
     rig.sink.ask(name, where, KEYS)
     assert rig.arrive() == []
     (asked,) = rig.source.asked()

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from tests.ledger_model.endings import abort_all, is_as_new, see_it_through
 from tests.ledger_model.play import Play
 
@@ -29,10 +29,12 @@ class HandOver(RuleBasedStateMachine):
     @initialize(
         cuts=st.booleans(),
         aborts=st.booleans(),
-        level=st.sampled_from(Level),
+        level=st.sampled_from(CheckLevel),
         sizes=st.sampled_from(SIZES),
     )
-    def begin(self, cuts: bool, aborts: bool, level: Level, sizes: tuple[int, ...]) -> None:
+    def begin(
+        self, cuts: bool, aborts: bool, level: CheckLevel, sizes: tuple[int, ...]
+    ) -> None:
         self.play, self.aborts = Play(cuts, level, sizes), aborts
 
     @precondition(lambda self: len(self.play.calls) < MOST_CALLS)
@@ -183,8 +185,8 @@ def test_the_model_knows_loans() -> None:
     is_as_new(play)
 
 
-@pytest.mark.parametrize("level", [Level.SAMPLED, Level.FULL])
-def test_the_model_knows_corruption(level: Level) -> None:
+@pytest.mark.parametrize("level", [CheckLevel.SAMPLED, CheckLevel.FULL])
+def test_the_model_knows_corruption(level: CheckLevel) -> None:
     """A piece that came over wrong is an error, and nothing else suffers."""
     play = Play(level=level)
     play.prefill(3 * 34)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.api import KvRegion
 from kv_transfer.api import Arrived, Outcome, Sealed
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.errors import CorruptKv
 from kv_transfer.movers.mover import Mover
 from kv_transfer.movers.nixl import NixlMover
@@ -17,7 +17,7 @@ from kv_transfer.movers.tcp import TcpMover
 from tests.contract.rigs import BLOCK, BLOCKS, HERE, Rig, network_rig
 from tests.fakes.spoiling import SpoilingMover
 
-OFF, SAMPLED, FULL = Level.OFF, Level.SAMPLED, Level.FULL
+OFF, SAMPLED, FULL = CheckLevel.OFF, CheckLevel.SAMPLED, CheckLevel.FULL
 THEIRS, OURS = [6, 2, 3, 7, 0], [1, 4, 5, 0, 3]
 SIZE = BLOCK * len(THEIRS)
 
@@ -27,7 +27,7 @@ def tcp(_: str, regions: Sequence[KvRegion]) -> Mover:
 
 
 @contextmanager
-def spoiled(kind: str, *levels: Level) -> Iterator[tuple[Rig, SpoilingMover]]:
+def spoiled(kind: str, *levels: CheckLevel) -> Iterator[tuple[Rig, SpoilingMover]]:
     """A rig, and the mover of its sink."""
     movers = list[SpoilingMover]()
 
@@ -90,7 +90,7 @@ def test_without_checksums_a_turned_bit_goes_unseen(kind: str) -> None:
 @pytest.mark.parametrize(
     ("source", "sink"), [(FULL, OFF), (OFF, FULL), (SAMPLED, FULL), (FULL, SAMPLED)]
 )
-def test_the_more_careful_side_decides(source: Level, sink: Level) -> None:
+def test_the_more_careful_side_decides(source: CheckLevel, sink: CheckLevel) -> None:
     with spoiled("tcp", source, sink) as (rig, link):
         assert hand_over(rig, "unhurt").error is None
         for place in range(SIZE):

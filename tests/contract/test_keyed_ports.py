@@ -14,12 +14,12 @@ from kv_transfer.api import Sealed
 from kv_transfer.errors import PeerUnreachable
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
-from kv_transfer.ledger.guests import Peer
-from kv_transfer.ledger.sources import Address
-from kv_transfer.side_channel.connections import Reception
+from kv_transfer.ledger.known_sinks import Peer
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.side_channel.frames import framed
 from kv_transfer.side_channel.introduction import SIGNED, Introductions
-from kv_transfer.side_channel.waiting import Waiting
+from kv_transfer.side_channel.poller import Poller
+from kv_transfer.side_channel.server import SideChannelServer
 from kv_transfer.thread.service import TransferService
 from kv_transfer.wire import FromSource, Hello, TurnedAway, Welcome, encode
 from node.signed_introductions import SignedIntroductions
@@ -103,7 +103,7 @@ class Port:
     """A source with a key, and whoever comes."""
 
     def __init__(self) -> None:
-        reception = Reception.bind(HERE, 0, Waiting(), names())
+        reception = SideChannelServer.bind(HERE, 0, Poller(), names())
         identity = Identity("engine", HERE, reception.port, "same", LAYOUT)
         self.service = TransferService(identity, [], FakeMover(), reception)
         self.address = HERE, reception.port

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from kv_transfer.api import Arrived, Sealed
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.errors import CorruptKv, LayoutMismatch
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
@@ -171,7 +171,7 @@ class Turning(SpoilingMover):
 
 
 @contextmanager
-def checked(theirs: Memory, ours: Memory, level: Level) -> Iterator[tuple[Pair, Turning]]:
+def checked(theirs: Memory, ours: Memory, level: CheckLevel) -> Iterator[tuple[Pair, Turning]]:
     """Over a link that can be told to turn bits."""
     mover = TcpMover.start(HERE, HERE, theirs.regions)
     link = Turning(TcpMover.start(HERE, HERE, ours.regions), ours.regions)
@@ -191,9 +191,9 @@ CHECKED = [
 ]
 
 
-@pytest.mark.parametrize("level", [Level.SAMPLED, Level.FULL])
+@pytest.mark.parametrize("level", [CheckLevel.SAMPLED, CheckLevel.FULL])
 @pytest.mark.parametrize("case", CASES)
-def test_right_bytes_have_right_checksums(case: str, level: Level) -> None:
+def test_right_bytes_have_right_checksums(case: str, level: CheckLevel) -> None:
     theirs, ours = (Memory(one, 2 * BLOCKS) for one in CASES[case])
     with checked(theirs, ours, level) as (pair, _):
         for skip, tokens in ((0, 31), (1, 29), (1, 9)):
@@ -215,7 +215,7 @@ def test_a_turned_bit_is_caught_where_only_a_part_of_a_block_was_read(
     blocks = [5, 3, 9, 4][: blocks_for(theirs.layout, tokens)]
     into = list(range(blocks_for(ours, tokens)))
     theirs.write(blocks, range(tokens))
-    with checked(theirs, sink, Level.FULL) as (pair, link):
+    with checked(theirs, sink, CheckLevel.FULL) as (pair, link):
         for block in into[skip:]:
             link.turns = [(block * ours.block_bytes[0] + 7, 3)]
             assert isinstance(at_once(pair, blocks, into, skip).error, CorruptKv)
@@ -230,7 +230,7 @@ def test_a_turned_bit_is_caught_in_every_piece(case: str) -> None:
     into = [2, 0, 1, 6][: blocks_for(ours.layout, 16)]
     theirs.write(blocks, range(16))
     size = ours.layout.block_bytes[0]
-    with checked(theirs, ours, Level.FULL) as (pair, link):
+    with checked(theirs, ours, CheckLevel.FULL) as (pair, link):
         for place in range(0, size, 5):
             link.turns = [(into[-1] * size + place, place % 8)]
             assert isinstance(at_once(pair, blocks, into).error, CorruptKv)

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 
 from kv_transfer.api import Arrived, KvSink, KvSource
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.identity import Identity
-from kv_transfer.integrity.checksums import BlockSums
+from kv_transfer.integrity.checksums import BlockChecksums
 from kv_transfer.local.connector import LocalSink, LocalSource
 from kv_transfer.movers.mover import Mover
 from kv_transfer.movers.nixl import NixlMover
-from kv_transfer.movers.nixl_landings import Landings
+from kv_transfer.movers.nixl_staging import StagingPool
 from kv_transfer.movers.ranks import RanksMover, agent_name
 from kv_transfer.movers.remote import MoverServer, RemoteMover
 from kv_transfer.movers.tcp import TcpMover
 from kv_transfer.regions import Region
-from kv_transfer.side_channel.connections import Reception
-from kv_transfer.side_channel.waiting import Waiting
+from kv_transfer.side_channel.poller import Poller
+from kv_transfer.side_channel.server import SideChannelServer
 from kv_transfer.thread.service import TransferService
 from kv_transfer.thread.threaded import Connector
 from tests.contract.rigs import HERE, TURN_S
@@ -55,11 +55,11 @@ def local(theirs: Memory, ours: Memory) -> Iterator[Pair]:
 
 @contextmanager
 def network(
-    movers: Sequence[Mover], theirs: Memory, ours: Memory, level: Level = Level.OFF
+    movers: Sequence[Mover], theirs: Memory, ours: Memory, level: CheckLevel = CheckLevel.OFF
 ) -> Iterator[Pair]:
     living = list[TransferService]()
     for mover, memory in zip(movers, (theirs, ours), strict=True):
-        reception = Reception.bind(HERE, 0, Waiting())
+        reception = SideChannelServer.bind(HERE, 0, Poller())
         name = f"engine-{id(memory)}"
         identity = Identity(name, HERE, reception.port, "same", memory.layout)
         service = TransferService(
@@ -99,7 +99,7 @@ def _apart(start: Start, theirs: Memory, ours: Memory) -> Iterator[Pair]:
         for rank, region in enumerate(memory.regions[1:], 1):
             here, there = Pipe()
             mover = start(agent_name(name, rank), [region])
-            served.append(MoverServer(there, mover, region, BlockSums([region])))
+            served.append(MoverServer(there, mover, region, BlockChecksums([region])))
             served[-1].introduce()
             others.append(RemoteMover.over(here))
         movers.append(RanksMover([start(name, memory.regions[:1]), *others]))
@@ -124,7 +124,7 @@ def nixl_apart(theirs: Memory, ours: Memory) -> AbstractContextManager[Pair]:
 def _landing(name: str, regions: Sequence[Region]) -> NixlMover:
     """As on a device: where a source's blocks lie in one stretch, they are read as one."""
     mover = NixlMover.start(name, regions)
-    mover.landings = Landings(mover.agent, "cpu", slot_bytes=LANDED_BYTES)
+    mover.landings = StagingPool(mover.agent, "cpu", slot_bytes=LANDED_BYTES)
     return mover
 
 

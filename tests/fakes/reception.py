@@ -3,15 +3,15 @@
 import socket
 from collections.abc import Callable
 
-from kv_transfer.ledger.guests import Peer
-from kv_transfer.side_channel.connections import Reception
+from kv_transfer.ledger.known_sinks import Peer
 from kv_transfer.side_channel.frames import BadFrames
+from kv_transfer.side_channel.server import SideChannelServer
 
 HERE, PATIENCE_S = "127.0.0.1", 10.0
 Said = tuple[Peer, bytes | BadFrames]
 
 
-def heard(reception: Reception, count: int, *, now: float = 0.0) -> list[Said]:
+def heard(reception: SideChannelServer, count: int, *, now: float = 0.0) -> list[Said]:
     """So many messages."""
     said = list[Said]()
     while len(said) < count:
@@ -20,7 +20,9 @@ def heard(reception: Reception, count: int, *, now: float = 0.0) -> list[Said]:
     return said
 
 
-def until(reception: Reception, true: Callable[[], bool], *, now: float = 0.0) -> list[Said]:
+def until(
+    reception: SideChannelServer, true: Callable[[], bool], *, now: float = 0.0
+) -> list[Said]:
     """What was said until then."""
     said = list[Said]()
     while not true():
@@ -29,7 +31,7 @@ def until(reception: Reception, true: Callable[[], bool], *, now: float = 0.0) -
     return said
 
 
-def raw(reception: Reception, data: bytes = b"") -> socket.socket:
+def raw(reception: SideChannelServer, data: bytes = b"") -> socket.socket:
     """A connection, and the bytes that it begins with."""
     connection = socket.create_connection((HERE, reception.port), PATIENCE_S)
     connection.sendall(data)

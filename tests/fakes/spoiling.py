@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.movers.mover import MoverAround, ReadEnd
+from kv_transfer.movers.mover import MoverWrapper, ReadEnd
 from kv_transfer.regions import Region
 
 
 @dataclass
-class SpoilingMover(MoverAround):
+class SpoilingMover(MoverWrapper):
     """Another mover; `turns` are the bits that it turns in what is read next, each once.
 
     A bit is a place in all bytes of one read, in the order of its runs, region after region,

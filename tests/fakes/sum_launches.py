@@ -8,7 +8,7 @@ As tests/fakes/launches.py does it for steps.
 import json
 from collections.abc import Iterator
 
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.layout import KvLayout
 from tests.fakes.launches import named_only
 
@@ -46,16 +46,16 @@ def _of_one(ours: int, theirs: int, head_dim: int) -> Iterator[None]:
     import torch
 
     from engine.api import KvRegion
-    from kv_transfer.blocks.cutting import cut
-    from kv_transfer.integrity.checksums import BlockSums
+    from kv_transfer.blocks.mapping import map_blocks
+    from kv_transfer.integrity.checksums import BlockChecksums
 
     here, there = _layout(ours, head_dim), _layout(theirs, head_dim)
     memory = torch.zeros((BLOCKS, here.block_bytes[0]), dtype=torch.uint8)
     region = KvRegion(memory.data_ptr(), here.block_bytes[0], BLOCKS, "cpu")
-    sums, how = BlockSums([region], kernels=True), cut(there, here)
+    sums, how = BlockChecksums([region], kernels=True), map_blocks(there, here)
     sums.warm()
     yield
-    for level in Level.SAMPLED, Level.FULL:
+    for level in CheckLevel.SAMPLED, CheckLevel.FULL:
         for count in (1, 2, 3, 5, 16, 17, 48):
             sums.of(range(count), level)
             most = min(count, BLOCKS * how.our_slots // how.their_slots)

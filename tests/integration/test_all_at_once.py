@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from engine.request import Request, RequestId, Sampling
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.local.faults import Cut, Fault, Mishap, On, Step
 from proxy.errors import NodeFailed, NoNodeAvailable
 from proxy.routing import conversations, names, prefixes
@@ -40,7 +40,7 @@ class Play:
             y=random.choice([1, 2, 3]),
             engine=self.engine,
             turn_s=random.choice([0.001, 0.05]),
-            level=random.choice([Level.SAMPLED, Level.FULL]),
+            level=random.choice([CheckLevel.SAMPLED, CheckLevel.FULL]),
             recompute=random.random() < 0.7,
         )
         for node in self.cluster.nodes.values():

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.request import Request, RequestId, Sampling
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.local.faults import Cut, Fault, Mishap, On
 from tests.fakes.cluster import Cluster, next_tokens, tokens_of
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import alone
 
-LEVELS = [Level.SAMPLED, Level.FULL]
+LEVELS = [CheckLevel.SAMPLED, CheckLevel.FULL]
 ALWAYS = 60
 
 
@@ -32,7 +32,7 @@ def corrupt(cluster: Cluster, times: int = ALWAYS) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-async def test_corrupt_kv_is_computed_anew_by_who_decodes(level: Level) -> None:
+async def test_corrupt_kv_is_computed_anew_by_who_decodes(level: CheckLevel) -> None:
     cluster, asked = Cluster(level=level, engine=small), request()
     corrupt(cluster)
     assert await cluster.ask(asked) == alone(asked)

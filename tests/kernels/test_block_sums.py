@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from engine.api import KvRegion
-from kv_transfer.blocks.comparing import at_source
-from kv_transfer.blocks.cutting import cut
-from kv_transfer.checking import Level
+from kv_transfer.blocks.checksum_mapping import source_checksum_mapping
+from kv_transfer.blocks.mapping import map_blocks
+from kv_transfer.checking import CheckLevel
 from kv_transfer.gpu.moving import bytes_moved as moved
 from kv_transfer.gpu.moving import move
 from kv_transfer.gpu.sums import bytes_moved, operations, sums
@@ -20,17 +20,17 @@ from kv_transfer.layout import KvLayout
 from tests.kernels.ahead import compiled, compiling
 
 if TYPE_CHECKING:
-    from kv_transfer.integrity.checksums import BlockSums
+    from kv_transfer.integrity.checksums import BlockChecksums
 
 BLOCKS = 5
 
 
-def sums_of(region: KvRegion, *, kernels: bool = False) -> "BlockSums":
+def sums_of(region: KvRegion, *, kernels: bool = False) -> "BlockChecksums":
     """Where there is no xxhash, nothing to compare with, the rest of this file runs."""
     pytest.importorskip("xxhash")
-    from kv_transfer.integrity.checksums import BlockSums
+    from kv_transfer.integrity.checksums import BlockChecksums
 
-    return BlockSums([region], kernels=kernels)
+    return BlockChecksums([region], kernels=kernels)
 
 
 def memory_of(block_bytes: int, device: torch.device) -> tuple[Tensor, KvRegion]:
@@ -47,10 +47,10 @@ def test_a_sum_is_xxh3s(lines: int, device: torch.device) -> None:
     assert found == [xxh3_64_intdigest(host[block].tobytes()) for block in (3, 0, 4)]
 
 
-@pytest.mark.parametrize("level", [Level.SAMPLED, Level.FULL])
+@pytest.mark.parametrize("level", [CheckLevel.SAMPLED, CheckLevel.FULL])
 @pytest.mark.parametrize("size", [64, 512, 1000, 4096, 5184, 20_480, 20_540])
 def test_a_device_says_what_the_host_says(
-    size: int, level: Level, device: torch.device
+    size: int, level: CheckLevel, device: torch.device
 ) -> None:
     """Also where it has to be copied: of sizes that are no whole lines, and very small ones."""
     memory, region = memory_of(size, device)
@@ -67,9 +67,9 @@ def test_a_device_says_what_the_host_says(
 def test_a_bit_anywhere_changes_a_full_sum_of_its_block_alone(device: torch.device) -> None:
     memory, region = memory_of(64 * 20, device)
     device_sums = sums_of(region, kernels=True)
-    before = device_sums.of(range(BLOCKS), Level.FULL)
+    before = device_sums.of(range(BLOCKS), CheckLevel.FULL)
     memory[2, random.randrange(64 * 20)] ^= 1 << random.randrange(8)
-    after = device_sums.of(range(BLOCKS), Level.FULL)
+    after = device_sums.of(range(BLOCKS), CheckLevel.FULL)
     assert [one for one in range(BLOCKS) if before[one] != after[one]] == [2]
 
 
@@ -77,11 +77,11 @@ def test_which_blocks_are_whole_lines() -> None:
     pytest.importorskip("xxhash")
     from kv_transfer.integrity.checksums import lines_of
 
-    assert lines_of(2 << 20, Level.FULL) == (32_768, 64)
-    assert lines_of(2 << 20, Level.SAMPLED) == (2048, 1024)
-    assert lines_of(4096 + 64, Level.SAMPLED) == (5, 1024)
-    assert lines_of(4096 + 8, Level.SAMPLED) is None
-    assert lines_of(192, Level.FULL) is None
+    assert lines_of(2 << 20, CheckLevel.FULL) == (32_768, 64)
+    assert lines_of(2 << 20, CheckLevel.SAMPLED) == (2048, 1024)
+    assert lines_of(4096 + 64, CheckLevel.SAMPLED) == (5, 1024)
+    assert lines_of(4096 + 8, CheckLevel.SAMPLED) is None
+    assert lines_of(192, CheckLevel.FULL) is None
 
 
 def layout(block_size: int, ranks: int = 1) -> KvLayout:
@@ -95,13 +95,13 @@ def test_blocks_of_another_size_are_put_together_on_the_device(
     theirs: int, ours: int, device: torch.device
 ) -> None:
     there, here = layout(theirs), layout(ours)
-    how = cut(there, here)
+    how = map_blocks(there, here)
     memory, region = memory_of(here.block_bytes[0], device)
     host = memory.cpu()
     plain = KvRegion(host.data_ptr(), here.block_bytes[0], BLOCKS, "cpu")
     places = random.sample(range(BLOCKS * how.our_slots), how.their_slots * 1)
     slots = [places, places[::-1]]
-    for level in (Level.SAMPLED, Level.FULL):
+    for level in (CheckLevel.SAMPLED, CheckLevel.FULL):
         want = sums_of(plain).of_pieces(how, slots, level)
         assert sums_of(region, kernels=True).of_pieces(how, slots, level) == want
 
@@ -112,12 +112,12 @@ def test_what_more_ranks_will_have_is_put_together_on_the_device(
 ) -> None:
     """One checksum of both ranks' parts of a slot, in blocks as large as ours or otherwise."""
     there, here = layout(16), layout(ours, ranks=2)
-    seen = at_source(there, here)
+    seen = source_checksum_mapping(there, here)
     memory, region = memory_of(there.block_bytes[0], device)
     host = memory.cpu()
     plain = KvRegion(host.data_ptr(), there.block_bytes[0], BLOCKS, "cpu")
     slots = [(4 * seen.our_slots,), (seen.our_slots - 1,)]
-    for level in (Level.SAMPLED, Level.FULL):
+    for level in (CheckLevel.SAMPLED, CheckLevel.FULL):
         want = sums_of(plain).of_pieces(seen, slots, level)
         assert sums_of(region, kernels=True).of_pieces(seen, slots, level) == want
         assert len(set(want)) == 2
@@ -184,8 +184,8 @@ def test_nothing_is_compiled_while_peers_wait() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("level", [Level.SAMPLED, Level.FULL])
-def test_real_blocks(level: Level, device: torch.device) -> None:
+@pytest.mark.parametrize("level", [CheckLevel.SAMPLED, CheckLevel.FULL])
+def test_real_blocks(level: CheckLevel, device: torch.device) -> None:
     """Of 16 tokens of an 8B model: 2 MiB each."""
     memory = torch.randint(0, 256, (200, 2 << 20), dtype=torch.uint8, device=device)
     host = memory.cpu()

@@ -49,7 +49,7 @@ def test_nixl_reads_from_one_stretch_of_the_device_into_another(device: torch.de
     from engine.api import KvRegion
     from kv_transfer.layout import KvLayout
     from kv_transfer.ledger.reads import ReadOrder
-    from kv_transfer.regions import Run, describe
+    from kv_transfer.regions import BlockRun, describe
     from kv_transfer.wire import Welcome
 
     theirs = random_bytes(BLOCKS, BLOCK_BYTES, device=device)
@@ -65,7 +65,7 @@ def test_nixl_reads_from_one_stretch_of_the_device_into_another(device: torch.de
     layout, address = KvLayout("bytes", 1, 1, (BLOCK_BYTES,)), ("source", 1)
     told = describe(regions[0])
     sink.meet(address, Welcome("source", "same", layout, (told,), (source.card,), "here"))
-    sink.read(ReadOrder(1, address, [Run(3, 10, 20)]))
+    sink.read(ReadOrder(1, address, [BlockRun(3, 10, 20)]))
     ended = list(sink.poll())
     while not ended:
         source.poll()

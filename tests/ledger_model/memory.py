@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.errors import PeerUnreachable, TransferCancelled
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.movers.spans import both_sides
 from kv_transfer.regions import Region, describe

@@ -8,7 +8,7 @@ answers over the newest that it has heard of.
 from collections import deque
 from dataclasses import dataclass, field
 
-from kv_transfer.ledger.sources import Address
+from kv_transfer.ledger.known_sources import Address
 
 
 @dataclass(eq=False)

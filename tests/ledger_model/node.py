@@ -7,10 +7,10 @@ from typing import cast
 from api.generator import EndEvent, Event, FailedEvent, Leg, TicketEvent, TokenEvent
 from engine.request import Request, RequestId, Sampling
 from kv_transfer.api import Arrived, Outcome, Settled
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.identity import Identity
-from kv_transfer.ledger.claims import Claims
-from kv_transfer.ledger.sources import Address
+from kv_transfer.ledger.claims import PullClaims
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.thread.service import TransferService
 from kv_transfer.thread.threaded import ThreadedSink, ThreadedSource
 from kv_transfer.ticket import CacheHint, KvTicket
@@ -56,7 +56,7 @@ class World:
     delivered: set[str] = field(default_factory=set)
     starts: int = 0
     cuts: bool = True
-    level: Level = Level.OFF
+    level: CheckLevel = CheckLevel.OFF
     block_sizes: Mapping[Address, int] = field(default_factory=dict)
     kv_by_key: dict[bytes, bytes] = field(default_factory=dict)  # of full blocks
 
@@ -86,7 +86,7 @@ class Node:
             identity, regions, mover, world.network, self.clock, self._ended, world.level
         )
         service = cast("TransferService", self.shell)
-        claims = Claims(FINGERPRINT)
+        claims = PullClaims(FINGERPRINT)
         self.source = WatchedSource(ThreadedSource(service), self.engine, world.kv_by_key)
         self.sink = WatchedSink(
             ThreadedSink(service, claims), self.engine, self._was_delivered, world.kv_by_key

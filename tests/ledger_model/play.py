@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from api.generator import Leg
 from engine.request import Request, RequestId, Sampling
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.ticket import CacheHint, KvTicket
 from tests.ledger_model.memory import Reading
 from tests.ledger_model.network import Pipe
@@ -28,7 +28,7 @@ class Play:
     """Each act takes any number, and does what is possible of that number."""
 
     cuts: bool = True
-    level: Level = Level.OFF
+    level: CheckLevel = CheckLevel.OFF
     block_sizes: Sequence[int] = (BLOCK_SIZE,) * len(ADDRESSES)
     calls: list[Call] = field(default_factory=list)
     requests: int = 0

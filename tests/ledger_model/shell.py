@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from typing import cast
 
 from kv_transfer.api import Arrived, Settled
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.identity import Identity
 from kv_transfer.integrity.checked import CheckedMover
-from kv_transfer.integrity.checksums import BlockSums
+from kv_transfer.integrity.checksums import BlockChecksums
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
-from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.mover import Mover
 from kv_transfer.regions import Region, describe
-from kv_transfer.thread.books import Books, Command, Commands
-from kv_transfer.thread.news import NewsQueues
+from kv_transfer.thread.books import Command, CommandQueue, TransferBooks
+from kv_transfer.thread.event_queues import EventQueues
 from kv_transfer.wire import (
     FromSink,
     FromSource,
@@ -41,7 +41,7 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedQueues(NewsQueues):
+class WatchedQueues(EventQueues):
     """Says of each end that it has come, before the engine can know of it."""
 
     ended: Ended = lambda _: None
@@ -51,7 +51,7 @@ class WatchedQueues(NewsQueues):
             self.ended(settled)
         for arrived in pulls.arrived:
             self.ended(arrived)
-        return NewsQueues.take(self, offers, pulls)
+        return EventQueues.take(self, offers, pulls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ class Shell:
     network: Network
     clock: Callable[[], float]
     ended: Ended
-    level: Level
+    level: CheckLevel
 
     def __post_init__(self) -> None:
-        me, level, sums = self.identity, self.level, BlockSums(self.regions)
+        me, level, sums = self.identity, self.level, BlockChecksums(self.regions)
         self.name = me.engine_id.encode()
         self.address: Address = (me.host, me.port)
         self.offers = OfferBook(
@@ -93,8 +93,8 @@ class Shell:
         )
         self.pulls = PullBook(Hello(me.fingerprint, me.layout, level))
         self.queues, bell = WatchedQueues(ended=self.ended), Silent()
-        self.commands = Commands(bell)
-        self.books = Books(
+        self.commands = CommandQueue(bell)
+        self.books = TransferBooks(
             self.offers,
             self.pulls,
             CheckedMover(cast("Mover", self.mover), sums),

@@ -5,7 +5,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from engine.request import Request, RequestId, tokens_digest
-from kv_transfer.api import Arrived, Asked, KvSink, KvSource, Loan, Outcome, Sealed, Settled
+from kv_transfer.api import (
+    Arrived,
+    KvSink,
+    KvSource,
+    Loan,
+    LoanRequest,
+    Outcome,
+    Sealed,
+    Settled,
+)
 from kv_transfer.ticket import CacheHint, KvTicket
 from tests.fakes.engine import FakeEngine
 from tests.fakes.model import TOKEN_BYTES, extend
@@ -89,10 +98,10 @@ class WatchedSource:
     def withdraw(self, ticket_id: str) -> None:
         self.inner.withdraw(ticket_id)
 
-    def asked(self) -> Sequence[Asked]:
+    def asked(self) -> Sequence[LoanRequest]:
         return self.inner.asked()
 
-    def lend(self, asked: Asked, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
+    def lend(self, asked: LoanRequest, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
         ticket_id = self.inner.lend(asked, name, blocks, sealed)
         assert ticket_id not in self.open, "a loan's name is used twice"
         keys = asked.keys[: len(blocks)]
@@ -101,7 +110,7 @@ class WatchedSource:
         self.num_lent += 1
         return ticket_id
 
-    def decline(self, asked: Asked) -> None:
+    def decline(self, asked: LoanRequest) -> None:
         self.inner.decline(asked)
 
     def poll(self) -> Sequence[Settled]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kv_transfer.thread.attendance import AWAY_S, Attendance
+from kv_transfer.thread.watchdog import AWAY_S, TurnWatchdog
 
 LATE_S = 1.0
 
@@ -23,12 +23,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def thread(clock: Clock) -> Attendance:
-    return Attendance(clock, 0.0)
+def thread(clock: Clock) -> TurnWatchdog:
+    return TurnWatchdog(clock, 0.0)
 
 
 def test_to_wait_as_long_as_it_was_meant_to_is_no_absence(
-    clock: Clock, thread: Attendance
+    clock: Clock, thread: TurnWatchdog
 ) -> None:
     thread.waits(5.0)
     clock.now += 5.0 + AWAY_S - 0.01
@@ -40,7 +40,7 @@ def test_to_wait_as_long_as_it_was_meant_to_is_no_absence(
     assert not thread.was_away()
 
 
-def test_who_is_back_is_late_no_more(clock: Clock, thread: Attendance) -> None:
+def test_who_is_back_is_late_no_more(clock: Clock, thread: TurnWatchdog) -> None:
     """Whoever waited for the end of a long turn, to step in, comes too late."""
     thread.works()
     clock.now += LATE_S
@@ -51,7 +51,7 @@ def test_who_is_back_is_late_no_more(clock: Clock, thread: Attendance) -> None:
     assert thread.was_away()
 
 
-def test_neither_is_what_passes_between_two_turns(clock: Clock, thread: Attendance) -> None:
+def test_neither_is_what_passes_between_two_turns(clock: Clock, thread: TurnWatchdog) -> None:
     thread.works()
     thread.rests()
     clock.now += 60.0
@@ -61,7 +61,7 @@ def test_neither_is_what_passes_between_two_turns(clock: Clock, thread: Attendan
 
 
 @pytest.mark.parametrize("working", [True, False])
-def test_an_absence_is_told_once(clock: Clock, thread: Attendance, working: bool) -> None:
+def test_an_absence_is_told_once(clock: Clock, thread: TurnWatchdog, working: bool) -> None:
     if working:
         thread.works()
     else:
@@ -75,7 +75,7 @@ def test_an_absence_is_told_once(clock: Clock, thread: Attendance, working: bool
     assert [thread.was_away(), thread.was_away()] == [True, False]
 
 
-def test_who_watches_may_have_been_away_as_well(clock: Clock, thread: Attendance) -> None:
+def test_who_watches_may_have_been_away_as_well(clock: Clock, thread: TurnWatchdog) -> None:
     """Both were stopped, and the watch is back first."""
     thread.waits(1.0)
     clock.now += 1.0 + LATE_S

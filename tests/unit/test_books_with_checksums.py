@@ -4,12 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from kv_transfer.api import Sealed
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.errors import CorruptKv
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
-from kv_transfer.regions import Run
+from kv_transfer.regions import BlockRun
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import Abandon, FromSource, Hello, Look, News, Welcome
 
@@ -19,10 +19,10 @@ WELCOME = Welcome("engine", "same", LAYOUT, (), (b"card",), "machine")
 PAIRS = KvLayout("bytes", 2, 1, (8,))
 SEALED, AT, A, B = Sealed(2, 42), ("host", 1), b"a", b"b"
 TICKET = KvTicket("t", "engine", "host", 1, "same")
-OFF, SAMPLED, FULL = Level.OFF, Level.SAMPLED, Level.FULL
+OFF, SAMPLED, FULL = CheckLevel.OFF, CheckLevel.SAMPLED, CheckLevel.FULL
 
 
-def offered(level: Level, *blocks: int) -> OfferBook:
+def offered(level: CheckLevel, *blocks: int) -> OfferBook:
     book = OfferBook(lambda: WELCOME, "same", LAYOUT, "engine", level)
     book.offer("t", None)
     book.extend("t", blocks)
@@ -30,7 +30,7 @@ def offered(level: Level, *blocks: int) -> OfferBook:
     return book
 
 
-def look(book: OfferBook, peer: bytes, level: Level = OFF, known: int = 0) -> FromSource:
+def look(book: OfferBook, peer: bytes, level: CheckLevel = OFF, known: int = 0) -> FromSource:
     book.heard(peer, replace(HELLO, level=level), now=0)
     book.heard(peer, Look("t", "engine", known), now=0)
     told, book.outbox = book.outbox[-1][1], []
@@ -59,7 +59,7 @@ def test_without_checksums_nothing_waits() -> None:
 
 
 @pytest.mark.parametrize("ours", [OFF, SAMPLED])
-def test_a_sink_that_wants_to_look_closer_gets_other_checksums(ours: Level) -> None:
+def test_a_sink_that_wants_to_look_closer_gets_other_checksums(ours: CheckLevel) -> None:
     book = offered(ours, 5)
     make_sums(book)
     assert look(book, A) == News("t", 0, (5,), SEALED, (50 + ours,) if ours else (), ours)
@@ -89,7 +89,7 @@ def test_a_sink_of_smaller_blocks_gets_a_checksum_for_each_of_its_own() -> None:
     sink.heard(AT, News("t", 0, (5, 6), SEALED, (50, 51, 60, 61), FULL, slots=2), now=0)
     (read,) = sink.orders
     assert (list(read.runs), read.checks) == (
-        [Run(11, 8, 2)],
+        [BlockRun(11, 8, 2)],
         [(FULL, 51), (FULL, 60)],
     )
 
@@ -143,5 +143,5 @@ def test_each_block_is_compared_with_its_own_checksum() -> None:
     book.heard(AT, News("t", 0, (5, 6), None, (50, 60), SAMPLED), now=0)
     book.heard(AT, News("t", 1, (6, 7), None, (61, 70), FULL), now=0)
     first, second = book.orders
-    assert (list(first.runs), first.checks) == ([Run(6, 3, 1)], [(SAMPLED, 60)])
-    assert (list(second.runs), second.checks) == ([Run(7, 2, 1)], [(FULL, 70)])
+    assert (list(first.runs), first.checks) == ([BlockRun(6, 3, 1)], [(SAMPLED, 60)])
+    assert (list(second.runs), second.checks) == ([BlockRun(7, 2, 1)], [(FULL, 70)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kv_transfer.api import Arrived, Moved, Sealed
+from kv_transfer.api import Arrived, Sealed, TransferStats
 from kv_transfer.errors import LeaseExpired, TransferCancelled
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
@@ -137,4 +137,4 @@ def test_blocks_are_not_looked_for_in_another_engines_memory() -> None:
     assert book.orders == []
     book.heard(AT, Gone("t", "the source was started anew"), now=0)
     ((one),) = book.arrived
-    assert one == Arrived("t", error=one.error, moved=Moved())
+    assert one == Arrived("t", error=one.error, moved=TransferStats())

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from engine.api import KvRegion
-from kv_transfer.checking import Level
+from kv_transfer.checking import CheckLevel
 from kv_transfer.errors import CorruptKv, PeerUnreachable
 from kv_transfer.integrity.checked import BYTES_AT_ONCE, CheckedMover
-from kv_transfer.integrity.checksums import BlockSums
+from kv_transfer.integrity.checksums import BlockChecksums
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.mover import ReadEnd
-from kv_transfer.regions import Run
+from kv_transfer.regions import BlockRun
 from tests.fakes.mover import FakeMover
 
 BLOCK, BLOCKS = 1 << 20, 40
@@ -36,11 +36,11 @@ class Rig:
     def __init__(self, *wrong: int) -> None:
         self.memory = np.zeros((BLOCKS, BLOCK), dtype=np.uint8)
         region = KvRegion(self.memory.ctypes.data, BLOCK, BLOCKS, "cpu")
-        sums, self.inner = BlockSums([region]), Ended()
+        sums, self.inner = BlockChecksums([region]), Ended()
         self.mover = CheckedMover(self.inner, sums)
-        told = sums.of(range(BLOCKS), Level.FULL)
-        checks = [(Level.FULL, one + (block in wrong)) for block, one in enumerate(told)]
-        self.mover.read(ReadOrder(7, ("host", 1), [Run(0, 0, BLOCKS)], checks))
+        told = sums.of(range(BLOCKS), CheckLevel.FULL)
+        checks = [(CheckLevel.FULL, one + (block in wrong)) for block, one in enumerate(told)]
+        self.mover.read(ReadOrder(7, ("host", 1), [BlockRun(0, 0, BLOCKS)], checks))
 
     def polls(self) -> tuple[int, ReadEnd]:
         """How many it took, and what came of it."""

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import KvRegion
-from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES, Level
-from kv_transfer.integrity.checksums import BlockSums, gather
+from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES, CheckLevel
+from kv_transfer.integrity.checksums import BlockChecksums, gather
 
 BLOCKS = 3
 SIZES = [1, 63, 64, 65, 1023, 1024, 1025, 1088, 4096, 5000]
@@ -27,12 +27,12 @@ def test_any_bit_changes_the_full_checksum_of_its_block_alone(
     size: int, data: st.DataObject
 ) -> None:
     memory, region = memory_of(size)
-    sums = BlockSums([region])
-    before = sums.of(range(BLOCKS), Level.FULL)
+    sums = BlockChecksums([region])
+    before = sums.of(range(BLOCKS), CheckLevel.FULL)
     block = data.draw(st.integers(0, BLOCKS - 1))
     place = block * size + data.draw(st.integers(0, size - 1))
     memory[place] ^= 1 << data.draw(st.integers(0, 7))
-    after = sums.of(range(BLOCKS), Level.FULL)
+    after = sums.of(range(BLOCKS), CheckLevel.FULL)
     changed = [one for one in range(BLOCKS) if before[one] != after[one]]
     assert changed == [block]
 
@@ -42,37 +42,37 @@ def test_damage_of_a_stride_anywhere_changes_the_sampled_checksum(
     size: int, data: st.DataObject
 ) -> None:
     memory, region = memory_of(size)
-    sums = BlockSums([region])
-    (before,) = sums.of([1], Level.SAMPLED)
+    sums = BlockChecksums([region])
+    (before,) = sums.of([1], CheckLevel.SAMPLED)
     length = min(size, STRIDE_BYTES - LINE_BYTES + 1)
     start = size + data.draw(st.integers(0, size - length))
     for place in range(start, start + length):
         memory[place] ^= 0xFF
-    assert sums.of([1], Level.SAMPLED) != [before]
+    assert sums.of([1], CheckLevel.SAMPLED) != [before]
 
 
 def test_a_sampled_checksum_is_not_of_every_byte() -> None:
     """It is what it says, and not the full one by another name."""
     memory, region = memory_of(4096)
-    sums = BlockSums([region])
-    before = sums.of([0], Level.SAMPLED)
+    sums = BlockChecksums([region])
+    before = sums.of([0], CheckLevel.SAMPLED)
     memory[LINE_BYTES] ^= 1
-    assert sums.of([0], Level.SAMPLED) == before
+    assert sums.of([0], CheckLevel.SAMPLED) == before
     memory[STRIDE_BYTES] ^= 1
-    assert sums.of([0], Level.SAMPLED) != before
+    assert sums.of([0], CheckLevel.SAMPLED) != before
 
 
-@pytest.mark.parametrize("level", [Level.SAMPLED, Level.FULL])
-def test_blocks_that_changed_places_are_told_apart(level: Level) -> None:
+@pytest.mark.parametrize("level", [CheckLevel.SAMPLED, CheckLevel.FULL])
+def test_blocks_that_changed_places_are_told_apart(level: CheckLevel) -> None:
     _, region = memory_of(1500)
-    one, two, three = BlockSums([region]).of([0, 1, 2], level)
+    one, two, three = BlockChecksums([region]).of([0, 1, 2], level)
     assert len({one, two, three}) == 3
 
 
-@pytest.mark.parametrize("level", [Level.SAMPLED, Level.FULL])
-def test_each_region_counts(level: Level) -> None:
+@pytest.mark.parametrize("level", [CheckLevel.SAMPLED, CheckLevel.FULL])
+def test_each_region_counts(level: CheckLevel) -> None:
     (first, one), (second, two) = memory_of(64), memory_of(100)
-    sums = BlockSums([one, two])
+    sums = BlockChecksums([one, two])
     assert sums.block_bytes == 164
     before = sums.of([2], level)
     for memory, place in ((first, 2 * 64), (second, 2 * 100)):
@@ -85,12 +85,12 @@ def test_each_region_counts(level: Level) -> None:
 @pytest.mark.parametrize("block", [-1, BLOCKS])
 def test_there_is_no_checksum_of_what_is_no_block(block: int) -> None:
     with pytest.raises(IndexError):
-        BlockSums([memory_of(16)[1]]).of([block], Level.FULL)
+        BlockChecksums([memory_of(16)[1]]).of([block], CheckLevel.FULL)
 
 
-@pytest.mark.parametrize("level", [Level.SAMPLED, Level.FULL])
+@pytest.mark.parametrize("level", [CheckLevel.SAMPLED, CheckLevel.FULL])
 @pytest.mark.parametrize("size", SIZES)
-def test_a_tensor_on_a_device_has_the_same_parts(size: int, level: Level) -> None:
+def test_a_tensor_on_a_device_has_the_same_parts(size: int, level: CheckLevel) -> None:
     """The tensor is on the CPU here; what is done to it is the same."""
     memory = (np.arange(BLOCKS * size) % 251).astype(np.uint8).reshape(BLOCKS, size)
     seen = gather(memory, [2, 0], level)
@@ -99,4 +99,4 @@ def test_a_tensor_on_a_device_has_the_same_parts(size: int, level: Level) -> Non
 
 
 def test_levels_have_the_names_of_the_setting() -> None:
-    assert [Level.named(name) for name in ("off", "sampled", "full")] == sorted(Level)
+    assert [CheckLevel.named(name) for name in ("off", "sampled", "full")] == sorted(CheckLevel)

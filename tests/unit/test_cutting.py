@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kv_transfer.api import Arrived, Sealed
-from kv_transfer.blocks.cutting import cut
+from kv_transfer.blocks.mapping import map_blocks
 from kv_transfer.layout import VERSION, KvLayout, can_pull
 from kv_transfer.local.connector import LocalSink, LocalSource
 from tests.fakes.sharded import Memory, layout
@@ -99,7 +99,7 @@ def test_pieces_are_as_few_as_both_sides_allow(pair: tuple[KvLayout, KvLayout]) 
     """And they make up all that we have, once."""
     theirs, ours = pair
     assume(can_pull(theirs, ours) is None)
-    way = cut(theirs, ours)
+    way = map_blocks(theirs, ours)
     assert way.slot_bytes == sum(ours.block_bytes) // way.our_slots
     for one, two in zip(way.pieces, way.pieces[1:], strict=False):
         assert not one.precedes(two)
@@ -132,31 +132,31 @@ def test_ranks_that_do_not_share_out_the_heads_evenly_fit_nobody_else() -> None:
 
 
 def test_alike_sides_read_whole_blocks() -> None:
-    way = cut(layout(16), layout(16))
+    way = map_blocks(layout(16), layout(16))
     assert (way.pieces, way.our_slots) == ((), 1)
 
 
 def test_latents_of_two_block_sizes_are_one_piece_for_each_layer() -> None:
     """Three layers of one head."""
     shape = {"heads": 1, "parts": 1, "layers": 3}
-    assert len(cut(layout(16, **shape), layout(32, **shape)).pieces) == 3
+    assert len(map_blocks(layout(16, **shape), layout(32, **shape)).pieces) == 3
 
 
 def test_a_slice_of_heads_is_one_piece_for_each_layer_and_part() -> None:
-    way = cut(layout(16, heads=8), layout(16, heads=8, ranks=4))
+    way = map_blocks(layout(16, heads=8), layout(16, heads=8, ranks=4))
     assert [piece.our_rank for piece in way.pieces] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
     assert {piece.size for piece in way.pieces} == {2 * 16 * 3}
 
 
 def test_copies_of_a_head_are_read_in_turns() -> None:
     """Four ranks have two heads: each of ours reads the copy of another."""
-    way = cut(layout(16, ranks=4), layout(16, ranks=8))
+    way = map_blocks(layout(16, ranks=4), layout(16, ranks=8))
     assert sorted({piece.their_rank for piece in way.pieces}) == [0, 1, 2, 3]
 
 
 def test_not_more_pieces_are_read_at_once_than_can_be_named_in_time() -> None:
     shape = {"heads": 64, "layers": 64, "parts": 2}
-    way = cut(layout(4, **shape), layout(8, **shape))
+    way = map_blocks(layout(4, **shape), layout(8, **shape))
     assert len(way.pieces) == 8192
     runs = way.runs(range(10), range(5), 0)
     assert sum(run.count for run in runs) == 2

@@ -3,7 +3,7 @@
 from api.generator import FailedEvent, Leg, StageEvent, TicketEvent, TokenEvent
 from decode_node.worker import NO_ROOM, NO_ROOM_S, STANDSTILL_S
 from engine.request import Request, RequestId, Sampling
-from kv_transfer.ledger.sources import Address
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.local.connector import LocalSink, LocalSource
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import BEAT_S

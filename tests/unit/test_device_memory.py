@@ -11,7 +11,7 @@ import torch
 from engine.api import KvRegion
 from engine.errors import UnusableTier
 from engine.tiers.host_memory import pin
-from kv_transfer.blocks.cutting import Cut, Piece
+from kv_transfer.blocks.mapping import BlockMapping, MappedPiece
 from kv_transfer.errors import UnusableMemory
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
@@ -20,8 +20,8 @@ from kv_transfer.movers.nixl import NixlMover
 from kv_transfer.movers.nixl_build import build_for
 from kv_transfer.movers.nixl_transports import choose_transports
 from kv_transfer.movers.tcp import TcpMover
-from kv_transfer.regions import RemoteRegion, Run
-from kv_transfer.thread.devices import enter
+from kv_transfer.regions import BlockRun, RemoteRegion
+from kv_transfer.thread.devices import enter_device
 from kv_transfer.wire import Welcome
 
 AT, OURS, THEIRS, BLOCK, BLOCKS = ("source", 1), 1 << 40, 1 << 41, 4096, 64
@@ -88,11 +88,13 @@ def test_nixl_is_told_of_vram_with_the_index_of_its_device_on_either_side() -> N
 def test_whole_blocks_and_parts_of_them_are_read_from_device_to_device() -> None:
     agent = Agent()
     mover = mover_over(agent)
-    mover.read(ReadOrder(1, AT, [Run(5, 7, 2)]))
-    half = Cut(
-        slot_bytes=BLOCK // 2, step_bytes=BLOCK, pieces=(Piece(0, 0, 0, 2048, BLOCK // 2),)
+    mover.read(ReadOrder(1, AT, [BlockRun(5, 7, 2)]))
+    half = BlockMapping(
+        slot_bytes=BLOCK // 2,
+        step_bytes=BLOCK,
+        pieces=(MappedPiece(0, 0, 0, 2048, BLOCK // 2),),
     )
-    mover.read(ReadOrder(2, AT, [Run(5, 7, 1)], cut=half))
+    mover.read(ReadOrder(2, AT, [BlockRun(5, 7, 1)], cut=half))
     mover.poll()
     assert agent.told[3] == ("READ", "NIXL_INIT_AGENT", [7, 8], "peer", [5, 6])
     here = ("VRAM", [[OURS + 7 * BLOCK + 2048, BLOCK // 2, 3]])
@@ -154,19 +156,19 @@ class Cuda:
 
 def test_the_transfer_thread_works_on_the_device_and_on_a_stream_of_its_own() -> None:
     cuda = Cuda()
-    enter(REGIONS, cuda)
+    enter_device(REGIONS, cuda)
     assert cuda.told == [("device", "cuda:3"), ("stream", "stream of cuda:3")]
 
 
 def test_of_several_ranks_a_thread_has_the_device_of_its_own() -> None:
     cuda, other = Cuda(), KvRegion(OURS, BLOCK, BLOCKS, "cuda:4")
-    enter([*REGIONS, other], cuda)
+    enter_device([*REGIONS, other], cuda)
     assert cuda.told[0] == ("device", "cuda:3")
 
 
 def test_on_a_cpu_a_thread_has_nothing_to_tell() -> None:
     cuda = Cuda()
-    enter([KvRegion(OURS, BLOCK, BLOCKS, "cpu")], cuda)
+    enter_device([KvRegion(OURS, BLOCK, BLOCKS, "cpu")], cuda)
     assert cuda.told == []
 
 

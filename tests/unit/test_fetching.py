@@ -13,8 +13,8 @@ from api.generator import (
 )
 from decode_node.fetching import LEFT_ALONE_S, MOST_WAIT_S
 from engine.request import Request, RequestId, Sampling
-from kv_transfer.api import Arrived, Fetched, Loan, Moved, Sealed
-from kv_transfer.ledger.sources import Address
+from kv_transfer.api import Arrived, FetchedPrefix, Loan, Sealed, TransferStats
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.local.connector import LocalSink, LocalSource
 from kv_transfer.local.faults import Fault, On
 from kv_transfer.ticket import CacheHint
@@ -218,8 +218,10 @@ def test_what_is_not_what_was_asked_for_is_not_believed() -> None:
     while not two.used()[1]:
         two.turn()
     (ticket_id,) = two.fetcher._pulling
-    two.fetcher.arrive(Arrived(ticket_id, Sealed(88, 0, b"other tokens"), moved=Moved(9, 0.0)))
-    assert two.fetcher.collect() == [Fetched("r", 0, 0, 0.0, 9)]
+    two.fetcher.arrive(
+        Arrived(ticket_id, Sealed(88, 0, b"other tokens"), moved=TransferStats(9, 0.0))
+    )
+    assert two.fetcher.collect() == [FetchedPrefix("r", 0, 0, 0.0, 9)]
     assert two.ours.known(two.ours.keys(Request(RequestId("x"), PROMPT))) == 0
 
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from kv_transfer.ledger.offers import OfferBook
-from kv_transfer.ledger.state import NEXT, IllegalStep, State
+from kv_transfer.ledger.state import NEXT, HandOverState, IllegalTransition
 from kv_transfer.wire import Gone, Settle
 from tests.unit.test_offers import LAYOUT, SEALED, WELCOME, A, enter, look, said
 
@@ -15,8 +15,20 @@ def book() -> OfferBook:
     return OfferBook(lambda: WELCOME, "same", LAYOUT, "engine")
 
 
-WAY = [State.QUEUED, State.FILLING, State.SEALED, State.PULLING, State.SETTLING, State.SETTLED]
-ENDS = {State.SETTLED, State.WITHDRAWN, State.EXPIRED, State.FAILED}
+WAY = [
+    HandOverState.QUEUED,
+    HandOverState.FILLING,
+    HandOverState.SEALED,
+    HandOverState.PULLING,
+    HandOverState.SETTLING,
+    HandOverState.SETTLED,
+]
+ENDS = {
+    HandOverState.SETTLED,
+    HandOverState.WITHDRAWN,
+    HandOverState.EXPIRED,
+    HandOverState.FAILED,
+}
 
 
 def test_the_way_through_is_one_line_with_two_short_cuts() -> None:
@@ -28,8 +40,8 @@ def test_the_way_through_is_one_line_with_two_short_cuts() -> None:
     }
     straight = set(itertools.pairwise(WAY))
     no_block, at_the_source = (
-        (State.QUEUED, State.SEALED),
-        (State.PULLING, State.SETTLED),
+        (HandOverState.QUEUED, HandOverState.SEALED),
+        (HandOverState.PULLING, HandOverState.SETTLED),
     )
     assert ahead == straight | {no_block, at_the_source}
 
@@ -39,21 +51,21 @@ def test_nothing_goes_back(number: int) -> None:
     assert not NEXT[WAY[number]].intersection(WAY[: number + 1])
 
 
-@pytest.mark.parametrize("state", set(State) - ENDS - {State.ENDING})
-def test_it_can_end_badly_at_any_time(state: State) -> None:
-    bad = {State.WITHDRAWN, State.EXPIRED, State.FAILED}
-    assert NEXT[state] > bad | {State.ENDING}
+@pytest.mark.parametrize("state", set(HandOverState) - ENDS - {HandOverState.ENDING})
+def test_it_can_end_badly_at_any_time(state: HandOverState) -> None:
+    bad = {HandOverState.WITHDRAWN, HandOverState.EXPIRED, HandOverState.FAILED}
+    assert NEXT[state] > bad | {HandOverState.ENDING}
 
 
 def test_what_ends_badly_does_not_end_well() -> None:
-    assert NEXT[State.ENDING] == ENDS - {State.SETTLED}
+    assert NEXT[HandOverState.ENDING] == ENDS - {HandOverState.SETTLED}
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_an_end_is_the_end(end: State) -> None:
+def test_an_end_is_the_end(end: HandOverState) -> None:
     assert end.is_over
-    for state in State:
-        with pytest.raises(IllegalStep):
+    for state in HandOverState:
+        with pytest.raises(IllegalTransition):
             end.to(state)
 
 
@@ -77,7 +89,7 @@ def test_a_sealed_offer_is_as_it_is(book: OfferBook) -> None:
     book.extend("t", [1])
     book.seal("t", SEALED, now=0)
     book.extend("t", [])
-    with pytest.raises(IllegalStep):
+    with pytest.raises(IllegalTransition):
         book.extend("t", [2])
-    with pytest.raises(IllegalStep):
+    with pytest.raises(IllegalTransition):
         book.seal("t", SEALED, now=0)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kv_transfer.ledger.known_sources import IDLE_S
 from kv_transfer.ledger.pulls import PullBook
-from kv_transfer.ledger.sources import IDLE_S
 from kv_transfer.wire import Confirmed, Look, News
 from tests.unit.test_pulls import AT, HELLO, SEALED, begin, said, ticket
 

@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from kv_transfer.blocks.cutting import cut
 from kv_transfer.blocks.images import IMAGES_BYTES
+from kv_transfer.blocks.mapping import map_blocks
 from kv_transfer.errors import PeerUnreachable
 from kv_transfer.factory import device_bytes
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.descriptors import Rows
-from kv_transfer.movers.landing import Strip, parcels
 from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.movers.nixl import NixlMover
 from kv_transfer.movers.nixl_build import bindings
-from kv_transfer.movers.nixl_landings import Landings
+from kv_transfer.movers.nixl_staging import StagingPool
 from kv_transfer.movers.spans import Spans, both_sides
-from kv_transfer.regions import RemoteRegion, Run
+from kv_transfer.movers.staging import StagingBuffer, plan_staged_reads
+from kv_transfer.regions import BlockRun, RemoteRegion
 from kv_transfer.wire import Welcome
 from tests.fakes.sharded import Memory, layout
 
@@ -27,9 +27,9 @@ AT, BLOCKS = ("source", 1), 12
 LARGE, SMALL = layout(8), layout(4)
 
 
-def both(theirs: KvLayout, ours: KvLayout, runs: list[Run]) -> tuple[Spans, Spans]:
+def both(theirs: KvLayout, ours: KvLayout, runs: list[BlockRun]) -> tuple[Spans, Spans]:
     there, here = Memory(theirs, BLOCKS), Memory(ours, BLOCKS)
-    order = ReadOrder(1, AT, runs, (), cut(theirs, ours))
+    order = ReadOrder(1, AT, runs, (), map_blocks(theirs, ours))
     return both_sides(order, there.regions, here.regions)
 
 
@@ -40,14 +40,14 @@ def both(theirs: KvLayout, ours: KvLayout, runs: list[Run]) -> tuple[Spans, Span
 def test_every_byte_goes_where_it_would_have_gone(
     theirs: KvLayout, ours: KvLayout, most: int
 ) -> None:
-    there, here = both(theirs, ours, [Run(4, 1, 5), Run(0, 9, 3)])
+    there, here = both(theirs, ours, [BlockRun(4, 1, 5), BlockRun(0, 9, 3)])
     wanted = {
         source + at: target + at
         for source, target, size in zip(there.address, here.address, there.size, strict=True)
         for at in range(size)
     }
     found = dict[int, int]()
-    every = parcels(there, here, most)
+    every = plan_staged_reads(there, here, most)
     assert (len(every) > 1) is bool(there.size.sum() > most)
     for one in every:
         assert one.there.size.sum() == one.sizes.sum() <= most
@@ -63,13 +63,13 @@ def test_every_byte_goes_where_it_would_have_gone(
 
 def test_what_lies_in_pieces_at_its_source_is_read_in_pieces() -> None:
     """Half of each plane's heads: nothing would be saved by way of another place."""
-    there, here = both(layout(4), layout(4, ranks=2), [Run(0, 0, 6)])
+    there, here = both(layout(4), layout(4, ranks=2), [BlockRun(0, 0, 6)])
     ours = here.region == 1
     some, places = (
         Spans(one.region[ours], one.address[ours], one.size[ours]) for one in (there, here)
     )
-    assert parcels(some, places) == []
-    assert parcels(there, here) != []
+    assert plan_staged_reads(some, places) == []
+    assert plan_staged_reads(there, here) != []
 
 
 @dataclass(eq=False)
@@ -123,11 +123,11 @@ class Rig:
     agent: Agent
     mover: NixlMover
     ours: Memory
-    landings: Landings
+    landings: StagingPool
 
     def read(self) -> None:
         """Four of their blocks, which take several turns."""
-        order = ReadOrder(1, AT, [Run(0, 0, 8)], (), cut(LARGE, SMALL))
+        order = ReadOrder(1, AT, [BlockRun(0, 0, 8)], (), map_blocks(LARGE, SMALL))
         self.mover.read(order)
 
     def end(self, state: str) -> list[ReadEnd]:
@@ -139,7 +139,7 @@ class Rig:
 @pytest.fixture
 def rig() -> Rig:
     agent, ours = Agent(), Memory(SMALL, BLOCKS)
-    landings = Landings(agent, "cpu", slot_bytes=LARGE.block_bytes[0])  # type: ignore[arg-type]
+    landings = StagingPool(agent, "cpu", slot_bytes=LARGE.block_bytes[0])  # type: ignore[arg-type]
     mover = NixlMover(agent, ours.regions, None, landings=landings)  # type: ignore[arg-type]
     theirs = RemoteRegion(1 << 41, LARGE.block_bytes[0], BLOCKS, "cpu")
     mover.meet(AT, Welcome("engine", "same", LARGE, (theirs,), (b"peer",), "here"))
@@ -192,5 +192,5 @@ def test_without_room_for_a_strip_pieces_are_read_to_their_places(rig: Rig) -> N
 
 
 def test_what_a_connector_may_come_to_take_of_a_device_is_known_before_it_does() -> None:
-    assert device_bytes("nixl") >= Strip("cpu").num_bytes + IMAGES_BYTES
+    assert device_bytes("nixl") >= StagingBuffer("cpu").num_bytes + IMAGES_BYTES
     assert device_bytes("tcp") == 0

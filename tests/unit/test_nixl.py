@@ -14,7 +14,7 @@ from kv_transfer.movers.descriptors import PIECE_BYTES, Numbers, Rows
 from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.movers.nixl import AGAIN_S, POSTING_S, NixlMover
 from kv_transfer.movers.nixl_reads import STALLED_S
-from kv_transfer.regions import RemoteRegion, Run
+from kv_transfer.regions import BlockRun, RemoteRegion
 from kv_transfer.wire import Welcome
 
 AT, OURS, THEIRS = ("source", 1), 1 << 40, 1 << 41
@@ -107,7 +107,7 @@ class Rig:
 
     def read(self, number: int, first: int, count: int) -> None:
         """Ask for it, and look for the first time."""
-        self.mover.read(ReadOrder(number, AT, [Run(first, first, count)]))
+        self.mover.read(ReadOrder(number, AT, [BlockRun(first, first, count)]))
         self.news += self.mover.poll()
 
     def meet(self) -> None:
@@ -163,7 +163,7 @@ def test_a_long_read_leaves_time_for_heartbeats(rig: Rig) -> None:
 def test_many_reads_at_once_leave_time_for_heartbeats_too(rig: Rig) -> None:
     slow(rig)
     for number in range(3):
-        rig.mover.read(ReadOrder(number, AT, [Run(number, number, 1)]))
+        rig.mover.read(ReadOrder(number, AT, [BlockRun(number, number, 1)]))
     assert rig.begun == []
     rig.mover.poll()
     assert rig.begun == [0]

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from kv_transfer.api import Arrived, Moved, Sealed
+from kv_transfer.api import Arrived, Sealed, TransferStats
 from kv_transfer.errors import (
     LeaseExpired,
     PeerUnreachable,
@@ -13,7 +13,7 @@ from kv_transfer.errors import (
 from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.pulls import PullBook
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.regions import Run
+from kv_transfer.regions import BlockRun
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import (
     BEAT_S,
@@ -142,16 +142,16 @@ def test_bytes_and_seconds_of_a_pull_are_counted(book: PullBook) -> None:
     book.heard(AT, WELCOME, now=0)
     book.heard(AT, News("t", 0, (5, 6)), now=10)
     (first,) = orders(book)
-    assert list(first.runs) == [Run(6, 1, 1)]
+    assert list(first.runs) == [BlockRun(6, 1, 1)]
     book.read_done(first.read_id, None, now=12)
     book.heard(AT, News("t", 2, (9,), SEALED), now=20)
     (second,) = orders(book)
-    assert list(second.runs) == [Run(9, 2, 1)]
+    assert list(second.runs) == [BlockRun(9, 2, 1)]
     assert said(book)[2:] == []
     book.read_done(second.read_id, None, now=21)
     assert said(book) == [Settle("t")]
     book.heard(AT, Confirmed("t"), now=22)
-    assert book.arrived == [Arrived("t", SEALED, moved=Moved(8, 3))]
+    assert book.arrived == [Arrived("t", SEALED, moved=TransferStats(8, 3))]
 
 
 def test_seconds_of_reads_at_the_same_time_count_once(book: PullBook) -> None:
@@ -165,7 +165,7 @@ def test_seconds_of_reads_at_the_same_time_count_once(book: PullBook) -> None:
     book.read_done(one, None, now=12)
     book.read_done(two, None, now=14)
     book.heard(AT, Confirmed("t"), now=14)
-    assert book.arrived == [Arrived("t", SEALED, moved=Moved(8, 4))]
+    assert book.arrived == [Arrived("t", SEALED, moved=TransferStats(8, 4))]
 
 
 def test_holding_what_is_pulled_changes_nothing(book: PullBook) -> None:

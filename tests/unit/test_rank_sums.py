@@ -7,22 +7,22 @@ from multiprocessing import Pipe
 
 import pytest
 
-from kv_transfer.blocks.comparing import at_source
-from kv_transfer.blocks.cutting import Cut, cut
-from kv_transfer.blocks.summing import Sums
-from kv_transfer.checking import STRIDE_BYTES, Check, Level
+from kv_transfer.blocks.checksum_mapping import source_checksum_mapping
+from kv_transfer.blocks.checksums import Checksums
+from kv_transfer.blocks.mapping import BlockMapping, map_blocks
+from kv_transfer.checking import STRIDE_BYTES, CheckLevel, ExpectedChecksum
 from kv_transfer.errors import CorruptKv
-from kv_transfer.integrity.checked import expected, first_wrong, sums_of
-from kv_transfer.integrity.checksums import BlockSums
-from kv_transfer.integrity.rank_sums import RankSums
+from kv_transfer.integrity.checked import expected_checksums, first_mismatch, make_checksums
+from kv_transfer.integrity.checksums import BlockChecksums
+from kv_transfer.integrity.rank_checksums import RankChecksums
 from kv_transfer.layout import KvLayout
-from kv_transfer.ledger.offers import SumOrder
+from kv_transfer.ledger.offers import ChecksumOrder
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.movers.remote import MoverServer, RankStuck, RemoteMover
 from tests.fakes.mover import FakeMover
 from tests.fakes.sharded import Memory, layout
 
-BLOCKS, LEVELS = 6, [Level.SAMPLED, Level.FULL]
+BLOCKS, LEVELS = 6, [CheckLevel.SAMPLED, CheckLevel.FULL]
 LARGE, COPIED = {"heads": 4, "row_bytes": 320}, {"heads": 2, "row_bytes": 320}
 PAIRS = {
     "alike": (layout(4, ranks=2, **LARGE), layout(4, ranks=2, **LARGE)),
@@ -46,7 +46,9 @@ class Rank:
     remote: RemoteMover
     server: MoverServer
 
-    def ask_sums(self, cut: Cut | None, slots: Sequence[Sequence[int]], level: Level) -> None:
+    def ask_sums(
+        self, cut: BlockMapping | None, slots: Sequence[Sequence[int]], level: CheckLevel
+    ) -> None:
         self.remote.ask_sums(cut, slots, level)
         self.server.turn()
 
@@ -55,15 +57,15 @@ class Rank:
 
 
 @contextmanager
-def apart(memory: Memory) -> Iterator[RankSums]:
+def apart(memory: Memory) -> Iterator[RankChecksums]:
     """Each region is its rank's."""
     others = list[Rank]()
     for region in memory.regions[1:]:
         here, there = Pipe()
-        server = MoverServer(there, FakeMover(), region, BlockSums([region]))
+        server = MoverServer(there, FakeMover(), region, BlockChecksums([region]))
         server.introduce()
         others.append(Rank(RemoteMover.over(here), server))
-    yield RankSums(BlockSums(memory.regions[:1]), others)
+    yield RankChecksums(BlockChecksums(memory.regions[:1]), others)
     for other in others:
         other.remote.close()
         other.server.line.close()
@@ -77,38 +79,43 @@ def filled(kv: KvLayout) -> tuple[Memory, list[int], range]:
     return memory, blocks, tokens
 
 
-def told(sums: Sums, pair: str, blocks: Sequence[int], level: Level) -> list[int]:
+def told(sums: Checksums, pair: str, blocks: Sequence[int], level: CheckLevel) -> list[int]:
     """What a source says of its blocks."""
-    return sums_of(sums, SumOrder("t", level, 0, blocks, at_source(*PAIRS[pair])))
+    return make_checksums(
+        sums, ChecksumOrder("t", level, 0, blocks, source_checksum_mapping(*PAIRS[pair]))
+    )
 
 
 def compared(
-    sums: Sums, pair: str, runs: tuple[Sequence[int], Sequence[int]], told: Sequence[Check]
+    sums: Checksums,
+    pair: str,
+    runs: tuple[Sequence[int], Sequence[int]],
+    told: Sequence[ExpectedChecksum],
 ) -> CorruptKv | None:
     """What a sink finds wrong, whose blocks are the latter of two."""
-    way = cut(*PAIRS[pair])
+    way = map_blocks(*PAIRS[pair])
     order = ReadOrder(1, ("host", 1), way.runs(*runs, 0), told, way)
-    return first_wrong(sums, expected(order), way)
+    return first_mismatch(sums, expected_checksums(order), way)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("pair", PAIRS)
-def test_what_came_has_the_sums_of_its_source(pair: str, level: Level) -> None:
+def test_what_came_has_the_sums_of_its_source(pair: str, level: CheckLevel) -> None:
     """Whoever looks: one process that sees all, or each rank at its own."""
     theirs, ours = PAIRS[pair]
     source, blocks, _ = filled(theirs)
     sink, into, tokens = filled(ours)
-    whole = told(BlockSums(source.regions), pair, blocks, level)
+    whole = told(BlockChecksums(source.regions), pair, blocks, level)
     assert len(set(whole)) == len(whole)
     checks = [(level, one) for one in whole]
     with apart(source) as there, apart(sink) as here:
         assert told(there, pair, blocks, level) == whole
-        for sums in (here, BlockSums(sink.regions)):
+        for sums in (here, BlockChecksums(sink.regions)):
             assert compared(sums, pair, (blocks, into), checks) is None
         for rank, memory in enumerate(sink.ranks):
             place = into[-1] * ours.block_bytes[rank] + STRIDE_BYTES
             memory[place] ^= 1
-            for sums in (here, BlockSums(sink.regions)):
+            for sums in (here, BlockChecksums(sink.regions)):
                 found = compared(sums, pair, (blocks, into), checks)
                 assert isinstance(found, CorruptKv)
             memory[place] ^= 1
@@ -118,12 +125,12 @@ def test_what_came_has_the_sums_of_its_source(pair: str, level: Level) -> None:
 def test_one_byte_on_any_rank_is_seen() -> None:
     memory, blocks, _ = filled(layout(4, ranks=4, **LARGE))
     with apart(memory) as sums:
-        right = sums.of(blocks, Level.FULL)
+        right = sums.of(blocks, CheckLevel.FULL)
         for rank, bytes_of_it in enumerate(memory.ranks):
             place = blocks[1] * memory.layout.block_bytes[rank] + 17
             bytes_of_it[place] ^= 1
             assert [
-                a == b for a, b in zip(sums.of(blocks, Level.FULL), right, strict=True)
+                a == b for a, b in zip(sums.of(blocks, CheckLevel.FULL), right, strict=True)
             ] == [index != 1 for index in range(len(blocks))]
             bytes_of_it[place] ^= 1
 
@@ -135,7 +142,7 @@ def test_news_that_come_before_sums_are_not_lost() -> None:
         assert isinstance(rank, Rank)
         rank.remote.poll()  # asks whether it is there
         rank.server.turn()  # which it says before anything else
-        assert len(sums.of(blocks, Level.FULL)) == len(blocks)
+        assert len(sums.of(blocks, CheckLevel.FULL)) == len(blocks)
         assert not rank.remote._answered
         rank.remote.poll()
         assert rank.remote._answered
@@ -161,10 +168,15 @@ def test_ranks_that_share_heads_crosswise_are_not_compared(
         layout(size, heads=12, ranks=count, row_bytes=320)
         for size, count in zip(blocks, ranks, strict=True)
     )
-    way = cut(theirs, ours)
+    way = map_blocks(theirs, ours)
     assert not way.is_compared
     memory = Memory(theirs, BLOCKS)
     memory.write([5, 2], range(2 * theirs.block_size))
     with apart(memory) as sums:
-        said = sums_of(sums, SumOrder("t", Level.FULL, 0, [5, 2], at_source(theirs, ours)))
+        said = make_checksums(
+            sums,
+            ChecksumOrder(
+                "t", CheckLevel.FULL, 0, [5, 2], source_checksum_mapping(theirs, ours)
+            ),
+        )
     assert len(said) == 2 * way.their_slots

@@ -7,13 +7,13 @@ from multiprocessing import Pipe
 import pytest
 
 from engine.api import KvRegion
-from kv_transfer.blocks.cutting import Cut, Piece
-from kv_transfer.blocks.runs import joined
+from kv_transfer.blocks.mapping import BlockMapping, MappedPiece
+from kv_transfer.blocks.runs import pair_runs
 from kv_transfer.errors import PeerUnreachable, TransferCancelled
-from kv_transfer.integrity.checksums import BlockSums
+from kv_transfer.integrity.checksums import BlockChecksums
 from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
 from kv_transfer.movers.mover import ReadEnd
 from kv_transfer.movers.ranks import RanksMover
 from kv_transfer.movers.remote import ASK_S, STUCK_S, MoverServer, RankStuck, RemoteMover
@@ -24,7 +24,7 @@ from tests.fakes.mover import FakeMover
 AT: Address = ("source", 1)
 REGION = KvRegion(4096, 64, 8, "cpu")
 THEIRS = RemoteRegion(1, 64, 8, "cpu")
-CUT = Cut(1, 1, 32, 64, (Piece(0, 0, 0, 0, 32), Piece(1, 0, 0, 32, 32)))
+CUT = BlockMapping(1, 1, 32, 64, (MappedPiece(0, 0, 0, 0, 32), MappedPiece(1, 0, 0, 32, 32)))
 
 
 def welcome(cards: int, regions: int) -> Welcome:
@@ -62,7 +62,7 @@ def both() -> Iterator[Both]:
     here, there = Pipe()
     with here, there:
         reader = Reader(driven=True)
-        server = MoverServer(there, reader, REGION, BlockSums([REGION]))
+        server = MoverServer(there, reader, REGION, BlockChecksums([REGION]))
         server.introduce()
         found = Both(server, reader, RemoteMover.over(here))
         found.remote.clock = lambda: found.now
@@ -81,7 +81,7 @@ def test_it_is_introduced_by_its_region_and_its_card(both: Both) -> None:
 def test_a_read_goes_there_and_its_end_comes_back(
     both: Both, error: PeerUnreachable | TransferCancelled | None
 ) -> None:
-    order = ReadOrder(-3, AT, joined([1, 2, 7], [4, 5, 0]), (), CUT)
+    order = ReadOrder(-3, AT, pair_runs([1, 2, 7], [4, 5, 0]), (), CUT)
     both.remote.meet(AT, welcome(1, 1))
     both.remote.read(order)
     both.server.turn()
@@ -123,8 +123,10 @@ def test_a_read_from_two_ranks_is_over_when_both_parts_are() -> None:
     movers = Reader(), Reader()
     ranks = RanksMover(movers)
     ranks.meet(AT, welcome(2, 2))
-    ours = [Piece(0, 0, 0, 0, 32), Piece(1, 1, 0, 0, 32)]
-    ranks.read(ReadOrder(5, AT, joined([1], [2]), (), Cut(1, 1, 32, 64, tuple(ours))))
+    ours = [MappedPiece(0, 0, 0, 0, 32), MappedPiece(1, 1, 0, 0, 32)]
+    ranks.read(
+        ReadOrder(5, AT, pair_runs([1], [2]), (), BlockMapping(1, 1, 32, 64, tuple(ours)))
+    )
     parts = [one for mover in movers for one in mover.orders]
     assert [part.address for part in parts] == [AT, ("source rank 1", 1)]
     assert all(piece.our_rank == piece.their_rank == 0 for p in parts for piece in p.cut.pieces)
@@ -138,7 +140,7 @@ def test_a_read_from_two_ranks_is_over_when_both_parts_are() -> None:
 
 def test_who_was_never_met_is_not_read_from() -> None:
     ranks = RanksMover((Reader(), Reader()))
-    ranks.read(ReadOrder(5, AT, joined([1], [2]), (), CUT))
+    ranks.read(ReadOrder(5, AT, pair_runs([1], [2]), (), CUT))
     assert ranks.pending
     ((read_id, error),) = ranks.poll()
     assert (read_id, type(error)) == (5, PeerUnreachable)

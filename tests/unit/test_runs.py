@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv_transfer.blocks.runs import joined, merged
+from kv_transfer.blocks.runs import merge_runs, pair_runs
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)))
 first, counts = st.integers(0, 20), st.integers(1, 3)
@@ -20,7 +20,7 @@ many = st.lists(neighbours, min_size=1).map(lambda some: [pair for one in some f
 
 @given(pairs | many)
 def test_runs_are_the_same_pairs_in_the_same_order(pairs: list[tuple[int, int]]) -> None:
-    runs = joined([theirs for theirs, _ in pairs], [ours for _, ours in pairs])
+    runs = pair_runs([theirs for theirs, _ in pairs], [ours for _, ours in pairs])
     spelled = [(run.theirs + i, run.ours + i) for run in runs for i in range(run.count)]
     assert spelled == pairs
     for one, two in itertools.pairwise(runs):
@@ -28,14 +28,14 @@ def test_runs_are_the_same_pairs_in_the_same_order(pairs: list[tuple[int, int]])
 
 
 def test_neighbours_on_one_side_only_are_two_runs() -> None:
-    assert [run.count for run in joined([1, 2, 3, 5], [1, 2, 5, 6])] == [2, 1, 1]
+    assert [run.count for run in pair_runs([1, 2, 3, 5], [1, 2, 5, 6])] == [2, 1, 1]
 
 
 @given(st.lists(st.tuples(first, counts)))
 def test_on_one_side_those_that_follow_one_another_are_one(
     asked: list[tuple[int, int]],
 ) -> None:
-    found = merged(*np.array(asked, dtype=np.int64).reshape(-1, 2).T)
+    found = merge_runs(*np.array(asked, dtype=np.int64).reshape(-1, 2).T)
     assert spelled(found) == spelled(asked)
     assert all(a + n != b for (a, n), (b, _) in itertools.pairwise(found))
 

@@ -11,12 +11,12 @@ from kv_transfer.api import Sealed
 from kv_transfer.errors import PeerUnreachable
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
-from kv_transfer.ledger.sources import Address
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.movers.mover import ReadEnd
-from kv_transfer.side_channel.connections import Reception
-from kv_transfer.side_channel.waiting import Ready, Waiting
+from kv_transfer.side_channel.poller import Poller, Ready
+from kv_transfer.side_channel.server import SideChannelServer
 from kv_transfer.side_channel.wakeup import Wakeup
-from kv_transfer.thread.books import Command, Commands
+from kv_transfer.thread.books import Command, CommandQueue
 from kv_transfer.thread.service import READING_PAUSE_S, TransferService
 from kv_transfer.thread.threaded import ThreadedSource
 from kv_transfer.ticket import LEASE_S, KvTicket
@@ -43,7 +43,11 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    mover, pauses, reception = FakeMover(), list[float](), Reception.bind(HERE, 0, Waiting())
+    mover, pauses, reception = (
+        FakeMover(),
+        list[float](),
+        SideChannelServer.bind(HERE, 0, Poller()),
+    )
     identity = Identity("engine", HERE, reception.port, "same", KvLayout("bytes", 1, 1, ()))
     service = TransferService(identity, [], mover, reception, pause=pauses.append)
     yield Rig(mover, service, pauses)
@@ -66,7 +70,7 @@ def test_without_reads_there_is_no_pause(rig: Rig) -> None:
 def test_a_bell_that_is_late_is_heard_once() -> None:
     """Or the thread would never sleep again, until somebody else posts something."""
     with closing(LateBell()) as bell:
-        commands, ran = Commands(bell), list[str]()
+        commands, ran = CommandQueue(bell), list[str]()
         bell.first = commands.run
         commands.post(lambda: ran.append("first"))
         assert ran == ["first"]
@@ -104,7 +108,7 @@ def test_who_was_given_up_while_it_was_met_is_not_taken_for_known(rig: Rig) -> N
     """It is parted from as soon as that is over, so nothing can be read there."""
     service, lost = rig.service, PeerUnreachable("silent")
     welcome = Welcome("e", "same", service.identity.layout, (), (b"card",), "machine")
-    source = Reception.bind(HERE, 0, Waiting())
+    source = SideChannelServer.bind(HERE, 0, Poller())
     at = HERE, source.port
     rig.mover.meeting = lambda address: service.pulls.lost(address, lost, now=service.clock())
     service.pulls.hold(KvTicket("t", None, *at, None), now=service.clock())

@@ -9,30 +9,27 @@ import pytest
 
 from kv_transfer.lookup import Lookup, addresses
 from kv_transfer.side_channel import frames
-from kv_transfer.side_channel.connections import (
-    RETRY_S,
-    Reception,
-    Way,
-)
 from kv_transfer.side_channel.frames import LARGEST_FRAME, BadFrames, framed
 from kv_transfer.side_channel.introduction import LONGEST_NAME
+from kv_transfer.side_channel.poller import Poller
 from kv_transfer.side_channel.port import open_port
-from kv_transfer.side_channel.waiting import Waiting
+from kv_transfer.side_channel.server import SideChannelServer
+from kv_transfer.side_channel.source_connection import RETRY_S, SourceConnection
 from tests.fakes.reception import HERE, PATIENCE_S, Said, heard, is_over, raw, until
 
 
 @pytest.fixture
-def reception() -> Iterator[Reception]:
-    one = Reception.bind(HERE, 0, Waiting())
+def reception() -> Iterator[SideChannelServer]:
+    one = SideChannelServer.bind(HERE, 0, Poller())
     yield one
     one.close()
 
 
-def way_to(reception: Reception, name: bytes = b"sink") -> Way:
-    return Way((HERE, reception.port), name, Waiting())
+def way_to(reception: SideChannelServer, name: bytes = b"sink") -> SourceConnection:
+    return SourceConnection((HERE, reception.port), name, Poller())
 
 
-def answered(way: Way, count: int) -> list[bytes]:
+def answered(way: SourceConnection, count: int) -> list[bytes]:
     """So many answers."""
     said = list[bytes]()
     while len(said) < count:
@@ -55,7 +52,7 @@ def test_who_came_before_anybody_was_there_is_turned_out() -> None:
     """A port is taken before weights are loaded; what was said meanwhile may be stale."""
     held = open_port(HERE, 0)
     early = socket.create_connection(held.getsockname(), PATIENCE_S)
-    one = Reception.bind(HERE, 0, Waiting(), held=held)
+    one = SideChannelServer.bind(HERE, 0, Poller(), held=held)
     try:
         assert one.port == early.getpeername()[1]
         assert is_over(early)
@@ -66,7 +63,7 @@ def test_who_came_before_anybody_was_there_is_turned_out() -> None:
         one.close()
 
 
-def test_messages_go_both_ways_in_order(reception: Reception) -> None:
+def test_messages_go_both_ways_in_order(reception: SideChannelServer) -> None:
     way = way_to(reception)
     messages = [bytes([number]) * number for number in range(100)]
     for message in messages:
@@ -78,7 +75,7 @@ def test_messages_go_both_ways_in_order(reception: Reception) -> None:
     way.close()
 
 
-def test_a_message_may_come_byte_by_byte(reception: Reception) -> None:
+def test_a_message_may_come_byte_by_byte(reception: SideChannelServer) -> None:
     with raw(reception) as connection:
         data = framed(b"sink") + framed(b"") + framed(b"hello")
         said = list[Said]()
@@ -91,7 +88,7 @@ def test_a_message_may_come_byte_by_byte(reception: Reception) -> None:
     assert said == [(b"sink", b""), (b"sink", b"hello")]
 
 
-def test_a_long_message_waits_for_its_reader(reception: Reception) -> None:
+def test_a_long_message_waits_for_its_reader(reception: SideChannelServer) -> None:
     """The kernel takes a part of it at a time, and neither side waits for that."""
     way, long = way_to(reception), bytes(LARGEST_FRAME - 1024)
     way.say(long, 0.0)
@@ -103,13 +100,13 @@ def test_a_long_message_waits_for_its_reader(reception: Reception) -> None:
     way.close()
 
 
-def test_who_is_not_there_yet_is_told_once_it_is(reception: Reception) -> None:
+def test_who_is_not_there_yet_is_told_once_it_is(reception: SideChannelServer) -> None:
     port = reception.port
     reception.close()
-    way = Way((HERE, port), b"sink", Waiting())
+    way = SourceConnection((HERE, port), b"sink", Poller())
     way.say(b"hello", 0.0)
     list(way.hear(way.waiting.look(), 0.0))  # refused
-    later = Reception.bind(HERE, port, Waiting())
+    later = SideChannelServer.bind(HERE, port, Poller())
     list(way.hear(way.waiting.look(), RETRY_S / 2))
     assert way._connection is None  # not so soon
     list(way.hear(way.waiting.look(), RETRY_S))
@@ -118,7 +115,7 @@ def test_who_is_not_there_yet_is_told_once_it_is(reception: Reception) -> None:
     later.close()
 
 
-def test_a_source_that_restarts_at_its_port_is_met_again(reception: Reception) -> None:
+def test_a_source_that_restarts_at_its_port_is_met_again(reception: SideChannelServer) -> None:
     """And knows us by our name: it is said on each connection."""
     way, port = way_to(reception), reception.port
     way.say(b"one", 0.0)
@@ -127,7 +124,7 @@ def test_a_source_that_restarts_at_its_port_is_met_again(reception: Reception) -
     while way._connection is not None:
         way.waiting.wait({}, PATIENCE_S)
         list(way.hear(way.waiting.look(), 0.0))
-    later = Reception.bind(HERE, port, Waiting())
+    later = SideChannelServer.bind(HERE, port, Poller())
     way.say(b"two", RETRY_S)
     assert heard(later, 1) == [(b"sink", b"two")]
     way.close()
@@ -136,7 +133,7 @@ def test_a_source_that_restarts_at_its_port_is_met_again(reception: Reception) -
 
 def test_a_message_that_was_cut_is_sent_again_as_a_whole() -> None:
     """Half of one is nothing; whoever gets the rest of it would wait for its beginning."""
-    outgoing, incoming, whole = frames.Outgoing(), frames.Incoming(), list[bytes]()
+    outgoing, incoming, whole = frames.SendBuffer(), frames.ReceiveBuffer(), list[bytes]()
     outgoing.add(framed(bytes(8 << 20)))
     with pair() as (ours, theirs):
         outgoing.send(ours)
@@ -153,7 +150,7 @@ def test_a_message_that_was_cut_is_sent_again_as_a_whole() -> None:
     assert not outgoing
 
 
-def test_a_newer_connection_takes_over_a_name(reception: Reception) -> None:
+def test_a_newer_connection_takes_over_a_name(reception: SideChannelServer) -> None:
     """Who was restarted is answered, and not who is gone."""
     with raw(reception, framed(b"sink") + framed(b"old")) as old:
         assert heard(reception, 1) == [(b"sink", b"old")]
@@ -175,7 +172,9 @@ def test_a_newer_connection_takes_over_a_name(reception: Reception) -> None:
         framed(b"n" * (LONGEST_NAME + 1)),
     ],
 )
-def test_what_has_no_sense_ends_its_connection_only(reception: Reception, junk: bytes) -> None:
+def test_what_has_no_sense_ends_its_connection_only(
+    reception: SideChannelServer, junk: bytes
+) -> None:
     way = way_to(reception, b"other")
     way.say(b"one", 0.0)
     heard(reception, 1)
@@ -190,7 +189,7 @@ def test_what_has_no_sense_ends_its_connection_only(reception: Reception, junk: 
 
 def test_who_never_stops_sending_has_its_share_of_a_turn_only() -> None:
     """Leases and other peers wait for the turn's end."""
-    incoming, endless = frames.Incoming(), Endless()
+    incoming, endless = frames.ReceiveBuffer(), Endless()
     messages = list(incoming.receive(endless))  # type: ignore[arg-type]
     assert len(messages) == endless.calls == frames.MOST_AT_ONCE
 
@@ -205,13 +204,13 @@ class Endless:
         return framed(bytes(size - frames.LENGTH_BYTES))
 
 
-def test_nobody_is_told_nothing(reception: Reception) -> None:
+def test_nobody_is_told_nothing(reception: SideChannelServer) -> None:
     reception.say(b"nobody", b"hello")
     assert reception.waiting.look() == {}
 
 
 def test_what_nobody_reads_is_not_kept_for_ever(
-    reception: Reception, monkeypatch: pytest.MonkeyPatch
+    reception: SideChannelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither for a sink that has stopped reading nor for a source that is not there."""
     monkeypatch.setattr(frames, "MOST_UNSENT", 1 << 10)
@@ -220,17 +219,19 @@ def test_what_nobody_reads_is_not_kept_for_ever(
         while reception._by_name:
             reception.say(b"sink", bytes(1 << 9))
         assert deaf.recv(1)  # what had been sent
-    way = Way((HERE, 1), b"sink", Waiting())
+    way = SourceConnection((HERE, 1), b"sink", Poller())
     way.say(bytes(1 << 9), 0.0)
     with pytest.raises(BadFrames):
         way.say(bytes(1 << 9), 0.0)
     way.close()
 
 
-def test_a_name_is_looked_up_by_somebody_else(reception: Reception) -> None:
+def test_a_name_is_looked_up_by_somebody_else(reception: SideChannelServer) -> None:
     """A name server that does not answer keeps no lease from being renewed."""
     slow = Lookup()
-    way = Way(("localhost", reception.port), b"sink", Waiting(), look_up=lambda *_: slow)
+    way = SourceConnection(
+        ("localhost", reception.port), b"sink", Poller(), look_up=lambda *_: slow
+    )
     way.say(b"hello", 0.0)
     assert way._connection is None
     slow._found.set_result(addresses(HERE, reception.port))
@@ -239,7 +240,7 @@ def test_a_name_is_looked_up_by_somebody_else(reception: Reception) -> None:
     way.close()
 
 
-def test_connections_announce_what_there_is_to_do(reception: Reception) -> None:
+def test_connections_announce_what_there_is_to_do(reception: SideChannelServer) -> None:
     """Nobody asks in vain: nothing is ready where nothing was said."""
     way = way_to(reception)
     way.say(b"hello", 0.0)

@@ -9,7 +9,7 @@ import pytest
 from quart import Quart
 
 from discovery.signed_calls import REFUSED, SIGNATURE, CallKey
-from kv_transfer.side_channel.junk import QUIET_S
+from kv_transfer.side_channel.log_throttle import QUIET_S
 from node.metrics import NodeMetrics
 from node.signed_calls_only import MOST_SENDERS, SignedCallsOnly
 

@@ -7,9 +7,9 @@ import pytest
 from kv_transfer.api import Sealed
 from kv_transfer.errors import LeaseExpired
 from kv_transfer.layout import KvLayout
+from kv_transfer.ledger.known_sources import IDLE_S, Address
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
-from kv_transfer.ledger.sources import IDLE_S, Address
 from kv_transfer.ticket import KvTicket
 from kv_transfer.wire import (
     SILENCE_S,

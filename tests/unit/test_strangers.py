@@ -5,27 +5,27 @@ from collections.abc import Iterator
 
 import pytest
 
-from kv_transfer.accepting import NoRoom
-from kv_transfer.side_channel import connections, frames
-from kv_transfer.side_channel.connections import INTRODUCTION_S, Reception
+from kv_transfer.accepting import OutOfResources
+from kv_transfer.side_channel import frames, server
 from kv_transfer.side_channel.frames import BadFrames, framed
 from kv_transfer.side_channel.introduction import LONGEST_SAID
-from kv_transfer.side_channel.waiting import Waiting
+from kv_transfer.side_channel.poller import Poller
+from kv_transfer.side_channel.server import INTRODUCTION_S, SideChannelServer
 from tests.fakes.reception import HERE, PATIENCE_S, heard, is_over, raw, until
 
 
 @pytest.fixture
-def reception() -> Iterator[Reception]:
-    one = Reception.bind(HERE, 0, Waiting())
+def reception() -> Iterator[SideChannelServer]:
+    one = SideChannelServer.bind(HERE, 0, Poller())
     yield one
     one.close()
 
 
-def whence(reception: Reception) -> list[tuple[str, int]]:
+def whence(reception: SideChannelServer) -> list[tuple[str, int]]:
     return [guest.connection.getpeername() for guest in reception._guests.values()]
 
 
-def test_who_does_not_say_its_name_does_not_stay(reception: Reception) -> None:
+def test_who_does_not_say_its_name_does_not_stay(reception: SideChannelServer) -> None:
     """There are only so many file descriptors."""
     with raw(reception) as silent:
         until(reception, lambda: bool(reception._guests))
@@ -41,10 +41,10 @@ def test_who_does_not_say_its_name_does_not_stay(reception: Reception) -> None:
 
 
 def test_strangers_do_not_use_up_the_file_descriptors(
-    reception: Reception, monkeypatch: pytest.MonkeyPatch
+    reception: SideChannelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each that comes shuts out one that came before, and none who has said its name."""
-    monkeypatch.setattr(connections, "MOST_NAMELESS", 2)
+    monkeypatch.setattr(server, "MOST_NAMELESS", 2)
     with raw(reception, framed(b"sink")) as named:
         until(reception, lambda: bool(reception._by_name))
         with raw(reception) as first, raw(reception) as second, raw(reception) as third:
@@ -59,7 +59,9 @@ def test_strangers_do_not_use_up_the_file_descriptors(
         assert not reception._nameless
 
 
-def test_nobody_is_waited_for_who_begins_with_more_than_a_name(reception: Reception) -> None:
+def test_nobody_is_waited_for_who_begins_with_more_than_a_name(
+    reception: SideChannelServer,
+) -> None:
     """What a stranger sends is kept until it is whole: that must not be much."""
     with raw(reception, (LONGEST_SAID + 1).to_bytes(frames.LENGTH_BYTES, "big")) as stranger:
         ((_, bad),) = heard(reception, 1)
@@ -67,18 +69,18 @@ def test_nobody_is_waited_for_who_begins_with_more_than_a_name(reception: Recept
         assert is_over(stranger)
 
 
-def test_who_has_a_name_may_say_much_at_once(reception: Reception) -> None:
+def test_who_has_a_name_may_say_much_at_once(reception: SideChannelServer) -> None:
     much = bytes(LONGEST_SAID + 1)
     with raw(reception, framed(b"sink") + framed(much)):
         assert heard(reception, 1) == [(b"sink", much)]
 
 
 def test_a_port_without_file_descriptors_wakes_nobody_again_and_again(
-    reception: Reception, monkeypatch: pytest.MonkeyPatch
+    reception: SideChannelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits in line is taken in as soon as there are some."""
     with raw(reception, framed(b"sink")), monkeypatch.context() as patch:
-        patch.setattr(connections, "accept", no_room)
+        patch.setattr(server, "accept", no_room)
         reception.waiting.wait({}, PATIENCE_S)
         assert not list(reception.hear(reception.waiting.look(), 0.0))
         assert not reception.waiting.look()
@@ -90,4 +92,4 @@ def test_a_port_without_file_descriptors_wakes_nobody_again_and_again(
 
 
 def no_room(_: socket.socket) -> None:
-    raise NoRoom
+    raise OutOfResources

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kv_transfer.movers.streams import CHUNK_BYTES, MOST_VIEWS, fill, send_views
+from kv_transfer.movers.streams import CHUNK_BYTES, MOST_VIEWS, receive_views, send_views
 
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 
@@ -22,7 +22,7 @@ def through(theirs: Sequence[int], ours: Sequence[int]) -> bytes:
         here.setblocking(False)
         there.setblocking(False)
         sent, received = views(data, theirs), views(memory, ours)
-        while not fill(there, received):
+        while not receive_views(there, received):
             send_views(here, sent)
     assert memory == data
     assert not sent

@@ -19,8 +19,8 @@ from kv_transfer.errors import PeerUnreachable
 from kv_transfer.identity import Identity
 from kv_transfer.layout import KvLayout
 from kv_transfer.movers.mover import ReadEnd
-from kv_transfer.side_channel.connections import Reception
-from kv_transfer.side_channel.waiting import Waiting
+from kv_transfer.side_channel.poller import Poller
+from kv_transfer.side_channel.server import SideChannelServer
 from kv_transfer.thread.service import OPEN_TURN_S, TransferService
 from kv_transfer.thread.threaded import Connector, TransferThreadDied
 from kv_transfer.ticket import LEASE_S, KvTicket
@@ -78,7 +78,7 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    mover, now, reception = HangingMover(), [0.0], Reception.bind(HERE, 0, Waiting())
+    mover, now, reception = HangingMover(), [0.0], SideChannelServer.bind(HERE, 0, Poller())
     identity = Identity("engine", HERE, reception.port, "fake", LAYOUT)
     service = TransferService(identity, [], mover, reception, clock=lambda: now[0])
     connector = Connector.over(service)

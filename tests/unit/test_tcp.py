@@ -16,8 +16,8 @@ from kv_transfer.layout import KvLayout
 from kv_transfer.ledger.reads import ReadOrder
 from kv_transfer.lookup import Lookup, addresses
 from kv_transfer.movers.mover import ReadEnd
-from kv_transfer.movers.tcp import TcpMover, _Card
-from kv_transfer.regions import Run
+from kv_transfer.movers.tcp import TcpMover, _TcpCard
+from kv_transfer.regions import BlockRun
 from kv_transfer.wire import Welcome
 
 HERE, AT = "127.0.0.1", ("source", 1)
@@ -58,7 +58,10 @@ def sink(source: TcpMover) -> Iterator[TcpMover]:
         b"\xff",
         b"\x83\xa4host\xa1\xff\xa4port\x01\xa6secret\xc4\x00",  # no UTF-8
         b"\x81\xa1x" + b"\x91" * 5_000 + b"\xc0",
-        *(msgspec.msgpack.encode(_Card(HERE, port, b"")) for port in (-1, 0, 65536, 1 << 63)),
+        *(
+            msgspec.msgpack.encode(_TcpCard(HERE, port, b""))
+            for port in (-1, 0, 65536, 1 << 63)
+        ),
     ],
 )
 def test_a_card_without_sense_is_no_way_to_its_peer(sink: TcpMover, card: bytes) -> None:
@@ -74,7 +77,7 @@ def ready(mover: TcpMover) -> bool:
 
 def read(source: TcpMover, sink: TcpMover) -> Sequence[ReadEnd]:
     """One block."""
-    sink.read(ReadOrder(1, AT, [Run(0, 0, 1)]))
+    sink.read(ReadOrder(1, AT, [BlockRun(0, 0, 1)]))
     while not (ended := sink.poll()):
         source.poll()
     return ended
@@ -155,7 +158,7 @@ def test_a_long_answer_is_sent_in_turns(source: TcpMover, sink: TcpMover) -> Non
 def test_a_long_answer_is_received_in_turns(sink: TcpMover) -> None:
     link = sink._links[AT]
     link.connection = fast = Endless(link.connection)  # type: ignore[assignment]
-    sink.read(ReadOrder(1, AT, [Run(0, 0, BLOCKS)]))
+    sink.read(ReadOrder(1, AT, [BlockRun(0, 0, BLOCKS)]))
     assert 0 < fast.received < BLOCK * BLOCKS
     assert [ended for _ in range(BLOCKS) for ended in sink.poll()] == [(1, None)]
 
@@ -177,7 +180,9 @@ def test_a_read_of_very_many_runs_is_asked_for_in_parts() -> None:
     ours = bytearray(len(theirs))
     source, sink = scattered(theirs), scattered(ours)
     sink.meet(AT, welcome(source))
-    sink.read(ReadOrder(1, AT, [Run(2 * one, 2 * (MANY - 1 - one), 1) for one in range(MANY)]))
+    sink.read(
+        ReadOrder(1, AT, [BlockRun(2 * one, 2 * (MANY - 1 - one), 1) for one in range(MANY)])
+    )
     ended = list[ReadEnd]()
     while not ended:
         source.poll()
@@ -195,7 +200,7 @@ def test_a_name_that_is_not_known_yet_holds_up_no_turn(source: TcpMover) -> None
     sink = mover(memory)
     sink.look_up = lambda *_: slow
     sink.meet(AT, welcome(source))
-    sink.read(ReadOrder(1, AT, [Run(0, 0, 1)]))
+    sink.read(ReadOrder(1, AT, [BlockRun(0, 0, 1)]))
     assert sink.poll() == []
     slow._found.set_result(addresses(*source.serving.listener.getsockname()))
     while not (ended := sink.poll()):
@@ -209,7 +214,7 @@ def test_a_name_that_nobody_has_fails_its_reads(source: TcpMover) -> None:
     slow, sink = Lookup(), mover(bytearray(BLOCK * BLOCKS))
     sink.look_up = lambda *_: slow
     sink.meet(AT, welcome(source))
-    sink.read(ReadOrder(1, AT, [Run(0, 0, 1)]))
+    sink.read(ReadOrder(1, AT, [BlockRun(0, 0, 1)]))
     slow._found.set_exception(OSError("no such host"))
     (ended,) = sink.poll()
     assert isinstance(ended[1], PeerUnreachable)

@@ -7,23 +7,23 @@ from contextlib import closing
 
 import pytest
 
-from kv_transfer.accepting import NoRoom
-from kv_transfer.blocks.runs import Runs
+from kv_transfer.accepting import OutOfResources
+from kv_transfer.blocks.runs import BlockRuns
 from kv_transfer.movers import tcp_serving
-from kv_transfer.movers.asking import SECRET_BYTES, framed
-from kv_transfer.movers.tcp_serving import Serving
+from kv_transfer.movers.tcp_requests import SECRET_BYTES, framed
+from kv_transfer.movers.tcp_serving import RegionServer
 
 HERE, SOON_S = "127.0.0.1", 5.0
 
 
 @pytest.fixture
-def serving() -> Iterator[Serving]:
-    one = Serving.start(HERE, [])
+def serving() -> Iterator[RegionServer]:
+    one = RegionServer.start(HERE, [])
     yield one
     one.close()
 
 
-def coming(serving: Serving, says: bytes = b"") -> socket.socket:
+def coming(serving: RegionServer, says: bytes = b"") -> socket.socket:
     """A connection that was taken in, and whose first words were heard."""
     one = socket.create_connection(serving.listener.getsockname(), timeout=SOON_S)
     one.sendall(says)
@@ -32,14 +32,14 @@ def coming(serving: Serving, says: bytes = b"") -> socket.socket:
     return one
 
 
-def stays(serving: Serving, one: socket.socket) -> bool:
+def stays(serving: RegionServer, one: socket.socket) -> bool:
     """As our side sees it."""
     guests = serving._guests.values()
     return one.getsockname() in [guest.connection.getpeername() for guest in guests]
 
 
 def test_strangers_do_not_use_up_the_file_descriptors(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
+    serving: RegionServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each that comes shuts out one that came before, and none who has shown the secret."""
     monkeypatch.setattr(tcp_serving, "MOST_STRANGERS", 2)
@@ -62,7 +62,7 @@ def test_strangers_do_not_use_up_the_file_descriptors(
 
 
 def test_nothing_is_kept_of_a_stranger_but_as_many_bytes_as_the_secret_has(
-    serving: Serving,
+    serving: RegionServer,
 ) -> None:
     """A length that it names is not waited for."""
     with closing(coming(serving, b"\xff" * (SECRET_BYTES - 1))) as one:
@@ -75,15 +75,15 @@ def test_nothing_is_kept_of_a_stranger_but_as_many_bytes_as_the_secret_has(
 
 
 @pytest.mark.parametrize("wrong", [0, SECRET_BYTES - 1])
-def test_a_secret_that_is_wrong_in_one_byte_is_wrong(serving: Serving, wrong: int) -> None:
+def test_a_secret_that_is_wrong_in_one_byte_is_wrong(serving: RegionServer, wrong: int) -> None:
     said = bytearray(serving.secret)
     said[wrong] ^= 1
     with closing(coming(serving, bytes(said))) as one:
         assert not stays(serving, one)
 
 
-def test_a_secret_may_come_in_pieces_and_with_requests_behind_it(serving: Serving) -> None:
-    nothing = framed(Runs.of(()), None)
+def test_a_secret_may_come_in_pieces_and_with_requests_behind_it(serving: RegionServer) -> None:
+    nothing = framed(BlockRuns.of(()), None)
     with closing(coming(serving, serving.secret[:3])) as one:
         (guest,) = serving._guests.values()
         for piece in (serving.secret[3:] + nothing[:5], nothing[5:]):
@@ -97,7 +97,7 @@ def test_a_secret_may_come_in_pieces_and_with_requests_behind_it(serving: Servin
 
 
 def test_a_port_without_file_descriptors_is_not_waited_for(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
+    serving: RegionServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be readable for as long as somebody is in line there."""
     with monkeypatch.context() as patch:
@@ -111,4 +111,4 @@ def test_a_port_without_file_descriptors_is_not_waited_for(
 
 
 def no_room(_: socket.socket) -> None:
-    raise NoRoom
+    raise OutOfResources

@@ -3,14 +3,14 @@
 import os
 import select
 
-from kv_transfer.side_channel.waiting import Waiting
+from kv_transfer.side_channel.poller import Poller
 from kv_transfer.side_channel.wakeup import Wakeup
 
 AT_ONCE, LONG_S = 0.0, 30.0
 
 
 def test_a_wakeup_that_nobody_hears_does_not_keep_who_rings_it() -> None:
-    wakeup, waiting = Wakeup(), Waiting()
+    wakeup, waiting = Wakeup(), Poller()
     waiting.watch(wakeup.fileno())
     for _ in range(100_000):
         wakeup.ring()
@@ -20,7 +20,7 @@ def test_a_wakeup_that_nobody_hears_does_not_keep_who_rings_it() -> None:
 
 
 def test_descriptors_that_are_not_named_any_more_wake_nobody() -> None:
-    waiting, (read, write) = Waiting(), os.pipe()
+    waiting, (read, write) = Poller(), os.pipe()
     try:
         os.write(write, b"x")
         waiting.wait({read: select.POLLIN}, LONG_S)  # comes back at once
@@ -37,7 +37,7 @@ def test_descriptors_that_are_not_named_any_more_wake_nobody() -> None:
 
 
 def test_who_is_forgotten_wakes_nobody() -> None:
-    waiting, (read, write) = Waiting(), os.pipe()
+    waiting, (read, write) = Poller(), os.pipe()
     try:
         os.write(write, b"x")
         waiting.watch(read)

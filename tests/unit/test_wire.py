@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from kv_transfer.layout import KvLayout
-from kv_transfer.movers.asking import LENGTH_BYTES
 from kv_transfer.movers.tcp import TcpMover
+from kv_transfer.movers.tcp_requests import LENGTH_BYTES
 from kv_transfer.regions import RemoteRegion
 from kv_transfer.wire import (
     News,

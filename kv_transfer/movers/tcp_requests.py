@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kv_transfer.blocks.runs import Runs, merged
-from kv_transfer.movers.spans import Slots
+from kv_transfer.blocks.runs import BlockRuns, merge_runs
+from kv_transfer.movers.spans import SlotLayout
 
 SECRET_BYTES = 16
 LENGTH_BYTES = 4
@@ -21,27 +21,27 @@ LONGEST_REQUEST = 1 << 20
 MOST_RUNS = 1 << 15  # of 19 bytes at most; what a slot is has its room beside them
 
 
-class Request(msgspec.Struct, frozen=True, array_like=True):
+class ReadRequest(msgspec.Struct, frozen=True, array_like=True):
     """See the module's picture."""
 
     runs: tuple[tuple[int, int], ...]
-    slots: Slots | None = None
+    slots: SlotLayout | None = None
 
 
-def parts(runs: Runs) -> Iterator[Runs]:
+def split_runs(runs: BlockRuns) -> Iterator[BlockRuns]:
     """A read's runs, as many at a time as one request may name."""
     for start in range(0, len(runs), MOST_RUNS):
         yield runs[start : start + MOST_RUNS]
 
 
-def framed(runs: Runs, slots: Slots | None) -> bytes:
+def framed(runs: BlockRuns, slots: SlotLayout | None) -> bytes:
     """Ask for one part."""
-    wanted = tuple(merged(runs.theirs, runs.counts))
-    frame = msgspec.msgpack.encode(Request(wanted, slots))
+    wanted = tuple(merge_runs(runs.theirs, runs.counts))
+    frame = msgspec.msgpack.encode(ReadRequest(wanted, slots))
     return len(frame).to_bytes(LENGTH_BYTES, "big") + frame
 
 
-def requests(received: bytearray) -> Iterator[Request]:
+def requests(received: bytearray) -> Iterator[ReadRequest]:
     """Take every complete request off the front; raises ConnectionError, DecodeError."""
     while len(received) >= LENGTH_BYTES:
         length = int.from_bytes(received[:LENGTH_BYTES], "big")
@@ -50,5 +50,5 @@ def requests(received: bytearray) -> Iterator[Request]:
         end = LENGTH_BYTES + length
         if len(received) < end:
             return
-        yield msgspec.msgpack.decode(received[LENGTH_BYTES:end], type=Request)
+        yield msgspec.msgpack.decode(received[LENGTH_BYTES:end], type=ReadRequest)
         del received[:end]

@@ -2,23 +2,25 @@
 
 A block's checksum is made of those of its regions, so each rank makes its own, and no bytes
 leave its device. Where the other side has another number of ranks, each of the parts that are
-summed is within one of ours (blocks/comparing.py).
+summed is within one of ours (blocks/checksum_mapping.py).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kv_transfer.blocks.comparing import parts_of
-from kv_transfer.blocks.cutting import Cut
-from kv_transfer.checking import Level
-from kv_transfer.integrity.checksums import BlockSums, together
+from kv_transfer.blocks.checksum_mapping import checksum_parts
+from kv_transfer.blocks.mapping import BlockMapping
+from kv_transfer.checking import CheckLevel
+from kv_transfer.integrity.checksums import BlockChecksums, combine_regions
 
 
-class RemoteSums(Protocol):
+class RemoteChecksums(Protocol):
     """Another rank of ours, which sums what is in its own region."""
 
-    def ask_sums(self, cut: Cut | None, slots: Sequence[Sequence[int]], level: Level) -> None:
+    def ask_sums(
+        self, cut: BlockMapping | None, slots: Sequence[Sequence[int]], level: CheckLevel
+    ) -> None:
         """Of images of a cut, by their slots; without one, of blocks. Nobody waits."""
 
     def hear_sums(self) -> list[int]:
@@ -26,33 +28,35 @@ class RemoteSums(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RankSums:
+class RankChecksums:
     """See Sums; `ours` is of the first rank's region."""
 
-    ours: BlockSums
-    others: Sequence[RemoteSums]
+    ours: BlockChecksums
+    others: Sequence[RemoteChecksums]
 
     @property
     def block_bytes(self) -> int:
         """Of one block, on one rank: they are looked at side by side."""
         return self.ours.block_bytes
 
-    def of(self, blocks: Sequence[int], level: Level) -> list[int]:
+    def of(self, blocks: Sequence[int], level: CheckLevel) -> list[int]:
         """See Sums."""
         if not blocks:
             return []
         for other in self.others:
             other.ask_sums(None, [(block,) for block in blocks], level)
         ours = self.ours.of(blocks, level)
-        return together([ours, *(other.hear_sums() for other in self.others)])
+        return combine_regions([ours, *(other.hear_sums() for other in self.others)])
 
-    def of_pieces(self, cut: Cut, slots: Sequence[Sequence[int]], level: Level) -> list[int]:
+    def of_pieces(
+        self, cut: BlockMapping, slots: Sequence[Sequence[int]], level: CheckLevel
+    ) -> list[int]:
         """See Sums."""
-        parts = parts_of(cut)
+        parts = checksum_parts(cut)
         for rank, part in parts:
             if rank > 0:
                 self.others[rank - 1].ask_sums(part, slots, level)
-        return together(
+        return combine_regions(
             [
                 self.others[rank - 1].hear_sums()
                 if rank > 0

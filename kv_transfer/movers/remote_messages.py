@@ -3,16 +3,16 @@
 import msgspec
 import numpy as np
 
-from kv_transfer.blocks.cutting import Cut
-from kv_transfer.blocks.runs import Runs
-from kv_transfer.checking import Level
+from kv_transfer.blocks.mapping import BlockMapping
+from kv_transfer.blocks.runs import BlockRuns
+from kv_transfer.checking import CheckLevel
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ledger.reads import ReadOrder
-from kv_transfer.ledger.sources import Address
 from kv_transfer.regions import RemoteRegion
 from kv_transfer.wire import Welcome
 
 
-class Introduced(msgspec.Struct, frozen=True, tag=True):
+class RankIntroduction(msgspec.Struct, frozen=True, tag="Introduced"):
     """What peers are told of this rank, and what its mover is like."""
 
     region: RemoteRegion
@@ -20,31 +20,31 @@ class Introduced(msgspec.Struct, frozen=True, tag=True):
     driven: bool
 
 
-class Meet(msgspec.Struct, frozen=True, tag=True):
+class ConnectCommand(msgspec.Struct, frozen=True, tag="Meet"):
     """See Mover, here and below."""
 
     address: Address
     welcome: Welcome
 
 
-class Leave(msgspec.Struct, frozen=True, tag=True):
+class DisconnectCommand(msgspec.Struct, frozen=True, tag="Leave"):
     """Mover.part."""
 
     address: Address
 
 
-class Read(msgspec.Struct, frozen=True, tag=True):
+class ReadCommand(msgspec.Struct, frozen=True, tag="Read"):
     """Mover.read; runs are three columns of int64."""
 
     read_id: int
     address: Address
     runs: tuple[bytes, bytes, bytes]
-    cut: Cut
+    cut: BlockMapping
 
     @classmethod
-    def of(cls, order: ReadOrder) -> "Read":
+    def of(cls, order: ReadOrder) -> "ReadCommand":
         """Without checksums, which are another's to look at."""
-        runs = Runs.of(order.runs)
+        runs = BlockRuns.of(order.runs)
         columns = runs.theirs.tobytes(), runs.ours.tobytes(), runs.counts.tobytes()
         return cls(order.read_id, order.address, columns, order.cut)
 
@@ -52,37 +52,41 @@ class Read(msgspec.Struct, frozen=True, tag=True):
     def order(self) -> ReadOrder:
         """The same again."""
         theirs, ours, counts = (np.frombuffer(one, dtype=np.int64) for one in self.runs)
-        return ReadOrder(self.read_id, self.address, Runs(theirs, ours, counts), (), self.cut)
+        return ReadOrder(
+            self.read_id, self.address, BlockRuns(theirs, ours, counts), (), self.cut
+        )
 
 
-class Sum(msgspec.Struct, frozen=True, tag=True):
+class ChecksumCommand(msgspec.Struct, frozen=True, tag="Sum"):
     """Sums.of_pieces; without a cut Sums.of, each block alone in its slots."""
 
-    cut: Cut | None
+    cut: BlockMapping | None
     slots: tuple[tuple[int, ...], ...]
-    level: Level
+    level: CheckLevel
 
 
-class Drive(msgspec.Struct, frozen=True, tag=True):
+class ProgressCommand(msgspec.Struct, frozen=True, tag="Drive"):
     """Mover.poll, for the sake of peers that read from that rank."""
 
 
-class Ask(msgspec.Struct, frozen=True, tag=True):
+class Ping(msgspec.Struct, frozen=True, tag="Ask"):
     """Are you there? Progress is the answer."""
 
 
-class Progress(msgspec.Struct, frozen=True, tag=True):
+class ReadReport(msgspec.Struct, frozen=True, tag="Progress"):
     """Reads that ended, each with why and in what words; peers to be asked for help."""
 
     ended: tuple[tuple[int, str | None, str], ...]
     waits_for: tuple[Address, ...]
 
 
-class Summed(msgspec.Struct, frozen=True, tag=True):
+class ChecksumReport(msgspec.Struct, frozen=True, tag="Summed"):
     """What a Sum came to; they come in the order in which they were asked for."""
 
     sums: tuple[int, ...]
 
 
-ToMover = Meet | Leave | Read | Sum | Drive | Ask
-FromMover = Progress | Summed
+ToMover = (
+    ConnectCommand | DisconnectCommand | ReadCommand | ChecksumCommand | ProgressCommand | Ping
+)
+FromMover = ReadReport | ChecksumReport

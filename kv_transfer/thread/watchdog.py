@@ -14,7 +14,7 @@ AWAY_S = 2 * BEAT_S
 
 
 @dataclass(slots=True)
-class Attendance:
+class TurnWatchdog:
     """Told by the thread whether it waits or works; asked by it, and by who watches it."""
 
     clock: Callable[[], float]

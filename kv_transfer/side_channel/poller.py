@@ -10,7 +10,7 @@ Ready = Mapping[int, int]
 
 
 @dataclass(slots=True)
-class Waiting:
+class Poller:
     """One poller for good: to build one in each turn takes longer than to ask it."""
 
     _poller: "select.poll" = field(default_factory=lambda: select.poll())

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kv_transfer.blocks.cutting import Cut
 from kv_transfer.blocks.images import IMAGES_BYTES, image_bytes, stretches
+from kv_transfer.blocks.mapping import BlockMapping
 from kv_transfer.checking import LINE_BYTES, STRIDE_BYTES
 from kv_transfer.gpu.moving import move
 from kv_transfer.gpu.sums import sums
@@ -23,14 +23,14 @@ STEPS_BYTES = LINE_BYTES, STRIDE_BYTES  # of what is looked at of them
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceSums:
+class DeviceChecksums:
     """Of one region, `memory` [blocks, bytes] uint8; `stream` None: main memory's."""
 
     memory: Tensor
     stream: torch.cuda.Stream | None = None
 
     @classmethod
-    def of_memory(cls, memory: Tensor | NDArray[np.uint8]) -> "DeviceSums":
+    def of_memory(cls, memory: Tensor | NDArray[np.uint8]) -> "DeviceChecksums":
         """With a stream where there are streams."""
         if isinstance(memory, np.ndarray):
             return cls(torch.from_numpy(memory))
@@ -62,7 +62,7 @@ class DeviceSums:
             return sums(self.memory, blocks, *lines)
 
     def of_images(
-        self, cut: Cut, slots: Sequence[Sequence[int]], lines: tuple[int, int]
+        self, cut: BlockMapping, slots: Sequence[Sequence[int]], lines: tuple[int, int]
     ) -> list[int]:
         """One for each block of another layout, whose pieces are in these slots of ours; of one
         region on either side.
@@ -77,7 +77,11 @@ class DeviceSums:
             ]
 
     def _of_some(
-        self, cut: Cut, slots: Sequence[Sequence[int]], size: int, lines: tuple[int, int]
+        self,
+        cut: BlockMapping,
+        slots: Sequence[Sequence[int]],
+        size: int,
+        lines: tuple[int, int],
     ) -> list[int]:
         shape = len(slots), size
         whole = torch.zeros(shape, dtype=torch.uint8, device=self.memory.device)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     import torch
 
 SLOT_BYTES, SLOTS = 32 << 20, 2  # one is read into while another is emptied
-STRIP_BYTES = SLOTS * SLOT_BYTES
+STAGING_BYTES = SLOTS * SLOT_BYTES
 FEWER = 2  # so many times as few stretches have to be read
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class StagedRead:
     """What is read at once: stretches `there`, to lie behind one another; and where their parts
     go: from which offset on, to which address, how many bytes.
     """
@@ -40,7 +40,9 @@ class Parcel:
         return np.cumsum(self.there.size) - self.there.size
 
 
-def parcels(there: Spans, here: Spans, most: int = SLOT_BYTES) -> Sequence[Parcel]:
+def plan_staged_reads(
+    there: Spans, here: Spans, most: int = SLOT_BYTES
+) -> Sequence[StagedRead]:
     """The same bytes on both sides, in the source's order, no more than `most` at once.
 
     None where that is not worth the way: there are hardly fewer stretches, or large ones.
@@ -55,7 +57,7 @@ def parcels(there: Spans, here: Spans, most: int = SLOT_BYTES) -> Sequence[Parce
     return [_parcel(there, here.address[order], some) for some in _between(cuts, len(order))]
 
 
-class Strip:
+class StagingBuffer:
     """Slots of memory on one device, which are lent to one transfer each."""
 
     def __init__(self, device: str, slot_bytes: int = SLOT_BYTES) -> None:
@@ -88,7 +90,7 @@ class Strip:
         """Nothing writes to it or reads from it any more."""
         self._free.append(slot)
 
-    def empty(self, slot: int, parcel: Parcel) -> Callable[[], bool]:
+    def empty(self, slot: int, parcel: StagedRead) -> Callable[[], bool]:
         """Move what has come to its places; whether that is over is asked later."""
         from kv_transfer.gpu.moving import move  # wants Triton
 
@@ -97,12 +99,12 @@ class Strip:
 
 
 @dataclass(slots=True)
-class Landing:
+class StagedTransfer:
     """One transfer's slot, from before it begins until its pieces are in their places."""
 
-    strip: Strip
+    strip: StagingBuffer
     slot: int
-    parcel: Parcel
+    parcel: StagedRead
     _emptied: Callable[[], bool] | None = field(default=None)
 
     @property
@@ -126,10 +128,10 @@ class Landing:
         return True
 
 
-def _parcel(there: Spans, targets: Numbers, some: slice) -> Parcel:
+def _parcel(there: Spans, targets: Numbers, some: slice) -> StagedRead:
     sizes = there.size[some]
     (whole,) = joined(Spans(there.region[some], there.address[some], sizes))
-    return Parcel(whole, np.cumsum(sizes) - sizes, targets[some], sizes)
+    return StagedRead(whole, np.cumsum(sizes) - sizes, targets[some], sizes)
 
 
 def _between(cuts: Numbers, count: int) -> list[slice]:

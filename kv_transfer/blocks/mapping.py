@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from kv_transfer.blocks.runs import Runs, joined
+from kv_transfer.blocks.runs import BlockRuns, pair_runs
 from kv_transfer.layout import KvLayout
 
 MOST_PIECES = 16_384  # at a time: to name them takes the transfer thread a while
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MappedPiece:
     """`size` bytes of slot 0 of a block, in a rank's region on either side."""
 
     their_rank: int
@@ -28,7 +28,7 @@ class Piece:
     our_offset: int
     size: int
 
-    def precedes(self, other: "Piece") -> bool:
+    def precedes(self, other: "MappedPiece") -> bool:
         """Whether the other one begins where this one ends, on both sides."""
         return (
             (self.their_rank, self.our_rank) == (other.their_rank, other.our_rank)
@@ -38,7 +38,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class BlockMapping:
     """What all reads from one layout into another have in common.
 
     Slots of a block lie `step_bytes` apart on both sides, and `slot_bytes` are read of each.
@@ -51,7 +51,7 @@ class Cut:
     our_slots: int = 1
     step_bytes: int = 0
     slot_bytes: int = 0
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[MappedPiece, ...] = ()
     covers: bool = True
     spreads: bool = False
 
@@ -84,21 +84,21 @@ class Cut:
             return False
         return not complete or theirs > ours - self.our_slots
 
-    def runs(self, theirs: Sequence[int], into: Sequence[int], start: int) -> Runs:
+    def runs(self, theirs: Sequence[int], into: Sequence[int], start: int) -> BlockRuns:
         """From slot `start` on, as long as both have blocks, but `most_slots`: neighbours
         together."""
         end = self.slots(len(theirs), len(into))
         if (most := self.most_slots) is not None:
             end = min(end, start - start % self.their_slots + most)
         there = _slots(theirs, start, end, self.their_slots)
-        return joined(there, _slots(into, start, end, self.our_slots))
+        return pair_runs(there, _slots(into, start, end, self.our_slots))
 
     def slots(self, offered: int, reserved: int) -> int:
         """How many slots there are in so many blocks of theirs and of ours."""
         return min(offered * self.their_slots, reserved * self.our_slots)
 
 
-WHOLE = Cut()
+WHOLE_BLOCKS = BlockMapping()
 
 
 def _slots(blocks: Sequence[int], start: int, end: int, per_block: int) -> Sequence[int]:
@@ -109,14 +109,14 @@ def _slots(blocks: Sequence[int], start: int, end: int, per_block: int) -> Seque
 
 
 @lru_cache(maxsize=64)
-def cut(theirs: KvLayout, ours: KvLayout) -> Cut:
+def map_blocks(theirs: KvLayout, ours: KvLayout) -> BlockMapping:
     """For two layouts of which `can_pull` says that they fit."""
     alike = (theirs.block_size, theirs.tensor_parallel_size) == (
         ours.block_size,
         ours.tensor_parallel_size,
     )
     if alike:
-        return Cut(slot_bytes=sum(ours.block_bytes))
+        return BlockMapping(slot_bytes=sum(ours.block_bytes))
     tokens = min(theirs.block_size, ours.block_size)
     step = tokens * ours.row_bytes
     pieces = tuple(_joined(_pieces(theirs, ours, step)))
@@ -125,10 +125,10 @@ def cut(theirs: KvLayout, ours: KvLayout) -> Cut:
     nested = _are_nested(pieces)
     covers = nested and size * slots == sum(theirs.block_bytes) and _are_apart(pieces)
     spreads = nested and ours.tensor_parallel_size > theirs.tensor_parallel_size
-    return Cut(slots, ours.block_size // tokens, step, size, pieces, covers, spreads)
+    return BlockMapping(slots, ours.block_size // tokens, step, size, pieces, covers, spreads)
 
 
-def _pieces(theirs: KvLayout, ours: KvLayout, size: int) -> Iterator[Piece]:
+def _pieces(theirs: KvLayout, ours: KvLayout, size: int) -> Iterator[MappedPiece]:
     """One for each layer, part and head of each of our ranks."""
     for rank in range(ours.tensor_parallel_size):
         heads = ours.heads_of(rank)
@@ -136,16 +136,16 @@ def _pieces(theirs: KvLayout, ours: KvLayout, size: int) -> Iterator[Piece]:
             for head in heads:
                 owner = _owner(theirs, head, rank)
                 there = _offset(theirs, plane, theirs.heads_of(owner), head)
-                yield Piece(owner, rank, there, _offset(ours, plane, heads, head), size)
+                yield MappedPiece(owner, rank, there, _offset(ours, plane, heads, head), size)
 
 
-def _are_nested(pieces: Sequence[Piece]) -> bool:
+def _are_nested(pieces: Sequence[MappedPiece]) -> bool:
     """Whether each rank of one side has to do with one rank of the other only."""
     pairs = {(piece.their_rank, piece.our_rank) for piece in pieces}
     return len(pairs) in (len({one for one, _ in pairs}), len({one for _, one in pairs}))
 
 
-def _are_apart(pieces: Sequence[Piece]) -> bool:
+def _are_apart(pieces: Sequence[MappedPiece]) -> bool:
     """Whether nothing of theirs is read twice."""
     return len({(piece.their_rank, piece.their_offset) for piece in pieces}) == len(pieces)
 
@@ -164,8 +164,8 @@ def _offset(layout: KvLayout, plane: int, heads: range, head: int) -> int:
     return row * layout.block_size * layout.row_bytes
 
 
-def _joined(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    last: Piece | None = None
+def _joined(pieces: Iterator[MappedPiece]) -> Iterator[MappedPiece]:
+    last: MappedPiece | None = None
     for piece in pieces:
         if last and last.precedes(piece):
             last = replace(last, size=last.size + piece.size)

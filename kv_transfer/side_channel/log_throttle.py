@@ -6,7 +6,7 @@ QUIET_S = 60.0
 
 
 @dataclass(slots=True)
-class JunkCount:
+class LogThrottle:
     """Time is an argument."""
 
     quiet_s: float = QUIET_S

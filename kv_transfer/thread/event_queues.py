@@ -4,21 +4,21 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from kv_transfer.api import Arrived, Asked, Loan, Settled
+from kv_transfer.api import Arrived, Loan, LoanRequest, Settled
 from kv_transfer.ledger.offers import OfferBook
 from kv_transfer.ledger.pulls import PullBook
 
-MOST_ASKED = 1024  # questions that wait for the engine; the latest are kept
+MOST_LOAN_REQUESTS = 1024  # questions that wait for the engine; the latest are kept
 News = TypeVar("News")
 
 
 @dataclass(frozen=True, slots=True)
-class NewsQueues:
+class EventQueues:
     """Filled by `take` in one thread, emptied in another."""
 
     settled: deque[Settled] = field(default_factory=deque)
     arrived: deque[Arrived] = field(default_factory=deque)
-    asked: deque[Asked] = field(default_factory=lambda: deque(maxlen=MOST_ASKED))
+    asked: deque[LoanRequest] = field(default_factory=lambda: deque(maxlen=MOST_LOAN_REQUESTS))
     lent: deque[Loan] = field(default_factory=deque)
 
     def take(self, offers: OfferBook, pulls: PullBook) -> bool:

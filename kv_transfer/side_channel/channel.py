@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from kv_transfer.errors import PeerUnreachable
-from kv_transfer.ledger.guests import Peer
-from kv_transfer.ledger.sources import Address
-from kv_transfer.side_channel.connections import Reception, Way
+from kv_transfer.ledger.known_sinks import Peer
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.side_channel.frames import BadFrames
 from kv_transfer.side_channel.introduction import NotIntroduced
-from kv_transfer.side_channel.junk import JunkCount
-from kv_transfer.side_channel.waiting import Ready
+from kv_transfer.side_channel.log_throttle import LogThrottle
+from kv_transfer.side_channel.poller import Ready
+from kv_transfer.side_channel.server import SideChannelServer
+from kv_transfer.side_channel.source_connection import SourceConnection
 from kv_transfer.wire import (
     FromSink,
     FromSource,
@@ -26,7 +27,7 @@ from kv_transfer.wire import (
 
 MALFORMED, AT_SOURCE = "malformed", "at source"
 TURNED_AWAY = "turned away %s connections to the KV port, of %s: %s"
-TOLD = {
+DROP_LOG_LINES = {
     MALFORMED: "dropped %s messages, of %s: %s",
     AT_SOURCE: "was turned away %s times by KV ports, such as %s: %s",
 }
@@ -34,13 +35,13 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Exchange:
+class SideChannel:
     """Owns all connections; what comes and cannot be read is counted, and told of at times."""
 
-    reception: Reception
+    reception: SideChannelServer
     name: Peer
-    _ways: dict[Address, Way] = field(default_factory=dict)
-    _junk: dict[str, JunkCount] = field(default_factory=lambda: defaultdict(JunkCount))
+    _ways: dict[Address, SourceConnection] = field(default_factory=dict)
+    _junk: dict[str, LogThrottle] = field(default_factory=lambda: defaultdict(LogThrottle))
 
     def from_sinks(self, ready: Ready, now: float) -> Iterator[tuple[Peer, FromSink]]:
         """What those who came to us say."""
@@ -76,7 +77,7 @@ class Exchange:
         way = self._ways.get(address)
         if way is None:
             reception = self.reception
-            way = Way(address, self.name, reception.waiting)
+            way = SourceConnection(address, self.name, reception.waiting)
             way.introductions = reception.introductions
             self._ways[address] = way
         try:
@@ -98,4 +99,4 @@ class Exchange:
     def _drop(self, sender: object, error: Exception, now: float) -> None:
         reason = error.reason if isinstance(error, NotIntroduced) else MALFORMED
         if count := self._junk[reason].another(now):
-            log.warning(TOLD.get(reason, TURNED_AWAY), count, sender, error)
+            log.warning(DROP_LOG_LINES.get(reason, TURNED_AWAY), count, sender, error)

@@ -2,22 +2,22 @@
 
 from dataclasses import dataclass, field
 
-from kv_transfer.blocks.comparing import at_source
-from kv_transfer.blocks.cutting import WHOLE, Cut
-from kv_transfer.checking import Level
+from kv_transfer.blocks.checksum_mapping import source_checksum_mapping
+from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping
+from kv_transfer.checking import CheckLevel
 from kv_transfer.layout import KvLayout, can_pull
 from kv_transfer.wire import Hello
 
 Peer = bytes
-Wish = tuple[Level, Cut]
+ChecksumSpec = tuple[CheckLevel, BlockMapping]
 """How carefully a sink wants to look at what it reads, and what is to be summed for it: whole
-blocks, or parts of them (blocks/comparing.py).
+blocks, or parts of them (blocks/checksum_mapping.py).
 """
-MOST_GUESTS = 4096
+MOST_KNOWN_SINKS = 4096
 
 
 @dataclass(slots=True)
-class Guests:
+class KnownSinks:
     """One entry for each sink that said Hello and fits; `most` of them, the latest to ask.
 
     A sink that was forgotten is a Stranger when it comes back, and says Hello again.
@@ -25,8 +25,8 @@ class Guests:
 
     fingerprint: str
     layout: KvLayout
-    most: int = MOST_GUESTS
-    _wishes: dict[Peer, Wish] = field(default_factory=dict)
+    most: int = MOST_KNOWN_SINKS
+    _wishes: dict[Peer, ChecksumSpec] = field(default_factory=dict)
 
     def greet(self, peer: Peer, hello: Hello) -> str | None:
         """Take it in; or else why no KV of ours fits it. What it was before is forgotten."""
@@ -35,7 +35,7 @@ class Guests:
             return f"fingerprint is {self.fingerprint} here and {hello.fingerprint} there"
         if reason := can_pull(self.layout, hello.layout):
             return reason
-        self._wishes[peer] = hello.level, at_source(self.layout, hello.layout)
+        self._wishes[peer] = hello.level, source_checksum_mapping(self.layout, hello.layout)
         if len(self._wishes) > self.most:  # sinks that are long gone never say so
             del self._wishes[next(iter(self._wishes))]
         return None
@@ -47,6 +47,6 @@ class Guests:
         self._wishes[peer] = self._wishes.pop(peer)
         return True
 
-    def wish(self, peer: Peer) -> Wish:
+    def wish(self, peer: Peer) -> ChecksumSpec:
         """What checksums it needs."""
-        return self._wishes.get(peer, (Level.OFF, WHOLE))
+        return self._wishes.get(peer, (CheckLevel.OFF, WHOLE_BLOCKS))

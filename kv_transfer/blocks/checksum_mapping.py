@@ -1,6 +1,6 @@
 """What a checksum is of, and how either side comes to it. Pure.
 
-A slot (cutting.py) is summed as it lies at the side with more ranks, at the source where both
+A slot (mapping.py) is summed as it lies at the side with more ranks, at the source where both
 have as many: one checksum for each rank's part of it, and one of these. So whatever is summed
 is within one rank's memory on both sides, and on devices no rank sees another's.
 
@@ -19,16 +19,16 @@ from functools import lru_cache
 
 import msgspec
 
-from kv_transfer.blocks.cutting import WHOLE, Cut, Piece, cut
+from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping, MappedPiece, map_blocks
 from kv_transfer.layout import KvLayout
 
 
 @lru_cache(maxsize=64)
-def at_source(theirs: KvLayout, ours: KvLayout) -> Cut:
+def source_checksum_mapping(theirs: KvLayout, ours: KvLayout) -> BlockMapping:
     """What a source of the layout `theirs` sums for a sink of `ours`: of each of its blocks so
-    many slots (`our_slots`); WHOLE: its blocks as they are.
+    many slots (`our_slots`); WHOLE_BLOCKS: its blocks as they are.
     """
-    way = cut(theirs, ours)
+    way = map_blocks(theirs, ours)
     if way.spreads:
         count = way.our_slots
         turned = (
@@ -43,21 +43,21 @@ def at_source(theirs: KvLayout, ours: KvLayout) -> Cut:
         )
         return _of_slots(way, way.their_slots, tuple(turned))
     if way.their_slots == 1:
-        return WHOLE
+        return WHOLE_BLOCKS
     small = msgspec.structs.replace(
         theirs,
         block_size=theirs.block_size // way.their_slots,
         block_bytes=tuple(size // way.their_slots for size in theirs.block_bytes),
     )
-    return cut(small, theirs)
+    return map_blocks(small, theirs)
 
 
 @lru_cache(maxsize=64)
-def at_sink(way: Cut) -> Cut:
-    """What a sink that reads by this cut sums of its slots; WHOLE: its blocks as they are."""
+def sink_checksum_mapping(way: BlockMapping) -> BlockMapping:
+    """What a sink reading by this mapping checksums; WHOLE_BLOCKS: its blocks as they are."""
     if way.spreads:
         if way.our_slots == 1:
-            return WHOLE
+            return WHOLE_BLOCKS
         count = way.our_slots
         own = (
             replace(one, their_rank=one.our_rank, their_offset=one.our_offset // count)
@@ -70,9 +70,9 @@ def at_sink(way: Cut) -> Cut:
 
 
 @lru_cache(maxsize=64)
-def parts_of(seen: Cut) -> Sequence[tuple[int, Cut]]:
+def checksum_parts(seen: BlockMapping) -> Sequence[tuple[int, BlockMapping]]:
     """Of each part that is summed, in order, which rank of ours has it, by which pieces."""
-    found = list[tuple[int, Cut]]()
+    found = list[tuple[int, BlockMapping]]()
     for part in range(1 + max(piece.their_rank for piece in seen.pieces)):
         pieces = [piece for piece in seen.pieces if piece.their_rank == part]
         (rank,) = {piece.our_rank for piece in pieces}
@@ -81,5 +81,5 @@ def parts_of(seen: Cut) -> Sequence[tuple[int, Cut]]:
     return found
 
 
-def _of_slots(way: Cut, slots: int, pieces: tuple[Piece, ...]) -> Cut:
-    return Cut(1, slots, way.step_bytes, way.slot_bytes, pieces)
+def _of_slots(way: BlockMapping, slots: int, pieces: tuple[MappedPiece, ...]) -> BlockMapping:
+    return BlockMapping(1, slots, way.step_bytes, way.slot_bytes, pieces)

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kv_transfer.api import Loan
-from kv_transfer.ledger.sources import Address
+from kv_transfer.ledger.known_sources import Address
 from kv_transfer.ticket import CacheHint, KvTicket
 from kv_transfer.wire import SILENCE_S, Ask, Lent
 
 
 @dataclass(slots=True)
-class Asks:
+class PendingLoans:
     """Every question ends with one entry in `answered`."""
 
     answered: list[Loan] = field(default_factory=list)

@@ -9,22 +9,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from kv_transfer.blocks.cutting import WHOLE, Cut, Piece
+from kv_transfer.blocks.mapping import WHOLE_BLOCKS, BlockMapping, MappedPiece
 
-Pair = tuple[int, int]
+RankPair = tuple[int, int]
 """Our rank, their rank."""
 
 
 @lru_cache(maxsize=64)
-def shares(cut: Cut, ranks: int, *, apart: bool) -> Mapping[Pair, Cut]:
+def split_by_rank(
+    cut: BlockMapping, ranks: int, *, apart: bool
+) -> Mapping[RankPair, BlockMapping]:
     """By pairs of ranks; `ranks` of ours, each with one region.
 
     Their ranks are `apart`, or else one agent reaches all of their regions, and is rank 0.
     Sides that are alike have equal pairs only.
     """
     if not cut.pieces:
-        return {(rank, rank): WHOLE for rank in range(ranks)}
-    found = dict[Pair, list[Piece]]()
+        return {(rank, rank): WHOLE_BLOCKS for rank in range(ranks)}
+    found = dict[RankPair, list[MappedPiece]]()
     for piece in cut.pieces:
         theirs = piece.their_rank if apart else 0
         alone = replace(piece, our_rank=0, their_rank=piece.their_rank - theirs)

@@ -17,7 +17,7 @@ class _Source:
     welcome: Welcome | None = None
 
 
-def last_word(message: Refused | TurnedAway) -> TransferError:
+def rejection_error(message: Refused | TurnedAway) -> TransferError:
     """What it means for who pulls from a source that said this."""
     if isinstance(message, Refused):
         return LayoutMismatch(message.reason)
@@ -25,7 +25,7 @@ def last_word(message: Refused | TurnedAway) -> TransferError:
 
 
 @dataclass(slots=True)
-class Sources:
+class KnownSources:
     """One entry for each address that a ticket named, until it is long unused."""
 
     _met: dict[Address, _Source] = field(default_factory=dict)

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kv_transfer.movers.descriptors import Rows, kind_of
-from kv_transfer.movers.landing import SLOT_BYTES, Landing, Parcel, Strip, parcels
 from kv_transfer.movers.nixl_build import FAILURES
 from kv_transfer.movers.spans import Spans
+from kv_transfer.movers.staging import (
+    SLOT_BYTES,
+    StagedRead,
+    StagedTransfer,
+    StagingBuffer,
+    plan_staged_reads,
+)
 
 if TYPE_CHECKING:
     from nixl_cu12._api import nixl_agent
@@ -22,27 +28,27 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Landings:
+class StagingPool:
     """Of one agent, on one device; where there is no room for a strip, never any."""
 
     agent: "nixl_agent"
     device: str
     slot_bytes: int = SLOT_BYTES
-    strip: Strip | None = field(default=None)
+    strip: StagingBuffer | None = field(default=None)
     _refused: bool = field(default=False)
 
-    def parcels(self, there: Spans, here: Spans) -> Sequence[Parcel]:
+    def parcels(self, there: Spans, here: Spans) -> Sequence[StagedRead]:
         """How to read what lies so there and is to lie so here; none: piece by piece."""
-        found = parcels(there, here, self.slot_bytes)
+        found = plan_staged_reads(there, here, self.slot_bytes)
         return found if found and self._opened() else []
 
-    def take(self, parcel: Parcel) -> Landing | None:
+    def take(self, parcel: StagedRead) -> StagedTransfer | None:
         """A slot for it, if one is free."""
         assert self.strip is not None
         slot = self.strip.take()
-        return None if slot is None else Landing(self.strip, slot, parcel)
+        return None if slot is None else StagedTransfer(self.strip, slot, parcel)
 
-    def rows(self, landing: Landing) -> Rows:
+    def rows(self, landing: StagedTransfer) -> Rows:
         """Where its stretches are read to."""
         sizes = landing.parcel.there.size
         index = np.full(len(sizes), kind_of(self.device)[1], dtype=np.int64)
@@ -58,7 +64,7 @@ class Landings:
                 log.warning("blocks that are not alike are read piece by piece: %r", error)
         return self.strip is not None
 
-    def _open(self) -> Strip:
-        strip, (kind, index) = Strip(self.device, self.slot_bytes), kind_of(self.device)
+    def _open(self) -> StagingBuffer:
+        strip, (kind, index) = StagingBuffer(self.device, self.slot_bytes), kind_of(self.device)
         self.agent.register_memory([(strip.address, strip.num_bytes, index, "")], kind)
         return strip
