@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from engine.request import Request, RequestId, Sampling
 from engine.scheduling.drafting import Drafter, NgramDrafter
-from engine.scheduling.growth import Growth
 from engine.scheduling.kv_manager import KvManager
-from engine.scheduling.room import Limits, Room
-from engine.scheduling.scheduler import Drawn, Scheduler
+from engine.scheduling.scheduler import SampledTokens, Scheduler
 from engine.scheduling.sequence import Sequence
+from engine.scheduling.sequence_manager import Limits, SequenceManager
+from engine.scheduling.watermark import Watermark
 from engine.settings import SpeculativeConfig
 
 DECODES = (8, 64, 256)
@@ -48,9 +48,9 @@ def main() -> None:
             f"{count:3} decode: {plain:.2f} us a sequence and step, {drafting:.2f} with drafts"
         )
     for name, growth in (
-        ("nothing kept free", Growth(0.0, learns=False)),
-        ("all kept free", Growth(1.0, learns=False)),
-        ("a learned share", Growth()),
+        ("nothing kept free", Watermark(0.0, learns=False)),
+        ("all kept free", Watermark(1.0, learns=False)),
+        ("a learned share", Watermark()),
     ):
         one = load(growth)
         again = f"{one.preemptions} preemptions, {one.again} tokens again"
@@ -62,7 +62,7 @@ def books_us(count: int, drafter: Drafter | None = None) -> float:
 
     With a drafter their answers are random: it looks and finds next to nothing.
     """
-    room = Room(KvManager(count * 64, BLOCK), Limits(2 * count + PROMPT, count))
+    room = SequenceManager(KvManager(count * 64, BLOCK), Limits(2 * count + PROMPT, count))
     scheduler, times = Scheduler(room, drafter), list[float]()
     for number in range(count):
         scheduler.add(_sequence(number, PROMPT, STEPS + count))
@@ -70,7 +70,7 @@ def books_us(count: int, drafter: Drafter | None = None) -> float:
         begin = time.perf_counter()
         scheduler.schedule()
         between = time.perf_counter()
-        drawn = {name: Drawn(tokens) for name, tokens in _draw(scheduler)}
+        drawn = {name: SampledTokens(tokens) for name, tokens in _draw(scheduler)}
         resumed = time.perf_counter()
         result = scheduler.commit(drawn)
         if len(result.sampled) == count:
@@ -78,10 +78,12 @@ def books_us(count: int, drafter: Drafter | None = None) -> float:
     return statistics.median(times) / count * MICRO
 
 
-def load(growth: Growth) -> Run:
+def load(growth: Watermark) -> Run:
     """All of a load at once; its answers have a limit that few of them reach."""
     chance = random.Random(1)
-    room = Room(KvManager(BLOCKS, BLOCK, prefix_cache=False), Limits(BATCH, SEATS), growth)
+    room = SequenceManager(
+        KvManager(BLOCKS, BLOCK, prefix_cache=False), Limits(BATCH, SEATS), growth
+    )
     scheduler, ends, used = Scheduler(room), dict[RequestId, int](), list[float]()
     least = 0
     for number in range(REQUESTS):
@@ -94,7 +96,9 @@ def load(growth: Growth) -> Run:
     steps = computed = 0
     while room.known:
         scheduler.schedule()
-        computed += scheduler.commit({n: Drawn(t) for n, t in _draw(scheduler)}).num_tokens
+        computed += scheduler.commit(
+            {n: SampledTokens(t) for n, t in _draw(scheduler)}
+        ).num_tokens
         steps += 1
         used.append(1 - room.kv.free_blocks / BLOCKS)
         for seq in [

@@ -74,7 +74,7 @@ def _answer_s(engine: TorchEngine, sampling: Sampling, batch: int) -> float:
     for number in range(batch):
         prompt = tuple(range(7 * number + 1, 7 * number + 1 + PROMPT))
         engine.generate(Request(RequestId(str(number)), prompt, sampling))
-    while any(seq.pending > 1 for seq in engine.scheduler.room.known.values()):
+    while any(seq.pending > 1 for seq in engine.scheduler.sequences.known.values()):
         engine.schedule()
         engine.step()
     begin = time.process_time()

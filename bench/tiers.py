@@ -51,7 +51,7 @@ def main() -> None:
         for run in range(RUNS):
             for number, (way, tiers) in enumerate(ways.items()):
                 engine.tiers = tiers
-                engine.scheduler.room.kv.below = tiers.book if tiers else None
+                engine.scheduler.sequences.kv.lower_tiers = tiers.book if tiers else None
                 took, cached = _again(engine, length, 10 * (run * len(ways) + number))
                 assert (cached > 0) == (tiers is not None), way
                 seconds[way].append(took)

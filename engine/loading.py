@@ -34,7 +34,7 @@ from engine.running.opening import OpenDevice
 from engine.running.replaying import host_runner
 from engine.running.runner import Runner
 from engine.scheduling.drafting import NgramDrafter
-from engine.scheduling.room import Limits
+from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig, read_speculative_config
 from engine.sharding.group import Group
 from engine.sharding.share import Share

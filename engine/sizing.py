@@ -5,7 +5,7 @@ import torch
 from engine.errors import UnusableCheckpoint
 from engine.free_memory import free_memory_bytes
 from engine.models.model import Shape
-from engine.scheduling.room import Limits
+from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig
 
 CPU_BATCH_TOKENS, BATCH_TOKENS = 256, 2048

@@ -21,10 +21,10 @@ from engine.request import PoolingRequest, Request, RequestId
 from engine.running.runner import PlainRunner, Runner
 from engine.sampling.sampler import Sampler
 from engine.scheduling.kv_manager import KvManager
-from engine.scheduling.lending import Lending
-from engine.scheduling.room import Limits, Room
+from engine.scheduling.lending import BlockLoans
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
+from engine.scheduling.sequence_manager import Limits, SequenceManager
 from engine.stepping.ahead import stepper_for
 from engine.stepping.stepper import PlainStepper, Stepper
 from engine.tiers.tiers import Tiers
@@ -43,12 +43,12 @@ class TorchEngine:
     pooler: Pooler
     stepper: Stepper
     tiers: Tiers | None = None
-    lending: Lending = field(init=False)
+    lending: BlockLoans = field(init=False)
     _refused: Sequence | None = None
 
     def __post_init__(self) -> None:
         """What is lent and borrowed is of the same blocks."""
-        self.lending = Lending(self.scheduler.room)
+        self.lending = BlockLoans(self.scheduler.sequences)
 
     @classmethod
     def build(
@@ -68,7 +68,7 @@ class TorchEngine:
             seed=info.fingerprint,
             prefix_cache=info.prefix_cache,
         )
-        scheduler = Scheduler(Room(blocks, limits))
+        scheduler = Scheduler(SequenceManager(blocks, limits))
         sampler = Sampler(decoder.config.vocab_size, native=memory.kernels)
         eos, pooler = frozenset(info.eos_token_ids), pooler or Pooler(info.pooling)
         runner = runner or PlainRunner(decoder, memory)
@@ -78,7 +78,7 @@ class TorchEngine:
     def put_below(self, tiers: Tiers) -> None:
         """What the KV memory forgets is kept there; before anything is handed in."""
         self.tiers = tiers
-        self.scheduler.room.kv.below = tiers.book
+        self.scheduler.sequences.kv.lower_tiers = tiers.book
         self.stepper.put_below(tiers.carry_out)
 
     @property
@@ -133,16 +133,16 @@ class TorchEngine:
             cache_salt=request.cache_salt,
         )
         seq = self._sequence(prompt)
-        seq.pooling, seq.whole = request, self.pooler.wants_whole(request)
+        seq.pooling, seq.recompute_all = request, self.pooler.wants_whole(request)
         self.scheduler.add(seq)
 
     def keys(self, request: Request) -> Seq[bytes]:
         """Named as the prefix cache does."""
-        return self.scheduler.room.kv.keys(Sequence(request))
+        return self.scheduler.sequences.kv.keys(Sequence(request))
 
     def known(self, keys: Seq[bytes]) -> int:
         """A look into the books."""
-        return self.scheduler.room.kv.known(keys)
+        return self.scheduler.sequences.kv.known(keys)
 
     def lend(self, name: str, keys: Seq[bytes]) -> Seq[int]:
         """Others read them, as soon as they are told."""
@@ -157,11 +157,11 @@ class TorchEngine:
         return blocks
 
     def keep(self, name: str) -> None:
-        """See Lending."""
+        """See BlockLoans."""
         self.lending.keep(name)
 
     def give_back(self, name: str) -> None:
-        """See Lending."""
+        """See BlockLoans."""
         self.lending.give_back(name)
 
     def blocks(self, request_id: RequestId) -> Seq[int]:
@@ -187,7 +187,7 @@ class TorchEngine:
         batch = self.scheduler.batch
         if not batch:
             self.stepper.settle()
-            self.scheduler.room.check_idle()
+            self.scheduler.sequences.check_idle()
             return StepResult((), (), 0)
         return self.stepper.step()
 

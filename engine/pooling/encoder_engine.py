@@ -21,7 +21,7 @@ from engine.errors import EmptyPrompt, RequestTooLong, UnknownToken, WrongTask
 from engine.pooling.checks import check_task
 from engine.pooling.pooler import Pooler
 from engine.request import PoolingRequest, Request, RequestId
-from engine.scheduling.room import Limits
+from engine.scheduling.sequence_manager import Limits
 
 BLOCK_BYTES = 4096
 

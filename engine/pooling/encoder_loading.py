@@ -16,7 +16,7 @@ from engine.pooling.encoders import longest_prompt
 from engine.pooling.loading import load_layers
 from engine.pooling.pooler import Pooler
 from engine.pooling.reading import read_pooling
-from engine.scheduling.room import Limits
+from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig
 
 UNUSED = "pooler."  # a head of BERT's that many checkpoints leave out, and that we never ask

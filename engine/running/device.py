@@ -15,7 +15,7 @@ from engine.running.graphs import Graphs, Recorder, Step, fitting_size, graph_si
 from engine.running.runner import Ran
 from engine.running.staging import BatchSize, DeviceFields, Staging, num_bytes, table_blocks
 from engine.running.warming import everything, row_counts, shown
-from engine.scheduling.room import Limits
+from engine.scheduling.sequence_manager import Limits
 from engine.sharding.group import Group
 
 MOST_PICKS = 129  # that a warm-up makes logits of: beyond, products are of one kind

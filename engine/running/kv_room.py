@@ -18,7 +18,7 @@ from engine.errors import UnusableDevice
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
 from engine.running.device import DeviceRunner, staged_bytes
-from engine.scheduling.room import Limits
+from engine.scheduling.sequence_manager import Limits
 
 FLAG = "--gpu-memory-utilization"
 DEFAULT_SHARE = 0.9

@@ -13,7 +13,7 @@ from engine.models.spread import SpreadMlp
 from engine.running.accelerator import Accelerator, open_accelerator
 from engine.running.device import DeviceRunner
 from engine.running.kv_room import FLAG, DeviceRoom, tell
-from engine.scheduling.room import Limits
+from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig
 from engine.sharding.group import Group
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence as Seq
 from torch import Tensor
 
 from engine.sampling.masks import WORD_BITS, Matcher, bitmask_of
-from engine.scheduling.thinking import Thought
+from engine.scheduling.reasoning import ReasoningTracker
 
 
 class DeferredMatcher:
@@ -15,7 +15,7 @@ class DeferredMatcher:
     marker or the grammar. A marker that was begun has to be completed.
     """
 
-    def __init__(self, grammar: Matcher, thought: Thought) -> None:
+    def __init__(self, grammar: Matcher, thought: ReasoningTracker) -> None:
         self._grammar, self._thought = grammar, thought
 
     @property
@@ -27,23 +27,23 @@ class DeferredMatcher:
     def may_end(self) -> bool:
         """Reasoning may end anywhere, and the answer with it; an opening mark may not."""
         thought = self._thought
-        return thought.within or (not thought.opening and self._grammar.may_end)
+        return thought.in_reasoning or (not thought.in_opening_mark and self._grammar.may_end)
 
     def advance(self, tokens: Seq[int]) -> None:
         """See Matcher."""
-        if mine := self._thought.take(tokens):
+        if mine := self._thought.advance(tokens):
             self._grammar.advance(mine)
 
     def fill_bitmask(self, drafted: Seq[int], bits: Tensor, row: int) -> None:
         """See Matcher."""
-        thought, mine = self._thought.had(drafted)
-        if thought.within:
+        thought, mine = self._thought.after(drafted)
+        if thought.in_reasoning:
             bits[row] = -1
-        elif thought.begins is not None:
+        elif thought.grammar_start is not None:
             self._grammar.fill_bitmask(mine, bits, row)
         else:
-            marks = bitmask_of(thought.nexts, WORD_BITS * bits.shape[1])
-            if not thought.opening:
+            marks = bitmask_of(thought.next_mark_tokens, WORD_BITS * bits.shape[1])
+            if not thought.in_opening_mark:
                 self._grammar.fill_bitmask(mine, bits, row)
                 marks |= bits[row]
             bits[row] = marks

@@ -24,8 +24,8 @@ from engine.sampling.masks import (
     empty_bitmask,
 )
 from engine.sampling.penalties import Ids, PenalisedRow, TokenCounts, penalise
+from engine.scheduling.reasoning import ReasoningTracker
 from engine.scheduling.sequence import Sequence
-from engine.scheduling.thinking import Thought
 
 MANY = 512  # biases; more are faster added to a whole row
 NONE: Ids = np.empty(0, np.int64)
@@ -125,7 +125,7 @@ class LogitsProcessor:
             matcher = grammars.matcher(sampling.grammar, seq.end_tokens)
             marks = sampling.grammar_behind
             processor.matcher = (
-                matcher if marks is None else DeferredMatcher(matcher, Thought(marks))
+                matcher if marks is None else DeferredMatcher(matcher, ReasoningTracker(marks))
             )
         if is_penalised(sampling):
             prompt = seq.request.prompt if sampling.repetition_penalty != 1 else ()

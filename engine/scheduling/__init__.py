@@ -1,1 +1,1 @@
-"""Who computes what in the next batch, and whose the blocks are. No tensors."""
+"""The scheduler: it chooses each batch and gives sequences their KV blocks. No tensors."""

@@ -1,4 +1,4 @@
-"""Guesses at what a sequence says next, from what it said before: prompt lookup.
+"""Draft tokens for speculative decoding, found in the sequence itself: prompt lookup.
 
 Where the last few tokens stood before, what followed them there may follow again (Saxena,
 "Prompt Lookup Decoding", 2023). Drafts cost computing where they are wrong and change no token,
@@ -18,13 +18,13 @@ LONGEST_REST = 8  # 2 to this power of tokens
 
 
 class Drafter(Protocol):
-    """Whoever foretells tokens."""
+    """Proposes draft tokens."""
 
     def draft(self, seq: Sequence, most: int) -> list[int]:
-        """What may follow the tokens of `seq`, at most so many; empty: no idea."""
+        """Tokens that may follow those of `seq`, at most so many; empty: no match."""
 
-    def judge(self, seq: Sequence, drafted: int, accepted: int) -> None:
-        """So many of what was drafted for it last came true."""
+    def record_acceptance(self, seq: Sequence, drafted: int, accepted: int) -> None:
+        """Learn how many of the last draft's tokens were accepted."""
 
 
 @dataclass(slots=True)
@@ -39,8 +39,8 @@ class NgramIndex:
     _last: dict[tuple[int, ...], int] = field(default_factory=dict)
     _earlier: list[int] = field(default_factory=list)
 
-    def take_in(self, tokens: list[int]) -> None:
-        """All places that something follows."""
+    def add_tokens(self, tokens: list[int]) -> None:
+        """Index every place that a token follows."""
         n, last, earlier = self.n, self._last, self._earlier
         for place in range(len(earlier), len(tokens)):
             key = tuple(tokens[place - n : place]) if place >= n else ()
@@ -98,7 +98,7 @@ class NgramDrafter:
         record, tokens = self._record(seq), seq.tokens
         if len(tokens) < record.rests_until:
             return []
-        record.index.take_in(tokens)
+        record.index.add_tokens(tokens)
         place = record.index.find(tokens, self.config.prompt_lookup_max)
         if place is None:
             return []
@@ -108,8 +108,8 @@ class NgramDrafter:
             found += found[: length - len(found)]
         return found
 
-    def judge(self, seq: Sequence, drafted: int, accepted: int) -> None:
-        """Longer, shorter, or a rest."""
+    def record_acceptance(self, seq: Sequence, drafted: int, accepted: int) -> None:
+        """Lengthen or shorten the next drafts of this sequence, or pause them."""
         record, most = self._record(seq), self.config.num_speculative_tokens
         if accepted:
             record.failures = 0

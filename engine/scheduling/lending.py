@@ -1,17 +1,17 @@
-"""Blocks that are held for other nodes' sake: lent to them, or being filled by them.
+"""Blocks held for sharing prefix caches between nodes: lent to one, or filled from one.
 
-lend ──── others read ────────────▶ give_back
-borrow ── theirs are copied in ───▶ keep        they are known from now on
-                                └─▶ give_back   nobody has ever read them
+lend ──── another node reads ─────────▶ give_back
+borrow ── its KV is copied in ────────▶ keep        they are in our prefix cache from now on
+                                    └─▶ give_back   the copy failed: they are free again
 
-Nobody runs on them and they take no seat. They never come out of what is kept free for answers
-that grow, so no request here gives way for a cache's sake.
+No sequence runs on them and they take no seat. They never come out of what the watermark keeps
+free for answers that grow, so no request here is preempted for them.
 """
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
-from engine.scheduling.room import Room
+from engine.scheduling.sequence_manager import SequenceManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class _Loan:
 
 
 @dataclass(slots=True)
-class Lending:
+class BlockLoans:
     """Every loan by its name, from `lend` or `borrow` to `keep` or `give_back`."""
 
-    room: Room
+    sequences: SequenceManager
     _loans: dict[str, _Loan] = field(default_factory=dict)
 
     def lend(self, name: str, keys: Seq[bytes]) -> Seq[int]:
@@ -33,7 +33,7 @@ class Lending:
 
         Without any there is no loan. A name that is in use is an error.
         """
-        pinned = self.room.kv.pin(keys, self._spare)
+        pinned = self.sequences.kv.pin(keys, self._spare)
         if pinned:
             self._open(name, _Loan(pinned))
         return pinned
@@ -43,34 +43,34 @@ class Lending:
 
         None, and no loan, if there is no room, or if these are not here any more.
         """
-        kv, missing = self.room.kv, len(keys) - have
+        kv, missing = self.sequences.kv, len(keys) - have
         pinned = kv.pin(keys[:have], self._spare)
         if len(pinned) < have or missing > self._spare:
-            kv.drop(pinned)
+            kv.release_blocks(pinned)
             return None
         fresh = kv.take(missing)
         self._open(name, _Loan(pinned, fresh, keys[have:]))
         return fresh
 
     def keep(self, name: str) -> None:
-        """What was borrowed is filled: whoever has these keys finds it."""
+        """The borrowed blocks are filled: put them into the prefix cache, and end the loan."""
         loan = self._loans[name]
-        self.room.kv.name(loan.fresh, loan.keys)
+        self.sequences.kv.register_blocks(loan.fresh, loan.keys)
         self.give_back(name)
 
     def give_back(self, name: str) -> None:
         """End the loan; an unknown name is an error."""
         loan = self._loans.pop(name)
-        self.room.loans = len(self._loans)
-        self.room.returned()
-        self.room.kv.drop([*loan.pinned, *loan.fresh])
+        self.sequences.loans = len(self._loans)
+        self.sequences.note_freed_blocks()
+        self.sequences.kv.release_blocks([*loan.pinned, *loan.fresh])
 
     @property
     def _spare(self) -> int:
-        return max(0, self.room.kv.free_blocks - self.room.kept_free)
+        return max(0, self.sequences.kv.free_blocks - self.sequences.kept_free)
 
     def _open(self, name: str, loan: _Loan) -> None:
         if name in self._loans:
             raise ValueError(f"loan {name} is open already")
         self._loans[name] = loan
-        self.room.loans = len(self._loans)
+        self.sequences.loans = len(self._loans)

@@ -1,11 +1,11 @@
-"""Who waits for a seat: the first in line, and the shortest, without looking at the others.
+"""The waiting queue: finds the first in rank and the shortest, each in logarithmic time.
 
-Whoever has the same prompt as one that is on its way stands aside until the blocks of that one
-are known, and then is served by them: `n` choices of one request compute their prompt once.
+A sequence with the same prompt as one that is queued or running (its leader) stands aside
+until the leader's blocks are in the prefix cache: `n` choices compute their prompt once.
 
-Two heaps over the same sequences. Whoever is taken out leaves an entry behind in one of them
-or both; its number says that it is stale. When most entries are, both are made anew, so a call
-costs the logarithm of the length of the line, shared out over all calls.
+There are two heaps over the same sequences. Removing a sequence leaves its entries in them;
+an entry is stale when its number is no longer the sequence's. When most entries are stale both
+heaps are rebuilt, so a call costs O(log n), amortized.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Entry = tuple[tuple[int, ...], int, Sequence]
 SPARE = 32
 
 
-class WaitingLine:
+class WaitingQueue:
     """Sequences by urgency and arrival, and by urgency and length; each at most once."""
 
     def __init__(self) -> None:
@@ -47,10 +47,10 @@ class WaitingLine:
         return self._top(self._by_length)
 
     def push(self, seq: Sequence, prefix: bytes | None = None) -> None:
-        """Let it wait; its rank and length stay as they are while it does.
+        """Queue a sequence; its rank and length must not change while it waits.
 
-        `prefix` names the blocks that it could share with others of the same prompt. The first
-        of them leads; those behind it in rank stand aside until it is told to be `led`.
+        `prefix` is the key of the last block that it could share with equal prompts. The first
+        sequence with it leads; later ones stand aside until `release_followers`.
         """
         leader = self._leaders.setdefault(prefix, seq) if prefix else seq
         if prefix and leader is not seq and leader.rank < seq.rank:
@@ -60,19 +60,19 @@ class WaitingLine:
             return
         if leader is seq:
             seq.leads = prefix or seq.leads
-        self._line_up(seq)
+        self._enqueue(seq)
 
-    def led(self, seq: Sequence) -> None:
-        """Its blocks are known, or it is gone: whoever stood aside for it lines up."""
+    def release_followers(self, seq: Sequence) -> None:
+        """The leader's blocks are cached, or it is gone: queue those that stood aside."""
         prefix, seq.leads = seq.leads, None
         if prefix is None:
             return
         del self._leaders[prefix]
         for follower in self._aside.pop(prefix, ()):
             follower.follows = None
-            self._line_up(follower)
+            self._enqueue(follower)
 
-    def _line_up(self, seq: Sequence) -> None:
+    def _enqueue(self, seq: Sequence) -> None:
         if len(self._by_rank) + len(self._by_length) > 4 * len(self._present) + SPARE:
             self._compact()
         number = next(self._numbers)
@@ -81,7 +81,7 @@ class WaitingLine:
         heappush(self._by_length, (seq.by_length, number, seq))
 
     def remove(self, seq: Sequence) -> None:
-        """It waits no longer; who does not wait is an error."""
+        """Take it out of the queue; one that is not in it is an error."""
         del self._present[seq.request_id]
         if seq.follows is not None:
             self._aside[seq.follows].remove(seq)

@@ -37,7 +37,7 @@ from engine.attention.paged import Span
 from engine.attention.plan import Plan
 from engine.running.runner import Drawer, Ran, Sent
 from engine.sampling.logits_processor import below_min_tokens, restricts_tokens
-from engine.scheduling.scheduler import Drawn
+from engine.scheduling.scheduler import SampledTokens
 from engine.stepping.draws import Asked
 from engine.stepping.rows import Chosen, Row, chosen_of, is_foreseeable, next_rows
 from engine.stepping.stepper import PlainStepper, Stepper
@@ -76,11 +76,11 @@ class AheadStepper:
             rows = next_rows(scheduler, chosen, others)
             self._keep()  # what the blocks held that rows were given just now
             self.begun = self._launch(rows) if rows else None
-        scheduler.narrow([chunk for chunk, _ in chosen])
+        scheduler.keep_in_batch([chunk for chunk, _ in chosen])
         tokens, logprobs = asked.read(sent)
         return scheduler.commit(
             {
-                chunk.seq.request_id: Drawn(
+                chunk.seq.request_id: SampledTokens(
                     [tokens[row]], [logprobs[row]] if row in logprobs else ()
                 )
                 for chunk, row in chosen

@@ -48,7 +48,7 @@ def is_foreseeable(chunk: Chunk) -> bool:
     Log-probabilities are told of as many of the likeliest as kernels take.
     """
     seq = chunk.seq
-    alone = chunk.size == 1 and chunk.samples and not seq.parks and seq.scores is None
+    alone = chunk.size == 1 and chunk.samples and not seq.parks and seq.prompt_logprobs is None
     sampling = seq.request.sampling
     told = sampling.logprobs is None or 0 <= sampling.logprobs <= MOST_TOLD
     return alone and told
@@ -81,6 +81,10 @@ def next_rows(
     rows = list[Row]()
     for chunk, index in chosen:
         seq, start = chunk.seq, chunk.start + 1
-        if seq.left > 1 and seq.failure is None and scheduler.make_ready(seq, start):
+        if (
+            seq.tokens_left > 1
+            and seq.failure is None
+            and scheduler.try_reserve_position(seq, start)
+        ):
             rows.append(Row(seq, start, seq.blocks, source=index))
     return rows + [Row.of(chunk) for chunk in others]

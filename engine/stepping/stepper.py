@@ -16,7 +16,7 @@ from engine.request import RequestId
 from engine.running.runner import Runner
 from engine.sampling.prompt_logprobs import record_prompt_logprobs
 from engine.sampling.sampler import Sampler, SamplerOutput, SamplerRow
-from engine.scheduling.scheduler import Chunk, Drawn, Scheduler
+from engine.scheduling.scheduler import Chunk, SampledTokens, Scheduler
 
 
 class Stepper(Protocol):
@@ -53,7 +53,7 @@ class PlainStepper:
         pooled = self._pool(ordered, ran.hidden)
         if ran.logits is None:
             ran.hidden[-1, 0].item()  # wait for the device: others read what we call filled
-            drawn = dict[RequestId, Drawn]()
+            drawn = dict[RequestId, SampledTokens]()
         else:
             drawn = self._sample(ordered, ran.logits)
         return replace(self.scheduler.commit(drawn), pooled=pooled, scored=scored)
@@ -75,7 +75,9 @@ class PlainStepper:
             first += chunk.size
         return pooled
 
-    def _sample(self, batch: Seq[Chunk], logits: torch.Tensor) -> dict[RequestId, Drawn]:
+    def _sample(
+        self, batch: Seq[Chunk], logits: torch.Tensor
+    ) -> dict[RequestId, SampledTokens]:
         """What follows each sequence whose end was reached, and each of its drafts."""
         sampling = [chunk for chunk in batch if chunk.samples]
         draws = [
@@ -105,10 +107,10 @@ def _plan(ordered: Seq[Chunk]) -> Plan:
 
 def _by_request(
     sampling: Seq[Chunk], drawn: SamplerOutput
-) -> Iterator[tuple[RequestId, Drawn]]:
+) -> Iterator[tuple[RequestId, SampledTokens]]:
     """Each chunk's part of the rows: one, and one for each of its drafts."""
     row = 0
     for chunk in sampling:
         rows = range(row, row := row + len(chunk.drafts) + 1)
         logprobs = [drawn.logprobs[one] for one in rows] if row - 1 in drawn.logprobs else ()
-        yield chunk.seq.request_id, Drawn(drawn.tokens[rows.start : row], logprobs)
+        yield chunk.seq.request_id, SampledTokens(drawn.tokens[rows.start : row], logprobs)

@@ -26,7 +26,7 @@ class Oracle:
         foretold = [known[i] if i < len(known) else 0 for i in range(length)]
         return [one if i < right else (one + 1) % VOCABULARY for i, one in enumerate(foretold)]
 
-    def judge(self, seq: Sequence, drafted: int, accepted: int) -> None:
+    def record_acceptance(self, seq: Sequence, drafted: int, accepted: int) -> None:
         assert 0 <= accepted <= drafted
         self.judged.append((drafted, accepted))
 

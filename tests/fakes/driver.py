@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.attention.paged import AttentionBatch, Span
 from engine.loading import load_engine
 from engine.request import Request, RequestId, Sampling
-from engine.scheduling.growth import Growth
+from engine.scheduling.watermark import Watermark
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
 
@@ -26,7 +26,7 @@ def load(folder: Path, **settings: object) -> TorchEngine:
 
 def eager(engine: TorchEngine) -> TorchEngine:
     """It takes in whatever fits and keeps nothing free, so answers that grow preempt."""
-    engine.scheduler.room.growth = Growth(0.0, learns=False)
+    engine.scheduler.sequences.watermark = Watermark(0.0, learns=False)
     return engine
 
 

@@ -79,6 +79,6 @@ def put_tiers_under(
     book = TierBook(HostBook(slots), memory.shape[1])
     if disk:
         book.add_disk(DiskBook(places))
-    engine.kv.below = book
+    engine.kv.lower_tiers = book
     engine.tiers = tiers = Tiers(book, host, disk(host) if disk else None, clock)
     return tiers

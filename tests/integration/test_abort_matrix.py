@@ -32,7 +32,7 @@ FRESH = request("fresh", 200, 5)
 
 
 def engine() -> FakeEngine:
-    return FakeEngine(chunk=4, growth=0.0)
+    return FakeEngine(chunk=4, watermark=0.0)
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Scene:
         """The legs of the victim that the engine of a node knows."""
         assert isinstance(node.engine, FakeEngine)
         waiting = [job.request.request_id for job in node.loop.decode._backlog]
-        known = [*node.engine.room.known, *waiting]
+        known = [*node.engine.sequences.known, *waiting]
         return [rid for rid in known if rid.startswith("victim")]
 
     def at(self, nodes: list[FakeNode]) -> FakeNode:

@@ -208,14 +208,14 @@ def test_whoever_comes_and_goes(llama: Path, seed: int) -> None:
     while coming or engine.load.waiting or engine.load.running:
         if coming and dice.random() < 0.5:
             engine.generate(coming.pop())
-        if dice.random() < 0.08 and engine.scheduler.room.running:
-            victim = dice.choice(list(engine.scheduler.room.running))
+        if dice.random() < 0.08 and engine.scheduler.sequences.running:
+            victim = dice.choice(list(engine.scheduler.sequences.running))
             engine.release(victim)
             gone.add(victim)
         engine.schedule()
         for one in engine.step().sampled:
             said.setdefault(one.request_id, []).extend(one.tokens)
-        engine.scheduler.room.kv.check()
+        engine.scheduler.sequences.kv.check()
     assert_idle(engine)
     for name, answer in alone.items():
         if name in gone:

@@ -54,7 +54,7 @@ class Play:
             blocks=random.choice([24, 32, 80]),
             chunk=random.choice([4, 16, 40]),
             seats=random.choice([2, 4, 8]),
-            growth=random.choice([None, 0.0, 0.2]),
+            watermark=random.choice([None, 0.0, 0.2]),
         )
         if random.random() < 0.4:
             lengths = (lambda: random.randint(1, 4)), (lambda: random.randint(0, 4))
@@ -144,9 +144,9 @@ def is_empty(node: FakeNode) -> bool:
     engine, (source, sink), loop = node.engine, node.halves, node.loop
     assert isinstance(engine, FakeEngine)
     engine.kv.check()
-    engine.room.check_idle()
-    assert not engine.room.known
-    assert not engine.room.loans
+    engine.sequences.check_idle()
+    assert not engine.sequences.known
+    assert not engine.sequences.loans
     assert not loop.has_waiting_legs
     assert loop.decode.num_waiting == loop.decode.num_pulling == 0
     return source.book.num_open == sink.book.num_open == 0

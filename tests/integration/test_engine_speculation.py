@@ -36,7 +36,7 @@ def told(engine: TorchEngine, asked: list[Request]) -> dict[RequestId, list[Samp
         engine.schedule()
         for one in engine.step().sampled:
             said.setdefault(one.request_id, []).append(one)
-        engine.scheduler.room.kv.check()
+        engine.scheduler.sequences.kv.check()
     assert_idle(engine)
     return said
 

@@ -234,7 +234,7 @@ def test_a_narrow_model_runs_longer_batches(
 ) -> None:
     """Its products would be too small to keep a processor's arithmetic busy."""
     folder = make_checkpoint(tmp_path / "model", hidden_size=hidden_size)
-    assert load(folder).scheduler.room.limits.max_tokens == tokens
+    assert load(folder).scheduler.sequences.limits.max_tokens == tokens
 
 
 def test_a_spoiled_header_has_no_fingerprint(folder: Path) -> None:

@@ -208,7 +208,7 @@ class WatchedSink:
         if (keys := self.loans.get(name)) is not None:
             check_keys(self.engine, into, keys, self.kv_by_key, "borrowed")
             return
-        held = self.engine.room.reserved.values()
+        held = self.engine.sequences.reserved.values()
         (request,) = [seq.request for seq in held if list(seq.blocks) == list(into)]
         if sealed.tokens_digest == tokens_digest(request):
             check_bytes(self.engine, into, request, "arrived")
@@ -221,7 +221,7 @@ class WatchedSink:
 
     def _held(self) -> list[list[int]]:
         """Blocks that wait for what is pulled."""
-        reserved = [list(seq.blocks) for seq in self.engine.room.reserved.values()]
+        reserved = [list(seq.blocks) for seq in self.engine.sequences.reserved.values()]
         loans = self.engine.lending._loans.values()
         return [*reserved, *(loan.fresh for loan in loans)]
 

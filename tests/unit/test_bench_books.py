@@ -1,12 +1,13 @@
 """The measurements run, and measure what they say."""
 
 from bench.books import BLOCKS, books_us, load
-from engine.scheduling.growth import Growth
+from engine.scheduling.watermark import Watermark
 
 
 def test_what_is_kept_free_saves_preemptions() -> None:
     nothing, everything, learned = (
-        load(growth) for growth in (Growth(0, learns=False), Growth(1, learns=False), Growth())
+        load(growth)
+        for growth in (Watermark(0, learns=False), Watermark(1, learns=False), Watermark())
     )
     assert nothing.preemptions > 10 * learned.preemptions
     assert everything.preemptions == everything.again == 0

@@ -133,7 +133,7 @@ def over_disk(path: Path, engine: FakeEngine, slots: int = 8) -> Tiers:
     below, book = HostMemory(memory, slots), TierBook(HostBook(slots), memory.shape[1])
     files = Slab.open(path, "model", memory.shape[1], 40 * PAGE)
     book.add_disk(DiskBook(files.places, files.known()))
-    engine.kv.below = book
+    engine.kv.lower_tiers = book
     engine.tiers = tiers = Tiers(book, below, DiskThread(files, below), time.monotonic)
     return tiers
 

@@ -31,8 +31,8 @@ def test_the_index_finds_what_a_search_finds(
 ) -> None:
     index = NgramIndex(n)
     for end in range(parts, len(tokens), parts):
-        index.take_in(tokens[:end])
-    index.take_in(tokens)
+        index.add_tokens(tokens[:end])
+    index.add_tokens(tokens)
     places = [
         place for place in range(n, len(tokens)) if likeness(tokens, place, n + more) >= n
     ][-CANDIDATES:]
@@ -55,7 +55,7 @@ def test_what_goes_in_circles_is_foretold_in_circles() -> None:
     for length in (2, 4, 8, 8):
         drafted = drafter.draft(seq, 100)
         assert drafted == ([1, 2, 3] * 3)[:length]
-        drafter.judge(seq, length, length)
+        drafter.record_acceptance(seq, length, length)
 
 
 def test_a_longer_match_is_believed_before_a_later_one() -> None:
@@ -66,9 +66,9 @@ def test_a_longer_match_is_believed_before_a_later_one() -> None:
 
 def test_a_draft_that_comes_true_in_part_makes_the_next_one_as_long() -> None:
     drafter, seq = NgramDrafter(SpeculativeConfig()), sequence(*[1, 2, 3] * 3)
-    drafter.judge(seq, 8, 3)
+    drafter.record_acceptance(seq, 8, 3)
     assert len(drafter.draft(seq, 100)) == 4
-    drafter.judge(seq, 4, 0)
+    drafter.record_acceptance(seq, 4, 0)
     assert len(drafter.draft(seq, 100)) == 2
 
 
@@ -77,14 +77,14 @@ def test_who_is_wrong_rests_each_time_longer_until_it_is_right() -> None:
     for step in range(3000):
         if drafted := drafter.draft(seq, 8):
             tries.append(step)
-            drafter.judge(seq, len(drafted), 0)
+            drafter.record_acceptance(seq, len(drafted), 0)
         seq.tokens += [1, 2]
     assert tries[:PATIENCE] == list(range(PATIENCE))
     rests = [after - before for before, after in pairwise(tries)]
     assert rests == sorted(rests)
     assert len(tries) < 3000 / 50
     seq.tokens += [1, 2] * 256
-    drafter.judge(seq, len(drafter.draft(seq, 8)), 1)
+    drafter.record_acceptance(seq, len(drafter.draft(seq, 8)), 1)
     assert drafter.draft(seq, 8)
 
 
@@ -92,5 +92,5 @@ def test_never_more_than_was_asked_for() -> None:
     drafter = NgramDrafter(SpeculativeConfig(num_speculative_tokens=1))
     seq = sequence(*[1, 2] * 9)
     assert drafter.draft(seq, 100) == [1]
-    drafter.judge(seq, 1, 1)
+    drafter.record_acceptance(seq, 1, 1)
     assert drafter.draft(seq, 100) == [1]

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.request import Request, RequestId, Sampling
-from engine.scheduling.growth import KEPT, Growth
+from engine.scheduling.watermark import KEPT, Watermark
 from tests.fakes.engine import FakeEngine
 
 CHUNK = 16
@@ -82,18 +82,18 @@ def test_a_batch_too_small_for_all_still_gets_everybody_on() -> None:
 
 def test_a_waiting_prompt_that_finds_no_room_is_passed_by_nobody() -> None:
     """What comes free is for him, or the short ones would take it for ever."""
-    engine = FakeEngine(blocks=16, block_size=1, chunk=32, growth=0)
+    engine = FakeEngine(blocks=16, block_size=1, chunk=32, watermark=0)
     engine.generate(ask("runs", 10, 4))
     engine.turn()
     engine.generate(ask("large", 12))
     came = 0
-    while "large" not in engine.room.running:
+    while "large" not in engine.sequences.running:
         engine.generate(ask(f"short {came}", 2, answer=8))
         came += 1
         engine.schedule()
-        if "large" in engine.room.running:
+        if "large" in engine.sequences.running:
             break
-        assert not any(name.startswith("short") for name in engine.room.running)
+        assert not any(name.startswith("short") for name in engine.sequences.running)
         engine.step()
     assert came <= 5
 
@@ -101,17 +101,17 @@ def test_a_waiting_prompt_that_finds_no_room_is_passed_by_nobody() -> None:
 def test_who_is_taken_in_has_room_to_grow() -> None:
     """With all that answers may need kept free nobody is ever put back."""
     for growth, preempted in ((1, False), (0, True)):
-        engine = FakeEngine(blocks=20, block_size=1, chunk=32, growth=growth)
+        engine = FakeEngine(blocks=20, block_size=1, chunk=32, watermark=growth)
         for name in "abcd":
             engine.generate(ask(name, 3, answer=8))
-        while engine.room.known:
+        while engine.sequences.known:
             engine.turn()
         assert (engine.load.preemptions > 0) is preempted
 
 
 def test_a_reservation_leaves_room_for_its_next_token() -> None:
     """It would be put back in the next step, and what was fetched be computed again."""
-    engine = FakeEngine(blocks=8, block_size=1, growth=0.25)
+    engine = FakeEngine(blocks=8, block_size=1, watermark=0.25)
     assert engine.reserve(ask("a", 4, answer=3))
     assert engine.reserve(ask("b", 4, answer=3)) is None
     assert engine.reserve(ask("c", 3, answer=3)) is None
@@ -124,7 +124,7 @@ def test_a_reservation_leaves_room_for_its_next_token() -> None:
 
 
 def test_a_reservation_leaves_those_that_run_their_share() -> None:
-    engine = FakeEngine(blocks=16, block_size=1, growth=0.5)
+    engine = FakeEngine(blocks=16, block_size=1, watermark=0.5)
     engine.generate(ask("runs", 4, answer=9))
     engine.turn()
     assert engine.reserve(ask("too much", 9, answer=1)) is None
@@ -132,27 +132,27 @@ def test_a_reservation_leaves_those_that_run_their_share() -> None:
 
 
 def test_the_share_follows_what_answers_use() -> None:
-    growth = Growth()
+    growth = Watermark()
     for _ in range(100):
-        growth.ended(0.1)
+        growth.record_finish(0.1)
     assert growth.share == pytest.approx(0.1 * KEPT, rel=0.1)
     for _ in range(200):
-        growth.ended(3.0)
+        growth.record_finish(3.0)
     assert growth.margin(100) == 100 * KEPT
     before = growth.share
-    growth.fell_short()
+    growth.record_preemption()
     assert growth.share > before
     for _ in range(200):
-        growth.fell_short()
+        growth.record_preemption()
     assert growth.margin(100) == 100
 
 
 def test_answers_that_end_early_let_more_in() -> None:
     engine = FakeEngine(blocks=64, block_size=1, chunk=64)
-    before = engine.room.growth.share
+    before = engine.sequences.watermark.share
     for number in range(20):
         request = Request(RequestId(str(number)), (1, 2), Sampling(40))
         engine.generate(request)
         engine.turn()
         engine.release(request.request_id)  # a stop string: its stream was closed
-    assert engine.room.growth.share < before / 4
+    assert engine.sequences.watermark.share < before / 4

@@ -77,8 +77,8 @@ class Two:
         self.now += SILENCE_S
         self.turn(3)
         assert self.used() == (0, 0)
-        self.ours.room.check_idle()
-        self.theirs.room.check_idle()
+        self.ours.sequences.check_idle()
+        self.theirs.sequences.check_idle()
         self.ours.kv.check()
 
 
@@ -271,11 +271,11 @@ def test_a_loan_never_costs_a_request_its_room() -> None:
     """Blocks that are kept free for answers are not lent: nobody gives way for a cache."""
     two = Two()
     theirs = two.theirs
-    theirs.room.growth.share = 1.0
+    theirs.sequences.watermark.share = 1.0
     theirs.generate(Request(RequestId("long"), (1, 2, 3), Sampling(200)))
     theirs.turn()
     keys = theirs.keys(Request(RequestId("x"), PROMPT))
-    spare = theirs.load.free_blocks - theirs.room.kept_free
+    spare = theirs.load.free_blocks - theirs.sequences.kept_free
     assert len(theirs.lend("loan", keys)) == max(0, spare) < len(keys)
 
 

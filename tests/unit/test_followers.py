@@ -72,7 +72,7 @@ def test_if_the_first_leaves_the_next_goes_on() -> None:
     engine.release(RequestId("first"))
     said = run(engine)
     assert said == {name: alone(ask(name)) for name in ("second", "third")}
-    engine.room.check_idle()
+    engine.sequences.check_idle()
 
 
 def test_one_that_waits_for_another_can_leave() -> None:
@@ -82,4 +82,4 @@ def test_one_that_waits_for_another_can_leave() -> None:
     engine.turn()
     engine.release(RequestId("second"))
     assert set(run(engine)) == {"first", "third"}
-    assert len(engine.room.waiting) == 0
+    assert len(engine.sequences.waiting) == 0

@@ -15,7 +15,7 @@ from engine.running.accelerator import CudaAccelerator, open_accelerator
 from engine.running.device import DeviceRunner
 from engine.running.kv_room import GIB, DeviceRoom, Needs, kv_bytes, share_bytes, tell
 from engine.running.staging import num_bytes
-from engine.scheduling.room import Limits
+from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig
 from engine.stepping.stepper import PlainStepper
 from node.config import NodeConfig

@@ -23,8 +23,8 @@ from engine.request import (
 from engine.sampling.checks import check_sampling
 from engine.sampling.deferred_matcher import DeferredMatcher
 from engine.sampling.sampler import Sampler, SamplerRow
+from engine.scheduling.reasoning import ReasoningTracker
 from engine.scheduling.sequence import Sequence as Seq
-from engine.scheduling.thinking import Thought
 from tests.fakes.sampling import Parities, Parity, sequence
 
 VOCABULARY = 45
@@ -66,22 +66,22 @@ def begins(marks: Marks, answer: Sequence[int]) -> int | str | None:
 def test_a_grammar_begins_behind_the_first_closing_mark(
     marks: Marks, answer: tuple[int, ...], cut: int
 ) -> None:
-    where, thought = begins(marks, answer), Thought(marks)
-    before = thought.take(answer[:cut])
-    ahead, more = thought.had(answer[cut:])
-    taken = thought.taken
-    assert thought.take(answer[cut:]) == more  # what might have come has changed nothing
+    where, thought = begins(marks, answer), ReasoningTracker(marks)
+    before = thought.advance(answer[:cut])
+    ahead, more = thought.after(answer[cut:])
+    taken = thought.num_tokens
+    assert thought.advance(answer[cut:]) == more  # what might have come has changed nothing
     assert taken == len(answer[:cut])
     for one in (thought, ahead):
-        assert one.begins == (where if isinstance(where, int) else None)
-        assert one.within == (where is None)
-        assert one.opening == (where == "mark" and bool(answer))
+        assert one.grammar_start == (where if isinstance(where, int) else None)
+        assert one.in_reasoning == (where is None)
+        assert one.in_opening_mark == (where == "mark" and bool(answer))
     assert before + more == list(answer[where:] if isinstance(where, int) else ())
 
 
 def late(marks: Marks) -> tuple[DeferredMatcher, Parity]:
     grammar = Parity(EVEN, VOCABULARY)
-    return DeferredMatcher(grammar, Thought(marks)), grammar
+    return DeferredMatcher(grammar, ReasoningTracker(marks)), grammar
 
 
 def allowed(matcher: DeferredMatcher, drafted: Sequence[int] = ()) -> set[int]:

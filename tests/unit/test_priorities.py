@@ -13,7 +13,7 @@ def ask(name: str, length: int, answer: int, priority: int = 0) -> Request:
 def order(engine: FakeEngine) -> list[str]:
     """By their last tokens."""
     ended = list[str]()
-    while engine.room.waiting or engine.room.running:
+    while engine.sequences.waiting or engine.sequences.running:
         ended += [one.request_id for one in engine.turn().sampled if one.finish]
     return ended
 
@@ -43,9 +43,9 @@ def test_the_urgent_gets_the_seat_of_the_newest_of_the_least_urgent() -> None:
     engine.turn()
     engine.generate(urgent := ask("urgent", 3, 2))
     engine.schedule()
-    assert set(engine.room.running) == {"a", "b", "urgent"}
+    assert set(engine.sequences.running) == {"a", "b", "urgent"}
     assert answers(engine)["urgent"] == alone(urgent)
-    assert engine.room.preemptions == 1
+    assert engine.sequences.preemptions == 1
 
 
 def test_whoever_gave_way_loses_no_token() -> None:
@@ -65,12 +65,12 @@ def test_equals_never_push_each_other_out() -> None:
     engine.generate(ask("second", 3, 1))
     assert engine.reserve(ask("third", 3, 1)) is None
     assert order(engine) == ["first", "second"]
-    assert engine.room.preemptions == 0
+    assert engine.sequences.preemptions == 0
 
 
 def test_nobody_is_put_back_for_too_little() -> None:
     """The rest of the room is parked: the urgent would not fit all the same."""
-    engine = FakeEngine(blocks=16, block_size=1, chunk=32, growth=0)
+    engine = FakeEngine(blocks=16, block_size=1, chunk=32, watermark=0)
     engine.prefill(ask("parked", 8, 1))
     engine.turn()
     engine.generate(ask("patient", 3, 3, 1))
@@ -78,8 +78,8 @@ def test_nobody_is_put_back_for_too_little() -> None:
     engine.generate(ask("urgent", 10, 1))
     assert engine.reserve(ask("arrives", 10, 1)) is None
     engine.turn()
-    assert "patient" in engine.room.running
-    assert engine.room.preemptions == 0
+    assert "patient" in engine.sequences.running
+    assert engine.sequences.preemptions == 0
     engine.release(RequestId("parked"))
     assert set(order(engine)) == {"patient", "urgent"}
 
@@ -90,13 +90,13 @@ def test_what_parks_gives_way_to_nobody() -> None:
     engine.turn()
     engine.generate(ask("urgent", 3, 1))
     engine.turn()
-    assert list(engine.room.running) == ["parks"]
-    assert engine.room.preemptions == 0
+    assert list(engine.sequences.running) == ["parks"]
+    assert engine.sequences.preemptions == 0
 
 
 def test_who_was_put_back_does_not_come_in_again_in_the_same_batch() -> None:
     """The small one goes first, then the large one, and the small one would fit again."""
-    engine = FakeEngine(blocks=16, block_size=1, chunk=32, growth=0)
+    engine = FakeEngine(blocks=16, block_size=1, chunk=32, watermark=0)
     asked = [ask("large", 9, 3, 1), ask("small", 2, 3, 1), ask("urgent", 8, 2)]
     for request in asked[:2]:
         engine.generate(request)
@@ -115,7 +115,7 @@ def test_an_urgent_reservation_makes_itself_room() -> None:
     engine.turn()
     assert engine.reserve(ask("equal", 3, 1, 1)) is None
     assert engine.reserve(ask("urgent", 3, 1))
-    assert [one.request_id for one in engine.room.waiting] == ["patient"]
+    assert [one.request_id for one in engine.sequences.waiting] == ["patient"]
 
 
 def test_a_large_reservation_is_not_overtaken_for_ever() -> None:
@@ -141,9 +141,9 @@ def test_a_reservation_nobody_asks_for_again_holds_up_nobody() -> None:
     assert engine.reserve(ask("large", 12, 2)) is None
     engine.generate(ask("small", 1, 1))
     engine.turn()
-    assert len(engine.room.waiting) == 1
+    assert len(engine.sequences.waiting) == 1
     engine.turn()
-    assert not engine.room.waiting
+    assert not engine.sequences.waiting
 
 
 def test_a_seat_that_is_free_since_a_prompt_parked_is_taken() -> None:
@@ -152,4 +152,4 @@ def test_a_seat_that_is_free_since_a_prompt_parked_is_taken() -> None:
         engine.prefill(ask(name, 3, 1))
     engine.turn()
     engine.turn()
-    assert set(engine.room.parked) == {"a", "b"}
+    assert set(engine.sequences.parked) == {"a", "b"}

@@ -4,9 +4,9 @@ from weakref import ref
 
 from engine.request import Request, RequestId, Sampling
 from engine.scheduling.kv_manager import KvManager
-from engine.scheduling.room import Limits, Room
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.sequence import Sequence
+from engine.scheduling.sequence_manager import Limits, SequenceManager
 from tests.fakes.engine import FakeEngine
 
 
@@ -26,7 +26,7 @@ def sequence(name: str, length: int) -> Sequence:
 
 def test_a_refused_reservation_costs_nothing_until_blocks_come_back() -> None:
     kv = Counting(4, 4)
-    scheduler = Scheduler(Room(kv, Limits(64, 8)))
+    scheduler = Scheduler(SequenceManager(kv, Limits(64, 8)))
     assert scheduler.reserve(sequence("first", 9))
     waits = sequence("waits", 8)
     assert [scheduler.reserve(waits) for _ in range(5)] == [None] * 5
@@ -37,7 +37,7 @@ def test_a_refused_reservation_costs_nothing_until_blocks_come_back() -> None:
 
 def test_a_prompt_that_waits_costs_nothing_until_blocks_come_back() -> None:
     kv = Counting(4, 4)
-    scheduler = Scheduler(Room(kv, Limits(64, 8)))
+    scheduler = Scheduler(SequenceManager(kv, Limits(64, 8)))
     assert scheduler.reserve(sequence("first", 9))
     scheduler.add(sequence("waits", 8))
     for _ in range(5):
@@ -50,7 +50,7 @@ def test_a_prompt_that_waits_costs_nothing_until_blocks_come_back() -> None:
 def test_who_was_preempted_goes_on_before_anybody_new_comes_in() -> None:
     """Short prompts come all the time, and one always fits into what another has left."""
     engine, came, finished = (
-        FakeEngine(blocks=12, block_size=1, chunk=12, growth=0),
+        FakeEngine(blocks=12, block_size=1, chunk=12, watermark=0),
         0,
         list[str](),
     )
@@ -61,7 +61,7 @@ def test_who_was_preempted_goes_on_before_anybody_new_comes_in() -> None:
             engine.resume(short.request_id, [0])
             came += 1
         finished += [one.request_id for one in engine.turn().sampled if one.finish]
-    assert engine.room.preemptions > 0
+    assert engine.sequences.preemptions > 0
     assert {"older", "newer"} <= set(finished)
     assert "short 9" in finished  # and they came in all the same
 
@@ -82,7 +82,7 @@ def test_what_nobody_can_find_again_is_handed_out_first() -> None:
 
 
 def test_a_reservation_that_gives_way_is_not_announced_as_new() -> None:
-    engine = FakeEngine(blocks=12, block_size=1, chunk=12, growth=0)
+    engine = FakeEngine(blocks=12, block_size=1, chunk=12, watermark=0)
     fetched = Request(RequestId("fetched"), (0, 1, 2, 3), Sampling(8))
     urgent = Request(RequestId("urgent"), tuple(range(9, 17)), Sampling(2), priority=-1)
     assert engine.reserve(fetched)
@@ -93,12 +93,12 @@ def test_a_reservation_that_gives_way_is_not_announced_as_new() -> None:
     while len(ended) < 2:
         told += [one.request_id for one in engine.schedule()]
         ended += [one.request_id for one in engine.step().sampled if one.finish]
-    assert engine.room.preemptions == 1
+    assert engine.sequences.preemptions == 1
     assert told == ["urgent"]
 
 
 def test_an_empty_line_keeps_nothing_alive() -> None:
-    scheduler = Scheduler(Room(KvManager(4, 4), Limits(64, 8)))
+    scheduler = Scheduler(SequenceManager(KvManager(4, 4), Limits(64, 8)))
     scheduler.add(sequence("gone", 9))
     gone = ref(scheduler.find(RequestId("gone")))
     scheduler.remove(RequestId("gone"))

@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from engine.kernels.telling import MOST_TOLD
 from engine.request import Grammar, PoolingRequest, Request, RequestId, Sampling
 from engine.scheduling.kv_manager import KvManager
-from engine.scheduling.room import Limits, Room
-from engine.scheduling.scheduler import Chunk, Drawn, Scheduler
+from engine.scheduling.scheduler import Chunk, SampledTokens, Scheduler
 from engine.scheduling.sequence import Sequence
+from engine.scheduling.sequence_manager import Limits, SequenceManager
 from engine.stepping.rows import Chosen, Row, chosen_of, is_foreseeable, next_rows
 
 PLAIN = Sampling(max_tokens=8, temperature=0.7, top_p=0.9, ignore_eos=True)
@@ -31,7 +31,9 @@ def sequence(name: str, tokens: int, sampling: Sampling = PLAIN) -> Sequence:
 
 
 def scheduler(blocks: int = 40) -> Scheduler:
-    return Scheduler(Room(KvManager(blocks, 4, seed="x", prefix_cache=True), Limits(64, 8)))
+    return Scheduler(
+        SequenceManager(KvManager(blocks, 4, seed="x", prefix_cache=True), Limits(64, 8))
+    )
 
 
 def running(*sequences: Sequence, blocks: int = 40) -> tuple[Scheduler, list[Chunk]]:
@@ -40,7 +42,7 @@ def running(*sequences: Sequence, blocks: int = 40) -> tuple[Scheduler, list[Chu
     for seq in sequences:
         made.add(seq)
     made.schedule()
-    made.commit({seq.request_id: Drawn([7]) for seq in sequences})
+    made.commit({seq.request_id: SampledTokens([7]) for seq in sequences})
     made.schedule()
     return made, list(made.batch)
 
@@ -66,9 +68,9 @@ def test_nor_can_chunks_drafts_or_what_parks_or_is_pooled_or_scored() -> None:
     assert not is_foreseeable(Chunk(seq, 4, 1, [9]))
     seq.parks = True
     assert not is_foreseeable(Chunk(seq, 4, 1))
-    seq.parks, seq.scores = False, []
+    seq.parks, seq.prompt_logprobs = False, []
     assert not is_foreseeable(Chunk(seq, 4, 1))
-    seq.scores, seq.pooling = None, PoolingRequest(RequestId("a"), (1,), "embed")
+    seq.prompt_logprobs, seq.pooling = None, PoolingRequest(RequestId("a"), (1,), "embed")
     assert not is_foreseeable(Chunk(seq, 4, 1))
 
 
@@ -103,8 +105,8 @@ def test_nobody_is_deprived_of_a_block() -> None:
     """Eight tokens fill two blocks; the only one that is free may be wanted by others."""
     seq = sequence("a", 6, replace(PLAIN, max_tokens=6))
     made, batch = running(seq, blocks=3)
-    assert made.make_ready(seq, 7)
-    assert not made.make_ready(seq, 8)
+    assert made.try_reserve_position(seq, 7)
+    assert not made.try_reserve_position(seq, 8)
     seq.computed = 7
     assert [row.start for row in next_rows(made, [Chosen(batch[0], 0)], [])] == [7]
 
@@ -137,8 +139,8 @@ def test_who_was_put_back_meanwhile_is_not_taken_for_what_it_was() -> None:
 def test_what_was_not_run_is_chosen_again() -> None:
     one, other = sequence("a", 5), sequence("b", 6)
     made, batch = running(one, other)
-    made.narrow([batch[0]])
-    result = made.commit({one.request_id: Drawn([3])})
+    made.keep_in_batch([batch[0]])
+    result = made.commit({one.request_id: SampledTokens([3])})
     assert [said.request_id for said in result.sampled] == [one.request_id]
     assert result.num_tokens == 1
     made.schedule()

@@ -46,7 +46,7 @@ limits = st.fixed_dictionaries(
         "chunk": st.integers(1, 64),
         "seats": st.integers(1, 8),
         "block_size": st.sampled_from([1, 2, 4]),
-        "growth": st.sampled_from([None, 0, 1]),
+        "watermark": st.sampled_from([None, 0, 1]),
     }
 )
 
@@ -96,19 +96,19 @@ class Watcher:
         return result.num_tokens
 
     def resume(self, *, sample_again: bool) -> None:
-        for name in list(self.engine.room.reserved)[:1]:
+        for name in list(self.engine.sequences.reserved)[:1]:
             self.engine.fetch(name)
             first = [] if sample_again else alone(self.asked[name])[:1]
             for sampled in self.engine.resume(name, first):
                 self.answers[name] += sampled.tokens
 
     def release(self) -> None:
-        for name in list(self.engine.room.parked)[:1]:
+        for name in list(self.engine.sequences.parked)[:1]:
             assert self.answers[name] == alone(self.asked[name])[:1]
             self._forget(name)
 
     def abort(self) -> None:
-        for name in list(self.engine.room.known)[-1:]:
+        for name in list(self.engine.sequences.known)[-1:]:
             self._forget(name)
 
     def _forget(self, name: RequestId) -> None:
@@ -119,7 +119,7 @@ class Watcher:
     def finish(self) -> int:
         """Until nobody is there; how many turns it took."""
         turns = 0
-        while self.engine.room.known or self.refused:
+        while self.engine.sequences.known or self.refused:
             turns += 1
             assert turns < self.patience, "somebody starves"
             idle = self.turn() == 0
@@ -151,7 +151,7 @@ def play(engine: FakeEngine, happens: list[Arrival | str]) -> None:
     watcher.finish()
     for name, answer in watcher.answers.items():
         assert answer == alone(watcher.asked[name])
-    engine.room.check_idle()
+    engine.sequences.check_idle()
     engine.kv.check()
     assert engine.load.free_blocks == engine.load.total_blocks
 

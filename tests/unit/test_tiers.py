@@ -129,7 +129,7 @@ def test_a_gap_is_filled_and_what_is_behind_it_is_shared() -> None:
 
 
 def test_what_was_preempted_comes_back_by_copy() -> None:
-    engine = FakeEngine(blocks=8, block_size=2, growth=0)
+    engine = FakeEngine(blocks=8, block_size=2, watermark=0)
     tiers = put_tiers_under(engine, slots=64)
     asked = [ask(f"{n}", (n, n + 1, n + 2), answer=10) for n in range(3)]
     answers: dict[str, list[int]] = {request.request_id: [] for request in asked}
@@ -205,7 +205,7 @@ def test_who_leaves_while_it_waits_leaves_nothing_behind() -> None:
     engine.generate(ask("waits"))
     engine.turn()
     engine.release(RequestId("waits"))
-    engine.room.check_idle()
+    engine.sequences.check_idle()
     disk.stopped = False
     assert engine.turn().num_tokens == 0
     tiers.book.check()
