@@ -27,8 +27,8 @@ from discovery.registry import Registry
 from discovery.terminal import hear_hang_ups
 from proxy.config import ProxyConfig
 from proxy.main import STOP_SIGNALS
+from proxy.observing.failure_metrics import RefusedRegistrations
 from proxy.observing.metrics import PREFIX
-from proxy.observing.troubles import RefusedRegistrations
 from proxy.routing.pairing import differ
 from proxy.workers.hub import Hub
 from proxy.workers.joining import HubListener

@@ -26,10 +26,15 @@ from proxy.admin.status import cluster_status, health, served_models
 from proxy.admission.gate import AdmissionGate, GatedEmbedder, caller
 from proxy.nodes.instances import Instances
 from proxy.nodes.orders import Orders
-from proxy.observing.exchanges import WANTED, Exchanges, answered, last_word
-from proxy.observing.kept import KeptTimelines
-from proxy.observing.observed import Observed
-from proxy.observing.telling import tell
+from proxy.observing.observed_pipeline import ObservedPipeline
+from proxy.observing.rendering import timeline_json
+from proxy.observing.timeline_middleware import (
+    TIMING_HEADER,
+    TimelineMiddleware,
+    record_answer,
+    timeline_comment,
+)
+from proxy.observing.timeline_store import TimelineStore
 from proxy.openapi.routes import describing_routes
 from proxy.serving.front import TextFront
 from proxy.timeline.exchange import current
@@ -42,7 +47,7 @@ logger = logging.getLogger("proxy.audit")
 
 
 def create_app(
-    door: Observed,
+    door: ObservedPipeline,
     models: Models,
     instances: Instances,
     guard: Guard,
@@ -67,12 +72,12 @@ def create_app(
         GENERATE: texts.tokens,
     }
     front = TextFront(app.asgi_app, paths, watch)
-    exchanges = Exchanges(front, COUNTED, door.kept, door.tracing, clock)
+    exchanges = TimelineMiddleware(front, COUNTED, door.timelines, door.tracing, clock)
     app.asgi_app = exchanges  # type: ignore[method-assign]
     _watch(app, watch)
     reports = ClusterReports(instances.peers)
     _tell(app, door, models, reports, clock)
-    reports.serve_timelines(lambda name, owner: _timeline(door.kept, name, owner))
+    reports.serve_timelines(lambda name, owner: _timeline(door.timelines, name, owner))
     _tell_timelines(app, reports, guard)
     orders = Orders(instances.session, instances.signing, instances.cluster_key)
     shared = door.pipeline.registry, instances.peers
@@ -87,7 +92,7 @@ def create_app(
 class Watch:
     """Lets in who may, and counts what they are answered; see Watch in proxy/serving."""
 
-    door: Observed
+    door: ObservedPipeline
     guard: Guard
     gate: AdmissionGate
     clock: Callable[[], float]
@@ -101,12 +106,12 @@ class Watch:
 
     def leave(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
         """`path` is that of the endpoint; answers with headers."""
-        self.door.metrics.answered(path, status)
-        return {**answered(status, outer_id or "", self.clock()), **self.gate.told()}
+        self.door.metrics.record_answer(path, status)
+        return {**record_answer(status, outer_id or "", self.clock()), **self.gate.told()}
 
     def comment(self, headers: Headers) -> bytes:
         """The timeline, if it was asked for."""
-        return last_word(headers.get(WANTED))
+        return timeline_comment(headers.get(TIMING_HEADER))
 
 
 def _watch(app: Quart, watch: Watch) -> None:
@@ -136,7 +141,7 @@ def _watch(app: Quart, watch: Watch) -> None:
 
 def _tell(
     app: Quart,
-    door: Observed,
+    door: ObservedPipeline,
     models: Models,
     reports: ClusterReports,
     clock: Callable[[], float],
@@ -172,9 +177,9 @@ def _tell(
         return Response(await reports.metrics(), content_type=CONTENT_TYPE_LATEST)
 
 
-def _timeline(kept: KeptTimelines, name: str, owner: str | None) -> dict[str, Any] | None:
+def _timeline(kept: TimelineStore, name: str, owner: str | None) -> dict[str, Any] | None:
     found = kept.find(name, owner)
-    return tell(found) if found else None
+    return timeline_json(found) if found else None
 
 
 def _tell_timelines(app: Quart, reports: ClusterReports, guard: Guard) -> None:

@@ -54,11 +54,11 @@ from proxy.nodes.instances import Instances
 from proxy.nodes.lines import Lines, open_lines
 from proxy.nodes.naming import Naming
 from proxy.nodes.session import open_session
-from proxy.observing.at_the_gate import DoorMetrics, GateMetrics
-from proxy.observing.kept import KeptTimelines
+from proxy.observing.admission_metrics import AdmissionMetrics, ConnectionMetrics
 from proxy.observing.metrics import ProxyMetrics
-from proxy.observing.observed import Observed
-from proxy.observing.tracing import tracing
+from proxy.observing.observed_pipeline import ObservedPipeline
+from proxy.observing.timeline_store import TimelineStore
+from proxy.observing.tracing import build_tracing
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing.building import build_planner
@@ -163,12 +163,12 @@ def build(
         recovery_wait_s=config.recovery_wait_s,
     )
     pooling = PoolingPipeline(pipeline, client)
-    kept = KeptTimelines(config.timeline_kept)
-    spans = tracing(config.otlp_traces_endpoint, config.names[0])
+    kept = TimelineStore(config.timeline_kept)
+    spans = build_tracing(config.otlp_traces_endpoint, config.names[0])
     metrics = ProxyMetrics(registry, health)
-    metrics.all.register(GateMetrics(ingress.gate))
-    metrics.all.register(DoorMetrics(ingress.keeper))
-    door = Observed(pipeline, metrics, config.names[0], pooling, kept, spans)
+    metrics.all.register(AdmissionMetrics(ingress.gate))
+    metrics.all.register(ConnectionMetrics(ingress.keeper))
+    door = ObservedPipeline(pipeline, metrics, config.names[0], pooling, kept, spans)
     return create_app(door, models, instances, guard, ingress.gate)
 
 

@@ -29,7 +29,7 @@ from proxy.pipeline import Pipeline
 from proxy.routing.building import build_planner
 from proxy.routing.pairing import differ
 from proxy.routing.plan import Ask
-from proxy.timeline.story import Story
+from proxy.timeline.choice import ChoiceTimeline
 
 ROLES = (Role.PREFILL, Role.DECODE)
 LAYOUT: Layout = {"dtype": "bfloat16", "block_size": 16, "num_kv_heads": 8, "head_size": 128}
@@ -89,7 +89,7 @@ def _median_plan(
     times = list[float]()
     for number in range(PLANS):
         request = Request(RequestId(f"request-{number}"), PROMPT)
-        progress = Progress(request, Story(request))
+        progress = Progress(request, ChoiceTimeline(request))
         ask = Ask.of(request, now)
         since = time.perf_counter()
         plan = pipeline._choose(progress, ask)

@@ -24,11 +24,11 @@ from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import FinishReason, Request, RequestId
 from kv_transfer.ticket import KvTicket
-from proxy.observing.kept import KeptTimelines
+from proxy.observing.rendering import server_timing
 from proxy.observing.spans import Spans
-from proxy.observing.telling import server_timing
-from proxy.timeline.exchange import Exchange
-from proxy.timeline.story import Story
+from proxy.observing.timeline_store import TimelineStore
+from proxy.timeline.choice import ChoiceTimeline
+from proxy.timeline.exchange import HttpExchange
 
 RUNS, REQUESTS, MICRO = 15, 1_000, 1e6
 P = Node(Registration(Role.PREFILL, "10.0.0.1:8100", "", "p0"), heard_at=0)
@@ -57,24 +57,24 @@ class Nowhere(SpanProcessor):
         """It is thrown away."""
 
 
-def one(kept: KeptTimelines, spans: Spans | None, number: int) -> None:
+def one(kept: TimelineStore, spans: Spans | None, number: int) -> None:
     """From a request's first byte to its last."""
     clock = time.monotonic
-    exchange = Exchange(clock(), time.time(), "/v1/chat/completions", status=200)
+    exchange = HttpExchange(clock(), time.time(), "/v1/chat/completions", status=200)
     exchange.request_id = f"{number:032x}"
     if spans:
         exchange.trace = spans.begin(exchange, None)
     kept.begin(exchange)
-    story = Story(REQUEST, clock(), exchange.trace)
-    exchange.stories.append(story)
-    story.planned(P, D, clock())
+    timeline = ChoiceTimeline(REQUEST, clock(), exchange.trace)
+    exchange.choices.append(timeline)
+    timeline.record_plan(P, D, clock())
     for node, leg in LEGS:
-        story.called(node, leg, clock())
+        timeline.record_call(node, leg, clock())
     for node, word in WORDS:
-        story.heard(node, word, clock())
-    story.told(FIRST, clock())
-    story.told(LAST, clock())
-    story.ended_at = clock()
+        timeline.record_event(node, word, clock())
+    timeline.record_tokens(FIRST, clock())
+    timeline.record_tokens(LAST, clock())
+    timeline.ended_at = clock()
     server_timing(exchange, clock())
     exchange.ended = clock()
     kept.end(exchange)
@@ -85,7 +85,7 @@ def one(kept: KeptTimelines, spans: Spans | None, number: int) -> None:
 def main() -> None:
     """The median of some runs."""
     for name, spans in (("timeline", None), ("and its spans", Spans(Nowhere(), "model"))):
-        kept, times = KeptTimelines(REQUESTS), list[float]()
+        kept, times = TimelineStore(REQUESTS), list[float]()
         for _ in range(RUNS):
             since = time.process_time()
             for number in range(REQUESTS):

@@ -22,7 +22,7 @@ from proxy.admission.errors import TooLate
 from proxy.admission.limits import Caller, KeyLimits
 from proxy.admission.line import Entry
 from proxy.admission.pools import Hands, Nodes
-from proxy.timeline.exchange import Exchange, current
+from proxy.timeline.exchange import HttpExchange, current
 
 LOOK_S = 0.1  # nodes come and go, and nobody says so
 ANYBODY = Caller()
@@ -82,7 +82,7 @@ class AdmissionGate:
         """See Gate. Raises Refused."""
         who, admission = caller.get(), self.admission
         own = admission.limits_of(who)
-        exchange = current.get() or Exchange(self.clock())
+        exchange = current.get() or HttpExchange(self.clock())
         exchange.tokenized = self.clock()
         timeout_s = self._left_s(visit, exchange)
         deadline = None if timeout_s is None else _now() + timeout_s
@@ -119,7 +119,7 @@ class AdmissionGate:
             if self._waiting:
                 self._admit()
 
-    def _left_s(self, visit: AdmissionRequest, exchange: Exchange) -> float | None:
+    def _left_s(self, visit: AdmissionRequest, exchange: HttpExchange) -> float | None:
         """Of its time, some has gone since it came: for its body, its model's text, its own."""
         timeout_s = self.timeout_s if visit.timeout_s is None else visit.timeout_s
         return None if timeout_s is None else timeout_s - (self.clock() - exchange.received)

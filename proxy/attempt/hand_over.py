@@ -25,7 +25,7 @@ from proxy.health.telling import note_failure
 from proxy.routing.flight import Flight
 from proxy.routing.plan import Plan
 from proxy.routing.planner import Plans
-from proxy.timeline.story import Story
+from proxy.timeline.choice import ChoiceTimeline
 
 
 class NodeClient(Protocol):
@@ -54,7 +54,7 @@ class HandOver:
     flight: Flight
     relay: Relay
     legs: Legs
-    story: Story
+    timeline: ChoiceTimeline
     orphan_s: float
     begun: float  # the attempt's
     _tried: set[str] = field(default_factory=set)  # they had no room
@@ -83,7 +83,7 @@ class HandOver:
         if not node.ours:
             self._outer_id = self._outer_id or uuid4().hex
             leg = replace(leg, keep_open=False, outer_id=self._outer_id)
-        placed = self.story.called(node, leg, self.clock())
+        placed = self.timeline.record_call(node, leg, self.clock())
         self.legs.open(node, self.client.generate(node, request, placed))
 
     def go_on(self, news: tuple[Node, News] | None) -> None:
@@ -120,7 +120,7 @@ class HandOver:
         if relay.lingers and relay.plan.prefill:
             relay.parted = True
             await self.legs.close(relay.plan.prefill)
-            self.story.closed(relay.plan.prefill, self.clock())
+            self.timeline.record_close(relay.plan.prefill, self.clock())
         if (failure := relay.missed) is None:
             return None
         assert relay.leg is not None

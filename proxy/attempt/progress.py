@@ -9,7 +9,7 @@ from api.generator import Event, PromptEvent, Tap, TokenEvent
 from discovery.registry import Node
 from engine.request import Request
 from proxy.errors import NodeFailed, ProxyExhausted
-from proxy.timeline.story import Story
+from proxy.timeline.choice import ChoiceTimeline
 
 MOST_LOST = 2
 
@@ -24,10 +24,10 @@ def unscored(request: Request) -> Request:
 
 @dataclass(slots=True)
 class Progress:
-    """Grows with each try; `tries` are those since the last token. `story` is for people."""
+    """Grows with each try; `tries` are those since the last token. `timeline` is for logs."""
 
     request: Request
-    story: Story
+    timeline: ChoiceTimeline
     tap: Tap | None = None  # where tokens may go past the stream
     tokens: "array[int]" = field(default_factory=lambda: array("i"))  # a ninth of a list's room
     prompted: bool = False
@@ -63,7 +63,7 @@ class Progress:
     def said(self, tokens: tuple[int, ...]) -> None:
         """The client gets these."""
         self.tokens.extend(tokens)
-        self.story.output_tokens += len(tokens)
+        self.timeline.output_tokens += len(tokens)
 
     def met_with(self, failure: NodeFailed | ProxyExhausted) -> None:
         """Book a try that came to nothing: others are asked first from now on."""

@@ -1,1 +1,1 @@
-"""What is told of requests: counts, times, one line of a log for each."""
+"""Observability: metrics, log lines, timelines and OpenTelemetry spans of requests."""

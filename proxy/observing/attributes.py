@@ -6,9 +6,9 @@ know them. No text of prompts or answers is among them. Pure.
 
 from collections.abc import Iterator, Mapping
 
-from proxy.timeline.exchange import Exchange
-from proxy.timeline.marks import Staged
-from proxy.timeline.story import Story
+from proxy.timeline.choice import ChoiceTimeline
+from proxy.timeline.events import StageEnded
+from proxy.timeline.exchange import HttpExchange
 
 Value = str | int | float | tuple[str, ...]
 OPERATIONS = {
@@ -21,24 +21,24 @@ OPERATIONS = {
 }
 
 
-def request_attributes(exchange: Exchange, model: str) -> Mapping[str, Value]:
+def request_attributes(exchange: HttpExchange, model: str) -> Mapping[str, Value]:
     """Of the whole request; a prompt counts once for each of its choices."""
     found: dict[str, Value] = {"http.request.method": "POST", "url.path": exchange.endpoint}
     if exchange.status is not None:
         found["http.response.status_code"] = exchange.status
     if operation := OPERATIONS.get(exchange.endpoint):
         found["gen_ai.operation.name"] = operation
-    if exchange.stories:
+    if exchange.choices:
         found["gen_ai.request.id"] = exchange.request_id
-        named = exchange.stories[0].request.model
+        named = exchange.choices[0].request.model
         found["gen_ai.response.model"] = (named and named[0]) or model
-        found.update(_asked(exchange.stories[0], len(exchange.stories)))
+        found.update(_asked(exchange.choices[0], len(exchange.choices)))
         found.update(_used(exchange))
         found.update(_latencies(exchange))
     return found
 
 
-def stage_attributes(stage: Staged) -> Mapping[str, Value]:
+def stage_attributes(stage: StageEnded) -> Mapping[str, Value]:
     """Of what one node did."""
     found: dict[str, Value] = {"pdserve.node": stage.node}
     if stage.num_bytes:
@@ -48,32 +48,32 @@ def stage_attributes(stage: Staged) -> Mapping[str, Value]:
     return found
 
 
-def _asked(story: Story, choices: int) -> Iterator[tuple[str, Value]]:
-    sampling = story.request.sampling
+def _asked(timeline: ChoiceTimeline, choices: int) -> Iterator[tuple[str, Value]]:
+    sampling = timeline.request.sampling
     yield "gen_ai.request.n", choices
     yield "gen_ai.request.max_tokens", sampling.max_tokens
     yield "gen_ai.request.temperature", sampling.temperature
     yield "gen_ai.request.top_p", sampling.top_p
 
 
-def _used(exchange: Exchange) -> Iterator[tuple[str, Value]]:
-    stories = exchange.stories
-    given = sum(len(story.request.prompt) for story in stories)
-    said = sum(story.output_tokens for story in stories)
+def _used(exchange: HttpExchange) -> Iterator[tuple[str, Value]]:
+    choices = exchange.choices
+    given = sum(len(timeline.request.prompt) for timeline in choices)
+    said = sum(timeline.output_tokens for timeline in choices)
     yield "gen_ai.usage.prompt_tokens", given
     yield "gen_ai.usage.completion_tokens", said
     yield "gen_ai.usage.input_tokens", given
     yield "gen_ai.usage.output_tokens", said
-    cached = sum(story.cached_tokens for story in stories)
+    cached = sum(timeline.cached_tokens for timeline in choices)
     yield "gen_ai.usage.cache_read.input_tokens", cached
-    yield "gen_ai.response.finish_reasons", tuple(story.ending for story in stories)
-    yield "pdserve.tries", sum(story.tries for story in stories)
+    yield "gen_ai.response.finish_reasons", tuple(timeline.ending for timeline in choices)
+    yield "pdserve.tries", sum(timeline.tries for timeline in choices)
 
 
-def _latencies(exchange: Exchange) -> Iterator[tuple[str, Value]]:
+def _latencies(exchange: HttpExchange) -> Iterator[tuple[str, Value]]:
     """Seconds; of several choices the longest, but the first of all first tokens."""
-    stories = exchange.stories
-    firsts = [story.first_at for story in stories if story.first_at is not None]
+    choices = exchange.choices
+    firsts = [timeline.first_at for timeline in choices if timeline.first_at is not None]
     if firsts:
         yield "gen_ai.latency.time_to_first_token", min(firsts) - exchange.received
     if exchange.ended is not None:
@@ -83,6 +83,6 @@ def _latencies(exchange: Exchange) -> Iterator[tuple[str, Value]]:
         ("gen_ai.latency.time_in_model_prefill", "prefill"),
         ("gen_ai.latency.time_in_model_decode", "decode"),
     ):
-        times = [story.stages[stage] for story in stories if stage in story.stages]
+        times = [timeline.stages[stage] for timeline in choices if stage in timeline.stages]
         if times:
             yield name, max(times)

@@ -1,4 +1,4 @@
-"""What Prometheus is told. Counted once per request, never per token."""
+"""The proxy's Prometheus metrics. Updated once per request, never per token."""
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from prometheus_client.registry import Collector
 from discovery.registration import Role
 from discovery.registry import Registry
 from proxy.health.health import Health
-from proxy.observing.troubles import RefusedRegistrations, Troubles
-from proxy.timeline.story import Story
+from proxy.observing.failure_metrics import FailureMetrics, RefusedRegistrations
+from proxy.timeline.choice import ChoiceTimeline
 
 PREFIX = "pdserve_proxy_"
 Child = TypeVar("Child", Counter, Histogram)
@@ -53,7 +53,7 @@ class ProxyMetrics:
         self.requests_in_flight = 0
         self.all = CollectorRegistry()
         self.all.register(_Cluster(registry, self))
-        self.all.register(Troubles(health, PREFIX))
+        self.all.register(FailureMetrics(health, PREFIX))
         self.all.register(RefusedRegistrations(registry, PREFIX))
         requests = self._counter("requests", "HTTP answers", "endpoint", "status")
         self._requests = _Labelled[tuple[str, int], Counter](lambda of: requests.labels(*of))
@@ -73,41 +73,41 @@ class ProxyMetrics:
         self._pulled = self._counter("kv_transfer_bytes", "KV pulled for choices")
         self._pull_rate = self._histogram("kv_transfer_bytes_per_second", PULL_RATES)
 
-    def answered(self, endpoint: str, status: int) -> None:
-        """Book one HTTP answer."""
+    def record_answer(self, endpoint: str, status: int) -> None:
+        """Count one HTTP answer."""
         self._requests[endpoint, status].inc()
 
-    def book(self, story: Story) -> None:
-        """Book one choice that is over."""
-        self._answers[story.ending].inc()
-        self._tokens["prompt"].inc(len(story.request.prompt))
-        self._tokens["cached"].inc(story.cached_tokens)
-        self._tokens["fetched"].inc(story.fetched_tokens)
-        self._tokens["output"].inc(story.output_tokens)
-        self._tries.inc(story.tries)
-        self._moves.inc(story.moves)
-        self._duration.observe(story.duration_s)
-        if story.first_token_s is not None:
-            self._first.observe(story.first_token_s)
-        if story.per_token_s is not None:
-            self._per_token.observe(story.per_token_s)
-        if story.plan_s is not None:
-            self._stages["plan"].observe(story.plan_s)
-        for of, ratio in story.off:
+    def record_choice(self, timeline: ChoiceTimeline) -> None:
+        """Count one choice that is over."""
+        self._answers[timeline.ending].inc()
+        self._tokens["prompt"].inc(len(timeline.request.prompt))
+        self._tokens["cached"].inc(timeline.cached_tokens)
+        self._tokens["fetched"].inc(timeline.fetched_tokens)
+        self._tokens["output"].inc(timeline.output_tokens)
+        self._tries.inc(timeline.tries)
+        self._moves.inc(timeline.moves)
+        self._duration.observe(timeline.duration_s)
+        if timeline.first_token_s is not None:
+            self._first.observe(timeline.first_token_s)
+        if timeline.per_token_s is not None:
+            self._per_token.observe(timeline.per_token_s)
+        if timeline.plan_s is not None:
+            self._stages["plan"].observe(timeline.plan_s)
+        for of, ratio in timeline.prediction_ratios:
             self._estimates[of].observe(ratio)
-        for stage, seconds in story.stages.items():
+        for stage, seconds in timeline.stages.items():
             self._stages[stage].observe(seconds)
-        for num_bytes, seconds in story.pulls:
+        for num_bytes, seconds in timeline.kv_transfers:
             self._pulled.inc(num_bytes)
             if seconds:
                 self._pull_rate.observe(num_bytes / seconds)
 
-    def tokenized(self, seconds: float) -> None:
-        """Book how long a request's text took until it was tokens."""
+    def record_tokenization(self, seconds: float) -> None:
+        """The seconds it took to tokenize a request's text."""
         self._stages["tokenize"].observe(seconds)
 
-    def book_pooled(self, count: int, tokens: int, seconds: float, ending: str) -> None:
-        """Book prompts that were pooled in one call, or were to be."""
+    def record_pooled(self, count: int, tokens: int, seconds: float, ending: str) -> None:
+        """Count the prompts of one pooling call; `ending`: how it went."""
         self._answers[ending].inc(count)
         self._tokens["prompt"].inc(tokens)
         self._duration.observe(seconds)
@@ -126,7 +126,7 @@ class ProxyMetrics:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cluster(Collector):
-    """What is read off when somebody asks."""
+    """Gauges that are read when Prometheus scrapes."""
 
     registry: Registry
     metrics: ProxyMetrics

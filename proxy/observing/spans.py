@@ -1,4 +1,4 @@
-"""A request's timeline as OpenTelemetry spans. The only module that knows the SDK.
+"""Exports a request's timeline as OpenTelemetry spans. The only module that imports the SDK.
 
     POST /v1/chat/completions     server: the request, with the attributes of vLLM's and GenAI's
     ├── tokenize, admission, plan   the proxy's own
@@ -10,8 +10,8 @@
         ├── transfer
         └── decode
 
-The first is begun with the request, as the sampler decides then what nodes are told; the others
-are made at its end, all at once, from what was stamped. So nodes need no SDK and no exporter.
+The server span begins with the request, as its sampling decision is sent to nodes. The others
+are made at the end, all at once, from the timeline. So nodes need no SDK and no exporter.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,10 +29,10 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TraceFlags, 
 
 from api.trace_context import TraceContext
 from proxy.observing.attributes import request_attributes, stage_attributes
-from proxy.timeline.exchange import Exchange
-from proxy.timeline.marks import Called, Retried
-from proxy.timeline.placing import LegStages, legs_of
-from proxy.timeline.story import Story
+from proxy.timeline.choice import ChoiceTimeline
+from proxy.timeline.clock_alignment import LegTimeline, leg_timelines
+from proxy.timeline.events import LegOpened, RetryDecided
+from proxy.timeline.exchange import HttpExchange
 from proxy.timeline.trace import Trace
 
 SERVICE = "pdserve"
@@ -43,7 +43,7 @@ NODE_KIND = SpanKind.CLIENT
 
 @dataclass(slots=True)
 class _Ids(RandomIdGenerator):
-    """Gives the id that the next span is to have, where nodes know it already."""
+    """Generates span ids; the next one is `given`, where nodes were sent it already."""
 
     given: str | None = None
 
@@ -64,7 +64,7 @@ class Spans:
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer(SERVICE)
 
-    def begin(self, exchange: Exchange, context: TraceContext | None) -> Trace | None:
+    def begin(self, exchange: HttpExchange, context: TraceContext | None) -> Trace | None:
         """Its span; None where the SDK is switched off."""
         span = self._tracer.start_span(
             f"POST {exchange.endpoint}",
@@ -83,8 +83,8 @@ class Spans:
         )
         return Trace(ours, self._new_id if span.is_recording() else None, span)
 
-    def end(self, exchange: Exchange) -> None:
-        """Its answer is over: all of its spans are complete."""
+    def end(self, exchange: HttpExchange) -> None:
+        """The answer is over: make all other spans and end the request's."""
         span = cast("Span | None", exchange.trace and exchange.trace.span)
         if span is None or not span.is_recording():
             return
@@ -94,27 +94,29 @@ class Spans:
         below = otel.set_span_in_context(span)
         for name, began, ended in exchange.steps():
             self._span(exchange, name, below, (began, ended)).end(_nanoseconds(exchange, ended))
-        for story in exchange.stories:
-            self._tell(exchange, story, span, below)
+        for timeline in exchange.choices:
+            self._add_leg_spans(exchange, timeline, span, below)
         span.end(_nanoseconds(exchange, exchange.ended or exchange.received))
 
-    def _tell(self, exchange: Exchange, story: Story, span: Span, below: Context) -> None:
+    def _add_leg_spans(
+        self, exchange: HttpExchange, timeline: ChoiceTimeline, span: Span, below: Context
+    ) -> None:
         """One choice: a span for each leg, an event for each retry."""
-        for mark in story.marks:
-            if isinstance(mark, Retried):
-                why = {"pdserve.node": mark.node or "", "pdserve.reason": mark.reason}
-                at = _nanoseconds(exchange, mark.at)
-                span.add_event("retry", {"pdserve.cause": mark.cause, **why}, at)
-        for leg, ended in _ends(story):
+        for event in timeline.events:
+            if isinstance(event, RetryDecided):
+                why = {"pdserve.node": event.node or "", "pdserve.reason": event.reason}
+                at = _nanoseconds(exchange, event.at)
+                span.add_event("retry", {"pdserve.cause": event.cause, **why}, at)
+        for leg, ended in _ends(timeline):
             if leg.call is not None:
-                self._leg(exchange, story, leg, leg.call, ended, below)
+                self._leg(exchange, timeline, leg, leg.call, ended, below)
 
     def _leg(
         self,
-        exchange: Exchange,
-        story: Story,
-        leg: LegStages,
-        call: Called,
+        exchange: HttpExchange,
+        timeline: ChoiceTimeline,
+        leg: LegTimeline,
+        call: LegOpened,
         ended: float,
         below: Context,
     ) -> None:
@@ -123,7 +125,7 @@ class Spans:
         self._ids.given = None
         host, _, port = call.node.rpartition(":")
         span.set_attributes(
-            {"server.address": host, "pdserve.choice": story.request.request_id}
+            {"server.address": host, "pdserve.choice": timeline.request.request_id}
         )
         if port.isdigit():
             span.set_attribute("server.port", int(port))
@@ -138,7 +140,7 @@ class Spans:
 
     def _span(
         self,
-        exchange: Exchange,
+        exchange: HttpExchange,
         name: str,
         parent: Context,
         times: tuple[float, float],
@@ -151,7 +153,7 @@ class Spans:
         return otel.format_span_id(RandomIdGenerator.generate_span_id(self._ids))
 
 
-def exporting(endpoint: str | None, model: str) -> Spans:
+def otlp_spans(endpoint: str | None, model: str) -> Spans:
     """Spans that go out by OTLP over HTTP; without an endpoint, to where OTEL_* say."""
     return Spans(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)), model)
 
@@ -175,14 +177,14 @@ def _parent(context: TraceContext) -> Span:
     return otel.NonRecordingSpan(place)
 
 
-def _ends(story: Story) -> Iterator[tuple[LegStages, float]]:
+def _ends(timeline: ChoiceTimeline) -> Iterator[tuple[LegTimeline, float]]:
     """Each leg with when it was over, as far as we know: not later than the choice."""
-    over = story.begun if story.ended_at is None else story.ended_at
-    legs: Sequence[LegStages] = legs_of(story.marks)
+    over = timeline.begun if timeline.ended_at is None else timeline.ended_at
+    legs: Sequence[LegTimeline] = leg_timelines(timeline.events)
     for leg in legs:
         yield leg, over if leg.ended is None else leg.ended
 
 
-def _nanoseconds(exchange: Exchange, at: float) -> int:
+def _nanoseconds(exchange: HttpExchange, at: float) -> int:
     """Of the Unix epoch."""
     return int((exchange.unix_s + at - exchange.received) * NANOSECONDS)

@@ -1,11 +1,11 @@
-"""Whether spans are made at all: only where somebody said where to, and the SDK is there."""
+"""Enables tracing if an OTLP endpoint is set and OpenTelemetry's SDK is installed."""
 
 import logging
 import os
 from typing import Protocol
 
 from api.trace_context import TraceContext
-from proxy.timeline.exchange import Exchange
+from proxy.timeline.exchange import HttpExchange
 from proxy.timeline.trace import Trace
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -17,25 +17,25 @@ logger = logging.getLogger(__name__)
 class Tracing(Protocol):
     """Makes spans of requests."""
 
-    def begin(self, exchange: Exchange, context: TraceContext | None) -> Trace | None:
-        """What its calls to nodes belong to; `context` is the client's."""
+    def begin(self, exchange: HttpExchange, context: TraceContext | None) -> Trace | None:
+        """The trace of its calls to nodes; `context` is the client's."""
 
-    def end(self, exchange: Exchange) -> None:
-        """Nothing more is stamped."""
+    def end(self, exchange: HttpExchange) -> None:
+        """The request is over."""
 
 
-def tracing(endpoint: str | None, model: str) -> Tracing | None:
-    """None: nobody wants spans, and they cost nothing. SystemExit where they cannot be made.
+def build_tracing(endpoint: str | None, model: str) -> Tracing | None:
+    """None without an endpoint; SystemExit if --otlp-traces-endpoint is set without the SDK.
 
-    What was not sent when the process ends is sent then.
+    Spans that were not exported when the process ends are exported then.
     """
     if endpoint is None and not any(os.environ.get(name) for name in ENDPOINTS):
         return None
     try:
-        from proxy.observing.spans import exporting
+        from proxy.observing.spans import otlp_spans
     except ImportError as error:
         if endpoint is not None:
             raise SystemExit(f"--otlp-traces-endpoint: {MISSING}") from error
         logger.warning("%s (or unset OTEL_EXPORTER_OTLP_*)", MISSING)
         return None
-    return exporting(endpoint, model)
+    return otlp_spans(endpoint, model)

@@ -1,20 +1,20 @@
-"""One HTTP request and its answer: what its choices have in common."""
+"""The timeline of one HTTP request: what its choices have in common."""
 
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from proxy.timeline.story import Story
+from proxy.timeline.choice import ChoiceTimeline
 from proxy.timeline.trace import Trace
 
 
 @dataclass(slots=True, eq=False)
-class Exchange:
-    """From the first byte to the last, or to the client's leaving.
+class HttpExchange:
+    """From the first byte of the request to the last of the answer, or until the client left.
 
-    `received` and `ended` are times of the proxy's clock, `unix_s` is the former for people;
-    `owner` is whose key it came with, "" where there are no keys. `request_id` is the client's
-    name for it, known once the answer begins. What is not yet is None.
+    Times are of the proxy's clock; `unix_s` is `received` as a Unix time. `owner` is the name
+    of the caller's key, "" without keys. `request_id` is the id that the client sees, known
+    once the answer begins. None is what has not happened yet.
     """
 
     received: float
@@ -24,14 +24,14 @@ class Exchange:
     request_id: str = ""
     status: int | None = None
     trace: Trace | None = None
-    stories: list[Story] = field(default_factory=list)
+    choices: list[ChoiceTimeline] = field(default_factory=list)
     tokenized: float | None = None
-    admitted: float | None = None  # it had its turn, where there was a line
+    admitted: float | None = None  # None where nothing limits admission
     ended: float | None = None
 
     def steps(self) -> Iterator[tuple[str, float, float]]:
-        """What the proxy itself did before it called anybody: name, beginning and end."""
-        first = self.stories[0] if self.stories else None
+        """The proxy's own stages before its first call of a node: name, begin and end."""
+        first = self.choices[0] if self.choices else None
         tokenized = self.tokenized
         if tokenized is None and first is not None:
             tokenized = first.begun
@@ -43,5 +43,5 @@ class Exchange:
             yield "plan", first.begun, first.planned_at
 
 
-current: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
-"""Which one the running code belongs to: choices are told apart in what is passed."""
+current: ContextVar[HttpExchange | None] = ContextVar("exchange", default=None)
+"""The HTTP request that the running task serves; its ChoiceTimelines are passed on."""

@@ -1,18 +1,18 @@
-"""A request as it is kept: plain data, with what the cluster was called then. Pure."""
+"""A request's timeline as it is stored: plain data, nodes by their addresses. Pure."""
 
 from collections.abc import Sequence
 
 import msgspec
 
-from proxy.timeline.exchange import Exchange
-from proxy.timeline.marks import Mark
-from proxy.timeline.story import Story
+from proxy.timeline.choice import ChoiceTimeline
+from proxy.timeline.events import TimelineEvent
+from proxy.timeline.exchange import HttpExchange
 
-MOST_TOLD = 64  # choices whose marks are kept
+MAX_CHOICES_WITH_EVENTS = 64  # choices whose events are kept
 
 
 class ChoiceRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One choice; see Story. `ending` is None while it runs."""
+    """See ChoiceTimeline; `ending` is None while the choice runs."""
 
     request_id: str
     begun: float
@@ -27,12 +27,12 @@ class ChoiceRecord(msgspec.Struct, frozen=True, array_like=True):
     output_tokens: int
     tries: int
     moves: int
-    marks: Sequence[Mark]
-    unmarked: int
+    events: Sequence[TimelineEvent]
+    dropped_events: int
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
-    """One HTTP request; see Exchange."""
+class RequestRecord(msgspec.Struct, frozen=True, array_like=True):
+    """See HttpExchange."""
 
     request_id: str
     endpoint: str
@@ -46,11 +46,11 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     choices: Sequence[ChoiceRecord]
 
 
-def record_of(exchange: Exchange) -> Record:
-    """What it has come to so far."""
-    stories = exchange.stories
-    first = stories[0].request.request_id if stories else ""
-    return Record(
+def record_of(exchange: HttpExchange) -> RequestRecord:
+    """The state of the request now."""
+    choices = exchange.choices
+    first = choices[0].request.request_id if choices else ""
+    return RequestRecord(
         exchange.request_id or first,
         exchange.endpoint,
         exchange.received,
@@ -60,25 +60,30 @@ def record_of(exchange: Exchange) -> Record:
         exchange.trace.context.trace_id if exchange.trace else None,
         exchange.tokenized,
         exchange.admitted,
-        [_choice(story, told=index < MOST_TOLD) for index, story in enumerate(stories)],
+        [
+            _choice_record(timeline, with_events=index < MAX_CHOICES_WITH_EVENTS)
+            for index, timeline in enumerate(choices)
+        ],
     )
 
 
-def _choice(story: Story, *, told: bool) -> ChoiceRecord:
+def _choice_record(timeline: ChoiceTimeline, *, with_events: bool) -> ChoiceRecord:
     return ChoiceRecord(
-        story.request.request_id,
-        story.begun,
-        story.first_at,
-        story.last_at,
-        story.ended_at,
-        None if story.ended_at is None else story.ending,
-        story.failure,
-        len(story.request.prompt),
-        story.cached_tokens,
-        story.fetched_tokens,
-        story.output_tokens,
-        story.tries,
-        story.moves,
-        story.marks if told else (),
-        story.unmarked if told else story.unmarked + len(story.marks),
+        timeline.request.request_id,
+        timeline.begun,
+        timeline.first_at,
+        timeline.last_at,
+        timeline.ended_at,
+        None if timeline.ended_at is None else timeline.ending,
+        timeline.failure,
+        len(timeline.request.prompt),
+        timeline.cached_tokens,
+        timeline.fetched_tokens,
+        timeline.output_tokens,
+        timeline.tries,
+        timeline.moves,
+        timeline.events if with_events else (),
+        timeline.dropped_events
+        if with_events
+        else timeline.dropped_events + len(timeline.events),
     )

@@ -1,4 +1,4 @@
-"""Where a request's calls to nodes stand in a trace. Pure."""
+"""The trace context of a request's calls to nodes. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from api.trace_context import TraceContext
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """`context` is the client's own, handed through, unless spans are made here: then it is
-    the request's `span`, and `new_id` names one for each call.
+    """`context` is the client's own, passed on as it is, unless this proxy makes spans: then
+    it is that of the request's `span`, and `new_id` makes the span id of each call.
     """
 
     context: TraceContext
     new_id: Callable[[], str] | None = None
-    span: object = None  # whoever began it knows what it is
+    span: object = None  # an OpenTelemetry span; only spans.py looks inside
 
-    def place(self) -> TraceContext:
-        """Of the next call."""
+    def next_call(self) -> TraceContext:
+        """The context to send with the next call."""
         if self.new_id is None:
             return self.context
         return replace(self.context, span_id=self.new_id())

@@ -34,7 +34,7 @@ from proxy.nodes.instances import Instances
 from proxy.nodes.lines import open_lines
 from proxy.nodes.session import open_session
 from proxy.observing.metrics import ProxyMetrics
-from proxy.observing.observed import Observed
+from proxy.observing.observed_pipeline import ObservedPipeline
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing.building import build_planner
@@ -57,7 +57,7 @@ class HttpCluster:
 
     cluster: Cluster
     registry: Registry
-    door: Observed
+    door: ObservedPipeline
     instances: Instances
     url: str
     session: aiohttp.ClientSession
@@ -151,9 +151,9 @@ async def http_cluster(
         yield HttpCluster(cluster, registry, door, instances, url, session, http)
 
 
-def _door(pipeline: Pipeline, client: HttpNodeClient) -> Observed:
+def _door(pipeline: Pipeline, client: HttpNodeClient) -> ObservedPipeline:
     metrics = ProxyMetrics(pipeline.registry, pipeline.health)
-    return Observed(pipeline, metrics, "tiny", PoolingPipeline(pipeline, client))
+    return ObservedPipeline(pipeline, metrics, "tiny", PoolingPipeline(pipeline, client))
 
 
 async def _open(stack: AsyncExitStack, one: HttpNode, parcel: Parcel | None) -> None:

@@ -30,7 +30,7 @@ from proxy.admin.status import cluster_status
 from proxy.admission.gate import AdmissionGate
 from proxy.config import ProxyConfig, ProxyOptions
 from proxy.health.health import Health
-from proxy.observing.at_the_gate import DoorMetrics, GateMetrics
+from proxy.observing.admission_metrics import AdmissionMetrics, ConnectionMetrics
 from proxy.observing.metrics import ProxyMetrics
 from proxy.workers.metrics_pages import worker_count_registry
 
@@ -146,8 +146,8 @@ def metrics_of(registry: CollectorRegistry) -> Iterator[tuple[str, str]]:
 
 def of_the_proxy() -> CollectorRegistry:
     metrics = ProxyMetrics(Registry(), Health(Registry()))
-    metrics.all.register(GateMetrics(AdmissionGate()))
-    metrics.all.register(DoorMetrics(Keeper()))
+    metrics.all.register(AdmissionMetrics(AdmissionGate()))
+    metrics.all.register(ConnectionMetrics(Keeper()))
     return metrics.all
 
 

@@ -18,7 +18,7 @@ from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate
 from proxy.admission.limits import KeyLimits
 from proxy.admission.pools import Hands
-from proxy.timeline.exchange import Exchange, current
+from proxy.timeline.exchange import HttpExchange, current
 from tests.fakes.limits import limits
 from tests.fakes.serving import serving
 from tests.fakes.text import served
@@ -217,7 +217,7 @@ async def test_new_nodes_let_in_who_waits() -> None:
 
 async def test_what_has_gone_of_a_requests_time_before_the_gate_is_gone() -> None:
     gate, now = AdmissionGate(clock=lambda: 5.0), asyncio.get_running_loop().time()
-    token = current.set(Exchange(received=0.5))
+    token = current.set(HttpExchange(received=0.5))
     try:
         async with gate.enter(AdmissionRequest(1, 1, timeout_s=10.0)) as let_in:
             assert let_in.deadline == pytest.approx(now + 5.5, abs=1.0)

@@ -13,10 +13,10 @@ from api.trace_context import TraceContext
 from engine.request import Request, RequestId, Sampling
 from proxy.observing.attributes import request_attributes
 from proxy.observing.spans import Spans
-from proxy.observing.tracing import tracing
-from proxy.timeline.exchange import Exchange
-from proxy.timeline.marks import Called
-from proxy.timeline.story import Story
+from proxy.observing.tracing import build_tracing
+from proxy.timeline.choice import ChoiceTimeline
+from proxy.timeline.events import LegOpened
+from proxy.timeline.exchange import HttpExchange
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine
 from tests.fakes.node import Ill
@@ -35,18 +35,18 @@ class Rig:
     def __post_init__(self) -> None:
         self.spans = Spans(SimpleSpanProcessor(self.memory), "tiny")
 
-    async def answer(self, context: TraceContext | None = None, most: int = 8) -> Exchange:
-        exchange = Exchange(
+    async def answer(self, context: TraceContext | None = None, most: int = 8) -> HttpExchange:
+        exchange = HttpExchange(
             self.cluster.now, 1e9, "/v1/completions", request_id="r", status=200
         )
         exchange.trace = self.spans.begin(exchange, context)
         request = Request(RequestId("r"), tuple(range(1, 12)), Sampling(most, seed=1))
-        story = Story(request, self.cluster.now, exchange.trace)
-        exchange.stories.append(story)
-        async for event in self.cluster.pipeline.stream(request, WHOLE, story=story):
+        timeline = ChoiceTimeline(request, self.cluster.now, exchange.trace)
+        exchange.choices.append(timeline)
+        async for event in self.cluster.pipeline.stream(request, WHOLE, timeline=timeline):
             if isinstance(event, TokenEvent):
-                story.told(event, self.cluster.now)
-        story.ended_at = exchange.ended = self.cluster.now
+                timeline.record_tokens(event, self.cluster.now)
+        timeline.ended_at = exchange.ended = self.cluster.now
         self.spans.end(exchange)
         return exchange
 
@@ -101,9 +101,9 @@ async def test_the_request_has_the_attributes_that_dashboards_of_vllm_read() -> 
         8,
     )
     assert (said["gen_ai.request.max_tokens"], said["gen_ai.request.n"]) == (8, 1)
-    (story,) = exchange.stories
-    assert story.first_at is not None
-    first_s = story.first_at - exchange.received
+    (timeline,) = exchange.choices
+    assert timeline.first_at is not None
+    first_s = timeline.first_at - exchange.received
     assert said["gen_ai.latency.time_to_first_token"] == pytest.approx(first_s)
     assert {"gen_ai.latency.time_in_queue", "gen_ai.latency.e2e"} <= said.keys()
     assert said["gen_ai.response.finish_reasons"] == ("length",)
@@ -117,12 +117,12 @@ async def test_a_clients_trace_goes_on_and_each_node_gets_its_own_span() -> None
     assert {
         f"{one.context.trace_id:032x}" for one in rig.memory.get_finished_spans() if one.context
     } == {TRACE}
-    legs = [mark.span_id for mark in exchange.stories[0].marks if isinstance(mark, Called)]
+    legs = [mark.span_id for mark in exchange.choices[0].events if isinstance(mark, LegOpened)]
     spans = [one for one in rig.below(rig.root) if one.kind is SpanKind.CLIENT]
     assert [f"{one.context.span_id:016x}" for one in spans if one.context] == legs
     assert len(set(legs)) == 2
     assert exchange.trace
-    place = exchange.trace.place()
+    place = exchange.trace.next_call()
     assert (place.trace_id, place.flags & 1, place.state) == (TRACE, 1, "a=1")
 
 
@@ -131,8 +131,8 @@ async def test_what_the_client_does_not_sample_leaves_no_span_and_nodes_are_told
     exchange = await rig.answer(TraceContext(TRACE, SPAN, 0))
     assert rig.memory.get_finished_spans() == ()
     assert exchange.trace
-    assert exchange.trace.place().headers["traceparent"].startswith(f"00-{TRACE}-")
-    assert not exchange.trace.place().sampled
+    assert exchange.trace.next_call().headers["traceparent"].startswith(f"00-{TRACE}-")
+    assert not exchange.trace.next_call().sampled
 
 
 async def test_a_retry_is_an_event_and_the_leg_that_broke_an_error() -> None:
@@ -156,7 +156,7 @@ async def test_with_the_sdk_switched_off_a_clients_trace_is_passed_on(
     rig = Rig()
     exchange = await rig.answer(CLIENT)
     assert exchange.trace
-    assert exchange.trace.place() == CLIENT
+    assert exchange.trace.next_call() == CLIENT
     assert (await rig.answer()).trace is None
     assert rig.memory.get_finished_spans() == ()
 
@@ -173,9 +173,11 @@ async def test_the_users_name_of_the_service_counts(monkeypatch: pytest.MonkeyPa
 
 async def test_the_span_names_the_model_that_the_request_was_for() -> None:
     rig = Rig()
-    exchange = Exchange(0.0, 1e9, "/v1/completions", request_id="r")
+    exchange = HttpExchange(0.0, 1e9, "/v1/completions", request_id="r")
     exchange.trace = rig.spans.begin(exchange, None)
-    exchange.stories.append(Story(Request(RequestId("r"), (1,), model=("one of two", None))))
+    exchange.choices.append(
+        ChoiceTimeline(Request(RequestId("r"), (1,), model=("one of two", None)))
+    )
     rig.spans.end(exchange)
     assert (rig.root.attributes or {})["gen_ai.response.model"] == "one of two"
 
@@ -183,8 +185,8 @@ async def test_the_span_names_the_model_that_the_request_was_for() -> None:
 def test_without_an_endpoint_there_are_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
-    assert tracing(None, "tiny") is None
-    made = tracing("http://127.0.0.1:9/v1/traces", "tiny")
+    assert build_tracing(None, "tiny") is None
+    made = build_tracing("http://127.0.0.1:9/v1/traces", "tiny")
     assert isinstance(made, Spans)
 
 
@@ -199,5 +201,5 @@ def test_without_an_endpoint_there_are_no_spans(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_an_endpoint_is_known_by_what_it_does(path: str, operation: str | None) -> None:
-    told = request_attributes(Exchange(0.0, 1e9, path, request_id="r", status=200), "tiny")
+    told = request_attributes(HttpExchange(0.0, 1e9, path, request_id="r", status=200), "tiny")
     assert told.get("gen_ai.operation.name") == operation

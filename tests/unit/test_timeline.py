@@ -9,13 +9,13 @@ import pytest
 
 from api.generator import WHOLE, TokenEvent
 from engine.request import Request, RequestId, Sampling
-from proxy.observing.kept import KeptTimelines
-from proxy.observing.telling import server_timing, tell
-from proxy.timeline.exchange import Exchange
-from proxy.timeline.marks import Called, Mark, Staged
-from proxy.timeline.placing import legs_of
+from proxy.observing.rendering import server_timing, timeline_json
+from proxy.observing.timeline_store import TimelineStore
+from proxy.timeline.choice import MAX_EVENTS, ChoiceTimeline
+from proxy.timeline.clock_alignment import leg_timelines
+from proxy.timeline.events import LegOpened, StageEnded, TimelineEvent
+from proxy.timeline.exchange import HttpExchange
 from proxy.timeline.record import record_of
-from proxy.timeline.story import MOST_MARKS, Story
 from tests.fakes.cluster import Cluster
 from tests.fakes.engine import FakeEngine
 from tests.fakes.node import Ill
@@ -40,22 +40,28 @@ SPLIT = [
 
 async def lived(
     cluster: Cluster, name: str = "r", *, most: int = 6, read: int = 99
-) -> Exchange:
+) -> HttpExchange:
     """A request that came half a second ago, read until it has `read` tokens."""
-    exchange = Exchange(cluster.now - 0.5, 1e9, "/v1/completions")
-    story = Story(Request(RequestId(name), PROMPT, Sampling(most, seed=1)), cluster.now)
-    exchange.stories.append(story)
-    async with aclosing(cluster.pipeline.stream(story.request, WHOLE, story=story)) as events:
-        await _read(events, story, read, cluster)
-    story.ended_at = exchange.ended = cluster.now
+    exchange = HttpExchange(cluster.now - 0.5, 1e9, "/v1/completions")
+    timeline = ChoiceTimeline(
+        Request(RequestId(name), PROMPT, Sampling(most, seed=1)), cluster.now
+    )
+    exchange.choices.append(timeline)
+    async with aclosing(
+        cluster.pipeline.stream(timeline.request, WHOLE, timeline=timeline)
+    ) as events:
+        await _read(events, timeline, read, cluster)
+    timeline.ended_at = exchange.ended = cluster.now
     return exchange
 
 
-async def _read(events: AsyncGenerator[Any], story: Story, most: int, cluster: Cluster) -> None:
+async def _read(
+    events: AsyncGenerator[Any], timeline: ChoiceTimeline, most: int, cluster: Cluster
+) -> None:
     async for event in events:
         if isinstance(event, TokenEvent):
-            story.told(event, cluster.now)
-            if story.output_tokens >= most:
+            timeline.record_tokens(event, cluster.now)
+            if timeline.output_tokens >= most:
                 return
 
 
@@ -63,8 +69,8 @@ def small() -> FakeEngine:
     return FakeEngine(chunk=4)
 
 
-def told(exchange: Exchange) -> Any:  # noqa: ANN401  JSON
-    return tell(record_of(exchange))
+def told(exchange: HttpExchange) -> Any:  # noqa: ANN401  JSON
+    return timeline_json(record_of(exchange))
 
 
 def names(choice: Any) -> list[str]:  # noqa: ANN401
@@ -97,7 +103,7 @@ async def test_a_plan_says_why_it_was_made_and_what_it_foretold() -> None:
     assert (planned["prefill"], planned["decode"]) == ("p0:80", "d0:80")
     assert planned["why"] == "policy"
     foretold = planned["foretold_first_token_s"], planned["foretold_finish_s"]
-    assert foretold == pytest.approx(exchange.stories[0].foretold, abs=1e-6)
+    assert foretold == pytest.approx(exchange.choices[0].predicted, abs=1e-6)
     exchange = await lived(Cluster(0, 1))
     (planned,) = find(told(exchange)["choices"][0], "planned")
     assert (planned["prefill"], planned["why"]) == (None, "no_prefill")
@@ -116,7 +122,7 @@ async def test_a_pull_says_its_bytes_and_how_long_it_waited() -> None:
 
 async def test_nodes_say_when_each_stage_was_over_since_they_were_called() -> None:
     exchange = await lived(Cluster(engine=small, turn_s=0.01))
-    said = [mark for mark in exchange.stories[0].marks if isinstance(mark, Staged)]
+    said = [mark for mark in exchange.choices[0].events if isinstance(mark, StageEnded)]
     over = {mark.stage: mark.node_s for mark in said}
     took = {mark.stage: mark.seconds for mark in said}
     assert over["queue"] == pytest.approx(took["queue"])
@@ -162,12 +168,12 @@ async def test_server_timing_has_every_stage_in_milliseconds() -> None:
 
 
 def test_stages_of_a_node_whose_clock_is_far_off_lie_between_call_and_news() -> None:
-    call = Called(10.0, "p", "prefill")
+    call = LegOpened(10.0, "p", "prefill")
     queue, prefill = (
-        Staged(10.5, "p", "queue", 0.1, 0, 0.1),
-        Staged(11.2, "p", "prefill", 0.9, 0, 1.0),
+        StageEnded(10.5, "p", "queue", 0.1, 0, 0.1),
+        StageEnded(11.2, "p", "prefill", 0.9, 0, 1.0),
     )
-    (leg,) = legs_of([call, queue, prefill])
+    (leg,) = leg_timelines([call, queue, prefill])
     first, second = leg.placed()
     # the news of prefill was the quicker: 0.2 s there and back
     assert (first.began, first.ended) == pytest.approx((10.1, 10.2))
@@ -175,32 +181,32 @@ def test_stages_of_a_node_whose_clock_is_far_off_lie_between_call_and_news() -> 
 
 
 def test_stages_of_a_node_that_says_no_offset_end_when_they_are_heard() -> None:
-    (leg,) = legs_of([Called(1.0, "p", "prefill"), Staged(3.0, "p", "queue", 0.5)])
+    (leg,) = leg_timelines([LegOpened(1.0, "p", "prefill"), StageEnded(3.0, "p", "queue", 0.5)])
     (queue,) = leg.placed()
     assert (queue.began, queue.ended) == (2.5, 3.0)
 
 
 def test_two_legs_at_one_node_are_told_apart() -> None:
-    marks: list[Mark] = [
-        *(Called(1.0, "d", "decode"), Staged(2.0, "d", "reserve", 0.5, 0, 0.5)),
-        *(Called(5.0, "d", "whole"), Staged(6.0, "d", "queue", 0.5, 0, 0.5)),
+    marks: list[TimelineEvent] = [
+        *(LegOpened(1.0, "d", "decode"), StageEnded(2.0, "d", "reserve", 0.5, 0, 0.5)),
+        *(LegOpened(5.0, "d", "whole"), StageEnded(6.0, "d", "queue", 0.5, 0, 0.5)),
     ]
-    assert [[one.stage.stage for one in leg.placed()] for leg in legs_of(marks)] == [
+    assert [[one.stage.stage for one in leg.placed()] for leg in leg_timelines(marks)] == [
         ["reserve"],
         ["queue"],
     ]
 
 
-def over(name: str, owner: str = "", marks: int = 0) -> Exchange:
-    exchange = Exchange(0.0, owner=owner, request_id=name)
-    story = Story(Request(RequestId(name), (1,)))
-    story.marks += [Called(0.0, "n" * 20, "whole")] * marks
-    exchange.stories.append(story)
+def over(name: str, owner: str = "", marks: int = 0) -> HttpExchange:
+    exchange = HttpExchange(0.0, owner=owner, request_id=name)
+    timeline = ChoiceTimeline(Request(RequestId(name), (1,)))
+    timeline.events += [LegOpened(0.0, "n" * 20, "whole")] * marks
+    exchange.choices.append(timeline)
     return exchange
 
 
 def test_the_last_are_kept_and_the_oldest_go() -> None:
-    kept = KeptTimelines(3)
+    kept = TimelineStore(3)
     for number in range(10):
         kept.end(over(f"r{number}"))
     found = [number for number in range(10) if kept.find(f"r{number}", None)]
@@ -208,9 +214,9 @@ def test_the_last_are_kept_and_the_oldest_go() -> None:
 
 
 def test_memory_has_a_bound_in_bytes_too() -> None:
-    kept, most = KeptTimelines(1_000_000, most_bytes=100_000), 0
+    kept, most = TimelineStore(1_000_000, most_bytes=100_000), 0
     for number in range(500):
-        kept.end(over(f"r{number}", marks=MOST_MARKS))
+        kept.end(over(f"r{number}", marks=MAX_EVENTS))
         most = max(most, kept.num_bytes)
     assert 50_000 < most <= 100_000
     assert kept.find("r499", None)
@@ -220,7 +226,7 @@ def test_memory_has_a_bound_in_bytes_too() -> None:
 
 
 def test_a_request_that_is_over_runs_no_more() -> None:
-    kept, exchange = KeptTimelines(1), over("gone")
+    kept, exchange = TimelineStore(1), over("gone")
     kept.begin(exchange)
     kept.end(exchange)
     kept.end(over("next"))
@@ -228,7 +234,7 @@ def test_a_request_that_is_over_runs_no_more() -> None:
 
 
 def test_with_none_to_keep_none_is_kept_not_even_while_it_runs() -> None:
-    kept, exchange = KeptTimelines(0), over("r")
+    kept, exchange = TimelineStore(0), over("r")
     kept.begin(exchange)
     assert kept.find("r", None) is None
     kept.end(exchange)
@@ -236,7 +242,7 @@ def test_with_none_to_keep_none_is_kept_not_even_while_it_runs() -> None:
 
 
 def test_a_second_request_of_the_same_name_takes_the_place_of_the_first() -> None:
-    kept = KeptTimelines(10)
+    kept = TimelineStore(10)
     for status in (200, 503):
         exchange = over("same")
         exchange.status = status
@@ -248,7 +254,7 @@ def test_a_second_request_of_the_same_name_takes_the_place_of_the_first() -> Non
 
 
 def test_nobody_sees_or_hides_a_request_of_another_key() -> None:
-    kept = KeptTimelines(10)
+    kept = TimelineStore(10)
     for owner, status in (("mine", 200), ("theirs", 503)):
         exchange = over("same", owner)
         exchange.status = status
@@ -261,10 +267,10 @@ def test_nobody_sees_or_hides_a_request_of_another_key() -> None:
 
 
 def test_all_names_of_a_request_lead_to_it() -> None:
-    kept = KeptTimelines(10)
-    exchange = Exchange(0.0, request_id="r")
+    kept = TimelineStore(10)
+    exchange = HttpExchange(0.0, request_id="r")
     for index in range(3):
-        exchange.stories.append(Story(Request(RequestId(f"r-{index}"), (1,))))
+        exchange.choices.append(ChoiceTimeline(Request(RequestId(f"r-{index}"), (1,))))
     kept.begin(exchange)
     for _ in ("while it runs", "when it is over"):
         for name in ("r", "r-0", "r-2", "chatcmpl-r", "cmpl-r", "cmpl-r-1", "resp_r", "msg_r"):

@@ -1,4 +1,4 @@
-"""What Prometheus is told of doors and gates, read off when somebody asks."""
+"""Metrics of admission and of client connections, read when Prometheus scrapes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from proxy.observing.metrics import PREFIX
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GateMetrics(Collector):
-    """The line and what is at work, as far as there are limits."""
+class AdmissionMetrics(Collector):
+    """The admission queue and the admitted requests, as far as there are limits."""
 
     gate: AdmissionGate
 
@@ -47,8 +47,8 @@ class GateMetrics(Collector):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DoorMetrics(Collector):
-    """Connections, and those that were refused or cut."""
+class ConnectionMetrics(Collector):
+    """Client connections, and those that were refused or cut."""
 
     keeper: Keeper
 

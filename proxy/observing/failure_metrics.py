@@ -1,4 +1,4 @@
-"""What Prometheus is told of failures: which there were, and what was made of them."""
+"""Metrics of failures: failed calls, retries, breakers and refused registrations."""
 
 import time
 from collections import Counter
@@ -18,8 +18,8 @@ NOT_CLOSED = (BreakerState.OPEN, BreakerState.HALF_OPEN)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Troubles(Collector):
-    """Read off when somebody asks; the names of all its metrics begin with `prefix`."""
+class FailureMetrics(Collector):
+    """Read when Prometheus scrapes; the names of all metrics begin with `prefix`."""
 
     health: Health
     prefix: str
@@ -47,7 +47,7 @@ class Troubles(Collector):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RefusedRegistrations(Collector):
-    """What came to the discovery port and was dropped, read off when somebody asks."""
+    """Messages at the discovery port that were dropped, by reason."""
 
     registry: Registry
     prefix: str

@@ -1,7 +1,7 @@
-"""What one choice has come to, and what was stamped on its way. Pure.
+"""The timeline of one choice: its events, counts and times. Pure.
 
-Nothing is done for a token but to count it: stamps are for what happens a few times in a
-request's life. A try that goes on for long may fail over and over, so their number is limited.
+Tokens are only counted: events are for what happens a few times in a request's life. A request
+may be retried over and over, so the number of events is limited.
 """
 
 from collections.abc import Iterator
@@ -22,35 +22,37 @@ from api.generator import (
 from discovery.registry import Node
 from engine.request import FinishReason, Request
 from proxy.errors import NodeFailed, ProxyExhausted
-from proxy.timeline.marks import (
-    Called,
-    Ended,
-    Failed,
-    Kind,
-    Mark,
-    Planned,
-    Prompted,
-    Retried,
-    Staged,
-    Ticketed,
+from proxy.timeline.events import (
+    AttemptPlanned,
+    LegEnded,
+    LegFailed,
+    LegKind,
+    LegOpened,
+    PromptAccepted,
+    RetryDecided,
+    StageEnded,
+    TicketReceived,
+    TimelineEvent,
 )
 from proxy.timeline.trace import Trace
 
 CLOSED, FAILED, POOLED = "closed", "failed", "pooled"
-MOST_MARKS = 200
+MAX_EVENTS = 200
 LONGEST_REASON = 400
 MANY = 2
-LEAST_S = 0.001  # nothing is foretold more exactly than that
-Foretold = tuple[float, float] | None
+LEAST_S = 0.001  # predictions are not more exact than that
+Prediction = tuple[float, float]
+"""Predicted seconds from the plan to the first token, and to the last."""
 
 
 @dataclass(slots=True)
-class Story:
-    """Grows with what is heard; times are of the proxy's clock, in seconds.
+class ChoiceTimeline:
+    """Recorded by the pipeline; times are of the proxy's clock, in seconds.
 
-    `ending` is a finish reason, `closed` by the door (its client left, or a stop string came
-    up), or `failed`. Tokens are those the client got; cached ones are what the first node that
-    was `prompted` said; `stages` add up over all tries. `trace`: what calls to nodes belong to.
+    `ending` is a finish reason, `closed` by the proxy (its client left, or a stop string was
+    found), or `failed`. Tokens are those the client got; cached ones are what the first node
+    that accepted the prompt said (`prompted`); `stages` are summed over all tries. `trace`: the
+    trace context of its calls to nodes.
     """
 
     request: Request
@@ -65,131 +67,131 @@ class Story:
     prefill: Node | None = None
     decode: Node | None = None
     planned_at: float | None = None  # first
-    foretold: Foretold = None
+    predicted: Prediction | None = None  # of the last plan
     first_at: float | None = None
     last_at: float | None = None  # of the last token, where the answer came to its end
     ended_at: float | None = None
     finish: FinishReason | None = None
     failure: str | None = None
     stages: dict[str, float] = field(default_factory=dict)
-    marks: list[Mark] = field(default_factory=list)
-    unmarked: int = 0  # more than fit
+    events: list[TimelineEvent] = field(default_factory=list)
+    dropped_events: int = 0  # beyond MAX_EVENTS
     _ticketed: bool = False  # in this try: a ticket comes again with the token
 
-    def told(self, event: TokenEvent, now: float) -> None:
-        """The client gets its first tokens, or its last."""
+    def record_tokens(self, event: TokenEvent, now: float) -> None:
+        """The first tokens or the last ones were sent to the client."""
         if self.first_at is None:
             self.first_at = now
         if event.finish is not None:
             self.finish, self.last_at = event.finish, now
 
-    def planned(
+    def record_plan(
         self,
         prefill: Node | None,
         decode: Node,
         now: float,
-        foretold: Foretold = None,
+        predicted: Prediction | None = None,
         why: str = "",
     ) -> None:
-        """A try begins; `foretold` are seconds from now to the first token, and to the last."""
-        self.tries, self.foretold = self.tries + 1, foretold
+        """A try begins on these nodes; `why` they were chosen: see AttemptPlanned."""
+        self.tries, self.predicted = self.tries + 1, predicted
         if self.planned_at is None:
             self.planned_at = now
         self.prefill, self.decode, self._ticketed = prefill, decode, False
         first = _address(prefill) if prefill else None
-        self._mark(Planned(now, first, _address(decode), why, foretold))
+        self._add(AttemptPlanned(now, first, _address(decode), why, predicted))
 
-    def called(self, node: Node, leg: Leg, now: float) -> Leg:
-        """A leg is opened: answers with the leg as the node is to be asked for it."""
-        kind: Kind = "prefill" if leg.hold else "decode" if leg.ticket else "whole"
+    def record_call(self, node: Node, leg: Leg, now: float) -> Leg:
+        """A leg is opened; returns it with the trace context that its node is sent."""
+        kind: LegKind = "prefill" if leg.hold else "decode" if leg.ticket else "whole"
         if leg.ticket is not None and node is not self.decode:
             self.moves, self.decode = self.moves + 1, node
-        place = self.trace.place() if self.trace else None
-        self._mark(Called(now, _address(node), kind, place.span_id if place else ""))
-        return replace(leg, trace=place) if place else leg
+        context = self.trace.next_call() if self.trace else None
+        self._add(LegOpened(now, _address(node), kind, context.span_id if context else ""))
+        return replace(leg, trace=context) if context else leg
 
-    def heard(self, node: Node, news: Event | NodeFailed, now: float) -> None:
-        """What a leg says beside tokens."""
+    def record_event(self, node: Node, event: Event | NodeFailed, now: float) -> None:
+        """A leg's event other than tokens, or its failure."""
         address = _address(node)
-        match news:
+        match event:
             case StageEvent(stage=stage, seconds=seconds):
                 self.stages[stage] = self.stages.get(stage, 0.0) + seconds
-                said = stage, seconds, news.num_bytes, news.at_s
-                self._mark(Staged(now, address, *said))
+                values = stage, seconds, event.num_bytes, event.at_s
+                self._add(StageEnded(now, address, *values))
             case PromptEvent(cached_tokens=cached, fetched_tokens=fetched):
                 if not self.prompted:
                     self.cached_tokens, self.fetched_tokens = cached, fetched
                 self.prompted = True
-                self._mark(Prompted(now, address, cached, fetched))
+                self._add(PromptAccepted(now, address, cached, fetched))
             case TicketEvent() if not self._ticketed:
                 self._ticketed = True
-                self._mark(Ticketed(now, address))
+                self._add(TicketReceived(now, address))
             case EndEvent():
-                self._mark(Ended(now, address))
+                self._add(LegEnded(now, address))
             case FailedEvent(reason=reason):
-                self._mark(Failed(now, address, reason[:LONGEST_REASON]))
+                self._add(LegFailed(now, address, reason[:LONGEST_REASON]))
             case NodeFailed():
-                self._mark(Failed(now, address, str(news)[:LONGEST_REASON]))
+                self._add(LegFailed(now, address, str(event)[:LONGEST_REASON]))
 
-    def closed(self, node: Node, now: float) -> None:
-        """We want to hear no more of a prefill leg."""
-        self._mark(Ended(now, _address(node), taken=False))
+    def record_close(self, node: Node, now: float) -> None:
+        """The proxy closed a prefill leg whose KV nobody will fetch any more."""
+        self._add(LegEnded(now, _address(node), taken=False))
 
-    def retried(self, failure: NodeFailed | ProxyExhausted, now: float) -> None:
-        """So there is another try, unless it was the last."""
-        blamed = self._named(failure.node_id) if isinstance(failure, NodeFailed) else None
-        self._mark(Retried(now, blamed, failure.cause, str(failure)[:LONGEST_REASON]))
+    def record_retry(self, failure: NodeFailed | ProxyExhausted, now: float) -> None:
+        """An attempt failed: there is another one, unless it was the last."""
+        blamed = self._address_of(failure.node_id) if isinstance(failure, NodeFailed) else None
+        self._add(RetryDecided(now, blamed, failure.cause, str(failure)[:LONGEST_REASON]))
 
     @property
     def ending(self) -> str:
-        """How it ended."""
+        """How the choice ended."""
         if self.failure is not None:
             return FAILED
         return self.finish.value if self.finish else CLOSED
 
     @property
     def first_token_s(self) -> float | None:
-        """From its beginning to its first token."""
+        """Seconds from its beginning to its first token (TTFT)."""
         return None if self.first_at is None else self.first_at - self.begun
 
     @property
     def plan_s(self) -> float | None:
-        """From its beginning to its first plan: it has waited for its turn and for nodes."""
+        """Seconds from its beginning to its first plan: waiting for admission and nodes."""
         return None if self.planned_at is None else self.planned_at - self.begun
 
     @property
     def per_token_s(self) -> float | None:
-        """Between one token and the next, on average; None while there is one at most."""
+        """Mean seconds between two tokens (TPOT); None with fewer than two."""
         if self.first_at is None or self.last_at is None or self.output_tokens < MANY:
             return None
         return (self.last_at - self.first_at) / (self.output_tokens - 1)
 
     @property
-    def off(self) -> Iterator[tuple[str, float]]:
-        """Seconds that it took for each that was foretold, to the first token and to the end;
-        nothing where there was another try, a move, or no regular end.
+    def prediction_ratios(self) -> Iterator[tuple[str, float]]:
+        """Actual over predicted time, to the first token and to the last; nothing where there
+        was a retry, a move to another decode node, or no regular end.
         """
         begun, first, last = self.planned_at, self.first_at, self.last_at
-        if self.foretold is None or self.tries != 1 or self.moves:
+        if self.predicted is None or self.tries != 1 or self.moves:
             return
         if begun is not None and first is not None and last is not None:
-            yield "first_token", (first - begun) / max(self.foretold[0], LEAST_S)
-            yield "finish", (last - begun) / max(self.foretold[1], LEAST_S)
+            yield "first_token", (first - begun) / max(self.predicted[0], LEAST_S)
+            yield "finish", (last - begun) / max(self.predicted[1], LEAST_S)
 
     @property
-    def pulls(self) -> Iterator[tuple[int, float]]:
-        """Bytes of KV that came from another node, and for how long they were on their way."""
-        for mark in self.marks:
-            if isinstance(mark, Staged) and mark.num_bytes:
-                yield mark.num_bytes, mark.seconds
+    def kv_transfers(self) -> Iterator[tuple[int, float]]:
+        """The bytes of each KV transfer, and its seconds."""
+        for event in self.events:
+            if isinstance(event, StageEnded) and event.num_bytes:
+                yield event.num_bytes, event.seconds
 
     @property
     def duration_s(self) -> float:
-        """From its beginning to its end; 0 while it runs."""
+        """Seconds from its beginning to its end; 0 while it runs."""
         return 0.0 if self.ended_at is None else self.ended_at - self.begun
 
-    def line(self, model: str, endpoint: str = "-") -> str:
-        """All of it in one line of a log; with why there was another try, if that went well."""
+    def log_line(self, model: str, endpoint: str = "-") -> str:
+        """The request's log line; with the last retry's reason if the request succeeded."""
         fields: dict[str, object] = {
             "request_id": self.request.request_id,
             "endpoint": endpoint,
@@ -209,12 +211,12 @@ class Story:
             fields["moves"] = self.moves
         if self.failure is not None:
             fields["reason"] = repr(self.failure)
-        elif retried := [mark for mark in self.marks if isinstance(mark, Retried)]:
+        elif retried := [event for event in self.events if isinstance(event, RetryDecided)]:
             last = retried[-1]
             fields |= {"retry_node": last.node or "-", "retry_reason": repr(last.reason)}
         return " ".join(f"{name}={value}" for name, value in fields.items())
 
-    def _named(self, node_id: str) -> str:
+    def _address_of(self, node_id: str) -> str:
         """The address of a node of this try."""
         nodes = [node for node in (self.prefill, self.decode) if node]
         return next((_address(node) for node in nodes if node.node_id == node_id), node_id)
@@ -224,11 +226,11 @@ class Story:
         nodes = [node for node in (self.prefill, self.decode) if node]
         return "->".join(_address(node) for node in nodes) or "-"
 
-    def _mark(self, mark: Mark) -> None:
-        if len(self.marks) < MOST_MARKS:
-            self.marks.append(mark)
+    def _add(self, event: TimelineEvent) -> None:
+        if len(self.events) < MAX_EVENTS:
+            self.events.append(event)
         else:
-            self.unmarked += 1
+            self.dropped_events += 1
 
 
 def _address(node: Node) -> str:

@@ -1,4 +1,4 @@
-"""Each HTTP request from its first byte to its last: begun before the app, told at its end."""
+"""ASGI middleware that begins and ends the timeline of each HTTP request."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from api.trace_context import TRACEPARENT, TRACESTATE, read_trace
-from proxy.observing.kept import KeptTimelines
-from proxy.observing.telling import comment, server_timing
+from proxy.observing.rendering import server_timing, timeline_sse_comment
+from proxy.observing.timeline_store import TimelineStore
 from proxy.observing.tracing import Tracing
-from proxy.timeline.exchange import Exchange, current
+from proxy.timeline.exchange import HttpExchange, current
 from proxy.timeline.trace import Trace
 
-WANTED = "X-Pdserve-Timing"
+TIMING_HEADER = "X-Pdserve-Timing"
 SERVER_TIMING = "Server-Timing"
 NOTHING: Mapping[str, str] = {}
 NO = ("", "0", "false")
@@ -21,12 +21,12 @@ Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanges:
-    """An ASGI application around another; what is not under one of `paths` passes by."""
+class TimelineMiddleware:
+    """Around the whole application; requests not under one of `paths` pass through."""
 
     app: Asgi
     paths: tuple[str, ...]
-    kept: KeptTimelines
+    kept: TimelineStore
     tracing: Tracing | None = None
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
@@ -36,7 +36,7 @@ class Exchanges:
         if scope["type"] != "http" or not scope["path"].startswith(self.paths):
             await self.app(scope, receive, send)
             return
-        exchange = Exchange(self.clock(), self.wall_clock(), scope["path"])
+        exchange = HttpExchange(self.clock(), self.wall_clock(), scope["path"])
         context = read_trace(
             _all(scope["headers"], TRACEPARENT), _all(scope["headers"], TRACESTATE)
         )
@@ -55,27 +55,28 @@ class Exchanges:
                 self.tracing.end(exchange)
 
 
-def answered(status: int, request_id: str, now: float) -> Mapping[str, str]:
-    """The headers of this request's answer are about to leave: what goes with them is all that
-    is known by now.
+def record_answer(status: int, request_id: str, now: float) -> Mapping[str, str]:
+    """Called before the answer's headers are sent; returns the Server-Timing header, with the
+    stages known by now.
     """
     exchange = current.get()
     if exchange is None:
         return NOTHING
     exchange.status, exchange.request_id = status, request_id
-    if not exchange.stories:
+    if not exchange.choices:
         return NOTHING
     return {SERVER_TIMING: server_timing(exchange, now)}
 
 
-def last_word(wanted: str | None) -> bytes:
-    """The rest, at the end of its stream, if the client has asked for that: the timeline is
-    complete when all has been said, and nobody reads on after `[DONE]`.
+def timeline_comment(wanted: str | None) -> bytes:
+    """The timeline as an SSE comment if the client wants it (`TIMING_HEADER`), else nothing.
+
+    To be sent when all tokens were, but before `[DONE]`, after which clients do not read on.
     """
     exchange = current.get()
     if exchange is None or (wanted or "").lower() in NO:
         return b""
-    return comment(exchange) if exchange.stories else b""
+    return timeline_sse_comment(exchange) if exchange.choices else b""
 
 
 def _all(headers: Headers, name: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""The timelines of the last requests, and of those that run. Pure.
+"""Stores the timelines of the last requests, and knows those that run. Pure.
 
-What is over is kept as bytes: that bounds memory exactly, and gives the garbage collector
-nothing to walk through.
+Finished ones are stored as bytes, which bounds memory exactly and gives the garbage collector
+nothing to traverse.
 """
 
 import re
@@ -10,40 +10,40 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from proxy.timeline.exchange import Exchange
-from proxy.timeline.record import Record, record_of
+from proxy.timeline.exchange import HttpExchange
+from proxy.timeline.record import RequestRecord, record_of
 
 MOST_KEPT, MOST_BYTES = 1_000, 32 << 20
 PREFIX = re.compile(r"(?:chatcmpl|cmpl)-|(?:resp|msg)_")
 CHOICE = re.compile(r"-\d+")
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Record)
-Key = tuple[str, str]  # whose it is, and its id
+_decoder = msgspec.msgpack.Decoder(RequestRecord)
+Key = tuple[str, str]  # owner and request id
 
 
 @dataclass(slots=True)
-class KeptTimelines:
-    """`most` requests at most, and `most_bytes`; the oldest go first. 0 keeps none.
+class TimelineStore:
+    """At most `most` requests of `most_bytes` in all; the oldest are evicted. 0 stores none.
 
-    Of two requests with the same id and owner the later is kept.
+    Of two requests with the same id and owner the later one is stored.
     """
 
     most: int
     most_bytes: int = MOST_BYTES
     num_bytes: int = 0
-    _running: dict[Exchange, None] = field(default_factory=dict)
+    _running: dict[HttpExchange, None] = field(default_factory=dict)
     _over: dict[Key, bytes] = field(default_factory=dict)
 
-    def begin(self, exchange: Exchange) -> None:
-        """It can be found from now on."""
+    def begin(self, exchange: HttpExchange) -> None:
+        """The request can be found from now on."""
         if self.most:
             self._running[exchange] = None
 
-    def end(self, exchange: Exchange) -> None:
-        """It is over: nothing is stamped any more. Those that never came to be are dropped."""
+    def end(self, exchange: HttpExchange) -> None:
+        """The request is over: store it, unless it failed before it was tokenized."""
         self._running.pop(exchange, None)
-        if not (self.most and (exchange.stories or exchange.tokenized)):
+        if not (self.most and (exchange.choices or exchange.tokenized)):
             return
         record = record_of(exchange)
         key = exchange.owner, record.request_id
@@ -54,10 +54,10 @@ class KeptTimelines:
         while len(self._over) > self.most or self.num_bytes > self.most_bytes:
             self._forget(next(iter(self._over)))
 
-    def find(self, name: str, owner: str | None) -> Record | None:
-        """The latest of that name: the id of a request, of its answer or of one choice.
+    def find(self, name: str, owner: str | None) -> RequestRecord | None:
+        """The latest with that id, which may be of a request, its answer or one choice.
 
-        `owner`: whose it has to be; None: anybody's.
+        `owner`: only requests with this key; None: any.
         """
         bare = PREFIX.sub("", name, count=1) if PREFIX.match(name) else name
         for one in dict.fromkeys((name, bare)):
@@ -66,7 +66,7 @@ class KeptTimelines:
         base, dash, index = bare.rpartition("-")
         return self._find(base, owner) if CHOICE.fullmatch(dash + index) else None
 
-    def _find(self, name: str, owner: str | None) -> Record | None:
+    def _find(self, name: str, owner: str | None) -> RequestRecord | None:
         for exchange in reversed(self._running):
             if owner in (None, exchange.owner) and name in _names(exchange):
                 return record_of(exchange)
@@ -82,10 +82,10 @@ class KeptTimelines:
         self.num_bytes -= len(self._over.pop(key, b""))
 
 
-def _names(exchange: Exchange) -> Iterator[str]:
-    """Until the answer begins only its choices' are known."""
+def _names(exchange: HttpExchange) -> Iterator[str]:
+    """The ids of a running request; until its answer begins only those of its choices."""
     yield exchange.request_id
-    for story in exchange.stories:
-        yield story.request.request_id
-    if exchange.stories:
-        yield exchange.stories[0].request.request_id.removesuffix("-0")
+    for timeline in exchange.choices:
+        yield timeline.request.request_id
+    if exchange.choices:
+        yield exchange.choices[0].request.request_id.removesuffix("-0")

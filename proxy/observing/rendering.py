@@ -1,6 +1,6 @@
-"""A timeline in words: as JSON for `/requests/{id}`, as one `Server-Timing` header. Pure.
+"""Renders timelines: as JSON for `/requests/{id}`, and as a `Server-Timing` header. Pure.
 
-Seconds count from the moment the proxy had the request's headers.
+Seconds count from when the proxy had the request's headers.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,21 +8,21 @@ from typing import Any
 
 import msgspec
 
-from proxy.timeline.exchange import Exchange
-from proxy.timeline.marks import (
-    Called,
-    Ended,
-    Failed,
-    Mark,
-    Planned,
-    Prompted,
-    Retried,
-    Staged,
-    Ticketed,
+from proxy.timeline.choice import ChoiceTimeline
+from proxy.timeline.clock_alignment import LegTimeline, PlacedStage, leg_timelines
+from proxy.timeline.events import (
+    AttemptPlanned,
+    LegEnded,
+    LegFailed,
+    LegOpened,
+    PromptAccepted,
+    RetryDecided,
+    StageEnded,
+    TicketReceived,
+    TimelineEvent,
 )
-from proxy.timeline.placing import LegStages, Placed, legs_of
-from proxy.timeline.record import ChoiceRecord, Record, record_of
-from proxy.timeline.story import Story
+from proxy.timeline.exchange import HttpExchange
+from proxy.timeline.record import ChoiceRecord, RequestRecord, record_of
 
 Json = dict[str, Any]
 MILLISECONDS = 1e3
@@ -30,8 +30,8 @@ DIGITS = 6  # of a second
 COMMENT = b": pdserve-timing "
 
 
-def tell(record: Record) -> Json:
-    """All that is known of one request."""
+def timeline_json(record: RequestRecord) -> Json:
+    """The whole timeline of a request."""
     since = record.received
     return {
         "request_id": record.request_id,
@@ -45,19 +45,19 @@ def tell(record: Record) -> Json:
     }
 
 
-def comment(exchange: Exchange) -> bytes:
-    """The same as one comment of an event stream, which clients skip."""
-    return COMMENT + msgspec.json.encode(tell(record_of(exchange))) + b"\n\n"
+def timeline_sse_comment(exchange: HttpExchange) -> bytes:
+    """The same as a comment of an event stream, which clients skip."""
+    return COMMENT + msgspec.json.encode(timeline_json(record_of(exchange))) + b"\n\n"
 
 
-def server_timing(exchange: Exchange, now: float) -> str:
-    """One entry for each stage, in milliseconds; of several choices the longest counts.
+def server_timing(exchange: HttpExchange, now: float) -> str:
+    """One entry for each stage, in milliseconds; of several choices the longest one.
 
     https://www.w3.org/TR/server-timing/
     """
     durations = {name: ended - began for name, began, ended in exchange.steps()}
-    for story in exchange.stories:
-        for name, seconds in _durations(story, exchange.received):
+    for timeline in exchange.choices:
+        for name, seconds in _durations(timeline, exchange.received):
             durations[name] = max(durations.get(name, 0.0), seconds)
     durations["total"] = now - exchange.received
     return ", ".join(
@@ -65,13 +65,13 @@ def server_timing(exchange: Exchange, now: float) -> str:
     )
 
 
-def _durations(story: Story, received: float) -> Iterator[tuple[str, float]]:
-    yield from story.stages.items()
-    if story.first_at is not None:
-        yield "first", story.first_at - received
+def _durations(timeline: ChoiceTimeline, received: float) -> Iterator[tuple[str, float]]:
+    yield from timeline.stages.items()
+    if timeline.first_at is not None:
+        yield "first", timeline.first_at - received
 
 
-def _choice(record: ChoiceRecord, whole: Record) -> Json:
+def _choice(record: ChoiceRecord, whole: RequestRecord) -> Json:
     since = whole.received
     tokenized = record.begun if whole.tokenized is None else whole.tokenized
     before = ("received", since), ("tokenized", tokenized), ("admitted", whole.admitted)
@@ -80,7 +80,7 @@ def _choice(record: ChoiceRecord, whole: Record) -> Json:
         ("last_token", record.last_at),
         ("ended", record.ended_at),
     )
-    events = [*_known(before, since), *_events(record.marks, since), *_known(after, since)]
+    events = [*_known(before, since), *_events(record.events, since), *_known(after, since)]
     events.sort(key=lambda event: event["at_s"])  # stable: of the same moment as they were told
     return {
         "request_id": record.request_id,
@@ -93,7 +93,7 @@ def _choice(record: ChoiceRecord, whole: Record) -> Json:
         "tries": record.tries,
         "moves": record.moves,
         "events": events,
-        "events_left_out": record.unmarked,
+        "events_left_out": record.dropped_events,
     }
 
 
@@ -101,41 +101,45 @@ def _known(stamps: Iterable[tuple[str, float | None]], since: float) -> list[Jso
     return [_event(name, _after(since, at)) for name, at in stamps if at is not None]
 
 
-def _events(marks: Sequence[Mark], since: float) -> list[Json]:
-    """Stages stand where they were over."""
-    said = [_of(mark, since) for mark in marks if not isinstance(mark, Staged)]
-    return said + [event for leg in legs_of(marks) for event in _stages(leg, since)]
+def _events(timeline: Sequence[TimelineEvent], since: float) -> list[Json]:
+    """All events; a stage stands at its end."""
+    rendered = [
+        _event_json(event, since) for event in timeline if not isinstance(event, StageEnded)
+    ]
+    return rendered + [
+        event for leg in leg_timelines(timeline) for event in _stages(leg, since)
+    ]
 
 
-def _of(mark: Mark, since: float) -> Json:
-    at = _after(since, mark.at)
-    match mark:
-        case Planned():
-            return _planned(mark, at)
-        case Called(node=node, kind=kind):
+def _event_json(event: TimelineEvent, since: float) -> Json:
+    at = _after(since, event.at)
+    match event:
+        case AttemptPlanned():
+            return _planned(event, at)
+        case LegOpened(node=node, kind=kind):
             return _event("leg", at, node=node, kind=kind)
-        case Ticketed(node=node):
+        case TicketReceived(node=node):
             return _event("ticket", at, node=node)
-        case Prompted(node=node, cached_tokens=cached, fetched_tokens=fetched):
+        case PromptAccepted(node=node, cached_tokens=cached, fetched_tokens=fetched):
             return _event("prompt", at, node=node, cached_tokens=cached, fetched_tokens=fetched)
-        case Failed(node=node, reason=reason):
+        case LegFailed(node=node, reason=reason):
             return _event("failed", at, node=node, reason=reason)
-        case Retried(node=node, cause=cause, reason=reason):
+        case RetryDecided(node=node, cause=cause, reason=reason):
             return _event("retry", at, node=node, cause=cause, reason=reason)
-        case Ended(node=node, taken=taken):
+        case LegEnded(node=node, taken=taken):
             return _event("taken" if taken else "closed", at, node=node)
-    raise AssertionError(mark)
+    raise AssertionError(event)
 
 
-def _planned(mark: Planned, at: float | None) -> Json:
-    said: Json = {"prefill": mark.prefill, "decode": mark.decode, "why": mark.why}
-    if mark.foretold is not None:
-        first_token_s, finish_s = (round(one, DIGITS) for one in mark.foretold)
-        said |= {"foretold_first_token_s": first_token_s, "foretold_finish_s": finish_s}
-    return _event("planned", at, **said)
+def _planned(event: AttemptPlanned, at: float | None) -> Json:
+    fields: Json = {"prefill": event.prefill, "decode": event.decode, "why": event.why}
+    if event.predicted is not None:
+        first_token_s, finish_s = (round(one, DIGITS) for one in event.predicted)
+        fields |= {"foretold_first_token_s": first_token_s, "foretold_finish_s": finish_s}
+    return _event("planned", at, **fields)
 
 
-def _stages(leg: LegStages, since: float) -> Iterator[Json]:
+def _stages(leg: LegTimeline, since: float) -> Iterator[Json]:
     pulled = None
     for one in leg.placed():
         event = _stage(one, since)
@@ -146,7 +150,7 @@ def _stages(leg: LegStages, since: float) -> Iterator[Json]:
         yield event
 
 
-def _stage(placed: Placed, since: float) -> Json:
+def _stage(placed: PlacedStage, since: float) -> Json:
     stage = placed.stage
     event = _event(
         stage.stage,

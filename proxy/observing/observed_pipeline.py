@@ -1,4 +1,4 @@
-"""The pipeline as the door sees it: each request is counted, timed and told in one line."""
+"""Wraps the pipeline: each request gets a timeline, metrics and one log line."""
 
 import logging
 from collections.abc import AsyncGenerator, Sequence
@@ -7,55 +7,57 @@ from dataclasses import dataclass, field
 
 from api.generator import WHOLE, Event, Leg, PooledEvent, Tap, TokenEvent
 from engine.request import PoolingRequest, Request
-from proxy.observing.kept import MOST_KEPT, KeptTimelines
 from proxy.observing.metrics import ProxyMetrics
+from proxy.observing.timeline_store import MOST_KEPT, TimelineStore
 from proxy.observing.tracing import Tracing
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
-from proxy.timeline.exchange import Exchange, current
-from proxy.timeline.story import CLOSED, FAILED, POOLED, Story
+from proxy.timeline.choice import CLOSED, FAILED, POOLED, ChoiceTimeline
+from proxy.timeline.exchange import HttpExchange, current
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """A Generator and an Embedder that adds nothing to what is said and leaves nothing out."""
+class ObservedPipeline:
+    """A Generator and an Embedder; passes all events on unchanged."""
 
     pipeline: Pipeline
     metrics: ProxyMetrics
     model: str
     pooling: PoolingPipeline
-    kept: KeptTimelines = field(default_factory=lambda: KeptTimelines(MOST_KEPT))
+    timelines: TimelineStore = field(default_factory=lambda: TimelineStore(MOST_KEPT))
     tracing: Tracing | None = None
 
     async def stream(
         self, request: Request, leg: Leg = WHOLE, tap: Tap | None = None
     ) -> AsyncGenerator[Event]:
         """See Generator."""
-        clock, exchange = self.pipeline.clock, current.get() or Exchange(0.0)
-        story = Story(request, clock(), exchange.trace)
-        leads = exchange.received and not exchange.stories
-        exchange.stories.append(story)
+        clock, exchange = self.pipeline.clock, current.get() or HttpExchange(0.0)
+        timeline = ChoiceTimeline(request, clock(), exchange.trace)
+        leads = exchange.received and not exchange.choices
+        exchange.choices.append(timeline)
         self.metrics.requests_in_flight += 1
         try:
-            async with aclosing(self.pipeline.stream(request, leg, tap, story)) as events:
+            async with aclosing(self.pipeline.stream(request, leg, tap, timeline)) as events:
                 async for event in events:
                     if isinstance(event, TokenEvent) and (
-                        event.finish is not None or story.first_at is None
+                        event.finish is not None or timeline.first_at is None
                     ):
-                        story.told(event, clock())
+                        timeline.record_tokens(event, clock())
                     yield event
         except Exception as failure:
-            story.failure = str(failure) or repr(failure)
+            timeline.failure = str(failure) or repr(failure)
             raise
         finally:
-            story.ended_at = clock()
+            timeline.ended_at = clock()
             self.metrics.requests_in_flight -= 1
             if leads:
-                self.metrics.tokenized((exchange.tokenized or story.begun) - exchange.received)
-            self.metrics.book(story)
-            logger.info("%s", story.line(self._name(request), exchange.endpoint))
+                self.metrics.record_tokenization(
+                    (exchange.tokenized or timeline.begun) - exchange.received
+                )
+            self.metrics.record_choice(timeline)
+            logger.info("%s", timeline.log_line(self._name(request), exchange.endpoint))
 
     def _name(self, request: Request | PoolingRequest) -> str:
         """The model's own, where the request says which one it is for."""
@@ -64,7 +66,7 @@ class Observed:
     async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:
         """See Embedder."""
         clock, count = self.pipeline.clock, len(requests)
-        exchange = current.get() or Exchange(0.0)
+        exchange = current.get() or HttpExchange(0.0)
         begun, ending, reason = clock(), CLOSED, ""
         self.metrics.requests_in_flight += count
         try:
@@ -78,7 +80,7 @@ class Observed:
             tokens, took_s = sum(len(one.prompt) for one in requests), clock() - begun
             self.metrics.requests_in_flight -= count
             model = self._name(requests[0])
-            self.metrics.book_pooled(count, tokens, took_s, ending)
+            self.metrics.record_pooled(count, tokens, took_s, ending)
             logger.info(
                 "request_id=%s endpoint=%s model=%s prompts=%d prompt_tokens=%d finish=%s "
                 "total_s=%.4f%s",
