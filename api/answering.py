@@ -6,7 +6,7 @@ from contextlib import aclosing
 from functools import partial
 
 from api.choices import ChoiceState, Echo, TextPiece
-from api.encoding import aside
+from api.encoding import run_off_loop
 from api.gate import ADMIT_ALL, AdmissionControl, AdmittedRequest, with_deadline
 from api.generator import Generator, Tap
 from api.streams import Streams
@@ -31,7 +31,7 @@ class Answer:
 
         def detokenizer(prompt: Sequence[int]) -> Detokenizer:
             one = codec.detokenizer(skip_special_tokens=special is not False, shown=shown)
-            return one.behind(prompt) if body.goes_on else one
+            return one.behind(prompt) if body.continues_text else one
 
         self.request = request
         self._generator, self._gate = generator, gate
@@ -58,7 +58,7 @@ class Answer:
                 detokenizer = request.codec.detokenizer(skip_special_tokens=special)
                 tells = choice.call.request.sampling.logprobs is not None
                 read = partial(Echo.of, prompt, detokenizer, tells=tells)
-                self._echoes[number] = await aside(len(prompt), read)
+                self._echoes[number] = await run_off_loop(len(prompt), read)
         return self._echoes[number]
 
     async def pieces(self, make_tap: TapFactory | None = None) -> AsyncGenerator[TextPiece]:
@@ -91,7 +91,7 @@ class Answer:
         self, choice: ChoiceState, tap: Tap | None = None
     ) -> AsyncGenerator[TextPiece]:
         call, piece = choice.call, None
-        if self.request.body.echoes:
+        if self.request.body.echoes_prompt:
             choice.echo = await self._echo(choice)
         async with aclosing(self._generator.stream(call.request, call.leg, tap)) as events:
             async for event in events:

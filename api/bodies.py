@@ -1,4 +1,4 @@
-"""The JSON bodies of text requests: what a client may send, and how it is told it may not."""
+"""The JSON bodies of text requests: parsed, and refused by the name of a wrong field."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
@@ -33,20 +33,20 @@ Timeout = Annotated[float, Meta(gt=0, le=LONGEST_TIMEOUT_S)]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """When a stream tells its usage: at the end, and with every chunk."""
+    """Whether a stream reports usage: at its end, and in every chunk."""
 
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
 
 
-class Ours(msgspec.Struct, frozen=True):
-    """What only we know: `timings` asks for the stages of the request."""
+class PdserveOptions(msgspec.Struct, frozen=True):
+    """pdserve's own options: `timings` asks for the durations of the request's stages."""
 
     timings: bool | None = False
 
 
-class AnyBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands around each prompt, of text or of token ids; null is the same as absent."""
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that text and token-id requests share; null is the same as absent."""
 
     model: str | None = None
     stream: bool | None = False
@@ -58,10 +58,10 @@ class AnyBody(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     user: Any = None
     kv_transfer_params: dict[str, Any] | None = None
-    pdserve: Ours | None = None
+    pdserve: PdserveOptions | None = None
 
 
-class TextBody(AnyBody, frozen=True, kw_only=True):
+class TextBody(RequestBody, frozen=True, kw_only=True):
     """What completions and chat share."""
 
     n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
@@ -99,33 +99,33 @@ class TextBody(AnyBody, frozen=True, kw_only=True):
 
     @property
     def session(self) -> str:
-        """Its own, or else its user's; a `user` that is no text asks for nothing."""
+        """The session for routing: `session_id`, or else `user` if that is a string."""
         return self.session_id or (self.user if isinstance(self.user, str) else "")
 
     @property
-    def ranks(self) -> int | None:
-        """How many of the likeliest to tell beside each token; None: not even that."""
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens to report at each token; None: no logprobs."""
         raise NotImplementedError
 
     @property
-    def echoes(self) -> bool:
+    def echoes_prompt(self) -> bool:
         """Whether the answer begins with the prompt."""
         return False
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the answer is more of the prompt's last text, and no text by itself."""
+    def continues_text(self) -> bool:
+        """Whether the answer continues the prompt's text, and is not a new message."""
         return True
 
     @property
-    def takes_less(self) -> bool:
-        """Whether its limit may be more than the context has room for."""
+    def clamps_max_tokens(self) -> bool:
+        """Whether a `max_tokens` beyond the context is lowered, not refused."""
         return False
 
     @property
     def only_echo(self) -> bool:
         """Whether the client wants its prompt back, and nothing else."""
-        return self.echoes and self.max_tokens == 0 and not self.max_completion_tokens
+        return self.echoes_prompt and self.max_tokens == 0 and not self.max_completion_tokens
 
 
 class CompletionBody(TextBody, frozen=True, kw_only=True):
@@ -136,17 +136,17 @@ class CompletionBody(TextBody, frozen=True, kw_only=True):
     echo: bool | None = False
 
     @property
-    def ranks(self) -> int | None:
-        """As many as it says."""
+    def num_logprobs(self) -> int | None:
+        """The field of that name in OpenAI's completions."""
         return self.logprobs
 
     @property
-    def echoes(self) -> bool:
-        """If asked to."""
+    def echoes_prompt(self) -> bool:
+        """If `echo` is set."""
         return bool(self.echo)
 
 
-class Message(msgspec.Struct, frozen=True):
+class RequestMessage(msgspec.Struct, frozen=True):
     """The part of a chat message that we read; the template reads the rest."""
 
     role: str
@@ -170,18 +170,18 @@ class ChatBody(TextBody, frozen=True, kw_only=True):
     top_logprobs: Ranks | None = None
 
     @property
-    def goes_on(self) -> bool:
-        """Not behind a header, but behind what the message has so far."""
+    def continues_text(self) -> bool:
+        """If `continue_final_message` is set."""
         return bool(self.continue_final_message)
 
     @property
-    def ranks(self) -> int | None:
-        """A switch and a number."""
+    def num_logprobs(self) -> int | None:
+        """`top_logprobs`, where `logprobs` is true."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def tool_use(self) -> ToolUse | None:
-        """What may be called; raises WireError."""
+        """The tools, and how they may be called; raises WireError."""
         return read_tools(self.tools, self.tool_choice, self.parallel_tool_calls)
 
 
@@ -211,8 +211,8 @@ def read_object(
     unsupported: Mapping[str, tuple[object, ...]],
     instead: Mapping[str, str] = NOTHING_ELSE,
 ) -> Mapping[str, object]:
-    """A body's fields, none of which we know of and do not honour; raises BadRequest, which
-    says what to do `instead` where that is known.
+    """The fields of a JSON body; raises BadRequest for a field that is not supported, with the
+    text of `instead` where it has one.
     """
     try:
         given = msgspec.json.decode(data)

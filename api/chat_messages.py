@@ -1,4 +1,4 @@
-"""Chat messages, from OpenAI's many forms to the one that chat templates read."""
+"""Normalizes OpenAI chat messages to the one shape that chat templates read."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from api.bodies import Message, convert
+from api.bodies import RequestMessage, convert
 from api.errors import BadRequest
 from api.tools.dialects.known import KNOWN_TEMPLATES, text_of
 from api.tools.functions import CUSTOM
@@ -23,9 +23,11 @@ ADDS_ARGUMENTS = re.compile(
 )
 
 
-def for_template(messages: Sequence[Mapping[str, Any]], template: object) -> list[Template]:
-    """Every content as one string; BadRequest. Arguments of past tool calls are objects, or
-    the text that they came as, where the template adds them to others as DeepSeek's do.
+def template_messages(
+    messages: Sequence[Mapping[str, Any]], template: object
+) -> list[Template]:
+    """Every content becomes one string; raises BadRequest. Arguments of past tool calls become
+    objects; they stay text where the template concatenates them, as DeepSeek's does.
     """
     if not messages:
         raise BadRequest("messages must not be empty", "messages")
@@ -39,7 +41,7 @@ def for_template(messages: Sequence[Mapping[str, Any]], template: object) -> lis
 
 
 def _of_function(call: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """A call of a custom tool is that of the function that the model knows it as."""
+    """A custom tool's call as that of the function by which the model knows it."""
     if call.get("type") != CUSTOM:
         return call
     custom = convert(call.get(CUSTOM), CalledCustom, f"{path}.{CUSTOM}")
@@ -54,7 +56,7 @@ def _adds_arguments(template: str) -> bool:
 
 
 def _message(given: Mapping[str, Any], path: str) -> Template:
-    message = convert(given, Message, path)
+    message = convert(given, RequestMessage, path)
     if message.content is None and message.role not in MAY_BE_SILENT:
         raise BadRequest(f"{path}.content is missing", f"{path}.content")
     ready = {**given, "content": _text(message.content or "", f"{path}.content")}

@@ -1,4 +1,4 @@
-"""A conversation told piece by piece, by items or by blocks, as the messages of a chat. Pure.
+"""Builds chat messages from the items or content blocks of other APIs. Pure.
 
 reasoning, text, call, call     one message of the assistant: content and two calls
 text, text                      two messages
@@ -7,42 +7,44 @@ text, text                      two messages
 from dataclasses import dataclass, field
 from typing import Any
 
-Message = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 @dataclass(slots=True)
 class AssistantTurn:
-    """A message of the assistant as its items come in."""
+    """A message of the assistant, built item by item."""
 
-    content: list[Message] = field(default_factory=list)
-    calls: list[Message] = field(default_factory=list)
+    content: list[JsonObject] = field(default_factory=list)
+    calls: list[JsonObject] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    later: list[str] = field(default_factory=list)  # behind content: whose it is, is to come
+    later_reasoning: list[str] = field(
+        default_factory=list
+    )  # after content: of this message or of the next
 
     @property
-    def over(self) -> bool:
-        """Whether content that comes now is another message's."""
+    def has_final_content(self) -> bool:
+        """Whether further content begins another message."""
         return bool(self.content) and not self.calls
 
-    def think(self, text: str) -> None:
-        """Reasoning, before what it is about."""
-        (self.later if self.over else self.reasoning).append(text)
+    def add_reasoning(self, text: str) -> None:
+        """Add reasoning, which comes before what it is about."""
+        (self.later_reasoning if self.has_final_content else self.reasoning).append(text)
 
-    def call(self, call: Message) -> None:
-        """A call of a tool."""
-        self.reasoning += self.later
-        self.later = []
+    def add_call(self, call: JsonObject) -> None:
+        """Add a tool call; reasoning since the content belongs to it."""
+        self.reasoning += self.later_reasoning
+        self.later_reasoning = []
         self.calls.append(call)
 
-    def followed(self) -> "AssistantTurn":
-        """The next message, with the reasoning that turned out to be its own."""
-        later, self.later = self.later, []
+    def next_turn(self) -> "AssistantTurn":
+        """The next message of the assistant, with the reasoning that belongs to it."""
+        later, self.later_reasoning = self.later_reasoning, []
         return AssistantTurn(reasoning=later)
 
-    def message(self) -> Message:
-        """As chats have it."""
-        said: Message = {"role": "assistant", "content": self.content or None}
-        if thought := self.reasoning + self.later:
+    def message(self) -> JsonObject:
+        """The message of a chat."""
+        said: JsonObject = {"role": "assistant", "content": self.content or None}
+        if thought := self.reasoning + self.later_reasoning:
             said["reasoning_content"] = "\n".join(thought)
         if self.calls:
             said["tool_calls"] = self.calls
@@ -51,58 +53,58 @@ class AssistantTurn:
 
 @dataclass(slots=True)
 class Conversation:
-    """Messages as chats have them, in the order of items."""
+    """The messages of a chat, in the order of the items that were added."""
 
-    messages: list[Message] = field(default_factory=list)
+    messages: list[JsonObject] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)  # of functions, by their calls' ids
     _turn: AssistantTurn | None = None
 
     @property
     def turn(self) -> AssistantTurn:
-        """The assistant's, which goes on until somebody else says something."""
+        """The assistant's current message, open until another role's message comes."""
         if self._turn is None:
             self._turn = AssistantTurn()
         return self._turn
 
     @property
-    def called(self) -> bool:
-        """Whether the assistant has called functions, and nobody has said anything since."""
+    def has_open_calls(self) -> bool:
+        """Whether the last message is the assistant's and has tool calls."""
         return self._turn is not None and bool(self._turn.calls)
 
-    def say(self, content: list[Message]) -> None:
-        """The assistant's words."""
-        if self.turn.over:
-            following = self.turn.followed()
+    def add_assistant_content(self, content: list[JsonObject]) -> None:
+        """Add content of the assistant."""
+        if self.turn.has_final_content:
+            following = self.turn.next_turn()
             self.messages.append(self.turn.message())
             self._turn = following
         self.turn.content += content
 
-    def call(self, call_id: str, name: str, arguments: str) -> None:
-        """The assistant calls a function."""
+    def add_call(self, call_id: str, name: str, arguments: str) -> None:
+        """Add a function call of the assistant."""
         self.names[call_id] = name
         function = {"name": name, "arguments": arguments}
-        self.turn.call({"id": call_id, "type": "function", "function": function})
+        self.turn.add_call({"id": call_id, "type": "function", "function": function})
 
-    def returned(self, call_id: str, content: list[Message]) -> None:
-        """What a function came to."""
+    def add_tool_result(self, call_id: str, content: list[JsonObject]) -> None:
+        """Add the result of a function call."""
         named = {"name": self.names[call_id]} if call_id in self.names else {}
         told = {"role": "tool", "tool_call_id": call_id, **named, "content": content}
-        self.add(told)
+        self.add_message(told)
 
-    def instruct(self, content: list[Message]) -> None:
-        """What comes before all else is one message: many templates know one at most."""
+    def add_instructions(self, content: list[JsonObject]) -> None:
+        """Add instructions; leading ones become one message, as many templates allow one."""
         if self._turn is None and len(self.messages) == 1 and self._instructed:
             self.messages[0]["content"] += content
         else:
-            self.add({"role": "system", "content": content})
+            self.add_message({"role": "system", "content": content})
 
-    def add(self, message: Message) -> None:
-        """Of anybody but the assistant."""
+    def add_message(self, message: JsonObject) -> None:
+        """Add a message of any role but the assistant."""
         self.finish()
         self.messages.append(message)
 
-    def finish(self) -> list[Message]:
-        """All of them."""
+    def finish(self) -> list[JsonObject]:
+        """All messages; closes the assistant's."""
         if self._turn is not None:
             self.messages.append(self._turn.message())
             self._turn = None

@@ -1,4 +1,4 @@
-"""Texts to tokens, as long as they can be and no longer, where that holds up nobody."""
+"""Tokenizes prompts: truncated or refused by length first, and off the event loop if long."""
 
 import asyncio
 from array import array
@@ -7,61 +7,69 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from api.errors import ContextTooLong
-from api.text.tokenizing import TextCodec, by_far
+from api.text.tokenizing import TextCodec, far_exceeds
 from api.text_requests import Tokens
 
-SHORT = 2_000  # characters or bytes; encoded before a thread would have begun
-MOST_TOKENS = 1 << 20  # of a text, while nobody says its model's context
+INLINE_SIZE = 2_000  # characters or bytes; encoding so many is quicker than starting a thread
+MOST_TOKENS = 1 << 20  # of a text, while its model's context length is unknown
 Done = TypeVar("Done")
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """What is known of a long text before it is encoded: it is cut to its last `most` tokens,
-    and what is left is refused where it does not fit `into` so many. None: that is not known.
+class LengthLimit:
+    """How a long text is cut before it is encoded: to its last `truncate_to` tokens; it is
+    refused if what is left has more than `max_tokens`. None: no such limit.
     """
 
-    most: int | None = None
-    into: int | None = None
+    truncate_to: int | None = None
+    max_tokens: int | None = None
 
     @classmethod
-    def of(cls, size: int, wanted: int | None, context: Callable[[], int | None]) -> "Fit":
-        """Of a text of that `size`, of which the last `wanted` tokens are to be left, if any;
+    def of(
+        cls, size: int, wanted: int | None, context: Callable[[], int | None]
+    ) -> "LengthLimit":
+        """For a text of `size` characters and a client's `truncate_prompt_tokens`, `wanted`;
         -1: as many as the `context` takes.
         """
-        if size <= SHORT:
+        if size <= INLINE_SIZE:
             return cls()
         most = context()
         if wanted is None or (wanted < 0 and most is None):
-            return cls(into=most or MOST_TOKENS)
+            return cls(max_tokens=most or MOST_TOKENS)
         if wanted < 0 or most is None or wanted <= most:
-            return cls(most=most if wanted < 0 else wanted)
+            return cls(truncate_to=most if wanted < 0 else wanted)
         return cls(wanted, most)
 
 
-def encoded(codec: TextCodec, text: str, fit: Fit, *, special: bool = False) -> Tokens:
-    """`special`: with the tokens that go around a text. Raises ContextTooLong."""
-    if fit.most is not None:
-        text = codec.last(text, fit.most)
-    must_fit(codec, text, fit.into)
+def encode_text(
+    codec: TextCodec, text: str, fit: LengthLimit, *, special: bool = False
+) -> Tokens:
+    """The text's tokens; `special`: with special tokens around. Raises ContextTooLong."""
+    if fit.truncate_to is not None:
+        text = codec.last(text, fit.truncate_to)
+    check_length(codec, text, fit.max_tokens)
     return codec.encode(text, special_tokens=special)
 
 
-def of_turns(codec: TextCodec, text: str, fit: Fit) -> Tokens:
-    """The same for a conversation, whose turns may be known where it is worth a look."""
-    if len(text) <= SHORT or fit.most is not None or (turns := codec.turns) is None:
-        return encoded(codec, text, fit)
+def encode_chat(codec: TextCodec, text: str, fit: LengthLimit) -> Tokens:
+    """The same for a rendered chat; turns encoded before are looked up if it is long."""
+    if (
+        len(text) <= INLINE_SIZE
+        or fit.truncate_to is not None
+        or (turns := codec.turns) is None
+    ):
+        return encode_text(codec, text, fit)
     tokens = array("i")
-    for said in turns.tokens(text, lambda part: encoded(codec, part, fit)):
+    for said in turns.tokens(text, lambda part: encode_text(codec, part, fit)):
         tokens.extend(said)
-        if fit.into is not None and by_far(len(tokens), fit.into):
-            raise _too_long(fit.into)
+        if fit.max_tokens is not None and far_exceeds(len(tokens), fit.max_tokens):
+            raise _too_long(fit.max_tokens)
     return tuple(tokens)
 
 
-def must_fit(codec: TextCodec, text: str, context: int | None) -> None:
-    """A text that cannot fit is not even encoded: that takes time, and far more memory than
-    the text does. Raises ContextTooLong.
+def check_length(codec: TextCodec, text: str, context: int | None) -> None:
+    """Refuse a text that cannot fit before all of it is encoded, which takes far more memory
+    than the text does. Raises ContextTooLong.
     """
     if context is not None and codec.outgrows(text, context):
         raise _too_long(context)
@@ -75,6 +83,6 @@ def _too_long(context: int) -> ContextTooLong:
     )
 
 
-async def aside(size: int, work: Callable[[], Done]) -> Done:
-    """In a thread where it would hold up all streams."""
-    return work() if size <= SHORT else await asyncio.to_thread(work)
+async def run_off_loop(size: int, work: Callable[[], Done]) -> Done:
+    """Do the work in a thread if its `size` is large: inline it would delay all streams."""
+    return work() if size <= INLINE_SIZE else await asyncio.to_thread(work)

@@ -19,9 +19,9 @@ from api.bodies import ChatBody, Priority, TextBody, Timeout, read_chat, read_co
 from api.chat import ChatFormat
 from api.completions import CompletionFormat
 from api.defaults import OPENAI
-from api.encoding import aside
+from api.encoding import run_off_loop
 from api.envelopes import AnswerWriter, ChoiceFormat
-from api.errors import ApiError, BadRequest, WrongType
+from api.errors import ApiError, BadRequest, UnsupportedMediaType
 from api.gate import ADMIT_ALL, AdmissionControl
 from api.generator import Generator
 from api.logprobs import LogprobFormatter
@@ -35,8 +35,8 @@ from api.responses.asking import OWN, chat_of
 from api.responses.bodies import read_responses
 from api.responses.shapes import InputTokens
 from api.responses.writer import ResponseWriter
-from api.served import Models, ReadLeg, no_legs
-from api.sse import AnyWriter, frames
+from api.served import LegReader, Models, read_whole_request
+from api.sse import AnyWriter, event_stream
 from api.text_requests import TextRequest
 from api.token_answers import TokenWriter
 from api.token_bodies import read_tokens
@@ -93,7 +93,7 @@ class TextEndpoints:
 
     generator: Generator
     models: Models
-    read_leg: ReadLeg = no_legs
+    read_leg: LegReader = read_whole_request
     gate: AdmissionControl = ADMIT_ALL
     clock: Callable[[], float] = time.time
 
@@ -122,14 +122,14 @@ class TextEndpoints:
     async def responses(self, call: HttpCall) -> ResponseWriter:
         """OpenAI's Responses API, answered as a chat; never one leg only. Raises ApiError."""
         body = _with_headers(read_responses(call.data), call.headers)
-        with _translated_errors(OWN.tell):
+        with _translated_errors(OWN.translate):
             request = await self._parse_as_chat(call, body, chat_of)
         return ResponseWriter(Answer(self.generator, request, self.gate), body, self.clock)
 
     async def input_tokens(self, call: HttpCall) -> InputTokens:
         """The token count of a response's input, without generating. Raises ApiError."""
         body = _with_headers(read_responses(call.data), call.headers)
-        with _translated_errors(OWN.tell):
+        with _translated_errors(OWN.translate):
             return InputTokens(await self._count(call, body, chat_of))
 
     async def messages(self, call: HttpCall) -> MessageWriter:
@@ -166,8 +166,8 @@ class TextEndpoints:
         """Parse a body of another API by way of the chat that it stands for."""
         outer_id, size = call.assign_id(body), len(call.data)
         served = await self.models.find(body.model, outer_id, timeout_s=body.timeout)
-        chat = await aside(size // ENCODING_COST, partial(chat_of, body))
-        return await RequestParser(served, no_legs).parse_chat(chat, outer_id, size)
+        chat = await run_off_loop(size // ENCODING_COST, partial(chat_of, body))
+        return await RequestParser(served, read_whole_request).parse_chat(chat, outer_id, size)
 
     async def _count(
         self, call: HttpCall, body: TextKind, chat_of: Callable[[TextKind], ChatBody]
@@ -177,8 +177,8 @@ class TextEndpoints:
         served = await self.models.find(
             body.model, call.assign_id(body), timeout_s=body.timeout
         )
-        chat = await aside(size // ENCODING_COST, partial(chat_of, body))
-        return await RequestParser(served, no_legs).count_prompt_tokens(chat, size)
+        chat = await run_off_loop(size // ENCODING_COST, partial(chat_of, body))
+        return await RequestParser(served, read_whole_request).count_prompt_tokens(chat, size)
 
     def _writer(self, request: TextRequest, form: ChoiceFormat) -> AnswerWriter:
         return AnswerWriter(Answer(self.generator, request, self.gate), form, int(self.clock()))
@@ -190,13 +190,13 @@ Endpoint = Callable[[HttpCall], Awaitable[AnyWriter]]
 def check_type(headers: Headers) -> None:
     """A body without a type is taken for JSON; a form that a browser can send is not.
 
-    Raises WrongType.
+    Raises UnsupportedMediaType.
     """
     kind = (headers.get("Content-Type") or "").partition(";")[0].strip().lower()
     if kind and kind != JSON and not kind.endswith("+json"):
-        raise WrongType(f"the body must be {JSON}, not {kind}")
+        raise UnsupportedMediaType(f"the body must be {JSON}, not {kind}")
     if (headers.get("Content-Encoding") or "identity").lower() != "identity":
-        raise WrongType("the body must not be compressed")
+        raise UnsupportedMediaType("the body must not be compressed")
 
 
 async def start_stream(writer: AnyWriter) -> AsyncGenerator[bytes]:
@@ -204,7 +204,7 @@ async def start_stream(writer: AnyWriter) -> AsyncGenerator[bytes]:
 
     Raises what fails before the first event, so that it can still be an HTTP error.
     """
-    events = frames(writer)
+    events = event_stream(writer)
     try:
         first = await anext(events)
     except BaseException:

@@ -3,12 +3,12 @@
 ApiError
 ├── BadRequest      400  the request is at fault; `param` is the field
 │   └── ContextTooLong   prompt and answer do not fit the model's context
-├── UnknownModel    404  a name that is not served here
-├── NotKept         404  an answer that was given is asked for
-├── NotOffered      404  what others answer here
-├── WrongType       415  a body of another type than JSON
-├── NoText          501  this door has no tokenizer
-└── TooBusy         503  this door cannot look at the request just now
+├── ModelNotFound   404  a name that is not served here
+├── ResponseNotStored     404  an earlier response is asked for: none is stored
+├── EndpointNotOffered    404  an endpoint of OpenAI's that is not implemented
+├── UnsupportedMediaType  415  a body of another type than JSON
+├── NoTokenizer     501  text is asked of a server without a tokenizer
+└── TooBusy         503  the server cannot parse the request now; retry later
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ TYPES: Mapping[int, str] = {
 
 
 class ApiError(Exception):
-    """Base of the room's errors: what OpenAI's error body says of one."""
+    """Base of the room's errors; it has what OpenAI's error body says."""
 
     status = BAD_REQUEST
     code: str | None = None
@@ -63,39 +63,39 @@ class ContextTooLong(BadRequest):
         self.prompt, self.context = prompt, context
 
 
-class UnknownModel(ApiError):
+class ModelNotFound(ApiError):
     """The request names a model that is not served here."""
 
     status = 404
     code = "model_not_found"
 
 
-class NotKept(ApiError):
-    """An answer that was given before is asked for: none is stored."""
+class ResponseNotStored(ApiError):
+    """An earlier response is asked for: none is stored."""
 
     status = 404
 
 
-class NotOffered(ApiError):
-    """The path is one of OpenAI's, and nothing is done here."""
+class EndpointNotOffered(ApiError):
+    """The path is an endpoint of OpenAI's that is not implemented here."""
 
     status = 404
 
 
-class WrongType(ApiError):
-    """The body is said to be something else than JSON."""
+class UnsupportedMediaType(ApiError):
+    """The Content-Type says that the body is not JSON."""
 
     status = 415
 
 
-class NoText(ApiError):
-    """Text is asked of a door without a tokenizer."""
+class NoTokenizer(ApiError):
+    """Text is asked of a server without a tokenizer."""
 
     status = 501
 
 
 class TooBusy(ApiError):
-    """It is worth trying again in a while."""
+    """The server cannot parse the request now: it may be retried."""
 
     status = 503
     retry_after_s = 1
@@ -119,19 +119,19 @@ class ErrorBody(msgspec.Struct, frozen=True):
 def error_body(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> ErrorBody:
-    """The body that goes with a status; what a client wrote at length goes not back whole."""
+    """The error body of a status; long texts, which may be the client's own, are shortened."""
     param = None if param is None else shortened(param, LONGEST_PARAM)
     message = shortened(message, LONGEST_MESSAGE)
     return ErrorBody(ErrorDetail(message, _type_of(status), param, code))
 
 
 def body_of(error: ApiError | StreamFailed) -> ErrorBody:
-    """What the client is told of an error."""
+    """The error body of an exception."""
     return error_body(error.status, str(error), error.param, error.code)
 
 
 def shortened(text: str, most: int) -> str:
-    """Its beginning and its end, where it has more characters than `most`."""
+    """The text, or its beginning and end if it has more than `most` characters."""
     if len(text) <= most:
         return text
     half = (most - len(LEFT_OUT)) // 2

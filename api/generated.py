@@ -23,13 +23,13 @@ from api.generator import (
     TokenEvent,
 )
 from api.node_logprobs import (
-    Content,
+    NodeLogprobs,
     PromptLogprobs,
-    content_of,
-    finite,
-    prompt_of,
-    read_content,
-    read_prompt,
+    finite_logprobs,
+    node_logprobs_of,
+    prompt_logprobs_of,
+    read_node_logprobs,
+    read_prompt_logprobs,
 )
 from api.wire import UNREADABLE, WireError
 from engine.request import FinishReason, Logprobs, Request, RequestId
@@ -38,25 +38,25 @@ from kv_transfer.ticket import KvTicket, from_params, to_params
 
 DONE = b"data: [DONE]\n\n"
 LAST_FRAME = DONE.strip()
-CUT = (FinishReason.ABORT, FinishReason.ERROR)
+CUT_SHORT = (FinishReason.ABORT, FinishReason.ERROR)
 
 
-class Choice(msgspec.Struct):
-    """What is new of an answer."""
+class NodeChoice(msgspec.Struct):
+    """New tokens of an answer."""
 
     token_ids: tuple[int, ...] | None = ()
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     index: int = 0
-    logprobs: Content | UnsetType | None = UNSET
+    logprobs: NodeLogprobs | UnsetType | None = UNSET
 
 
 class _Details(msgspec.Struct):
     cached_tokens: int | None = 0
 
 
-class Usage(msgspec.Struct, omit_defaults=True):
-    """How many tokens there were."""
+class NodeUsage(msgspec.Struct, omit_defaults=True):
+    """Token counts."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -64,8 +64,8 @@ class Usage(msgspec.Struct, omit_defaults=True):
     prompt_tokens_details: _Details | None = None
 
 
-class ErrorBody(msgspec.Struct):
-    """Why there will be no more; vLLM's has message, code and param."""
+class NodeError(msgspec.Struct):
+    """Why the stream ends early; vLLM's has message, code and param."""
 
     message: str = ""
     code: int = BAD_GATEWAY
@@ -78,26 +78,26 @@ class ErrorBody(msgspec.Struct):
 
 
 class _Extra(msgspec.Struct, omit_defaults=True):
-    """What only we say: `prompt` before the first token, `stage` when one is over."""
+    """Only between pdserve's own: `prompt` before the first token, `stage` when one is over."""
 
     prompt: PromptEvent | None = None
     stage: StageEvent | None = None
     logprobs: tuple[Logprobs, ...] = ()
 
 
-class Chunk(msgspec.Struct, omit_defaults=True):
-    """One frame of an answer, or all of it."""
+class NodeChunk(msgspec.Struct, omit_defaults=True):
+    """One SSE frame of an answer, or the whole answer."""
 
     request_id: str | None = None
-    choices: tuple[Choice, ...] | None = None
-    usage: Usage | None = None
+    choices: tuple[NodeChoice, ...] | None = None
+    usage: NodeUsage | None = None
     prompt_logprobs: PromptLogprobs | None = None
     kv_transfer_params: dict[str, Any] | None = None
-    error: ErrorBody | None = None
+    error: NodeError | None = None
     pdserve: _Extra | None = None
 
 
-_decoder = msgspec.json.Decoder(Chunk, strict=False)
+_decoder = msgspec.json.Decoder(NodeChunk, strict=False)
 
 
 def encode_event(
@@ -116,7 +116,7 @@ def encode_event(
 
 
 def status_of(failed: FailedEvent) -> int:
-    """What HTTP calls it."""
+    """The failure's HTTP status."""
     if failed.leaving:
         return UNAVAILABLE
     return BAD_GATEWAY if failed.retryable else BAD_REQUEST
@@ -132,8 +132,8 @@ def decode_event(frame: bytes) -> Sequence[Event]:
         raise WireError(str(error)) from error
 
 
-def read_chunk(chunk: Chunk) -> Sequence[Event]:
-    """What it says; raises WireError."""
+def read_chunk(chunk: NodeChunk) -> Sequence[Event]:
+    """The events in a frame; raises WireError."""
     try:
         ticket = from_params(chunk.kv_transfer_params)
     except MalformedTicket as error:
@@ -176,19 +176,19 @@ def encode_answer(request: Request, events: Sequence[Event], model: str, created
                 # a prefill leg was asked for one token
                 "finish_reason": tokens[-1].finish or FinishReason.LENGTH,
                 "stop_reason": tokens[-1].stop_reason,
-                "logprobs": content_of(ranked) if ranked else None,
+                "logprobs": node_logprobs_of(ranked) if ranked else None,
             }
         ],
         "usage": _usage(len(request.tokens), len(said), prompts),
-        "prompt_logprobs": prompt_of(scored[0]) if scored else None,
+        "prompt_logprobs": prompt_logprobs_of(scored[0]) if scored else None,
         "kv_transfer_params": to_params(tickets[-1]) if tickets else None,
     }
     return msgspec.json.encode(answer)
 
 
-def _usage(prompt: int, said: int, prompts: Sequence[PromptEvent]) -> Usage:
+def _usage(prompt: int, said: int, prompts: Sequence[PromptEvent]) -> NodeUsage:
     cached = prompts[0].cached_tokens if prompts else 0
-    return Usage(prompt, said, prompt + said, _Details(cached))
+    return NodeUsage(prompt, said, prompt + said, _Details(cached))
 
 
 def _chunk(
@@ -196,45 +196,47 @@ def _chunk(
     ticket: KvTicket | None,
     *,
     compact: bool,
-) -> Chunk:
+) -> NodeChunk:
     match event:
         case TicketEvent(ticket=early):
-            return Chunk(choices=(), kv_transfer_params=to_params(early))
+            return NodeChunk(choices=(), kv_transfer_params=to_params(early))
         case PromptEvent():
             return _prompt_chunk(event, compact=compact)
         case StageEvent():
-            return Chunk(choices=(), pdserve=_Extra(stage=event))
+            return NodeChunk(choices=(), pdserve=_Extra(stage=event))
         case TokenEvent():
             chunk = _token_chunk(event, compact=compact)
             chunk.kv_transfer_params = to_params(ticket) if ticket else None
             return chunk
         case FailedEvent():
             said = event.reason, status_of(event), event.retryable, event.by_peer, event.param
-            return Chunk(error=ErrorBody(*said, event.parked, event.no_room, event.leaving))
+            return NodeChunk(error=NodeError(*said, event.parked, event.no_room, event.leaving))
 
 
-def _prompt_chunk(event: PromptEvent, *, compact: bool) -> Chunk:
+def _prompt_chunk(event: PromptEvent, *, compact: bool) -> NodeChunk:
     if compact:
-        said = msgspec.structs.replace(event, logprobs=finite(event.logprobs))
-        return Chunk(choices=(), pdserve=_Extra(prompt=said))
+        said = msgspec.structs.replace(event, logprobs=finite_logprobs(event.logprobs))
+        return NodeChunk(choices=(), pdserve=_Extra(prompt=said))
     said = msgspec.structs.replace(event, logprobs=())
-    chunk = Chunk(choices=(), pdserve=_Extra(prompt=said))
-    chunk.prompt_logprobs = prompt_of(event.logprobs) if event.logprobs else None
+    chunk = NodeChunk(choices=(), pdserve=_Extra(prompt=said))
+    chunk.prompt_logprobs = prompt_logprobs_of(event.logprobs) if event.logprobs else None
     return chunk
 
 
-def _token_chunk(event: TokenEvent, *, compact: bool) -> Chunk:
-    choice = Choice(event.tokens, event.finish, event.stop_reason)
+def _token_chunk(event: TokenEvent, *, compact: bool) -> NodeChunk:
+    choice = NodeChoice(event.tokens, event.finish, event.stop_reason)
     if event.logprobs and compact:
-        return Chunk(choices=(choice,), pdserve=_Extra(logprobs=finite(event.logprobs)))
+        return NodeChunk(
+            choices=(choice,), pdserve=_Extra(logprobs=finite_logprobs(event.logprobs))
+        )
     if event.logprobs:
-        choice.logprobs = content_of(event.logprobs)
-    return Chunk(choices=(choice,))
+        choice.logprobs = node_logprobs_of(event.logprobs)
+    return NodeChunk(choices=(choice,))
 
 
-def _prompt_and_stage(chunk: Chunk) -> Iterator[Event]:
+def _prompt_and_stage(chunk: NodeChunk) -> Iterator[Event]:
     """A prompt of another make: of how many tokens it knows, and their log-probabilities."""
-    extra, foreign = chunk.pdserve or _Extra(), read_prompt(chunk.prompt_logprobs)
+    extra, foreign = chunk.pdserve or _Extra(), read_prompt_logprobs(chunk.prompt_logprobs)
     details = chunk.usage and chunk.usage.prompt_tokens_details
     cached = details.cached_tokens if details else None
     if extra.prompt and not foreign:
@@ -245,14 +247,14 @@ def _prompt_and_stage(chunk: Chunk) -> Iterator[Event]:
         yield extra.stage
 
 
-def _tokens(choice: Choice, compact: tuple[Logprobs, ...]) -> list[Event]:
+def _tokens(choice: NodeChoice, compact: tuple[Logprobs, ...]) -> list[Event]:
     """The end may come without a token. One that is none is a failure, behind what was said."""
     tokens, finish = choice.token_ids or (), choice.finish_reason
     reason = choice.stop_reason if isinstance(choice.stop_reason, int) else None
-    ranked = compact or read_content(choice.logprobs or None)
+    ranked = compact or read_node_logprobs(choice.logprobs or None)
     if ranked and len(ranked) != len(tokens):
         raise WireError(f"{len(ranked)} log-probabilities for {len(tokens)} tokens")
-    if finish in CUT:
+    if finish in CUT_SHORT:
         failed = FailedEvent(f"the answer was cut short: {finish}", retryable=True)
         return [TokenEvent(tokens, logprobs=ranked), failed] if tokens else [failed]
     return [TokenEvent(tokens, finish, reason, ranked)] if tokens or finish else []

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from api.node_logprobs import TOKEN_ID, PromptLogprobs, prompt_of, sayable
+from api.node_logprobs import TOKEN_ID, PromptLogprobs, json_logprob, prompt_logprobs_of
 from engine.request import Logprob, Logprobs
 from engine.spelling import Vocabulary
 
@@ -78,7 +78,7 @@ class LogprobFormatter:
 
     def prompt(self, ranked: Sequence[Logprobs]) -> PromptLogprobs:
         """vLLM's `prompt_logprobs`: by token id, with the text beside it."""
-        return prompt_of(ranked, self.vocabulary.text_of)
+        return prompt_logprobs_of(ranked, self.vocabulary.text_of)
 
     def _name(self, token: int) -> str:
         return f"{TOKEN_ID}{token}" if self.by_id else self.vocabulary.text_of(token)
@@ -89,16 +89,16 @@ class LogprobFormatter:
 
     def _entry(self, one: Logprob) -> tuple[str, float, Sequence[int]]:
         spelt = self.vocabulary.bytes_of(one.token)
-        return self._name(one.token), sayable(one.logprob), [*spelt]
+        return self._name(one.token), json_logprob(one.logprob), [*spelt]
 
     def _by_name(self, ranked: Logprobs) -> Mapping[str, float] | None:
         """The token and the likeliest. Of tokens with one text, the likeliest counts."""
         said = dict[str, float]()
         for one in ranked:
-            name, value = self._name(one.token), sayable(one.logprob)
+            name, value = self._name(one.token), json_logprob(one.logprob)
             said[name] = max(value, said.get(name, value))
         return said or None
 
 
 def _first(ranked: Logprobs) -> float | None:
-    return sayable(ranked[0].logprob) if ranked else None
+    return json_logprob(ranked[0].logprob) if ranked else None

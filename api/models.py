@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from api.errors import UnknownModel
-from api.served import Models, Served
+from api.errors import ModelNotFound
+from api.served import Models, ServedModel
 
 PATH = "/v1/models"
 OWNER = "pdserve"  # what whoever lists models here is known by
@@ -51,7 +51,7 @@ def find_model(models: Models, name: str) -> ModelCard:
     for card in list_models(models).data:
         if card.id == name:
             return card
-    raise UnknownModel(f"The model `{name}` does not exist.", "model")
+    raise ModelNotFound(f"The model `{name}` does not exist.", "model")
 
 
 def _shorter(one: ModelCard, other: ModelCard) -> ModelCard:
@@ -60,7 +60,7 @@ def _shorter(one: ModelCard, other: ModelCard) -> ModelCard:
     return replace(one, max_model_len=min(lengths, default=None))
 
 
-def _card(served: Served, name: str) -> ModelCard:
+def _card(served: ServedModel, name: str) -> ModelCard:
     return ModelCard(
         id=name,
         created=served.created,

@@ -12,14 +12,14 @@ import msgspec
 from api.wire import UNREADABLE, WireError
 from engine.request import Logprob, Logprobs
 
-LEAST = -9999.0
+MIN_LOGPROB = -9999.0
 """What minus infinity becomes where there is no such number: in JSON. vLLM has the same."""
 TOKEN_ID = "token_id:"
 LONGEST_PACKED = 1_024
 
 
-class Top(msgspec.Struct, frozen=True):
-    """One of the likeliest."""
+class NodeTopLogprob(msgspec.Struct, frozen=True):
+    """One of the likeliest tokens at a position."""
 
     token: str = ""
     logprob: float | None = None
@@ -28,20 +28,20 @@ class Top(msgspec.Struct, frozen=True):
     rank: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class Entry(Top, frozen=True):
-    """One token, and the likeliest in its place."""
+class NodeTokenLogprob(NodeTopLogprob, frozen=True):
+    """A token, and the likeliest ones at its position."""
 
-    top_logprobs: tuple[Top, ...] = ()
+    top_logprobs: tuple[NodeTopLogprob, ...] = ()
 
 
-class Content(msgspec.Struct, frozen=True):
+class NodeLogprobs(msgspec.Struct, frozen=True):
     """One entry for each token."""
 
-    content: tuple[Entry, ...] | None = None
+    content: tuple[NodeTokenLogprob, ...] | None = None
 
 
 class PromptLogprob(msgspec.Struct, frozen=True):
-    """What one place of a prompt says of one token."""
+    """The log-probability of one token at one position of a prompt."""
 
     logprob: float | None
     rank: int | None = None
@@ -51,41 +51,43 @@ class PromptLogprob(msgspec.Struct, frozen=True):
 PromptLogprobs = Sequence[Mapping[int, PromptLogprob] | None]
 
 
-def sayable(logprob: float | None) -> float:
-    """A number that JSON has: not below LEAST, and not what is no number at all."""
-    return logprob if logprob is not None and logprob > LEAST else LEAST
+def json_logprob(logprob: float | None) -> float:
+    """A number that JSON can hold: MIN_LOGPROB at least, also for NaN and None."""
+    return logprob if logprob is not None and logprob > MIN_LOGPROB else MIN_LOGPROB
 
 
-def finite(places: Sequence[Logprobs]) -> tuple[Logprobs, ...]:
-    """The same, so that JSON can hold all of it."""
+def finite_logprobs(places: Sequence[Logprobs]) -> tuple[Logprobs, ...]:
+    """The same, with numbers that JSON can hold."""
     return tuple(
-        tuple(Logprob(one.token, sayable(one.logprob), one.rank) for one in place)
+        tuple(Logprob(one.token, json_logprob(one.logprob), one.rank) for one in place)
         for place in places
     )
 
 
-def content_of(places: Sequence[Logprobs]) -> Content:
-    """Of generated tokens, as vLLM's token-id endpoint has them."""
-    return Content(tuple(_entry(*place) for place in places))
+def node_logprobs_of(places: Sequence[Logprobs]) -> NodeLogprobs:
+    """The log-probabilities of generated tokens, as vLLM's token-id endpoint writes them."""
+    return NodeLogprobs(tuple(_entry(*place) for place in places))
 
 
-def read_content(content: Content | None) -> tuple[Logprobs, ...]:
-    """The way back; raises WireError for a token that has no id."""
+def read_node_logprobs(content: NodeLogprobs | None) -> tuple[Logprobs, ...]:
+    """The reverse of `node_logprobs_of`; raises WireError for a token without an id."""
     return tuple(_place(entry) for entry in (content and content.content) or ())
 
 
-def prompt_of(
+def prompt_logprobs_of(
     places: Sequence[Logprobs], text_of: Callable[[int], str | None] = lambda token: None
 ) -> PromptLogprobs:
-    """Of a prompt; there is nothing to say of its first token.
+    """The log-probabilities of a prompt, as vLLM writes them; null for its first token.
 
-    At each place the token itself comes first, also where it is among the likeliest.
+    At each position the token itself comes first, also where it is among the likeliest.
     """
     return [
         None,
         *(
             {
-                one.token: PromptLogprob(sayable(one.logprob), one.rank, text_of(one.token))
+                one.token: PromptLogprob(
+                    json_logprob(one.logprob), one.rank, text_of(one.token)
+                )
                 for one in place
             }
             for place in places
@@ -93,20 +95,20 @@ def prompt_of(
     ]
 
 
-def read_prompt(told: PromptLogprobs | None) -> tuple[Logprobs, ...]:
-    """The way back."""
+def read_prompt_logprobs(told: PromptLogprobs | None) -> tuple[Logprobs, ...]:
+    """The reverse of `prompt_logprobs_of`."""
     return tuple(_prompt_place(one) for one in told or () if one)
 
 
 def pack(places: Sequence[Logprobs]) -> bytes:
-    """The first place, for a hand-over; nothing where there is none, or too much of it."""
+    """The first position's, for a KV ticket; empty where there is none, or it is too large."""
     if not places or len(places[0]) > LONGEST_PACKED:
         return b""
     return msgspec.msgpack.encode(places[0])
 
 
 def unpack(data: bytes, likeliest: int) -> tuple[Logprobs, ...]:
-    """The way back; nothing where it is not of a token and so many of the likeliest."""
+    """The reverse of `pack`; empty unless it has a token and `likeliest` of the likeliest."""
     try:
         place = msgspec.msgpack.decode(data, type=Logprobs) if data else ()
     except UNREADABLE:
@@ -114,25 +116,25 @@ def unpack(data: bytes, likeliest: int) -> tuple[Logprobs, ...]:
     return (place,) if place and len(place) == 1 + likeliest else ()
 
 
-def _entry(first: Logprob, *likeliest: Logprob) -> Entry:
-    tops = tuple(Top(_name(one), sayable(one.logprob)) for one in likeliest)
-    return Entry(_name(first), sayable(first.logprob), top_logprobs=tops)
+def _entry(first: Logprob, *likeliest: Logprob) -> NodeTokenLogprob:
+    tops = tuple(NodeTopLogprob(_name(one), json_logprob(one.logprob)) for one in likeliest)
+    return NodeTokenLogprob(_name(first), json_logprob(first.logprob), top_logprobs=tops)
 
 
 def _name(one: Logprob) -> str:
     return f"{TOKEN_ID}{one.token}"
 
 
-def _place(entry: Entry) -> Logprobs:
-    """A rank that is not told follows from the order; at least that it is."""
-    ranked = sorted(entry.top_logprobs, key=lambda top: -sayable(top.logprob))
-    tops = [Logprob(_id(top), sayable(top.logprob), n) for n, top in enumerate(ranked, 1)]
+def _place(entry: NodeTokenLogprob) -> Logprobs:
+    """A missing rank follows from the order of the likeliest: it is at least that."""
+    ranked = sorted(entry.top_logprobs, key=lambda top: -json_logprob(top.logprob))
+    tops = [Logprob(_id(top), json_logprob(top.logprob), n) for n, top in enumerate(ranked, 1)]
     token = _id(entry)
     rank = next((top.rank for top in tops if top.token == token), len(tops) + 1)
-    return (Logprob(token, sayable(entry.logprob), entry.rank or rank), *tops)
+    return (Logprob(token, json_logprob(entry.logprob), entry.rank or rank), *tops)
 
 
-def _id(top: Top) -> int:
+def _id(top: NodeTopLogprob) -> int:
     if isinstance(top.token_id, int):
         return top.token_id
     name, _, number = top.token.partition(":")
@@ -143,7 +145,7 @@ def _id(top: Top) -> int:
 
 def _prompt_place(told: Mapping[int, PromptLogprob]) -> Logprobs:
     first, *others = (
-        Logprob(token, sayable(one.logprob), one.rank or 0) for token, one in told.items()
+        Logprob(token, json_logprob(one.logprob), one.rank or 0) for token, one in told.items()
     )
     among = [first] if first.rank <= len(others) + 1 else []
     return (first, *sorted([*among, *others], key=lambda one: one.rank))

@@ -10,7 +10,7 @@ import msgspec
 
 from api.fields import NODE_SAMPLING, refuse_unsupported
 from api.grammars import read_structured, structured_of
-from api.seeds import chosen_seed, seed_of
+from api.seeds import default_seed, resolve_seed
 from api.wire import WireError, convert
 from engine.request import LARGEST_TOKEN, Bias, RequestId, Sampling, TokenId
 
@@ -43,7 +43,7 @@ def decode_sampling(given: Mapping[str, object], done: int, request_id: RequestI
         known["seed"] = _seed(convert(seed, int, "seed", strict=False), request_id)
     if (asked := known.pop("structured_outputs", None)) is not None:
         known["grammar"] = read_structured(asked)
-    defaults = {"seed": seed_of(request_id), "max_tokens": DEFAULT_MAX_TOKENS}
+    defaults = {"seed": default_seed(request_id), "max_tokens": DEFAULT_MAX_TOKENS}
     sampling = checked(convert({**defaults, **known}, Sampling, strict=False))
     most = min(sampling.max_tokens + done, LARGEST_TOKEN)
     return msgspec.structs.replace(sampling, max_tokens=most)
@@ -62,6 +62,6 @@ def checked(sampling: Sampling) -> Sampling:
 
 def _seed(given: int, request_id: RequestId) -> int:
     try:
-        return chosen_seed(given, request_id)
+        return resolve_seed(given, request_id)
     except ValueError as error:
         raise WireError(str(error), "seed") from error

@@ -1,4 +1,4 @@
-"""What a body asks to be gone on with: texts, or token ids."""
+"""The prompts in a body: texts, or token ids."""
 
 from api.bodies import CompletionBody
 from api.errors import BadRequest
@@ -6,7 +6,7 @@ from api.text_requests import Tokens
 
 
 def needs_text(body: CompletionBody) -> bool:
-    """Whether a tokenizer has anything to do: not if token ids come, and token ids go."""
+    """Whether the request needs a tokenizer: not if prompt and answer are token ids."""
     if body.stop or body.bad_words or not body.return_token_ids:
         return True
     given = body.prompt if isinstance(body.prompt, list) else [""]

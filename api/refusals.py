@@ -1,4 +1,4 @@
-"""Refusals, and names of requests, as the clients of a path know them. Pure."""
+"""Error bodies and request-id headers, in the format that a path's clients expect. Pure."""
 
 from collections.abc import Mapping
 
@@ -13,22 +13,22 @@ VERSION = "anthropic-version"
 """Of Anthropic's API: a header by which its clients are known where OpenAI's ask as well."""
 
 
-def is_for_anthropics(path: str, version: str | None) -> bool:
+def wants_anthropic_format(path: str, version: str | None) -> bool:
     """Whether the answer has Anthropic's form: of messages always, and of models where the
     request has a `version`.
     """
     return is_of_messages(path) or (version is not None and is_of_models(path))
 
 
-def refusal(
+def error_response(
     path: str, status: int, error: ErrorBody, name: str | None, version: str | None = None
 ) -> msgspec.Struct:
-    """In Anthropic's form for its clients, in OpenAI's for all others."""
-    return error_of(status, error, name) if is_for_anthropics(path, version) else error
+    """The error body: in Anthropic's format for its clients, in OpenAI's for all others."""
+    return error_of(status, error, name) if wants_anthropic_format(path, version) else error
 
 
-def names(path: str, name: str | None) -> Mapping[str, str]:
-    """The headers that say which request was answered, where that is known."""
+def request_id_headers(path: str, name: str | None) -> Mapping[str, str]:
+    """The headers with the request's id, where it is known."""
     if not name:
         return {}
     theirs = {THEIR_REQUEST_ID: name} if is_of_messages(path) else {}

@@ -1,10 +1,10 @@
-"""A conversation as its model's template writes it, and how the answer to that thinks."""
+"""Renders a chat with its model's template, and finds out whether the answer has reasoning."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from api.bodies import ChatBody
-from api.chat_messages import for_template
+from api.chat_messages import template_messages
 from api.errors import BadRequest
 from api.reasoning.channels import in_channels
 from api.reasoning.forms import OFF, ReasoningParser, find_form
@@ -34,13 +34,16 @@ TOKENIZERS_OWN = frozenset(  # arguments of apply_chat_template
 )
 
 
-def rendered(
+def render_chat(
     body: ChatBody, codec: TextCodec, parser: ReasoningParser, *, must_call: bool
 ) -> tuple[str, Thinking | None]:
-    """`parser` says how the model reasons, `must_call` that it may not answer. BadRequest."""
+    """The prompt, and how to read reasoning out of the answer. Raises BadRequest.
+
+    `must_call`: the answer has to be a tool call.
+    """
     shape = codec.tokenizer.chat_template
     template = _template(body, shape)
-    messages = for_template(body.messages, shape)
+    messages = template_messages(body.messages, shape)
     form = None if parser == OFF else find_form(parser, shape)
     if form and form.channels:
         messages = [in_channels(one) for one in messages]
@@ -53,7 +56,7 @@ def rendered(
 
 
 def _template(body: ChatBody, shape: object) -> Mapping[str, object]:
-    """What the template is told beside the messages; BadRequest."""
+    """The template's variables beside the messages; raises BadRequest."""
     begin, go_on = body.add_generation_prompt is not False, body.continue_final_message
     if begin and go_on:
         param = "continue_final_message"
@@ -71,7 +74,7 @@ def _functions(tools: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]
 
 
 def _kwargs(body: ChatBody, shape: object) -> dict[str, object]:
-    """What a template may be told; what the tokenizer reads itself is not a client's."""
+    """The client's variables; refuses those that `apply_chat_template` reads itself."""
     given, effort = body.chat_template_kwargs or {}, body.reasoning_effort
     if taken := TOKENIZERS_OWN.intersection(given):
         param = f"chat_template_kwargs.{min(taken)}"

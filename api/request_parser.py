@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from api.bodies import ChatBody, CompletionBody, TextBody
-from api.encoding import MOST_TOKENS, Fit, aside, encoded, of_turns
+from api.encoding import MOST_TOKENS, LengthLimit, encode_chat, encode_text, run_off_loop
 from api.errors import BadRequest
-from api.holding import Holding
 from api.prompts import prompts_of
 from api.reasoning.thinking import Thinking
-from api.rendering import rendered
-from api.sampling import grammar_field, has_json_form, stops_of
-from api.served import ReadLeg, Served
+from api.rendering import render_chat
+from api.request_grammars import RequestGrammars
+from api.sampling import grammar_field, requires_json, stop_strings_of
+from api.served import LegReader, ServedModel
 from api.text.tokenizing import TextCodec
 from api.text_requests import MOST_CALLS, CallBuilder, GeneratorCall, TextRequest, Tokens
 from api.tools.beside import Formed
@@ -34,8 +34,8 @@ NOT_CONSTRAINED = (
 class RequestParser:
     """Parses bodies for one served model; `read_leg` tells which leg of a request each is."""
 
-    served: Served
-    read_leg: ReadLeg
+    served: ServedModel
+    read_leg: LegReader
 
     async def parse_completion(self, body: CompletionBody, outer_id: str) -> TextRequest:
         """Raises ApiError."""
@@ -51,11 +51,11 @@ class RequestParser:
 
         def encode() -> list[Tokens]:
             return [
-                encoded(codec, one, fit, special=special) if isinstance(one, str) else one
+                encode_text(codec, one, fit, special=special) if isinstance(one, str) else one
                 for one in given
             ]
 
-        prompts = await aside(characters, encode)
+        prompts = await run_off_loop(characters, encode)
         if not all(prompts):
             raise BadRequest("prompt must not be empty", "prompt")
         return await self._build_request(body, outer_id, model, prompts)
@@ -71,11 +71,13 @@ class RequestParser:
         fits the context; raises ApiError.
         """
         self._check_model(body)
-        _, prompt, _ = await self._render_prompt(body, size, Fit(into=MOST_TOKENS))
+        _, prompt, _ = await self._render_prompt(
+            body, size, LengthLimit(max_tokens=MOST_TOKENS)
+        )
         return len(prompt)
 
     async def _render_prompt(
-        self, body: ChatBody, size: int, fit: Fit
+        self, body: ChatBody, size: int, fit: LengthLimit
     ) -> tuple[Calling | None, Tokens, Thinking | None]:
         codec = self.served.text
         calling = self._calling(body, codec)
@@ -84,12 +86,12 @@ class RequestParser:
         special = bool(body.add_special_tokens)
 
         def encode() -> tuple[Tokens, Thinking | None]:
-            text, thinking = rendered(body, codec, parser, must_call=must_call)
+            text, thinking = render_chat(body, codec, parser, must_call=must_call)
             if special or body.cache_salt:  # a salted prompt shares no cached turns
-                return encoded(codec, text, fit, special=special), thinking
-            return of_turns(codec, text, fit), thinking
+                return encode_text(codec, text, fit, special=special), thinking
+            return encode_chat(codec, text, fit), thinking
 
-        prompt, thinking = await aside(size, encode)
+        prompt, thinking = await run_off_loop(size, encode)
         if not prompt:
             raise BadRequest("the chat template makes nothing of the messages", "messages")
         return calling, prompt, thinking
@@ -97,18 +99,18 @@ class RequestParser:
     def _check_model(self, body: TextBody) -> tuple[str, TextCodec]:
         if body.stream_options and not body.stream:
             raise BadRequest("stream_options are for streams only", "stream_options")
-        model = self.served.name(body.model)
+        model = self.served.resolve_name(body.model)
         if self.served.pooling is not None and not self.served.pooling.generates:
             raise BadRequest("This model does not generate text")
         return model, self.served.text
 
-    def _fit(self, body: TextBody, size: int) -> Fit:
-        return Fit.of(size, body.truncate_prompt_tokens, self.served.max_model_len)
+    def _fit(self, body: TextBody, size: int) -> LengthLimit:
+        return LengthLimit.of(size, body.truncate_prompt_tokens, self.served.max_model_len)
 
     def _check(self, prompts: Sequence[Tokens]) -> None:
         """Refuse token ids outside the vocabulary."""
         largest = max((max(tokens, default=0) for tokens in prompts), default=0)
-        if largest and largest >= self.served.size:
+        if largest and largest >= self.served.num_token_ids:
             raise BadRequest(f"token id {largest} is out of vocabulary", "prompt")
 
     async def _build_request(
@@ -123,11 +125,11 @@ class RequestParser:
         calls = CallBuilder(self.served, self.read_leg, body, outer_id).build(prompts)
         grammar = calls[0].request.sampling.grammar
         if calling is not None and calling.use.formed:
-            await Holding(self.served.grammars, None, calling).check_inputs()
+            await RequestGrammars(self.served.grammars, None, calling).check_custom_tools()
         if grammar is not None:
-            holding = Holding(self.served.grammars, grammar_field(body), calling)
+            holding = RequestGrammars(self.served.grammars, grammar_field(body), calling)
             await holding.check(grammar)
-            beside = calling is not None and not calling.use.forced and has_json_form(body)
+            beside = calling is not None and not calling.use.forced and requires_json(body)
             if thinking is not None:
                 thinking, calls = self._delay_grammar(thinking, calls, grammar, beside=beside)
             if calling is not None and not calling.use.forced and not beside:
@@ -136,7 +138,7 @@ class RequestParser:
                 calls = await self._allow_tool_calls(holding, calls, grammar)
         elif calling is not None and strict_of(calling.use):
             calls = await self._constrain_tool_calls(calling, calls, thinking)
-        codec, stops = self.served.text, stops_of(body)
+        codec, stops = self.served.text, stop_strings_of(body)
         n = body.n or 1
         return TextRequest(outer_id, model, calls, n, codec, stops, body, calling, thinking)
 
@@ -151,11 +153,11 @@ class RequestParser:
         return thinking if thinking.has_room(grammar) else None, calls
 
     async def _allow_tool_calls(
-        self, holding: Holding, calls: list[GeneratorCall], form: Grammar
+        self, holding: RequestGrammars, calls: list[GeneratorCall], form: Grammar
     ) -> list[GeneratorCall]:
         """The same calls, whose grammar now allows tool calls as well as the form."""
         behind = calls[0].request.sampling.grammar_behind is not None
-        if (either := await holding.beside_calls(Formed(form, behind))) is not None:
+        if (either := await holding.allow_tool_calls(Formed(form, behind))) is not None:
             return [call.with_grammar(either) for call in calls]
         _refuse_unconstrained(holding.calling)
         if not behind:
@@ -176,7 +178,7 @@ class RequestParser:
             _refuse_unconstrained(calling)
             return calls
         marks, aloud = thinking.beside(self._token) if thinking else (None, Aloud())
-        holding = Holding(self.served.grammars, "tools", calling)
+        holding = RequestGrammars(self.served.grammars, "tools", calling)
         if (grammar := await holding.text_with_calls(aloud)) is None:
             _refuse_unconstrained(calling)
             return calls
@@ -186,7 +188,7 @@ class RequestParser:
     def _token(self, text: str) -> int | None:
         """The single token of the model that is this text, if there is one."""
         token = self.served.text.token(text)
-        return None if token is None or token >= self.served.size else token
+        return None if token is None or token >= self.served.num_token_ids else token
 
     def _calling(self, body: ChatBody, codec: TextCodec) -> Calling | None:
         """Raises BadRequest."""
@@ -194,7 +196,7 @@ class RequestParser:
             if (use := body.tool_use) is None or use.mode == "none":
                 return None
             told, template = self.served.tool_call_parser, codec.tokenizer.chat_template
-            formed = has_json_form(body)
+            formed = requires_json(body)
             return calling_of(use, told, template, body.messages, formed=formed)
         except WireError as error:
             raise BadRequest(str(error), error.param) from error

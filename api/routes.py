@@ -20,9 +20,9 @@ from api.endpoints import (
 from api.errors import (
     SERVER_ERROR,
     ApiError,
+    EndpointNotOffered,
     ErrorBody,
-    NotKept,
-    NotOffered,
+    ResponseNotStored,
     body_of,
     error_body,
 )
@@ -41,9 +41,9 @@ from api.pooling.bodies import (
     VectorsBody,
 )
 from api.pooling.endpoints import Body, PoolingDoor, has_text, read
-from api.refusals import VERSION, is_for_anthropics, names, refusal
-from api.served import Models, ReadLeg, no_legs
-from api.sse import whole
+from api.refusals import VERSION, error_response, request_id_headers, wants_anthropic_format
+from api.served import LegReader, Models, read_whole_request
+from api.sse import answer_body
 from api.tokenize import DetokenizeBody, TokenizeBody, detokenized, tokenized
 from api.tokenize import read as read_tokens
 
@@ -60,7 +60,7 @@ Pooling = Callable[[PoolingDoor, Body, str], Awaitable[Numbers]]
 def openai_routes(
     generator: Generator,
     models: Models,
-    read_leg: ReadLeg = no_legs,
+    read_leg: LegReader = read_whole_request,
     *,
     embedder: Embedder | None = None,
     gate: AdmissionControl = ADMIT_ALL,
@@ -144,7 +144,7 @@ def _list(routes: Blueprint, models: Models) -> None:
 
 
 def _for_anthropics() -> bool:
-    return is_for_anthropics(request.path, request.headers.get(VERSION))
+    return wants_anthropic_format(request.path, request.headers.get(VERSION))
 
 
 def _forget(routes: Blueprint) -> None:
@@ -154,11 +154,13 @@ def _forget(routes: Blueprint) -> None:
     @routes.get("/v1/responses/<name>/input_items")
     @routes.post("/v1/responses/<name>/cancel")
     async def forgotten(name: str) -> Response:
-        raise NotKept(f"There is no response {name[:LONGEST_PATH]!r} here: none is kept")
+        raise ResponseNotStored(
+            f"There is no response {name[:LONGEST_PATH]!r} here: none is kept"
+        )
 
     @routes.post("/v1/responses/compact")
     async def compact() -> Response:
-        raise NotOffered(NOT_COMPACTED)
+        raise EndpointNotOffered(NOT_COMPACTED)
 
 
 def _tokenize(routes: Blueprint, models: Models) -> None:
@@ -205,7 +207,7 @@ def _pool(
 
 
 async def _call() -> HttpCall:
-    """Raises WrongType."""
+    """Raises UnsupportedMediaType."""
     check_type(request.headers)
     data = await request.get_data(as_text=False)
     assert isinstance(data, bytes)
@@ -215,7 +217,7 @@ async def _call() -> HttpCall:
 
 async def _named(response: Response) -> Response:
     """A failure too: by this name the log has it."""
-    response.headers.update(names(request.path, _name()))
+    response.headers.update(request_id_headers(request.path, _name()))
     return response
 
 
@@ -226,7 +228,7 @@ def _name() -> str | None:
 async def _answered(endpoint: Endpoint) -> Response:
     writer = await endpoint(await _call())
     if not writer.streams:
-        return Response(await whole(writer), mimetype=JSON)
+        return Response(await answer_body(writer), mimetype=JSON)
     response = Response(await start_stream(writer), content_type=EVENTS, headers=UNBUFFERED)
     response.timeout = None  # Quart cuts a stream after a minute otherwise
     return response
@@ -238,7 +240,7 @@ def _json(body: msgspec.Struct, status: int = 200) -> Response:
 
 def _refusal(status: int, error: ErrorBody) -> Response:
     version = request.headers.get(VERSION)
-    return _json(refusal(request.path, status, error, _name(), version), status)
+    return _json(error_response(request.path, status, error, _name(), version), status)
 
 
 def _explain_errors(routes: Blueprint) -> None:

@@ -1,4 +1,4 @@
-"""From a body's fields to `Sampling`, once the prompt's length is known."""
+"""From the fields of a body to the engine's `Sampling`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from api.bodies import ChatBody, TextBody
 from api.errors import BadRequest, ContextTooLong
 from api.grammars import GUIDED, read_format, read_guided, read_structured
 from api.node_sampling import Biases, checked
-from api.seeds import chosen_seed
-from api.served import Served
+from api.seeds import resolve_seed
+from api.served import ServedModel
 from api.text.stopping import StopStrings
 from api.text.tokenizing import TextCodec
 from api.tools.beside import JSON_KINDS
@@ -26,15 +26,15 @@ Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """How many tokens there is room for; `context` is None while nobody knows."""
+class TokenBudget:
+    """How many tokens the context has room for; `context` is None while it is unknown."""
 
     context: int | None
     prompt: int
-    default: int | None  # where the client names no limit; None: all there is
+    default: int | None  # the answer's limit if the client names none; None: all that is left
 
     @property
-    def left(self) -> int | None:
+    def remaining(self) -> int | None:
         """Tokens for the answer; raises ContextTooLong where the prompt leaves none."""
         if self.context is None:
             return None
@@ -49,12 +49,12 @@ class Room:
 
     def max_tokens(self, body: TextBody) -> int:
         """The answer's limit; raises ContextTooLong where the client asked for too much."""
-        left, asked = self.left, wanted_tokens(body)
+        left, asked = self.remaining, requested_max_tokens(body)
         if asked is None:
             default = self.default or left or MAX_TOKENS_UNKNOWN
             return default if left is None else min(default, left)
         if left is not None and asked > left:
-            if body.takes_less:
+            if body.clamps_max_tokens:
                 return left
             raise ContextTooLong(
                 f"This model's maximum context length is {self.context} tokens, and "
@@ -65,8 +65,8 @@ class Room:
         return asked
 
 
-def wanted_tokens(body: TextBody) -> int | None:
-    """How long the client wants its answer; an echo alone is one token that is not said."""
+def requested_max_tokens(body: TextBody) -> int | None:
+    """The client's limit for its answer; one token, not sent, where it wants only an echo."""
     if body.only_echo:
         return 1
     if body.max_completion_tokens is None and body.max_tokens == 0:
@@ -74,8 +74,8 @@ def wanted_tokens(body: TextBody) -> int | None:
     return body.max_completion_tokens or body.max_tokens
 
 
-def shape_of(body: TextBody, outer_id: str, served: Served) -> Sampling:
-    """What all choices of a request share, but for the answer's length; raises ApiError."""
+def shared_sampling(body: TextBody, outer_id: str, served: ServedModel) -> Sampling:
+    """The sampling that all choices share, still without length limits; raises ApiError."""
     defaults = served.defaults
     try:
         shape = Sampling(
@@ -102,11 +102,13 @@ def shape_of(body: TextBody, outer_id: str, served: Served) -> Sampling:
         raise BadRequest(str(error), error.param) from error
 
 
-def limited(shape: Sampling, body: TextBody, room: Room, *, whole: bool = True) -> Sampling:
-    """The sampling of one choice, with its answer's length.
+def with_length_limits(
+    shape: Sampling, body: TextBody, room: TokenBudget, *, whole: bool = True
+) -> Sampling:
+    """The sampling of one choice, with its `max_tokens` and `min_tokens`.
 
-    The leg of a request (not `whole`) may have its `max_tokens` clamped under its
-    `min_tokens` by whoever cut the request in two.
+    A prefill leg (not `whole`) may have its `max_tokens` clamped below its `min_tokens` by
+    the router that split the request.
     """
     max_tokens, min_tokens = room.max_tokens(body), body.min_tokens or 0
     if min_tokens > max_tokens and whole and not body.only_echo:
@@ -114,7 +116,7 @@ def limited(shape: Sampling, body: TextBody, room: Room, *, whole: bool = True) 
     return msgspec.structs.replace(shape, max_tokens=max_tokens, min_tokens=min_tokens)
 
 
-def stops_of(body: TextBody) -> StopStrings:
+def stop_strings_of(body: TextBody) -> StopStrings:
     """The stop strings; raises BadRequest."""
     strings = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if not all(strings):
@@ -130,17 +132,17 @@ def _or(given: Number | None, default: Number) -> Number:
 
 def _seed(given: int | None, outer_id: str) -> int:
     try:
-        return chosen_seed(given, outer_id)
+        return resolve_seed(given, outer_id)
     except ValueError as error:
         raise WireError(str(error), "seed") from error
 
 
-def _biases(body: TextBody, served: Served) -> tuple[tuple[int, float], ...]:
+def _biases(body: TextBody, served: ServedModel) -> tuple[tuple[int, float], ...]:
     """JSON's keys are strings."""
     if not body.logit_bias:
         return ()
-    if len(body.logit_bias) > served.size:
-        raise WireError(f"logit_bias has more than {served.size} tokens", "logit_bias")
+    if len(body.logit_bias) > served.num_token_ids:
+        raise WireError(f"logit_bias has more than {served.num_token_ids} tokens", "logit_bias")
     return tuple(convert(body.logit_bias, Biases, "logit_bias", strict=False).items())
 
 
@@ -161,13 +163,13 @@ def _spellings(word: str, codec: TextCodec) -> Iterator[tuple[int, ...]]:
         yield spaced
 
 
-def _check(body: TextBody, shape: Sampling, served: Served) -> None:
-    """Refuse ids that no token has, and more log-probabilities than may be asked for."""
+def _check(body: TextBody, shape: Sampling, served: ServedModel) -> None:
+    """Refuse token ids outside the vocabulary, and too many log-probabilities."""
     for param, tokens in (
         ("logit_bias", [token for token, _ in shape.logit_bias]),
         ("allowed_token_ids", shape.allowed_token_ids or ()),
     ):
-        if tokens and max(tokens) >= served.size:
+        if tokens and max(tokens) >= served.num_token_ids:
             raise WireError(f"{param}: token id {max(tokens)} is out of vocabulary", param)
     most = served.max_logprobs
     for param in ("logprobs", "top_logprobs", "prompt_logprobs"):
@@ -179,20 +181,20 @@ def _check(body: TextBody, shape: Sampling, served: Served) -> None:
 def _ranks(body: TextBody) -> int | None:
     if isinstance(body, ChatBody) and body.top_logprobs and not body.logprobs:
         raise WireError("top_logprobs needs logprobs to be true", "top_logprobs")
-    return body.ranks
+    return body.num_logprobs
 
 
 def _prompt_ranks(body: TextBody) -> int | None:
-    """An echo tells of the prompt what is told of the answer."""
+    """With an echo the prompt gets the answer's log-probabilities."""
     if body.prompt_logprobs is not None and body.stream:
         raise WireError("prompt_logprobs are not to be had of a stream", "prompt_logprobs")
-    if body.prompt_logprobs is None and body.echoes:
-        return body.ranks
+    if body.prompt_logprobs is None and body.echoes_prompt:
+        return body.num_logprobs
     return body.prompt_logprobs
 
 
 def _grammar(body: TextBody) -> Grammar | None:
-    """The one that was asked for, in whatever way."""
+    """The grammar that the body asks for, by any of its fields."""
     said = _grammars(body)
     if len(said) > 1:
         raise WireError(f"{' and '.join(said)} exclude each other", list(said)[-1])
@@ -200,12 +202,12 @@ def _grammar(body: TextBody) -> Grammar | None:
 
 
 def grammar_field(body: TextBody) -> str | None:
-    """Where the grammar was asked for."""
+    """The field that asks for the grammar."""
     return next(iter(_grammars(body)), None)
 
 
-def has_json_form(body: TextBody) -> bool:
-    """Whether a message has to be JSON, which calls beside it are not; raises WireError."""
+def requires_json(body: TextBody) -> bool:
+    """Whether `response_format` asks for JSON, which a tool call is not; raises WireError."""
     form = _format(body)
     return form is not None and form.kind in JSON_KINDS
 
@@ -219,7 +221,7 @@ def _grammars(body: TextBody) -> dict[str, Grammar]:
     format_, structured = _format(body), body.structured_outputs
     forced = forced_grammar(body.tool_use) if isinstance(body, ChatBody) else None
     if forced and format_ and format_.kind in JSON_KINDS:
-        format_ = None  # it is that of a message, and there will be none
+        format_ = None  # it applies to messages, and a forced call has none
     found = {
         "response_format": format_,
         "structured_outputs": None if structured is None else read_structured(structured),

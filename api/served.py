@@ -1,4 +1,4 @@
-"""What a door serves under which names, and what its host adds to a request."""
+"""The models that a server offers, with their tokenizers, names and limits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from api.defaults import OPENAI, Defaults
-from api.errors import BadRequest, NoText, TooBusy, UnknownModel
+from api.errors import BadRequest, ModelNotFound, NoTokenizer, TooBusy
 from api.generate import read_leg
 from api.generator import WHOLE, Leg
 from api.reasoning.forms import OFF, ReasoningParser
@@ -23,7 +23,7 @@ NO_TOKENIZER = "There is no tokenizer here: use /inference/v1/generate"
 
 
 class Models(Protocol):
-    """What a door serves: one model, or several."""
+    """The models of one server: one, or several."""
 
     async def find(
         self,
@@ -32,30 +32,27 @@ class Models(Protocol):
         *,
         text: bool = True,
         timeout_s: float | None = None,
-    ) -> "Served":
-        """The model that a request named `outer_id` goes to; `text`: it cannot do without.
+    ) -> "ServedModel":
+        """The model for the request `outer_id`; `text`: the request needs its tokenizer.
 
-        It has so much time to be answered in; None: as it is for all. Raises UnknownModel,
-        BadRequest where a name is missing, and where there is no text NoText, or TooBusy if
-        there will be soon.
+        `timeout_s` is the request's own; None: the server's. Raises ModelNotFound, BadRequest
+        where a name is missing, NoTokenizer, or TooBusy while the tokenizer is on its way.
         """
 
-    def listed(self) -> "Sequence[Served]":
-        """All that can be asked for now."""
+    def listed(self) -> "Sequence[ServedModel]":
+        """All models that can be asked for now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """One model at one door. `names[0]` is its own name, any of `names` is accepted.
+class ServedModel:
+    """One model of a server. `names[0]` is its own name; any of `names` is accepted.
 
-    Without a `codec` there is no text here, and `no_text` says why; `pending`: it is on its
-    way. `key` tells several models of one door apart, and goes with each request.
-    `max_model_len` is asked anew for every request:
-    a proxy learns it from its nodes, and it is None until then. Who does not know what the
-    model pools leaves it to the nodes to refuse. `defaults` are of requests that say nothing,
-    `max_logprobs` is the most that may be asked for beside each token (-1: any number).
-    `grammars` are checked before anybody is asked to keep to one. `tool_call_parser` reads
-    calls out of answers, `reasoning_parser` reasoning.
+    Without a `codec` there is no text here, and `no_text` says why; `pending`: the codec is
+    on its way. `key` tells several models of one proxy apart, and goes with each request.
+    `max_model_len` is called for every request: a proxy learns it from its nodes, and it is
+    None until then. Where `pooling` is None, the nodes refuse what the model cannot pool.
+    `defaults` are the sampling of requests that say nothing, `max_logprobs` is the most that
+    may be asked for at each token (-1: any number). `grammars` checks structured outputs.
     """
 
     names: tuple[str, ...]
@@ -81,59 +78,62 @@ class Served:
         *,
         text: bool = True,
         timeout_s: float | None = None,
-    ) -> "Served":
-        """See Models: the only one there is."""
+    ) -> "ServedModel":
+        """See Models: the only model there is."""
         del outer_id, timeout_s
-        self.name(asked)
+        self.resolve_name(asked)
         return self.ready(text=text)
 
-    def listed(self) -> "Sequence[Served]":
+    def listed(self) -> "Sequence[ServedModel]":
         """See Models."""
         return (self,)
 
-    def ready(self, *, text: bool) -> "Served":
-        """Itself; without a codec as one that answers in token ids, or the reason it cannot."""
+    def ready(self, *, text: bool) -> "ServedModel":
+        """Itself; without a codec one that answers in token ids, unless `text` is needed."""
         codec = self.text if text else self.codec
         return self if codec is not None else replace(self, codec=silent())
 
-    def name(self, asked: str | None) -> str:
+    def resolve_name(self, model: str | None) -> str:
         """The name to answer under; a client that names no model gets the one there is."""
-        if not asked:
+        if not model:
             return self.names[0]
-        if asked not in self.names:
-            raise UnknownModel(f"The model `{asked}` does not exist.", "model")
-        return asked
+        if model not in self.names:
+            raise ModelNotFound(f"The model `{model}` does not exist.", "model")
+        return model
 
     @property
-    def size(self) -> int:
+    def num_token_ids(self) -> int:
         """One more than the largest token id, of the model or else of the tokenizer."""
-        return self.vocab_size or self.text.size
+        return self.vocab_size or self.text.num_token_ids
 
     @property
     def text(self) -> TextCodec:
-        """The codec; raises NoText where there is none, TooBusy where there is none yet."""
+        """The codec; raises NoTokenizer if there is none, TooBusy if there is none yet."""
         if self.codec is None:
-            raise TooBusy(self.no_text) if self.pending else NoText(self.no_text)
+            raise TooBusy(self.no_text) if self.pending else NoTokenizer(self.no_text)
         return self.codec
 
 
-class ReadLeg(Protocol):
-    """How a door finds out which leg a choice of a text request is; raises BadRequest."""
+class LegReader(Protocol):
+    """Tells which leg (prefill, decode, whole) a choice of a text request is."""
 
     def __call__(self, outer_id: str, params: Mapping[str, object] | None, index: int) -> Leg:
-        """`params` are the body's `kv_transfer_params`, `index` is the choice's."""
+        """`params` are the body's `kv_transfer_params`, `index` is the choice's.
+
+        Raises BadRequest.
+        """
 
 
-def no_legs(outer_id: str, params: Mapping[str, object] | None, index: int) -> Leg:
-    """The proxy's: what it serves is whole, whatever a client says of legs."""
+def read_whole_request(outer_id: str, params: Mapping[str, object] | None, index: int) -> Leg:
+    """The proxy's LegReader: every request is whole, whatever `kv_transfer_params` say."""
     del outer_id, params, index
     return WHOLE
 
 
-def legs_of_params(outer_id: str, params: Mapping[str, object] | None, index: int) -> Leg:
-    """A node's: one leg as `kv_transfer_params` say it; they can stand for one choice only.
+def read_leg_params(outer_id: str, params: Mapping[str, object] | None, index: int) -> Leg:
+    """A node's LegReader: the leg that `kv_transfer_params` describe, for one choice only.
 
-    Who reads text waits for the last chunk, so a leg is never kept open.
+    Clients of text read until the last chunk, so such a leg is never kept open.
     """
     del outer_id
     try:

@@ -1,4 +1,4 @@
-"""An answer on its way out: as one body, or as a stream of server-sent events."""
+"""Turns an answer into one HTTP body, or into a stream of server-sent events."""
 
 import logging
 from collections.abc import AsyncGenerator, Callable
@@ -9,13 +9,13 @@ import msgspec
 
 from api.answering import TapFactory
 from api.choices import TextPiece
-from api.encoding import aside
+from api.encoding import run_off_loop
 from api.envelopes import AnswerWriter
 from api.errors import SERVER_ERROR, ErrorBody, body_of, error_body
 from api.generator import StreamFailed
 from api.messages.writer import MessageWriter
 from api.responses.writer import ResponseWriter
-from api.tapping import Outlet, Spoken, SpokenDeltas
+from api.taps import ChunkTap, DeltaTap, Outlet
 from api.token_answers import TokenWriter
 
 AnyWriter = AnswerWriter | TokenWriter | ResponseWriter | MessageWriter
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 OUR_MISTAKE = error_body(SERVER_ERROR, "The server made a mistake.")
 
 
-def silence() -> bytes:
+def no_comment() -> bytes:
     """No comment."""
     return b""
 
 
-async def whole(writer: AnyWriter) -> bytes:
+async def answer_body(writer: AnyWriter) -> bytes:
     """The body of an answer that is not streamed; raises StreamFailed."""
     async with aclosing(writer.answer.pieces()) as pieces:
         said = [piece async for piece in pieces]
@@ -42,17 +42,17 @@ async def whole(writer: AnyWriter) -> bytes:
         work += sum(len(piece.text) for piece in said)
     if isinstance(writer, ResponseWriter | MessageWriter):
         work += EVENT * len(said)
-    return await aside(work, lambda: msgspec.json.encode(writer.whole(said)))
+    return await run_off_loop(work, lambda: msgspec.json.encode(writer.whole(said)))
 
 
-async def frames(
-    writer: AnyWriter, outlet: Outlet | None = None, comment: Comment = silence
+async def event_stream(
+    writer: AnyWriter, outlet: Outlet | None = None, comment: Comment = no_comment
 ) -> AsyncGenerator[bytes]:
-    """The events of a stream, together what came together; some go to the outlet at once.
+    """The events of a stream; plain tokens may go straight to the outlet instead.
 
-    What fails before the first is raised, later it is told. Nothing comes before the first
-    piece: until then the request may still be refused. The last piece leaves with the end,
-    before which stands the comment.
+    A failure before the first piece is raised, as the request may still be refused by an HTTP
+    status; a later one becomes an event. The last piece is sent with the closing events, and
+    the comment before the end of the stream.
     """
     said: bytes | None = None
     tapped = _tap(writer, outlet) if outlet else None
@@ -74,7 +74,7 @@ async def frames(
     except Exception as failure:
         if said is None:
             raise
-        said += writer.failing(*_told(writer, failure))
+        said += writer.failing(*_error_of(writer, failure))
     else:
         said = (said or b"") + writer.closing()
     yield said + comment() + writer.ending()
@@ -83,13 +83,13 @@ async def frames(
 def _tap(writer: AnyWriter, outlet: Outlet) -> TapFactory | None:
     match writer:
         case AnswerWriter():
-            return partial(Spoken, writer, outlet)
+            return partial(ChunkTap, writer, outlet)
         case ResponseWriter() | MessageWriter():
-            return partial(SpokenDeltas, writer.story, outlet)
+            return partial(DeltaTap, writer.story, outlet)
     return None
 
 
-def _told(writer: AnyWriter, failure: Exception) -> tuple[int, ErrorBody]:
+def _error_of(writer: AnyWriter, failure: Exception) -> tuple[int, ErrorBody]:
     if isinstance(failure, StreamFailed):
         return failure.status, body_of(failure)
     outer_id = writer.answer.request.outer_id
@@ -98,5 +98,5 @@ def _told(writer: AnyWriter, failure: Exception) -> tuple[int, ErrorBody]:
 
 
 async def _frame(writer: AnyWriter, piece: TextPiece) -> bytes:
-    """Log-probabilities are work."""
-    return await aside(len(piece.scored_tokens) * PLACE, partial(writer.frame, piece))
+    """Writing many log-probabilities takes a thread."""
+    return await run_off_loop(len(piece.scored_tokens) * PLACE, partial(writer.frame, piece))

@@ -1,4 +1,4 @@
-"""Many streams of one request, read as one."""
+"""Merges the streams of a request's choices into one."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Hashable
@@ -14,13 +14,12 @@ Item = TypeVar("Item")
 
 @dataclass(slots=True)
 class Streams(Generic[Key, Item]):
-    """Owns the streams it is given: leaving the context closes them all.
+    """Reads several streams at once and owns them: leaving the context closes them all.
 
-    Each has one reading task for all of its life, so an item costs no task of its own. Who
-    reads slowly makes them wait.
+    Each stream has one reader task. The queue is bounded: a slow consumer makes them wait.
     """
 
-    _said: "asyncio.Queue[tuple[Key, Item | Exception | None]]" = field(
+    _items: "asyncio.Queue[tuple[Key, Item | Exception | None]]" = field(
         default_factory=lambda: asyncio.Queue(AHEAD)
     )
     _readers: dict[Key, "asyncio.Task[None]"] = field(default_factory=dict)
@@ -50,7 +49,7 @@ class Streams(Generic[Key, Item]):
         Raises what a stream raises. A call that is cancelled loses nothing.
         """
         while self._open:
-            key, said = await self._said.get()
+            key, said = await self._items.get()
             if said is None:
                 self._open -= 1
             elif isinstance(said, Exception):
@@ -63,8 +62,8 @@ class Streams(Generic[Key, Item]):
         try:
             async with aclosing(stream):
                 async for item in stream:
-                    await self._said.put((key, item))
+                    await self._items.put((key, item))
         except Exception as error:  # noqa: BLE001  raised again by `next`
-            await self._said.put((key, error))
+            await self._items.put((key, error))
         else:
-            await self._said.put((key, None))
+            await self._items.put((key, None))

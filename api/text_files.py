@@ -1,11 +1,11 @@
-"""The small files that text is made with, in one parcel: what a node gives a proxy that asks.
+"""Tokenizer and config files of a model in one parcel, which a node gives a proxy on request.
 
 A parcel is a msgpack map of names to bytes, sorted by name, and is known by its SHA-256. Only
 files that are named here are ever in one: no weights, and no code.
 
 TextFilesError
-├── BadParcel   the bytes are not of that digest, or hold what no parcel may
-└── TooLarge    more than a door gives, or takes
+├── BadParcel        the bytes are not of that digest, or hold what no parcel may
+└── ParcelTooLarge   more bytes than are sent or accepted
 """
 
 import re
@@ -43,33 +43,33 @@ class TextFilesError(Exception):
 
 
 class BadParcel(TextFilesError):
-    """It is not what it was said to be."""
+    """The bytes do not match the digest, or hold other files than text files."""
 
 
-class TooLarge(TextFilesError):
-    """No model's text takes so much."""
+class ParcelTooLarge(TextFilesError):
+    """More bytes than any model's text files need."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """The bytes that travel, and their name."""
+class TextParcel:
+    """The packed files, and their SHA-256."""
 
     data: bytes
     digest: str
 
 
-def pack(files: Mapping[str, bytes]) -> Parcel:
-    """Equal files, equal parcel; raises TooLarge."""
+def pack(files: Mapping[str, bytes]) -> TextParcel:
+    """Equal files, equal parcel; raises ParcelTooLarge."""
     data = bytes(msgpack.packb({name: files[name] for name in sorted(files)}))
     if len(data) > LARGEST:
-        raise TooLarge(f"{len(data)} bytes of text files are more than {LARGEST}")
-    return Parcel(data, digest_of(data))
+        raise ParcelTooLarge(f"{len(data)} bytes of text files are more than {LARGEST}")
+    return TextParcel(data, digest_of(data))
 
 
 def unpack(data: bytes, digest: str) -> dict[str, bytes]:
-    """The files of a parcel from anywhere; raises BadParcel, TooLarge."""
+    """The files of a parcel from anywhere; raises BadParcel, ParcelTooLarge."""
     if len(data) > LARGEST:
-        raise TooLarge(f"{len(data)} bytes of text files are more than {LARGEST}")
+        raise ParcelTooLarge(f"{len(data)} bytes of text files are more than {LARGEST}")
     if (found := digest_of(data)) != digest:
         raise BadParcel(f"its digest is {found}, not {digest}")
     try:
@@ -95,11 +95,11 @@ def write_files(files: Mapping[str, bytes], folder: Path) -> None:
         path.write_bytes(data)
 
 
-def gather(model: str, tokenizer: str, generation_config: str, codec: TextCodec) -> Parcel:
+def gather(model: str, tokenizer: str, generation_config: str, codec: TextCodec) -> TextParcel:
     """What a node makes its own text with; its settings say where that is.
 
     Where the tokenizer is no `tokenizer.json`, the `codec` made of it writes one. Raises
-    TooLarge, BadParcel where it cannot, and OSError.
+    ParcelTooLarge, BadParcel where it cannot, and OSError.
     """
     files = dict(_read(tokenizer, OF_TOKENIZER)) | dict(_read(model, OF_MODEL))
     if generation_config != NONE:
@@ -119,7 +119,7 @@ def _read(model: str, names: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
         path = folder / name if folder is not None else fetched(model, name)
         if path is not None and path.is_file():
             if path.stat().st_size > LARGEST:
-                raise TooLarge(f"{path} is larger than {LARGEST} bytes")
+                raise ParcelTooLarge(f"{path} is larger than {LARGEST} bytes")
             yield name, path.read_bytes()
 
 

@@ -11,8 +11,8 @@ from api.gate import AdmissionRequest
 from api.generator import WHOLE, Leg
 from api.node_sampling import DEFAULT_MAX_TOKENS
 from api.reasoning.thinking import Thinking
-from api.sampling import Room, limited, shape_of, wanted_tokens
-from api.served import ReadLeg, Served
+from api.sampling import TokenBudget, requested_max_tokens, shared_sampling, with_length_limits
+from api.served import LegReader, ServedModel
 from api.text.stopping import StopStrings
 from api.text.tokenizing import TextCodec
 from api.tools.calling import Calling
@@ -86,8 +86,8 @@ class TextRequest:
 class CallBuilder:
     """Turns one body and its prompts, already tokenized, into calls of the Generator."""
 
-    served: Served
-    read_leg: ReadLeg
+    served: ServedModel
+    read_leg: LegReader
     body: TextBody
     outer_id: str
 
@@ -96,13 +96,13 @@ class CallBuilder:
         n = self.body.n or 1
         if len(prompts) * n > MOST_CALLS:
             raise BadRequest(f"more than {MOST_CALLS} choices in one request", "n")
-        shape = shape_of(self.body, self.outer_id, self.served)
+        shape = shared_sampling(self.body, self.outer_id, self.served)
         context = self.served.max_model_len()  # a proxy asks all its nodes
         default = self.served.defaults.max_new_tokens or _default_max_tokens(self.body)
         calls = list[GeneratorCall]()
         for prompt in prompts:
             kept = _truncated(prompt, self.body, context)
-            room = Room(context, len(kept), default)
+            room = TokenBudget(context, len(kept), default)
             for sample in range(n):
                 calls.append(self._call(len(calls), sample, kept, shape, room))
         return (
@@ -110,13 +110,15 @@ class CallBuilder:
         )
 
     def _call(
-        self, index: int, sample: int, prompt: Tokens, shape: Sampling, room: Room
+        self, index: int, sample: int, prompt: Tokens, shape: Sampling, room: TokenBudget
     ) -> GeneratorCall:
         leg = self.read_leg(self.outer_id, self.body.kv_transfer_params, index)
-        sampling = limited(shape, self.body, room, whole=not leg.hold)
+        sampling = with_length_limits(shape, self.body, room, whole=not leg.hold)
         if sample:
             sampling = replace(sampling, sample_index=sample)
-        if sample and not self.body.echoes:  # the first choice tells of the prompt for all
+        if (
+            sample and not self.body.echoes_prompt
+        ):  # the first choice tells of the prompt for all
             sampling = replace(sampling, prompt_logprobs=None)
         request = Request(
             RequestId(self.outer_id),
@@ -149,5 +151,5 @@ def _truncated(prompt: Tokens, body: TextBody, context: int | None) -> Tokens:
     if most == 0:
         raise BadRequest("truncate_prompt_tokens must not be 0", "truncate_prompt_tokens")
     if most < 0 and context is not None:
-        most = max(context - (wanted_tokens(body) or 1), 1)
+        most = max(context - (requested_max_tokens(body) or 1), 1)
     return prompt[-most:]

@@ -11,7 +11,7 @@ from api.choices import TextPiece, join_pieces
 from api.envelopes import sse_event
 from api.errors import ErrorBody
 from api.generated import DONE
-from api.node_logprobs import Content, PromptLogprobs, content_of, prompt_of
+from api.node_logprobs import NodeLogprobs, PromptLogprobs, node_logprobs_of, prompt_logprobs_of
 from api.usage import Timings, Usage, timings_of, usage_at_end, usage_in_chunk, usage_of
 
 
@@ -22,7 +22,7 @@ class TokenChoice(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: Sequence[int]
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    logprobs: Content | None = None
+    logprobs: NodeLogprobs | None = None
 
 
 class TokenChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class TokenWriter:
             created=self.created,
             choices=[_choice(join_pieces(parts)) for parts in said],
             usage=usage_of(self.answer),
-            prompt_logprobs=prompt_of(foretold) if foretold else None,
+            prompt_logprobs=prompt_logprobs_of(foretold) if foretold else None,
             pdserve=timings_of(self.answer),
         )
 
@@ -130,5 +130,5 @@ def _choice(piece: TextPiece) -> TokenChoice:
         token_ids=piece.tokens,
         finish_reason=piece.finish,
         stop_reason=piece.stop_reason,
-        logprobs=content_of(ranked) if ranked else None,
+        logprobs=node_logprobs_of(ranked) if ranked else None,
     )

@@ -12,8 +12,8 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from api.bodies import (
-    AnyBody,
     CompletionBody,
+    RequestBody,
     convert,
     read_object,
 )
@@ -49,7 +49,7 @@ HONOURED = (
 """Of `sampling_params`; they mean what fields of /v1/completions by these names do."""
 
 
-class TokensBody(AnyBody, frozen=True, kw_only=True):
+class TokensBody(RequestBody, frozen=True, kw_only=True):
     """POST /inference/v1/generate."""
 
     token_ids: Annotated[list[TokenId], Meta(min_length=1)]

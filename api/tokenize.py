@@ -7,24 +7,24 @@ import msgspec
 from msgspec import Meta
 
 from api.bodies import ChatBody, Effort, convert, read_object
-from api.encoding import MOST_TOKENS, Fit, aside, encoded
+from api.encoding import MOST_TOKENS, LengthLimit, encode_text, run_off_loop
 from api.errors import BadRequest
 from api.fields import TOKENIZE
-from api.rendering import rendered
-from api.served import Served
+from api.rendering import render_chat
+from api.served import ServedModel
 from engine.request import TokenId
 
-Body = TypeVar("Body", bound="OfModel")
+Body = TypeVar("Body", bound="ModelBody")
 
 
-class OfModel(msgspec.Struct, frozen=True, kw_only=True):
+class ModelBody(msgspec.Struct, frozen=True, kw_only=True):
     """Null is the same as absent."""
 
     model: str | None = None
     request_id: str | None = None
 
 
-class TokenizeBody(OfModel, frozen=True, kw_only=True):
+class TokenizeBody(ModelBody, frozen=True, kw_only=True):
     """POST /tokenize: a `prompt` as for a completion, or `messages` as for a chat."""
 
     prompt: str | None = None
@@ -49,7 +49,7 @@ class TokenizeBody(OfModel, frozen=True, kw_only=True):
         )
 
 
-class DetokenizeBody(OfModel, frozen=True, kw_only=True):
+class DetokenizeBody(ModelBody, frozen=True, kw_only=True):
     """POST /detokenize."""
 
     tokens: Annotated[tuple[TokenId, ...], Meta(max_length=MOST_TOKENS)]
@@ -75,11 +75,11 @@ def read(data: bytes, kind: type[Body]) -> Body:
     return convert(read_object(data, TOKENIZE), kind)
 
 
-async def tokenized(served: Served, body: TokenizeBody, size: int) -> Tokenized:
+async def tokenized(served: ServedModel, body: TokenizeBody, size: int) -> Tokenized:
     """The tokens of a prompt, whether they fit the context or not; `size` is that of the body,
     in bytes. Raises ApiError.
     """
-    served.name(body.model)
+    served.resolve_name(body.model)
     codec, context = served.text, served.max_model_len()
 
     def encode() -> Tokenized:
@@ -89,30 +89,30 @@ async def tokenized(served: Served, body: TokenizeBody, size: int) -> Tokenized:
             count=len(tokens), max_model_len=context, tokens=tokens, token_strs=strings
         )
 
-    return await aside(size, encode)
+    return await run_off_loop(size, encode)
 
 
-async def detokenized(served: Served, body: DetokenizeBody) -> Detokenized:
+async def detokenized(served: ServedModel, body: DetokenizeBody) -> Detokenized:
     """All of the text, special tokens too. Raises ApiError."""
-    served.name(body.model)
+    served.resolve_name(body.model)
     codec, largest = served.text, max(body.tokens, default=0)
-    if largest >= served.size:
+    if largest >= served.num_token_ids:
         raise BadRequest(f"token id {largest} is out of vocabulary", "tokens")
 
     def decode() -> str:
         return codec.decode(body.tokens, skip_special_tokens=False)
 
-    return Detokenized(await aside(len(body.tokens), decode))
+    return Detokenized(await run_off_loop(len(body.tokens), decode))
 
 
-def _tokens(served: Served, body: TokenizeBody) -> Sequence[int]:
+def _tokens(served: ServedModel, body: TokenizeBody) -> Sequence[int]:
     if (body.prompt is None) == (body.messages is None):
         raise BadRequest("give prompt, or messages", "prompt")
-    codec, fit = served.text, Fit(into=MOST_TOKENS)
+    codec, fit = served.text, LengthLimit(max_tokens=MOST_TOKENS)
     if body.prompt is not None:
         special = body.add_special_tokens is not False
-        return encoded(codec, body.prompt, fit, special=special)
+        return encode_text(codec, body.prompt, fit, special=special)
     assert body.messages is not None
     chat, parser = body.chat(body.messages), served.reasoning_parser
-    text, _ = rendered(chat, codec, parser, must_call=False)
-    return encoded(codec, text, fit, special=bool(body.add_special_tokens))
+    text, _ = render_chat(chat, codec, parser, must_call=False)
+    return encode_text(codec, text, fit, special=bool(body.add_special_tokens))

@@ -21,7 +21,7 @@ import msgspec
 
 from api.bodies import read_chat
 from api.request_parser import RequestParser
-from api.served import Served, no_legs
+from api.served import ServedModel, read_whole_request
 from api.text.tokenizing import load_text_codec
 from deploy.config import DEMO_MODEL
 
@@ -48,7 +48,7 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
 
 async def _measure(options: Options) -> None:
     codec = load_text_codec(DEMO_MODEL)
-    asker = RequestParser(Served(("demo",), codec, lambda: CONTEXT), no_legs)
+    asker = RequestParser(ServedModel(("demo",), codec, lambda: CONTEXT), read_whole_request)
     sys.stdout.write("turns  tokens   next turn   all of it\n")
     for turns, size in CHATS:
         ask = partial(_ask, asker, _messages(turns, size))

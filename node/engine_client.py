@@ -18,8 +18,8 @@ from api.generator import (
     EndEvent,
     Event,
     FailedEvent,
-    Leaving,
     Leg,
+    NodeLeaving,
     PooledEvent,
     RequestRefused,
     StreamFailed,
@@ -271,7 +271,7 @@ async def _vectors(inbox: LegInbox, running: set[RequestId], rid: RequestId) -> 
 
 def _failure(event: FailedEvent) -> StreamFailed:
     if event.leaving:
-        return Leaving(event.reason)
+        return NodeLeaving(event.reason)
     if event.retryable:
         return StreamFailed(event.reason)
     return RequestRefused(event.reason, event.param)

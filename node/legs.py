@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from api.generator import WHOLE, Leg
-from api.served import legs_of_params
+from api.served import read_leg_params
 from discovery.address import parse_address
 from discovery.errors import MalformedAddress
 from kv_transfer.ticket import KvTicket
@@ -22,7 +22,7 @@ class LegFinder:
 
     def of_text(self, outer_id: str, params: Mapping[str, object] | None, index: int) -> Leg:
         """For one choice of a text request; raises BadRequest."""
-        leg = legs_of_params(outer_id, params, index)
+        leg = read_leg_params(outer_id, params, index)
         return self.of_request_id(outer_id, index) if leg == WHOLE else leg
 
     def of_request_id(self, outer_id: str, index: int = 0) -> Leg:

@@ -15,9 +15,9 @@ from quart import Quart
 from api.defaults import load_defaults
 from api.door.keeper import LARGEST_BODY, DoorLimits, Keeper
 from api.routes import openai_routes
-from api.served import Served
+from api.served import ServedModel
 from api.text.tokenizing import TextCodec, load_text_codec
-from api.text_files import Parcel
+from api.text_files import TextParcel
 from discovery.address import format_address
 from discovery.announcer import Announcer
 from discovery.errors import DiscoveryError
@@ -143,7 +143,7 @@ class _Node:
         legs = LegFinder(self.identity.registration.zmq_address)
         door = NodeRoutes(self.engine, metrics, self._registration, legs, self.grammars)
         longest = self.engine.ready.max_model_len
-        served = Served(
+        served = ServedModel(
             names,
             self.codec,
             lambda: longest,
@@ -265,6 +265,6 @@ def _names(config: NodeConfig) -> tuple[str, ...]:
     return config.served_model_name or (config.model,)
 
 
-def _load_text(config: NodeConfig) -> tuple[TextCodec, Parcel | None]:
+def _load_text(config: NodeConfig) -> tuple[TextCodec, TextParcel | None]:
     codec = load_text_codec(config.tokenizer or config.model)
     return codec, parcel_of(config, codec)

@@ -20,7 +20,7 @@ from api.generator import (
     EndEvent,
     Event,
     FailedEvent,
-    Leaving,
+    NodeLeaving,
     TicketEvent,
 )
 from api.wire import WireError
@@ -148,7 +148,7 @@ def _frame(call: NodeCall, event: Event | None, ticket: KvTicket | None) -> byte
 def _refusal(request_id: RequestId, failed: FailedEvent) -> Response:
     """The body is the same as the event in a stream."""
     frame = encode_event(request_id, failed).removeprefix(b"data: ").strip()
-    headers = {"Retry-After": str(Leaving.retry_after_s)} if failed.leaving else None
+    headers = {"Retry-After": str(NodeLeaving.retry_after_s)} if failed.leaving else None
     return Response(frame, status_of(failed), headers, content_type=JSON)
 
 

@@ -7,7 +7,7 @@ import uvicorn
 
 from api.door.keeper import Keeper
 from api.door.protocol import careful
-from api.ending import expect_cuts
+from api.shutdown_logging import hide_cancellation_tracebacks
 from node.signed_calls_only import Asgi
 
 KEEP_ALIVE_S = 75
@@ -34,7 +34,7 @@ class NodeServer(uvicorn.Server):
 
 def uvicorn_config(app: Asgi, keeper: Keeper) -> uvicorn.Config:
     """Uvicorn's settings; `keeper` limits the connections."""
-    expect_cuts()
+    hide_cancellation_tracebacks()
     return uvicorn.Config(
         app,
         http=careful(keeper),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from quart import Blueprint, Response
 
 from api.text.tokenizing import TextCodec
-from api.text_files import ROUTE, Parcel, TextFilesError, gather
+from api.text_files import ROUTE, TextFilesError, TextParcel, gather
 from node.config import NodeConfig
 
 NOT_FOUND = 404
@@ -14,7 +14,7 @@ MSGPACK = "application/msgpack"
 log = logging.getLogger(__name__)
 
 
-def parcel_of(config: NodeConfig, codec: TextCodec) -> Parcel | None:
+def parcel_of(config: NodeConfig, codec: TextCodec) -> TextParcel | None:
     """The node's text files; None, with a warning in the log, where they cannot be read."""
     tokenizer = config.tokenizer or config.model
     try:
@@ -28,7 +28,7 @@ def parcel_of(config: NodeConfig, codec: TextCodec) -> Parcel | None:
 class TextFilesRoute:
     """GET /model/text_files."""
 
-    parcel: Parcel | None
+    parcel: TextParcel | None
 
     def blueprint(self) -> Blueprint:
         """The route as a Quart blueprint."""

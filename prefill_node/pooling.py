@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from api.generator import FailedEvent, PooledEvent, PoolingNews, PromptEvent, StageEvent
+from api.generator import FailedEvent, PooledEvent, PoolingEvent, PromptEvent, StageEvent
 from engine.api import Admitted, Engine, StepResult
 from engine.errors import EngineError
 from engine.request import PoolingRequest, RequestId
 
-RequestEvent = tuple[RequestId, PoolingNews]
+RequestEvent = tuple[RequestId, PoolingEvent]
 
 
 @dataclass(slots=True)

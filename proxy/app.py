@@ -14,7 +14,7 @@ from api.door.keeper import LARGEST_BODY
 from api.endpoints import REQUEST_ID, Endpoint, Headers, TextEndpoints
 from api.errors import ApiError, body_of
 from api.messages.errors import PATH as MESSAGES
-from api.refusals import VERSION, is_for_anthropics, refusal
+from api.refusals import VERSION, error_response, wants_anthropic_format
 from api.routes import GENERATE, openai_routes, token_routes
 from api.served import Models
 from proxy.admin.audit import audit_line
@@ -201,8 +201,8 @@ class UnknownRequest(ApiError):
 def _refusal(path: str, error: ApiError, version: str | None) -> Response:
     """In the client's form, and in OpenAI's the `detail` that clients of vLLM's proxy read."""
     told = body_of(error)
-    body = msgspec.to_builtins(refusal(path, error.status, told, None, version))
-    beside = {} if is_for_anthropics(path, version) else {"detail": told.error.message}
+    body = msgspec.to_builtins(error_response(path, error.status, told, None, version))
+    beside = {} if wants_anthropic_format(path, version) else {"detail": told.error.message}
     response = _json({**beside, **body}, error.status)
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"

@@ -22,8 +22,8 @@ from quart import Quart
 from api.defaults import load_defaults
 from api.door.keeper import DoorLimits, Keeper
 from api.door.protocol import careful
-from api.ending import expect_cuts
 from api.pooling.facts import load_pooling
+from api.shutdown_logging import hide_cancellation_tracebacks
 from api.text.tokenizing import load_text_codec
 from discovery.lifeline import end_with, tell
 from discovery.logs import start_logging
@@ -218,7 +218,7 @@ class _Server(uvicorn.Server):
 def _uvicorn(
     app: Leaving, config: ProxyConfig, secrets: Secrets, keeper: Keeper
 ) -> uvicorn.Config:
-    expect_cuts()
+    hide_cancellation_tracebacks()
     origins = Origins.of(config.allowed_origins, is_for_clients)
     http = uvicorn.Config(
         opened(app, origins),

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from api.door.hosts import unheard_s
 from api.door.keeper import Fault, Keeper
 from api.errors import error_body
-from api.refusals import refusal
+from api.refusals import error_response
 
 LENGTH = b"content-length"
 Pair = tuple[bytes, bytes]
@@ -244,7 +244,7 @@ def careful(
 
 
 def _answer(path: str, status: int, message: str, beside: Sequence[Pair]) -> bytes:
-    body = msgspec.json.encode(refusal(path, status, error_body(status, message), None))
+    body = msgspec.json.encode(error_response(path, status, error_body(status, message), None))
     later = b"retry-after: 1\r\n" if status == 503 else b""
     length = str(len(body)).encode()
     return b"".join(

@@ -6,6 +6,7 @@ from typing import Any
 
 from api.bodies import ChatBody, convert
 from api.bodies import Effort as ChatEffort
+from api.error_fields import ErrorFieldNames
 from api.errors import ApiError, BadRequest, ContextTooLong
 from api.messages.blocks import messages_of
 from api.messages.bodies import (
@@ -16,7 +17,6 @@ from api.messages.bodies import (
     OutputConfig,
     ToolChoice,
 )
-from api.own_words import OwnWords
 from api.reasoning.switches import SWITCHES
 from api.tools.wishes import Choice, Mode, Named, NamedTool
 
@@ -29,7 +29,7 @@ EFFORTS: Mapping[Effort, ChatEffort] = {
     "xhigh": "xhigh",
     "max": "xhigh",
 }
-WORDS = OwnWords(
+WORDS = ErrorFieldNames(
     names=(
         (re.compile(r"^(tools\[\d+\])\.function\.parameters\b"), r"\1.input_schema"),
         (re.compile(r"^(tools\[\d+\]|tool_choice)\.function\b"), r"\1"),
@@ -45,7 +45,7 @@ class MessagesChat(ChatBody, frozen=True, kw_only=True):
     """A chat whose `max_tokens` mean what they mean in messages."""
 
     @property
-    def takes_less(self) -> bool:
+    def clamps_max_tokens(self) -> bool:
         """A limit, not a wish: clients that do not know the model name a large one."""
         return True
 
@@ -90,7 +90,7 @@ def in_own_words(error: ApiError) -> ApiError:
         return ContextTooLong(
             f"prompt is too long: {prompt} tokens > {error.context} maximum", "messages"
         )
-    return WORDS.tell(error)
+    return WORDS.translate(error)
 
 
 def _goes_on(last: Mapping[str, Any]) -> bool:

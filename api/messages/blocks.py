@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from api.bodies import convert
-from api.conversation import Conversation, Message
+from api.conversation import Conversation, JsonObject
 from api.errors import BadRequest
 from api.messages.signatures import thought_of
 
@@ -70,22 +70,22 @@ class ToolReference(msgspec.Struct, frozen=True):
     tool_name: str
 
 
-def messages_of(given: Sequence[Given], system: Blocks | None) -> list[Message]:
+def messages_of(given: Sequence[Given], system: Blocks | None) -> list[JsonObject]:
     """Raises BadRequest, which names the block."""
     if not given:
         raise BadRequest("messages must not be empty", "messages")
     said = Conversation()
     if instructions := _instructions(system):
-        said.instruct(instructions)
+        said.add_instructions(instructions)
     held = list[tuple[InputMessage, str]]()  # nothing stands between a call and its result
     for index, one in enumerate(given):
         path = f"messages[{index}]"
         message = convert(one, InputMessage, path)
         held.append((message, f"{path}.content"))
-        if message.role == "system" and said.called:
+        if message.role == "system" and said.has_open_calls:
             continue
         _read(*held.pop(), said)
-        if not said.called:
+        if not said.has_open_calls:
             _read_all(held, said)
     _read_all(held, said)
     return said.finish()
@@ -97,7 +97,7 @@ def _read_all(held: list[tuple[InputMessage, str]], said: Conversation) -> None:
     held.clear()
 
 
-def _instructions(system: Blocks | None) -> list[Message]:
+def _instructions(system: Blocks | None) -> list[JsonObject]:
     if isinstance(system, str):
         return [_text(system)]
     texts = [_text_block(one, f"system[{n}]") for n, one in enumerate(system or ())]
@@ -126,11 +126,11 @@ def _said(block: Given, path: str, said: Conversation) -> None:
             said.turn.content.append(_text_block(block, path))
         case "tool_use":
             call = convert(block, ToolUse, path)
-            said.call(call.id, call.name, _arguments(call.input, path))
+            said.add_call(call.id, call.name, _arguments(call.input, path))
         case "thinking":
             thought = convert(block, Thought, path)
             if text := thought.thinking or thought_of(thought.signature or ""):
-                said.turn.think(text)
+                said.turn.add_reasoning(text)
         case "redacted_thinking":
             pass  # it is another server's, which alone can read it
         case kind:
@@ -147,13 +147,13 @@ def _arguments(given: dict[str, Any], path: str) -> str:
 
 def _asked(blocks: Sequence[tuple[Given, str]], said: Conversation) -> None:
     """What the user says, behind results of tools."""
-    texts = list[Message]()
+    texts = list[JsonObject]()
     returned = False
     for block, path in blocks:
         match block.get("type"):
             case "tool_result":
                 done = convert(block, ToolResult, path)
-                said.returned(done.tool_use_id, _result(done, f"{path}.content"))
+                said.add_tool_result(done.tool_use_id, _result(done, f"{path}.content"))
                 returned = True
             case "text":
                 texts.append(_text_block(block, path))
@@ -163,24 +163,24 @@ def _asked(blocks: Sequence[tuple[Given, str]], said: Conversation) -> None:
         _beside(texts, said, "user")
 
 
-def _instructed(texts: list[Message], said: Conversation) -> None:
+def _instructed(texts: list[JsonObject], said: Conversation) -> None:
     before = said.finish()
     if all(one["role"] == "system" for one in before):
-        said.instruct(texts)
+        said.add_instructions(texts)
     else:
         _beside(texts, said, "user", "tool")
 
 
-def _beside(texts: list[Message], said: Conversation, *roles: str) -> None:
+def _beside(texts: list[JsonObject], said: Conversation, *roles: str) -> None:
     """The user's, or more of the last message where it is one of these."""
     before = said.finish()
     if before and before[-1]["role"] in roles:
         before[-1]["content"] += texts
     else:
-        said.add({"role": "user", "content": texts})
+        said.add_message({"role": "user", "content": texts})
 
 
-def _result(done: ToolResult, path: str) -> list[Message]:
+def _result(done: ToolResult, path: str) -> list[JsonObject]:
     """As text. Templates have no place for failures: that it is one stands before it."""
     failed = [_text(ERROR)] if done.is_error else []
     if isinstance(done.content, str):
@@ -189,19 +189,19 @@ def _result(done: ToolResult, path: str) -> list[Message]:
     return [*failed, *(_result_part(one, f"{path}[{n}]") for n, one in enumerate(blocks))]
 
 
-def _result_part(block: Given, path: str) -> Message:
+def _result_part(block: Given, path: str) -> JsonObject:
     if block.get("type") == "tool_reference":
         return _text(convert(block, ToolReference, path).tool_name)
     return _text_block(block, path)
 
 
-def _text_block(block: Given, path: str) -> Message:
+def _text_block(block: Given, path: str) -> JsonObject:
     if block.get("type") != "text":
         raise _unknown(block.get("type"), path, "text")
     return _text(convert(block, Text, path).text)
 
 
-def _text(text: str) -> Message:
+def _text(text: str) -> JsonObject:
     return {"type": "text", "text": text}
 
 

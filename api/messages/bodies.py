@@ -4,7 +4,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from api.bodies import AnyBody, TextBody, convert, read_object
+from api.bodies import RequestBody, TextBody, convert, read_object
 from api.messages.fields import INSTEAD, MESSAGES, refuse_threads
 from api.tools.functions import FunctionName
 from engine.request import Count, Limit
@@ -92,7 +92,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
 Kind = TypeVar("Kind", bound=CountBody)
 SHARED = frozenset(TextBody.__struct_fields__)
 """What means here what it means in a chat."""
-assert frozenset(AnyBody.__struct_fields__) <= SHARED
+assert frozenset(RequestBody.__struct_fields__) <= SHARED
 
 
 def read_messages(data: bytes) -> MessagesBody:

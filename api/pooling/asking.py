@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from api.encoding import aside
+from api.encoding import run_off_loop
 from api.errors import BadRequest, ContextTooLong
 from api.pooling.bodies import Input, PoolingBody
 from api.pooling.encoding import Encoded, Encoder, Tokens
 from api.prompts import prompts_of
-from api.served import Served
+from api.served import ServedModel
 from engine.request import PoolingRequest, PoolingTask, RequestId
 
 MOST_INPUTS = 2_048
@@ -26,7 +26,7 @@ class Wanted:
 class PoolingAsker:
     """Understands the inputs of one door."""
 
-    served: Served
+    served: ServedModel
 
     def check(self, task: PoolingTask, param: str | None = None) -> None:
         """Raises BadRequest for what this model does not do, where the door knows."""
@@ -70,7 +70,7 @@ class PoolingAsker:
                 for one in prompts
             ]
 
-        return await aside(_characters(prompts), encode)
+        return await run_off_loop(_characters(prompts), encode)
 
     async def pairs(
         self, body: PoolingBody, texts: Sequence[tuple[str, str]], outer_id: str
@@ -81,7 +81,7 @@ class PoolingAsker:
         def encode() -> list[Encoded]:
             return [encoder.pair(*pair) for pair in texts]
 
-        encoded = await aside(sum(len(one) + len(two) for one, two in texts), encode)
+        encoded = await run_off_loop(sum(len(one) + len(two) for one, two in texts), encode)
         return self._requests(body, encoded, Wanted("classify"), outer_id)
 
     def _requests(
@@ -140,7 +140,9 @@ class PoolingAsker:
                 "for truncate_prompt_tokens.",
                 param,
             )
-        size = self.served.vocab_size or (self.served.codec.size if self.served.codec else None)
+        size = self.served.vocab_size or (
+            self.served.codec.num_token_ids if self.served.codec else None
+        )
         if size is not None and max(one.tokens) >= size:
             raise BadRequest(f"token id {max(one.tokens)} is out of vocabulary", param)
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from api.encoding import MOST_TOKENS, must_fit
-from api.errors import BadRequest, NoText
+from api.encoding import MOST_TOKENS, check_length
+from api.errors import BadRequest, NoTokenizer
 from api.text.tokenizing import TextCodec
 
 Tokens = tuple[int, ...]
@@ -45,7 +45,7 @@ class Encoder:
         """As the tokenizer puts two texts together; it is the second that is cut."""
         codec = self._codec(first, second)
         if (fast := codec.fast) is None:
-            raise NoText("This model's tokenizer has no way to put two texts together")
+            raise NoTokenizer("This model's tokenizer has no way to put two texts together")
         if self.most is not None and codec.outgrows(first, self.most):
             raise _no_room()
         second = self._end(codec, second)
@@ -63,10 +63,10 @@ class Encoder:
 
     def _codec(self, *texts: str) -> TextCodec:
         if self.codec is None:
-            raise NoText("There is no tokenizer here: send token ids")
+            raise NoTokenizer("There is no tokenizer here: send token ids")
         for text in texts:
             context = self.context or MOST_TOKENS
-            must_fit(self.codec, text, context if self.most is None else None)
+            check_length(self.codec, text, context if self.most is None else None)
         return self.codec
 
     def _end(self, codec: TextCodec, text: str) -> str:

@@ -26,7 +26,7 @@ from api.pooling.bodies import (
 )
 from api.pooling.running import Batches, Vector
 from api.pooling.scoring import Pair, cosine, pairs_of
-from api.served import Served
+from api.served import ServedModel
 from engine.request import PoolingRequest
 
 Body = TypeVar("Body", bound=PoolingBody)
@@ -49,7 +49,7 @@ class PoolingDoor:
     """All of them over an Embedder. Each raises ApiError or StreamFailed."""
 
     embedder: Embedder
-    served: Served
+    served: ServedModel
     clock: Callable[[], float]
 
     @property
@@ -59,7 +59,7 @@ class PoolingDoor:
 
     async def embeddings(self, body: EmbeddingsBody, outer_id: str) -> Numbers:
         """POST /v1/embeddings."""
-        model = self.served.name(body.model)
+        model = self.served.resolve_name(body.model)
         self.asker.check("embed")
         wanted = Wanted("embed", body.dimensions)
         requests = await self.asker.inputs(body, body.input, wanted, outer_id)
@@ -72,7 +72,7 @@ class PoolingDoor:
 
     async def pooling(self, body: VectorsBody, outer_id: str) -> Numbers:
         """POST /pooling."""
-        model, facts = self.served.name(body.model), self.served.pooling
+        model, facts = self.served.resolve_name(body.model), self.served.pooling
         task = body.task or (facts.tasks[0] if facts else "embed")
         self.asker.check(task, "task")
         wanted = Wanted(task, body.dimensions)
@@ -87,7 +87,7 @@ class PoolingDoor:
 
     async def classify(self, body: ClassifyBody, outer_id: str) -> Numbers:
         """POST /classify."""
-        model = self.served.name(body.model)
+        model = self.served.resolve_name(body.model)
         self.asker.check("classify")
         requests = await self.asker.inputs(body, body.input, Wanted("classify"), outer_id)
         vectors = await Batches(self.embedder).run(requests)
@@ -105,7 +105,7 @@ class PoolingDoor:
 
     async def score(self, body: ScoreBody, outer_id: str) -> Numbers:
         """POST /score."""
-        model = self.served.name(body.model)
+        model = self.served.resolve_name(body.model)
         first = _one_of(body.text_1, body.queries, "text_1", "queries")
         second = _one_of(body.text_2, body.documents, "text_2", "documents")
         pairs = pairs_of(first, second)
@@ -115,7 +115,7 @@ class PoolingDoor:
 
     async def rerank(self, body: RerankBody, outer_id: str) -> Numbers:
         """POST /rerank: the best documents first; those of one score in their own order."""
-        model = self.served.name(body.model)
+        model = self.served.resolve_name(body.model)
         pairs = pairs_of(body.query, body.documents, "documents")
         scores, requests = await self._scores(body, pairs, outer_id)
         best = sorted(enumerate(scores), key=lambda one: -one[1])[: body.top_n or None]

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from api.bodies import ChatBody, convert
+from api.error_fields import ErrorFieldNames
 from api.errors import BadRequest
-from api.own_words import OwnWords
 from api.responses.bodies import (
     SHARED,
     AllowedTools,
@@ -36,7 +36,7 @@ SEARCHES = (
     *("web_search_preview", "web_search_preview_2025_03_11"),
 )
 """OpenAI's: Codex offers one, as long as nobody tells it not to."""
-OWN = OwnWords(
+OWN = ErrorFieldNames(
     names=(
         (re.compile(r"^messages\b.*"), "input"),
         (re.compile(r"^tool_choice\.allowed_tools\b"), "tool_choice"),

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from api.bodies import AnyBody, Effort, TextBody, convert, read_object
+from api.bodies import Effort, RequestBody, TextBody, convert, read_object
 from api.responses.fields import INSTEAD, RESPONSES
 from api.tools.functions import FunctionName
 from api.tools.wishes import Mode
@@ -123,7 +123,7 @@ class ResponsesBody(TextBody, frozen=True, kw_only=True):
 
 SHARED = frozenset(TextBody.__struct_fields__)
 """What means here what it means in a chat."""
-assert frozenset(AnyBody.__struct_fields__) <= SHARED
+assert frozenset(RequestBody.__struct_fields__) <= SHARED
 
 
 def read_responses(data: bytes) -> ResponsesBody:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from api.bodies import convert
-from api.conversation import Conversation, Message
+from api.conversation import Conversation, JsonObject
 from api.errors import BadRequest
 from api.responses.namespaces import flat
 from api.tools.inputs import arguments_of
@@ -67,15 +67,15 @@ class Reasoning(msgspec.Struct, frozen=True):
     summary: list[TextPart] | None = None
 
 
-def messages_of(given: str | Sequence[Given], instructions: str | None) -> list[Message]:
+def messages_of(given: str | Sequence[Given], instructions: str | None) -> list[JsonObject]:
     """Raises BadRequest, which names the item."""
     if isinstance(given, list) and not given:
         raise BadRequest("input must not be empty", "input")
     said = Conversation()
     if instructions is not None:
-        said.instruct(_texts(instructions, "instructions"))
+        said.add_instructions(_texts(instructions, "instructions"))
     if isinstance(given, str):
-        said.add({"role": "user", "content": _texts(given, "input")})
+        said.add_message({"role": "user", "content": _texts(given, "input")})
     else:
         for index, item in enumerate(given):
             _read(item, f"input[{index}]", said)
@@ -91,18 +91,18 @@ def _read(item: Given, path: str, said: Conversation) -> None:
             _message(convert(item, InputMessage, path), path, said)
         case "function_call":
             call = convert(item, FunctionCall, path)
-            said.call(call.call_id, flat(call.namespace, call.name), call.arguments)
+            said.add_call(call.call_id, flat(call.namespace, call.name), call.arguments)
         case "custom_tool_call":
             custom = convert(item, CustomCall, path)
             name, given = flat(custom.namespace, custom.name), arguments_of(custom.input)
-            said.call(custom.call_id, name, given)
+            said.add_call(custom.call_id, name, given)
         case "function_call_output" | "custom_tool_call_output":
             done = convert(item, FunctionOutput, path)
-            said.returned(done.call_id, _texts(done.output, f"{path}.output"))
+            said.add_tool_result(done.call_id, _texts(done.output, f"{path}.output"))
         case "reasoning":
             thought = convert(item, Reasoning, path)
             if parts := thought.content or thought.summary:
-                said.turn.think("\n".join(part.text for part in parts))
+                said.turn.add_reasoning("\n".join(part.text for part in parts))
         case _:
             raise BadRequest(_unknown(kind, path), f"{path}.type")
 
@@ -117,21 +117,21 @@ def _message(given: InputMessage, path: str, said: Conversation) -> None:
     content = _texts(given.content, f"{path}.content")
     match given.role:
         case "assistant":
-            said.say(content)
+            said.add_assistant_content(content)
         case "user":
-            said.add({"role": "user", "content": content})
+            said.add_message({"role": "user", "content": content})
         case _:
-            said.instruct(content)
+            said.add_instructions(content)
 
 
-def _texts(content: Parts, path: str) -> list[Message]:
+def _texts(content: Parts, path: str) -> list[JsonObject]:
     """Parts as chats have them."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return [_part(part, f"{path}[{index}]") for index, part in enumerate(content)]
 
 
-def _part(part: Given, path: str) -> Message:
+def _part(part: Given, path: str) -> JsonObject:
     kind = part.get("type")
     if kind not in (*TEXTS, REFUSAL):
         raise BadRequest(f"{path}.type: only parts of text are supported", f"{path}.type")

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-from api.errors import BadRequest, NoText
+from api.errors import BadRequest, NoTokenizer
 from api.text.byte_pairs import BytePairs, byte_pairs
 from api.text.detokenizing import Alone, Detokenizer
 from api.text.ends import Reader, Uncuttable
@@ -55,7 +55,7 @@ class TextCodec:
     _one_long: Any = field(default_factory=Lock, compare=False, repr=False)
 
     @cached_property
-    def size(self) -> int:
+    def num_token_ids(self) -> int:
         """One more than the largest token id."""
         return max(self.tokenizer.get_vocab().values()) + 1
 
@@ -90,7 +90,7 @@ class TextCodec:
         """Itself, once all that takes long the first time is done: what takes a look at every
         token, and what compiles the chat template.
         """
-        _ = self.size, self.hidden, self.vocabulary, self.turns, self.pairs
+        _ = self.num_token_ids, self.hidden, self.vocabulary, self.turns, self.pairs
         return self
 
     def encode(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ class TextCodec:
         for place in places:
             part = text[place : place + SLICE]
             tokens += len(self._encode(part, special_tokens=False))
-            if by_far(tokens, most):
+            if far_exceeds(tokens, most):
                 return True
         return False
 
@@ -216,10 +216,10 @@ class TextCodec:
     def _knows(self, token: int) -> bool:
         if self.fast is not None:
             return self.fast.id_to_token(token) is not None
-        return token < self.size
+        return token < self.num_token_ids
 
 
-def by_far(tokens: int, most: int) -> bool:
+def far_exceeds(tokens: int, most: int) -> bool:
     """Whether so many tokens are too many, however a text was cut to count them."""
     return tokens > BY_FAR * most + FEW
 
@@ -266,7 +266,7 @@ class _Silence:
         return {"": LARGEST_TOKEN}
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        raise NoText("There is no tokenizer here")
+        raise NoTokenizer("There is no tokenizer here")
 
     def decode(self, token_ids: Sequence[int], **options: bool) -> str:
         return ""
@@ -274,7 +274,7 @@ class _Silence:
     def apply_chat_template(
         self, conversation: Sequence[Mapping[str, Any]], *, tokenize: bool, **template: object
     ) -> str:
-        raise NoText("There is no tokenizer here")
+        raise NoTokenizer("There is no tokenizer here")
 
 
 def silent() -> TextCodec:

@@ -167,7 +167,7 @@ def proxy_command() -> Sequence[str]:
 
 def spaced(codec: TextCodec) -> list[int]:
     """Tokens that are a space and letters."""
-    texts = [(token, codec.vocabulary.text_of(token)) for token in range(codec.size)]
+    texts = [(token, codec.vocabulary.text_of(token)) for token in range(codec.num_token_ids)]
     return [
         token
         for token, text in texts

@@ -18,7 +18,7 @@ from quart import Quart
 from api.endpoints import Headers, TextEndpoints
 from api.generator import WHOLE, Event, Leg, PromptEvent, Tap, TokenEvent
 from api.routes import openai_routes
-from api.served import Served
+from api.served import ServedModel
 from api.text.tokenizing import TextCodec, load_text_codec
 from deploy.config import DEMO_MODEL
 from engine.request import FinishReason, Request
@@ -64,7 +64,7 @@ class Unwatched:
 def main() -> None:
     """Measure and print."""
     codec = load_text_codec(DEMO_MODEL)
-    model, source = Served(("m",), codec, lambda: 4096), Scripted(codec)
+    model, source = ServedModel(("m",), codec, lambda: 4096), Scripted(codec)
     quart = Quart("doors")
     quart.register_blueprint(openai_routes(source, model))
     paths = {PATH: TextEndpoints(source, model).chat}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from api.served import Served
+from api.served import ServedModel
 from discovery.registration import Role, to_map
 from discovery.registry import Node, Registry
 from proxy.health.breaker import BreakerState
@@ -50,7 +50,7 @@ def cluster_status(
     }
 
 
-def served_models(models: Sequence[Served]) -> list[dict[str, Any]]:
+def served_models(models: Sequence[ServedModel]) -> list[dict[str, Any]]:
     """What can be asked for by which names, and whether in text yet."""
     return [
         {

@@ -11,9 +11,17 @@ from typing import Any
 
 import msgspec
 
-from api.generated import DONE, LAST_FRAME, Choice, Chunk, ErrorBody, Usage, read_chunk
+from api.generated import (
+    DONE,
+    LAST_FRAME,
+    NodeChoice,
+    NodeChunk,
+    NodeError,
+    NodeUsage,
+    read_chunk,
+)
 from api.generator import EndEvent, Event
-from api.node_logprobs import Content, Entry, PromptLogprobs, Top
+from api.node_logprobs import NodeLogprobs, NodeTokenLogprob, NodeTopLogprob, PromptLogprobs
 from api.wire import UNREADABLE, WireError
 from engine.request import FinishReason
 
@@ -37,9 +45,9 @@ class _Choice(msgspec.Struct):
 
 class _Completion(msgspec.Struct):
     choices: tuple[_Choice, ...] = ()
-    usage: Usage | None = None
+    usage: NodeUsage | None = None
     kv_transfer_params: dict[str, Any] | None = None
-    error: ErrorBody | None = None
+    error: NodeError | None = None
 
 
 _decoder = msgspec.json.Decoder(_Completion, strict=False)
@@ -57,7 +65,7 @@ def decode_completion(frame: bytes, likeliest: int | None = None) -> Sequence[Ev
         raise WireError(str(error)) from error
     scored = [one.prompt_logprobs for one in said.choices if one.prompt_logprobs]
     return read_chunk(
-        Chunk(
+        NodeChunk(
             choices=tuple(_choice(one, likeliest) for one in said.choices),
             usage=said.usage,
             prompt_logprobs=scored[0] if scored else None,
@@ -67,28 +75,28 @@ def decode_completion(frame: bytes, likeliest: int | None = None) -> Sequence[Ev
     )
 
 
-def _choice(said: _Choice, likeliest: int | None) -> Choice:
+def _choice(said: _Choice, likeliest: int | None) -> NodeChoice:
     if said.token_ids is None and said.text:
         raise WireError(NO_IDS)
-    choice = Choice(said.token_ids or (), said.finish_reason, said.stop_reason)
+    choice = NodeChoice(said.token_ids or (), said.finish_reason, said.stop_reason)
     if said.logprobs is not None and likeliest is not None:
         choice.logprobs = _content(said.logprobs, likeliest)
     return choice
 
 
-def _content(said: _Logprobs, likeliest: int) -> Content:
+def _content(said: _Logprobs, likeliest: int) -> NodeLogprobs:
     """The token itself is among its likeliest there, also where it is none of them."""
     tops = said.top_logprobs or repeat(None)
     places = zip(said.tokens, said.token_logprobs, tops, strict=False)
-    return Content(
+    return NodeLogprobs(
         tuple(
-            Entry(token, logprob, top_logprobs=_tops(top or {}, likeliest))
+            NodeTokenLogprob(token, logprob, top_logprobs=_tops(top or {}, likeliest))
             for token, logprob, top in places
         )
     )
 
 
-def _tops(said: Mapping[str, float | None], likeliest: int) -> tuple[Top, ...]:
+def _tops(said: Mapping[str, float | None], likeliest: int) -> tuple[NodeTopLogprob, ...]:
     known = ((token, logprob) for token, logprob in said.items() if logprob is not None)
     best = sorted(known, key=lambda one: -one[1])
-    return tuple(Top(*one) for one in (best if likeliest < 0 else best[:likeliest]))
+    return tuple(NodeTopLogprob(*one) for one in (best if likeliest < 0 else best[:likeliest]))

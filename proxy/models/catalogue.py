@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from api.defaults import OPENAI
-from api.errors import BadRequest, TooBusy, UnknownModel
+from api.errors import BadRequest, ModelNotFound, TooBusy
 from api.reasoning.forms import OFF, ReasoningParser
-from api.served import MAX_LOGPROBS, Served
+from api.served import MAX_LOGPROBS, ServedModel
 from api.tools.dialects.known import AUTO, ToolCallParser
 from discovery.kinds import Model
 from discovery.registration import Role
@@ -72,7 +72,7 @@ class Catalogue:
     _seen: tuple[int, int] | None = None
     _pools: dict[Model, Pool] = field(default_factory=dict)
     _live: frozenset[Model] = frozenset()
-    _served: dict[Model, Served] = field(default_factory=dict)
+    _served: dict[Model, ServedModel] = field(default_factory=dict)
     _namesakes: Namesakes = field(default_factory=Namesakes)
 
     async def find(
@@ -82,10 +82,10 @@ class Catalogue:
         *,
         text: bool = True,
         timeout_s: float | None = None,
-    ) -> Served:
+    ) -> ServedModel:
         """See Models; raises NoNodeAvailable where nobody has said yet what it serves."""
 
-        def found() -> Served:
+        def found() -> ServedModel:
             return self._find(asked, outer_id, text=text)
 
         try:
@@ -95,7 +95,7 @@ class Catalogue:
                 raise
             return self._find(asked, outer_id, text=False, waits=False)
 
-    def listed(self) -> Sequence[Served]:
+    def listed(self) -> Sequence[ServedModel]:
         """See Models: what live nodes serve."""
         self._look()
         return [self._served[key] for key in self._pools if key in self._live]
@@ -143,7 +143,7 @@ class Catalogue:
 
     def _find(
         self, asked: str | None, outer_id: str, *, text: bool, waits: bool = True
-    ) -> Served:
+    ) -> ServedModel:
         self._look()
         if not self._pools:
             raise NoNodeAvailable("no node has said yet what it serves")
@@ -154,12 +154,12 @@ class Catalogue:
             known = sorted({one for key in self._live for one in self._pools[key].names})
             others = ", ".join(known[:MOST_NAMED])
             said = f"The model `{name}` does not exist. There are: {others}"
-            raise UnknownModel(said, "model")
+            raise ModelNotFound(said, "model")
         if waits and not text and (coming := next(filter(self._comes, named), None)):
             raise TooBusy(coming.no_text)
         return self._share(_able(named, text=text), outer_id)
 
-    def _comes(self, served: Served) -> bool:
+    def _comes(self, served: ServedModel) -> bool:
         """Whether its text is on its way, and nothing has been wrong with it so far."""
         if served.codec is not None or not served.pending or served.key is None:
             return False
@@ -187,7 +187,7 @@ class Catalogue:
             raise BadRequest(f"model is missing; there are: {listed}", "model")
         return firsts.pop()
 
-    def _share(self, able: Sequence[Served], outer_id: str) -> Served:
+    def _share(self, able: Sequence[ServedModel], outer_id: str) -> ServedModel:
         """One of those that go by a name, by what they have to serve with."""
         if len(able) == 1:
             return able[0]
@@ -196,7 +196,7 @@ class Catalogue:
         shares = [(key, max(n, 1)) for key, (_, (level, n)) in found.items() if level == best]
         return found[drawn(outer_id, shares)][0]
 
-    def _capacity(self, served: Served) -> tuple[int, int]:
+    def _capacity(self, served: ServedModel) -> tuple[int, int]:
         assert served.key is not None
         generates = served.pooling is None or served.pooling.generates
         known = self.registry, self.health, served.key
@@ -260,12 +260,12 @@ class Catalogue:
         lately = f" ({troubles[0].reason})" if troubles else ""
         return f"The text files of {name} are on their way{lately}", True
 
-    def _serve(self, pool: Pool) -> Served:
+    def _serve(self, pool: Pool) -> ServedModel:
         text, limit = self._text_of(pool), self._limit(pool)
         context = Context(self.registry, pool.key)
         reason, pending = self._without(pool)
         is_meant = self._is_meant(pool)
-        return Served(
+        return ServedModel(
             pool.names,
             text.codec if text else None,
             lambda: limit or context.shortest(now=self.clock()),
@@ -283,7 +283,7 @@ class Catalogue:
         )
 
 
-def _able(named: Sequence[Served], *, text: bool) -> list[Served]:
+def _able(named: Sequence[ServedModel], *, text: bool) -> list[ServedModel]:
     """Those that can do it; raises the reason where none can, one that will pass first."""
     able = [one.ready(text=False) for one in named if one.codec is not None or not text]
     return able or [max(named, key=lambda one: one.pending).ready(text=text)]

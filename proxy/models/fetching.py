@@ -5,7 +5,7 @@ from typing import Protocol
 
 import aiohttp
 
-from api.text_files import LARGEST, ROUTE, BadParcel, TooLarge, digest_of
+from api.text_files import LARGEST, ROUTE, BadParcel, ParcelTooLarge, digest_of
 from discovery.signed_calls import Signing
 
 OK = 200
@@ -64,6 +64,6 @@ async def _read(answer: aiohttp.ClientResponse, address: str) -> bytes:
     async for part in answer.content.iter_any():
         size += len(part)
         if size > LARGEST:
-            raise TooLarge(f"the text files of {address} are larger than {LARGEST} bytes")
+            raise ParcelTooLarge(f"the text files of {address} are larger than {LARGEST} bytes")
         parts.append(part)
     return b"".join(parts)

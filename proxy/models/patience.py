@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from api.errors import TooBusy, UnknownModel
+from api.errors import ModelNotFound, TooBusy
 from proxy.admission.limits import QUEUED
 from proxy.errors import NoNodeAvailable
 
 LOOK_AGAIN_S = 0.05
 SETTLE_S = 3.0  # after a start: all nodes were heard of by then
-LATER = (TooBusy, UnknownModel, NoNodeAvailable)
+LATER = (TooBusy, ModelNotFound, NoNodeAvailable)
 Found = TypeVar("Found")
 
 

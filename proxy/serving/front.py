@@ -18,9 +18,9 @@ from api.door.keeper import LARGEST_BODY, Fault
 from api.endpoints import EVENTS, JSON, UNBUFFERED, Endpoint, HttpCall, check_type
 from api.errors import SERVER_ERROR, ApiError, ErrorBody, body_of
 from api.generator import StreamFailed
-from api.refusals import names, refusal
-from api.sse import OUR_MISTAKE, AnyWriter, frames, whole
-from api.tapping import Outlet
+from api.refusals import error_response, request_id_headers
+from api.sse import OUR_MISTAKE, AnyWriter, answer_body, event_stream
+from api.taps import Outlet
 from proxy.serving.outlet import EXTENSION
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
@@ -127,7 +127,7 @@ class _Reply:
 
     async def stream(self, writer: AnyWriter) -> None:
         """Begins when there is something to say: what fails until then has a status."""
-        async with aclosing(frames(writer, self.outlet, self._comment)) as said:
+        async with aclosing(event_stream(writer, self.outlet, self._comment)) as said:
             async for event in said:
                 if not self.begun:
                     await self._begin(OK, OF_STREAMS)
@@ -146,7 +146,7 @@ class _Reply:
     ) -> None:
         """An error, in the form that the clients of this path know."""
         later = [] if retry_after_s is None else [(b"retry-after", str(retry_after_s).encode())]
-        told = refusal(self.path, status, error, self.call.outer_id)
+        told = error_response(self.path, status, error, self.call.outer_id)
         await self.say(status, msgspec.json.encode(told), *later)
 
     def _comment(self) -> bytes:
@@ -155,7 +155,10 @@ class _Reply:
     async def _begin(self, status: int, headers: Sequence[Pair]) -> None:
         self.begun = True
         name = self.call.outer_id
-        said = {**self.watch.leave(self.path, status, name), **names(self.path, name)}
+        said = {
+            **self.watch.leave(self.path, status, name),
+            **request_id_headers(self.path, name),
+        }
         more = [(key.lower().encode(), value.encode("latin-1")) for key, value in said.items()]
         start = {"type": "http.response.start", "status": status, "headers": [*headers, *more]}
         await self.send(start)
@@ -171,7 +174,7 @@ async def _answer(endpoint: Endpoint, reply: _Reply) -> None:
         if writer.streams:
             await reply.stream(writer)
         else:
-            await reply.say(OK, await whole(writer))
+            await reply.say(OK, await answer_body(writer))
     except (ApiError, StreamFailed):
         raise
     except Exception:

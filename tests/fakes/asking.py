@@ -6,7 +6,7 @@ import msgspec
 
 from api.bodies import read_chat, read_completion
 from api.request_parser import RequestParser
-from api.served import ReadLeg, Served, no_legs
+from api.served import LegReader, ServedModel, read_whole_request
 from api.text_requests import TextRequest
 from tests.fakes.text import byte_level, served
 
@@ -18,8 +18,8 @@ async def complete(
     fields: Fields | None = None,
     *,
     context: int | None = 200,
-    legs: ReadLeg = no_legs,
-    door: Served | None = None,
+    legs: LegReader = read_whole_request,
+    door: ServedModel | None = None,
 ) -> TextRequest:
     """A completion of "the cat", unless the fields say otherwise."""
     body = msgspec.json.encode({"prompt": "the cat", **(fields or {})})
@@ -31,8 +31,8 @@ async def chat(
     fields: Fields | None = None,
     *,
     context: int | None = 200,
-    legs: ReadLeg = no_legs,
-    door: Served | None = None,
+    legs: LegReader = read_whole_request,
+    door: ServedModel | None = None,
 ) -> TextRequest:
     """A chat that begins with "hi", unless the fields say otherwise."""
     body = msgspec.json.encode({"messages": HI, **(fields or {})})

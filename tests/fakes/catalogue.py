@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from api.served import Served
-from api.text_files import Parcel
+from api.served import ServedModel
+from api.text_files import TextParcel
 from discovery.registration import Registration, Role
 from discovery.registry import Registry
 from engine.grammars.checking import GrammarChecker
@@ -22,7 +22,7 @@ NOBODYS = Own(OwnNames(frozenset(), ("model",)))
 class FakeNodes:
     """Gives parcels by address and digest, or raises what is there instead."""
 
-    parcels: dict[str, Parcel | Exception] = field(default_factory=dict)
+    parcels: dict[str, TextParcel | Exception] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     async def fetch(self, address: str, digest: str) -> bytes:
@@ -55,7 +55,7 @@ class Rig:
     ) -> None:
         """A heartbeat; it can give `parcel`."""
         parcel = more.pop("parcel", None)
-        if isinstance(parcel, Parcel):
+        if isinstance(parcel, TextParcel):
             self.nodes.parcels.setdefault(address, parcel)
             more["text_digest"] = parcel.digest
         said = {"fingerprint": "f", "max_model_len": 100, **more}
@@ -67,5 +67,7 @@ class Rig:
         for digest, addresses in self.catalogue.wanted().items():
             await self.texts.get(digest, addresses, now=self.now)
 
-    async def find(self, name: str | None, *, text: bool = False, rid: str = "r") -> Served:
+    async def find(
+        self, name: str | None, *, text: bool = False, rid: str = "r"
+    ) -> ServedModel:
         return await self.catalogue.find(name, rid, text=text)

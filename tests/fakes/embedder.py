@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tokenizers import processors
 
 from api.generator import PooledEvent
-from api.served import Served
+from api.served import ServedModel
 from api.text.tokenizing import TextCodec, text_codec
 from engine.pooling.config import PoolingConfig
 from engine.request import PoolingRequest
@@ -61,9 +61,11 @@ class FakeEmbedder:
 
 def serving(
     facts: PoolingConfig | None, *, context: int | None = 50, codec: TextCodec | None = None
-) -> Served:
+) -> ServedModel:
     """One model that pools like this."""
-    return Served(("tiny",), codec or bracketed(), lambda: context, created=7, pooling=facts)
+    return ServedModel(
+        ("tiny",), codec or bracketed(), lambda: context, created=7, pooling=facts
+    )
 
 
 def bracketed() -> TextCodec:

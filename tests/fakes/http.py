@@ -9,7 +9,7 @@ from quart import Quart
 
 from api.generator import Embedder, Generator
 from api.routes import openai_routes
-from api.served import ReadLeg, Served, no_legs
+from api.served import LegReader, ServedModel, read_whole_request
 from tests.fakes.text import served
 
 NOW = 1_000
@@ -55,8 +55,8 @@ class Client:
     def __init__(
         self,
         door: Generator,
-        model: Served | None = None,
-        legs: ReadLeg = no_legs,
+        model: ServedModel | None = None,
+        legs: LegReader = read_whole_request,
         embedder: Embedder | None = None,
     ) -> None:
         self.app = Quart(__name__)

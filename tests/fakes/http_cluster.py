@@ -11,9 +11,9 @@ import aiohttp
 import msgspec
 
 from api.reasoning.forms import OFF, ReasoningParser
-from api.served import Served
+from api.served import ServedModel
 from api.text.tokenizing import TextCodec
-from api.text_files import Parcel
+from api.text_files import TextParcel
 from discovery.registration import Registration
 from discovery.registry import Registry
 from discovery.signed_calls import CallKey, Signing
@@ -102,7 +102,7 @@ async def http_cluster(
     reasoning_parser: ReasoningParser = OFF,
     gate: AdmissionGate | None = None,
     drain_timeout_s: float = PATIENCE_S,
-    parcels: Mapping[str, Parcel] | None = None,
+    parcels: Mapping[str, TextParcel] | None = None,
     key: bytes | None = CLUSTER_KEY.encode(),
     foreign_key: str | None = None,
     origins: Sequence[str] = (),
@@ -132,7 +132,7 @@ async def http_cluster(
         planner = build_planner("round_robin", "round_robin", "never", Random(0))
         parts = registry, planner, client, health
         door = _door(Pipeline(*parts, tries=tries, recovery_wait_s=recovery_wait_s), client)
-        models: Served | Catalogue = Served(
+        models: ServedModel | Catalogue = ServedModel(
             *(("tiny",), codec or byte_level(), lambda: CONTEXT),
             reasoning_parser=reasoning_parser,
         )
@@ -156,7 +156,7 @@ def _door(pipeline: Pipeline, client: HttpNodeClient) -> ObservedPipeline:
     return ObservedPipeline(pipeline, metrics, "tiny", PoolingPipeline(pipeline, client))
 
 
-async def _open(stack: AsyncExitStack, one: HttpNode, parcel: Parcel | None) -> None:
+async def _open(stack: AsyncExitStack, one: HttpNode, parcel: TextParcel | None) -> None:
     app = node_app(one)
     app.register_blueprint(TextFilesRoute(parcel).blueprint())
     keyed = SignedCallsOnly(app, CallKey.of(CLUSTER_KEY), one.metrics.refused)
@@ -166,7 +166,7 @@ async def _open(stack: AsyncExitStack, one: HttpNode, parcel: Parcel | None) -> 
     stack.callback(asyncio.create_task(one.duty.run()).cancel)
 
 
-def _at(address: str, said: Registration, parcel: Parcel | None) -> Registration:
+def _at(address: str, said: Registration, parcel: TextParcel | None) -> Registration:
     return msgspec.structs.replace(
         said,
         http_address=address,

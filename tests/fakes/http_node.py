@@ -23,7 +23,7 @@ from api.generator import (
     TicketEvent,
 )
 from api.routes import openai_routes
-from api.served import Served
+from api.served import ServedModel
 from api.wire import WireError
 from discovery.registration import Registration, to_map
 from engine.api import EngineLoad
@@ -43,7 +43,7 @@ CLUSTER_KEY = "the cluster's"
 
 def vectors(http: "HttpNode") -> Blueprint:
     """The node's own endpoints that pool, of which the proxy asks one."""
-    served = Served(("fake",), None, lambda: None)
+    served = ServedModel(("fake",), None, lambda: None)
     return openai_routes(http, served, embedder=http)
 
 

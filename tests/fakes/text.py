@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from api.generator import WHOLE, Event, Leg, PromptEvent, StreamFailed, Tap, TokenEvent
-from api.served import Served
+from api.served import ServedModel
 from api.text.tokenizing import TextCodec, text_codec
-from api.text_files import Parcel, gather
+from api.text_files import TextParcel, gather
 from engine.request import FinishReason, Request
 
 EOS = 0
@@ -94,7 +94,7 @@ def checkpoint_of(codec: TextCodec, folder: Path) -> Path:
 
 
 @cache
-def parcel_of_text(template: str | None = TEMPLATE) -> Parcel:
+def parcel_of_text(template: str | None = TEMPLATE) -> TextParcel:
     """What a node with `byte_level` gives."""
     codec = byte_level(template)
     with TemporaryDirectory() as name:
@@ -102,9 +102,9 @@ def parcel_of_text(template: str | None = TEMPLATE) -> Parcel:
         return gather(folder, folder, "auto", codec)
 
 
-def served(codec: TextCodec | None = None, *, context: int | None = 200) -> Served:
+def served(codec: TextCodec | None = None, *, context: int | None = 200) -> ServedModel:
     """One model under two names."""
-    return Served(("tiny", "alias"), codec or byte_level(), lambda: context, created=7)
+    return ServedModel(("tiny", "alias"), codec or byte_level(), lambda: context, created=7)
 
 
 def says(

@@ -59,15 +59,15 @@ SETTINGS: dict[str, type] = {
 }
 STRUCTS: dict[str, list[type[msgspec.Struct]]] = {
     "node-call.md": [
-        *(generate._Body, generate._Asks, generated.Chunk, generated.Choice),
-        *(generated.ErrorBody, generated._Extra, generated.Usage, generated._Details),
+        *(generate._Body, generate._Asks, generated.NodeChunk, generated.NodeChoice),
+        *(generated.NodeError, generated._Extra, generated.NodeUsage, generated._Details),
         *(generator.PromptEvent, generator.StageEvent),
         *(ticket._Params, ticket._Ours, ticket.CacheHint, Sampling, Marks),
     ],
     "registration.md": [Registration, Load, KvLayout],
     "api.md": [
-        *(bodies.CompletionBody, bodies.ChatBody, bodies.Message),
-        *(bodies.StreamOptions, bodies.Ours, functions.Tool, functions.Function),
+        *(bodies.CompletionBody, bodies.ChatBody, bodies.RequestMessage),
+        *(bodies.StreamOptions, bodies.PdserveOptions, functions.Tool, functions.Function),
         *(functions.CustomTool, functions.Custom, wishes.Named, wishes.NamedTool),
         *(wishes.NamedCustom, wishes.AllowedTools, wishes.Allowed),
         *(telling.ToolCall, telling.CalledFunction, telling.CallDelta),

@@ -6,7 +6,7 @@ import pytest
 
 from api.errors import LEFT_OUT, LONGEST_MESSAGE, LONGEST_PARAM, shortened
 from api.generator import WHOLE, Event, Leg, StreamFailed, Tap, TokenEvent
-from api.served import Served
+from api.served import ServedModel
 from engine.errors import CheckersBusy
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar, Request
@@ -137,7 +137,7 @@ async def test_a_request_at_fault_is_told_what_is_wrong(
 
 
 async def test_a_door_without_a_tokenizer_says_where_to_go() -> None:
-    door = Client(saying("the"), Served(("tiny",), None, lambda: 10))
+    door = Client(saying("the"), ServedModel(("tiny",), None, lambda: 10))
     said = await door.complete()
     assert said.status == 501
     assert "/inference/v1/generate" in said.json["error"]["message"]
@@ -236,7 +236,7 @@ async def test_a_grammar_that_nobody_can_look_at_now_may_come_again() -> None:
         async def checked(self, grammar: Grammar) -> None:
             raise CheckersBusy("too many")
 
-    door = Served(("tiny",), CODEC, lambda: 200, grammars=Busy())
+    door = ServedModel(("tiny",), CODEC, lambda: 200, grammars=Busy())
     said = await Client(FakeDoor(lambda request, leg: ()), door).complete(guided_regex="a")
     assert said.status == 503
     assert said.headers["retry-after"] == "1"

@@ -8,7 +8,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.generator import Event, Leg, PromptEvent, TokenEvent
-from api.node_logprobs import LEAST
+from api.node_logprobs import MIN_LOGPROB
 from api.text.tokenizing import TextCodec
 from engine.request import FinishReason, Logprob, Logprobs, Request
 from engine.spelling import Vocabulary
@@ -214,7 +214,7 @@ async def test_what_cannot_be_is_as_unlikely_as_json_has_it() -> None:
         return [TokenEvent((5,), FinishReason.LENGTH, logprobs=told)]
 
     said = await Client(FakeDoor(never)).complete(logprobs=0)
-    assert said.json["choices"][0]["logprobs"]["token_logprobs"] == [LEAST]
+    assert said.json["choices"][0]["logprobs"]["token_logprobs"] == [MIN_LOGPROB]
 
 
 @pytest.mark.parametrize("codec", [byte_level(), metaspace(), metaspace(byte_fallback=True)])

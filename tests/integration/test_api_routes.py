@@ -5,7 +5,7 @@ from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from api.generator import Event, Leg, PromptEvent, StageEvent, TicketEvent, TokenEvent
-from api.served import legs_of_params
+from api.served import read_leg_params
 from engine.request import FinishReason, Request
 from kv_transfer.ticket import KvTicket, to_params
 from tests.fakes.http import NOW, Client, Json
@@ -206,7 +206,7 @@ async def test_a_prefill_leg_answers_with_its_ticket(
         PromptEvent(0),
         TokenEvent((PROMPT[0],), finish),
     ]
-    client = Client(FakeDoor(lambda request, leg: events), served(), legs_of_params)
+    client = Client(FakeDoor(lambda request, leg: events), served(), read_leg_params)
     ask = getattr(client, surface)
     fields = {"kv_transfer_params": HOLD, "max_tokens": 1}
     whole = (await ask(**fields)).json
@@ -220,7 +220,7 @@ async def test_a_prefill_leg_answers_with_its_ticket(
 
 async def test_a_decode_leg_is_asked_with_the_ticket() -> None:
     door = saying(TEXT)
-    await Client(door, served(), legs_of_params).complete(kv_transfer_params=to_params(TICKET))
+    await Client(door, served(), read_leg_params).complete(kv_transfer_params=to_params(TICKET))
     ticket = door.asked[0][1].ticket
     assert ticket is not None
     assert to_params(ticket) == to_params(TICKET)

@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 
 from api import endpoints
-from api.holding import Holding
 from api.messages import asking as messages
+from api.request_grammars import RequestGrammars
 from api.tools.beside import Formed
 from api.tools.calling import Calling, calling_of
 from api.tools.wishes import ToolUse
@@ -53,8 +53,8 @@ async def test_calls_beside_a_form_are_written_in_a_thread(
     schemas = {"clock": {}, "odd": {"properties": {"a": {"not": {}}}, "required": ["a"]}}
     use = ToolUse(offered([tool(name, schema) for name, schema in schemas.items()]), "auto")
     calling = calling_of(use, "hermes", None, [], formed=True)
-    holding = Holding(checker, "response_format", calling)
-    grammar = await holding.beside_calls(Formed(Grammar("json_object")))
+    holding = RequestGrammars(checker, "response_format", calling)
+    grammar = await holding.allow_tool_calls(Formed(Grammar("json_object")))
     assert grammar
     assert '"not"' not in grammar.source
     assert len(threads) == 2

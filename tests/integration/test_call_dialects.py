@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from api.generator import Event, Leg
-from api.served import Served
+from api.served import ServedModel
 from api.tools.dialects.deepseek import CALL, CLOSES, END, OPENS, SEPARATOR
 from api.tools.dialects.known import DIALECTS, find_dialect
 from engine.request import Request
@@ -92,7 +92,7 @@ class Model:
     template: str
     answers: Sequence[str]
     prompts: list[str] = field(default_factory=list)
-    served: Served | None = None
+    served: ServedModel | None = None
 
     def client(self) -> Client:
         """The model is known by its template."""

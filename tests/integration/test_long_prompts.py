@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.encoding import SHORT
+from api.encoding import INLINE_SIZE
 from api.generator import Event, Leg, TokenEvent
 from api.text.tokenizing import TextCodec
 from engine.request import FinishReason, Request
@@ -13,7 +13,7 @@ from tests.fakes.http import Client
 from tests.fakes.text import FakeDoor, byte_level, served
 
 CODEC, WORDS = byte_level(), "the cat sat on "
-TEXTS = {True: WORDS * (2 * SHORT // len(WORDS)), False: WORDS}
+TEXTS = {True: WORDS * (2 * INLINE_SIZE // len(WORDS)), False: WORDS}
 MAIN = threading.main_thread().name
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from api.text.tokenizing import TextCodec
-from api.text_files import LARGEST, ROUTE, Parcel
+from api.text_files import LARGEST, ROUTE, TextParcel
 from discovery.signed_calls import SIGNATURE, CallKey, Signing
 from proxy.models.fetching import HttpFetcher
 from tests.fakes.cluster import Cluster
@@ -36,7 +36,7 @@ def two_models() -> Cluster:
     return of(Cluster(2, 2), p0=a, d0=a, p1=b, d1=b)
 
 
-def parcels(**more: Parcel) -> dict[str, Parcel]:
+def parcels(**more: TextParcel) -> dict[str, TextParcel]:
     return {"p0": OF_A, "d0": OF_A, "p1": OF_B, "d1": OF_B, **more}
 
 
@@ -96,7 +96,7 @@ async def test_an_unknown_model_is_404_and_a_missing_one_400() -> None:
 
 async def test_token_ids_are_answered_before_any_text_is_there() -> None:
     """Here with nodes that never give it: text is 503 and says why, with Retry-After."""
-    nothing = {name: Parcel(b"", OF_A.digest) for name in ("p0", "d0")}
+    nothing = {name: TextParcel(b"", OF_A.digest) for name in ("p0", "d0")}
     async with http_cluster(Cluster(1, 1), parcels=nothing) as proxy:
         body = {"prompt": [1, 2, 3], "max_tokens": 4, "return_token_ids": True}
         status, data = await proxy.post("/v1/completions", body)

@@ -13,7 +13,7 @@ from api.envelopes import AnswerWriter
 from api.generator import Event, Leg, PromptEvent, TokenEvent
 from api.logprobs import LogprobFormatter
 from api.reasoning.forms import ReasoningParser
-from api.sse import frames
+from api.sse import event_stream
 from api.text.tokenizing import TextCodec
 from engine.grammars.checking import GrammarChecker
 from engine.request import FinishReason, Logprob, Request
@@ -265,7 +265,7 @@ async def streamed(
     asked = await chat({"stream": True}, door=model)
     form = ChatFormat(LogprobFormatter(codec.vocabulary), thinks=True)
     sent = outlet.sent if outlet else bytearray()
-    async for said in frames(AnswerWriter(Answer(source, asked), form, 7), outlet):
+    async for said in event_stream(AnswerWriter(Answer(source, asked), form, 7), outlet):
         sent += said
     return bytes(sent)
 

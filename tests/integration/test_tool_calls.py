@@ -14,7 +14,7 @@ from api.chat import ChatFormat
 from api.envelopes import AnswerWriter
 from api.generator import Event, Leg, PromptEvent, TokenEvent
 from api.logprobs import LogprobFormatter
-from api.sse import whole
+from api.sse import answer_body
 from api.text.tokenizing import TextCodec
 from engine.request import FinishReason, Logprob, Request
 from tests.fakes.asking import chat
@@ -244,7 +244,7 @@ async def test_a_long_answer_is_read_in_a_thread(times: int, aside: bool) -> Non
     tokens = (*HERMES.encode(f"{'the sea ' * times}{CALL}"), EOS)
     events: list[Event] = [PromptEvent(0), TokenEvent(tokens, STOP)]
     answer = Answer(FakeDoor(lambda request, leg: events), asked)
-    said = await whole(
+    said = await answer_body(
         AnswerWriter(answer, ChatFormat(LogprobFormatter(HERMES.vocabulary), tellers), 7)
     )
     assert b"weather" in said

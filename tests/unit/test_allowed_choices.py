@@ -10,7 +10,7 @@ from api.errors import BadRequest
 from api.request_parser import RequestParser
 from api.responses.asking import OWN, chat_of
 from api.responses.bodies import read_responses
-from api.served import Served, no_legs
+from api.served import ServedModel, read_whole_request
 from api.text_requests import TextRequest
 from tests.fakes.asking import chat, texts
 from tests.fakes.text import TEMPLATE, byte_level, served
@@ -23,7 +23,7 @@ FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": WEATHER}}
 
 
 @pytest.fixture
-async def door() -> AsyncGenerator[Served]:
+async def door() -> AsyncGenerator[ServedModel]:
     one = served(byte_level(TEMPLATE + TOLD))
     yield one
     one.grammars.close()
@@ -35,9 +35,9 @@ def some(*names: str, mode: str = "auto", **more: Any) -> dict[str, Any]:  # noq
     return {"tools": [*TOOLS, tool("far")], "tool_choice": choice, **more}
 
 
-async def respond(door: Served, fields: dict[str, Any]) -> TextRequest:
+async def respond(door: ServedModel, fields: dict[str, Any]) -> TextRequest:
     body = read_responses(json.dumps({"input": "hi", **fields}).encode())
-    return await RequestParser(door, no_legs).parse_chat(chat_of(body), "outer", 9)
+    return await RequestParser(door, read_whole_request).parse_chat(chat_of(body), "outer", 9)
 
 
 def named(path: str, **entry: object) -> tuple[dict[str, Any], str]:
@@ -48,13 +48,15 @@ def named(path: str, **entry: object) -> tuple[dict[str, Any], str]:
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
-async def test_the_prompt_has_all_tools_whichever_are_allowed(door: Served, mode: str) -> None:
+async def test_the_prompt_has_all_tools_whichever_are_allowed(
+    door: ServedModel, mode: str
+) -> None:
     asked = await chat(some("clock", mode=mode), door=door)
     assert "weather clock far " in texts(asked)[0]
     assert texts(asked) == texts(await chat(some("far", "weather", mode=mode), door=door))
 
 
-async def test_auto_is_free_text_of_which_only_these_calls_are_read(door: Served) -> None:
+async def test_auto_is_free_text_of_which_only_these_calls_are_read(door: ServedModel) -> None:
     asked = await chat(some("far", "clock"), door=door)
     assert asked.calls[0].request.sampling.grammar is None
     assert asked.calling
@@ -62,7 +64,7 @@ async def test_auto_is_free_text_of_which_only_these_calls_are_read(door: Served
     assert list(asked.calling.use.offered) == ["clock", "far"]
 
 
-async def test_required_is_one_of_them(door: Served) -> None:
+async def test_required_is_one_of_them(door: ServedModel) -> None:
     for names, parallel in ((("clock",), False), (("far", "clock"), None)):
         fields = some(*names, mode="required", parallel_tool_calls=parallel)
         grammar = (await chat(fields, door=door)).calls[0].request.sampling.grammar
@@ -74,7 +76,7 @@ async def test_required_is_one_of_them(door: Served) -> None:
 
 
 async def test_one_that_nothing_can_be_held_to_is_named_by_its_place_among_all(
-    door: Served,
+    door: ServedModel,
 ) -> None:
     """And one that is not among them is not looked at."""
     tools = [*TOOLS, tool("far"), tool("bad", IMPOSSIBLE)]
@@ -84,7 +86,7 @@ async def test_one_that_nothing_can_be_held_to_is_named_by_its_place_among_all(
     await chat({**some("far", "clock", mode="required"), "tools": tools}, door=door)
 
 
-async def test_beside_a_form_only_these_can_be_written(door: Served) -> None:
+async def test_beside_a_form_only_these_can_be_written(door: ServedModel) -> None:
     asked = await chat(some("clock", response_format=FORM), door=door)
     grammar = asked.calls[0].request.sampling.grammar
     assert grammar
@@ -108,7 +110,7 @@ async def test_beside_a_form_only_these_can_be_written(door: Served) -> None:
     ],
 )
 async def test_what_is_not_there_is_refused_by_its_place(
-    door: Served, fields: dict[str, Any], param: str
+    door: ServedModel, fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(BadRequest) as refused:
         await chat(fields, door=door)
@@ -127,12 +129,12 @@ async def test_what_is_not_there_is_refused_by_its_place(
     ],
 )
 async def test_of_responses_too(
-    door: Served, tools: list[dict[str, Any]], mode: str, param: str
+    door: ServedModel, tools: list[dict[str, Any]], mode: str, param: str
 ) -> None:
     choice = {"type": "allowed_tools", "mode": mode, "tools": tools}
     asked = {"tools": [{"type": "function", "name": "clock"}], "tool_choice": choice}
     with pytest.raises(BadRequest) as refused:
         await respond(door, asked)
-    told = OWN.tell(refused.value)
+    told = OWN.translate(refused.value)
     assert told.param == param
     assert str(told).startswith(f"{param}: ")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from api.answering import Answer
 from api.choices import TextPiece, join_pieces
 from api.generator import Event, Leg, PromptEvent, StreamFailed, TicketEvent, TokenEvent
-from api.served import Served, legs_of_params
+from api.served import ServedModel, read_leg_params
 from api.text.detokenizing import Detokenizer
 from api.text.tokenizing import TextCodec
 from engine.request import FinishReason, Request
@@ -30,7 +30,7 @@ def door(*events: Event | StreamFailed) -> FakeDoor:
 
 
 async def pieces(source: FakeDoor, fields: Fields | None = None) -> list[TextPiece]:
-    asked = await complete(fields, legs=legs_of_params)
+    asked = await complete(fields, legs=read_leg_params)
     said = [piece async for piece in Answer(source, asked).pieces()]
     assert source.opened == source.closed == len(asked.calls)
     return said
@@ -223,7 +223,7 @@ async def test_an_echo_is_read_once_for_all_choices_of_a_prompt() -> None:
             self.made.append(skip_special_tokens)
             return super().detokenizer(skip_special_tokens=skip_special_tokens, shown=shown)
 
-    counting = Served(("tiny",), Counting(CODEC.tokenizer, CODEC.fast), lambda: 200)
+    counting = ServedModel(("tiny",), Counting(CODEC.tokenizer, CODEC.fast), lambda: 200)
     fields = {"prompt": ["the", "cat"], "n": 3, "echo": True, "max_tokens": 1}
     asked = await complete(fields, door=counting)
     said = [piece async for piece in Answer(door(*says(CAT[:1], LENGTH)), asked).pieces()]

@@ -8,8 +8,8 @@ import pytest
 from api.bodies import read_completion
 from api.errors import ContextTooLong
 from api.generator import Leg
-from api.seeds import seed_of
-from api.served import Served, legs_of_params
+from api.seeds import default_seed
+from api.served import ServedModel, read_leg_params
 from api.text.tokenizing import FEW, LONG
 from engine.request import Sampling
 from tests.fakes.asking import Fields, chat, complete, texts
@@ -25,7 +25,7 @@ async def test_a_bare_completion_has_openais_defaults() -> None:
     assert asked.model == "tiny"
     assert request.request_id == "outer"
     assert request.prompt == CODEC.encode("the cat")
-    assert request.sampling == Sampling(16, seed=seed_of("outer"))
+    assert request.sampling == Sampling(16, seed=default_seed("outer"))
 
 
 async def test_null_is_the_same_as_absent() -> None:
@@ -76,7 +76,7 @@ async def test_short_and_long_texts_are_encoded_alike(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "expected"),
-    [(0, 0), (7, 7), (-2, 2**64 - 2), (2**64 - 1, 2**64 - 1), (-1, seed_of("outer"))],
+    [(0, 0), (7, 7), (-2, 2**64 - 2), (2**64 - 1, 2**64 - 1), (-1, default_seed("outer"))],
 )
 async def test_a_seed_has_64_bits_with_a_sign_or_without(seed: int, expected: int) -> None:
     assert (await complete({"seed": seed})).calls[0].request.sampling.seed == expected
@@ -133,21 +133,21 @@ async def test_all_names_are_accepted(name: str | None) -> None:
 
 
 async def test_a_vocabulary_larger_than_the_tokenizers_is_the_models() -> None:
-    door = Served(("tiny",), CODEC, lambda: 10, vocab_size=6000)
+    door = ServedModel(("tiny",), CODEC, lambda: 10, vocab_size=6000)
     assert (await complete({"prompt": [5000], "max_tokens": 1}, door=door)).calls
 
 
 async def test_a_prefill_leg_keeps_a_min_tokens_that_its_driver_forgot() -> None:
     asked = await complete(
-        {"kv_transfer_params": HOLD, "max_tokens": 1, "min_tokens": 5}, legs=legs_of_params
+        {"kv_transfer_params": HOLD, "max_tokens": 1, "min_tokens": 5}, legs=read_leg_params
     )
     assert asked.calls[0].leg == Leg(hold=True)
-    assert asked.calls[0].request.sampling == Sampling(1, 5, seed=seed_of("outer"))
+    assert asked.calls[0].request.sampling == Sampling(1, 5, seed=default_seed("outer"))
 
 
 async def test_a_text_leg_is_never_kept_open() -> None:
     params = {**HOLD, "pdserve": {"keep_open": True}}
-    asked = await complete({"kv_transfer_params": params}, legs=legs_of_params)
+    asked = await complete({"kv_transfer_params": params}, legs=read_leg_params)
     assert asked.calls[0].leg == Leg(hold=True)
 
 

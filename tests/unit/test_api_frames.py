@@ -12,7 +12,7 @@ from api.envelopes import AnswerWriter, sse_event
 from api.generated import DONE
 from api.generator import StreamFailed, TokenEvent
 from api.logprobs import LogprobFormatter
-from api.sse import frames
+from api.sse import event_stream
 from engine.request import FinishReason
 from tests.fakes.asking import Fields, chat, complete
 from tests.fakes.text import FakeDoor, byte_level
@@ -49,7 +49,7 @@ async def test_one_burst_is_one_write_and_so_is_the_end(fields: Fields) -> None:
     """The role comes with the first text, and the last text with what closes the stream."""
     events = TokenEvent(CAT[:2]), TokenEvent(CAT[2:], FinishReason.LENGTH)
     ours = await writer(fields, talks=True, door=FakeDoor(lambda request, leg: events))
-    first, last = [said async for said in frames(ours)]
+    first, last = [said async for said in event_stream(ours)]
     assert [said.count(b"data: ") for said in (first, last)] == [2, 2 + bool(fields)]
     assert last.endswith(DONE)
 
@@ -57,6 +57,6 @@ async def test_one_burst_is_one_write_and_so_is_the_end(fields: Fields) -> None:
 async def test_what_was_said_last_is_not_lost_to_a_failure_behind_it() -> None:
     events = TokenEvent(CAT, FinishReason.LENGTH), StreamFailed("too late")
     ours = await writer({}, talks=False, door=FakeDoor(lambda request, leg: events))
-    (only,) = [said async for said in frames(ours)]
+    (only,) = [said async for said in event_stream(ours)]
     assert b"the cat sat" in only
     assert b"too late" in only

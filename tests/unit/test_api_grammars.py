@@ -9,7 +9,7 @@ import pytest
 
 from api.errors import BadRequest
 from api.generate import NodeCall, decode_call, encode_call
-from api.served import Served
+from api.served import ServedModel
 from engine.request import Grammar, Request, RequestId, Sampling
 from tests.fakes.asking import chat, complete
 from tests.fakes.text import byte_level
@@ -26,8 +26,8 @@ LARK = 'start: "a"'
 
 
 @pytest.fixture
-async def door() -> AsyncGenerator[Served]:
-    served = Served(("tiny",), byte_level(), lambda: 200)
+async def door() -> AsyncGenerator[ServedModel]:
+    served = ServedModel(("tiny",), byte_level(), lambda: 200)
     yield served
     served.grammars.close()
 
@@ -59,14 +59,14 @@ async def door() -> AsyncGenerator[Served]:
     ],
 )
 async def test_every_way_has_one_meaning(
-    door: Served, fields: dict[str, Any], grammar: Grammar | None
+    door: ServedModel, fields: dict[str, Any], grammar: Grammar | None
 ) -> None:
     for ask in (complete, chat):
         assert (await ask(fields, door=door)).calls[0].request.sampling.grammar == grammar
 
 
 @pytest.mark.parametrize("field", ["response_format", "structural_tag", "structured_outputs"])
-async def test_a_structural_tag_is_kept_as_it_is(door: Served, field: str) -> None:
+async def test_a_structural_tag_is_kept_as_it_is(door: ServedModel, field: str) -> None:
     said: Any = {"structural_tag": json.dumps(TAG)} if field == "structured_outputs" else TAG
     grammar = (await complete({field: said}, door=door)).calls[0].request.sampling.grammar
     assert grammar
@@ -89,7 +89,7 @@ async def test_a_structural_tag_is_kept_as_it_is(door: Served, field: str) -> No
     ],
 )
 async def test_what_makes_no_sense_is_refused_at_the_door(
-    door: Served, fields: dict[str, Any], param: str
+    door: ServedModel, fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(BadRequest) as refused:
         await complete(fields, door=door)

@@ -3,8 +3,8 @@
 import pytest
 
 from api.bodies import read_chat, read_completion
-from api.errors import BadRequest, ContextTooLong, NoText, UnknownModel
-from api.served import Served, legs_of_params, no_legs
+from api.errors import BadRequest, ContextTooLong, ModelNotFound, NoTokenizer
+from api.served import ServedModel, read_leg_params, read_whole_request
 from api.text_requests import MOST_CALLS
 from tests.fakes.asking import Fields, chat, complete
 
@@ -141,28 +141,32 @@ def test_a_field_that_is_missing_is_named() -> None:
 
 
 async def test_other_names_are_not() -> None:
-    with pytest.raises(UnknownModel) as refused:
+    with pytest.raises(ModelNotFound) as refused:
         await complete({"model": "gpt-9"})
     assert (refused.value.status, refused.value.code) == (404, "model_not_found")
 
 
 async def test_without_a_tokenizer_there_is_no_text() -> None:
-    door = Served(("tiny",), None, lambda: 10)
+    door = ServedModel(("tiny",), None, lambda: 10)
     for ask in (complete, chat):
-        with pytest.raises(NoText):
+        with pytest.raises(NoTokenizer):
             await ask(door=door)
 
 
 @pytest.mark.parametrize("fields", [{"n": 2}, {"prompt": ["a", "b"]}])
 async def test_one_leg_cannot_stand_for_several_choices(fields: Fields) -> None:
     with pytest.raises(BadRequest) as refused:
-        await complete({"kv_transfer_params": HOLD, **fields}, legs=legs_of_params)
+        await complete({"kv_transfer_params": HOLD, **fields}, legs=read_leg_params)
     assert refused.value.param == "kv_transfer_params"
-    assert (await complete({"kv_transfer_params": {}, **fields}, legs=legs_of_params)).calls
-    assert (await complete({"kv_transfer_params": HOLD, **fields}, legs=no_legs)).calls
+    assert (await complete({"kv_transfer_params": {}, **fields}, legs=read_leg_params)).calls
+    assert (
+        await complete({"kv_transfer_params": HOLD, **fields}, legs=read_whole_request)
+    ).calls
 
 
 async def test_params_that_are_no_ticket_are_refused() -> None:
     with pytest.raises(BadRequest) as refused:
-        await complete({"kv_transfer_params": {"do_remote_prefill": True}}, legs=legs_of_params)
+        await complete(
+            {"kv_transfer_params": {"do_remote_prefill": True}}, legs=read_leg_params
+        )
     assert refused.value.param == "kv_transfer_params"

@@ -7,7 +7,7 @@ import pytest
 
 from api.defaults import OPENAI, Defaults, load_defaults
 from api.errors import BadRequest
-from api.served import Served
+from api.served import ServedModel
 from engine.request import Sampling
 from tests.fakes.asking import Fields, chat, complete
 from tests.fakes.text import byte_level, metaspace, served
@@ -16,7 +16,7 @@ CODEC = byte_level()
 FILE = "generation_config.json"
 
 
-async def sampling_of(fields: Fields, door: Served | None = None) -> Sampling:
+async def sampling_of(fields: Fields, door: ServedModel | None = None) -> Sampling:
     return (await complete(fields, door=door)).calls[0].request.sampling
 
 
@@ -81,7 +81,7 @@ async def test_a_chat_has_a_switch_and_a_number(fields: Fields, ranks: int | Non
 
 
 async def test_whoever_runs_the_door_says_how_many_may_be_asked_for() -> None:
-    door = Served(("tiny",), CODEC, lambda: 200, max_logprobs=-1)
+    door = ServedModel(("tiny",), CODEC, lambda: 200, max_logprobs=-1)
     for asked in (-1, 100):
         assert (await sampling_of({"logprobs": asked}, door)).logprobs == asked
 
@@ -126,7 +126,7 @@ async def test_an_echo_alone_is_one_token_that_is_not_said() -> None:
 
 async def test_the_models_own_defaults_hold_where_a_client_says_nothing() -> None:
     own = Defaults(0.5, 0.9, 20, 0.05, 1.1, 7)
-    door = Served(("tiny",), CODEC, lambda: 200, defaults=own)
+    door = ServedModel(("tiny",), CODEC, lambda: 200, defaults=own)
     for ask in (complete, chat):
         said = (await ask(door=door)).calls[0].request.sampling
         assert (said.temperature, said.top_p, said.top_k) == (0.5, 0.9, 20)
@@ -186,7 +186,7 @@ async def test_bad_words_have_so_many_characters() -> None:
 
 
 async def test_no_more_tokens_are_biased_than_there_are() -> None:
-    too_many = {str(token): 1 for token in range(byte_level().size + 1)}
+    too_many = {str(token): 1 for token in range(byte_level().num_token_ids + 1)}
     with pytest.raises(BadRequest, match="more than") as refused:
         await sampling_of({"logit_bias": too_many})
     assert refused.value.param == "logit_bias"

@@ -39,12 +39,12 @@ def test_a_folder_is_all_it_takes(tmp_path: Path) -> None:
     assert codec.encode("the cat", special_tokens=False) == CODEC.encode("the cat")
     assert codec.decode(codec.encode("the cat")) == "the cat"
     assert codec.render(HI, {"add_generation_prompt": True}) == "<|user|>hi<|assistant|>"
-    assert codec.size == CODEC.size
+    assert codec.num_token_ids == CODEC.num_token_ids
 
 
 def test_no_request_waits_for_a_look_at_all_tokens(tmp_path: Path) -> None:
     codec = load_text_codec(folder(tmp_path))
-    assert {"size", "hidden", "vocabulary"} <= set(vars(codec))
+    assert {"num_token_ids", "hidden", "vocabulary"} <= set(vars(codec))
 
 
 @pytest.mark.parametrize("codec", [byte_level(), metaspace(byte_fallback=True)])
@@ -93,7 +93,7 @@ def test_a_tokenizer_without_a_rust_part_reads_and_writes_the_same(text: str) ->
     tokens = slow.encode(text)
     assert tokens == CODEC.encode(text)
     detokenizer = slow.detokenizer()
-    pieces = [detokenizer.add(token) for token in (*tokens, EOS, slow.size)]
+    pieces = [detokenizer.add(token) for token in (*tokens, EOS, slow.num_token_ids)]
     assert "".join([*pieces, detokenizer.finish()]) == text == slow.decode(tokens)
 
 
@@ -128,7 +128,7 @@ def test_where_there_is_no_tokenizer(name: str, said: str, tmp_path: Path) -> No
 def test_home_is_where_the_shell_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder(tmp_path / "model")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert load_text_codec("~/model").size == CODEC.size
+    assert load_text_codec("~/model").num_token_ids == CODEC.num_token_ids
 
 
 def test_a_text_is_encoded_by_who_asks(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.errors import BadRequest
-from api.served import Served
+from api.served import ServedModel
 from api.text_requests import TextRequest
 from api.tools.calling import Calling
 from api.tools.dialects.deepseek import CALL, SEPARATOR
@@ -33,7 +33,7 @@ TAG = {"type": "structural_tag", "format": {"type": "any_text"}}
 
 
 @pytest.fixture
-async def door() -> AsyncGenerator[Served]:
+async def door() -> AsyncGenerator[ServedModel]:
     one = served(byte_level(HERMES))
     yield one
     one.grammars.close()
@@ -96,14 +96,14 @@ def fields_of(parameters: object, **more: object) -> Mapping[str, Any]:
     ],
 )
 async def test_a_wrong_field_of_tools_is_named(
-    door: Served, fields: Fields, param: str
+    door: ServedModel, fields: Fields, param: str
 ) -> None:
     with pytest.raises(BadRequest) as refused:
         await chat(fields, door=door)
     assert refused.value.param == param
 
 
-async def test_tools_nest_no_deeper_than_can_be_looked_at(door: Served) -> None:
+async def test_tools_nest_no_deeper_than_can_be_looked_at(door: ServedModel) -> None:
     deep: dict[str, Any] = {}
     for _ in range(400):
         deep = {"properties": {"a": deep}}
@@ -127,7 +127,7 @@ async def test_what_must_be_called_needs_no_sign() -> None:
     assert asked.calling
 
 
-async def test_auto_is_free_text_and_the_default(door: Served) -> None:
+async def test_auto_is_free_text_and_the_default(door: ServedModel) -> None:
     for choice in ({}, {"tool_choice": None}, {"tool_choice": "auto"}):
         asked = await chat({"tools": TOOLS, **choice}, door=door)
         assert asked.calls[0].request.sampling.grammar is None
@@ -135,7 +135,7 @@ async def test_auto_is_free_text_and_the_default(door: Served) -> None:
         assert asked.calling.parser is DIALECTS["hermes"].parser
 
 
-async def test_a_named_function_has_its_own_form(door: Served) -> None:
+async def test_a_named_function_has_its_own_form(door: ServedModel) -> None:
     asked = await chat({"tools": TOOLS, "tool_choice": NAMED}, door=door)
     assert schema_of(asked) == WEATHER
     clock = {"type": "function", "function": {"name": "clock"}}
@@ -145,7 +145,7 @@ async def test_a_named_function_has_its_own_form(door: Served) -> None:
 
 @pytest.mark.parametrize(("parallel", "most"), [(None, None), (True, None), (False, 1)])
 async def test_required_is_a_list_of_calls(
-    door: Served, parallel: bool | None, most: int | None
+    door: ServedModel, parallel: bool | None, most: int | None
 ) -> None:
     asked = await chat({**REQUIRED, "parallel_tool_calls": parallel}, door=door)
     schema = schema_of(asked)
@@ -156,7 +156,7 @@ async def test_required_is_a_list_of_calls(
     assert first["required"] == ["name", "parameters"]
 
 
-async def test_references_within_a_schema_lead_where_they_led(door: Served) -> None:
+async def test_references_within_a_schema_lead_where_they_led(door: ServedModel) -> None:
     schema = {
         "$id": "https://here/f",
         "type": "object",
@@ -270,7 +270,7 @@ def test_a_kimis_calls_keep_their_names_and_no_two_have_the_same() -> None:
     assert new_id("f", 4) == "functions.f:4"
 
 
-async def test_the_form_is_one_that_can_be_kept_to(door: Served) -> None:
+async def test_the_form_is_one_that_can_be_kept_to(door: ServedModel) -> None:
     """What schemas.py makes is taken by the grammars' examiner, with a reference inside."""
     inner = {"type": "object", "properties": {"x": {"$ref": "#/$defs/n"}}, "required": ["x"]}
     tools = [tool("f", {**inner, "$defs": {"n": {"type": "integer"}}}), tool("g", {})]
@@ -281,7 +281,7 @@ async def test_the_form_is_one_that_can_be_kept_to(door: Served) -> None:
 
 
 async def test_a_tool_is_blamed_only_by_a_checker_that_has_time(
-    door: Served, monkeypatch: pytest.MonkeyPatch
+    door: ServedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That all of them together are refused is known already."""
     looks = list[object]()

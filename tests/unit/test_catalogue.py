@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from api.errors import BadRequest, UnknownModel
+from api.errors import BadRequest, ModelNotFound
 from api.models import find_model, list_models
 from api.text_files import pack
 from discovery.registration import Role
@@ -28,13 +28,13 @@ async def test_a_name_picks_its_pool() -> None:
     rig.beat("b:1", model="b")
     assert (await rig.find("nick")).key == ("a", "f")
     assert (await rig.find("b")).key == ("b", "f")
-    assert (await rig.find("nick")).name("nick") == "nick"
+    assert (await rig.find("nick")).resolve_name("nick") == "nick"
 
 
 async def test_an_unknown_name_is_404_and_hears_which_there_are() -> None:
     rig = Rig()
     rig.beat("a:1", model="a")
-    with pytest.raises(UnknownModel, match=r"`b` does not exist\. There are: a") as refusal:
+    with pytest.raises(ModelNotFound, match=r"`b` does not exist\. There are: a") as refusal:
         await rig.find("b")
     assert (refusal.value.status, refusal.value.code) == (404, "model_not_found")
 
@@ -58,7 +58,7 @@ async def test_all_that_live_nodes_serve_is_listed_once() -> None:
     assert find_model(rig.catalogue, "a").max_model_len == 50
     rig.registry.remove("b:1")
     assert ids(rig) == ["a", "nick"]
-    with pytest.raises(UnknownModel):
+    with pytest.raises(ModelNotFound):
         find_model(rig.catalogue, "b")
 
 
@@ -76,7 +76,7 @@ async def test_a_model_whose_nodes_are_gone_is_known_for_a_while() -> None:
     rig.registry.remove("a:1")
     assert (await rig.find("a")).key == ("a", "f")  # and then waits for a node
     rig.now += 31
-    with pytest.raises(UnknownModel):
+    with pytest.raises(ModelNotFound):
         await rig.find("a")
 
 

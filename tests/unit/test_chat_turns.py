@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from api.encoding import SHORT
+from api.encoding import INLINE_SIZE
 from api.errors import ContextTooLong
 from api.text.tokenizing import TextCodec
 from tests.fakes.asking import chat
 from tests.fakes.text import TEXT, byte_level, marked_turns, served
 
 Message = dict[str, str]
-LONG = {"role": "user", "content": TEXT * (SHORT // len(TEXT) + 1)}
+LONG = {"role": "user", "content": TEXT * (INLINE_SIZE // len(TEXT) + 1)}
 SAID = {"role": "assistant", "content": "grüße 🚀"}
 NEXT = {"role": "user", "content": "the dog"}
 TURNS = [LONG, SAID, NEXT]

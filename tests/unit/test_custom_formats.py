@@ -13,7 +13,7 @@ from api.errors import BadRequest
 from api.request_parser import RequestParser
 from api.responses.asking import OWN, chat_of
 from api.responses.bodies import read_responses
-from api.served import Served, no_legs
+from api.served import ServedModel, read_whole_request
 from api.text.tokenizing import TextCodec
 from api.tools.beside import Formed, calls_or
 from api.tools.dialects.known import DIALECTS
@@ -44,7 +44,7 @@ def checked() -> Iterator[None]:
         yield
 
 
-def door(codec: TextCodec = HERMES) -> Served:
+def door(codec: TextCodec = HERMES) -> ServedModel:
     return replace(served(codec), grammars=GRAMMARS)
 
 
@@ -208,7 +208,7 @@ async def test_a_response_has_it_beside_the_name() -> None:
     form = {"type": "grammar", "syntax": "lark", "definition": LARK}
     tools = [{"type": "custom", "name": "run", "format": form}]
     body = read_responses(msgspec.json.encode({"input": "hi", "tools": tools}))
-    asked = await RequestParser(door(), no_legs).parse_chat(chat_of(body), "id", 1)
+    asked = await RequestParser(door(), read_whole_request).parse_chat(chat_of(body), "id", 1)
     grammar = asked.calls[0].request.sampling.grammar
     assert grammar
     assert fits(grammar, CALL.format("run", json.dumps({"input": "+a\n"})))
@@ -217,8 +217,8 @@ async def test_a_response_has_it_beside_the_name() -> None:
         tools = [{"type": "custom", "name": "run", "format": {**form, broken: 5}}]
         body = read_responses(msgspec.json.encode({"input": "hi", "tools": tools}))
         with pytest.raises(BadRequest) as error:
-            await RequestParser(door(), no_legs).parse_chat(chat_of(body), "id", 1)
-        assert OWN.tell(error.value).param == f"tools[0].format.{param}"
+            await RequestParser(door(), read_whole_request).parse_chat(chat_of(body), "id", 1)
+        assert OWN.translate(error.value).param == f"tools[0].format.{param}"
 
 
 def test_a_text_is_told_as_any_custom_tools() -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from api.errors import BadRequest
-from api.served import Served
+from api.served import ServedModel
 from api.tools.inputs import InputReader, arguments_of
 from tests.fakes.asking import HI, chat, texts
 from tests.fakes.text import TEMPLATE, byte_level, served
@@ -30,7 +30,7 @@ FORMATS: list[Any] = [
 
 
 @pytest.fixture
-async def door() -> AsyncGenerator[Served]:
+async def door() -> AsyncGenerator[ServedModel]:
     one = served(byte_level(TEMPLATE + TOLD))
     yield one
     one.grammars.close()
@@ -103,7 +103,7 @@ def test_arguments_without_it_are_told_whole(written: str) -> None:
         assert given_of(pieces) == ("", written)
 
 
-async def test_templates_know_functions_only(door: Served) -> None:
+async def test_templates_know_functions_only(door: ServedModel) -> None:
     asked = await chat({"tools": [custom(description="code"), *TOOLS]}, door=door)
     [prompt] = texts(asked)
     assert "function run code ['input'] function weather" in prompt
@@ -111,7 +111,7 @@ async def test_templates_know_functions_only(door: Served) -> None:
     assert "function run  ['input']" in texts(bare)[0]
 
 
-async def test_a_past_call_is_one_of_that_function(door: Served) -> None:
+async def test_a_past_call_is_one_of_that_function(door: ServedModel) -> None:
     call = {"id": "c", "type": "custom", "custom": {"name": "run", "input": 'a\n"b"'}}
     done = {"role": "tool", "tool_call_id": "c", "content": "7"}
     said = {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -122,7 +122,7 @@ async def test_a_past_call_is_one_of_that_function(door: Served) -> None:
 
 @pytest.mark.parametrize("choice", ["required", {"type": "custom", "custom": {"name": "run"}}])
 async def test_one_that_has_to_be_called_is_held_to_one_text(
-    door: Served, choice: object
+    door: ServedModel, choice: object
 ) -> None:
     asked = await chat({"tools": [custom()], "tool_choice": choice}, door=door)
     grammar = asked.calls[0].request.sampling.grammar
@@ -159,7 +159,7 @@ async def test_one_that_has_to_be_called_is_held_to_one_text(
     ],
 )
 async def test_what_cannot_be_kept_is_refused_by_its_place(
-    door: Served, fields: dict[str, Any], param: str
+    door: ServedModel, fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(BadRequest) as refused:
         await chat(fields, door=door)
@@ -175,7 +175,7 @@ async def test_what_cannot_be_kept_is_refused_by_its_place(
     ],
 )
 async def test_a_broken_past_call_is_refused(
-    door: Served, call: dict[str, Any], where: str
+    door: ServedModel, call: dict[str, Any], where: str
 ) -> None:
     said = {"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", **call}]}
     with pytest.raises(BadRequest) as refused:

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from api.ending import CutShort
+from api.shutdown_logging import CancelledRequestFilter
 
 
 def said_of(failure: BaseException) -> str:
@@ -13,7 +13,7 @@ def said_of(failure: BaseException) -> str:
         raise failure
     error = caught.type, caught.value, caught.tb
     record = logging.LogRecord("server", logging.ERROR, "", 0, "Exception in app", None, error)
-    assert CutShort().filter(record)
+    assert CancelledRequestFilter().filter(record)
     return logging.Formatter().format(record)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from api.errors import BadRequest, TooBusy
 from api.reasoning.forms import ReasoningParser
-from api.served import Served
+from api.served import ServedModel
 from api.text.tokenizing import TextCodec
 from api.text_requests import TextRequest
 from api.tools.dialects.known import DIALECTS
@@ -40,7 +40,7 @@ def checked() -> Iterator[None]:
         yield
 
 
-def door(codec: TextCodec = HERMES, parser: ReasoningParser = "none") -> Served:
+def door(codec: TextCodec = HERMES, parser: ReasoningParser = "none") -> ServedModel:
     return replace(served(codec), grammars=GRAMMARS, reasoning_parser=parser)
 
 

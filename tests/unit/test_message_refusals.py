@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from api.errors import ApiError, BadRequest, ContextTooLong, UnknownModel, body_of, error_body
+from api.errors import ApiError, BadRequest, ContextTooLong, ModelNotFound, body_of, error_body
 from api.messages.asking import in_own_words
 from api.messages.errors import is_of_messages
-from api.refusals import names, refusal
+from api.refusals import error_response, request_id_headers
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_prompt_that_is_too_long_is_told_as_clients_know_it(
 )
 def test_a_status_has_a_type_of_anthropics(status: int, kind: str) -> None:
     body = error_body(status, "no")
-    told = msgspec.to_builtins(refusal("/v1/messages", status, body, "mine"))
+    told = msgspec.to_builtins(error_response("/v1/messages", status, body, "mine"))
     assert told == {
         "type": "error",
         "error": {"type": kind, "message": "no"},
@@ -71,8 +71,8 @@ def test_a_status_has_a_type_of_anthropics(status: int, kind: str) -> None:
 
 
 def test_a_code_is_told_beside_the_message() -> None:
-    error: ApiError = UnknownModel("no", "model")
-    told = refusal("/v1/messages/count_tokens", 404, body_of(error), None)
+    error: ApiError = ModelNotFound("no", "model")
+    told = error_response("/v1/messages/count_tokens", 404, body_of(error), None)
     assert '"details":{"error_code":"model_not_found"}' in _json(told)
     assert '"request_id":null' in _json(told)
 
@@ -84,13 +84,13 @@ def _json(told: object) -> str:
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens", "/v1/messages/"])
 def test_these_paths_are_of_messages(path: str) -> None:
     assert is_of_messages(path)
-    assert names(path, "mine") == {"X-Request-Id": "mine", "request-id": "mine"}
-    assert names(path, None) == {}
+    assert request_id_headers(path, "mine") == {"X-Request-Id": "mine", "request-id": "mine"}
+    assert request_id_headers(path, None) == {}
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/messagesX", "/v1", "/x/v1/messages"])
 def test_others_are_not(path: str) -> None:
     assert not is_of_messages(path)
     body = error_body(400, "no")
-    assert refusal(path, 400, body, "mine") is body
-    assert names(path, "mine") == {"X-Request-Id": "mine"}
+    assert error_response(path, 400, body, "mine") is body
+    assert request_id_headers(path, "mine") == {"X-Request-Id": "mine"}

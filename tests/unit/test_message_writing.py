@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.answering import Answer
-from api.bodies import Ours
+from api.bodies import PdserveOptions
 from api.choices import TextPiece
 from api.generator import Event, PromptEvent, StageEvent, StreamFailed, TokenEvent
 from api.messages.asking import chat_of
@@ -24,8 +24,8 @@ from api.messages.story import Story
 from api.messages.writer import MessageWriter
 from api.reasoning.forms import ReasoningParser
 from api.request_parser import RequestParser
-from api.served import no_legs
-from api.sse import frames, whole
+from api.served import read_whole_request
+from api.sse import answer_body, event_stream
 from engine.request import FinishReason
 from tests.fakes.messages import (
     CALL,
@@ -78,7 +78,7 @@ async def writer(
     parser: ReasoningParser = "none",
 ) -> MessageWriter:
     model = replace(served(CODEC, context=999), reasoning_parser=parser)
-    asked = await RequestParser(model, no_legs).parse_chat(chat_of(body), "outer", 9)
+    asked = await RequestParser(model, read_whole_request).parse_chat(chat_of(body), "outer", 9)
     return MessageWriter(Answer(source, asked), body)
 
 
@@ -90,7 +90,7 @@ async def said(
 ) -> str:
     sent = outlet.sent if outlet else bytearray()
     ours = await writer(source, body_of(**fields), parser)
-    async with aclosing(frames(ours, outlet)) as events:
+    async with aclosing(event_stream(ours, outlet)) as events:
         async for event in events:
             sent += event
     assert ours.over
@@ -124,7 +124,7 @@ async def test_a_stream_adds_up_to_the_whole_however_it_was_cut(
     one = FakeDoor(lambda request, leg: cut(text, (), finish))
     other = FakeDoor(lambda request, leg: cut(text, places, finish))
     at_once = checked(
-        msgspec.json.decode(await whole(await writer(one, body_of(**fields), "qwen3")))
+        msgspec.json.decode(await answer_body(await writer(one, body_of(**fields), "qwen3")))
     )
     streamed = message_of(events_of(await said(other, None, "qwen3", **fields)))
     assert plain(streamed) == plain(at_once)
@@ -187,7 +187,7 @@ async def test_a_long_message_is_put_together_where_it_holds_up_nobody(
     last = TokenEvent((EOS,), STOP)
     ours = await writer(FakeDoor(lambda request, leg: [*said, last]), body_of(max_tokens=500))
     ours.story = Seen()
-    await whole(ours)
+    await answer_body(ours)
     assert [one == threading.get_ident() for one in at] == [here]
 
 
@@ -208,8 +208,8 @@ async def test_stages_are_told_where_they_were_asked_for() -> None:
     told = message_of(events_of(sent))["pdserve"]
     assert told["stages"] == [{"stage": "transfer", "seconds": 0.5, "num_bytes": 4096}]
     ours = await writer(FakeDoor(lambda request, leg: events), body_of(**fields))
-    assert msgspec.json.decode(await whole(ours))["pdserve"] == told
-    assert body_of(**fields).pdserve == Ours(timings=True)
+    assert msgspec.json.decode(await answer_body(ours))["pdserve"] == told
+    assert body_of(**fields).pdserve == PdserveOptions(timings=True)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from api.errors import NoText, TooBusy
-from api.text_files import BadParcel, Parcel, TooLarge, pack, unpack
+from api.errors import NoTokenizer, TooBusy
+from api.text_files import BadParcel, ParcelTooLarge, TextParcel, pack, unpack
 from discovery.registration import Registration, Role
 from proxy.models.catalogue import Own
 from proxy.models.fetching import NotFetched
@@ -123,14 +123,16 @@ async def test_what_nobody_gives_is_asked_for_later_and_later() -> None:
     assert (await rig.find("m", text=True)).codec
 
 
-@pytest.mark.parametrize("bad", [GARBAGE, TooLarge("larger than can be")])
-async def test_what_cannot_be_used_is_said_and_never_silent(bad: Parcel | Exception) -> None:
+@pytest.mark.parametrize("bad", [GARBAGE, ParcelTooLarge("larger than can be")])
+async def test_what_cannot_be_used_is_said_and_never_silent(
+    bad: TextParcel | Exception,
+) -> None:
     rig = Rig()
-    parcel = bad if isinstance(bad, Parcel) else parcel_of_text()
+    parcel = bad if isinstance(bad, TextParcel) else parcel_of_text()
     rig.nodes.parcels["a:1"] = bad
     rig.beat("a:1", parcel=parcel)
     await rig.load()
-    with pytest.raises((NoText, TooBusy), match=r"cannot be used|larger than can be"):
+    with pytest.raises((NoTokenizer, TooBusy), match=r"cannot be used|larger than can be"):
         await rig.find("m", text=True)
     assert (await rig.find("m", text=False)).text.decode([1]) == ""
 
@@ -165,7 +167,7 @@ async def test_defaults_that_cannot_be_meant_are_not_tried_again() -> None:
     rig = Rig()
     rig.beat("a:1", parcel=pack({**files, "generation_config.json": b'{"top_p": "all"}'}))
     await rig.load()
-    with pytest.raises(NoText, match="cannot be used: its defaults"):
+    with pytest.raises(NoTokenizer, match="cannot be used: its defaults"):
         await rig.find("m", text=True)
     rig.now += 1000
     assert not rig.catalogue.wanted()
@@ -174,7 +176,7 @@ async def test_defaults_that_cannot_be_meant_are_not_tried_again() -> None:
 async def test_nodes_that_bring_no_tokenizer_are_named_with_the_way_out() -> None:
     rig = Rig()
     rig.registry.apply(Registration(D, "v:1", "", model="m"), now=rig.now)
-    with pytest.raises(NoText, match=r"not pdserve's.*--tokenizer"):
+    with pytest.raises(NoTokenizer, match=r"not pdserve's.*--tokenizer"):
         await rig.find("m", text=True)
 
 

@@ -9,7 +9,7 @@ import pytest
 from quart import Quart
 
 from api.routes import openai_routes
-from api.served import Served
+from api.served import ServedModel
 from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.errors import CheckersBusy
@@ -72,7 +72,7 @@ async def test_a_prompt_to_be_pooled_that_comes_when_its_node_stops_is_sent_else
     socket: Any = None
     engine = EngineClient(process, socket, READY)
     engine.reject_legs()
-    app, served = Quart("node"), Served(("m",), None, lambda: None)
+    app, served = Quart("node"), ServedModel(("m",), None, lambda: None)
     app.register_blueprint(openai_routes(engine, served, embedder=engine))
     async with asyncio.timeout(1):
         answer = await app.test_client().post("/pooling", json={"input": [1, 2]})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from api.generate import decode_call
 from api.generated import decode_event, encode_answer, encode_event
 from api.generator import Event, PromptEvent, TokenEvent
-from api.node_logprobs import LEAST
+from api.node_logprobs import MIN_LOGPROB
 from api.wire import WireError
 from engine.request import FinishReason, Logprob, Logprobs, Request, RequestId
 
@@ -74,7 +74,7 @@ def test_json_has_no_infinity(value: float, *, compact: bool) -> None:
     for event in events:
         [said] = decode_event(encode_event(RID, event, compact=compact))
         assert isinstance(said, TokenEvent | PromptEvent)
-        assert said.logprobs[0][0].logprob == LEAST
+        assert said.logprobs[0][0].logprob == MIN_LOGPROB
 
 
 def test_newer_nodes_name_ids_and_ranks() -> None:

@@ -274,7 +274,7 @@ def test_a_wish_that_cannot_be_granted_is_named(fields: dict[str, Any], param: s
 def test_what_is_asked_for_by_its_own_name_comes_first() -> None:
     fields = {"truncation": "auto", "truncate_prompt_tokens": 5, "tools": [], "top_logprobs": 0}
     chat = chat_of(read_responses(msgspec.json.encode({"input": "a", **fields})))
-    assert (chat.truncate_prompt_tokens, chat.tools, chat.ranks) == (5, None, None)
+    assert (chat.truncate_prompt_tokens, chat.tools, chat.num_logprobs) == (5, None, None)
 
 
 def test_who_keeps_nothing_says_what_to_do() -> None:

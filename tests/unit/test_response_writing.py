@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from api.answering import Answer
-from api.bodies import Ours
+from api.bodies import PdserveOptions
 from api.choices import TextPiece
 from api.endpoints import HttpCall, TextEndpoints
 from api.gate import ADMIT_ALL, AdmissionControl, AdmissionRequest, AdmittedRequest
@@ -27,8 +27,8 @@ from api.responses.growing import Kind
 from api.responses.shapes import MessageItem
 from api.responses.story import Story
 from api.responses.writer import ResponseWriter
-from api.served import no_legs
-from api.sse import frames, whole
+from api.served import read_whole_request
+from api.sse import answer_body, event_stream
 from engine.request import FinishReason, Logprob
 from tests.fakes.responses import CODEC, TOOLS, events_of, response_of, summary
 from tests.fakes.text import EOS, TEXT, FakeDoor, saying, served
@@ -46,7 +46,7 @@ async def writer(
 ) -> ResponseWriter:
     body = ResponsesBody(input="hi", stream=True, **fields)
     model = replace(served(CODEC), reasoning_parser=parser)
-    asked = await RequestParser(model, no_legs).parse_chat(chat_of(body), "outer", 9)
+    asked = await RequestParser(model, read_whole_request).parse_chat(chat_of(body), "outer", 9)
     return ResponseWriter(Answer(source, asked, gate), body, lambda: 7)
 
 
@@ -55,7 +55,7 @@ async def said(source: Any, outlet: Outlet | None, **fields: Any) -> str:  # noq
     sent = outlet.sent if outlet else bytearray()
     ours = await writer(source, **fields)
     ours.story._name = "x"
-    async with aclosing(frames(ours, outlet)) as events:
+    async with aclosing(event_stream(ours, outlet)) as events:
         async for event in events:
             sent += event
     return sent.decode()
@@ -102,7 +102,7 @@ async def test_reasoning_behind_a_message_has_no_other_message_behind_it() -> No
     text = "<|channel|>final<|message|>the sea.<|end|><|start|>assistant"
     text += "<|channel|>analysis<|message|>Hm.<|end|>"
     ours = await writer(saying(text, CODEC), "openai_gptoss")
-    sent = b"".join([one async for one in frames(ours)]).decode()
+    sent = b"".join([one async for one in event_stream(ours)]).decode()
     assert summary(response_of(events_of(sent))) == [
         ("message", "the sea."),
         ("reasoning", "Hm."),
@@ -145,7 +145,7 @@ async def test_a_long_response_is_put_together_where_it_holds_up_nobody(
     last = TokenEvent((EOS,), FinishReason.STOP)
     ours = await writer(FakeDoor(lambda request, leg: [*said, last]))
     ours.clock = clock
-    await whole(ours)
+    await answer_body(ours)
     assert [one == threading.get_ident() for one in at] == [here]
 
 
@@ -158,9 +158,9 @@ async def test_what_is_asked_for_beside_the_text_is_told() -> None:
         FakeDoor(lambda request, leg: events),
         include=("message.output_text.logprobs",),
         return_tokens_as_token_ids=True,
-        pdserve=Ours(timings=True),
+        pdserve=PdserveOptions(timings=True),
     )
-    sent = b"".join([one async for one in frames(ours)]).decode()
+    sent = b"".join([one async for one in event_stream(ours)]).decode()
     response = response_of(events_of(sent))
     [token] = response["output"][0]["content"][0]["logprobs"]
     assert token["token"] == f"token_id:{CAT[0]}"
@@ -179,7 +179,7 @@ async def test_tokens_of_reasoning_are_not_those_of_equal_text() -> None:
     include = ("message.output_text.logprobs",)
     door = FakeDoor(lambda request, leg: events)
     ours = await writer(door, parser="qwen3", include=include)
-    sent = b"".join([one async for one in frames(ours)]).decode()
+    sent = b"".join([one async for one in event_stream(ours)]).decode()
     [_, message] = response_of(events_of(sent))["output"]
     first = message["content"][0]["logprobs"][0]
     assert first["logprob"] == -float(len(places) - 1)
@@ -190,7 +190,7 @@ async def test_tokens_are_written_down_once() -> None:
     event = TokenEvent((CAT[0],), logprobs=((Logprob(CAT[0], -1.0, 1),),))
     include = ("message.output_text.logprobs",)
     ours = await writer(FakeDoor(lambda request, leg: [event] * 2), include=include)
-    async with aclosing(frames(ours)) as events:
+    async with aclosing(event_stream(ours)) as events:
         delta = (await anext(events)).splitlines()[-2]
     [message] = ours.story.cut()
     assert isinstance(message, MessageItem)
@@ -202,7 +202,7 @@ async def test_tokens_are_written_down_once() -> None:
 async def test_one_burst_is_one_write_and_so_is_the_end() -> None:
     events = TokenEvent(CAT[:2]), TokenEvent(CAT[2:], LENGTH)
     ours = await writer(FakeDoor(lambda request, leg: events))
-    first, last = [event async for event in frames(ours)]
+    first, last = [event async for event in event_stream(ours)]
     assert [one.count(b"event: ") for one in (first, last)] == [5, 5]
     assert first.count(b"output_text.delta") == 2  # its name, and its type
     assert ours.over
@@ -210,7 +210,7 @@ async def test_one_burst_is_one_write_and_so_is_the_end() -> None:
 
 async def test_a_comment_comes_before_the_last_event() -> None:
     ours = await writer(saying("the", CODEC))
-    sent = b"".join([one async for one in frames(ours, None, lambda: b": a word\n\n")])
+    sent = b"".join([one async for one in event_stream(ours, None, lambda: b": a word\n\n")])
     *_, comment, last, rest = sent.split(b"\n\n")
     assert (comment, rest) == (b": a word", b"")
     assert last.startswith(b"event: response.completed\n")
@@ -224,7 +224,7 @@ async def test_a_failure_has_one_of_openais_codes(status: int, code: str) -> Non
     failed = StreamFailed("no")
     failed.status = status
     ours = await writer(FakeDoor(lambda request, leg: [TokenEvent(CAT), failed]))
-    sent = b"".join([one async for one in frames(ours)]).decode()
+    sent = b"".join([one async for one in event_stream(ours)]).decode()
     assert response_of(events_of(sent))["error"] == {"code": code, "message": "no"}
 
 
@@ -238,7 +238,7 @@ async def test_a_response_waits_at_the_gate() -> None:
     call = HttpCall({}, b'{"input": "hi", "max_output_tokens": 7}')
     endpoints = TextEndpoints(saying("the", CODEC), served(CODEC), gate=Shut())
     with pytest.raises(StreamFailed, match="7 at most"):
-        await whole(await endpoints.responses(call))
+        await answer_body(await endpoints.responses(call))
 
 
 async def test_a_leg_is_not_to_be_had() -> None:
@@ -277,6 +277,6 @@ def test_a_delta_is_its_event(texts: list[str]) -> None:
 async def test_a_prompt_that_was_cached_is_told() -> None:
     events = PromptEvent(3), TokenEvent(CAT, LENGTH)
     ours = await writer(FakeDoor(lambda request, leg: events))
-    sent = b"".join([one async for one in frames(ours)]).decode()
+    sent = b"".join([one async for one in event_stream(ours)]).decode()
     usage = response_of(events_of(sent))["usage"]
     assert usage["input_tokens_details"]["cached_tokens"] == 3

@@ -14,7 +14,7 @@ from api.reasoning.forms import FORMS, ReasoningParser
 from api.request_parser import RequestParser
 from api.responses.asking import chat_of as chat_of_responses
 from api.responses.bodies import read_responses
-from api.served import Served, no_legs
+from api.served import ServedModel, read_whole_request
 from api.text.tokenizing import TextCodec
 from api.text_requests import TextRequest
 from engine.errors import CheckersBusy
@@ -42,7 +42,7 @@ def checked() -> Iterator[None]:
         yield
 
 
-def door(codec: TextCodec = HERMES, parser: ReasoningParser = "none") -> Served:
+def door(codec: TextCodec = HERMES, parser: ReasoningParser = "none") -> ServedModel:
     return replace(served(codec), grammars=GRAMMARS, reasoning_parser=parser)
 
 
@@ -61,7 +61,7 @@ def held(asked: TextRequest) -> Grammar | None:
     return grammars[0]
 
 
-async def grammar_of(fields: dict[str, Any], by: Served | None = None) -> Grammar:
+async def grammar_of(fields: dict[str, Any], by: ServedModel | None = None) -> Grammar:
     grammar = held(await chat(fields, door=by or door()))
     assert grammar is not None
     return grammar
@@ -239,7 +239,7 @@ async def test_responses_hold_what_they_say_is_strict(
     more: dict[str, Any], holds: bool
 ) -> None:
     body = msgspec.json.encode({"input": "hi", "tools": [function(**more)]})
-    asked = await RequestParser(door(), no_legs).parse_chat(
+    asked = await RequestParser(door(), read_whole_request).parse_chat(
         chat_of_responses(read_responses(body)), "id", 1
     )
     assert (held(asked) is not None) == holds
@@ -250,5 +250,7 @@ async def test_messages_hold_what_they_say_is_strict(more: dict[str, Any], holds
     one = {"name": "weather", "input_schema": WEATHER, **more}
     said = {"messages": [{"role": "user", "content": "hi"}], "tools": [one], "max_tokens": 9}
     body = read_messages(msgspec.json.encode(said))
-    asked = await RequestParser(door(), no_legs).parse_chat(chat_of_messages(body), "id", 1)
+    asked = await RequestParser(door(), read_whole_request).parse_chat(
+        chat_of_messages(body), "id", 1
+    )
     assert (held(asked) is not None) == holds

@@ -13,7 +13,7 @@ from api.envelopes import AnswerWriter
 from api.gate import ADMIT_ALL, AdmissionControl, AdmissionRequest, AdmittedRequest
 from api.generator import WHOLE, Event, Leg, PromptEvent, Tap, TokenEvent
 from api.logprobs import LogprobFormatter
-from api.sse import frames
+from api.sse import event_stream
 from engine.request import FinishReason, Request
 from tests.fakes.asking import complete
 from tests.fakes.text import TEXT, byte_level
@@ -71,7 +71,7 @@ async def said(
     form = CompletionFormat(LogprobFormatter(CODEC.vocabulary))
     writer = AnswerWriter(Answer(source, asked, gate), form, 7)
     sent = outlet.sent if outlet else bytearray()
-    async with aclosing(frames(writer, outlet)) as events:
+    async with aclosing(event_stream(writer, outlet)) as events:
         async for event in events:
             sent += event
     return bytes(sent)

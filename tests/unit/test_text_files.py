@@ -9,7 +9,7 @@ import pytest
 from api.text_files import (
     LARGEST,
     BadParcel,
-    TooLarge,
+    ParcelTooLarge,
     digest_of,
     gather,
     pack,
@@ -58,10 +58,10 @@ def test_a_tokenizer_of_100_mb_is_refused_on_both_sides(tmp_path: Path) -> None:
     folder = checkpoint_of(byte_level(), tmp_path / "m")
     with (folder / "tokenizer.json").open("ab") as file:
         file.truncate(100_000_000)
-    with pytest.raises(TooLarge):
+    with pytest.raises(ParcelTooLarge):
         gather(str(folder), str(folder), "auto", byte_level())
     data = bytes(LARGEST + 1)
-    with pytest.raises(TooLarge):
+    with pytest.raises(ParcelTooLarge):
         unpack(data, digest_of(data))
 
 

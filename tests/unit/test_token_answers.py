@@ -4,7 +4,7 @@ import msgspec
 
 from api.endpoints import HttpCall, TextEndpoints
 from api.generator import PromptEvent, TokenEvent
-from api.sse import frames, whole
+from api.sse import answer_body, event_stream
 from api.token_answers import TokenWriter
 from engine.request import FinishReason, Logprob
 from tests.fakes.text import FakeDoor, served
@@ -25,7 +25,7 @@ async def writer(**fields: object) -> TokenWriter:
 
 
 async def test_a_prompts_log_probabilities_are_by_token_and_begin_with_the_second() -> None:
-    said = msgspec.json.decode(await whole(await writer()))
+    said = msgspec.json.decode(await answer_body(await writer()))
     first, second, third = said["prompt_logprobs"]
     assert (first, list(second), list(third)) == (None, ["2"], ["3", "9"])
     assert third["9"] == {"logprob": -0.25, "rank": 1, "decoded_token": None}
@@ -35,7 +35,7 @@ async def test_a_prompts_log_probabilities_are_by_token_and_begin_with_the_secon
 
 async def test_each_event_has_what_is_new() -> None:
     told = await writer(stream=True, sampling_params={})
-    *events, done, _ = b"".join([one async for one in frames(told)]).split(b"\n\n")
+    *events, done, _ = b"".join([one async for one in event_stream(told)]).split(b"\n\n")
     choices = [msgspec.json.decode(one[len("data: ") :])["choices"][0] for one in events]
     assert [one["token_ids"] for one in choices] == [[5, 6], []]
     assert [one["finish_reason"] for one in choices] == [None, "length"]

@@ -1,4 +1,4 @@
-"""What the answers to one request are held to, checked before anybody has to keep to it."""
+"""The grammars of one request: built with its tool calls, and checked before generation."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -13,21 +13,22 @@ from engine.errors import CheckersBusy, GrammarRefused
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar
 
-LARK = "lark: "  # in what is said of a grammar
+LARK = "lark: "  # begins messages about a custom tool's grammar
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """`field` asked for the form; calls are read out of the answers by `calling`, if at all."""
+class RequestGrammars:
+    """Builds and checks the grammars of one request.
+
+    `field` is the body's field that asked for structured output; `calling` parses tool calls.
+    """
 
     checker: GrammarChecker
     field: str | None
     calling: Calling | None
 
-    async def check_inputs(self) -> None:
-        """Whether texts of custom tools that may be called can be held to their forms; raises
-        BadRequest, TooBusy.
-        """
+    async def check_custom_tools(self) -> None:
+        """Check the formats of custom tools that may be called; raises BadRequest, TooBusy."""
         use = self.calling.use if self.calling else None
         for name, schema in use.formed.items() if use else ():
             form, refusal = schema.form, None
@@ -39,35 +40,35 @@ class Holding:
                 raise BadRequest(f"{schema.place}: {refusal}", schema.place)
 
     async def check(self, grammar: Grammar) -> None:
-        """Raises BadRequest, TooBusy."""
+        """Check one grammar; raises BadRequest, which names the field, or TooBusy."""
         if (refusal := await self._refusal(grammar)) is not None:
             raise BadRequest(refusal, await self._culprit() or self.field)
 
-    async def beside_calls(self, formed: Formed) -> Grammar | None:
-        """What leaves room for calls beside a form, which was checked. Functions that are not
-        strict may have schemas that nothing can be held to; raises BadRequest where a strict
-        one has, and TooBusy. None: the form itself leaves that room.
+    async def allow_tool_calls(self, formed: Formed) -> Grammar | None:
+        """A grammar of the form, already checked, or tool calls instead; None: the form itself
+        leaves room for calls. A schema that no grammar can express is left out, unless its
+        function is strict: then raises BadRequest. Raises TooBusy.
         """
         assert self.calling is not None
         offered = self.calling.use.offered
         try:
-            grammar = await self._written(formed)
+            grammar = await self._build(formed)
             if grammar is None or (refusal := await self._refusal(grammar)) is None:
                 return grammar
             culprits = await self._culprits()
             for name, place in culprits.items():
                 if offered[name].strict:
                     raise BadRequest(refusal, place)
-            if (grammar := await self._written(replace(formed, loose=culprits))) is not None:
+            if (grammar := await self._build(replace(formed, loose=culprits))) is not None:
                 await self.check(grammar)
         except WireError as error:
             raise BadRequest(str(error), error.param) from error
         return grammar
 
     async def text_with_calls(self, aloud: Aloud) -> Grammar | None:
-        """Text, in which calls of strict functions keep to their schemas: see the function of
-        that name. Raises BadRequest, which names a function that nothing can be held to, and
-        TooBusy. None: nothing is held.
+        """A grammar of free text in which calls of strict functions follow their schemas; None:
+        nothing needs one. Raises BadRequest, which names the function whose schema no grammar
+        can express, and TooBusy.
         """
         assert self.calling is not None
         try:
@@ -81,13 +82,13 @@ class Holding:
         texts = [one.place for one in self.calling.use.formed.values() if LARK in refusal]
         raise BadRequest(refusal, next(iter([*places, *texts]), "tools"))
 
-    async def _written(self, formed: Formed) -> Grammar | None:
-        """In a thread: schemas may be large, and streams go on. Raises WireError."""
+    async def _build(self, formed: Formed) -> Grammar | None:
+        """Build the grammar in a thread, as schemas may be large. Raises WireError."""
         assert self.calling is not None
         return await asyncio.to_thread(self.calling.beside, formed)
 
     async def _culprit(self) -> str | None:
-        """The first function that has to be called, and whose schema cannot be kept to."""
+        """The first forced function whose schema no grammar can express."""
         if self.calling is None or not self.calling.use.forced:
             return None
         try:
@@ -96,7 +97,7 @@ class Holding:
             return None
 
     async def _refusal(self, grammar: Grammar) -> str | None:
-        """Raises TooBusy."""
+        """Why the grammar is refused, if it is; raises TooBusy."""
         try:
             await self.checker.checked(grammar)
         except GrammarRefused as refusal:
@@ -106,7 +107,7 @@ class Holding:
         return None
 
     async def _culprits(self) -> dict[str, str]:
-        """Functions whose schemas cannot be kept to, each with the place of that."""
+        """Functions whose schemas no grammar can express, each with its field in the body."""
         found = dict[str, str]()
         use = self.calling.use if self.calling else None
         for index, function in (use.forced or use.every) if use else ():

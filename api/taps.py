@@ -1,8 +1,8 @@
-"""Plain tokens of one choice, from whoever generates them to a client's socket in one call.
+"""Taps: a fast path from the Generator to the client's socket for tokens that are only text.
 
-    generator ──▶ Spoken.take ──▶ the choice's text ──▶ what is around a text ──▶ outlet
+    generator ──▶ ChunkTap.take ──▶ text of the token ──▶ chunk around the text ──▶ outlet
 
-All that comes before such a token, and all that is more than one, comes as events of a stream.
+All else (the first token, log-probabilities, the end) takes the stream of events.
 """
 
 from dataclasses import dataclass
@@ -16,62 +16,60 @@ from api.gate import AdmittedRequest
 
 
 class Outlet(Protocol):
-    """The body of an answer that has begun."""
+    """The body of a streamed HTTP response that has begun."""
 
     def ready(self) -> bool:
-        """Whether it takes more at once."""
+        """Whether it takes more bytes without waiting."""
 
     def write(self, body: bytes) -> None:
-        """So much more of it."""
+        """Append to the body."""
 
 
-class Speaker(Protocol):
-    """Whoever tells of an answer part by part."""
+class DeltaWriter(Protocol):
+    """Writes text as delta events of a Responses or Messages stream."""
 
     @property
     def speaks(self) -> bool:
-        """Whether more text is but another delta of what is open."""
+        """Whether more text is just another delta of the part that is open."""
 
     def spoken(self, text: str) -> bytes:
-        """More text, while it `speaks`."""
+        """The event of more text; only while it `speaks`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """A Tap: texts go to the outlet as events of the writer."""
+class ChunkTap:
+    """A Tap that writes each token's text to the outlet as a chunk of the writer."""
 
     writer: AnswerWriter
     outlet: Outlet
     choice: ChoiceState
-    let_in: AdmittedRequest
+    admitted: AdmittedRequest
 
     def take(self, tokens: tuple[int, ...]) -> bool:
-        """See Tap; not before an event has shown what is around a text, nor while more
-        reasoning may come.
-        """
+        """See Tap; False until the writer has a chunk to copy, and while reasoning may come."""
         around = self.writer.around(self.choice.index)
         if around is None or not self.outlet.ready() or not self.choice.reasoning_done:
             return False
-        self.let_in.record_tokens(len(tokens))
+        self.admitted.record_tokens(len(tokens))
         if text := self.choice.add_plain_tokens(tokens):
             self.outlet.write(around[0] + msgspec.json.encode(text) + around[1])
         return True
 
 
 @dataclass(frozen=True, slots=True)
-class SpokenDeltas:
-    """A Tap: plain tokens go to the outlet as deltas of what a story has open; see Spoken."""
+class DeltaTap:
+    """A Tap that writes each token's text as a delta event; see ChunkTap."""
 
-    story: Speaker
+    story: DeltaWriter
     outlet: Outlet
     choice: ChoiceState
-    let_in: AdmittedRequest
+    admitted: AdmittedRequest
 
     def take(self, tokens: tuple[int, ...]) -> bool:
-        """See Tap; not before a text is open, nor while more reasoning may come."""
+        """See Tap; False until a text part is open, and while reasoning may come."""
         if not (self.story.speaks and self.outlet.ready() and self.choice.reasoning_done):
             return False
-        self.let_in.record_tokens(len(tokens))
+        self.admitted.record_tokens(len(tokens))
         if text := self.choice.add_plain_tokens(tokens):
             self.outlet.write(self.story.spoken(text))
         return True
