@@ -28,9 +28,13 @@ class Copied:
     event: torch.cuda.Event | None = None
 
     def wait(self) -> None:
-        """Until the bytes are where they belong. Any thread may."""
+        """Until the bytes are where they belong. Any thread may.
+
+        CUDA would open the first device for a thread that has asked for none.
+        """
         if self.event is not None:
-            self.event.synchronize()
+            with torch.cuda.device(self.event.device):
+                self.event.synchronize()
 
 
 DONE = Copied()

@@ -31,21 +31,31 @@ def attend(case: Case, memory: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-def test_blocks_may_lie_billions_of_numbers_apart(tmp_path: Path) -> None:
-    """In a file with holes, mapped: 12 GB of addresses, and next to no memory."""
-    cpu = torch.device("cpu")
-    case = make_case(SHAPE, (9, 14), torch.float16, cpu, spare=0)
+def apart(near: Tensor, numbers: int, tmp_path: Path) -> Tensor:
+    """Room for the same blocks, so many numbers from one to the next.
+
+    Without a device it is in a file with holes, mapped: addresses, and next to no memory.
+    """
+    whole = numbers * len(near)
+    if near.is_cuda:
+        room = near.new_empty(whole)
+    else:
+        room = torch.from_numpy(
+            np.memmap(tmp_path / "memory", np.float16, "w+", shape=(whole,))
+        )
+    return room.as_strided((len(near), *near.shape[1:]), (numbers, *near.stride()[1:]))
+
+
+def test_blocks_may_lie_billions_of_numbers_apart(tmp_path: Path, device: torch.device) -> None:
+    case = make_case(SHAPE, (9, 14), torch.float16, device, spare=0)
     near = case.memory
-    sizes = len(near), *near.shape[1:]
-    numbers = FAR * len(near)
-    file = np.memmap(tmp_path / "memory", np.float16, "w+", shape=(numbers,))
-    far = torch.from_numpy(file).as_strided(sizes, (FAR, *near.stride()[1:]))
+    far = apart(near, FAR, tmp_path)
     assert (len(near) - 1) * FAR > 1 << 31
     far.copy_(near)
     for result in attend(case, far):
         assert distance(result, expected(case, PLAIN)) < 2e-3
-    heads = torch.randn(1, 2, 16, dtype=torch.float16)
-    last = torch.tensor([len(near) * 4 - 1])
+    heads = torch.randn(1, 2, 16, device=device).half()
+    last = torch.tensor([len(near) * 4 - 1], device=device)
     turn_and_write(heads, heads, heads, None, last, far, LAYER, last)
     assert far[-1, LAYER, 1, :, -1].equal(heads[0])
 

@@ -1,6 +1,8 @@
 """KV in a device's memory, as far as it can be told without one: what others are told of it."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +12,7 @@ import torch
 
 from engine.api import KvRegion
 from engine.errors import UnusableTier
-from engine.tiers.host_memory import pin
+from engine.tiers.host_memory import Copied, pin
 from kv_transfer.blocks.mapping import BlockMapping, MappedPiece
 from kv_transfer.errors import UnusableMemory
 from kv_transfer.layout import KvLayout
@@ -188,3 +190,29 @@ def test_host_memory_is_pinned_as_it_is_or_refused() -> None:
     assert runtime.pinned == [(memory.data_ptr(), 30000, 0)]
     with pytest.raises(UnusableTier, match=r"cannot be pinned \(CUDA error 2\)"):
         pin(memory, Runtime(answer=2))
+
+
+@dataclass
+class Event:
+    """Of copies to and from a device; `waited` has who was waited for, and where."""
+
+    device: torch.device
+    where: list[torch.device] = field(default_factory=list)
+    waited: list[torch.device] = field(default_factory=list)
+
+    def synchronize(self) -> None:
+        self.waited += self.where
+
+    @contextmanager
+    def enter(self, device: torch.device) -> Iterator[None]:
+        self.where.append(device)
+        yield
+        self.where.pop()
+
+
+def test_whoever_waits_for_copies_is_on_their_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk's thread has none of its own: CUDA would take memory of the first for it."""
+    event = Event(torch.device("cuda", 1))
+    monkeypatch.setattr(torch.cuda, "device", event.enter)
+    Copied(event).wait()  # type: ignore[arg-type]
+    assert event.waited == [event.device]
