@@ -10,7 +10,7 @@ from api import wire
 from api.errors import BadRequest
 from api.fields import CHAT, COMPLETIONS, UnsupportedField, refuse_unsupported
 from api.grammars import Schema
-from api.tools.wishes import Choice, ToolUse, read_tools
+from api.tools.tool_choice import ToolChoice, ToolSettings, read_tools
 from api.wire import UNREADABLE, WireError
 from engine.request import (
     LARGEST_TOKEN,
@@ -162,7 +162,7 @@ class ChatBody(TextBody, frozen=True, kw_only=True):
     continue_final_message: bool | None = False
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Choice | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = True
     include_reasoning: bool | None = True
     reasoning_effort: Effort | None = None
@@ -180,7 +180,7 @@ class ChatBody(TextBody, frozen=True, kw_only=True):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
-    def tool_use(self) -> ToolUse | None:
+    def tool_use(self) -> ToolSettings | None:
         """The tools, and how they may be called; raises WireError."""
         return read_tools(self.tools, self.tool_choice, self.parallel_tool_calls)
 

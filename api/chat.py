@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from api.choices import TextPiece
 from api.envelopes import TokenIds
 from api.logprobs import ChatLogprobs, LogprobFormatter
-from api.tools.telling import AnyCall, CallDelta, Teller, whole_message
+from api.tools.deltas import AnyCall, CallDelta, ToolCallStream, join_deltas
 
 ASSISTANT: Literal["assistant"] = "assistant"
 
@@ -70,7 +70,7 @@ class ChatFormat:
     """
 
     logprob_formatter: LogprobFormatter
-    tellers: Sequence[Teller] = ()
+    tellers: Sequence[ToolCallStream] = ()
     prefix: str = "chatcmpl-"
     kinds: tuple[str, str] = ("chat.completion", "chat.completion.chunk")
     prompt_on_top: bool = True
@@ -138,7 +138,7 @@ class ChatFormat:
         if not self.tellers:
             return self._chat_message(piece, piece.text, ()), piece.finish
         teller = self.tellers[piece.index]
-        content, calls = whole_message(teller.read(piece.text, piece.finish))
+        content, calls = join_deltas(teller.read(piece.text, piece.finish))
         return self._chat_message(piece, content, calls), teller.finish_reason(piece.finish)
 
     def _chat_message(

@@ -9,10 +9,10 @@ import msgspec
 
 from api.bodies import RequestMessage, convert
 from api.errors import BadRequest
-from api.tools.dialects.known import KNOWN_TEMPLATES, text_of
+from api.tools.deltas import FUNCTION, CalledCustom
+from api.tools.dialects.known import KNOWN_TEMPLATES, template_text
 from api.tools.functions import CUSTOM
-from api.tools.inputs import arguments_of
-from api.tools.telling import FUNCTION, CalledCustom
+from api.tools.inputs import custom_arguments
 
 Template = dict[str, Any]
 MAY_BE_SILENT = ("assistant", "tool")
@@ -33,7 +33,7 @@ def template_messages(
         raise BadRequest("messages must not be empty", "messages")
     ready = [_message(given, f"messages[{index}]") for index, given in enumerate(messages)]
     calling = [one for one in ready if "tool_calls" in one]
-    adds = calling and _adds_arguments(text_of(template))
+    adds = calling and _adds_arguments(template_text(template))
     for one in calling:
         read = _as_text if adds else _as_object
         one["tool_calls"] = [_tool_call(call, read) for call in one["tool_calls"]]
@@ -45,7 +45,7 @@ def _of_function(call: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     if call.get("type") != CUSTOM:
         return call
     custom = convert(call.get(CUSTOM), CalledCustom, f"{path}.{CUSTOM}")
-    function = {"name": custom.name, "arguments": arguments_of(custom.input)}
+    function = {"name": custom.name, "arguments": custom_arguments(custom.input)}
     kept = {key: value for key, value in call.items() if key != CUSTOM}
     return {**kept, "type": FUNCTION, "function": function}
 

@@ -40,7 +40,7 @@ from api.sse import AnyWriter, event_stream
 from api.text_requests import TextRequest
 from api.token_answers import TokenWriter
 from api.token_bodies import read_tokens
-from api.tools.telling import Teller
+from api.tools.deltas import ToolCallStream
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 REQUEST_ID = "X-Request-Id"
@@ -235,10 +235,10 @@ def _telling(request: TextRequest) -> LogprobFormatter:
     )
 
 
-def _tellers(request: TextRequest) -> Sequence[Teller]:
+def _tellers(request: TextRequest) -> Sequence[ToolCallStream]:
     """One for each choice, as each parses its own tool calls."""
     calling = request.calling
-    return [calling.teller() for _ in request.calls] if calling else ()
+    return [calling.new_stream() for _ in request.calls] if calling else ()
 
 
 def _with_headers(body: TextKind, headers: Headers) -> TextKind:

@@ -4,10 +4,10 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from api.errors import BadRequest, TooBusy
-from api.tools.beside import Formed
-from api.tools.calling import Calling
+from api.tools.calling import ToolCalling
 from api.tools.schemas import arguments_grammar
-from api.tools.strict import Aloud
+from api.tools.strict import ReasoningInGrammar
+from api.tools.structured import StructuredOutput
 from api.wire import WireError
 from engine.errors import CheckersBusy, GrammarRefused
 from engine.grammars.checking import GrammarChecker
@@ -25,32 +25,32 @@ class RequestGrammars:
 
     checker: GrammarChecker
     field: str | None
-    calling: Calling | None
+    calling: ToolCalling | None
 
     async def check_custom_tools(self) -> None:
         """Check the formats of custom tools that may be called; raises BadRequest, TooBusy."""
-        use = self.calling.use if self.calling else None
-        for name, schema in use.formed.items() if use else ():
-            form, refusal = schema.form, None
+        tools = self.calling.tools if self.calling else None
+        for name, schema in tools.input_schemas.items() if tools else ():
+            form, refusal = schema.grammar, None
             if form.syntax == "regex":  # alone: in a schema brackets stand around it
                 refusal = await self._refusal(Grammar("regex", form.definition))
-            assert use is not None
-            refusal = refusal or await self._refusal(arguments_grammar(use.told[name]))
+            assert tools is not None
+            refusal = refusal or await self._refusal(arguments_grammar(tools.declared[name]))
             if refusal is not None:
-                raise BadRequest(f"{schema.place}: {refusal}", schema.place)
+                raise BadRequest(f"{schema.param}: {refusal}", schema.param)
 
     async def check(self, grammar: Grammar) -> None:
         """Check one grammar; raises BadRequest, which names the field, or TooBusy."""
         if (refusal := await self._refusal(grammar)) is not None:
             raise BadRequest(refusal, await self._culprit() or self.field)
 
-    async def allow_tool_calls(self, formed: Formed) -> Grammar | None:
+    async def allow_tool_calls(self, formed: StructuredOutput) -> Grammar | None:
         """A grammar of the form, already checked, or tool calls instead; None: the form itself
         leaves room for calls. A schema that no grammar can express is left out, unless its
         function is strict: then raises BadRequest. Raises TooBusy.
         """
         assert self.calling is not None
-        offered = self.calling.use.offered
+        offered = self.calling.tools.offered
         try:
             grammar = await self._build(formed)
             if grammar is None or (refusal := await self._refusal(grammar)) is None:
@@ -59,13 +59,13 @@ class RequestGrammars:
             for name, place in culprits.items():
                 if offered[name].strict:
                     raise BadRequest(refusal, place)
-            if (grammar := await self._build(replace(formed, loose=culprits))) is not None:
+            if (grammar := await self._build(replace(formed, any_object=culprits))) is not None:
                 await self.check(grammar)
         except WireError as error:
             raise BadRequest(str(error), error.param) from error
         return grammar
 
-    async def text_with_calls(self, aloud: Aloud) -> Grammar | None:
+    async def text_with_calls(self, aloud: ReasoningInGrammar) -> Grammar | None:
         """A grammar of free text in which calls of strict functions follow their schemas; None:
         nothing needs one. Raises BadRequest, which names the function whose schema no grammar
         can express, and TooBusy.
@@ -77,19 +77,19 @@ class RequestGrammars:
             raise BadRequest(str(error), error.param) from error
         if grammar is None or (refusal := await self._refusal(grammar)) is None:
             return grammar
-        offered, culprits = self.calling.use.offered, await self._culprits()
-        places = [place for name, place in culprits.items() if offered[name].strict]
-        texts = [one.place for one in self.calling.use.formed.values() if LARK in refusal]
+        tools, culprits = self.calling.tools, await self._culprits()
+        places = [place for name, place in culprits.items() if tools.offered[name].strict]
+        texts = [one.param for one in tools.input_schemas.values() if LARK in refusal]
         raise BadRequest(refusal, next(iter([*places, *texts]), "tools"))
 
-    async def _build(self, formed: Formed) -> Grammar | None:
+    async def _build(self, formed: StructuredOutput) -> Grammar | None:
         """Build the grammar in a thread, as schemas may be large. Raises WireError."""
         assert self.calling is not None
-        return await asyncio.to_thread(self.calling.beside, formed)
+        return await asyncio.to_thread(self.calling.calls_or_structured, formed)
 
     async def _culprit(self) -> str | None:
         """The first forced function whose schema no grammar can express."""
-        if self.calling is None or not self.calling.use.forced:
+        if self.calling is None or not self.calling.tools.forced:
             return None
         try:
             return next(iter((await self._culprits()).values()), None)
@@ -109,8 +109,8 @@ class RequestGrammars:
     async def _culprits(self) -> dict[str, str]:
         """Functions whose schemas no grammar can express, each with its field in the body."""
         found = dict[str, str]()
-        use = self.calling.use if self.calling else None
-        for index, function in (use.forced or use.every) if use else ():
+        tools = self.calling.tools if self.calling else None
+        for index, function in (tools.forced or tools.indexed) if tools else ():
             if await self._refusal(arguments_grammar(function)) is not None:
                 found[function.name] = f"tools[{index}].function.parameters"
         return found

@@ -14,9 +14,9 @@ from api.sampling import grammar_field, requires_json, stop_strings_of
 from api.served import LegReader, ServedModel
 from api.text.tokenizing import TextCodec
 from api.text_requests import MOST_CALLS, CallBuilder, GeneratorCall, TextRequest, Tokens
-from api.tools.beside import Formed
-from api.tools.calling import Calling, calling_of
-from api.tools.strict import Aloud, strict_of
+from api.tools.calling import ToolCalling, tool_calling_of
+from api.tools.strict import ReasoningInGrammar, strict_functions
+from api.tools.structured import StructuredOutput
 from api.wire import WireError
 from engine.request import Grammar
 
@@ -78,10 +78,10 @@ class RequestParser:
 
     async def _render_prompt(
         self, body: ChatBody, size: int, fit: LengthLimit
-    ) -> tuple[Calling | None, Tokens, Thinking | None]:
+    ) -> tuple[ToolCalling | None, Tokens, Thinking | None]:
         codec = self.served.text
         calling = self._calling(body, codec)
-        must_call = calling is not None and bool(calling.use.forced)
+        must_call = calling is not None and bool(calling.tools.forced)
         parser = self.served.reasoning_parser
         special = bool(body.add_special_tokens)
 
@@ -119,24 +119,24 @@ class RequestParser:
         outer_id: str,
         model: str,
         prompts: Sequence[Tokens],
-        calling: Calling | None = None,
+        calling: ToolCalling | None = None,
         thinking: Thinking | None = None,
     ) -> TextRequest:
         calls = CallBuilder(self.served, self.read_leg, body, outer_id).build(prompts)
         grammar = calls[0].request.sampling.grammar
-        if calling is not None and calling.use.formed:
+        if calling is not None and calling.tools.input_schemas:
             await RequestGrammars(self.served.grammars, None, calling).check_custom_tools()
         if grammar is not None:
             holding = RequestGrammars(self.served.grammars, grammar_field(body), calling)
             await holding.check(grammar)
-            beside = calling is not None and not calling.use.forced and requires_json(body)
+            beside = calling is not None and not calling.tools.forced and requires_json(body)
             if thinking is not None:
                 thinking, calls = self._delay_grammar(thinking, calls, grammar, beside=beside)
-            if calling is not None and not calling.use.forced and not beside:
+            if calling is not None and not calling.tools.forced and not beside:
                 _refuse_unconstrained(calling)
             if beside:
                 calls = await self._allow_tool_calls(holding, calls, grammar)
-        elif calling is not None and strict_of(calling.use):
+        elif calling is not None and strict_functions(calling.tools):
             calls = await self._constrain_tool_calls(calling, calls, thinking)
         codec, stops = self.served.text, stop_strings_of(body)
         n = body.n or 1
@@ -157,7 +157,8 @@ class RequestParser:
     ) -> list[GeneratorCall]:
         """The same calls, whose grammar now allows tool calls as well as the form."""
         behind = calls[0].request.sampling.grammar_behind is not None
-        if (either := await holding.allow_tool_calls(Formed(form, behind))) is not None:
+        either = await holding.allow_tool_calls(StructuredOutput(form, behind))
+        if either is not None:
             return [call.with_grammar(either) for call in calls]
         _refuse_unconstrained(holding.calling)
         if not behind:
@@ -165,7 +166,7 @@ class RequestParser:
         return calls
 
     async def _constrain_tool_calls(
-        self, calling: Calling, calls: list[GeneratorCall], thinking: Thinking | None
+        self, calling: ToolCalling, calls: list[GeneratorCall], thinking: Thinking | None
     ) -> list[GeneratorCall]:
         """The same calls, with a grammar that holds tool calls to strict functions' schemas.
 
@@ -177,9 +178,11 @@ class RequestParser:
         if any(self._token(one) in special for one in calling.dialect.spelt):
             _refuse_unconstrained(calling)
             return calls
-        marks, aloud = thinking.beside(self._token) if thinking else (None, Aloud())
+        marks, reasoning = None, ReasoningInGrammar()
+        if thinking is not None:
+            marks, reasoning = thinking.beside(self._token)
         holding = RequestGrammars(self.served.grammars, "tools", calling)
-        if (grammar := await holding.text_with_calls(aloud)) is None:
+        if (grammar := await holding.text_with_calls(reasoning)) is None:
             _refuse_unconstrained(calling)
             return calls
         held = [call.with_grammar(grammar) for call in calls]
@@ -190,19 +193,19 @@ class RequestParser:
         token = self.served.text.token(text)
         return None if token is None or token >= self.served.num_token_ids else token
 
-    def _calling(self, body: ChatBody, codec: TextCodec) -> Calling | None:
+    def _calling(self, body: ChatBody, codec: TextCodec) -> ToolCalling | None:
         """Raises BadRequest."""
         try:
             if (use := body.tool_use) is None or use.mode == "none":
                 return None
             told, template = self.served.tool_call_parser, codec.tokenizer.chat_template
             formed = requires_json(body)
-            return calling_of(use, told, template, body.messages, formed=formed)
+            return tool_calling_of(use, told, template, body.messages, formed=formed)
         except WireError as error:
             raise BadRequest(str(error), error.param) from error
 
 
-def _refuse_unconstrained(calling: Calling | None) -> None:
+def _refuse_unconstrained(calling: ToolCalling | None) -> None:
     """Tool calls cannot be constrained here: raise BadRequest if a custom tool needs it."""
-    for schema in calling.use.formed.values() if calling else ():
-        raise BadRequest(f"{schema.place}: {NOT_CONSTRAINED}", schema.place)
+    for schema in calling.tools.input_schemas.values() if calling else ():
+        raise BadRequest(f"{schema.param}: {NOT_CONSTRAINED}", schema.param)

@@ -14,8 +14,8 @@ from api.seeds import resolve_seed
 from api.served import ServedModel
 from api.text.stopping import StopStrings
 from api.text.tokenizing import TextCodec
-from api.tools.beside import JSON_KINDS
 from api.tools.schemas import forced_grammar
+from api.tools.structured import JSON_KINDS
 from api.wire import WireError, convert
 from engine.request import Grammar, Sampling
 

@@ -15,7 +15,7 @@ from api.sampling import TokenBudget, requested_max_tokens, shared_sampling, wit
 from api.served import LegReader, ServedModel
 from api.text.stopping import StopStrings
 from api.text.tokenizing import TextCodec
-from api.tools.calling import Calling
+from api.tools.calling import ToolCalling
 from engine.request import Grammar, Marks, Request, RequestId, Sampling
 
 MOST_CALLS = 2_048
@@ -55,7 +55,7 @@ class TextRequest:
     codec: TextCodec
     stop_strings: StopStrings
     body: TextBody
-    calling: Calling | None = None
+    calling: ToolCalling | None = None
     thinking: Thinking | None = None
 
     @property

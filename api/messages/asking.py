@@ -18,10 +18,11 @@ from api.messages.bodies import (
     ToolChoice,
 )
 from api.reasoning.switches import SWITCHES
-from api.tools.wishes import Choice, Mode, Named, NamedTool
+from api.tools.tool_choice import NamedTool, ToolChoiceMode, ToolName
+from api.tools.tool_choice import ToolChoice as ChatToolChoice
 
 CUSTOM = (None, "custom")
-CHOICES: Mapping[str, Mode] = {"auto": "auto", "any": "required", "none": "none"}
+CHOICES: Mapping[str, ToolChoiceMode] = {"auto": "auto", "any": "required", "none": "none"}
 EFFORTS: Mapping[Effort, ChatEffort] = {
     "low": "low",
     "medium": "medium",
@@ -122,14 +123,14 @@ def _tool(given: Mapping[str, Any], path: str) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _choice(choice: ToolChoice | None) -> Choice | None:
+def _choice(choice: ToolChoice | None) -> ChatToolChoice | None:
     if choice is None:
         return None
     if choice.type != "tool":
         return CHOICES[choice.type]
     if choice.name is None:
         raise BadRequest("tool_choice.name is missing", "tool_choice.name")
-    return NamedTool(Named(choice.name))
+    return NamedTool(ToolName(choice.name))
 
 
 def _format(body: CountBody, config: OutputConfig) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from api.choices import TextPiece
 from api.messages.events import Event, delta_frame, frame_of, until_delta
 from api.messages.growing import Growing, Kind
 from api.messages.shapes import Block
-from api.tools.telling import CallDelta, Teller
+from api.tools.deltas import CallDelta, ToolCallStream
 from engine.request import FinishReason
 
 
@@ -22,7 +22,7 @@ class Story:
     told in signatures alone where it `hides` them.
     """
 
-    teller: Teller | None = None
+    teller: ToolCallStream | None = None
     hides: bool = False
     blocks: list[Block] = field(default_factory=list)
     finish: FinishReason | None = None
@@ -66,7 +66,7 @@ class Story:
         begun = b""
         if said.id is not UNSET and said.name is not UNSET:
             begun = self._begun(Kind.TOOL_USE, said.id, said.name)
-        return begun + self._grown(Kind.TOOL_USE, said.more)
+        return begun + self._grown(Kind.TOOL_USE, said.added)
 
     def _grown(self, kind: Kind, text: str) -> bytes:
         if not text:

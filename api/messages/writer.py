@@ -30,7 +30,7 @@ class MessageWriter:
     def __post_init__(self) -> None:
         """Nothing was said yet."""
         calling = self.answer.request.calling
-        self.story = Story(calling.teller() if calling else None, self.body.hides_thinking)
+        self.story = Story(calling.new_stream() if calling else None, self.body.hides_thinking)
 
     @property
     def streams(self) -> bool:

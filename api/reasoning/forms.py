@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Literal
 
 from api.tools.dialects import kimi
-from api.tools.dialects.known import KNOWN_TEMPLATES, text_of
+from api.tools.dialects.known import KNOWN_TEMPLATES, template_text
 
 ReasoningParser = Literal[
     "none",
@@ -107,7 +107,7 @@ def find_form(told: ReasoningParser, template: object) -> Form | None:
     """What was told, or with `auto` the first with a mark in the chat template; or None."""
     if told != AUTO:
         return FORMS.get(told)
-    return _form_of(text_of(template))
+    return _form_of(template_text(template))
 
 
 @lru_cache(KNOWN_TEMPLATES)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from api.tools.dialects.known import KNOWN_TEMPLATES, text_of
+from api.tools.dialects.known import KNOWN_TEMPLATES, template_text
 
 SWITCHES = ("enable_thinking", "thinking")
 """What templates call the variable with which a client says whether the model is to think."""
@@ -23,7 +23,7 @@ def switched(
     wish = given[0] if given else on
     if wish is None:
         return dict(variables)
-    asked = {*_asked(text_of(template)), *(() if on is None else (USUAL,))}
+    asked = {*_asked(template_text(template)), *(() if on is None else (USUAL,))}
     return {**{name: wish for name in SWITCHES if name in asked}, **variables}
 
 

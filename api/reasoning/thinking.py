@@ -13,7 +13,7 @@ from api.reasoning.reader import ReasoningReader, ThoughtReader
 from api.reasoning.switches import SWITCHES
 from api.tools.dialects.harmony import MARKS
 from api.tools.parsing.output import SPACE
-from api.tools.strict import Aloud
+from api.tools.strict import ReasoningInGrammar
 from engine.grammars.structural_tags import AnyText, TriggeredTags, read_structural_tag
 from engine.request import Grammar, Marks
 
@@ -42,17 +42,17 @@ class Thinking:
             return MARKS
         return self.form.marks
 
-    def beside(self, find: Find) -> tuple[Marks | None, Aloud]:
+    def beside(self, find: Find) -> tuple[Marks | None, ReasoningInGrammar]:
         """Where a grammar of text and calls begins. No marks: it holds all of the answer, with
         reasoning in it, as calls may end that, come before its last message, or tokens do not
         tell where it ends.
         """
         if self.form.channels:
-            return None, Aloud(channels=True, begun=self.begun)
+            return None, ReasoningInGrammar(channels=True, mid_message=self.begun)
         if not self.form.calls and (marks := self.places(find)) is not None:
-            return marks, Aloud()
+            return marks, ReasoningInGrammar()
         tags = map(_TAG.match, (self.form.opens, self.form.closes))
-        return None, Aloud([one[0] for one in tags if one])
+        return None, ReasoningInGrammar([one[0] for one in tags if one])
 
     def held(self) -> "Thinking":
         """Where a grammar begins behind it: nodes know of no marks of calls, so these end

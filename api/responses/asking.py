@@ -24,7 +24,7 @@ from api.responses.bodies import (
 )
 from api.responses.items import messages_of
 from api.responses.namespaces import KIND, Namespace, flat
-from api.tools import wishes
+from api.tools import tool_choice
 from api.tools.functions import CUSTOM
 
 ALL_THAT_FITS = -1
@@ -112,21 +112,21 @@ def _tool(given: Mapping[str, Any], path: str, namespace: str | None = None) -> 
     return {"type": tool.type, tool.type: told}
 
 
-def _choice(choice: Choice | None) -> wishes.Choice | None:
+def _choice(choice: Choice | None) -> tool_choice.ToolChoice | None:
     match choice:
         case AllowedTools():
             some = list(map(_one, choice.tools))
-            return wishes.AllowedTools(wishes.Allowed(choice.mode, some))
+            return tool_choice.AllowedTools(tool_choice.Allowed(choice.mode, some))
         case NamedFunction() | NamedCustom():
             return _one(choice)
         case _:
             return choice
 
 
-def _one(tool: NamedFunction | NamedCustom) -> wishes.OneTool:
+def _one(tool: NamedFunction | NamedCustom) -> tool_choice.SingleTool:
     if isinstance(tool, NamedCustom):
-        return wishes.NamedCustom(wishes.Named(tool.name))
-    return wishes.NamedTool(wishes.Named(tool.name))
+        return tool_choice.NamedCustom(tool_choice.ToolName(tool.name))
+    return tool_choice.NamedTool(tool_choice.ToolName(tool.name))
 
 
 def _format(given: Format | None) -> dict[str, Any] | None:

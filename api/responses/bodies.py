@@ -8,7 +8,7 @@ from msgspec import Meta
 from api.bodies import Effort, RequestBody, TextBody, convert, read_object
 from api.responses.fields import INSTEAD, RESPONSES
 from api.tools.functions import FunctionName
-from api.tools.wishes import Mode
+from api.tools.tool_choice import ToolChoiceMode
 from engine.request import Limit, Ranks
 
 LOGPROBS = "message.output_text.logprobs"
@@ -64,7 +64,7 @@ class AllowedTools(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_t
     tools: Annotated[list[NamedFunction | NamedCustom], Meta(min_length=1)]
 
 
-Choice = Mode | NamedFunction | NamedCustom | AllowedTools
+Choice = ToolChoiceMode | NamedFunction | NamedCustom | AllowedTools
 
 
 class Format(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from api.bodies import convert
 from api.conversation import Conversation, JsonObject
 from api.errors import BadRequest
 from api.responses.namespaces import flat
-from api.tools.inputs import arguments_of
+from api.tools.inputs import custom_arguments
 
 Given = Mapping[str, Any]
 Parts = str | list[dict[str, Any]]
@@ -94,7 +94,7 @@ def _read(item: Given, path: str, said: Conversation) -> None:
             said.add_call(call.call_id, flat(call.namespace, call.name), call.arguments)
         case "custom_tool_call":
             custom = convert(item, CustomCall, path)
-            name, given = flat(custom.namespace, custom.name), arguments_of(custom.input)
+            name, given = flat(custom.namespace, custom.name), custom_arguments(custom.input)
             said.add_call(custom.call_id, name, given)
         case "function_call_output" | "custom_tool_call_output":
             done = convert(item, FunctionOutput, path)

@@ -17,7 +17,7 @@ from api.responses.growing import Growing, Kind
 from api.responses.namespaces import Place
 from api.responses.shapes import Item, Status
 from api.responses.tokens import Untold
-from api.tools.telling import CallDelta, Teller
+from api.tools.deltas import CallDelta, ToolCallStream
 from engine.request import FinishReason
 
 
@@ -30,7 +30,7 @@ class Story:
     """
 
     telling: LogprobFormatter
-    teller: Teller | None = None
+    teller: ToolCallStream | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
     items: list[Item] = field(default_factory=list)
     open: Growing | None = None
@@ -86,7 +86,7 @@ class Story:
         begun, kind = b"", Kind.CALL if said.custom is UNSET else Kind.CUSTOM
         if said.id is not UNSET and said.name is not UNSET:
             begun = self._begun(kind, said.id, said.name)
-        return begun + (self._grown(kind, said.more) if said.more else b"")
+        return begun + (self._grown(kind, said.added) if said.added else b"")
 
     def _grown(self, kind: Kind, text: str) -> bytes:
         begun = b"" if self.open and self.open.kind is kind else self._begun(kind)

@@ -42,7 +42,7 @@ class ResponseWriter:
         telling = LogprobFormatter(
             asked.codec.vocabulary, bool(self.body.return_tokens_as_token_ids)
         )
-        teller = asked.calling.teller() if asked.calling else None
+        teller = asked.calling.new_stream() if asked.calling else None
         self.story = Story(telling, teller, places_of(self.body.tools or ()))
         self._response = begun(self.answer, self.body, int(self.clock()))
 

@@ -1,1 +1,1 @@
-"""What a model is offered to call, and how the calls in its answers are read. Pure."""
+"""Tool calling: which tools a model may call, and how calls in its answers are parsed. Pure."""

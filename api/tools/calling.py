@@ -1,21 +1,21 @@
-"""How the calls of one request's answers are read: by what was asked for, and by the model."""
+"""How one request's tool calls are parsed: chosen by its `tools` and by the model's dialect."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from api.tools.beside import Formed, calls_or, calls_or_content
+from api.tools.deltas import ToolCallStream
 from api.tools.dialects.dialect import Dialect, long_id
-from api.tools.dialects.known import ToolCallParser, find_dialect, text_of
-from api.tools.forced import named, required
+from api.tools.dialects.known import ToolCallParser, find_dialect, template_text
+from api.tools.forced import named_arguments, required_calls
 from api.tools.parsing.output import Parser
 from api.tools.parsing.reader import CallReader
-from api.tools.strict import Aloud, strict_of, text_with_calls
-from api.tools.telling import Teller
-from api.tools.wishes import ToolUse
+from api.tools.strict import ReasoningInGrammar, strict_functions, text_with_calls
+from api.tools.structured import StructuredOutput, calls_or_content, calls_or_structured
+from api.tools.tool_choice import ToolSettings
 from api.wire import WireError
 from engine.request import Grammar
 
-CANNOT_TELL = (
+UNKNOWN_DIALECT = (
     'tool_choice "auto" needs to know how the model writes calls, which its chat template does '
     'not tell: start the server with --tool-call-parser, or choose "required", a function, or '
     '"none"'
@@ -23,69 +23,71 @@ CANNOT_TELL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Calling:
-    """Shared by all choices of a request, before which the conversation had calls of the names
-    in `past`. `markers` are to be text, special tokens or not. `dialect` and `template` are the
-    model's, where it calls in its own words.
+class ToolCalling:
+    """Tool calling of one request, shared by all its choices.
+
+    `past_ids` are the ids of the calls that the conversation already has. `markers` have to be
+    detokenized as text even where they are special tokens. `dialect` and `template` are the
+    model's, and set where it calls in its own syntax (`tool_choice` "auto").
     """
 
-    use: ToolUse
+    tools: ToolSettings
     parser: Parser
     new_id: Callable[[str, int], str]
-    past: Sequence[str]
+    past_ids: Sequence[str]
     markers: tuple[str, ...] = ()
     dialect: Dialect | None = None
     template: str = ""
 
-    def teller(self) -> Teller:
-        """For one choice."""
-        return Teller(
-            CallReader(self.parser, self.use.offered, self.use.allowed),
+    def new_stream(self) -> ToolCallStream:
+        """A parser for the text of one choice."""
+        return ToolCallStream(
+            CallReader(self.parser, self.tools.offered, self.tools.allowed),
             self.new_id,
-            self.past,
-            only_first=not self.use.parallel,
-            named=self.use.named is not None,
-            customs=self.use.customs,
+            self.past_ids,
+            only_first=not self.tools.parallel,
+            function_chosen=self.tools.named is not None,
+            custom_tools=self.tools.custom_tools,
         )
 
-    def beside(self, formed: Formed) -> Grammar | None:
-        """See `calls_or`."""
-        assert self.dialect is not None
-        return calls_or(formed, self.use, self.dialect, self.template)
-
-    def text_with_calls(self, aloud: Aloud) -> Grammar | None:
+    def calls_or_structured(self, output: StructuredOutput) -> Grammar | None:
         """See the function of that name."""
         assert self.dialect is not None
-        return text_with_calls(self.use, self.dialect, self.template, aloud)
+        return calls_or_structured(output, self.tools, self.dialect, self.template)
+
+    def text_with_calls(self, reasoning: ReasoningInGrammar) -> Grammar | None:
+        """See the function of that name."""
+        assert self.dialect is not None
+        return text_with_calls(self.tools, self.dialect, self.template, reasoning)
 
 
-def calling_of(
-    use: ToolUse,
-    told: ToolCallParser,
+def tool_calling_of(
+    tools: ToolSettings,
+    parser_name: ToolCallParser,
     template: object,
     messages: Sequence[Mapping[str, object]],
     *,
     formed: bool = False,
-) -> Calling:
-    """Where calls may come behind these messages, in an answer that has a form if it has none
-    of them, or that may be anything. Raises WireError.
+) -> ToolCalling:
+    """For an answer to these messages that may have calls. `formed`: if it has none, a grammar
+    holds it to JSON. Raises WireError where the model's dialect is unknown.
     """
-    dialect = find_dialect(told, template)
-    past = [name for one in messages for name in _calls_in(one)]
-    if use.mode == "required":
-        parser = required if use.named is None else named(use.named)
-        return Calling(use, parser, dialect.new_id if dialect else long_id, past)
+    dialect = find_dialect(parser_name, template)
+    past_ids = [name for one in messages for name in _calls_in(one)]
+    if tools.mode == "required":
+        parser = required_calls if tools.named is None else named_arguments(tools.named)
+        return ToolCalling(tools, parser, dialect.new_id if dialect else long_id, past_ids)
     if dialect is None:
-        raise WireError(CANNOT_TELL, "tools")
+        raise WireError(UNKNOWN_DIALECT, "tools")
     parser = calls_or_content(dialect) if formed and dialect.write else dialect.parser
-    if dialect.firm and strict_of(use) and not formed:
+    if dialect.firm and strict_functions(tools) and not formed:
         parser = dialect.firm
-    words = dialect.new_id, past, dialect.markers, dialect, text_of(template)
-    return Calling(use, parser, *words)
+    text = template_text(template)
+    return ToolCalling(tools, parser, dialect.new_id, past_ids, dialect.markers, dialect, text)
 
 
 def _calls_in(message: Mapping[str, object]) -> Sequence[str]:
-    """Their names, as far as they have any."""
+    """The ids of a message's calls; empty for a call without one."""
     calls = message.get("tool_calls")
-    named = calls if isinstance(calls, list) else []
-    return [str(one.get("id")) if isinstance(one, Mapping) else "" for one in named]
+    named_arguments = calls if isinstance(calls, list) else []
+    return [str(one.get("id")) if isinstance(one, Mapping) else "" for one in named_arguments]

@@ -1,4 +1,4 @@
-"""Answers that a grammar holds to the form of calls: see api/tools/schemas.py."""
+"""Parsers of answers that must be calls, in the JSON of the grammar in api/tools/schemas.py."""
 
 from api.tools.parsing.output import NotACall, Parser, ParserOutput, Steps
 from api.tools.parsing.steps import (
@@ -9,23 +9,23 @@ from api.tools.parsing.steps import (
     rest_as_content,
     skip_space,
 )
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 
 
-def required(out: ParserOutput, offered: Offered) -> Steps:
-    """A list of calls is all of the answer."""
+def required_calls(out: ParserOutput, offered: OfferedFunctions) -> Steps:
+    """A JSON list of calls is all of the answer."""
     yield from attempt_call(out, _list(out, offered))
     yield from rest_as_content(out)
 
 
-def _list(out: ParserOutput, offered: Offered) -> Steps:
+def _list(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     yield from call_list(out, (yield from skip_space()), offered_only(offered))
 
 
-def named(name: str) -> Parser:
-    """The arguments of this function are all of the answer."""
+def named_arguments(name: str) -> Parser:
+    """A parser for an answer that is the arguments of function `name`."""
 
-    def parse(out: ParserOutput, offered: Offered) -> Steps:
+    def parse(out: ParserOutput, offered: OfferedFunctions) -> Steps:
         del offered
         yield from attempt_call(out, _arguments(out, name))
         yield from rest_as_content(out)

@@ -1,4 +1,4 @@
-"""Functions that a client offers, and its custom tools as functions of one text. Pure."""
+"""A client's tools: functions, and custom tools as functions of one string. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -18,11 +18,11 @@ PARAMETERS: Mapping[str, Any] = {
     "required": [INPUT],
     "additionalProperties": False,
 }
-"""Of a custom tool: models call nothing but functions."""
+"""The parameters of a custom tool as a function: to models every tool is a function."""
 
 
 class Function(msgspec.Struct, frozen=True):
-    """One function. `strict`: where calls are held to schemas, this one has to be possible."""
+    """One function. `strict`: a request is refused if no grammar can hold its schema."""
 
     name: FunctionName
     description: str | None = None
@@ -31,43 +31,44 @@ class Function(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """OpenAI's object; there are tools of other types, which are not a client's to run."""
+    """OpenAI's object of a function. Tools of most other types run on OpenAI's servers."""
 
     type: Literal["function"]
     function: Function
 
 
-class InputForm(msgspec.Struct, frozen=True):
-    """What the text of a custom tool keeps to."""
+class InputGrammar(msgspec.Struct, frozen=True):
+    """The grammar of a custom tool's input."""
 
     syntax: Literal["lark", "regex"]
     definition: Annotated[str, Meta(min_length=1, max_length=LONGEST_SOURCE)]
 
 
-class TextFormat(msgspec.Struct, frozen=True):
-    """OpenAI's object around it."""
+class CustomFormat(msgspec.Struct, frozen=True):
+    """OpenAI's `format` of a custom tool."""
 
     type: Literal["text", "grammar"]
-    grammar: InputForm | None = None
+    grammar: InputGrammar | None = None
 
 
 class InputSchema(dict[str, Any]):
-    """Of a custom tool whose text has a form, that was asked for at `place`; of its syntaxes a
-    schema can say regular expressions only.
+    """The parameters of a custom tool whose input has a grammar, from the body's field `param`.
+    Of the two syntaxes a JSON schema can express regular expressions only.
     """
 
-    def __init__(self, form: InputForm, place: str) -> None:
-        """The schema of one text, which says its form to the model."""
-        self.form, self.place = form, place
-        about = f"all that the tool is given, in this form ({form.syntax}): {form.definition}"
+    def __init__(self, grammar: InputGrammar, param: str) -> None:
+        """The schema of one string, whose description tells the model the grammar."""
+        self.grammar, self.param = grammar, param
+        syntax, definition = grammar.syntax, grammar.definition
+        about = f"all that the tool is given, in this form ({syntax}): {definition}"
         text = {"type": "string", "description": about}
-        if form.syntax == "regex":
-            text["pattern"] = f"^(?:{form.definition})$"
+        if syntax == "regex":
+            text["pattern"] = f"^(?:{definition})$"
         super().__init__({**PARAMETERS, "properties": {INPUT: text}})
 
 
 class Custom(msgspec.Struct, frozen=True):
-    """A tool that takes a text as it is."""
+    """A tool that takes one text, as the model writes it."""
 
     name: FunctionName
     description: str | None = None
@@ -75,17 +76,17 @@ class Custom(msgspec.Struct, frozen=True):
 
 
 class CustomTool(msgspec.Struct, frozen=True):
-    """OpenAI's object of it."""
+    """OpenAI's object of a custom tool."""
 
     type: Literal["custom"]
     custom: Custom
 
 
-def custom_function(given: Mapping[str, Any], path: str) -> Function:
+def custom_as_function(given: Mapping[str, Any], path: str) -> Function:
     """A custom tool as the function that the model calls; raises WireError."""
     custom = convert(given, CustomTool, path).custom
     param = f"{path}.{CUSTOM}.format"
-    format_ = None if custom.format is None else convert(custom.format, TextFormat, param)
+    format_ = None if custom.format is None else convert(custom.format, CustomFormat, param)
     if format_ is None or format_.type == "text":
         return Function(custom.name, custom.description, dict(PARAMETERS))
     if format_.grammar is None:
@@ -95,8 +96,8 @@ def custom_function(given: Mapping[str, Any], path: str) -> Function:
 
 
 def as_functions(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """What templates are told: they know functions only, which stay just as they came. Raises
-    WireError.
+    """The tools for a chat template, which knows functions only: custom tools become functions,
+    and functions stay as the client sent them. Raises WireError.
     """
     return [_as_function(one, f"tools[{index}]") for index, one in enumerate(tools)]
 
@@ -104,7 +105,7 @@ def as_functions(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _as_function(given: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     if given.get("type") != CUSTOM:
         return given
-    one = custom_function(given, path)
+    one = custom_as_function(given, path)
     told = {"name": one.name, "description": one.description, "parameters": one.parameters}
     function = {name: value for name, value in told.items() if value is not None}
     return {"type": "function", "function": function}

@@ -1,6 +1,6 @@
-"""What a custom tool is given: the one text among the arguments that the model wrote. Pure.
+"""The input of a custom tool: the one string in the arguments that the model wrote. Pure.
 
-As clients get it, it is no JSON: escapes are undone as they come.
+Clients get that string itself, not JSON, so its escapes are decoded as they come.
 """
 
 from dataclasses import dataclass, field
@@ -17,20 +17,18 @@ HIGH, LOW = range(0xD800, 0xDC00), range(0xDC00, 0xE000)
 HALF = "\N{REPLACEMENT CHARACTER}"  # of a pair of surrogates, without the other
 
 
-def arguments_of(given: str) -> str:
-    """The arguments of a call that was made."""
+def custom_arguments(given: str) -> str:
+    """The JSON arguments of a custom tool's call, from the input that a client sent back."""
     return msgspec.json.encode({INPUT: given}).decode()
 
 
 @dataclass(slots=True)
-class InputReader:
-    """Of one call. `late`: what its input is if there was no such text: all that was written
-    instead, or nothing where there were no arguments.
-    """
+class CustomInputReader:
+    """Decodes the input of one call from its JSON arguments, as they come."""
 
     _steps: Steps = field(init=False)
     _kept: list[str] = field(default_factory=list)
-    _said: list[str] = field(default_factory=list)
+    _decoded: list[str] = field(default_factory=list)
     _found: bool = False
     _high: int | None = None  # the first half of a pair
 
@@ -40,17 +38,19 @@ class InputReader:
         next(self._steps)
 
     def read(self, arguments: str) -> str:
-        """What more of them adds to the input."""
+        """More arguments; returns what they add to the input."""
         if not self._found:
             self._kept.append(arguments)
         for letter in arguments:
             self._steps.send(letter)
-        said, self._said = "".join(self._said), []
-        return said
+        decoded, self._decoded = "".join(self._decoded), []
+        return decoded
 
     @property
-    def late(self) -> str:
-        """When the call is whole."""
+    def fallback(self) -> str:
+        """The input of a whole call whose arguments lack that string: all of the arguments, or
+        nothing where they are an empty object.
+        """
         written = "" if self._found else "".join(self._kept)
         return written if written.strip("{}" + SPACE) else ""
 
@@ -66,7 +66,7 @@ class InputReader:
             yield
 
     def _member(self) -> TextSteps:
-        """Comes to what stands behind it."""
+        """One key and its value; returns the character behind them."""
         key = yield from json_string((yield from skip_space()))
         yield from literal((yield from skip_space()), ":")
         letter = yield from skip_space()
@@ -77,14 +77,14 @@ class InputReader:
             if letter == "\\":
                 yield from self._escape()
             else:
-                self._say(letter)
-        self._say("")
+                self._emit(letter)
+        self._emit("")
         return letter
 
     def _escape(self) -> Steps:
         letter = yield
         if letter != "u":
-            self._say(ESCAPES.get(letter, letter))
+            self._emit(ESCAPES.get(letter, letter))
             return
         digits = ""
         while len(digits) < 4:
@@ -93,18 +93,18 @@ class InputReader:
         if code in LOW and self._high is not None:
             pair = 0x10000 + (self._high - HIGH.start << 10) + (code - LOW.start)
             self._high = None
-            self._say(chr(pair))
+            self._emit(chr(pair))
         elif code in HIGH:
-            self._say("")
+            self._emit("")
             self._high = code
         else:
-            self._say(HALF if code in LOW else chr(code))
+            self._emit(HALF if code in LOW else chr(code))
 
-    def _say(self, letter: str) -> None:
+    def _emit(self, letter: str) -> None:
         if self._high is not None:
-            self._said.append(HALF)
+            self._decoded.append(HALF)
             self._high = None
-        self._said.append(letter)
+        self._decoded.append(letter)
 
 
 def _passed(letter: str) -> TextSteps:

@@ -1,11 +1,11 @@
-"""An answer that is any text, in which calls of strict functions have what these take. Pure."""
+"""Grammars of free text in which calls of strict functions keep to their schemas. Pure."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from api.tools.dialects.dialect import Bare, Dialect
 from api.tools.schemas import parameters_of
-from api.tools.wishes import ToolUse
+from api.tools.tool_choice import ToolSettings
 from api.tools.writing import ANY_OBJECT, Offer, parted, row
 from api.wire import WireError
 from engine.grammars.structural_tags import (
@@ -19,47 +19,52 @@ from engine.grammars.structural_tags import (
 from engine.request import Grammar
 
 MOST_TOGETHER = 100
-"""Calls behind one mark: any number is too much for xgrammar, in a tag that has no end."""
+"""Calls behind one marker: xgrammar takes no unbounded repetition in a tag without an end."""
 
 
-def strict_of(use: ToolUse) -> Collection[str]:
-    """Names of functions that are."""
-    return [name for name, one in use.offered.items() if one.strict]
+def strict_functions(tools: ToolSettings) -> Collection[str]:
+    """Names of the callable functions that are strict."""
+    return [name for name, one in tools.offered.items() if one.strict]
 
 
 @dataclass(frozen=True, slots=True)
-class Aloud:
-    """How reasoning is part of what a grammar holds. Special tokens that are `plain` stand in
-    the text. Or the answer is `channels`, and has begun in the middle of a message, or not.
+class ReasoningInGrammar:
+    """How reasoning is part of the text that a grammar holds. `special_tokens`: the marks of
+    reasoning in that text. `channels`: the answer is in Harmony's channels; `mid_message`: it
+    begins in the middle of a message of these.
     """
 
-    plain: Sequence[str] = ()
+    special_tokens: Sequence[str] = ()
     channels: bool = False
-    begun: bool = False
+    mid_message: bool = False
 
 
-NO_REASONING = Aloud()
+NO_REASONING = ReasoningInGrammar()
 
 
 def text_with_calls(
-    use: ToolUse, dialect: Dialect, template: str, aloud: Aloud = NO_REASONING
+    tools: ToolSettings,
+    dialect: Dialect,
+    template: str,
+    reasoning: ReasoningInGrammar = NO_REASONING,
 ) -> Grammar | None:
-    """Any text, and where calls begin in it those of what was offered, as the dialect writes
-    them. Functions that are not strict take any object, custom tools their text. None: it is
-    not certain where calls begin. Raises WireError.
+    """A grammar of any text in which calls, in the dialect's syntax, are of offered functions.
+    Functions that are not strict take any object, custom tools their text. None: nothing tells
+    where calls begin. Raises WireError.
     """
-    bound = use.customs.union(strict_of(use))
+    bound = tools.custom_tools.union(strict_functions(tools))
     schemas = {
         name: parameters_of(one) if name in bound else ANY_OBJECT
-        for name, one in use.offered.items()
+        for name, one in tools.offered.items()
     }
+    offer, reasoning_marks = Offer(schemas, tools.parallel, template), reasoning.special_tokens
     try:
-        if aloud.channels and dialect.messages is not None:
-            text = dialect.messages(Offer(schemas, use.parallel, template), begun=aloud.begun)
-        elif dialect.opens and not aloud.channels:
-            text = _behind_marks(dialect, Offer(schemas, use.parallel, template), aloud.plain)
-        elif dialect.bare is not None and not aloud.channels and not aloud.plain:
-            text = _at_the_beginning(dialect.bare, Offer(schemas, use.parallel, template))
+        if reasoning.channels and dialect.messages is not None:
+            text = dialect.messages(offer, begun=reasoning.mid_message)
+        elif dialect.opens and not reasoning.channels:
+            text = _behind_marks(dialect, offer, reasoning_marks)
+        elif dialect.bare is not None and not reasoning.channels and not reasoning_marks:
+            text = _at_the_beginning(dialect.bare, offer)
         else:
             return None
         return Grammar("structural_tag", structural_tag_of(text))
@@ -67,13 +72,13 @@ def text_with_calls(
         raise WireError("tools: a schema is nested too deeply", "tools") from error
 
 
-def _behind_marks(dialect: Dialect, offer: Offer, plain: Sequence[str]) -> Format:
+def _behind_marks(dialect: Dialect, offer: Offer, special_tokens: Sequence[str]) -> Format:
     assert dialect.write is not None
     calls = dialect.write(replace(offer, parallel=False))
     if offer.parallel and not isinstance(calls, Either):  # which have one mark together
         calls = dialect.write(replace(offer, most=MOST_TOGETHER))
     mark, behind = parted(calls)
-    others = *dialect.around, *plain
+    others = *dialect.around, *special_tokens
     return TriggeredTags(
         (mark, *others),
         (Tag(mark, behind, ""), *(Tag(one, row(), "") for one in others)),
@@ -83,6 +88,6 @@ def _behind_marks(dialect: Dialect, offer: Offer, plain: Sequence[str]) -> Forma
 
 
 def _at_the_beginning(bare: Bare, offer: Offer) -> Format:
-    """Text that begins as no call does, or calls."""
+    """Calls, or text that does not begin like a call."""
     begins = "|".join(f"(?:{bare.begins(name)})" for name in offer.functions)
     return Either((AnyText(bare.others, begins), bare.write(offer)))

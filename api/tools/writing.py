@@ -50,7 +50,7 @@ TOO_LONG = f"tools: arguments of a function take a grammar of over {LONGEST_SOUR
 class Offer:
     """Functions that may be called, each with the schema that its arguments keep to. The chat
     `template` tells forms of one family apart. `most` calls come behind one another, if it is
-    said.
+    definition.
     """
 
     functions: Mapping[str, Schema]
@@ -105,17 +105,17 @@ def as_json(schema: Schema) -> Format:
 
 def text_as_json(schema: Schema) -> Format | None:
     """What a custom tool is given, if its form is more than a JSON schema can say."""
-    if not isinstance(schema, InputSchema) or schema.form.syntax == "regex":
+    if not isinstance(schema, InputSchema) or schema.grammar.syntax == "regex":
         return None
-    return LarkText(schema.form.definition, json=True)
+    return LarkText(schema.grammar.definition, json=True)
 
 
 def text_of(schema: Schema) -> Format | None:
     """What a custom tool is given, if that has a form, where a text stands as it is."""
     if not isinstance(schema, InputSchema):
         return None
-    said = schema.form.definition
-    return Regex(said) if schema.form.syntax == "regex" else LarkText(said)
+    definition = schema.grammar.definition
+    return Regex(definition) if schema.grammar.syntax == "regex" else LarkText(definition)
 
 
 def one_as_json(schema: object, root: Schema) -> JsonSchema | None:

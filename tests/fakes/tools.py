@@ -19,7 +19,7 @@ from api.tools.parsing.output import (
     ParserEvent,
 )
 from api.tools.parsing.reader import CallReader
-from api.tools.wishes import Offered, read_tools
+from api.tools.tool_choice import OfferedFunctions, read_tools
 from tests.fakes.text import TEMPLATE, byte_level
 
 WEATHER: dict[str, Any] = {
@@ -43,7 +43,7 @@ def tool(name: str, parameters: Mapping[str, Any] | None = None) -> dict[str, An
 TOOLS = [tool("weather", WEATHER), tool("clock")]
 
 
-def offered(tools: Sequence[Mapping[str, Any]] = TOOLS) -> Offered:
+def offered(tools: Sequence[Mapping[str, Any]] = TOOLS) -> OfferedFunctions:
     """What a door makes of them."""
     use = read_tools(tools, None, None)
     assert use
@@ -61,7 +61,7 @@ class Read:
 def read(
     parser: Parser,
     pieces: Sequence[str],
-    tools: Offered | None = None,
+    tools: OfferedFunctions | None = None,
     *,
     cut: bool = False,
     only: Container[str] | None = None,

@@ -15,7 +15,7 @@ from api import bodies, generate, generated, generator
 from api.door.keeper import Keeper
 from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING, POOLING
 from api.pooling import bodies as pooled
-from api.tools import functions, telling, wishes
+from api.tools import deltas, functions, tool_choice
 from bench.config import BenchConfig
 from deploy.cli import VARIABLES, app
 from deploy.config import DEMO_MODEL, StatusConfig, UpConfig
@@ -68,10 +68,10 @@ STRUCTS: dict[str, list[type[msgspec.Struct]]] = {
     "api.md": [
         *(bodies.CompletionBody, bodies.ChatBody, bodies.RequestMessage),
         *(bodies.StreamOptions, bodies.PdserveOptions, functions.Tool, functions.Function),
-        *(functions.CustomTool, functions.Custom, wishes.Named, wishes.NamedTool),
-        *(wishes.NamedCustom, wishes.AllowedTools, wishes.Allowed),
-        *(telling.ToolCall, telling.CalledFunction, telling.CallDelta),
-        *(telling.CustomCall, telling.CalledCustom),
+        *(functions.CustomTool, functions.Custom, tool_choice.ToolName, tool_choice.NamedTool),
+        *(tool_choice.NamedCustom, tool_choice.AllowedTools, tool_choice.Allowed),
+        *(deltas.ToolCall, deltas.CalledFunction, deltas.CallDelta),
+        *(deltas.CustomCall, deltas.CalledCustom),
     ],
     "pooling.md": [
         *(pooled.EmbeddingsBody, pooled.VectorsBody, pooled.ClassifyBody, pooled.ScoreBody),

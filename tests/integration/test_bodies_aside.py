@@ -9,9 +9,9 @@ import pytest
 from api import endpoints
 from api.messages import asking as messages
 from api.request_grammars import RequestGrammars
-from api.tools.beside import Formed
-from api.tools.calling import Calling, calling_of
-from api.tools.wishes import ToolUse
+from api.tools.calling import ToolCalling, tool_calling_of
+from api.tools.structured import StructuredOutput
+from api.tools.tool_choice import ToolSettings
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar
 from tests.fakes.http import Client, Json
@@ -49,12 +49,14 @@ async def test_calls_beside_a_form_are_written_in_a_thread(
     checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And again, with any arguments, where nothing can be held to a function's schema."""
-    threads = watched(monkeypatch, Calling, "beside")
+    threads = watched(monkeypatch, ToolCalling, "calls_or_structured")
     schemas = {"clock": {}, "odd": {"properties": {"a": {"not": {}}}, "required": ["a"]}}
-    use = ToolUse(offered([tool(name, schema) for name, schema in schemas.items()]), "auto")
-    calling = calling_of(use, "hermes", None, [], formed=True)
+    use = ToolSettings(
+        offered([tool(name, schema) for name, schema in schemas.items()]), "auto"
+    )
+    calling = tool_calling_of(use, "hermes", None, [], formed=True)
     holding = RequestGrammars(checker, "response_format", calling)
-    grammar = await holding.allow_tool_calls(Formed(Grammar("json_object")))
+    grammar = await holding.allow_tool_calls(StructuredOutput(Grammar("json_object")))
     assert grammar
     assert '"not"' not in grammar.source
     assert len(threads) == 2

@@ -240,7 +240,7 @@ async def test_a_long_answer_is_read_in_a_thread(times: int, aside: bool) -> Non
 
     asked = await chat({"tools": TOOLS}, door=served(HERMES))
     assert asked.calling
-    tellers = [replace(asked.calling, new_id=new_id).teller()]
+    tellers = [replace(asked.calling, new_id=new_id).new_stream()]
     tokens = (*HERMES.encode(f"{'the sea ' * times}{CALL}"), EOS)
     events: list[Event] = [PromptEvent(0), TokenEvent(tokens, STOP)]
     answer = Answer(FakeDoor(lambda request, leg: events), asked)

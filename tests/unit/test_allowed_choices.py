@@ -60,8 +60,8 @@ async def test_auto_is_free_text_of_which_only_these_calls_are_read(door: Served
     asked = await chat(some("far", "clock"), door=door)
     assert asked.calls[0].request.sampling.grammar is None
     assert asked.calling
-    assert asked.calling.use.mode == "auto"
-    assert list(asked.calling.use.offered) == ["clock", "far"]
+    assert asked.calling.tools.mode == "auto"
+    assert list(asked.calling.tools.offered) == ["clock", "far"]
 
 
 async def test_required_is_one_of_them(door: ServedModel) -> None:

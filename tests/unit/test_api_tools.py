@@ -9,13 +9,13 @@ import pytest
 from api.errors import BadRequest
 from api.served import ServedModel
 from api.text_requests import TextRequest
-from api.tools.calling import Calling
+from api.tools.calling import ToolCalling
+from api.tools.deltas import CallDelta
 from api.tools.dialects.deepseek import CALL, SEPARATOR
 from api.tools.dialects.dialect import long_id, short_id
 from api.tools.dialects.kimi import new_id
 from api.tools.dialects.known import DIALECTS, ToolCallParser, find_dialect
-from api.tools.telling import CallDelta
-from api.tools.wishes import ToolUse
+from api.tools.tool_choice import ToolSettings
 from engine.errors import CheckersBusy, GrammarRefused
 from engine.request import FinishReason, Grammar
 from tests.fakes.asking import HI, Fields, chat, texts
@@ -252,8 +252,8 @@ def kimi(*own: str) -> str:
 
 def ids(text: str, *past: str) -> list[str]:
     """The names of all calls in a Kimi's answer."""
-    use, dialect = ToolUse(offered(), "auto"), DIALECTS["kimi_k2"]
-    teller = Calling(use, dialect.parser, dialect.new_id, past).teller()
+    use, dialect = ToolSettings(offered(), "auto"), DIALECTS["kimi_k2"]
+    teller = ToolCalling(use, dialect.parser, dialect.new_id, past).new_stream()
     said = teller.read(text, FinishReason.STOP)
     return [str(one.id) for one in said if isinstance(one, CallDelta) and one.function.name]
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher
 
-from api.tools.beside import Formed, calls_or, calls_or_content
 from api.tools.dialects.invoke import SECTIONS, WORD
 from api.tools.dialects.known import DIALECTS
-from api.tools.wishes import Offered, ToolUse
+from api.tools.structured import StructuredOutput, calls_or_content, calls_or_structured
+from api.tools.tool_choice import OfferedFunctions, ToolSettings
 from api.wire import WireError
 from engine.grammars.byte_tokens import END, byte_tokenizer
 from engine.grammars.sources import limits, to_llguidance
@@ -59,13 +59,15 @@ SAMPLES = 40
 def grammar_of(
     name: str,
     template: str = "",
-    tools: Offered = TOOLS,
+    tools: OfferedFunctions = TOOLS,
     *,
     parallel: bool = True,
     loose: Sequence[str] = (),
 ) -> Grammar:
-    use = ToolUse(tools, "auto", parallel=parallel)
-    grammar = calls_or(Formed(FORM, loose=loose), use, DIALECTS[name], template)
+    use = ToolSettings(tools, "auto", parallel=parallel)
+    grammar = calls_or_structured(
+        StructuredOutput(FORM, any_object=loose), use, DIALECTS[name], template
+    )
     assert grammar
     return grammar
 
@@ -92,7 +94,7 @@ def fits(grammar: Grammar, text: str) -> bool:
     return matcher.try_consume_tokens(letters) == len(letters) and matcher.is_accepting()
 
 
-def read_by(name: str, text: str, tools: Offered = TOOLS) -> Read:
+def read_by(name: str, text: str, tools: OfferedFunctions = TOOLS) -> Read:
     return read(calls_or_content(DIALECTS[name]), [*text], tools)
 
 
@@ -269,17 +271,19 @@ def test_an_argument_whose_schema_lies_elsewhere_is_any_text() -> None:
 
 
 def test_gpt_oss_calls_before_what_a_grammar_holds() -> None:
-    use = ToolUse(TOOLS, "auto")
-    assert calls_or(Formed(FORM), use, DIALECTS["openai"], "") is None
+    use = ToolSettings(TOOLS, "auto")
+    assert calls_or_structured(StructuredOutput(FORM), use, DIALECTS["openai"], "") is None
 
 
 def test_line_breaks_may_come_first_behind_reasoning_alone() -> None:
     use, call = (
-        ToolUse(TOOLS, "auto"),
+        ToolSettings(TOOLS, "auto"),
         "<tool_call>\n<function=clock>\n</function>\n</tool_call>",
     )
     for behind in (False, True):
-        grammar = calls_or(Formed(FORM, behind), use, DIALECTS["qwen3_coder"], "")
+        grammar = calls_or_structured(
+            StructuredOutput(FORM, behind), use, DIALECTS["qwen3_coder"], ""
+        )
         assert grammar
         for answer in (call, '{"ok": true}'):
             assert fits(grammar, answer)

@@ -15,11 +15,11 @@ from api.responses.asking import OWN, chat_of
 from api.responses.bodies import read_responses
 from api.served import ServedModel, read_whole_request
 from api.text.tokenizing import TextCodec
-from api.tools.beside import Formed, calls_or
 from api.tools.dialects.known import DIALECTS
 from api.tools.functions import as_functions
-from api.tools.inputs import InputReader
-from api.tools.wishes import read_tools
+from api.tools.inputs import CustomInputReader
+from api.tools.structured import StructuredOutput, calls_or_structured
+from api.tools.tool_choice import read_tools
 from engine.grammars.checking import GrammarChecker
 from engine.request import LONGEST_SOURCE, Grammar
 from tests.fakes.asking import chat
@@ -70,7 +70,7 @@ async def refused(fields: dict[str, Any], codec: TextCodec = HERMES) -> BadReque
 
 
 def given_of(arguments: str) -> str:
-    return InputReader().read(arguments)
+    return CustomInputReader().read(arguments)
 
 
 @pytest.mark.parametrize(("tool", "pattern"), [(LINES, AS_PATTERN), (LETTERS, PATTERN)])
@@ -80,7 +80,10 @@ def test_whatever_the_dialect_its_grammar_leaves_texts_of_the_form(
 ) -> None:
     use = read_tools([tool], None, False)
     assert use
-    grammar, found = calls_or(Formed(FORM), use, DIALECTS[name], template), set[str]()
+    grammar, found = (
+        calls_or_structured(StructuredOutput(FORM), use, DIALECTS[name], template),
+        set[str](),
+    )
     assert grammar
     for seed in range(SAMPLES):
         for called, arguments, whole in read_by(name, walked(grammar, seed), use.offered).calls:

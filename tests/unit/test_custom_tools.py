@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from api.errors import BadRequest
 from api.served import ServedModel
-from api.tools.inputs import InputReader, arguments_of
+from api.tools.inputs import CustomInputReader, custom_arguments
 from tests.fakes.asking import HI, chat, texts
 from tests.fakes.text import TEMPLATE, byte_level, served
 from tests.fakes.tools import TOOLS, cut, tool
@@ -42,8 +42,8 @@ def custom(name: str = "run", **more: object) -> dict[str, Any]:
 
 def given_of(pieces: Sequence[str]) -> tuple[str, str]:
     """What is told as it comes, and what at the end."""
-    reader = InputReader()
-    return "".join([reader.read(one) for one in pieces]), reader.late
+    reader = CustomInputReader()
+    return "".join([reader.read(one) for one in pieces]), reader.fallback
 
 
 @given(st.text(), st.data())
@@ -54,13 +54,13 @@ def test_a_text_is_what_its_json_says(text: str, data: st.DataObject | None) -> 
         written = json.dumps({"input": text}, ensure_ascii=ascii_)
         pieces = data.draw(cut(written)) if data else [written]
         assert given_of(pieces) == given_of(written) == (text, "")
-    assert given_of([arguments_of(text)]) == (text, "")
+    assert given_of([custom_arguments(text)]) == (text, "")
 
 
 @given(st.text(min_size=1))
 def test_it_is_told_as_it_comes(text: str) -> None:
     """Nothing is held back but half of an escape, or of a pair of them."""
-    reader = InputReader()
+    reader = CustomInputReader()
     reader.read('{"input": "')
     for letter in text:
         assert reader.read(json.dumps(letter)[1:-1]) == letter

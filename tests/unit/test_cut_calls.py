@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from api.tools.calling import Calling
+from api.tools.calling import ToolCalling
+from api.tools.deltas import CalledFunction, ToolCall, join_deltas
 from api.tools.dialects.deepseek import CALL, OPENS, SEPARATOR
 from api.tools.dialects.dialect import long_id
 from api.tools.dialects.known import DIALECTS
-from api.tools.forced import named, required
+from api.tools.forced import named_arguments, required_calls
 from api.tools.parsing.output import SPACE, Parser, partial_marker
-from api.tools.telling import CalledFunction, ToolCall, whole_message
-from api.tools.wishes import ToolUse
+from api.tools.tool_choice import ToolSettings
 from engine.request import FinishReason
 from tests.fakes.tools import Call, offered, read
 from tests.unit.test_tool_dialects import CALLS as SECTIONED
@@ -65,9 +65,11 @@ def test_a_call_with_a_name_is_told_as_far_as_it_came(
     name: str, text: str, arguments: str
 ) -> None:
     for finish, shown in ((LENGTH, ""), (STOP, None)):
-        calling = Calling(ToolUse(offered(), "auto"), DIALECTS[name].parser, long_id, ())
-        teller = calling.teller()
-        content, [call] = whole_message(teller.read(text, finish))
+        calling = ToolCalling(
+            ToolSettings(offered(), "auto"), DIALECTS[name].parser, long_id, ()
+        )
+        teller = calling.new_stream()
+        content, [call] = join_deltas(teller.read(text, finish))
         assert call == ToolCall(call.id, CalledFunction("weather", arguments))
         assert teller.finish_reason(finish) == finish
         if shown is not None:
@@ -104,9 +106,9 @@ def test_what_has_to_be_a_call_is_none_where_it_is_cut() -> None:
     call = {"name": "weather", "parameters": {"city": "Paris"}}
     text = json.dumps([call, call])
     for place in range(len(text)):
-        assert read(required, [text[:place]], cut=True).content == ""
-    assert read(named("weather"), [" "], cut=True).content == ""
-    assert read(required, ["Sorry."], cut=True).content == "Sorry."
+        assert read(required_calls, [text[:place]], cut=True).content == ""
+    assert read(named_arguments("weather"), [" "], cut=True).content == ""
+    assert read(required_calls, ["Sorry."], cut=True).content == "Sorry."
 
 
 @pytest.mark.parametrize("call", ['{"name": "clock"}</tool_call>', '{"name": "clock"; '])

@@ -84,7 +84,7 @@ async def test_a_form_is_of_a_message_and_so_of_nothing_where_a_call_has_to_be_m
     with_form = await chat({**must, "response_format": FORM}, door=door())
     assert grammar_of(with_form) == grammar_of(await chat(must, door=door()))
     assert with_form.calling
-    assert with_form.calling.use.forced
+    assert with_form.calling.tools.forced
 
 
 async def test_plain_text_and_forms_of_all_the_text_are_no_forms_beside_tools() -> None:

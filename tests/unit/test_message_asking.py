@@ -8,7 +8,7 @@ import pytest
 from api.messages.asking import MessagesChat, chat_of
 from api.messages.bodies import read_count, read_messages
 from api.messages.fields import MESSAGES
-from api.tools.wishes import Named, NamedTool
+from api.tools.tool_choice import NamedTool, ToolName
 from tests.unit.test_message_blocks import (
     BODY,
     HI,
@@ -127,7 +127,7 @@ def test_tools_are_those_of_chats() -> None:
         ({"type": "auto", "disable_parallel_tool_use": True}, "auto", False),
         ({"type": "any", "disable_parallel_tool_use": False}, "required", True),
         ({"type": "none"}, "none", True),
-        ({"type": "tool", "name": "f"}, NamedTool(Named("f")), True),
+        ({"type": "tool", "name": "f"}, NamedTool(ToolName("f")), True),
     ],
 )
 def test_choices_are_those_of_chats(choice: object, told: object, parallel: bool) -> None:

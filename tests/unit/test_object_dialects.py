@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.tools.beside import calls_or_content
 from api.tools.dialects.invoke import STEP, STEP_CALL
 from api.tools.dialects.known import DIALECTS, find_dialect
+from api.tools.structured import calls_or_content
 from tests.fakes.tools import Call, Read, claims, cut, read, read_alike, read_cut
 
 PARIS = '{"city": "Paris"}'

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.tools.beside import calls_or_content
 from api.tools.dialects.known import DIALECTS, find_dialect
 from api.tools.parsing.output import CallArguments, CallStarted, ContentText
 from api.tools.parsing.reader import CallReader
+from api.tools.structured import calls_or_content
 from tests.fakes.tools import Call, Read, claims, cut, offered, read, read_alike, read_cut
 
 PARIS = '{"city": "Paris"}'

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from api.tools.calling import calling_of
+from api.tools.calling import tool_calling_of
 from api.tools.dialects.known import DIALECTS
 from api.tools.strict import text_with_calls
-from api.tools.wishes import ToolUse, read_tools
+from api.tools.tool_choice import ToolSettings, read_tools
 from engine.request import Grammar
 from tests.fakes.tools import WEATHER, Read, read, tool
 from tests.unit.test_calls_beside_forms import fits, walked
@@ -31,7 +31,7 @@ PIECES += ['"name"', '"parameters"', '"Paris"']
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=9).map("".join)
 
 
-def grammar_of(name: str, use: ToolUse = USE) -> Grammar:
+def grammar_of(name: str, use: ToolSettings = USE) -> Grammar:
     grammar = text_with_calls(use, DIALECTS[name], "")
     assert grammar
     return grammar
@@ -39,7 +39,7 @@ def grammar_of(name: str, use: ToolUse = USE) -> Grammar:
 
 def read_by(name: str, text: str) -> Read:
     parser: Any = name
-    return read(calling_of(USE, parser, None, []).parser, [*text], USE.offered)
+    return read(tool_calling_of(USE, parser, None, []).parser, [*text], USE.offered)
 
 
 def call(name: str, which: str) -> str:
@@ -115,6 +115,6 @@ def test_several_calls_come_where_they_may(name: str) -> None:
 def test_without_a_strict_function_calls_are_read_in_any_order() -> None:
     use: Any = read_tools([tool("weather", WEATHER)], None, None)
     text = '{"parameters": {}, "name": "weather"}'
-    parser = calling_of(use, "llama3_json", None, []).parser
+    parser = tool_calling_of(use, "llama3_json", None, []).parser
     assert read(parser, [text], use.offered).calls == [("weather", "{}", True)]
     assert not read_by("llama3_json", text).calls

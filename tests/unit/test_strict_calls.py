@@ -12,8 +12,8 @@ from llguidance import LLMatcher
 from api.reasoning.channels import ChannelReader
 from api.tools.dialects.dialect import Dialect
 from api.tools.dialects.known import DIALECTS
-from api.tools.strict import Aloud, text_with_calls
-from api.tools.wishes import Offered, ToolUse
+from api.tools.strict import ReasoningInGrammar, text_with_calls
+from api.tools.tool_choice import OfferedFunctions, ToolSettings
 from api.tools.writing import ANY_OBJECT, Offer, parted, row
 from engine.grammars.byte_tokens import END
 from engine.grammars.sources import limits, to_llguidance
@@ -56,13 +56,13 @@ BOUND = offered([strict("trip", TRIP), strict("stop")])
 def grammar_of(
     name: str,
     template: str = "",
-    tools: Offered = TOOLS,
+    tools: OfferedFunctions = TOOLS,
     *,
     parallel: bool = True,
     plain: Sequence[str] = (),
 ) -> Grammar:
-    use = ToolUse(tools, "auto", parallel=parallel)
-    grammar = text_with_calls(use, DIALECTS[name], template, Aloud(plain))
+    use = ToolSettings(tools, "auto", parallel=parallel)
+    grammar = text_with_calls(use, DIALECTS[name], template, ReasoningInGrammar(plain))
     assert grammar
     return grammar
 
@@ -86,7 +86,7 @@ def walked(grammar: Grammar, begun: str, seed: int) -> str:
         assert matcher.consume_token(way)
 
 
-def read_by(name: str, text: str, tools: Offered = TOOLS) -> Read:
+def read_by(name: str, text: str, tools: OfferedFunctions = TOOLS) -> Read:
     return read(DIALECTS[name].parser, [*text], tools)
 
 
@@ -183,7 +183,7 @@ def test_one_call_is_the_last_where_calls_are_not_parallel(name: str, template: 
 
 
 def test_calls_that_no_mark_tells_from_text_are_not_held() -> None:
-    use = ToolUse(TOOLS, "auto")
+    use = ToolSettings(TOOLS, "auto")
     assert {name for name, one in DIALECTS.items() if not one.opens} == {*BARE, *UNHELD}
     assert {name for name, one in DIALECTS.items() if one.bare} == {*BARE}
     for name in UNHELD:
@@ -234,8 +234,11 @@ def in_channels(text: str, *, begun: bool = False) -> Read:
     return read(DIALECTS["openai"].parser, [*content], BOUND)
 
 
-def messages_grammar(tools: Offered = BOUND, *, begun: bool = False) -> Grammar:
-    use, aloud = ToolUse(tools, "auto"), Aloud(channels=True, begun=begun)
+def messages_grammar(tools: OfferedFunctions = BOUND, *, begun: bool = False) -> Grammar:
+    use, aloud = (
+        ToolSettings(tools, "auto"),
+        ReasoningInGrammar(channels=True, mid_message=begun),
+    )
     grammar = text_with_calls(use, DIALECTS["openai"], "", aloud)
     assert grammar
     return grammar
@@ -288,5 +291,8 @@ def test_functions_that_are_not_strict_take_anything_in_channels() -> None:
         call = f'to=functions.clock{header}<|message|>{{"a": [null]}}'
         assert fits(grammar, f" {call}")
     assert (
-        text_with_calls(ToolUse(TOOLS, "auto"), DIALECTS["hermes"], "", Aloud((), True)) is None
+        text_with_calls(
+            ToolSettings(TOOLS, "auto"), DIALECTS["hermes"], "", ReasoningInGrammar((), True)
+        )
+        is None
     )

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from api.tools.calling import Calling
+from api.tools.calling import ToolCalling
+from api.tools.deltas import CallDelta, CalledFunction, ToolCall, join_deltas
 from api.tools.dialects.dialect import long_id
 from api.tools.dialects.known import DIALECTS
-from api.tools.telling import CallDelta, CalledFunction, ToolCall, whole_message
-from api.tools.wishes import ToolUse
+from api.tools.tool_choice import ToolSettings
 from engine.request import FinishReason
 from tests.fakes.tools import offered
 
@@ -22,9 +22,11 @@ class Counted(list[str | CallDelta]):
 
 
 def test_a_message_of_many_calls_is_put_together_in_few_looks() -> None:
-    calling = Calling(ToolUse(offered(), "auto"), DIALECTS["glm45"].parser, long_id, ())
+    calling = ToolCalling(
+        ToolSettings(offered(), "auto"), DIALECTS["glm45"].parser, long_id, ()
+    )
     text = "So<tool_call>clock</tool_call>" * 50
-    said = Counted(calling.teller().read(text, FinishReason.STOP))
-    content, calls = whole_message(said)
+    said = Counted(calling.new_stream().read(text, FinishReason.STOP))
+    content, calls = join_deltas(said)
     assert (content, len(calls), said.times) == ("So" * 50, 50, 2)
     assert set(calls) == {ToolCall(one.id, CalledFunction("clock", "{}")) for one in calls}

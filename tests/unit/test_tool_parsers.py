@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.tools.dialects.known import DIALECTS
-from api.tools.forced import named, required
+from api.tools.forced import named_arguments, required_calls
 from api.tools.parsing.output import CallArguments, CallStarted, ContentText, Parser
 from api.tools.parsing.reader import CallReader
 from tests.fakes.tools import Call, Read, cut, offered, read, tool
@@ -19,8 +19,8 @@ TO = "<|channel|>commentary to=functions."
 JSON = " <|constrain|>json<|message|>"
 PARSERS = {
     **{name: dialect.parser for name, dialect in DIALECTS.items()},
-    "required": required,
-    "named": named("weather"),
+    "required": required_calls,
+    "named": named_arguments("weather"),
 }
 PARIS = '{"city": "Paris"}'
 TRICKY = r'{"city": "}{]\",:</tool_call>[TOOL_CALLS] \u00e9\\", "days": [-1.5e3, {"a": null}]}'
@@ -102,13 +102,13 @@ CALLS: list[tuple[Parser, str, str, list[Call]]] = [
         [("new", '{"a": "[1, x]", "b": [1]}', True)],
     ),
     (
-        required,
+        required_calls,
         f'[{{"name": "weather", "parameters": {PARIS}}},\n'
         ' {"name": "clock", "parameters": {}}]\n',
         "",
         [WEATHER, CLOCK],
     ),
-    (named("weather"), f" {PARIS}\n", "", [WEATHER]),
+    (named_arguments("weather"), f" {PARIS}\n", "", [WEATHER]),
 ]
 NO_CALLS: list[tuple[Parser, str]] = [
     (HERMES, "no <tool> at all, and {} <"),
@@ -131,9 +131,9 @@ NO_CALLS: list[tuple[Parser, str]] = [
     (MISTRAL, "[TOOL_CALLS]weather[ARG]{}"),
     (CODER, '<tool_call>{"name": "clock"}</tool_call>'),
     (CODER, "<tool_call><function=></function></tool_call>"),
-    (required, "Sorry."),
-    (required, "[]"),
-    (named("weather"), "Sorry."),
+    (required_calls, "Sorry."),
+    (required_calls, "[]"),
+    (named_arguments("weather"), "Sorry."),
 ]
 BROKEN: list[tuple[Parser, str, str, list[Call]]] = [
     (
@@ -155,12 +155,12 @@ BROKEN: list[tuple[Parser, str, str, list[Call]]] = [
         [("weather", '{"a": ', False), CLOCK],
     ),
     (
-        required,
+        required_calls,
         f'[{{"name": "weather", "parameters": {PARIS}}}, {{"name": "clo',
         ', {"name": "clo',
         [WEATHER],
     ),
-    (named("weather"), PARIS[:-1], "", [("weather", PARIS[:-1], False)]),
+    (named_arguments("weather"), PARIS[:-1], "", [("weather", PARIS[:-1], False)]),
     (
         CODER,
         "<tool_call><function=weather><parameter=city>Pa",
@@ -256,12 +256,12 @@ def test_all_json_is_taken_as_arguments(
     value: object, indent: int | None, ascii_: bool
 ) -> None:
     text = json.dumps({"a": value}, indent=indent, ensure_ascii=ascii_)
-    assert read(named("weather"), [text]) == Read("", [("weather", text, True)])
+    assert read(named_arguments("weather"), [text]) == Read("", [("weather", text, True)])
 
 
 @given(text=st.text('{}[]",:\\ut1e-+.n \n', max_size=12).map(lambda one: "{" + one))
 def test_what_is_not_json_is_never_a_whole_call(text: str) -> None:
-    found = read(named("weather"), [text])
+    found = read(named_arguments("weather"), [text])
     for _, arguments, whole in found.calls:
         try:
             json.loads(arguments)

@@ -16,7 +16,7 @@ from api.tools.parsing.json_types import accepted_types, resolve_reference
 from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps, TextSteps
 from api.tools.parsing.steps import calls_after_markers, literal, name_until, skip_space
 from api.tools.parsing.typed import PYTHON_CONSTANTS, stream_string
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 from api.tools.writing import (
     Offer,
     Schema,
@@ -62,7 +62,7 @@ class QuotedForm:
         """All of them."""
         return self.opens, self.closes, self.quote
 
-    def parser(self, out: ParserOutput, offered: Offered) -> Steps:
+    def parser(self, out: ParserOutput, offered: OfferedFunctions) -> Steps:
         """Each call has marks of its own; text may stand between them."""
         del offered
         return calls_after_markers(out, self._call, self.opens)

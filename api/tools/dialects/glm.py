@@ -30,7 +30,7 @@ from api.tools.parsing.steps import (
     word_until,
 )
 from api.tools.parsing.typed import TypedArguments
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 from api.tools.writing import Offer, Schema, TextArguments, marks, row
 from engine.grammars.structural_tags import Format
 
@@ -48,7 +48,7 @@ class PairForm:
         names = [f"{self.word}{one}" for one in ("tool_call", "arg_key", "arg_value")]
         return tuple(f"<{slash}{one}>" for one in names for slash in ("", "/"))
 
-    def parser(self, out: ParserOutput, offered: Offered) -> Steps:
+    def parser(self, out: ParserOutput, offered: OfferedFunctions) -> Steps:
         """Each call has tags of its own; text may stand between them."""
         types = ArgumentTypes(offered)
         return calls_after_markers(out, partial(self._call, types=types), self.markers[0])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.output import NotACall, ParserOutput, Steps, TextSteps
 from api.tools.parsing.steps import calls_after_markers, json_arguments, skip_space
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 from api.tools.writing import Offer, Schema, as_json, marks, row
 from engine.grammars.structural_tags import (
     AnyText,
@@ -33,7 +33,7 @@ FUNCTION = f"{CHANNEL}commentary {TO}"
 LONGEST_HEADER = 400  # characters
 
 
-def harmony(out: ParserOutput, offered: Offered) -> Steps:
+def harmony(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """Each is named by its header: the client is told of it, offered or not."""
     del offered
     return calls_after_markers(out, _call, FUNCTION)

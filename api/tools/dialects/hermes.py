@@ -20,7 +20,7 @@ from api.tools.parsing.steps import (
     literal,
     skip_space,
 )
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 from api.tools.writing import Offer, Schema, json_call, marks, row
 from engine.grammars.structural_tags import Format
 
@@ -42,7 +42,7 @@ class ObjectForm:
         """All of them."""
         return tuple(filter(None, (self.opens, self.second, self.closes)))
 
-    def parser(self, out: ParserOutput, offered: Offered) -> Steps:
+    def parser(self, out: ParserOutput, offered: OfferedFunctions) -> Steps:
         """Each call has marks of its own; text may stand between them."""
         del offered
         return calls_after_markers(out, self._call, self.opens)

@@ -18,7 +18,7 @@ from api.tools.parsing.output import SPACE, ParserOutput, Steps
 from api.tools.parsing.sections import SectionForm
 from api.tools.parsing.steps import literal, name_until, skip_space, word_until
 from api.tools.parsing.typed import TypedArguments
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 from api.tools.writing import Offer, Schema, TextArguments, marks, row
 from engine.grammars.structural_tags import Format
 
@@ -29,7 +29,7 @@ SEPARATOR = "<tool_sep:opensource>"
 MARKERS = (SECTION, END_OF_SECTION, CALL, END, SEPARATOR, KEY, END_OF_KEY, VALUE, END_OF_VALUE)
 
 
-def hy3(out: ParserOutput, offered: Offered) -> Steps:
+def hy3(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """Text may stand around sections."""
     call = partial(_call, types=ArgumentTypes(offered))
     return SectionForm((SECTION,), (END_OF_SECTION,), CALL, call).parser()(out, offered)

@@ -32,7 +32,7 @@ from api.tools.parsing.output import Parser, ParserOutput, Steps
 from api.tools.parsing.sections import SectionForm
 from api.tools.parsing.steps import TAG, literal, name_until, skip_space, word_until
 from api.tools.parsing.typed import TypedArguments
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 from api.tools.writing import Offer, Schema, TextArguments, marks, row
 from engine.grammars.structural_tags import Format
 
@@ -62,7 +62,7 @@ class InvokeForm:
     def parser(self) -> Parser:
         """Text may stand around sections."""
 
-        def parse(out: ParserOutput, offered: Offered) -> Steps:
+        def parse(out: ParserOutput, offered: OfferedFunctions) -> Steps:
             types = ArgumentTypes(offered)
             call = partial(self._marked if self.around else self._call, types=types)
             mark = self.around[0] if self.around else self.mark

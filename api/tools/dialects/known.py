@@ -104,7 +104,7 @@ def find_dialect(told: ToolCallParser, template: object) -> Dialect | None:
     """
     if told != AUTO:
         return DIALECTS[told]
-    return _dialect_of(text_of(template))
+    return _dialect_of(template_text(template))
 
 
 @lru_cache(KNOWN_TEMPLATES)
@@ -117,12 +117,12 @@ def _is_for(text: str, dialect: Dialect) -> bool:
     return all(one in text for one in signs) and not any(one in text for one in foreign)
 
 
-def text_of(template: object) -> str:
+def template_text(template: object) -> str:
     """All of a chat template, or of several; empty where there is none."""
     if isinstance(template, str):
         return template
     if isinstance(template, Mapping):
-        return "\n".join(map(text_of, template.values()))
+        return "\n".join(map(template_text, template.values()))
     if isinstance(template, Sequence):
-        return "\n".join(map(text_of, template))
+        return "\n".join(map(template_text, template))
     return ""

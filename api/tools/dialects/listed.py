@@ -19,7 +19,7 @@ from api.tools.parsing.steps import (
     literal,
     skip_space,
 )
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 from api.tools.writing import Offer, Schema, as_json, json_call, marks, row
 from engine.grammars.structural_tags import Format, Regex
 
@@ -29,7 +29,7 @@ RESPONSE, END_OF_RESPONSE = "<|START_RESPONSE|>", "<|END_RESPONSE|>"
 
 
 def _parser(opens: str, closes: str = "") -> Parser:
-    def parse(out: ParserOutput, offered: Offered) -> Steps:
+    def parse(out: ParserOutput, offered: OfferedFunctions) -> Steps:
         """Calls follow the mark; text may come before it."""
         del offered
         return calls_after_markers(out, partial(_calls, closes=closes), opens)
@@ -45,7 +45,7 @@ def _calls(out: ParserOutput, closes: str) -> Steps:
         out.drop_held()
 
 
-def functools(out: ParserOutput, offered: Offered) -> Steps:
+def functools(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """A list's beginning is part of the mark."""
     del offered
     return calls_after_markers(

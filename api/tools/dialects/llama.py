@@ -17,27 +17,27 @@ from api.tools.parsing.steps import (
     rest_as_content,
     skip_space,
 )
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 from api.tools.writing import BLANKS, Offer, Schema, as_json, json_call, row
 from engine.grammars.structural_tags import Format, Regex
 
 TAG = "<|python_tag|>"
 
 
-def llama3_json(out: ParserOutput, offered: Offered) -> Steps:
+def llama3_json(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """Calls begin the answer, or follow the tag."""
     while True:
         yield from attempt_call(out, _calls(out, offered), marked=False)
         yield from content_until(out, TAG)
 
 
-def llama3_json_name_first(out: ParserOutput, offered: Offered) -> Steps:
+def llama3_json_name_first(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """Calls begin the answer, each with its name."""
     yield from attempt_call(out, _calls(out, offered, name_first=True), marked=False)
     yield from rest_as_content(out)
 
 
-def _calls(out: ParserOutput, offered: Offered, *, name_first: bool = False) -> Steps:
+def _calls(out: ParserOutput, offered: OfferedFunctions, *, name_first: bool = False) -> Steps:
     """One after the other, until something else comes."""
     letter = yield from skip_space()
     while True:

@@ -15,14 +15,14 @@ from api.tools.parsing.steps import (
     literal,
     skip_space,
 )
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 from api.tools.writing import Offer, Schema, as_json, json_call, marks, row
 from engine.grammars.structural_tags import Format
 
 TAG, ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 
-def mistral(out: ParserOutput, offered: Offered) -> Steps:
+def mistral(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """Calls follow the tag; text may come before it."""
     del offered
     return calls_after_markers(out, _calls, TAG)

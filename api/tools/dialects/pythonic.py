@@ -34,7 +34,7 @@ from api.tools.parsing.steps import (
     rest_as_content,
     skip_space,
 )
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 from api.tools.writing import (
     BLANKS,
     Offer,
@@ -62,32 +62,32 @@ LLAMA_4 = "<|header_start|>"
 KEY_LETTERS = frozenset(string.ascii_letters + string.digits + "_-$")
 
 
-def lfm2(out: ParserOutput, offered: Offered) -> Steps:
+def lfm2(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """A list of calls is behind the mark; text may come before it."""
     del offered
     return calls_after_markers(out, partial(_listed, closes=CLOSES, accepts=any_name), OPENS)
 
 
-def pythonic(out: ParserOutput, offered: Offered) -> Steps:
+def pythonic(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """A list of calls is the whole answer."""
     yield from attempt_call(out, _bare(out, offered), marked=False)
     yield from rest_as_content(out)
 
 
-def llama4(out: ParserOutput, offered: Offered) -> Steps:
+def llama4(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """A list of calls begins the answer, or is behind the mark."""
     yield from attempt_call(out, _bare(out, offered), marked=False)
     listed = partial(_listed, closes=END_OF_PYTHON, accepts=offered_only(offered))
     yield from calls_after_markers(out, listed, PYTHON)
 
 
-def olmo3(out: ParserOutput, offered: Offered) -> Steps:
+def olmo3(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """Calls are behind the mark, up to the one that closes; text may come before it."""
     del offered
     return calls_after_markers(out, _lines, LINES)
 
 
-def _bare(out: ParserOutput, offered: Offered) -> Steps:
+def _bare(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """Its first letter may have been read."""
     letter = out.held.strip(SPACE) or (yield from skip_space())
     yield from _list(out, letter, offered_only(offered))

@@ -25,7 +25,7 @@ from api.tools.parsing.steps import (
     word_until,
 )
 from api.tools.parsing.typed import TypedArguments
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 from api.tools.writing import Offer, Schema, TextArguments, marks, row
 from engine.grammars.structural_tags import Format
 
@@ -36,7 +36,7 @@ END_OF_FUNCTION, END_OF_PARAMETER = "/function>", "</parameter>"
 
 
 def _parser(opens: str, closes: str) -> Parser:
-    def parse(out: ParserOutput, offered: Offered) -> Steps:
+    def parse(out: ParserOutput, offered: OfferedFunctions) -> Steps:
         """Each call has tags of its own; text may stand between them."""
         call = partial(_call, types=ArgumentTypes(offered), closes=closes)
         return calls_after_markers(out, call, opens)

@@ -24,7 +24,7 @@ from api.tools.parsing.steps import (
     offered_only,
     skip_space,
 )
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 from api.tools.writing import Offer, json_call, row
 from engine.grammars.structural_tags import Format
 
@@ -33,7 +33,7 @@ ENDS = {FENCE: FENCE, TAG: "", OPENS: CLOSES}
 LANGUAGE = "json"
 
 
-def xlam(out: ParserOutput, offered: Offered) -> Steps:
+def xlam(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     """A list begins the answer, or follows a mark."""
     accepts = offered_only(offered)
     yield from attempt_call(out, _bare(out, accepts), marked=False)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 
 JsonTypes = frozenset[type]
 TYPES: Mapping[str, JsonTypes] = {
@@ -26,7 +26,7 @@ STRING_ONLY = TYPES["string"]
 class ArgumentTypes:
     """The types that each argument of the functions may have; each is worked out once."""
 
-    offered: Offered
+    offered: OfferedFunctions
     _found: dict[tuple[str, str], JsonTypes] = field(default_factory=dict)
 
     def of(self, function: str, key: str) -> JsonTypes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 
 SPACE = " \t\n\r"
 
@@ -147,7 +147,7 @@ class ParserOutput:
 Steps = Generator[None, str, None]
 TextSteps = Generator[None, str, str]
 """A part of a parser that returns the last character it read, or a text."""
-Parser = Callable[[ParserOutput, Offered], Steps]
+Parser = Callable[[ParserOutput, OfferedFunctions], Steps]
 
 
 def partial_marker(text: str, mark: str) -> str:

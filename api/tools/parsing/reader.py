@@ -3,14 +3,14 @@
 from collections.abc import Container, Sequence
 
 from api.tools.parsing.output import Parser, ParserEvent, ParserOutput
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 
 
 class CallReader:
     """Tells calls from content in one choice's answer; `allowed` as in ParserOutput."""
 
     def __init__(
-        self, parser: Parser, offered: Offered, allowed: Container[str] | None = None
+        self, parser: Parser, offered: OfferedFunctions, allowed: Container[str] | None = None
     ) -> None:
         self._out = ParserOutput(allowed)
         self._steps = parser(self._out, offered)

@@ -12,7 +12,7 @@ from api.tools.parsing.steps import (
     literal,
     skip_space,
 )
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class SectionForm:
     def parser(self) -> Parser:
         """Content may stand around sections, and within them behind a broken call."""
 
-        def parse(out: ParserOutput, offered: Offered) -> Steps:
+        def parse(out: ParserOutput, offered: OfferedFunctions) -> Steps:
             del offered
             return calls_after_markers(out, self._section, *self.opens)
 

@@ -22,7 +22,7 @@ from api.tools.parsing.output import (
     TextSteps,
     partial_marker,
 )
-from api.tools.wishes import Offered
+from api.tools.tool_choice import OfferedFunctions
 
 NAMES, ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
 LABELS = ("id", "type", "tool_call_id")  # some models write them too; they are ignored
@@ -37,7 +37,7 @@ def any_name(name: str) -> bool:
     return bool(name)
 
 
-def offered_only(offered: Offered) -> Accepts:
+def offered_only(offered: OfferedFunctions) -> Accepts:
     """For syntaxes in which a call looks like any answer in JSON or Python."""
     return offered.__contains__
 

@@ -1,4 +1,4 @@
-"""Calls as OpenAI's chats tell of them: whole, or as deltas of a stream."""
+"""Tool calls in the JSON of OpenAI's chats: whole, or as deltas of a stream."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from api.tools.functions import CUSTOM
-from api.tools.inputs import InputReader
+from api.tools.inputs import CustomInputReader
 from api.tools.parsing.output import (
     CallArguments,
     CallEnded,
@@ -24,14 +24,14 @@ TOOL_CALLS = "tool_calls"
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
-    """What is called, and with what: JSON, as it stands in the answer."""
+    """The function that is called, and its arguments: JSON, as it stands in the answer."""
 
     name: str
     arguments: str
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A call in a message."""
+    """A call of a function in a message."""
 
     id: str
     function: CalledFunction
@@ -39,7 +39,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class CalledCustom(msgspec.Struct, frozen=True):
-    """Which custom tool is called, and with what: a text."""
+    """The custom tool that is called, and its input: a text."""
 
     name: str
     input: str
@@ -57,21 +57,21 @@ AnyCall = ToolCall | CustomCall
 
 
 class FunctionDelta(msgspec.Struct, frozen=True):
-    """More of a call's function; the name comes with the first."""
+    """More arguments of a function's call; the name comes with the first delta."""
 
     arguments: str
     name: str | UnsetType = UNSET
 
 
 class CustomDelta(msgspec.Struct, frozen=True):
-    """The same of a custom tool's input."""
+    """More input of a custom tool's call; the name comes with the first delta."""
 
     input: str
     name: str | UnsetType = UNSET
 
 
 class CallDelta(msgspec.Struct, frozen=True):
-    """More of a call, of a function or a custom tool; its id and type come with the first."""
+    """More of a call, of a function or a custom tool; id and type come with the first delta."""
 
     index: int
     function: FunctionDelta | UnsetType = UNSET
@@ -81,12 +81,12 @@ class CallDelta(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str | UnsetType:
-        """Of the function or the tool, with the first."""
+        """The name of the function or the custom tool, in the first delta of a call."""
         return self._custom.name if self.function is UNSET else self.function.name
 
     @property
-    def more(self) -> str:
-        """What it adds to the arguments, or to the input."""
+    def added(self) -> str:
+        """What this delta adds to the arguments, or to the input."""
         return self._custom.input if self.function is UNSET else self.function.arguments
 
     @property
@@ -96,38 +96,38 @@ class CallDelta(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Teller:
-    """Of one choice; `only_first`: calls after the first are left out.
+class ToolCallStream:
+    """Turns the text of one choice into content and deltas of tool calls.
 
-    `named`: the client chose the function, so that its call is no reason to stop. Of what are
-    `customs` the one text is told that their arguments are about. Calls keep
-    the names that the model gave them, if they are different. Of others it is a `new_id`, for
-    a call of this function with this number in the conversation; `past` are the names of its
-    calls so far.
+    `only_first`: calls after the first are left out. `function_chosen`: `tool_choice` named the
+    function, so a call does not change the finish reason. Calls of `custom_tools` carry their
+    input text, not JSON. A call keeps the id that the model wrote, if that is unique, or gets
+    one of `new_id`, which takes the function's name and the call's number in the conversation;
+    `past_ids` are the ids of the conversation's calls so far.
     """
 
     reader: CallReader
     new_id: Callable[[str, int], str]
-    past: Sequence[str] = ()
+    past_ids: Sequence[str] = ()
     only_first: bool = False
-    named: bool = False
-    customs: Container[str] = ()
+    function_chosen: bool = False
+    custom_tools: Container[str] = ()
     _calls: int = 0
-    _ids: dict[str, bool] = field(default_factory=dict)  # of calls, and whether each is whole
-    _input: InputReader | None = None  # of the last call that is told
-    _open: bool = False  # a call has begun and is not whole
-    _broken: bool = False  # nor will it ever be
+    _ids: dict[str, bool] = field(default_factory=dict)  # by call id: whether it is whole
+    _input: CustomInputReader | None = None  # of the last call, if of a custom tool
+    _open: bool = False  # a call has begun and is not whole yet
+    _broken: bool = False  # a call was left before it was whole
 
     def read(self, text: str, finish: FinishReason | None) -> Sequence[str | CallDelta]:
-        """What is new: content, and deltas of calls."""
-        said = list(self.reader.read(text))
+        """More text of the choice; returns new content and deltas of calls."""
+        events = list(self.reader.read(text))
         if finish is not None:
-            said += self.reader.finish(cut=finish is FinishReason.LENGTH)
-        return list(self._told(said))
+            events += self.reader.finish(cut=finish is FinishReason.LENGTH)
+        return list(self._deltas_of(events))
 
     def finish_reason(self, finish: FinishReason | None) -> str | None:
-        """Calls that are whole are a reason of their own; an answer cut short stays one."""
-        calls = self.whole and not self.named
+        """`tool_calls` for an answer that stopped with whole calls, or else the same reason."""
+        calls = self.whole and not self.function_chosen
         return TOOL_CALLS if finish is FinishReason.STOP and calls else finish
 
     @property
@@ -136,75 +136,75 @@ class Teller:
         return self._calls > 0 and not (self._open or self._broken)
 
     def is_whole(self, call: str) -> bool:
-        """Whether the call of this id is; once something else was told, or the end."""
+        """Whether the call of this id is whole; asked once it is over."""
         return self._ids.get(call, False)
 
-    def _told(self, said: Sequence[ParserEvent]) -> Iterator[str | CallDelta]:
-        for one in said:
-            match one:
+    def _deltas_of(self, events: Sequence[ParserEvent]) -> Iterator[str | CallDelta]:
+        for event in events:
+            match event:
                 case ContentText(text):
-                    self._break()
+                    self._mark_broken()
                     yield text
                 case CallStarted(name, own):
-                    self._break()
+                    self._mark_broken()
                     self._calls += 1
-                    if self._tells:
+                    if self._is_shown:
                         self._open = True
-                        yield self._begun(name, self._id(name, own))
-                case CallArguments(text) if self._tells:
-                    yield from self._argued(text)
-                case CallEnded() if self._tells:
+                        yield self._first_delta(name, self._call_id(name, own))
+                case CallArguments(text) if self._is_shown:
+                    yield from self._argument_deltas(text)
+                case CallEnded() if self._is_shown:
                     self._open = False
                     self._ids[next(reversed(self._ids))] = True
-                    if self._input and (late := self._input.late):
-                        yield self._more(late)
+                    if self._input and (late := self._input.fallback):
+                        yield self._custom_delta(late)
 
-    def _begun(self, name: str, new: str) -> CallDelta:
+    def _first_delta(self, name: str, new: str) -> CallDelta:
         number = self._calls - 1
-        self._input = InputReader() if name in self.customs else None
+        self._input = CustomInputReader() if name in self.custom_tools else None
         if self._input is None:
             return CallDelta(number, FunctionDelta("", name), new, FUNCTION)
         return CallDelta(number, UNSET, new, CUSTOM, CustomDelta("", name))
 
-    def _argued(self, text: str) -> Iterator[CallDelta]:
+    def _argument_deltas(self, text: str) -> Iterator[CallDelta]:
         if self._input is None:
             yield CallDelta(self._calls - 1, FunctionDelta(text))
         elif said := self._input.read(text):
-            yield self._more(said)
+            yield self._custom_delta(said)
 
-    def _more(self, text: str) -> CallDelta:
+    def _custom_delta(self, text: str) -> CallDelta:
         return CallDelta(self._calls - 1, custom=CustomDelta(text))
 
-    def _id(self, name: str, own: str | None) -> str:
-        number, one = len(self.past) + self._calls - 1, own
-        while one is None or one in self._ids or (one != own and one in self.past):
+    def _call_id(self, name: str, own: str | None) -> str:
+        number, one = len(self.past_ids) + self._calls - 1, own
+        while one is None or one in self._ids or (one != own and one in self.past_ids):
             one = self.new_id(name, number)
             number += 1
         self._ids[one] = False
         return one
 
-    def _break(self) -> None:
+    def _mark_broken(self) -> None:
         self._broken = self._broken or self._open
 
     @property
-    def _tells(self) -> bool:
+    def _is_shown(self) -> bool:
         return self._calls == 1 or not self.only_first
 
 
-def whole_message(
-    said: Sequence[str | CallDelta],
+def join_deltas(
+    deltas: Sequence[str | CallDelta],
 ) -> tuple[str, Sequence[AnyCall]]:
     """The content and the calls that deltas add up to."""
-    content = "".join(one for one in said if isinstance(one, str))
+    content = "".join(one for one in deltas if isinstance(one, str))
     of_calls = dict[int, list[CallDelta]]()
-    for one in said:
+    for one in deltas:
         if isinstance(one, CallDelta):
             of_calls.setdefault(one.index, []).append(one)
     return content, list(map(_call, of_calls.values()))
 
 
 def _call(deltas: Sequence[CallDelta]) -> AnyCall:
-    first, text = deltas[0], "".join(one.more for one in deltas)
+    first, text = deltas[0], "".join(one.added for one in deltas)
     assert first.id is not UNSET
     assert first.name is not UNSET
     if first.custom is not UNSET:

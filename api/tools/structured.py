@@ -1,0 +1,85 @@
+"""Structured output beside tool calls: an answer that is JSON of a grammar, or calls."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+
+from api.tools.dialects.dialect import Dialect
+from api.tools.parsing.output import Parser, ParserOutput, Steps
+from api.tools.parsing.steps import rest_as_content, skip_space
+from api.tools.schemas import parameters_of
+from api.tools.tool_choice import OfferedFunctions, ToolSettings
+from api.tools.writing import ANY_OBJECT, Offer, row
+from api.wire import UNREADABLE, WireError
+from engine.grammars.structural_tags import (
+    Either,
+    Format,
+    JsonSchema,
+    Optional,
+    Regex,
+    structural_tag_of,
+)
+from engine.request import Grammar
+
+JSON_KINDS = ("json_object", "json_schema")
+LINES = "\n{1,2}"
+"""What models write between their reasoning and the rest of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredOutput:
+    """An answer that `grammar` holds, unless it is calls. `after_reasoning`: reasoning comes
+    first. `any_object`: names of functions whose schemas no grammar can hold; they take any
+    object.
+    """
+
+    grammar: Grammar
+    after_reasoning: bool = False
+    any_object: Collection[str] = ()
+
+
+def calls_or_structured(
+    output: StructuredOutput, tools: ToolSettings, dialect: Dialect, template: str
+) -> Grammar | None:
+    """A grammar of either calls, in the dialect's syntax and of their functions' schemas, or
+    the structured output. None: models of this dialect call before the part of the answer that
+    a grammar holds. Raises WireError.
+    """
+    if dialect.write is None:
+        return None
+    schemas = {
+        name: ANY_OBJECT if name in output.any_object else parameters_of(function)
+        for name, function in tools.offered.items()
+    }
+    try:
+        calls = dialect.write(Offer(schemas, tools.parallel, template))
+        either: Format = Either((_json(output.grammar), calls))
+        either = row(Optional(Regex(LINES)), either) if output.after_reasoning else either
+        return Grammar("structural_tag", structural_tag_of(either))
+    except RecursionError as error:
+        raise WireError("tools: a schema is nested too deeply", "tools") from error
+
+
+def _json(grammar: Grammar) -> Format:
+    if grammar.kind == "json_object":
+        return JsonSchema({**ANY_OBJECT})
+    try:
+        return JsonSchema(msgspec.json.decode(grammar.source))
+    except UNREADABLE as error:
+        raise WireError(f"the form's schema: {error}", "response_format") from error
+
+
+def calls_or_content(dialect: Dialect) -> Parser:
+    """A parser for structured output or calls: an answer that does not begin like a call has
+    none, and markers in it are part of its JSON.
+    """
+    if (begins := dialect.begins) is None:
+        return dialect.parser
+
+    def parse(out: ParserOutput, offered: OfferedFunctions) -> Steps:
+        if (yield from skip_space()) not in begins:
+            yield from rest_as_content(out)
+        yield from dialect.parser(out, offered)
+
+    return parse
