@@ -29,7 +29,7 @@ from proxy.config import ProxyConfig
 from proxy.main import STOP_SIGNALS
 from proxy.observing.failure_metrics import RefusedRegistrations
 from proxy.observing.metrics import PREFIX
-from proxy.routing.pairing import differ
+from proxy.routing.layouts import layout_difference
 from proxy.workers.hub import Hub
 from proxy.workers.joining import HubListener
 from proxy.workers.metrics_pages import worker_count_registry
@@ -68,7 +68,7 @@ def run(config: ProxyConfig) -> None:
 
 async def _serve(config: ProxyConfig, say: Callable[[str], None]) -> None:
     state = SharedState()
-    registry = PublishedRegistry(differ=differ, state=state)
+    registry = PublishedRegistry(differ=layout_difference, state=state)
     with (
         closing(bind_client_socket(config)) as client_socket,
         closing(bind_discovery(config, registry)) as listener,

@@ -25,7 +25,7 @@ from proxy.admin.routes import AdminRoutes
 from proxy.admin.status import cluster_status, health, served_models
 from proxy.admission.gate import AdmissionGate, GatedEmbedder, caller
 from proxy.nodes.instances import Instances
-from proxy.nodes.orders import Orders
+from proxy.nodes.orders import OrderSender
 from proxy.observing.observed_pipeline import ObservedPipeline
 from proxy.observing.rendering import timeline_json
 from proxy.observing.timeline_middleware import (
@@ -79,7 +79,7 @@ def create_app(
     _tell(app, door, models, reports, clock)
     reports.serve_timelines(lambda name, owner: _timeline(door.timelines, name, owner))
     _tell_timelines(app, reports, guard)
-    orders = Orders(instances.session, instances.signing, instances.cluster_key)
+    orders = OrderSender(instances.session, instances.signing, instances.cluster_key)
     shared = door.pipeline.registry, instances.peers
     departures = Departures(*shared, clock)
     operator = Operator(shared[0], orders, shared[1], departures, clock)
@@ -107,7 +107,10 @@ class Watch:
     def leave(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
         """`path` is that of the endpoint; answers with headers."""
         self.door.metrics.record_answer(path, status)
-        return {**record_answer(status, outer_id or "", self.clock()), **self.gate.told()}
+        return {
+            **record_answer(status, outer_id or "", self.clock()),
+            **self.gate.rate_limit_headers(),
+        }
 
     def comment(self, headers: Headers) -> bytes:
         """The timeline, if it was asked for."""

@@ -10,7 +10,7 @@ from api.reasoning.forms import ReasoningParser
 from api.tools.dialects.known import ToolCallParser
 from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import DEFAULT_PORT
-from proxy.admission.limits import ANY, QUEUED, KeyLimits, Limits, Most
+from proxy.admission.limits import QUEUED, UNLIMITED, AdmissionLimits, KeyLimits, LoadLimit
 from proxy.serving.origins import as_sent
 
 Policy = Literal["planned", "prefix_aware", "least_loaded", "session", "round_robin", "random"]
@@ -242,29 +242,29 @@ class ProxyConfig(ProxyOptions):
         ProxyOptions.__post_init__(self)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> AdmissionLimits:
         """What may be at work and in line, of all and of each node.
 
         Nobody waits for a prefill node where decode nodes may run prompts.
         """
         waits = self.local_prefill == "never"
-        return Limits(
-            all=Most(self.max_requests_in_flight, self.max_tokens_in_flight),
+        return AdmissionLimits(
+            all=LoadLimit(self.max_requests_in_flight, self.max_tokens_in_flight),
             node=self.node_limits,
-            prefill_node=self.prefill_node_limits if waits else ANY,
+            prefill_node=self.prefill_node_limits if waits else UNLIMITED,
             queued=self.max_queued_requests,
             node_queued=self.max_queued_per_node,
         )
 
     @property
-    def node_limits(self) -> Most:
+    def node_limits(self) -> LoadLimit:
         """What one decode node may have of this proxy."""
-        return Most(self.max_requests_per_node, self.max_tokens_per_node)
+        return LoadLimit(self.max_requests_per_node, self.max_tokens_per_node)
 
     @property
-    def prefill_node_limits(self) -> Most:
+    def prefill_node_limits(self) -> LoadLimit:
         """What one prefill node may have of this proxy."""
-        return Most(self.max_requests_per_prefill_node, self.max_tokens_per_prefill_node)
+        return LoadLimit(self.max_requests_per_prefill_node, self.max_tokens_per_prefill_node)
 
     @property
     def key_limits(self) -> KeyLimits:

@@ -38,8 +38,8 @@ from proxy.admin.leaving import Leaving
 from proxy.admin.secrets import MalformedSecrets, Secrets
 from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate
-from proxy.admission.pools import Hands
-from proxy.admission.rates import Rates
+from proxy.admission.pools import NodeCounts
+from proxy.admission.rates import RateBuckets
 from proxy.app import create_app
 from proxy.config import ProxyConfig
 from proxy.health.health import Health
@@ -50,9 +50,9 @@ from proxy.models.patience import Patience
 from proxy.models.pools import OwnNames
 from proxy.models.texts import Text, Texts
 from proxy.nodes.client import HttpNodeClient
+from proxy.nodes.connection_pool import ConnectionPool, open_connections
 from proxy.nodes.instances import Instances
-from proxy.nodes.lines import Lines, open_lines
-from proxy.nodes.naming import Naming
+from proxy.nodes.model_names import ModelNameProbe
 from proxy.nodes.session import open_session
 from proxy.observing.admission_metrics import AdmissionMetrics, ConnectionMetrics
 from proxy.observing.metrics import ProxyMetrics
@@ -62,8 +62,8 @@ from proxy.observing.tracing import build_tracing
 from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing.building import build_planner
-from proxy.routing.pairing import differ
-from proxy.routing.room import Room
+from proxy.routing.capacity import NodeCapacity
+from proxy.routing.layouts import layout_difference
 from proxy.serving.collecting import settle
 from proxy.serving.corked import CorkedProtocol
 from proxy.serving.origins import Origins, opened
@@ -99,7 +99,7 @@ def run(config: ProxyConfig) -> None:
 
 async def _serve(process: ProxyProcess) -> None:
     config = process.config
-    registry = Registry(differ=differ)
+    registry = Registry(differ=layout_difference)
     secrets = Secrets.of(config, parts=config.workers)
     async with AsyncExitStack() as stack:
         stack.enter_context(closing(process))
@@ -110,7 +110,7 @@ async def _serve(process: ProxyProcess) -> None:
         catalogue = _catalogue(config, registry, session)
         stack.enter_context(catalogue.grammars)
         ingress = _ingress(config, registry)
-        lines = await stack.enter_async_context(open_lines())
+        lines = await stack.enter_async_context(open_connections())
         app = build(config, instances, lines, catalogue, ingress, secrets.guard)
         leaving = Leaving(app.asgi_app)
         http = _uvicorn(leaving, config, secrets, ingress.keeper)
@@ -119,7 +119,7 @@ async def _serve(process: ProxyProcess) -> None:
         parts = instances, catalogue, secrets.watch, ingress.gate, ingress.keeper
         helpers = [process.feed_registry(registry), *(part.run() for part in parts)]
         # whoever says no model has ours, if we were told of one
-        helpers.append(Naming(session, registry, ours=bool(config.models)).run())
+        helpers.append(ModelNameProbe(session, registry, fixed_name=bool(config.models)).run())
         if process.hub is not None:
             rates = ingress.gate.admission.rates
             helpers.append(SharedRates(rates, process.peers, process.worker_id).run())
@@ -142,7 +142,7 @@ class Ingress:
 def build(
     config: ProxyConfig,
     instances: Instances,
-    lines: Lines,
+    lines: ConnectionPool,
     models: Catalogue,
     ingress: Ingress,
     guard: Guard,
@@ -153,13 +153,13 @@ def build(
     client = HttpNodeClient(
         lines, *patience, foreign_key=config.foreign_api_key, signing=instances.signing
     )
-    room = Room(config.node_limits, config.prefill_node_limits)
+    room = NodeCapacity(config.node_limits, config.prefill_node_limits)
     pipeline = Pipeline(
         registry,
         build_planner(*config.policies, config.local_prefill, Random(), room),
         client,
         health,
-        tries=config.tries,
+        max_tries=config.tries,
         recovery_wait_s=config.recovery_wait_s,
     )
     pooling = PoolingPipeline(pipeline, client)
@@ -237,12 +237,12 @@ def _uvicorn(
 
 
 def _ingress(config: ProxyConfig, registry: Registry) -> Ingress:
-    def nodes(model: Model | None) -> Hands:
+    def nodes(model: Model | None) -> NodeCounts:
         now = time.monotonic()
         roles = Role.DECODE, Role.PREFILL
-        return Hands(*(len(registry.nodes(role, now=now, model=model)) for role in roles))
+        return NodeCounts(*(len(registry.nodes(role, now=now, model=model)) for role in roles))
 
-    rates = Rates(since=time.monotonic())
+    rates = RateBuckets(since=time.monotonic())
     admission = Admission(config.limits, config.key_limits, rates=rates)
     gate = AdmissionGate(admission, nodes, config.request_timeout_s)
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -12,10 +12,10 @@ from discovery.registration import Role
 from discovery.registry import Node
 from engine.request import PoolingRequest, Request
 from proxy.errors import NodeFailed, NoNodeAvailable, ProxyExhausted
-from proxy.health.telling import note_failure
-from proxy.pipeline import LOOK_AGAIN_S, Pipeline
-from proxy.routing.plan import Ask, Plan
-from proxy.routing.pooled import PooledFlight
+from proxy.health.failure_log import note_failure
+from proxy.pipeline import REPLAN_INTERVAL_S, Pipeline
+from proxy.routing.plan import Plan, RoutingQuery
+from proxy.routing.pooling_in_flight import PoolingInFlight
 
 LOOK_AFTER_S = 1.0
 
@@ -58,7 +58,7 @@ class PoolingPipeline:
                 node = await self._choose(requests[0], tries)
                 with self._begun(node, tries, requests) as flight:
                     pooled = await self._watched(node, self.client.pool(node, requests))
-                    flight.ran(self.pipeline.clock())
+                    flight.prompts_finished(self.pipeline.clock())
             except (NodeFailed, ProxyExhausted) as failure:
                 self._note(tries, failure)
                 self.pipeline.health.retries[failure.cause] += 1
@@ -66,23 +66,23 @@ class PoolingPipeline:
                 raise (tries.failure or nobody) from nobody
             else:
                 health, now = self.pipeline.health, self.pipeline.clock()
-                health.worked(node, begun=tries.begun, now=now)
+                health.record_success(node, begun=tries.begun, now=now)
                 return pooled
 
     @contextmanager
     def _begun(
         self, node: Node, tries: _Tries, requests: Sequence[PoolingRequest]
-    ) -> Iterator[PooledFlight]:
+    ) -> Iterator[PoolingInFlight]:
         """Half open, a node gets one call at a time; what it has to do counts in all plans."""
         health, plan = self.pipeline.health, Plan(None, node)
         lengths = [len(one.prompt) for one in requests]
         flight = self.pipeline.planner.pool(node, lengths, tries.begun)
-        health.begin(plan, now=tries.begun)
+        health.begin_attempt(plan, now=tries.begun)
         try:
             yield flight
         finally:
-            flight.land(self.pipeline.clock())
-            health.end(plan, begun=tries.begun)
+            flight.release(self.pipeline.clock())
+            health.end_attempt(plan, begun=tries.begun)
 
     async def _choose(self, request: PoolingRequest, tries: _Tries) -> Node:
         """Where there is no node, wait for one as long as that makes sense."""
@@ -95,11 +95,11 @@ class PoolingPipeline:
         while True:
             if nodes := self._candidates(tries, model):
                 tries.begun = pipeline.clock()
-                ask = Ask.of(like, tries.begun)
+                ask = RoutingQuery.of(like, tries.begun)
                 return pipeline.planner.choose(nodes, ask, None)
             if pipeline.clock() - since >= self._worth_waiting_s(tries, model):
                 raise NoNodeAvailable("no prefill node is available")
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(REPLAN_INTERVAL_S)
 
     def _candidates(self, tries: _Tries, model: Model | None) -> Sequence[Node]:
         """One that is left alone, if it has not failed this very request, is better than none;
@@ -111,7 +111,7 @@ class PoolingPipeline:
             self.pipeline.clock(),
         )
         nodes = {role: registry.nodes(role, now=now, model=model) for role in Role}
-        well = [health.well(nodes[role], now=now) for role in (Role.PREFILL, Role.DECODE)]
+        well = [health.healthy(nodes[role], now=now) for role in (Role.PREFILL, Role.DECODE)]
         for found in (*well, *nodes.values()):
             if untried := [one for one in found if one.node_id not in tries.failed]:
                 return untried
@@ -147,5 +147,5 @@ class PoolingPipeline:
             now = self.pipeline.clock()
             note_failure(self.pipeline.health, failure, begun=tries.begun, now=now)
             tries.failed.add(failure.node_id)
-        if tries.count >= self.pipeline.tries:
+        if tries.count >= self.pipeline.max_tries:
             raise failure

@@ -27,8 +27,8 @@ from proxy.errors import NodeFailed
 from proxy.health.health import Health
 from proxy.pipeline import Pipeline
 from proxy.routing.building import build_planner
-from proxy.routing.pairing import differ
-from proxy.routing.plan import Ask
+from proxy.routing.layouts import layout_difference
+from proxy.routing.plan import RoutingQuery
 from proxy.timeline.choice import ChoiceTimeline
 
 ROLES = (Role.PREFILL, Role.DECODE)
@@ -71,7 +71,7 @@ def plans(count: int) -> Iterator[tuple[str, float]]:
     times = list[float]()
     for _ in range(PLANS):
         since = time.perf_counter()
-        Ask.of(request, 0.0)
+        RoutingQuery.of(request, 0.0)
         times.append(time.perf_counter() - since)
     yield f"names of {len(LONG_PROMPT)} tokens", statistics.median(times)
 
@@ -79,23 +79,23 @@ def plans(count: int) -> Iterator[tuple[str, float]]:
 def _median_plan(
     count: int, policy: Policy, in_trouble: int = 0, local: LocalPrefill = "never"
 ) -> float:
-    registry, now = Registry(differ=differ), time.monotonic()
+    registry, now = Registry(differ=layout_difference), time.monotonic()
     for one in crowd(count):
         registry.apply(one, now=now)
     planner, health = build_planner(policy, policy, local, Random(0)), Health(registry)
     for node in registry.nodes(Role.DECODE, now=now)[:in_trouble]:
-        health.failed(NodeFailed(node.node_id, "is gone"), begun=now, now=now)
+        health.record_failure(NodeFailed(node.node_id, "is gone"), begun=now, now=now)
     pipeline = Pipeline(registry, planner, _Nobody(), health, clock=lambda: now)
     times = list[float]()
     for number in range(PLANS):
         request = Request(RequestId(f"request-{number}"), PROMPT)
         progress = Progress(request, ChoiceTimeline(request))
-        ask = Ask.of(request, now)
+        ask = RoutingQuery.of(request, now)
         since = time.perf_counter()
-        plan = pipeline._choose(progress, ask)
+        plan = pipeline._choose_nodes(progress, ask)
         times.append(time.perf_counter() - since)
         assert plan
-        planner.depart(plan, ask).take_off().land(now)
+        planner.start(plan, ask).claim().release(now)
     return statistics.median(times)
 
 

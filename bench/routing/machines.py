@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from proxy.routing.names import STRIDE, Names
+from proxy.routing.prefix_hashes import STRIDE, PrefixHashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Job:
     """One request at one node: `missing` tokens to compute, then `steps` to decode."""
 
     number: int
-    names: Names
+    names: PrefixHashes
     tokens: int
     steps: int
     missing: int = 0
@@ -72,7 +72,7 @@ class Machine:
         """Requests that decode."""
         return len(self._ends)
 
-    def cached(self, names: Names) -> int:
+    def cached(self, names: PrefixHashes) -> int:
         """So many tokens of a prompt are here; they count as used."""
         count = 0
         for name in names:
@@ -83,7 +83,7 @@ class Machine:
             self._cache.move_to_end(name)
         return count * STRIDE
 
-    def keep(self, names: Names) -> None:
+    def keep(self, names: PrefixHashes) -> None:
         """These are here now, and what was not used for longest may be no more."""
         for name in reversed(names):
             self._cache[name] = None

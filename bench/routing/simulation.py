@@ -18,10 +18,10 @@ from discovery.registry import Node, Registry
 from engine.request import FinishReason, Request
 from proxy.config import LocalPrefill, Policy
 from proxy.routing.building import build_planner
-from proxy.routing.flight import Flight
-from proxy.routing.names import names_of
-from proxy.routing.plan import Ask
+from proxy.routing.in_flight import PlanInFlight
+from proxy.routing.plan import RoutingQuery
 from proxy.routing.planner import Planner
+from proxy.routing.prefix_hashes import hash_prefixes
 
 BLOCK = 16
 TOKEN_BYTES = 131_072  # of KV
@@ -64,7 +64,7 @@ class Outcome:
 @dataclass(slots=True, eq=False)
 class _Ride:
     arrival: Arrival
-    flight: Flight
+    flight: PlanInFlight
     outcome: Outcome
 
 
@@ -99,7 +99,7 @@ class Simulation:
         while self._left:
             self.now, _, event = heappop(self._events)
             event()
-        assert not len(self._planner.books.claims)
+        assert not len(self._planner.state.claims)
         return self._outcomes
 
     def _build(self) -> None:
@@ -113,15 +113,13 @@ class Simulation:
                 self._roles[name] = role
 
     def _arrive(self, number: int, arrival: Arrival) -> None:
-        ask = Ask.of(arrival.request, self.now)
+        ask = RoutingQuery.of(arrival.request, self.now)
         decodes = self._registry.paired(Role.DECODE, now=self.now)
         plan = self._planner.plan(ask, decodes, self._partners)
         outcome = self._outcomes[number]
-        outcome.split, outcome.foretold = plan.prefill is not None, plan.foretold
-        self._rides[number] = _Ride(
-            arrival, self._planner.depart(plan, ask).take_off(), outcome
-        )
-        job = Job(number, ask.names, ask.num_tokens, len(arrival.answer) - 1)
+        outcome.split, outcome.foretold = plan.prefill is not None, plan.estimated_s
+        self._rides[number] = _Ride(arrival, self._planner.start(plan, ask).claim(), outcome)
+        job = Job(number, ask.prefix_hashes, ask.num_tokens, len(arrival.answer) - 1)
         self._later(self.cluster.call_s, partial(self._take, plan.first, job))
 
     def _partners(self, decode: Node) -> Sequence[Node]:
@@ -167,7 +165,7 @@ class Simulation:
         ride, job = self._rides[happened.job.number], happened.job
         if happened.kind == "admitted":
             ride.outcome.cached = job.cached or 0
-            ride.flight.hear(node, PromptEvent(job.cached or 0), self.now)
+            ride.flight.record_event(node, PromptEvent(job.cached or 0), self.now)
         elif happened.kind == "over":
             self._finish(node, ride, job)
         else:
@@ -177,7 +175,7 @@ class Simulation:
         """The prompt was run: the first token goes to the client, its KV to decode."""
         ride.outcome.first_s = self.now - ride.arrival.at
         plan = ride.flight.plan
-        ride.flight.hear(node, TokenEvent(ride.arrival.answer[:1]), self.now)
+        ride.flight.record_event(node, TokenEvent(ride.arrival.answer[:1]), self.now)
         if plan.prefill is None:
             self._decode(node, ride, job)
             return
@@ -202,8 +200,8 @@ class Simulation:
         return done + cluster.latency_s - self.now, num_bytes
 
     def _arrived(self, decode: Node, ride: _Ride, job: Job, moved: StageEvent) -> None:
-        ride.flight.hear(decode, moved, self.now)
-        ride.flight.hear(decode, TokenEvent(ride.arrival.answer[:1]), self.now)
+        ride.flight.record_event(decode, moved, self.now)
+        ride.flight.record_event(decode, TokenEvent(ride.arrival.answer[:1]), self.now)
         self._machines[decode.node_id].keep(job.names)
         self._decode(decode, ride, job)
 
@@ -217,11 +215,11 @@ class Simulation:
     def _finish(self, node: Node, ride: _Ride, job: Job) -> None:
         arrival, flight = ride.arrival, ride.flight
         request = arrival.request
-        names = names_of("", request.prompt + arrival.answer, job.names)
+        names = hash_prefixes("", request.prompt + arrival.answer, job.names)
         self._machines[node.node_id].keep(names)
         ride.outcome.finish_s = self.now - arrival.at
         end = TokenEvent(arrival.answer[1:], FinishReason.LENGTH)
-        flight.hear(node, end, self.now)
-        flight.land(self.now)
+        flight.record_event(node, end, self.now)
+        flight.release(self.now)
         del self._rides[job.number]
         self._left -= 1

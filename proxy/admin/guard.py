@@ -7,7 +7,7 @@ from api.errors import ApiError
 from api.messages.errors import is_of_messages
 from api.models import is_of_models
 from proxy.admin.keys import KeyRing
-from proxy.admission.limits import Caller
+from proxy.admission.limits import ApiCaller
 
 TOLD_PATHS = {"/health", "/healthcheck", "/liveness", "/readiness", "/metrics"}
 OPEN_PATHS = frozenset({*TOLD_PATHS, "/openapi.json", "/docs"})
@@ -18,7 +18,7 @@ TIMELINES = "/requests/"  # admins may see all, clients their own
 BEARER = "bearer "
 WANTED = "Unauthorized: this needs a client's key, as the header Authorization: Bearer KEY."
 WANTED_OF_EITHER = f"{WANTED[:-1]}, or x-api-key: KEY."
-NOBODY = Caller()
+NOBODY = ApiCaller()
 
 
 class Unauthorized(ApiError):
@@ -50,7 +50,7 @@ class Guard:
         """What the settings say does not change."""
         self._given = KeyRing.given(self.api_keys, self.admin_key)
 
-    def check(self, path: str, authorization: str | None, key: str | None) -> Caller:
+    def check(self, path: str, authorization: str | None, key: str | None) -> ApiCaller:
         """Who it is; raises Unauthorized or Forbidden. The `key` in a header of its own is an
         admin's, but of those who ask for messages, or for models, it may be a client's.
         """
@@ -93,15 +93,15 @@ class Guard:
             yield self.listed
         yield self._given
 
-    def _admin(self, given: str | None) -> Caller | None:
+    def _admin(self, given: str | None) -> ApiCaller | None:
         found = (ring.admin(given) for ring in self._rings if given)
         return next((who for who in found if who), None)
 
-    def _client(self, given: str | None) -> Caller | None:
+    def _client(self, given: str | None) -> ApiCaller | None:
         found = (ring.client(given) for ring in self._rings if given)
         return next((who for who in found if who), None)
 
-    def _check_admin(self, given: str | None) -> Caller:
+    def _check_admin(self, given: str | None) -> ApiCaller:
         if not any(ring.admins for ring in self._rings):
             raise Forbidden("Forbidden: the proxy was started without ADMIN_API_KEY.")
         if (who := self._admin(given)) is None:
@@ -110,7 +110,7 @@ class Guard:
 
     def _check_client(
         self, authorization: str | None, key: str | None = None, wanted: str = WANTED
-    ) -> Caller:
+    ) -> ApiCaller:
         """By either, where both are there."""
         if not self._asks:
             return NOBODY

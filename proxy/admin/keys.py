@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from api.wire import UNREADABLE, explained
-from proxy.admission.limits import Caller, KeyLimits
+from proxy.admission.limits import ApiCaller, KeyLimits
 
 Name = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Secret = Annotated[str, Meta(pattern="^[!-~]{1,512}$")]
@@ -46,7 +46,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Key:
     """What is known of a key, which is not the key."""
 
-    caller: Caller
+    caller: ApiCaller
     digest: bytes = field(repr=False)
     admin: bool = False
 
@@ -73,8 +73,8 @@ class KeyRing:
     def given(cls, clients: Sequence[str], admin: str | None) -> "KeyRing":
         """Those of the settings, which have no names and no limits of their own."""
         numbered = enumerate(dict.fromkeys(clients), start=1)
-        keys = [Key(Caller(f"api-key-{number}"), _digest(key)) for number, key in numbered]
-        admins = [] if admin is None else [Key(Caller(ADMIN), _digest(admin), admin=True)]
+        keys = [Key(ApiCaller(f"api-key-{number}"), _digest(key)) for number, key in numbered]
+        admins = [] if admin is None else [Key(ApiCaller(ADMIN), _digest(admin), admin=True)]
         return cls.of([*keys, *admins])
 
     @property
@@ -82,11 +82,11 @@ class KeyRing:
         """What clients are counted by; nobody else may be called so."""
         return frozenset(key.caller.name for key in self.clients.values())
 
-    def client(self, given: str) -> Caller | None:
+    def client(self, given: str) -> ApiCaller | None:
         """Whose key this is; None: nobody's."""
         return _find(self.clients, given)
 
-    def admin(self, given: str) -> Caller | None:
+    def admin(self, given: str) -> ApiCaller | None:
         """Which admin's key this is; None: nobody's."""
         return _find(self.admins, given)
 
@@ -111,7 +111,7 @@ def read_keys(
     return KeyRing.of(_key(entry, parts) for entry in entries)
 
 
-def _find(keys: Mapping[bytes, Key], given: str) -> Caller | None:
+def _find(keys: Mapping[bytes, Key], given: str) -> ApiCaller | None:
     digest = _digest(given)
     key = keys.get(digest)
     return key.caller if key and hmac.compare_digest(key.digest, digest) else None
@@ -121,7 +121,7 @@ def _key(entry: Entry, parts: int) -> Key:
     if (entry.key is None) is (entry.sha256 is None):
         raise MalformedKeys(f"keys: {entry.name} needs either key or sha256")
     digest = _digest(entry.key) if entry.key else bytes.fromhex(entry.sha256 or "")
-    return Key(Caller(entry.name, _part(entry.limits, parts)), digest, entry.admin)
+    return Key(ApiCaller(entry.name, _part(entry.limits, parts)), digest, entry.admin)
 
 
 def _part(limits: KeyLimits | None, parts: int) -> KeyLimits | None:

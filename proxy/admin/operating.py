@@ -24,7 +24,7 @@ from discovery.registration import Role, State
 from discovery.registry import Node, Registry
 from proxy.admin.departures import Departures
 from proxy.nodes.instances import ROLES
-from proxy.nodes.orders import NotObeyed, Orders
+from proxy.nodes.orders import OrderFailed, OrderSender
 from proxy.workers.api import PeerWorkers
 
 HELD = "held"
@@ -70,7 +70,7 @@ class Operator:
     """Each call answers with how the node stands after it; done twice, it is done."""
 
     registry: Registry
-    orders: Orders
+    orders: OrderSender
     peers: PeerWorkers
     departures: Departures
     clock: Callable[[], float] = time.monotonic
@@ -146,8 +146,8 @@ class Operator:
     ) -> OrderResult:
         """Its answer counts here at once; other proxies hear it with its next word."""
         try:
-            standing = await self.orders.give(node, state=state, role=role)
-        except NotObeyed as failure:
+            standing = await self.orders.send(node, state=state, role=role)
+        except OrderFailed as failure:
             kind = Unwilling if failure.refused else Unreachable
             raise kind(f"{_address(node)}: {failure}", "instance") from failure
         now = self.registry.at(_address(node))

@@ -45,7 +45,7 @@ def cluster_status(
         "decode_nodes": addresses[Role.DECODE],
         "status": health(registry, now=now, generates=generates)[1]["status"],
         "requests_in_flight": in_flight,
-        "pairs": [_between(pair, state) for pair, state in breakers.pairs(now=now)],
+        "pairs": [_between(pair, state) for pair, state in breakers.unhealthy_pairs(now=now)],
         "nodes": [_describe(node, registry, breakers, now) for node in nodes],
     }
 
@@ -84,7 +84,7 @@ def _describe(node: Node, registry: Registry, breakers: Health, now: float) -> d
         "load": to_map(said).get("load", {}),
         "heard_s_ago": round(now - node.heard_at, 3),
         "breaker": breakers.state(node, now=now).value,
-        "trouble": breakers.trouble(node, now=now),
+        "trouble": breakers.breaker_reason(node, now=now),
         "static": node.static,
         "failures": breakers.failures[said.http_address],
         "fits": misfit is None,

@@ -12,17 +12,24 @@ from operator import attrgetter
 
 from discovery.registration import Role
 from proxy.admission.errors import (
+    AdmissionRefused,
     KeyQueueFull,
     ModelQueueFull,
     QueueFull,
+    QueueWaitTooLong,
     RateLimited,
-    Refused,
-    TooLate,
 )
-from proxy.admission.limits import Caller, KeyLimits, Limits
-from proxy.admission.line import Entry, Line
-from proxy.admission.pools import AtWork, Hands, Nodes, Pool, Pools, waiting_for
-from proxy.admission.rates import Rates
+from proxy.admission.limits import AdmissionLimits, ApiCaller, KeyLimits
+from proxy.admission.pools import (
+    CountNodes,
+    LoadInUse,
+    NodeCounts,
+    NodePools,
+    PoolKey,
+    waiting_for,
+)
+from proxy.admission.queue import QueueEntry, RequestQueue
+from proxy.admission.rates import RateBuckets
 
 HEADROOM = 1.5
 NEWEST = 0.1  # what the newest answer weighs in an average
@@ -34,23 +41,23 @@ CHOICES, TOKENS = attrgetter("choices"), attrgetter("tokens")
 class Admission:
     """Holds no request for longer than it is at work or in line; see `Entry` for times."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: AdmissionLimits = field(default_factory=AdmissionLimits)
     key_limits: KeyLimits = field(default_factory=KeyLimits)  # of keys without their own
-    line: Line = field(default_factory=Line)
-    rates: Rates = field(default_factory=Rates)
-    all: AtWork = field(default_factory=AtWork)
-    pools: Pools = field(init=False)
+    queue: RequestQueue = field(default_factory=RequestQueue)
+    rates: RateBuckets = field(default_factory=RateBuckets)
+    in_use: LoadInUse = field(default_factory=LoadInUse)
+    pools: NodePools = field(init=False)
     refused: Counter[str] = field(default_factory=Counter)
-    _keys: dict[str, AtWork] = field(default_factory=dict)
+    _keys: dict[str, LoadInUse] = field(default_factory=dict)
     _answers: dict[str, float] = field(default_factory=dict)
     _pace: float | None = None  # tokens per second and choice, lately
     _prompt_s: float | None = None  # until a choice's first token, lately
 
     def __post_init__(self) -> None:
         """Nothing is at work yet."""
-        self.pools = Pools(self.limits)
+        self.pools = NodePools(self.limits)
 
-    def limits_of(self, who: Caller) -> KeyLimits:
+    def limits_of(self, who: ApiCaller) -> KeyLimits:
         """Its own, or else those of all keys."""
         return who.limits or self.key_limits
 
@@ -59,7 +66,7 @@ class Admission:
         usual = self._answers.get(name)
         return most if usual is None else min(most, int(usual * HEADROOM) + 1)
 
-    def arrive(self, entry: Entry, *, now: float, nodes: Nodes) -> list[Entry]:
+    def arrive(self, entry: QueueEntry, *, now: float, nodes: CountNodes) -> list[QueueEntry]:
         """Take one in: it is among those that may go now, or else it is in line.
 
         Raises RateLimited, and then it is nowhere.
@@ -70,30 +77,30 @@ class Admission:
         except RateLimited as refusal:
             self.refused[refusal.reason] += 1
             raise
-        self.line.push(entry)
-        return self.next(now=now, nodes=nodes)
+        self.queue.push(entry)
+        return self.admit_next(now=now, nodes=nodes)
 
-    def stay(self, entry: Entry, *, now: float, nodes: Nodes) -> None:
-        """One that has just come has to wait; raises Refused if it may not."""
+    def check_wait(self, entry: QueueEntry, *, now: float, nodes: CountNodes) -> None:
+        """One that has just come has to wait; raises AdmissionRefused if it may not."""
         hands = nodes(entry.model)
         wait_s = self.wait_s(entry, hands) or 0.0
         if refusal := self._refusal(entry, now, wait_s, hands):
-            self.leave(entry, now=now)
+            self.withdraw(entry, now=now)
             self.refused[refusal.reason] += 1
             raise refusal
 
-    def next(self, *, now: float, nodes: Nodes) -> list[Entry]:
+    def admit_next(self, *, now: float, nodes: CountNodes) -> list[QueueEntry]:
         """Those that may go now, in their order; they are at work from then on."""
-        return list(self._going(now, nodes))
+        return list(self._admit(now, nodes))
 
-    def leave(self, entry: Entry, *, now: float) -> bool:
+    def withdraw(self, entry: QueueEntry, *, now: float) -> bool:
         """It waits no longer, for a reason of its own; False if it did not."""
-        waited = self.line.remove(entry)
+        waited = self.queue.remove(entry)
         if waited:
             self.rates.undo(entry, now=now)
         return waited
 
-    def came(self, entry: Entry, tokens: int, choice: int = 0) -> bool:
+    def record_tokens(self, entry: QueueEntry, tokens: int, choice: int = 0) -> bool:
         """So many more tokens of one of its choices; whether somebody else may go for that."""
         entry.answered = True
         entry.produced += tokens
@@ -102,29 +109,29 @@ class Admission:
             entry.tokens += beyond
             self._book(entry, 0, beyond)
             self.pools.grow(entry, beyond)
-            self.line.charge(entry, beyond)
-        return self.pools.ran(entry, choice)
+            self.queue.charge(entry, beyond)
+        return self.pools.prompt_finished(entry, choice)
 
-    def ran(self, entry: Entry, *, now: float) -> None:
+    def record_first_token(self, entry: QueueEntry, *, now: float) -> None:
         """The prompt of one of its choices was at a prefill node until now."""
         assert entry.began is not None
         self._prompt_s = _average(self._prompt_s, now - entry.began)
 
-    def finish(self, entry: Entry, *, now: float) -> None:
+    def finish(self, entry: QueueEntry, *, now: float) -> None:
         """It is at work no longer, however it ended."""
         assert entry.began is not None
         self._book(entry, -entry.choices, -entry.tokens)
         self.pools.end(entry)
         self.rates.end(entry, now=now)
         real = entry.prompt_tokens + entry.produced
-        self.line.charge(entry, real - entry.tokens)
+        self.queue.charge(entry, real - entry.tokens)
         if entry.answered and now > entry.began:
             pace = real / entry.choices / (now - entry.began)
             self._pace = _average(self._pace, pace)
             if not entry.pooled:
                 self._learn(entry.name, entry.produced)
 
-    def wait_s(self, entry: Entry, hands: Hands) -> float | None:
+    def wait_s(self, entry: QueueEntry, hands: NodeCounts) -> float | None:
         """How long its turn is likely to take to come; None: nothing is known yet.
 
         All that is at work goes on at the pace of those that ended lately, and what it sets
@@ -134,49 +141,49 @@ class Admission:
         waits = [self._pool_s(entry, one) for one in self.pools.full(entry, hands)]
         own = self._keys.get(entry.name)
         if own and not self._key_has_room(entry):
-            before = sum(one.tokens for one in self.line.of(entry.name) if one is not entry)
+            before = sum(one.tokens for one in self.queue.of(entry.name) if one is not entry)
             waits.append(self._paced_s(before + entry.tokens, own.choices))
-        if not waits or not self.all.fits(entry.choices, entry.tokens, self.limits.all):
-            tokens = self.line.ahead_of(entry) + entry.tokens
-            waits.append(self._paced_s(tokens, self.all.choices))
+        if not waits or not self.in_use.fits(entry.choices, entry.tokens, self.limits.all):
+            tokens = self.queue.ahead_of(entry) + entry.tokens
+            waits.append(self._paced_s(tokens, self.in_use.choices))
         return max((one for one in waits if one is not None), default=None)
 
-    def _pool_s(self, entry: Entry, pool: Pool) -> float | None:
+    def _pool_s(self, entry: QueueEntry, pool: PoolKey) -> float | None:
         """Until there is room at these nodes: for prompts at the pace of first tokens."""
         at_work = self.pools.choices_at(pool)
         if pool[0] is Role.PREFILL:
             if self._prompt_s is None:
                 return None
-            prompts = self.line.ahead_of(entry, waiting_for(pool, CHOICES)) + entry.choices
+            prompts = self.queue.ahead_of(entry, waiting_for(pool, CHOICES)) + entry.choices
             return self._prompt_s * prompts / at_work
-        tokens = self.line.ahead_of(entry, waiting_for(pool, TOKENS)) + entry.tokens
+        tokens = self.queue.ahead_of(entry, waiting_for(pool, TOKENS)) + entry.tokens
         return self._paced_s(tokens, at_work)
 
     def _paced_s(self, tokens: float, choices: int) -> float | None:
         """Until so many choices have made room for so many tokens."""
         return tokens / choices / self._pace if self._pace and choices else None
 
-    def _going(self, now: float, nodes: Nodes) -> Iterator[Entry]:
+    def _admit(self, now: float, nodes: CountNodes) -> Iterator[QueueEntry]:
         """Who is too large for what is free holds up those behind: it would never fit else.
 
         Who waits for a model's nodes holds up nobody of other models, and who waits for its key
         nobody of other keys.
         """
-        while entry := self.line.next(self._may(nodes)):
-            if not self.all.fits(entry.choices, entry.tokens, self.limits.all):
+        while entry := self.queue.next(self._admissible(nodes)):
+            if not self.in_use.fits(entry.choices, entry.tokens, self.limits.all):
                 return
-            self.line.remove(entry)
+            self.queue.remove(entry)
             entry.began = now
             self._book(entry, entry.choices, entry.tokens)
             self.pools.begin(entry, nodes(entry.model))
-            self.line.charge(entry, entry.tokens)
+            self.queue.charge(entry, entry.tokens)
             yield entry
 
-    def _may(self, nodes: Nodes) -> Callable[[Entry], bool]:
+    def _admissible(self, nodes: CountNodes) -> Callable[[QueueEntry], bool]:
         """Whether an entry may go; to be asked of one after the other in their turn."""
-        awaited = set[Pool]()
+        awaited = set[PoolKey]()
 
-        def may(entry: Entry) -> bool:
+        def may(entry: QueueEntry) -> bool:
             if not self._key_has_room(entry):
                 return False
             return self.pools.have_room(entry, nodes(entry.model), awaited)
@@ -189,31 +196,33 @@ class Admission:
         if len(self._answers) > MOST_GUESSED:
             del self._answers[next(iter(self._answers))]
 
-    def _refusal(self, entry: Entry, now: float, wait_s: float, hands: Hands) -> Refused | None:
-        own, most = len(self.line.of(entry.name)) - 1, entry.limits.max_queued
+    def _refusal(
+        self, entry: QueueEntry, now: float, wait_s: float, hands: NodeCounts
+    ) -> AdmissionRefused | None:
+        own, most = len(self.queue.of(entry.name)) - 1, entry.limits.max_queued
         if most is not None and own >= most:
             who = f"key {entry.name!r} has {own} requests in line"
             return KeyQueueFull(f"Too many requests: {who} already", wait_s)
-        alike = self.line.waiting_for(entry.model) - 1
+        alike = self.queue.waiting_for(entry.model) - 1
         most = self.limits.queued_for(hands.decode or hands.prefill)
         if most is not None and alike >= most:
             many = f"{alike} requests are in line for the nodes of this model"
             return ModelQueueFull(f"Overloaded: {many} already", wait_s)
-        if len(self.line) > self.limits.queued:
-            long = f"{len(self.line) - 1} requests are in line"
+        if len(self.queue) > self.limits.queued:
+            long = f"{len(self.queue) - 1} requests are in line"
             return QueueFull(f"Overloaded: {long} already", wait_s)
         if entry.deadline is not None and now + wait_s > entry.deadline:
             late = f"a wait of {wait_s:.1f} s is longer than the request has time"
-            return TooLate(f"Overloaded: {late}", now + wait_s - entry.deadline)
+            return QueueWaitTooLong(f"Overloaded: {late}", now + wait_s - entry.deadline)
         return None
 
-    def _key_has_room(self, entry: Entry) -> bool:
+    def _key_has_room(self, entry: QueueEntry) -> bool:
         own = self._keys.get(entry.name)
         return own is None or own.fits(entry.choices, entry.tokens, entry.limits.at_work)
 
-    def _book(self, entry: Entry, choices: int, tokens: int) -> None:
-        own = self._keys.setdefault(entry.name, AtWork())
-        for one in (own, self.all):
+    def _book(self, entry: QueueEntry, choices: int, tokens: int) -> None:
+        own = self._keys.setdefault(entry.name, LoadInUse())
+        for one in (own, self.in_use):
             one.add(choices, tokens)
         if not own.choices:
             del self._keys[entry.name]

@@ -1,14 +1,14 @@
 """Why a request is not let in, or not let go on; each says when to come back, if that helps.
 
 StreamFailed (api)
-└── Refused                     503  `reason` is one word for the metrics
-    ├── QueueFull                    the line is as long as it may be
+└── AdmissionRefused            503  `reason` is one word for the metrics
+    ├── QueueFull                    the queue is full
     ├── ModelQueueFull               the part of it that waits for one model's nodes is
     ├── KeyQueueFull            429  the key's own part of it is
     ├── RateLimited             429  the key has had its part of this minute
     │   ├── RequestsPerMinute
     │   └── TokensPerMinute
-    └── TooLate                      its deadline would pass in line, or has
+    └── QueueWaitTooLong             its deadline would pass in the queue, or has
 """
 
 from math import ceil
@@ -18,7 +18,7 @@ from api.generator import StreamFailed
 LONGEST_S = 120
 
 
-class Refused(StreamFailed):
+class AdmissionRefused(StreamFailed):
     """Base of the room's errors."""
 
     status = 503
@@ -30,26 +30,26 @@ class Refused(StreamFailed):
             self.retry_after_s = max(1, min(LONGEST_S, ceil(retry_after_s)))
 
 
-class QueueFull(Refused):
+class QueueFull(AdmissionRefused):
     """Nobody may stand in line any more."""
 
     reason = "queue_full"
 
 
-class ModelQueueFull(Refused):
+class ModelQueueFull(AdmissionRefused):
     """Nobody may who waits for this model's nodes; others may."""
 
     reason = "model_queue_full"
 
 
-class KeyQueueFull(Refused):
+class KeyQueueFull(AdmissionRefused):
     """Of this key nobody may; others may."""
 
     status = 429
     reason = "key_queue_full"
 
 
-class RateLimited(Refused):
+class RateLimited(AdmissionRefused):
     """The key has begun as much in the last minute as it may; `wait_s` is no guess."""
 
     status = 429
@@ -71,7 +71,7 @@ class TokensPerMinute(RateLimited):
     reason = "tokens_per_minute"
 
 
-class TooLate(Refused):
+class QueueWaitTooLong(AdmissionRefused):
     """It would wait, or has waited, longer than it has time."""
 
     reason = "deadline"

@@ -18,20 +18,20 @@ from api.gate import (
 from api.generator import Embedder, PooledEvent
 from engine.request import Model, PoolingRequest
 from proxy.admission.admission import Admission
-from proxy.admission.errors import TooLate
-from proxy.admission.limits import Caller, KeyLimits
-from proxy.admission.line import Entry
-from proxy.admission.pools import Hands, Nodes
+from proxy.admission.errors import QueueWaitTooLong
+from proxy.admission.limits import ApiCaller, KeyLimits
+from proxy.admission.pools import CountNodes, NodeCounts
+from proxy.admission.queue import QueueEntry
 from proxy.timeline.exchange import HttpExchange, current
 
 LOOK_S = 0.1  # nodes come and go, and nobody says so
-ANYBODY = Caller()
+ANYBODY = ApiCaller()
 NO_LIMITS = KeyLimits()
-NOBODY = Hands()
+NOBODY = NodeCounts()
 BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 TIMEOUT = "timeout"
 
-caller: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)
+caller: ContextVar[ApiCaller] = ContextVar("caller", default=ANYBODY)
 """Who is being answered; set where keys are checked."""
 
 
@@ -49,16 +49,16 @@ class Waits:
 
 
 @dataclass(slots=True)
-class _Ticket:
+class _AdmittedPass:
     """One that is inside."""
 
     gate: "AdmissionGate"
-    entry: Entry
+    entry: QueueEntry
     deadline: float | None
 
     def record_tokens(self, tokens: int, choice: int = 0) -> None:
         """See AdmittedRequest."""
-        self.gate.came(self.entry, tokens, choice)
+        self.gate.record_tokens(self.entry, tokens, choice)
 
 
 @dataclass(slots=True)
@@ -70,16 +70,16 @@ class AdmissionGate:
     """
 
     admission: Admission = field(default_factory=Admission)
-    nodes: Nodes = lambda _model: NOBODY
+    nodes: CountNodes = lambda _model: NOBODY
     timeout_s: float | None = None
     clock: Callable[[], float] = time.monotonic
     waits: Waits = field(default_factory=Waits)
-    _waiting: dict[Entry, "asyncio.Future[None]"] = field(default_factory=dict)
-    _nodes: dict[Model | None, Hands] = field(default_factory=dict)
+    _waiting: dict[QueueEntry, "asyncio.Future[None]"] = field(default_factory=dict)
+    _nodes: dict[Model | None, NodeCounts] = field(default_factory=dict)
 
     @asynccontextmanager
     async def enter(self, visit: AdmissionRequest) -> AsyncGenerator[AdmittedRequest]:
-        """See Gate. Raises Refused."""
+        """See Gate. Raises AdmissionRefused."""
         who, admission = caller.get(), self.admission
         own = admission.limits_of(who)
         exchange = current.get() or HttpExchange(self.clock())
@@ -89,10 +89,10 @@ class AdmissionGate:
         entry = None
         if own != NO_LIMITS or not admission.limits.none:
             entry = self._entry(visit, who.name, own, timeout_s)
-            await self._turn(entry)
+            await self._await_turn(entry)
             exchange.admitted = self.clock()
         try:
-            yield _Ticket(self, entry, deadline) if entry else UncountedRequest(deadline)
+            yield _AdmittedPass(self, entry, deadline) if entry else UncountedRequest(deadline)
         except DeadlineExceeded:
             admission.refused[TIMEOUT] += 1
             raise
@@ -100,16 +100,16 @@ class AdmissionGate:
             if entry:
                 self._end(entry)
 
-    def came(self, entry: Entry, tokens: int, choice: int = 0) -> None:
+    def record_tokens(self, entry: QueueEntry, tokens: int, choice: int = 0) -> None:
         """So many more tokens of a choice; the first of them make room for a prompt."""
-        if self.admission.came(entry, tokens, choice):
-            self.admission.ran(entry, now=self.clock())
+        if self.admission.record_tokens(entry, tokens, choice):
+            self.admission.record_first_token(entry, now=self.clock())
             self._admit()
 
-    def told(self) -> Mapping[str, str]:
+    def rate_limit_headers(self) -> Mapping[str, str]:
         """The headers that say what is left of its minute to whoever is answered."""
         who, admission = caller.get(), self.admission
-        return admission.rates.told(who, admission.limits_of(who), now=self.clock())
+        return admission.rates.headers(who, admission.limits_of(who), now=self.clock())
 
     async def run(self) -> None:
         """Look for new nodes while somebody waits, until cancelled."""
@@ -126,9 +126,9 @@ class AdmissionGate:
 
     def _entry(
         self, visit: AdmissionRequest, name: str, limits: KeyLimits, timeout_s: float | None
-    ) -> Entry:
+    ) -> QueueEntry:
         least = limits.min_priority
-        return Entry(
+        return QueueEntry(
             name,
             limits,
             visit.prompt_tokens,
@@ -140,12 +140,12 @@ class AdmissionGate:
             pooled=not visit.max_tokens,
         )
 
-    async def _turn(self, entry: Entry) -> None:
+    async def _await_turn(self, entry: QueueEntry) -> None:
         now = self.clock()
         self._wake(self.admission.arrive(entry, now=now, nodes=self._count))
         try:
             if entry.began is None:
-                self.admission.stay(entry, now=now, nodes=self._count)
+                self.admission.check_wait(entry, now=now, nodes=self._count)
                 await self._wait(entry)
         except BaseException:
             self._give_up(entry)
@@ -153,41 +153,41 @@ class AdmissionGate:
         finally:
             self.waits.add(self.clock() - now)
 
-    async def _wait(self, entry: Entry) -> None:
+    async def _wait(self, entry: QueueEntry) -> None:
         woken = self._waiting[entry] = asyncio.get_running_loop().create_future()
         left_s = None if entry.deadline is None else entry.deadline - self.clock()
         try:
             async with asyncio.timeout(left_s):
                 await woken
         except TimeoutError:
-            self.admission.refused[TooLate.reason] += 1
+            self.admission.refused[QueueWaitTooLong.reason] += 1
             wait_s = self.admission.wait_s(entry, self._count(entry.model)) or 0.0
-            raise TooLate("Overloaded: its time was over in line", wait_s) from None
+            raise QueueWaitTooLong("Overloaded: its time was over in line", wait_s) from None
         finally:
             del self._waiting[entry]
 
-    def _give_up(self, entry: Entry) -> None:
+    def _give_up(self, entry: QueueEntry) -> None:
         """Who was let in at the very moment it left gives its place to the next."""
         if entry.began is not None:
             self._end(entry)
-        elif self.admission.leave(entry, now=self.clock()):
+        elif self.admission.withdraw(entry, now=self.clock()):
             self._admit()
 
-    def _end(self, entry: Entry) -> None:
+    def _end(self, entry: QueueEntry) -> None:
         self.admission.finish(entry, now=self.clock())
         self._admit()
 
     def _admit(self) -> None:
-        if len(self.admission.line):
-            self._wake(self.admission.next(now=self.clock(), nodes=self._count))
+        if len(self.admission.queue):
+            self._wake(self.admission.admit_next(now=self.clock(), nodes=self._count))
 
-    def _wake(self, going: Sequence[Entry]) -> None:
+    def _wake(self, going: Sequence[QueueEntry]) -> None:
         for entry in going:
             woken = self._waiting.get(entry)
             if woken is not None and not woken.done():
                 woken.set_result(None)
 
-    def _count(self, model: Model | None) -> Hands:
+    def _count(self, model: Model | None) -> NodeCounts:
         """Not anew for each request: there may be a thousand nodes."""
         if not self.admission.limits.of_nodes:
             return NOBODY
@@ -204,7 +204,7 @@ class GatedEmbedder:
     gate: AdmissionGate
 
     async def embed(self, requests: Sequence[PoolingRequest]) -> Sequence[PooledEvent]:
-        """See Embedder; raises Refused and TimeIsOver as well."""
+        """See Embedder; raises AdmissionRefused and DeadlineExceeded as well."""
         tokens, urgent = sum(len(one.prompt) for one in requests), requests[0].priority
         count, model = len(requests), requests[0].model
         visit = AdmissionRequest(tokens, 0, choices=count, priority=urgent, model=model)

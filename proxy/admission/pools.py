@@ -11,29 +11,29 @@ from typing import NamedTuple
 
 from discovery.registration import Role
 from engine.request import Model
-from proxy.admission.limits import Limits, Most
-from proxy.admission.line import Entry
+from proxy.admission.limits import AdmissionLimits, LoadLimit
+from proxy.admission.queue import QueueEntry
 
 
-class Hands(NamedTuple):
+class NodeCounts(NamedTuple):
     """How many nodes of each role a model's work can be shared among."""
 
     decode: int = 0
     prefill: int = 0
 
 
-Nodes = Callable[[Model | None], Hands]
-Pool = tuple[Role, Model | None]
+CountNodes = Callable[[Model | None], NodeCounts]
+PoolKey = tuple[Role, Model | None]
 
 
 @dataclass(slots=True)
-class AtWork:
+class LoadInUse:
     """Choices and the tokens of them and their prompts, of all or of a part."""
 
     choices: int = 0
     tokens: int = 0
 
-    def fits(self, choices: int, tokens: int, most: Most) -> bool:
+    def fits(self, choices: int, tokens: int, most: LoadLimit) -> bool:
         """Whether so much more does; one that is larger than the limit goes alone."""
         if not self.choices:
             return True
@@ -48,13 +48,13 @@ class AtWork:
 
 
 @dataclass(slots=True)
-class Pools:
+class NodePools:
     """Of every model the nodes' share of what is at work."""
 
-    limits: Limits
-    _pools: dict[Pool, AtWork] = field(default_factory=dict)
+    limits: AdmissionLimits
+    _pools: dict[PoolKey, LoadInUse] = field(default_factory=dict)
 
-    def have_room(self, entry: Entry, hands: Hands, awaited: set[Pool]) -> bool:
+    def have_room(self, entry: QueueEntry, hands: NodeCounts, awaited: set[PoolKey]) -> bool:
         """Where one role has no node its limits hold up nobody.
 
         `awaited` are those that somebody waits for whose turn is before this one's: it gets
@@ -67,44 +67,49 @@ class Pools:
         awaited.update(full)
         return not full
 
-    def full(self, entry: Entry, hands: Hands) -> list[Pool]:
+    def full(self, entry: QueueEntry, hands: NodeCounts) -> list[PoolKey]:
         """Those that have no room for it."""
         return [one for one in _wanted(entry, hands) if not self._fits(one, entry, hands)]
 
-    def choices_at(self, pool: Pool) -> int:
+    def choices_at(self, pool: PoolKey) -> int:
         """How many are at work there."""
         return self._pools[pool].choices
 
-    def begin(self, entry: Entry, hands: Hands) -> None:
+    def begin(self, entry: QueueEntry, hands: NodeCounts) -> None:
         """It goes to its nodes."""
-        entry.decodes, entry.unsaid = _decodes(entry, hands), set(range(entry.choices))
+        entry.decodes, entry.unfinished_prompts = (
+            _decodes(entry, hands),
+            set(range(entry.choices)),
+        )
         self._book(Role.PREFILL, entry, entry.choices, entry.prompt_tokens)
         if entry.decodes:
             self._book(Role.DECODE, entry, entry.choices, entry.tokens)
 
-    def grow(self, entry: Entry, tokens: int) -> None:
+    def grow(self, entry: QueueEntry, tokens: int) -> None:
         """So many more than was thought."""
         if entry.decodes:
             self._book(Role.DECODE, entry, 0, tokens)
 
-    def ran(self, entry: Entry, choice: int) -> bool:
+    def prompt_finished(self, entry: QueueEntry, choice: int) -> bool:
         """The prompt of one of its choices is run; whether that was not known yet."""
-        if choice not in entry.unsaid:
+        if choice not in entry.unfinished_prompts:
             return False
         before = _prompt_tokens(entry)
-        entry.unsaid.remove(choice)
+        entry.unfinished_prompts.remove(choice)
         self._book(Role.PREFILL, entry, -1, _prompt_tokens(entry) - before)
         return True
 
-    def end(self, entry: Entry) -> None:
+    def end(self, entry: QueueEntry) -> None:
         """Nothing of it is at any node."""
-        if entry.unsaid:
-            self._book(Role.PREFILL, entry, -len(entry.unsaid), -_prompt_tokens(entry))
-            entry.unsaid.clear()
+        if entry.unfinished_prompts:
+            self._book(
+                Role.PREFILL, entry, -len(entry.unfinished_prompts), -_prompt_tokens(entry)
+            )
+            entry.unfinished_prompts.clear()
         if entry.decodes:
             self._book(Role.DECODE, entry, -entry.choices, -entry.tokens)
 
-    def _fits(self, pool: Pool, entry: Entry, hands: Hands) -> bool:
+    def _fits(self, pool: PoolKey, entry: QueueEntry, hands: NodeCounts) -> bool:
         at_work = self._pools.get(pool)
         if at_work is None:
             return True
@@ -113,34 +118,36 @@ class Pools:
             return at_work.fits(entry.choices, entry.prompt_tokens, most)
         return at_work.fits(entry.choices, entry.tokens, self.limits.node.times(hands.decode))
 
-    def _book(self, role: Role, entry: Entry, choices: int, tokens: int) -> None:
-        pool = self._pools.setdefault((role, entry.model), AtWork())
+    def _book(self, role: Role, entry: QueueEntry, choices: int, tokens: int) -> None:
+        pool = self._pools.setdefault((role, entry.model), LoadInUse())
         pool.add(choices, tokens)
         if not pool.choices:
             del self._pools[role, entry.model]
 
 
-def waiting_for(pool: Pool, weight: Callable[[Entry], int]) -> Callable[[Entry], int]:
+def waiting_for(
+    pool: PoolKey, weight: Callable[[QueueEntry], int]
+) -> Callable[[QueueEntry], int]:
     """The weight of those that wait for these nodes; of others, none."""
     role, model = pool
 
-    def weigh(entry: Entry) -> int:
+    def weigh(entry: QueueEntry) -> int:
         waits = entry.model == model and not (entry.pooled and role is Role.DECODE)
         return weight(entry) if waits else 0
 
     return weigh
 
 
-def _decodes(entry: Entry, hands: Hands) -> bool:
+def _decodes(entry: QueueEntry, hands: NodeCounts) -> bool:
     """Vectors are made by prefill nodes, and elsewhere only where there is none."""
     return not (entry.pooled and hands.prefill)
 
 
-def _wanted(entry: Entry, hands: Hands) -> tuple[Pool, ...]:
+def _wanted(entry: QueueEntry, hands: NodeCounts) -> tuple[PoolKey, ...]:
     prompts = Role.PREFILL, entry.model
     return (prompts, (Role.DECODE, entry.model)) if _decodes(entry, hands) else (prompts,)
 
 
-def _prompt_tokens(entry: Entry) -> int:
+def _prompt_tokens(entry: QueueEntry) -> int:
     """Of prompts that are not known to have been run."""
-    return entry.prompt_tokens * len(entry.unsaid) // entry.choices
+    return entry.prompt_tokens * len(entry.unfinished_prompts) // entry.choices

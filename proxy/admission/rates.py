@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from proxy.admission.errors import RateLimited, RequestsPerMinute, TokensPerMinute
-from proxy.admission.limits import Caller, KeyLimits
-from proxy.admission.line import Entry
+from proxy.admission.limits import ApiCaller, KeyLimits
+from proxy.admission.queue import QueueEntry
 
 MINUTE_S = 60.0
 ROUNDING_S = 1e-6
 MOST_KEPT = 4096
 REQUESTS, TOKENS = "requests", "tokens"
 Limited = tuple[str, int, int, type[RateLimited]]
-Which = tuple[str, str]  # a key's name, and what of it is counted
+BucketKey = tuple[str, str]  # a key's name, and what of it is counted
 
 
 @dataclass(slots=True)
@@ -32,25 +32,25 @@ class Bucket:
     level: float
     at: float
 
-    def now(self, now: float) -> float:
+    def level_at(self, now: float) -> float:
         """What is in it."""
         return min(self.most, self.level + (now - self.at) * self.most / MINUTE_S)
 
     def take(self, amount: float, now: float) -> None:
         """Or give back, which is less than nothing."""
-        self.level, self.at = min(self.most, self.now(now) - amount), now
+        self.level, self.at = min(self.most, self.level_at(now) - amount), now
 
     def wait_s(self, amount: float, now: float) -> float:
         """Until there is so much in it, or until it is full."""
-        return max(0.0, min(amount, self.most) - self.now(now)) * MINUTE_S / self.most
+        return max(0.0, min(amount, self.most) - self.level_at(now)) * MINUTE_S / self.most
 
-    def hold(self, most: int, now: float) -> None:
+    def resize(self, most: int, now: float) -> None:
         """Its size has changed."""
-        self.level, self.at = min(self.now(now), most), now
+        self.level, self.at = min(self.level_at(now), most), now
         self.most = most
 
 
-class Taken(msgspec.Struct, frozen=True, array_like=True):
+class BucketReport(msgspec.Struct, frozen=True, array_like=True):
     """What one process tells the others of a bucket that is not full.
 
     It took `total` since `since`, when it began to count; `level` is what it thinks is left of
@@ -66,18 +66,18 @@ class Taken(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(slots=True)
-class Rates:
+class RateBuckets:
     """The buckets of keys that have such limits; one that is full again may be forgotten.
 
     Times are of one clock for all processes, in seconds; `since` is when this one began.
     """
 
     since: float = 0.0
-    _buckets: dict[Which, Bucket] = field(default_factory=dict)
-    _taken: dict[Which, tuple[float, float]] = field(default_factory=dict)
-    _heard: dict[str, dict[Which, Taken]] = field(default_factory=dict)
+    _buckets: dict[BucketKey, Bucket] = field(default_factory=dict)
+    _taken: dict[BucketKey, tuple[float, float]] = field(default_factory=dict)
+    _heard: dict[str, dict[BucketKey, BucketReport]] = field(default_factory=dict)
 
-    def begin(self, entry: Entry, *, now: float) -> None:
+    def begin(self, entry: QueueEntry, *, now: float) -> None:
         """One request more; raises RateLimited, and then nothing was taken."""
         wanted = list(_of(entry))
         for what, most, amount, refusal in wanted:
@@ -90,39 +90,41 @@ class Rates:
             self._take(entry, what, amount, now)
         entry.charged = entry.tokens
 
-    def end(self, entry: Entry, *, now: float) -> None:
+    def end(self, entry: QueueEntry, *, now: float) -> None:
         """It is over; what it took in the end is what counts."""
         self._take(entry, TOKENS, entry.prompt_tokens + entry.produced - entry.charged, now)
 
-    def undo(self, entry: Entry, *, now: float) -> None:
+    def undo(self, entry: QueueEntry, *, now: float) -> None:
         """It was never let in."""
         self._take(entry, REQUESTS, -1, now)
         self._take(entry, TOKENS, -entry.charged, now)
 
-    def told(self, who: Caller, limits: KeyLimits, *, now: float) -> Mapping[str, str]:
+    def headers(self, who: ApiCaller, limits: KeyLimits, *, now: float) -> Mapping[str, str]:
         """The headers by which OpenAI says how much is left, in their units."""
         found = dict[str, str]()
         for what, most in _rates(limits):
             bucket = self._bucket(who.name, what, most, now)
             found[f"x-ratelimit-limit-{what}"] = str(most)
-            found[f"x-ratelimit-remaining-{what}"] = str(max(0, int(bucket.now(now))))
+            found[f"x-ratelimit-remaining-{what}"] = str(max(0, int(bucket.level_at(now))))
             found[f"x-ratelimit-reset-{what}"] = duration(bucket.wait_s(most, now))
         return found
 
-    def tell(self, *, now: float) -> list[Taken]:
+    def reports(self, *, now: float) -> list[BucketReport]:
         """What others have to know of what was taken here; what is full again is forgotten."""
         self._taken = {
             which: taken
             for which, taken in self._taken.items()
             if which in self._buckets
-            and self._buckets[which].now(now) < self._buckets[which].most
+            and self._buckets[which].level_at(now) < self._buckets[which].most
         }
         return [
-            Taken(*which, self._buckets[which].most, *taken, self._buckets[which].now(now))
+            BucketReport(
+                *which, self._buckets[which].most, *taken, self._buckets[which].level_at(now)
+            )
             for which, taken in self._taken.items()
         ]
 
-    def hear(self, sender: str, words: Iterable[Taken], *, now: float) -> None:
+    def apply_reports(self, sender: str, words: Iterable[BucketReport], *, now: float) -> None:
         """What `tell` said at another process, the newest of it; it may not be every word."""
         before = self._heard.get(sender, {})
         self._heard[sender] = {(word.name, word.what): word for word in words}
@@ -136,7 +138,7 @@ class Rates:
             elif not known:  # it is older than this process, and so are others' shares of it
                 bucket.take(word.most - word.level, now)
 
-    def _take(self, entry: Entry, what: str, amount: float, now: float) -> None:
+    def _take(self, entry: QueueEntry, what: str, amount: float, now: float) -> None:
         """Or give back; nothing where it has no such limit, or did not have it then."""
         which = entry.name, what
         if bucket := self._buckets.get(which):
@@ -149,10 +151,10 @@ class Rates:
         if found is None:
             if len(self._buckets) >= MOST_KEPT:
                 kept = self._buckets.items()
-                self._buckets = {key: one for key, one in kept if one.now(now) < one.most}
+                self._buckets = {key: one for key, one in kept if one.level_at(now) < one.most}
             found = self._buckets[name, what] = Bucket(most, most, now)
         elif found.most != most:
-            found.hold(most, now)
+            found.resize(most, now)
         return found
 
 
@@ -173,7 +175,7 @@ def _rates(limits: KeyLimits) -> Iterator[tuple[str, int]]:
         yield TOKENS, limits.tokens_per_minute
 
 
-def _of(entry: Entry) -> Iterator[Limited]:
+def _of(entry: QueueEntry) -> Iterator[Limited]:
     """What it would take of which bucket, and what is said where that is too much."""
     for what, most in _rates(entry.limits):
         if what == REQUESTS:

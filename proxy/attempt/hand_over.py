@@ -1,8 +1,8 @@
-"""One attempt's decode leg: opened with the prefill leg's ticket, elsewhere with the same one.
+"""One attempt's decode leg: opened with the prefill leg's ticket, replaced with the same one.
 
-A decode node that has another beside it is asked to say when it has had no room for a while.
-Each is asked so once; the last one is asked to wait, in the place that the request's age
-gives it.
+A decode node that is not the only choice is asked to give up after a while without room for
+the KV; then the ticket goes to the next. Each is asked that once. The last one is to wait, with
+a place in its queue that counts from when the first was asked.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -16,15 +16,15 @@ from api.generator import WHOLE, Event, Leg
 from discovery.registry import Node, Registry
 from engine.request import Request
 from kv_transfer.ticket import KvTicket
-from proxy.attempt.legs import Heard, Legs, News, Telling
-from proxy.attempt.progress import unscored
+from proxy.attempt.legs import LegItem, Legs, NextItem, PollableLeg
+from proxy.attempt.progress import without_prompt_logprobs
 from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
+from proxy.health.failure_log import note_failure
 from proxy.health.health import Health
-from proxy.health.telling import note_failure
-from proxy.routing.flight import Flight
+from proxy.routing.in_flight import PlanInFlight
 from proxy.routing.plan import Plan
-from proxy.routing.planner import Plans
+from proxy.routing.planner import RoutePlanner
 from proxy.timeline.choice import ChoiceTimeline
 
 
@@ -33,141 +33,152 @@ class NodeClient(Protocol):
 
     def generate(
         self, node: Node, request: Request, leg: Leg
-    ) -> AsyncGenerator[Event] | Telling:
+    ) -> AsyncGenerator[Event] | PollableLeg:
         """Raises NodeFailed while iterating, also for silence; closing it aborts the leg.
 
-        A leg that holds answers with a ticket, one token, and the end when its KV was taken.
-        Any other answers with every token that is missing: from the ticket's KV, or from
-        scratch when there is no ticket.
+        A prefill leg (`hold`) answers with a ticket, one token, and the end once its KV was
+        fetched. A decode leg answers with every token that is missing: from the ticket's KV,
+        or from scratch without a ticket.
         """
 
 
 @dataclass(slots=True)
 class HandOver:
-    """Opens decode legs among `legs`, as `relay` has need of them."""
+    """Opens the decode leg when `relay` has a ticket, and replaces it when it fails."""
 
     client: NodeClient
     registry: Registry
     health: Health
-    planner: Plans
+    planner: RoutePlanner
     clock: Callable[[], float]
-    flight: Flight
+    flight: PlanInFlight
     relay: Relay
     legs: Legs
     timeline: ChoiceTimeline
-    orphan_s: float
-    begun: float  # the attempt's
-    _tried: set[str] = field(default_factory=set)  # they had no room
+    orphan_wait_s: float
+    attempt_start: float
+    _full: set[str] = field(default_factory=set)  # decode nodes that had no room
     _failed: set[str] = field(default_factory=set)
-    _since: float | None = None  # when decode was asked first
-    _outer_id: str | None = None  # what both legs are called where nodes go by it
+    _decode_asked_at: float | None = None  # when decode was asked first
+    _outer_id: str | None = None  # of both legs, for nodes of vLLM
 
     @property
     def request(self) -> Request:
-        """As this try continues it."""
-        return self.flight.ask.request
+        """The request as this attempt continues it."""
+        return self.flight.query.request
 
-    def next(self) -> Heard:
-        """The legs' next word; raises NodeFailed where decode's comes too late to matter."""
-        orphaned = self.relay.orphaned
-        return self._soon(orphaned) if orphaned else self.legs.next()
+    def next(self) -> NextItem:
+        """The legs' next event. After the prefill leg failed, raises that failure if decode
+        sends nothing within `orphan_wait_s`.
+        """
+        failure = self.relay.prefill_failure
+        return self._next_within_orphan_wait(failure) if failure else self.legs.next()
 
-    async def _soon(self, orphaned: NodeFailed) -> tuple[Node, News] | None:
+    async def _next_within_orphan_wait(self, failure: NodeFailed) -> LegItem | None:
         try:
-            return await self.legs.next(self.orphan_s)
+            return await self.legs.next(self.orphan_wait_s)
         except TimeoutError:
-            raise orphaned from None
+            raise failure from None
 
-    def call(self, node: Node, request: Request, leg: Leg) -> None:
-        """Open one leg. To vLLM's nodes both have one id: an attempt's, and no client's."""
+    def open_leg(self, node: Node, request: Request, leg: Leg) -> None:
+        """Open one leg. To nodes of vLLM both have an id of the attempt, not the client's."""
         if not node.ours:
             self._outer_id = self._outer_id or uuid4().hex
             leg = replace(leg, keep_open=False, outer_id=self._outer_id)
-        placed = self.timeline.record_call(node, leg, self.clock())
-        self.legs.open(node, self.client.generate(node, request, placed))
+        traced = self.timeline.record_call(node, leg, self.clock())
+        self.legs.open(node, self.client.generate(node, request, traced))
 
-    def go_on(self, news: tuple[Node, News] | None) -> None:
-        """Open decode's leg if it is time; raises NodeFailed where all has ended too early."""
-        relay = self.relay
-        if ticket := relay.ticket(news):
-            self.begin(ticket)
-        elif relay.ends_without_ticket(news):
-            self.run_whole()
-        elif news is None and not relay.held:
-            raise NodeFailed(relay.plan.decode.node_id, "ended too early")
+    def open_decode_if_due(self, item: LegItem | None) -> None:
+        """Open the decode leg if this event says so; None: all legs have ended.
 
-    def begin(self, ticket: KvTicket) -> None:
-        """There is a ticket: ask decode to fetch its KV."""
-        self._since = self.clock()
-        self._open(self.relay.plan.decode, ticket)
-
-    def run_whole(self) -> None:
-        """There will be no ticket: ask decode to run the prompt."""
-        decode = self.relay.plan.decode
-        self.relay.begin(decode, WHOLE)
-        self.call(decode, self.request, WHOLE)
-
-    async def mend(self) -> NodeFailed | None:
-        """Replace a decode leg that was missed; raises its failure where nobody is left.
-        Close a prefill leg that has nothing to wait for.
-
-        Answers with the failure of a node that was replaced because it broke off.
+        Raises NodeFailed where they ended too early.
         """
         relay = self.relay
-        if relay.ignored:
-            note_failure(self.health, relay.ignored, begun=self.begun, now=self.clock())
-            relay.ignored = None
-        if relay.lingers and relay.plan.prefill:
-            relay.parted = True
+        if ticket := relay.ticket_for_decode(item):
+            self.open_decode(ticket)
+        elif relay.prefill_gave_no_ticket(item):
+            self.run_prompt_on_decode()
+        elif item is None and not relay.held:
+            raise NodeFailed(relay.plan.decode.node_id, "ended too early")
+
+    def open_decode(self, ticket: KvTicket) -> None:
+        """Ask the decode node to fetch the ticket's KV."""
+        self._decode_asked_at = self.clock()
+        self._open_decode_leg(self.relay.plan.decode, ticket)
+
+    def run_prompt_on_decode(self) -> None:
+        """There will be no ticket: ask the decode node to run the prompt."""
+        decode = self.relay.plan.decode
+        self.relay.decode_opened(decode, WHOLE)
+        self.open_leg(decode, self.request, WHOLE)
+
+    async def recover(self) -> NodeFailed | None:
+        """Replace a decode leg that failed, and close a prefill leg that lingers.
+
+        Returns the failure of a decode node that was replaced, unless it only had no room.
+        Raises it where no other decode node is left.
+        """
+        relay = self.relay
+        if relay.ignored_failure:
+            note_failure(
+                self.health,
+                relay.ignored_failure,
+                begun=self.attempt_start,
+                now=self.clock(),
+            )
+            relay.ignored_failure = None
+        if relay.prefill_lingers and relay.plan.prefill:
+            relay.prefill_closed = True
             await self.legs.close(relay.plan.prefill)
             self.timeline.record_close(relay.plan.prefill, self.clock())
-        if (failure := relay.missed) is None:
+        if (failure := relay.decode_failure) is None:
             return None
-        assert relay.leg is not None
-        assert relay.leg.ticket is not None
-        (self._tried if failure.no_room else self._failed).add(failure.node_id)
-        self.health.end(relay.plan, begun=self.begun)
+        assert relay.decode_leg is not None
+        assert relay.decode_leg.ticket is not None
+        (self._full if failure.no_room else self._failed).add(failure.node_id)
+        self.health.end_attempt(relay.plan, begun=self.attempt_start)
         await self.legs.close(relay.plan.decode)
-        if (decode := self._another()) is None:
+        if (decode := self._choose_replacement()) is None:
             raise failure
-        self._open(decode, relay.leg.ticket)
+        self._open_decode_leg(decode, relay.decode_leg.ticket)
         return None if failure.no_room else failure
 
-    def _open(self, decode: Node, ticket: KvTicket) -> None:
+    def _open_decode_leg(self, decode: Node, ticket: KvTicket) -> None:
         leg = Leg(ticket=ticket)
-        if self._kept(decode):
-            elsewhere = any(one.node_id != decode.node_id for one in self._untried())
-            elsewhere = elsewhere and decode.node_id not in self._tried
-            waited_s = self.clock() - (self._since or self.clock())
+        if self._prefill_keeps_kv(decode):
+            elsewhere = any(one.node_id != decode.node_id for one in self._not_full())
+            elsewhere = elsewhere and decode.node_id not in self._full
+            waited_s = self.clock() - (self._decode_asked_at or self.clock())
             leg = Leg(ticket=ticket, keep_open=True, elsewhere=elsewhere, waited_s=waited_s)
-        self.relay.begin(decode, leg)
-        self.call(decode, unscored(self.request), leg)
+        self.relay.decode_opened(decode, leg)
+        self.open_leg(decode, without_prompt_logprobs(self.request), leg)
 
-    def _kept(self, decode: Node) -> bool:
-        """Whether the prefill leg keeps the KV for us, whatever becomes of decode's."""
+    def _prefill_keeps_kv(self, decode: Node) -> bool:
+        """Whether the prefill node keeps the KV on offer if this decode leg fails."""
         prefill = self.relay.plan.prefill
         return prefill is not None and prefill.ours and decode.ours
 
-    def _another(self) -> Node | None:
-        """One that was not asked yet and has nobody waiting, or as near to that as there is."""
-        untried = self._untried()
-        roomy = [node for node in untried if not node.load.waiting]
-        nodes = roomy or untried or self._partners()
+    def _choose_replacement(self) -> Node | None:
+        """A decode node that did not say it is full, and has no queue, if there is one."""
+        not_full = self._not_full()
+        idle = [node for node in not_full if not node.load.waiting]
+        nodes = idle or not_full or self._partners()
         if not nodes:
             return None
         prefill = self.relay.plan.prefill
-        decode = self.planner.choose(nodes, self.flight.ask, prefill)
-        self.flight.move(decode, self.clock())
-        self.health.begin(Plan(prefill, decode), now=self.begun)  # half open, it has one call
+        decode = self.planner.choose(nodes, self.flight.query, prefill)
+        self.flight.replace_decode(decode, self.clock())
+        replaced = Plan(prefill, decode)
+        self.health.begin_attempt(replaced, now=self.attempt_start)  # half-open: its one call
         return decode
 
-    def _untried(self) -> Sequence[Node]:
-        return [node for node in self._partners() if node.node_id not in self._tried]
+    def _not_full(self) -> Sequence[Node]:
+        return [node for node in self._partners() if node.node_id not in self._full]
 
     def _partners(self) -> Sequence[Node]:
         """The decode nodes that may fetch this KV."""
         assert self.relay.plan.prefill
         now = self.clock()
         partners = self.registry.partners(self.relay.plan.prefill, now=now)
-        untold = [one for one in partners if one.ours and one.node_id not in self._failed]
-        return self.health.well(untold, now=now)
+        usable = [one for one in partners if one.ours and one.node_id not in self._failed]
+        return self.health.healthy(usable, now=now)

@@ -1,4 +1,4 @@
-"""What one request has come to, over all its tries."""
+"""What the client has got of one request, over all its attempts, and which nodes failed it."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -11,11 +11,11 @@ from engine.request import Request
 from proxy.errors import NodeFailed, ProxyExhausted
 from proxy.timeline.choice import ChoiceTimeline
 
-MOST_LOST = 2
+MAX_LOST_PAIRS = 2
 
 
-def unscored(request: Request) -> Request:
-    """Without the prompt's log-probabilities: who fetches its KV does not run it."""
+def without_prompt_logprobs(request: Request) -> Request:
+    """For a decode leg: a node that fetches the KV does not run the prompt."""
     if request.sampling.prompt_logprobs is None:
         return request
     sampling = msgspec.structs.replace(request.sampling, prompt_logprobs=None)
@@ -24,66 +24,70 @@ def unscored(request: Request) -> Request:
 
 @dataclass(slots=True)
 class Progress:
-    """Grows with each try; `tries` are those since the last token. `timeline` is for logs."""
+    """Kept up to date by each attempt."""
 
     request: Request
     timeline: ChoiceTimeline
     tap: Tap | None = None  # where tokens may go past the stream
     tokens: "array[int]" = field(default_factory=lambda: array("i"))  # a ninth of a list's room
-    prompted: bool = False
-    scored: bool = False  # the prompt's log-probabilities were said
-    tries: int = 0  # since the last token
-    begun: float = 0.0  # when the latest try did
-    failure: NodeFailed | ProxyExhausted | None = None
-    failed: set[str] = field(default_factory=set)  # nodes that did not even answer
-    met: set[str] = field(default_factory=set)  # those that failed since the last token
-    pairs: set[tuple[str, str]] = field(default_factory=set)  # KV got lost between them
+    prompt_sent: bool = False  # the client has had a PromptEvent
+    prompt_scored: bool = False  # one with the prompt's log-probabilities
+    tries: int = 0  # that failed since the last token
+    attempt_start: float = 0.0  # of the latest one
+    last_failure: NodeFailed | ProxyExhausted | None = None
+    unresponsive_nodes: set[str] = field(default_factory=set)  # they did not even answer
+    failed_nodes: set[str] = field(
+        default_factory=set
+    )  # those that failed since the last token
+    failed_pairs: set[tuple[str, str]] = field(default_factory=set)  # KV got lost between them
 
-    def rest(self) -> Request:
-        """The request as the next try has to continue it."""
-        if not self.tokens and not self.scored:
+    def remaining_request(self) -> Request:
+        """The request as the next attempt has to continue it."""
+        if not self.tokens and not self.prompt_scored:
             return self.request
         generated = (*self.request.generated, *self.tokens)
-        return msgspec.structs.replace(unscored(self.request), generated=generated)
+        return msgspec.structs.replace(
+            without_prompt_logprobs(self.request), generated=generated
+        )
 
-    def note(self, event: Event) -> bool:
-        """Book an event; False if the client has seen its like in an earlier try."""
+    def record_event(self, event: Event) -> bool:
+        """Record an event; False if the client got its like from an earlier attempt."""
         if isinstance(event, TokenEvent):
-            self.said(event.tokens)
+            self.record_tokens(event.tokens)
             self.tries = 0
-            if self.met:
-                self.met.clear()
+            if self.failed_nodes:
+                self.failed_nodes.clear()
         if isinstance(event, PromptEvent):
-            scores = bool(event.logprobs) and not self.scored
-            new, self.prompted = scores or not self.prompted, True
-            self.scored = self.scored or scores
+            scores = bool(event.logprobs) and not self.prompt_scored
+            new, self.prompt_sent = scores or not self.prompt_sent, True
+            self.prompt_scored = self.prompt_scored or scores
             return new
         return True
 
-    def said(self, tokens: tuple[int, ...]) -> None:
-        """The client gets these."""
+    def record_tokens(self, tokens: tuple[int, ...]) -> None:
+        """Record tokens that go to the client."""
         self.tokens.extend(tokens)
         self.timeline.output_tokens += len(tokens)
 
-    def met_with(self, failure: NodeFailed | ProxyExhausted) -> None:
-        """Book a try that came to nothing: others are asked first from now on."""
-        self.failure, self.tries = failure, self.tries + 1
+    def record_failure(self, failure: NodeFailed | ProxyExhausted) -> None:
+        """Record a failed attempt: other nodes are preferred from now on."""
+        self.last_failure, self.tries = failure, self.tries + 1
         if isinstance(failure, ProxyExhausted):
             return
         if failure.pair is not None:
-            self.pairs.add(failure.pair)
+            self.failed_pairs.add(failure.pair)
             return
-        self.met.add(failure.node_id)
-        if not failure.answered:
-            self.failed.add(failure.node_id)
+        self.failed_nodes.add(failure.node_id)
+        if not failure.node_alive:
+            self.unresponsive_nodes.add(failure.node_id)
 
-    def may(self, prefill: Node, decode: Node) -> bool:
-        """Whether neither it nor what lies between the two has failed this request.
+    def may_pair(self, prefill: Node, decode: Node) -> bool:
+        """Whether neither the prefill node nor KV transfer between the two failed this request.
 
-        Whose KV got lost twice does without a hand-over.
+        After `MAX_LOST_PAIRS` lost transfers no pair may: decode runs the prompt.
         """
         return (
-            len(self.pairs) < MOST_LOST
-            and prefill.node_id not in self.met
-            and (prefill.node_id, decode.node_id) not in self.pairs
+            len(self.failed_pairs) < MAX_LOST_PAIRS
+            and prefill.node_id not in self.failed_nodes
+            and (prefill.node_id, decode.node_id) not in self.failed_pairs
         )

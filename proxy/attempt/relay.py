@@ -1,9 +1,9 @@
 """What of one attempt's events goes on to the client, and what a leg that fails means. Pure.
 
 A leg's failure does not always end the attempt. While the prefill leg is open its KV is on
-offer, so a decode node that has no room, or dies before its first token, is `missed`: another
-can take its place with the same ticket. And once the KV has arrived nobody needs the prefill
-leg any more; when that breaks off just before, decode is given a moment to say that it has.
+offer, so a decode node that has no room, or dies before its first token, can be replaced by
+another with the same ticket. Once the KV has arrived the prefill leg is not needed any more; if
+it breaks off just before, the decode node is given a moment to report that the KV is there.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from api.generator import (
 )
 from discovery.registry import Node
 from kv_transfer.ticket import KvTicket
-from proxy.attempt.legs import News
+from proxy.attempt.legs import LegEvent, LegItem
 from proxy.errors import Cause, NodeFailed
 from proxy.routing.plan import Plan
 
@@ -32,130 +32,141 @@ LINGERING_TOKENS = 8  # of decode: by then prefill has long heard that its KV wa
 
 @dataclass(slots=True)
 class Relay:
-    """Every token goes on once.
+    """Passes each token on once, and decides what a leg's failure means for the attempt.
 
-    The decode leg repeats the first token, which is left out. Where it had to compute the
-    prompt itself, rounding may have brought it another one, which nothing may follow: the
-    client has the first. It may be quicker than the prefill leg, which alone has the prompt's
-    log-probabilities: `awaits` them, and what decode has to say is held until they are there.
-    `orphaned` is why the prefill leg ended without its KV taken, as far as we know: decode's
-    word may be on its way.
+    The decode leg repeats the first token, which is left out. Where the decode node had to
+    compute the prompt itself, rounding may have led to another first token; then the attempt
+    fails, as the client has the prefill node's. Only the prefill leg has the prompt's
+    log-probabilities: while the relay awaits them, the decode leg's tokens are `held`.
     """
 
     plan: Plan
-    awaits: bool = False
+    awaits_prompt_logprobs: bool = False
     finished: bool = False
     forwarded: int = 0
-    given: tuple[int, ...] = ()  # by the prefill leg, and forwarded
-    said: Counter[Node] = field(default_factory=Counter)
+    prefill_tokens: tuple[int, ...] = ()  # those that were forwarded
+    received: Counter[Node] = field(default_factory=Counter)
     held: list[TokenEvent] = field(default_factory=list)
-    leg: Leg | None = None  # the decode leg, once it is open
-    moved: bool = False  # it is not the first
-    sealed: bool = False  # the prefill leg has said its token
-    parted: bool = False  # the prefill leg is over
-    arrived: bool = False
-    missed: NodeFailed | None = None
-    ignored: NodeFailed | None = None  # the prefill leg's, which does not matter any more
-    orphaned: NodeFailed | None = None
+    decode_leg: Leg | None = None  # the latest, once it is open
+    decode_replaced: bool = False  # `decode_leg` is not the first
+    prefill_sampled: bool = False  # the prefill leg has sent its token
+    prefill_closed: bool = False  # its leg has ended, or was closed
+    decode_started: bool = False  # it has the KV, or computes the prompt itself
+    decode_failure: NodeFailed | None = None  # until another decode leg is open
+    ignored_failure: NodeFailed | None = (
+        None  # the prefill leg's, which does not matter any more
+    )
+    prefill_failure: NodeFailed | None = None  # while decode may yet report its KV
 
-    def ticket(self, news: tuple[Node, News] | None) -> KvTicket | None:
-        """What the decode leg has to be opened with, if it is time."""
-        if self.leg or self.plan.prefill is None or news is None:
+    def ticket_for_decode(self, news: LegItem | None) -> KvTicket | None:
+        """The ticket of this event, if the decode leg is to be opened with it."""
+        if self.decode_leg or self.plan.prefill is None or news is None:
             return None
         return news[1].ticket if isinstance(news[1], TicketEvent) else None
 
-    def ends_without_ticket(self, news: tuple[Node, News] | None) -> bool:
-        """Whether decode has to run the prompt: its prefill leg is over, and gave no ticket."""
-        return news is None and self.leg is None and self.plan.prefill is not None
+    def prefill_gave_no_ticket(self, news: LegItem | None) -> bool:
+        """Whether the prefill leg ended without one, so decode has to run the prompt itself."""
+        return news is None and self.decode_leg is None and self.plan.prefill is not None
 
-    def begin(self, decode: Node, leg: Leg) -> None:
-        """This decode leg is open now; `missed` is made good by it."""
-        self.moved = self.leg is not None
-        self.plan, self.leg, self.missed = replace(self.plan, decode=decode), leg, None
+    def decode_opened(self, decode: Node, leg: Leg) -> None:
+        """Record that this decode leg is open, the first or a replacement."""
+        self.decode_replaced = self.decode_leg is not None
+        self.plan = replace(self.plan, decode=decode)
+        self.decode_leg, self.decode_failure = leg, None
 
-    def flowing(self, node: Node, event: News) -> TokenEvent | None:
-        """Tokens that go on as they are, as decode alone speaks; None: `forward` it."""
-        if not isinstance(event, TokenEvent) or event.finish is not None or self.awaits:
+    def pass_through(self, node: Node, event: LegEvent) -> TokenEvent | None:
+        """The fast path: tokens that can go on unchanged, as only the decode leg is left and
+        all it sent before was forwarded. None: `forward` the event.
+        """
+        if not isinstance(event, TokenEvent) or event.finish is not None:
             return None
-        plan, said = self.plan, self.said
-        alone = self.parted if plan.prefill else self.leg is None
-        if not alone or node is not plan.decode or said[node] != self.forwarded:
+        if self.awaits_prompt_logprobs:
             return None
-        if self.leg and not self.arrived:
+        plan, received = self.plan, self.received
+        decode_alone = self.prefill_closed if plan.prefill else self.decode_leg is None
+        if not decode_alone or node is not plan.decode or received[node] != self.forwarded:
             return None
-        self.flowed(len(event.tokens))
+        if self.decode_leg and not self.decode_started:
+            return None
+        self.count_passed(len(event.tokens))
         return event
 
-    def flowed(self, num_tokens: int) -> None:
-        """So many more go on as they are."""
-        self.said[self.plan.decode] += num_tokens
+    def count_passed(self, num_tokens: int) -> None:
+        """Count tokens of the decode leg that went on unchanged."""
+        self.received[self.plan.decode] += num_tokens
         self.forwarded += num_tokens
 
-    def forward(self, node: Node, event: News) -> Iterator[Event]:
-        """What of it is new, and what it sets free; NodeFailed where the attempt is over."""
+    def forward(self, node: Node, event: LegEvent) -> Iterator[Event]:
+        """Yield what is new in the event, and held tokens that it releases.
+
+        Raises NodeFailed where it ends the attempt.
+        """
         if isinstance(event, FAILURES):
-            self._fail(node, event)
+            self._handle_failure(node, event)
             return
         if node is self.plan.prefill:
-            self._prefill_said(event)
-        elif self.leg and isinstance(event, ANSWERS):
-            self._decode_goes_on()
+            self._note_prefill_event(event)
+        elif self.decode_leg and isinstance(event, ANSWERS):
+            self._note_decode_started()
         match event:
-            case TokenEvent() if self.awaits and node is not self.plan.first:
+            case TokenEvent() if self.awaits_prompt_logprobs and node is not self.plan.first:
                 self.held.append(event)
             case TokenEvent():
-                yield from self._fresh(node, event)
+                yield from self._new_tokens(node, event)
             case PromptEvent() | StageEvent():
                 yield event
         if isinstance(event, EndEvent) or (isinstance(event, PromptEvent) and event.logprobs):
-            yield from self.let_go()
+            yield from self.release_held()
 
-    def let_go(self) -> Iterator[Event]:
-        """There is nothing to wait for: the prompt's log-probabilities came, or never will."""
-        self.awaits, held, self.held = False, self.held, []
+    def release_held(self) -> Iterator[Event]:
+        """Yield held tokens: the prompt's log-probabilities came, or never will."""
+        self.awaits_prompt_logprobs, held, self.held = False, self.held, []
         for event in held:
-            yield from self._fresh(self.plan.decode, event)
+            yield from self._new_tokens(self.plan.decode, event)
 
     @property
-    def ailing(self) -> bool:
-        """Whether there is anything to mend; asked after each event."""
-        return bool(self.ignored or self.missed or self.lingers)
+    def needs_recovery(self) -> bool:
+        """Whether `HandOver.recover` has anything to do; asked after each event."""
+        return bool(self.ignored_failure or self.decode_failure or self.prefill_lingers)
 
     @property
-    def lingers(self) -> bool:
-        """Whether the prefill leg stays open although decode goes on without it: nobody has
-        fetched its KV, nor will, and only the end of the lease would free it.
+    def prefill_lingers(self) -> bool:
+        """Whether the prefill leg stays open although decode goes on without its KV: nobody
+        will fetch that, and only the end of the lease would free it.
         """
-        parted = self.parted or self.awaits or self.plan.prefill is None
-        return self.arrived and not parted and self.said[self.plan.decode] >= LINGERING_TOKENS
+        if self.plan.prefill is None or self.prefill_closed or self.awaits_prompt_logprobs:
+            return False
+        return self.decode_started and self.received[self.plan.decode] >= LINGERING_TOKENS
 
-    def _prefill_said(self, event: Event) -> None:
-        self.sealed = self.sealed or isinstance(event, TokenEvent)
-        self.parted = self.parted or isinstance(event, EndEvent)
+    def _note_prefill_event(self, event: Event) -> None:
+        self.prefill_sampled = self.prefill_sampled or isinstance(event, TokenEvent)
+        self.prefill_closed = self.prefill_closed or isinstance(event, EndEvent)
 
-    def _decode_goes_on(self) -> None:
-        """Its KV has arrived, or it computes the prompt: prefill is not needed any more."""
-        self.arrived, orphaned, self.orphaned = True, self.orphaned, None
-        if orphaned and orphaned.node_id != self.plan.decode.node_id:
-            self.ignored = orphaned
+    def _note_decode_started(self) -> None:
+        """Decode has the KV, or computes the prompt: the prefill leg is not needed any more."""
+        failure, self.prefill_failure = self.prefill_failure, None
+        self.decode_started = True
+        if failure and failure.node_id != self.plan.decode.node_id:
+            self.ignored_failure = failure
 
-    def _fail(self, node: Node, event: FailedEvent | NodeFailed) -> None:
-        failure = self._failure(node, event)
+    def _handle_failure(self, node: Node, event: FailedEvent | NodeFailed) -> None:
+        failure = self._failure_of(node, event)
         if node is self.plan.prefill:
             self._prefill_failed(failure)
-        elif self._can_move(event, failure):
-            self.missed = failure
-        elif self.orphaned and self.orphaned.node_id != node.node_id:
-            raise self.orphaned  # the cause, and this is its effect
+        elif self._can_replace_decode(event, failure):
+            self.decode_failure = failure
+        elif self.prefill_failure and self.prefill_failure.node_id != node.node_id:
+            raise self.prefill_failure  # decode failed because prefill did
         else:
             raise failure
 
-    def _failure(self, node: Node, event: FailedEvent | NodeFailed) -> NodeFailed:
+    def _failure_of(self, node: Node, event: FailedEvent | NodeFailed) -> NodeFailed:
         if isinstance(event, NodeFailed):
             return event
         blamed, pair = (self.plan.peer_of(node) if event.by_peer else node), None
-        if event.by_peer and not (self.moved and node is self.plan.prefill):
-            pair = self.plan.pair  # what prefill says of a peer may be of the one before
+        may_mean_replaced = self.decode_replaced and node is self.plan.prefill
+        if event.by_peer and not may_mean_replaced:  # prefill may mean the decode node before
+            pair = self.plan.pair
         return NodeFailed(
             blamed.node_id,
             event.reason,
@@ -166,47 +177,57 @@ class Relay:
         )
 
     def _prefill_failed(self, failure: NodeFailed) -> None:
-        """No matter if its KV is over there, or may be; else the prompt has to run anew."""
-        blames_decode = failure.node_id == self.plan.decode.node_id
-        safe = self.arrived and not self.awaits
-        if self.awaits or not (safe or blames_decode or (self.sealed and self.leg)):
+        """Go on without the prefill leg where decode has what it needs, or may yet report so;
+        else raise the failure: the prompt has to run anew.
+        """
+        if self.awaits_prompt_logprobs:  # nobody else has them
             raise failure
-        self.parted = True
-        if not safe:
-            self.orphaned = failure
-        elif not blames_decode:  # which may have let go of KV that was bad, and runs the prompt
-            self.ignored = failure
+        blames_decode = failure.node_id == self.plan.decode.node_id
+        decode_may_have_kv = self.prefill_sampled and self.decode_leg is not None
+        if not (self.decode_started or blames_decode or decode_may_have_kv):
+            raise failure
+        self.prefill_closed = True
+        if not self.decode_started:
+            self.prefill_failure = failure
+        elif not blames_decode:  # decode may have rejected bad KV, and runs the prompt itself
+            self.ignored_failure = failure
 
-    def _can_move(self, event: FailedEvent | NodeFailed, failure: NodeFailed) -> bool:
-        """Its KV is on offer as before: it said so, or it died without a word."""
-        if self.leg is None or self.leg.ticket is None or not self.leg.keep_open:
+    def _can_replace_decode(self, event: FailedEvent | NodeFailed, failure: NodeFailed) -> bool:
+        """Whether another decode node can fetch the KV with the same ticket."""
+        leg = self.decode_leg
+        if leg is None or leg.ticket is None or not leg.keep_open:
             return False
-        if failure.no_room and not self.leg.elsewhere:
-            return False  # it was not asked
-        parked = isinstance(event, NodeFailed) or event.parked
-        return parked and not self.parted and not self.arrived and failure.retryable
+        unasked_no_room = failure.no_room and not leg.elsewhere  # it was to wait for room
+        offer_untouched = isinstance(event, NodeFailed) or event.parked
+        offer_open = not (self.prefill_closed or self.decode_started)
+        return offer_open and offer_untouched and failure.retryable and not unasked_no_room
 
-    def _fresh(self, node: Node, event: TokenEvent) -> Iterator[TokenEvent]:
-        before = self.said[node]
-        self.said[node] += len(event.tokens)
-        fresh = max(0, self.said[node] - self.forwarded)
+    def _new_tokens(self, node: Node, event: TokenEvent) -> Iterator[TokenEvent]:
+        """The event without tokens that were forwarded before; raises NodeFailed where decode
+        repeats others than the prefill leg sent.
+        """
+        before = self.received[node]
+        self.received[node] += len(event.tokens)
+        fresh = max(0, self.received[node] - self.forwarded)
         self.forwarded += fresh
         self.finished = event.finish is not None
         known = len(event.tokens) - fresh
         if node is not self.plan.decode:
-            self.given += event.tokens[known:]
-        elif event.tokens[:known] != self.given[before : before + known]:
-            other = f"goes on from {event.tokens[:known]}, given was {self.given[before:]}"
-            raise NodeFailed(node.node_id, other, Cause.DIFFERS)
+            self.prefill_tokens += event.tokens[known:]
+        elif event.tokens[:known] != self.prefill_tokens[before : before + known]:
+            other = (
+                f"goes on from {event.tokens[:known]}, given was {self.prefill_tokens[before:]}"
+            )
+            raise NodeFailed(node.node_id, other, Cause.DIVERGED)
         if fresh or self.finished:
             tokens, logprobs = event.tokens[known:], event.logprobs[known:]
             yield TokenEvent(tokens, event.finish, event.stop_reason, logprobs)
 
 
 def _cause(event: FailedEvent) -> Cause:
-    """Who is full, or stops, has done nothing wrong."""
+    """A node that is full, or stops, is not at fault."""
     if event.no_room:
         return Cause.NO_ROOM
     if event.leaving:
         return Cause.LEAVING
-    return Cause.PAIR if event.by_peer else Cause.TOLD
+    return Cause.KV_TRANSFER if event.by_peer else Cause.NODE_ERROR

@@ -4,7 +4,7 @@
 asked of `/v1/completions`, with a prompt of token ids and `return_token_ids`. A leg that holds
 is not streamed: only a whole answer is sure to have `kv_transfer_params` in it.
 
-Unspeakable   the request has what no node of vLLM can be told; `param` names it
+UnsupportedByVllm   the request has what no node of vLLM can be told; `param` names it
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ import msgspec
 from api.node_sampling import encode_sampling
 from api.wire import WireError
 from engine.request import Request, Sampling
-from proxy.foreign.forms import UnknownForm, spoken
+from proxy.foreign.structural_tags import UnsupportedTag, without_extensions
 
 GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
 MOST_SEED = 2**63 - 1  # it reads a number with a sign, and -1 as none
@@ -25,7 +25,7 @@ Params = Mapping[str, object]
 """What goes as `kv_transfer_params`."""
 
 
-class Unspeakable(WireError):
+class UnsupportedByVllm(WireError):
     """The request has what no node of vLLM can be told."""
 
 
@@ -34,7 +34,7 @@ def generate_body(request: Request, outer_id: str, params: Params | None, hold: 
     said = {
         "request_id": outer_id,
         "token_ids": request.tokens,
-        "sampling_params": sampling_of(request, hold),
+        "sampling_params": sampling_params(request, hold),
         **_shared(request, params, stream=not hold),
     }
     return msgspec.json.encode(said)
@@ -48,7 +48,7 @@ def completion_body(
     said = {
         **({"model": model} if model else {}),
         "prompt": request.tokens,
-        **sampling_of(request, hold),
+        **sampling_params(request, hold),
         "add_special_tokens": False,
         "skip_special_tokens": False,
         "return_token_ids": True,
@@ -58,21 +58,21 @@ def completion_body(
     return msgspec.json.encode(said)
 
 
-def sampling_of(request: Request, hold: bool) -> dict[str, object]:
+def sampling_params(request: Request, hold: bool) -> dict[str, object]:
     """What is still to come; a leg that holds is asked for one token.
 
     It counts `min_tokens` from where a retry begins. It has no choices of one request, so each
-    is asked with a seed of its own. Raises Unspeakable.
+    is asked with a seed of its own. Raises UnsupportedByVllm.
     """
     sampling, done = request.sampling, len(request.generated)
     if sampling.bad_words:
-        raise Unspeakable("bad_words cannot be told to a node of vLLM", "bad_words")
+        raise UnsupportedByVllm("bad_words cannot be told to a node of vLLM", "bad_words")
     limit = done + 1 if hold else sampling.max_tokens
     least = max(0, min(sampling.min_tokens, limit) - done)
     asked = msgspec.structs.replace(
         sampling, max_tokens=limit, min_tokens=least, seed=_seed(sampling)
     )
-    said = encode_sampling(asked, done) | _form(sampling)
+    said = encode_sampling(asked, done) | _structured_outputs(sampling)
     return {
         key: value
         for key, value in said.items()
@@ -80,14 +80,14 @@ def sampling_of(request: Request, hold: bool) -> dict[str, object]:
     }
 
 
-def _form(sampling: Sampling) -> dict[str, object]:
+def _structured_outputs(sampling: Sampling) -> dict[str, object]:
     """A structural tag of ours, in their words; nothing for any other form."""
     if sampling.grammar is None or sampling.grammar.kind != "structural_tag":
         return {}
     try:
-        told = spoken(sampling.grammar.source)
-    except UnknownForm as unknown:
-        raise Unspeakable(str(unknown), "tools") from None
+        told = without_extensions(sampling.grammar.source)
+    except UnsupportedTag as unknown:
+        raise UnsupportedByVllm(str(unknown), "tools") from None
     return {"structured_outputs": {"structural_tag": told}}
 
 

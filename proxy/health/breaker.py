@@ -27,15 +27,15 @@ class BreakerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class BreakerRules:
     """Seconds, but for `told`: how many failures in a row that the other side itself owned up
     to open a breaker. One that it did not, such as a broken stream, does at once.
     """
 
-    told: int = 3
+    reported_limit: int = 3
     open_s: float = 1.0  # at first; from then on twice as long each time
     longest_s: float = 30.0
-    calm_s: float = 60.0  # closed for so long, it is as good as new
+    reset_s: float = 60.0  # closed for so long, it is as good as new
     probe_s: float = 15.0  # who lets a call through and hears nothing of it may do so again
 
 
@@ -46,13 +46,13 @@ class Breaker:
     `why`: what the last failure was.
     """
 
-    rules: Rules
+    rules: BreakerRules
     opened_at: float | None = None
     closed_at: float = 0.0
-    level: int = 0
-    told: int = 0
+    times_opened: int = 0
+    reported_failures: int = 0
     probe_at: float | None = None
-    why: str | None = None
+    last_failure: str | None = None
 
     def state(self, *, now: float, heard_at: float) -> BreakerState:
         """`heard_at`: when there last was a sign of life that was no call of ours."""
@@ -90,43 +90,43 @@ class Breaker:
             if begun < self.opened_at:
                 return False
         else:
-            self.told += 1
-            if not sure and self.told < self.rules.told:
+            self.reported_failures += 1
+            if not sure and self.reported_failures < self.rules.reported_limit:
                 return False
-            if now - self.closed_at >= self.rules.calm_s:
-                self.level = 0
-        self.opened_at, self.probe_at, self.told = now, None, 0
-        self.level += 1
+            if now - self.closed_at >= self.rules.reset_s:
+                self.times_opened = 0
+        self.opened_at, self.probe_at, self.reported_failures = now, None, 0
+        self.times_opened += 1
         return True
 
     def succeeded(self, *, begun: float, now: float) -> None:
         """A call that began at `begun` went well."""
         if self.opened_at is None:
-            self.told = 0
+            self.reported_failures = 0
         elif begun >= self.opened_at:
             self.opened_at, self.probe_at, self.closed_at = None, None, now
 
     def restart(self) -> None:
         """It is of a new process now, which did nothing wrong: half open, if not closed."""
-        self.told, self.probe_at = 0, None
+        self.reported_failures, self.probe_at = 0, None
         if self.opened_at is not None:
             self.opened_at = -math.inf
 
-    def spent(self, *, now: float) -> bool:
+    def is_reset(self, *, now: float) -> bool:
         """Whether it is like one that never heard of anything."""
         return (
             self.opened_at is None
-            and not self.told
-            and now - self.closed_at >= self.rules.calm_s
+            and not self.reported_failures
+            and now - self.closed_at >= self.rules.reset_s
         )
 
-    def old(self, *, now: float) -> bool:
+    def is_stale(self, *, now: float) -> bool:
         """Whether it opened so long ago that nobody has tried since, though somebody might."""
         since = self.closed_at if self.opened_at is None else self.opened_at
-        return now - since >= self.rules.calm_s
+        return now - since >= self.rules.reset_s
 
     @property
     def open_for_s(self) -> float:
         """How long it stays open this time."""
-        doubled = self.rules.open_s * 2.0 ** min(self.level - 1, 32)
+        doubled = self.rules.open_s * 2.0 ** min(self.times_opened - 1, 32)
         return min(doubled, self.rules.longest_s)

@@ -14,18 +14,18 @@ from api.generator import EndEvent, Event, StageEvent, TokenEvent
 from discovery.registration import Role, State
 from discovery.registry import Node, Registry, node_address
 from proxy.errors import Cause, NodeFailed
-from proxy.health.breaker import Breaker, BreakerState, Rules
-from proxy.health.sieve import Sieve
+from proxy.health.breaker import Breaker, BreakerRules, BreakerState
+from proxy.health.filter_cache import FilterCache
 from proxy.routing.plan import Plan
 
 MOST_KNOWN = 4096
 NOBODY: frozenset[Node] = frozenset()
 TIDY_S = 5.0
 TROUBLES = (
-    *(Cause.UNREACHABLE, Cause.SILENT, Cause.BROKEN, Cause.KEY),
-    *(Cause.TOLD, Cause.BUSY),
+    *(Cause.UNREACHABLE, Cause.SILENT, Cause.BROKEN, Cause.SIGNATURE),
+    *(Cause.NODE_ERROR, Cause.BUSY),
 )
-LOST, MOVED = "lost", "transfer"
+LOST, TRANSFERRED = "lost", "transfer"
 SUCCESSES = (TokenEvent, EndEvent)
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -43,49 +43,49 @@ class Health:
     """
 
     registry: Registry
-    rules: Rules = field(default_factory=Rules)
+    rules: BreakerRules = field(default_factory=BreakerRules)
     failures: Counter[str] = field(default_factory=Counter)
     opened: Counter[str] = field(default_factory=Counter)
     retries: Counter[Cause] = field(default_factory=Counter)
     _nodes: dict[str, tuple[str, Breaker]] = field(default_factory=dict)
     _pairs: dict[Pair, Breaker] = field(default_factory=dict)
     _tidied_at: float = 0.0
-    _sieve: Sieve[Node] = field(default_factory=Sieve)
+    _sieve: FilterCache[Node] = field(default_factory=FilterCache)
 
     @property
-    def troubled(self) -> bool:
+    def has_failures(self) -> bool:
         """Whether there is anything to look at."""
         return bool(self._nodes or self._pairs)
 
-    def well(self, nodes: Sequence[Node], *, now: float) -> Sequence[Node]:
+    def healthy(self, nodes: Sequence[Node], *, now: float) -> Sequence[Node]:
         """Those to which a call may go."""
-        return self._sieve.without(nodes, self.shut(now=now))
+        return self._sieve.without(nodes, self.blocked_nodes(now=now))
 
     def without(self, nodes: Sequence[Node], shut: frozenset[Node]) -> Sequence[Node]:
         """The same where it is known which are shut; cheap for who asks again and again."""
         return self._sieve.without(nodes, shut)
 
-    def shut(self, *, now: float) -> frozenset[Node]:
+    def blocked_nodes(self, *, now: float) -> frozenset[Node]:
         """The nodes to which none may; looks at those only that ever failed."""
         if not self._nodes:
             return NOBODY
         known = (self.registry.at(address) for address in self._nodes)
         return frozenset(node for node in known if node and not self._admits(node, now))
 
-    def joins(self, prefill: Node, decode: Node, *, now: float) -> bool:
+    def pair_usable(self, prefill: Node, decode: Node, *, now: float) -> bool:
         """Whether the prefill node is well, and so is what lies between the two."""
         if self._nodes and not self._admits(prefill, now):
             return False
-        return self.linked(prefill, decode, now=now)
+        return self.link_usable(prefill, decode, now=now)
 
-    def linked(self, prefill: Node, decode: Node, *, now: float) -> bool:
+    def link_usable(self, prefill: Node, decode: Node, *, now: float) -> bool:
         """Whether what lies between the two is well."""
         if not self._pairs:
             return True
         between = self._pairs.get((prefill.node_id, decode.node_id))
         return between is None or between.admits(now=now, heard_at=now)
 
-    def apart(self, *, now: float) -> frozenset[Pair]:
+    def blocked_pairs(self, *, now: float) -> frozenset[Pair]:
         """The pairs between which nothing may be moved."""
         if not self._pairs:
             return NO_PAIR
@@ -94,57 +94,59 @@ class Health:
 
     def state(self, node: Node, *, now: float) -> BreakerState:
         """Of a node's breaker."""
-        breaker = self._of(node)
+        breaker = self._breaker_of(node)
         if breaker is None:
             return BreakerState.CLOSED
         return breaker.state(now=now, heard_at=node.heard_at)
 
-    def trouble(self, node: Node, *, now: float) -> str | None:
+    def breaker_reason(self, node: Node, *, now: float) -> str | None:
         """Why its breaker is not closed."""
-        breaker = self._of(node)
+        breaker = self._breaker_of(node)
         shut = self.state(node, now=now) is not BreakerState.CLOSED
-        return breaker.why if breaker and shut else None
+        return breaker.last_failure if breaker and shut else None
 
-    def pairs(self, *, now: float) -> Iterator[tuple[Pair, BreakerState]]:
+    def unhealthy_pairs(self, *, now: float) -> Iterator[tuple[Pair, BreakerState]]:
         """The pairs that are not all well."""
         for pair, breaker in self._pairs.items():
             state = breaker.state(now=now, heard_at=now)
             if state is not BreakerState.CLOSED:
                 yield pair, state
 
-    def begin(self, plan: Plan, *, now: float) -> None:
+    def begin_attempt(self, plan: Plan, *, now: float) -> None:
         """An attempt begins there: of those half open, it is the one call."""
-        if self.troubled and now - self._tidied_at >= TIDY_S:
+        if self.has_failures and now - self._tidied_at >= TIDY_S:
             self._tidied_at = now
             self.forget(now=now)
         for breaker in self._breakers(plan):
             breaker.begin(now=now)
 
-    def end(self, plan: Plan, *, begun: float) -> None:
+    def end_attempt(self, plan: Plan, *, begun: float) -> None:
         """The attempt that began then is over; what it did not show is still to be shown."""
         for breaker in self._breakers(plan):
             breaker.end(begun=begun)
 
-    def heard(self, node: Node, event: Event, plan: Plan, *, begun: float, now: float) -> None:
+    def record_event(
+        self, node: Node, event: Event, plan: Plan, *, begun: float, now: float
+    ) -> None:
         """One event of an attempt that began at `begun`; a token shows that its node works.
 
         So does a prefill leg's end: of vLLM's that is all there is.
         """
         if isinstance(event, SUCCESSES):
-            self.worked(node, begun=begun, now=now)
+            self.record_success(node, begun=begun, now=now)
         elif isinstance(event, StageEvent) and plan.prefill is not None:
             pair = plan.prefill.node_id, plan.decode.node_id
             if event.stage == LOST:
                 self._pair_failed(pair, begun, now)
-            elif event.stage == MOVED and (between := self._pairs.get(pair)):
+            elif event.stage == TRANSFERRED and (between := self._pairs.get(pair)):
                 between.succeeded(begun=begun, now=now)
 
-    def worked(self, node: Node, *, begun: float, now: float) -> None:
+    def record_success(self, node: Node, *, begun: float, now: float) -> None:
         """A call that began at `begun` brought what was asked for."""
-        if self._nodes and (breaker := self._of(node)):
+        if self._nodes and (breaker := self._breaker_of(node)):
             breaker.succeeded(begun=begun, now=now)
 
-    def failed(self, failure: NodeFailed, *, begun: float, now: float) -> str | None:
+    def record_failure(self, failure: NodeFailed, *, begun: float, now: float) -> str | None:
         """A call of an attempt that began at `begun` failed. Answers with what an operator has
         to be told, if that keeps a node from work and is not over by itself.
         """
@@ -155,25 +157,25 @@ class Health:
         if node is not None and failure.cause in TROUBLES and not _has_left(node, failure):
             address = node_address(node)
             _add(self.failures, address, self.failures.get(address, 0) + 1)
-            known = self._of(node)
+            known = self._breaker_of(node)
             breaker = Breaker(self.rules) if known is None else known
             _add(self._nodes, address, (node.node_id, breaker))
-            sure = not failure.cause.by_node
+            sure = not failure.cause.node_alive
             opens = breaker.failed(begun=begun, now=now, sure=sure)
             self.opened["node"] += opens
-            breaker.why = str(failure).removeprefix(f"{node.node_id}: ")
-            if opens and failure.cause is Cause.KEY:
-                return f"the node at {address} gets no work for now: {breaker.why}"
+            breaker.last_failure = str(failure).removeprefix(f"{node.node_id}: ")
+            if opens and failure.cause is Cause.SIGNATURE:
+                return f"the node at {address} gets no work for now: {breaker.last_failure}"
         return None
 
     def forget(self, *, now: float) -> None:
         """Of whom nothing is to be held against any more, and who is not there any more."""
         for address, (_, breaker) in list(self._nodes.items()):
-            gone = self.registry.at(address) is None and breaker.old(now=now)
-            if gone or breaker.spent(now=now):
+            gone = self.registry.at(address) is None and breaker.is_stale(now=now)
+            if gone or breaker.is_reset(now=now):
                 del self._nodes[address]
         for pair, breaker in list(self._pairs.items()):
-            if not self._are_pair(pair) or breaker.spent(now=now):
+            if not self._are_pair(pair) or breaker.is_reset(now=now):
                 del self._pairs[pair]
 
     def _are_pair(self, pair: Pair) -> bool:
@@ -191,17 +193,17 @@ class Health:
     def _breakers(self, plan: Plan) -> Iterator[Breaker]:
         if self._nodes:
             nodes = (plan.prefill, plan.decode)
-            yield from (one for node in nodes if node and (one := self._of(node)))
+            yield from (one for node in nodes if node and (one := self._breaker_of(node)))
         if self._pairs and plan.prefill:
             between = self._pairs.get((plan.prefill.node_id, plan.decode.node_id))
             if between is not None:
                 yield between
 
     def _admits(self, node: Node, now: float) -> bool:
-        breaker = self._of(node)
+        breaker = self._breaker_of(node)
         return breaker is None or breaker.admits(now=now, heard_at=node.heard_at)
 
-    def _of(self, node: Node) -> Breaker | None:
+    def _breaker_of(self, node: Node) -> Breaker | None:
         """The breaker of a node; one that was started anew is let try at once."""
         address = node_address(node)
         known = self._nodes.get(address)

@@ -14,7 +14,7 @@ class Probe:
     up: bool = True
     _against: int = 0  # answers in a row that say that it is otherwise
 
-    def heard(self, *, well: bool) -> bool:
+    def record_answer(self, *, well: bool) -> bool:
         """Take in one answer, or that there was none; answers whether it is up."""
         self._against = 0 if well is self.up else self._against + 1
         if self._against >= (self.fall if self.up else self.rise):

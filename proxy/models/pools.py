@@ -114,7 +114,7 @@ def capacity(
     2: both kinds of node are there; 1: those that cannot be done without; 0: not even they.
     """
     nodes = (registry.nodes(role, now=now, model=model) for role in Role)
-    prefill, decode = (len(health.well(one, now=now)) for one in nodes)
+    prefill, decode = (len(health.healthy(one, now=now)) for one in nodes)
     needed, other = (decode, prefill) if generates else (prefill, decode)
     if needed:
         return (2 if other or not generates else 1), needed

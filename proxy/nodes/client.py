@@ -13,15 +13,15 @@ from discovery.signed_calls import Signing
 from engine.request import PoolingRequest, Request
 from proxy.errors import Cause, NodeFailed
 from proxy.foreign.bodies import GENERATE
-from proxy.foreign.manners import Manners
-from proxy.nodes.calling import PARTING_S, Call
-from proxy.nodes.failing import BROKEN, broken
+from proxy.foreign.vllm_nodes import VllmNodes
+from proxy.nodes.calling import ENDING_S, NodeRequest
+from proxy.nodes.connection import ReplyTimeouts
+from proxy.nodes.connection_pool import NO_HEADERS, ConnectionPool
+from proxy.nodes.failures import CALL_ERRORS, failure_of_error
 from proxy.nodes.leg import HttpLeg
-from proxy.nodes.line import Patience
-from proxy.nodes.lines import NOTHING, Lines
 from proxy.nodes.reading import LegReader
-from proxy.nodes.session import bearing
-from proxy.nodes.vllm import VllmLegs
+from proxy.nodes.session import bearer_header
+from proxy.nodes.vllm import VllmClient
 
 FIRST_SIGN_S = 10.0  # our nodes begin to answer within 4 s, whatever else they do
 SILENCE_S = 10.0  # and say something every 2 s from then on
@@ -32,12 +32,12 @@ POOLING_S = 600.0  # one of ours that pools says nothing while it works
 class HttpNodeClient:
     """One pool of connections for all nodes."""
 
-    lines: Lines
+    connections: ConnectionPool
     silence_s: float = SILENCE_S
     foreign_silence_s: float | None = None  # as long as it takes
     first_sign_s: float = FIRST_SIGN_S
-    parting_s: float = PARTING_S
-    manners: Manners = field(default_factory=Manners)
+    ending_s: float = ENDING_S
+    vllm_nodes: VllmNodes = field(default_factory=VllmNodes)
     foreign_key: str | None = field(default=None, repr=False)
     signing: Signing = field(default_factory=Signing)
 
@@ -49,17 +49,17 @@ class HttpNodeClient:
         The id is in the body only: a node may read a leg out of a header with addresses.
         """
         if not node.ours:
-            parts = self.lines, self.manners, self._foreign_patience, self.parting_s
-            key = bearing(self.foreign_key)
-            return VllmLegs(*parts, key).generate(node, request, leg)
+            parts = self.connections, self.vllm_nodes, self._foreign_timeouts, self.ending_s
+            key = bearer_header(self.foreign_key)
+            return VllmClient(*parts, key).generate(node, request, leg)
         reader = LegReader(leg.hold, True, request.sampling.max_tokens - len(request.generated))
-        call = Call(
+        call = NodeRequest(
             GENERATE,
             encode_call(NodeCall(request, leg, compact=True)),
-            Patience(self.first_sign_s, self.silence_s),
+            ReplyTimeouts(self.first_sign_s, self.silence_s),
             self._headers(leg),
         )
-        return HttpLeg(self.lines, node, call, reader, self.parting_s)
+        return HttpLeg(self.connections, node, call, reader, self.ending_s)
 
     async def pool(
         self, node: Node, requests: Sequence[PoolingRequest]
@@ -68,27 +68,27 @@ class HttpNodeClient:
         if not node.ours and any(one.token_types for one in requests):
             reason = "a node of vLLM cannot be told a pair's segments"
             raise NodeFailed(node.node_id, reason, Cause.REFUSED)
-        key = self._signed(PATH) if node.ours else bearing(self.foreign_key)
-        patience = Patience(POOLING_S, POOLING_S) if node.ours else self._foreign_patience
+        key = self._signed(PATH) if node.ours else bearer_header(self.foreign_key)
+        patience = ReplyTimeouts(POOLING_S, POOLING_S) if node.ours else self._foreign_timeouts
         body = encode_pooling(requests, node.registration.model)
-        call = Call(PATH, body, patience, key)
+        call = NodeRequest(PATH, body, patience, key)
         try:
-            with closing(await call.answered(self.lines, node)) as response:
+            with closing(await call.send_checked(self.connections, node)) as response:
                 return decode_pooled(await response.read(), requests)
-        except BROKEN as error:
-            raise broken(node, error) from error
+        except CALL_ERRORS as error:
+            raise failure_of_error(node, error) from error
 
     def _headers(self, leg: Leg) -> Mapping[str, str]:
         """Of a node of ours."""
-        trace, signed = leg.trace.headers if leg.trace else NOTHING, self._signed(GENERATE)
+        trace, signed = leg.trace.headers if leg.trace else NO_HEADERS, self._signed(GENERATE)
         return {**trace, **signed} if trace and signed else trace or signed
 
     def _signed(self, path: str) -> Mapping[str, str]:
         return self.signing.headers("POST", path)
 
     @property
-    def _foreign_patience(self) -> Patience:
+    def _foreign_timeouts(self) -> ReplyTimeouts:
         """With who says nothing while it works."""
         told = self.foreign_silence_s
         silence_s = math.inf if told is None else told
-        return Patience(silence_s, silence_s)
+        return ReplyTimeouts(silence_s, silence_s)

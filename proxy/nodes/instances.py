@@ -23,8 +23,8 @@ from discovery.registration import BEAT_S, Context, Port, Registration, Role, fr
 from discovery.registry import Registry
 from discovery.signed_calls import Signing
 from proxy.health.probes import Probe
-from proxy.nodes.naming import model_at
-from proxy.nodes.session import OK, PATIENCE_S, OtherKey, get_json
+from proxy.nodes.model_names import model_at
+from proxy.nodes.session import OK, PATIENCE_S, SignatureRejected, get_json
 from proxy.workers.api import NoPeers, PeerWorkers
 
 ROLES = {"prefill": Role.PREFILL, "decode": Role.DECODE}
@@ -120,7 +120,7 @@ class Instances:
         self._must_be_new(instance.address)
         try:
             registration = await self._ask(instance)
-        except OtherKey as error:
+        except SignatureRejected as error:
             raise InstanceError(f"{instance.address} {error}", "instance") from error
         self._must_be_new(instance.address)  # it may have been added while it was asked
         if registration is None:
@@ -184,13 +184,13 @@ class Instances:
         try:
             well = await self._is_well(instance)
             registration = await self._ask(instance) if well else None
-        except OtherKey as error:
+        except SignatureRejected as error:
             registration, why = None, f"it {error}"
         address = instance.address
         if self._known.get(address) is not instance:
             return  # it was removed, or added anew
         probe = self._probes.setdefault(address, Probe())
-        was_up, up = probe.up, probe.heard(well=registration is not None)
+        was_up, up = probe.up, probe.record_answer(well=registration is not None)
         if was_up and not up and (gone := self.registry.remove(address)):
             logger.info("%s left: %s", describe(gone), why)
         if up and registration and not self._announced(registration):

@@ -19,11 +19,11 @@ LONGEST_ANSWER = 64 << 10
 OK, CONFLICT = 200, 409
 
 
-class _Refusal(msgspec.Struct, frozen=True):
+class _ErrorBody(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class NotObeyed(Exception):
+class OrderFailed(Exception):
     """The node did not answer as it should; `refused`: it said no, and why."""
 
     def __init__(self, reason: str, *, refused: bool = False) -> None:
@@ -32,7 +32,7 @@ class NotObeyed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class OrderSender:
     """Signed where the cluster has a key; nodes tell senders apart by their ids."""
 
     session: aiohttp.ClientSession
@@ -41,10 +41,10 @@ class Orders:
     sender: str = field(default_factory=lambda: uuid4().hex)
     _stamps: Stamps = field(default_factory=Stamps)
 
-    async def give(
+    async def send(
         self, node: Node, *, state: State | None = None, role: Role | None = None
     ) -> OrderResult:
-        """Raises NotObeyed; where there was no answer, the order may have been heard."""
+        """Raises OrderFailed; where there was no answer, the order may have been heard."""
         message = to_order(NodeOrder(node.node_id, self.sender, state, role))
         if self.cluster_key:
             message = sign(message, self.cluster_key, wall_time=self._stamps.another())
@@ -61,14 +61,14 @@ class Orders:
             async with called as answer:
                 return _read(answer.status, await read_all(answer, LONGEST_ANSWER))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise NotObeyed(str(error) or "it did not answer") from error
+            raise OrderFailed(str(error) or "it did not answer") from error
 
 
 def _read(status: int, data: bytes) -> OrderResult:
     try:
         if status == OK:
             return msgspec.json.decode(data, type=OrderResult)
-        said = msgspec.json.decode(data, type=_Refusal).message
+        said = msgspec.json.decode(data, type=_ErrorBody).message
     except UNREADABLE as error:
-        raise NotObeyed(f"it answered with status {status}") from error
-    raise NotObeyed(said or f"it answered with status {status}", refused=status == CONFLICT)
+        raise OrderFailed(f"it answered with status {status}") from error
+    raise OrderFailed(said or f"it answered with status {status}", refused=status == CONFLICT)

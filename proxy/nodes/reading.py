@@ -26,15 +26,15 @@ class LegReader:
     over: bool = False
     _tokens: int = 0
     _ticket: bool = False
-    _around: tuple[bytes, bytes] | None = None  # of the first frame that was one token
+    _token_frame: tuple[bytes, bytes] | None = None  # of the first frame that was one token
 
-    def plain(self, frames: Sequence[bytes]) -> TokenEvent | None:
+    def read_plain_tokens(self, frames: Sequence[bytes]) -> TokenEvent | None:
         """The tokens of frames that differ in their token from one that was read before, and
         in nothing else: they need not be parsed. None: `read` them.
         """
-        if self._around is None:
+        if self._token_frame is None:
             return None
-        (head, tail), tokens = self._around, list[int]()
+        (head, tail), tokens = self._token_frame, list[int]()
         for frame in frames:
             digits = frame[len(head) : len(frame) - len(tail)]
             if not (digits.isdigit() and len(digits) < LONGEST_TOKEN):
@@ -71,8 +71,8 @@ class LegReader:
     def _heard(self, frames: Sequence[bytes]) -> Iterator[Event]:
         for frame in frames:
             events = self.decode(frame)
-            if self.ours and not self.hold and self._around is None:
-                self._around = _around(frame, events)
+            if self.ours and not self.hold and self._token_frame is None:
+                self._token_frame = _around(frame, events)
             for event in events:
                 if (kept := self._keep(event)) is not None:
                     yield kept

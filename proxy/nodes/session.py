@@ -8,8 +8,8 @@ import aiohttp
 import msgspec
 
 from api.wire import UNREADABLE
-from proxy.nodes.failing import NO_ENTRY, key_refusal
-from proxy.nodes.lines import KEEPALIVE_S, NOTHING
+from proxy.nodes.connection_pool import KEEPALIVE_S, NO_HEADERS
+from proxy.nodes.failures import UNAUTHORIZED, signature_refusal
 
 PATIENCE_S = 2.0
 LONGEST_ANSWER = 1 << 20
@@ -26,7 +26,7 @@ async def read_all(answer: aiohttp.ClientResponse, most: int) -> bytes:
     return bytes(data)
 
 
-class OtherKey(Exception):
+class SignatureRejected(Exception):
     """A node of ours does not take our signature; its address is what the text begins with."""
 
 
@@ -34,11 +34,11 @@ async def get_json(
     session: aiohttp.ClientSession,
     address: str,
     path: str,
-    headers: Mapping[str, str] = NOTHING,
+    headers: Mapping[str, str] = NO_HEADERS,
 ) -> Any | None:  # noqa: ANN401
     """What a node says there, read as JSON; None: nothing, no JSON, or not in time.
 
-    Raises OtherKey, where it says that it is that.
+    Raises SignatureRejected, where it says that it is that.
     """
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
     url = f"http://{address}{path}"
@@ -47,14 +47,14 @@ async def get_json(
             url, headers=headers, timeout=timeout, allow_redirects=False
         ) as answer:
             data = await read_all(answer, LONGEST_ANSWER)
-            if answer.status in NO_ENTRY and (why := key_refusal(data)):
-                raise OtherKey(f"does not let us in: {why}")
+            if answer.status in UNAUTHORIZED and (why := signature_refusal(data)):
+                raise SignatureRejected(f"does not let us in: {why}")
             return msgspec.json.decode(data) if answer.status == OK else None
     except (aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE):
         return None
 
 
-def bearing(key: str | None) -> Mapping[str, str]:
+def bearer_header(key: str | None) -> Mapping[str, str]:
     """The header that says it, if there is one."""
     return {} if key is None else {"Authorization": f"Bearer {key}"}
 
@@ -68,7 +68,7 @@ async def open_session(foreign_key: str | None = None) -> AsyncIterator[aiohttp.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
     async with aiohttp.ClientSession(
         connector=connector,
-        headers={"Accept-Encoding": "identity", **bearing(foreign_key)},
+        headers={"Accept-Encoding": "identity", **bearer_header(foreign_key)},
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(),
         auto_decompress=False,

@@ -17,32 +17,32 @@ from proxy.errors import Cause, NodeFailed
 from proxy.foreign.bodies import (
     COMPLETIONS,
     GENERATE,
-    Unspeakable,
+    UnsupportedByVllm,
     completion_body,
     generate_body,
 )
 from proxy.foreign.completions import decode_completion
-from proxy.foreign.manners import Manner, Manners
-from proxy.nodes.calling import OK, Call, one_leg, well
-from proxy.nodes.failing import BROKEN, broken
-from proxy.nodes.line import Line, Patience
-from proxy.nodes.lines import Lines
+from proxy.foreign.vllm_nodes import LegHandOver, VllmNodes
+from proxy.nodes.calling import OK, NodeRequest, check_status, read_leg
+from proxy.nodes.connection import NodeConnection, ReplyTimeouts
+from proxy.nodes.connection_pool import ConnectionPool
+from proxy.nodes.failures import CALL_ERRORS, failure_of_error
 from proxy.nodes.reading import LegReader
 
 NO_SUCH_PAGE = {404, 405}
 QUERY = "/query"
-QUERY_PATIENCE = Patience(5.0, 5.0)
+QUERY_PATIENCE = ReplyTimeouts(5.0, 5.0)
 REQUEST_ID = "X-Request-Id"
 
 
 @dataclass(frozen=True, slots=True)
-class VllmLegs:
+class VllmClient:
     """What is found out of nodes is in `manners`."""
 
-    lines: Lines
-    manners: Manners
-    patience: Patience
-    parting_s: float
+    connections: ConnectionPool
+    vllm_nodes: VllmNodes
+    timeouts: ReplyTimeouts
+    ending_s: float
     key: Mapping[str, str]
 
     async def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
@@ -53,10 +53,10 @@ class VllmLegs:
             yield TicketEvent(manner.ticket)
         wanted = request.sampling.max_tokens - len(request.generated)
         reader = LegReader(leg.hold, False, wanted)
-        asked = _Asked(node, request, leg, outer_id, manner)
+        asked = _LegCall(node, request, leg, outer_id, manner)
         ask = partial(self._ask, asked, reader)
         try:
-            async with aclosing(one_leg(node, reader, ask, self.parting_s)) as events:
+            async with aclosing(read_leg(node, reader, ask, self.ending_s)) as events:
                 async for event in events:
                     if isinstance(event, FailedEvent):
                         self._doubt(node, leg)
@@ -67,31 +67,31 @@ class VllmLegs:
             self._doubt(node, leg)
             raise
 
-    async def _manner(self, node: Node, leg: Leg, outer_id: str) -> Manner:
+    async def _manner(self, node: Node, leg: Leg, outer_id: str) -> LegHandOver:
         now = asyncio.get_running_loop().time()
-        bootstrap = self.manners.bootstrap(node, now) if leg.hold else None
+        bootstrap = self.vllm_nodes.bootstrap(node, now) if leg.hold else None
         if bootstrap is not None:
-            call = Call(QUERY, b"", QUERY_PATIENCE)
+            call = NodeRequest(QUERY, b"", QUERY_PATIENCE)
             try:
-                with closing(await call.made(self.lines, bootstrap)) as response:
+                with closing(await call.send(self.connections, bootstrap)) as response:
                     said = await response.read() if response.status == OK else b""
-                self.manners.learn_engines(node, said, now)
-            except BROKEN as error:
-                raise broken(node, error) from error
-        return self.manners.of(node, leg, outer_id)
+                self.vllm_nodes.learn_engines(node, said, now)
+            except CALL_ERRORS as error:
+                raise failure_of_error(node, error) from error
+        return self.vllm_nodes.hand_over(node, leg, outer_id)
 
-    async def _ask(self, asked: "_Asked", reader: LegReader) -> Line:
+    async def _ask(self, asked: "_LegCall", reader: LegReader) -> NodeConnection:
         """At its endpoint for token ids, if it has one: it is asked for that once."""
-        node, manners = asked.node, self.manners
+        node, manners = asked.node, self.vllm_nodes
         try:
             if manners.generates(node):
                 response = await self._made(asked, GENERATE, asked.generate_body())
                 if response.status not in NO_SUCH_PAGE:
-                    return await well(node, response)
+                    return await check_status(node, response)
                 response.close()
                 manners.lacks_generate(node)
             body = asked.completion_body()
-        except Unspeakable as error:
+        except UnsupportedByVllm as error:
             cause = Cause.REFUSED
             raise NodeFailed(
                 node.node_id, str(error), cause, retryable=False, param=error.param
@@ -100,46 +100,46 @@ class VllmLegs:
         reader.decode = partial(decode_completion, likeliest=likeliest)
         response = await self._made(asked, COMPLETIONS, body)
         if response.status in NO_SUCH_PAGE:
-            manners.ask_anew(node)
-        return await well(node, response)
+            manners.retry_generate(node)
+        return await check_status(node, response)
 
-    async def _made(self, asked: "_Asked", path: str, body: bytes) -> Line:
+    async def _made(self, asked: "_LegCall", path: str, body: bytes) -> NodeConnection:
         trace = asked.leg.trace.headers if asked.leg.trace else {}
         named = {REQUEST_ID: asked.outer_id, **dict(asked.manner.headers)}
         headers = {**trace, **named, **self.key}
-        call = Call(path, body, self.patience, headers)
-        return await call.made(self.lines, asked.node.registration.http_address)
+        call = NodeRequest(path, body, self.timeouts, headers)
+        return await call.send(self.connections, asked.node.registration.http_address)
 
-    def _answered(self, asked: "_Asked", event: TicketEvent) -> None:
+    def _answered(self, asked: "_LegCall", event: TicketEvent) -> None:
         """Decode was sent to coordinates that were true once."""
-        if not self.manners.answered(asked.node, asked.manner, event.ticket):
+        if not self.vllm_nodes.learn_ticket(asked.node, asked.manner, event.ticket):
             reason = "it hands its KV over elsewhere than it did: it was started anew"
             raise NodeFailed(asked.node.node_id, reason, Cause.REFUSED)
 
     def _doubt(self, node: Node, leg: Leg) -> None:
         """What is known may be wrong, where a leg failed."""
         if leg.hold:
-            self.manners.doubt(node)
+            self.vllm_nodes.doubt(node)
         elif leg.ticket is not None:
-            self.manners.doubt_engine(leg.ticket.engine_id)
+            self.vllm_nodes.doubt_engine(leg.ticket.engine_id)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _LegCall:
     """One leg, and how it is asked for."""
 
     node: Node
     request: Request
     leg: Leg
     outer_id: str
-    manner: Manner
+    manner: LegHandOver
 
     def generate_body(self) -> bytes:
-        """Raises Unspeakable."""
+        """Raises UnsupportedByVllm."""
         params = self.manner.params
         return generate_body(self.request, self.outer_id, params, self.leg.hold)
 
     def completion_body(self) -> bytes:
-        """Raises Unspeakable."""
+        """Raises UnsupportedByVllm."""
         model, params = self.node.registration.model, self.manner.params
         return completion_body(self.request, model, params, self.leg.hold)

@@ -26,7 +26,7 @@ class AdmissionMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All of them."""
-        line, at_work = self.gate.admission.line, self.gate.admission.all
+        line, at_work = self.gate.admission.queue, self.gate.admission.in_use
         yield _gauge("queued_requests", "Requests in line", len(line))
         yield _gauge("queued_tokens", "Tokens of requests in line, estimated", line.tokens)
         yield _gauge("admitted_choices", "Choices at work that limits count", at_work.choices)

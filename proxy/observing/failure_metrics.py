@@ -36,7 +36,7 @@ class FailureMetrics(Collector):
     def _states(self) -> Metric:
         now, health = self.clock(), self.health
         found = Counter(("node", health.state(one, now=now)) for one in health.registry.all())
-        found.update(("pair", state) for _, state in health.pairs(now=now))
+        found.update(("pair", state) for _, state in health.unhealthy_pairs(now=now))
         states = GaugeMetricFamily(
             self.prefix + "breakers", "Breakers that are not closed", labels=["of", "state"]
         )

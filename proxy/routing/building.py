@@ -4,15 +4,15 @@ from random import Random
 
 from proxy.config import LocalPrefill
 from proxy.config import Policy as PolicyName
-from proxy.routing.flight import Books
-from proxy.routing.planned import Planned
+from proxy.routing.capacity import NodeCapacity
+from proxy.routing.cost_based import CostBased
+from proxy.routing.in_flight import RoutingState
 from proxy.routing.planner import Planner
-from proxy.routing.policies import AnyOfThem, LeastLoaded, Policy, RoundRobin
+from proxy.routing.policies import LeastLoaded, Policy, RandomChoice, RoundRobin
 from proxy.routing.prefix_aware import PrefixAware
-from proxy.routing.room import Room
-from proxy.routing.sessions import BySession
+from proxy.routing.sessions import SessionAffinity
 
-EVERY = Room()
+EVERY = NodeCapacity()
 
 
 def build_planner(
@@ -20,18 +20,18 @@ def build_planner(
     decode: PolicyName,
     local: LocalPrefill,
     chance: Random,
-    room: Room = EVERY,
+    capacity: NodeCapacity = EVERY,
 ) -> Planner:
-    """With books of its own, which all its policies read; each node has so much room."""
-    books = Books()
-    judge = Planned(books.claims, books.prefixes, books.costs, chance)
+    """With books of its own, which all its policies read; `capacity` limits each node."""
+    books = RoutingState()
+    judge = CostBased(books.claims, books.prefixes, books.costs, chance)
     first = _policy(prefill, judge, books, chance)
     turns = prefill == decode == "round_robin"  # it counts per role and partner itself
     rest = first if turns else _policy(decode, judge, books, chance)
-    return Planner(first, rest, judge, books, local, room=room)
+    return Planner(first, rest, judge, books, local, capacity=capacity)
 
 
-def _policy(name: PolicyName, judge: Planned, books: Books, chance: Random) -> Policy:
+def _policy(name: PolicyName, judge: CostBased, books: RoutingState, chance: Random) -> Policy:
     least = LeastLoaded(books.claims, chance)
     match name:
         case "planned":
@@ -39,10 +39,10 @@ def _policy(name: PolicyName, judge: Planned, books: Books, chance: Random) -> P
         case "prefix_aware":
             return PrefixAware(books.prefixes, books.claims, chance)
         case "session":
-            return BySession(least)
+            return SessionAffinity(least)
         case "round_robin":
             return RoundRobin()
         case "random":
-            return AnyOfThem(chance)
+            return RandomChoice(chance)
         case _:
             return least

@@ -9,7 +9,7 @@ WINDOW = 8  # prompts; a batch of several ends all at once, so one alone says li
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class PromptSize:
     """What is to be computed: `missing` tokens behind `cached` ones."""
 
     missing: int
@@ -22,14 +22,14 @@ class Prompt:
 
 
 @dataclass(slots=True)
-class Work:
+class PromptWork:
     """Prompts, summed up."""
 
     prompts: int = 0
     tokens: int = 0
     pairs: int = 0
 
-    def add(self, prompt: Prompt, times: int = 1) -> None:
+    def add(self, prompt: PromptSize, times: int = 1) -> None:
         """One more; with -1, one less."""
         self.prompts += times
         self.tokens += times * prompt.missing
@@ -37,15 +37,15 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class WorkTiming:
     """So much work took a node so long, without a pause."""
 
-    work: Work
+    work: PromptWork
     seconds: float
 
 
 @dataclass(slots=True)
-class Share:
+class NodeClaims:
     """What this proxy has at one node now.
 
     `decoding` of its `requests` have begun to bring tokens there. `ahead` is what prompts have
@@ -56,8 +56,8 @@ class Share:
     requests: int = 0
     decoding: int = 0
     tokens: int = 0
-    ahead: Work = field(default_factory=Work)
-    done: Work = field(default_factory=Work)
+    ahead: PromptWork = field(default_factory=PromptWork)
+    done: PromptWork = field(default_factory=PromptWork)
     done_s: float = 0.0
     worked_s: float = 0.0
     working_since: float = 0.0
@@ -82,13 +82,13 @@ class Share:
         self.others(node)
         return max(0, self.tokens - self.tokens_then)
 
-    def begin(self, prompt: Prompt, now: float) -> None:
+    def begin(self, prompt: PromptSize, now: float) -> None:
         """One more prompt is to be run."""
         if not self.ahead.prompts:
             self.working_since = now
         self.ahead.add(prompt)
 
-    def finish(self, prompt: Prompt, now: float) -> Measured | None:
+    def finish(self, prompt: PromptSize, now: float) -> WorkTiming | None:
         """One was run; answers with what is known once several were, or all."""
         spent = max(0.0, now - self.working_since)
         self.ahead.add(prompt, -1)
@@ -97,47 +97,47 @@ class Share:
         self.working_since = max(self.working_since, now)  # it may be told late
         if self.ahead.prompts and self.done.prompts < WINDOW:
             return None
-        measured = Measured(self.done, self.done_s)
-        self.done, self.done_s = Work(), 0.0
+        measured = WorkTiming(self.done, self.done_s)
+        self.done, self.done_s = PromptWork(), 0.0
         return measured
 
-    def drop(self, prompt: Prompt, now: float) -> None:
+    def drop(self, prompt: PromptSize, now: float) -> None:
         """One will not be run, or not to its end: what was measured beside it says nothing."""
         self.ahead.add(prompt, -1)
-        self.done, self.done_s, self.working_since = Work(), 0.0, now
+        self.done, self.done_s, self.working_since = PromptWork(), 0.0, now
 
 
-NOTHING = Share()
+NOTHING = NodeClaims()
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
     """One request's part of a share; `ran` and `end` count once, however often they come."""
 
-    share: Share
+    node_claims: NodeClaims
     tokens: int
-    prompt: Prompt | None = None
+    prompt: PromptSize | None = None
     decoding: bool = False
     ended: bool = False
 
-    def told(self, cached: int) -> None:
+    def set_cached(self, cached: int) -> None:
         """So much of its prompt is there, as the node says, who knows it."""
         if self.prompt is not None:
-            self.share.ahead.add(self.prompt, -1)
+            self.node_claims.ahead.add(self.prompt, -1)
             total = self.prompt.missing + self.prompt.cached
-            self.prompt = Prompt(max(0, total - cached), min(cached, total))
-            self.share.ahead.add(self.prompt)
+            self.prompt = PromptSize(max(0, total - cached), min(cached, total))
+            self.node_claims.ahead.add(self.prompt)
 
-    def ran(self, now: float) -> Measured | None:
+    def prompt_finished(self, now: float) -> WorkTiming | None:
         """Its prompt is done."""
         prompt, self.prompt = self.prompt, None
-        return self.share.finish(prompt, now) if prompt else None
+        return self.node_claims.finish(prompt, now) if prompt else None
 
-    def decodes(self) -> None:
+    def decode_began(self) -> None:
         """Its first token of many is there."""
         if not (self.decoding or self.ended):
             self.decoding = True
-            self.share.decoding += 1
+            self.node_claims.decoding += 1
 
     def end(self, now: float) -> None:
         """Nothing of it is there any more."""
@@ -145,29 +145,31 @@ class Claim:
             return
         self.ended = True
         if self.prompt is not None:
-            self.share.drop(self.prompt, now)
+            self.node_claims.drop(self.prompt, now)
             self.prompt = None
-        self.share.requests -= 1
-        self.share.tokens -= self.tokens
-        self.share.decoding -= self.decoding
+        self.node_claims.requests -= 1
+        self.node_claims.tokens -= self.tokens
+        self.node_claims.decoding -= self.decoding
 
 
 @dataclass(slots=True)
 class Claims:
     """The shares of all nodes that were sent something lately."""
 
-    shares: dict[str, Share] = field(default_factory=dict)
+    shares: dict[str, NodeClaims] = field(default_factory=dict)
     most: int = MOST_IDLE
 
     def __len__(self) -> int:
         """Requests that are claimed, once for each node that they are at."""
         return sum(share.requests for share in self.shares.values())
 
-    def claim(self, node: Node, tokens: int, now: float, prompt: Prompt | None = None) -> Claim:
+    def claim(
+        self, node: Node, tokens: int, now: float, prompt: PromptSize | None = None
+    ) -> Claim:
         """One more request there; `prompt` is what it has to compute, if it does."""
         if node.node_id not in self.shares:
             self._forget_idle()
-        share = self.shares.setdefault(node.node_id, Share())
+        share = self.shares.setdefault(node.node_id, NodeClaims())
         share.others(node)
         share.requests += 1
         share.most = max(share.most, share.requests)
@@ -176,7 +178,7 @@ class Claims:
             share.begin(prompt, now)
         return Claim(share, tokens, prompt)
 
-    def at(self, node: Node) -> Share:
+    def at(self, node: Node) -> NodeClaims:
         """What is there; not to be changed."""
         return self.shares.get(node.node_id, NOTHING)
 

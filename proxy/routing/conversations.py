@@ -1,8 +1,8 @@
-"""Which decode node has seen which tokens last: prefill fetches there what it generated.
+"""Which decode node was the last to see which tokens: a prefill node fetches their KV there.
 
-A conversation is known by the names of its tokens alone (proxy/routing/names.py). A turn that
-begins as an earlier one went on has its names, whoever sends it and whatever it calls itself.
-What is remembered may be wrong by now; then whoever asks there gets nothing, and computes.
+A conversation is known by its prefix hashes alone (proxy/routing/prefix_hashes.py): a turn
+that begins with the tokens of an earlier one has the same, whoever sends it. A location may be
+out of date; then the prefill node gets nothing there, and computes.
 """
 
 from collections import OrderedDict
@@ -13,13 +13,13 @@ from discovery.errors import MalformedAddress
 from discovery.registration import Registration
 from discovery.registry import Node
 from kv_transfer.ticket import CacheHint
-from proxy.routing.names import STRIDE, Names
+from proxy.routing.prefix_hashes import STRIDE, PrefixHashes
 
 MOST_KNOWN = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CacheLocation:
     """A node as it was then: another start of it has another id."""
 
     http_address: str
@@ -31,29 +31,29 @@ class Conversations:
     """The latest names, `most` of them; those not met for longest are forgotten."""
 
     most: int = MOST_KNOWN
-    _places: OrderedDict[bytes, Place] = field(default_factory=OrderedDict)
+    _locations: OrderedDict[bytes, CacheLocation] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._locations)
 
-    def remember(self, names: Names, asked_tokens: int, node: Node) -> None:
+    def remember(self, names: PrefixHashes, asked_tokens: int, node: Node) -> None:
         """This node has the KV of these tokens, of which the first were asked with.
 
         Of the request itself the last name suffices: an answer that is written into the next
         prompt in another way may have to be left out, and what came before it not.
         """
-        place = Place(node.registration.http_address, node.node_id)
+        place = CacheLocation(node.registration.http_address, node.node_id)
         for name in names[max(0, asked_tokens // STRIDE - 1) :]:
-            self._places[name] = place
-            self._places.move_to_end(name)
-        while len(self._places) > self.most:
-            self._places.popitem(last=False)
+            self._locations[name] = place
+            self._locations.move_to_end(name)
+        while len(self._locations) > self.most:
+            self._locations.popitem(last=False)
 
-    def find(self, names: Names) -> Place | None:
+    def find(self, names: PrefixHashes) -> CacheLocation | None:
         """Where the longest part of a request with these names was seen."""
         for name in reversed(names):
-            if place := self._places.get(name):
-                self._places.move_to_end(name)
+            if place := self._locations.get(name):
+                self._locations.move_to_end(name)
                 return place
         return None
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 from discovery.registration import Role
 from discovery.registry import Node
 from engine.request import Request
-from proxy.routing.claims import Measured, Work
-from proxy.routing.fits import Fit
+from proxy.routing.claims import PromptWork, WorkTiming
+from proxy.routing.linear_fit import LinearFit
 
 K, M, G = 1e3, 1e6, 1e9
 PROMPT = (0.005, 0.02, 0.0002)  # s: each, each 1,000 tokens, each million pairs of tokens
@@ -27,8 +27,8 @@ LEAST_TOKENS = 4  # of an answer, to measure steps
 Key = TypeVar("Key", bound=Hashable)
 
 
-def _fit(weights: tuple[float, ...]) -> Fit:
-    return Fit(list(weights), UNSURE)
+def _fit(weights: tuple[float, ...]) -> LinearFit:
+    return LinearFit(list(weights), UNSURE)
 
 
 @dataclass(slots=True)
@@ -36,18 +36,20 @@ class Costs:
     """Fits for all that was met; bounded, the oldest go first."""
 
     mean_output: float = FIRST_OUTPUT
-    _prompt: dict[Role, Fit] = field(default_factory=lambda: {r: _fit(PROMPT) for r in Role})
-    _step: Fit = field(default_factory=lambda: _fit(STEP))
-    _link: Fit = field(default_factory=lambda: _fit(LINK))
-    _prompts: dict[str, Fit] = field(default_factory=dict)
-    _steps: dict[str, Fit] = field(default_factory=dict)
-    _links: dict[tuple[str, str], Fit] = field(default_factory=dict)
+    _prompt: dict[Role, LinearFit] = field(
+        default_factory=lambda: {r: _fit(PROMPT) for r in Role}
+    )
+    _step: LinearFit = field(default_factory=lambda: _fit(STEP))
+    _link: LinearFit = field(default_factory=lambda: _fit(LINK))
+    _prompts: dict[str, LinearFit] = field(default_factory=dict)
+    _steps: dict[str, LinearFit] = field(default_factory=dict)
+    _links: dict[tuple[str, str], LinearFit] = field(default_factory=dict)
 
-    def prompt(self, node: Node) -> Fit:
+    def prompt(self, node: Node) -> LinearFit:
         """Of prompts on this node: their number, tokens and pairs, see `of_work`."""
         return self._prompts.get(_address(node)) or self._usual_prompt(node.role)
 
-    def step(self, node: Node) -> Fit:
+    def step(self, node: Node) -> LinearFit:
         """Of a step for one token of each of some requests: see `of_batch`."""
         return self._steps.get(_address(node)) or self._step
 
@@ -64,7 +66,7 @@ class Costs:
             return most
         return min(most, max(self.mean_output, sampling.min_tokens - said))
 
-    def ran(self, node: Node, measured: Measured) -> None:
+    def learn_prompts(self, node: Node, measured: WorkTiming) -> None:
         """A node has run prompts."""
         usual, x = self._prompt[node.role], of_work(measured.work)
         _of(self._prompts, _address(node), self._usual_prompt(node.role), MOST_NODES).learn(
@@ -72,23 +74,25 @@ class Costs:
         )
         usual.learn(x, measured.seconds)
 
-    def stepped(self, node: Node, requests: float, tokens: float, seconds: float) -> None:
+    def learn_step(self, node: Node, requests: float, tokens: float, seconds: float) -> None:
         """A node's steps took so long, in the mean over an answer."""
         x = of_batch(requests, tokens)
         _of(self._steps, _address(node), self._step, MOST_NODES).learn(x, seconds)
         self._step.learn(x, seconds)
 
-    def moved(self, prefill: Node, decode: Node, num_bytes: int, seconds: float) -> None:
+    def learn_transfer(
+        self, prefill: Node, decode: Node, num_bytes: int, seconds: float
+    ) -> None:
         """A pair's KV has arrived so long after the first token."""
         x, pair = (1.0, num_bytes / G), (_address(prefill), _address(decode))
         _of(self._links, pair, self._link, MOST_PAIRS).learn(x, seconds)
         self._link.learn(x, seconds)
 
-    def ended(self, tokens: int) -> None:
+    def learn_output(self, tokens: int) -> None:
         """An answer that its model ended had so many tokens."""
         self.mean_output += OUTPUT_WEIGHT * (tokens - self.mean_output)
 
-    def _usual_prompt(self, role: Role) -> Fit:
+    def _usual_prompt(self, role: Role) -> LinearFit:
         """Of nodes of this role, or of the other where none has run one."""
         ours = self._prompt[role]
         if ours.count:
@@ -99,7 +103,7 @@ class Costs:
         return ours
 
 
-def _of(fits: dict[Key, Fit], key: Key, usual: Fit, most: int) -> Fit:
+def _of(fits: dict[Key, LinearFit], key: Key, usual: LinearFit, most: int) -> LinearFit:
     if (fit := fits.get(key)) is None:
         fit = fits[key] = usual.like(LIKE_OTHERS if usual.count else UNSURE)
         while len(fits) > most:
@@ -107,7 +111,7 @@ def _of(fits: dict[Key, Fit], key: Key, usual: Fit, most: int) -> Fit:
     return fit
 
 
-def of_work(work: Work) -> tuple[float, float, float]:
+def of_work(work: PromptWork) -> tuple[float, float, float]:
     """For one prompt or several, one after the other."""
     return float(work.prompts), work.tokens / K, work.pairs / M
 

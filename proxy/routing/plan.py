@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from discovery.registry import Node
 from engine.request import Request
-from proxy.routing.names import Names, names_of
+from proxy.routing.prefix_hashes import PrefixHashes, hash_prefixes
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Estimate:
     finish_s: float
 
 
-class Why(StrEnum):
+class PlanReason(StrEnum):
     """What decided whether a prefill node takes part, and which one."""
 
     POLICY = "policy"  # both nodes are its choice
@@ -33,7 +33,7 @@ class Plan:
     prefill: Node | None
     decode: Node
     estimate: Estimate | None = None
-    why: Why = Why.POLICY
+    why: PlanReason = PlanReason.POLICY
 
     @property
     def first(self) -> Node:
@@ -46,7 +46,7 @@ class Plan:
         return (self.prefill.node_id, self.decode.node_id) if self.prefill else None
 
     @property
-    def foretold(self) -> tuple[float, float] | None:
+    def estimated_s(self) -> tuple[float, float] | None:
         """Seconds to the first token and to the last."""
         found = self.estimate
         return (found.first_token_s, found.finish_s) if found else None
@@ -57,16 +57,16 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RoutingQuery:
     """One request as a plan sees it, at one moment."""
 
     request: Request
     now: float
-    names: Names
+    prefix_hashes: PrefixHashes
     num_tokens: int  # of the prompt, and of what was generated before
 
     @classmethod
-    def of(cls, request: Request, now: float) -> "Ask":
+    def of(cls, request: Request, now: float) -> "RoutingQuery":
         """With the names of its tokens."""
         tokens = request.tokens
-        return cls(request, now, names_of(request.cache_salt, tokens), len(tokens))
+        return cls(request, now, hash_prefixes(request.cache_salt, tokens), len(tokens))

@@ -7,10 +7,10 @@ from random import Random
 from discovery.registration import Role
 from discovery.registry import Node
 from proxy.routing.claims import Claims
-from proxy.routing.names import STRIDE
-from proxy.routing.plan import Ask
-from proxy.routing.prefixes import Prefixes
-from proxy.routing.sampling import MOST_LOOKED_AT, some_of
+from proxy.routing.plan import RoutingQuery
+from proxy.routing.prefix_hashes import STRIDE
+from proxy.routing.prefixes import PrefixIndex
+from proxy.routing.sampling import MAX_CANDIDATES, sample_nodes
 
 MOST_HOLDERS = 2
 USUAL_TOKENS = 512  # of a request that somebody else has sent
@@ -25,20 +25,20 @@ class PrefixAware:
     tokens whose KV is read in every step, and the prompt's own have to be moved.
     """
 
-    prefixes: Prefixes
+    prefixes: PrefixIndex
     claims: Claims
     chance: Random
 
-    def choose(self, nodes: Sequence[Node], ask: Ask, partner: Node | None) -> Node:
+    def choose(self, nodes: Sequence[Node], ask: RoutingQuery, partner: Node | None) -> Node:
         """Compare those that have some of it, and some that may not; ties by chance."""
         some = nodes
-        if len(nodes) > MOST_LOOKED_AT:
-            holders = self.prefixes.holders(ask.names, MOST_HOLDERS)
-            some = some_of(nodes, holders, self.chance)
+        if len(nodes) > MAX_CANDIDATES:
+            holders = self.prefixes.holders(ask.prefix_hashes, MOST_HOLDERS)
+            some = sample_nodes(nodes, holders, self.chance)
         return min(some, key=lambda node: (self._ahead(node, ask), self.chance.random()))
 
-    def _ahead(self, node: Node, ask: Ask) -> int:
-        missing = ask.num_tokens - self.prefixes.cached(node, ask.names)
+    def _ahead(self, node: Node, ask: RoutingQuery) -> int:
+        missing = ask.num_tokens - self.prefixes.cached(node, ask.prefix_hashes)
         share = self.claims.at(node)
         work = share.ahead.tokens if node.role is Role.PREFILL else share.tokens
         others = self.claims.others_at(node) * USUAL_TOKENS

@@ -1,8 +1,8 @@
-"""Which node has computed, or was sent, which tokens.
+"""An estimate of each node's prefix cache: which prefixes it has computed, or was sent.
 
-Each node's cache is imagined as a list of names (proxy/routing/names.py), the latest last, as
-long as its KV memory by its own account. A node that says it had less of a prompt than we
-thought has forgotten what was used longer ago than that, too: so we learn what it keeps.
+A node's cache is taken for an LRU list of prefix hashes (proxy/routing/prefix_hashes.py), as
+long as the KV memory that the node reports. Where a node reports fewer cached tokens of a
+prompt than expected, what was used longer ago than those is dropped from the list as well.
 """
 
 from collections import OrderedDict
@@ -10,7 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 
 from discovery.registry import Node
-from proxy.routing.names import STRIDE, Names
+from proxy.routing.prefix_hashes import STRIDE, PrefixHashes
 
 MOST_NAMES = 1 << 20  # of all nodes together
 LEAST_NAMES = 256  # of one node
@@ -28,16 +28,16 @@ class _Cache:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentPrompt:
     """One prompt at one node, of whose names the first `thought` were believed to be there.
 
     `known_use` is when the last of those was used there before; 0: it may not be there yet.
     """
 
-    prefixes: "Prefixes"
+    prefixes: "PrefixIndex"
     node_id: str
-    names: Names
-    thought: int
+    prefix_hashes: PrefixHashes
+    expected_hashes: int
     known_use: int
     use: int
     block: int  # tokens; nodes count what is cached in whole blocks, and run at least one
@@ -45,7 +45,7 @@ class Sent:
     @property
     def cached_tokens(self) -> int:
         """So much of it was believed to be there."""
-        return self.thought * STRIDE
+        return self.expected_hashes * STRIDE
 
     def computed(self, cached_tokens: int | None) -> None:
         """It was run, and so much of it had been there."""
@@ -59,7 +59,7 @@ class Sent:
 
 
 @dataclass(slots=True)
-class Prefixes:
+class PrefixIndex:
     """What all nodes' caches are thought to hold; bounded by `most` names."""
 
     most: int = MOST_NAMES
@@ -72,15 +72,15 @@ class Prefixes:
         """How many names are known, once for each node."""
         return sum(len(cache.names) for cache in self._caches.values())
 
-    def cached(self, node: Node, names: Names) -> int:
+    def cached(self, node: Node, names: PrefixHashes) -> int:
         """So many tokens of a prompt with these names the node is thought to have."""
         cache = self._caches.get(node.node_id)
-        return 0 if cache is None else _there(names, cache.names) * STRIDE
+        return 0 if cache is None else _known_prefix(names, cache.names) * STRIDE
 
-    def holders(self, names: Names, most: int) -> list[str]:
+    def holders(self, names: PrefixHashes, most: int) -> list[str]:
         """Ids of nodes that have something of it, who has most first; about `most` of them."""
         found = dict[str, None]()
-        for name in reversed(names[: _there(names, self._holders)]):
+        for name in reversed(names[: _known_prefix(names, self._holders)]):
             if len(found) >= most:
                 break
             for node_id in self._holders.get(name, ()):
@@ -89,7 +89,7 @@ class Prefixes:
                     break
         return list(found)
 
-    def send(self, node: Node, names: Names) -> "Sent":
+    def send(self, node: Node, names: PrefixHashes) -> "SentPrompt":
         """It is going to have these."""
         cache = self._cache(node)
         thought = self.cached(node, names) // STRIDE
@@ -104,24 +104,24 @@ class Prefixes:
         cache.pending.add(self._uses)
         self._shorten(cache, node)
         use, block = self._uses, block_tokens(node)
-        return Sent(self, node.node_id, names, thought, known_use, use, block)
+        return SentPrompt(self, node.node_id, names, thought, known_use, use, block)
 
-    def computed(self, sent: "Sent") -> None:
+    def computed(self, sent: "SentPrompt") -> None:
         """The prompt was run."""
         if cache := self._caches.get(sent.node_id):
             cache.pending.discard(sent.use)
 
-    def had_less(self, sent: "Sent") -> None:
+    def had_less(self, sent: "SentPrompt") -> None:
         """What it was thought to have was not there, so nothing that was used before it is."""
         cache = self._caches.get(sent.node_id)
         while cache and cache.names and next(iter(cache.names.values())) <= sent.known_use:
             self._unhold(sent.node_id, cache.names.popitem(last=False)[0])
 
-    def take_back(self, sent: "Sent", there: int) -> None:
+    def take_back(self, sent: "SentPrompt", there: int) -> None:
         """The prompt was never run there, but the first `there` of its names are there."""
         if cache := self._caches.get(sent.node_id):
             cache.pending.discard(sent.use)
-            for name in sent.names[max(sent.thought, there) :]:
+            for name in sent.prefix_hashes[max(sent.expected_hashes, there) :]:
                 if cache.names.get(name) == sent.use:
                     del cache.names[name]
                     self._unhold(sent.node_id, name)
@@ -159,7 +159,7 @@ class Prefixes:
             del self._holders[name]
 
 
-def _there(names: Names, known: Container[bytes]) -> int:
+def _known_prefix(names: PrefixHashes, known: Container[bytes]) -> int:
     """So many of the first are known: a prefix of what is known is, too."""
     if not names or names[0] not in known:
         return 0

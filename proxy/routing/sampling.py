@@ -7,11 +7,11 @@ from random import Random
 
 from discovery.registry import Node
 
-MOST_LOOKED_AT = 6
+MAX_CANDIDATES = 6
 
 
-def some_of(
-    nodes: Sequence[Node], wanted: Iterable[str], chance: Random, most: int = MOST_LOOKED_AT
+def sample_nodes(
+    nodes: Sequence[Node], wanted: Iterable[str], chance: Random, most: int = MAX_CANDIDATES
 ) -> Sequence[Node]:
     """Those with a `wanted` id, and others that are drawn, up to `most` of these; or all.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from discovery.registry import Node
-from proxy.routing.plan import Ask
+from proxy.routing.plan import RoutingQuery
 from proxy.routing.policies import Policy
 
 POINTS = 64  # of each node: the busiest of many gets about a third more than its part
@@ -17,7 +17,7 @@ MOST_KNOWN = 4096
 
 
 @dataclass(slots=True)
-class BySession:
+class SessionAffinity:
     """The node behind the session's place on a ring; requests without one go by `otherwise`.
 
     All nodes that were ever chosen among are on the ring, those of every model, and those that
@@ -32,7 +32,7 @@ class BySession:
     _known: set[str] = field(default_factory=set)
     _crowds: dict[int, tuple[Sequence[Node], Mapping[str, Node]]] = field(default_factory=dict)
 
-    def choose(self, nodes: Sequence[Node], ask: Ask, partner: Node | None) -> Node:
+    def choose(self, nodes: Sequence[Node], ask: RoutingQuery, partner: Node | None) -> Node:
         """See Policy. `nodes` does not change from then on: it is looked at once."""
         if not ask.request.session:
             return self.otherwise.choose(nodes, ask, partner)

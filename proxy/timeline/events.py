@@ -14,8 +14,8 @@ LegKind = Literal["prefill", "decode", "whole"]
 class AttemptPlanned(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="planned"):
     """An attempt begins with these nodes; without `prefill`, decode runs the prompt as well.
 
-    `why` is one of `proxy/routing/plan.py:Why`; `predicted` are seconds from `at` to the first
-    token, and to the last.
+    `why` is one of `proxy/routing/plan.py:PlanReason`; `predicted` are seconds from `at` to the
+    first token, and to the last.
     """
 
     at: float

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from proxy.admission.rates import Rates, Taken
+from proxy.admission.rates import BucketReport, RateBuckets
 from proxy.workers.api import RATES, PeerWorkers
 
 PUBLISH_S = 0.05
@@ -22,7 +22,7 @@ Total = tuple[str, str, float, float]
 class SharedRates:
     """Publishes this worker's totals while `run` runs, and applies those of the others."""
 
-    rates: Rates
+    rates: RateBuckets
     peers: PeerWorkers
     name: str
     publish_s: float = PUBLISH_S
@@ -41,7 +41,7 @@ class SharedRates:
 
     async def publish(self) -> None:
         """Share the totals if they changed since the last time."""
-        totals = self.rates.tell(now=self.clock())
+        totals = self.rates.reports(now=self.clock())
         current = frozenset((one.name, one.what, one.since, one.total) for one in totals)
         if current != self._published:
             self._published = current
@@ -49,5 +49,5 @@ class SharedRates:
 
     def _apply(self, name: str, value: bytes | None) -> None:
         if name != self.name and value is not None:
-            totals = msgspec.msgpack.decode(value, type=list[Taken])
-            self.rates.hear(name, totals, now=self.clock())
+            totals = msgspec.msgpack.decode(value, type=list[BucketReport])
+            self.rates.apply_reports(name, totals, now=self.clock())

@@ -30,8 +30,8 @@ from proxy.models.patience import Patience
 from proxy.models.pools import OwnNames
 from proxy.models.texts import Texts
 from proxy.nodes.client import HttpNodeClient
+from proxy.nodes.connection_pool import open_connections
 from proxy.nodes.instances import Instances
-from proxy.nodes.lines import open_lines
 from proxy.nodes.session import open_session
 from proxy.observing.metrics import ProxyMetrics
 from proxy.observing.observed_pipeline import ObservedPipeline
@@ -125,13 +125,13 @@ async def http_cluster(
             await _open(stack, one, parcels.get(one.node.node_id) if parcels else None)
             announce(one.node.registration)
         session = await stack.enter_async_context(open_session(foreign_key))
-        lines = await stack.enter_async_context(open_lines())
+        lines = await stack.enter_async_context(open_connections())
         signing = Signing.of(key)
         client = HttpNodeClient(lines, foreign_key=foreign_key, signing=signing)
         health = Health(registry)
         planner = build_planner("round_robin", "round_robin", "never", Random(0))
         parts = registry, planner, client, health
-        door = _door(Pipeline(*parts, tries=tries, recovery_wait_s=recovery_wait_s), client)
+        door = _door(Pipeline(*parts, max_tries=tries, recovery_wait_s=recovery_wait_s), client)
         models: ServedModel | Catalogue = ServedModel(
             *(("tiny",), codec or byte_level(), lambda: CONTEXT),
             reasoning_parser=reasoning_parser,

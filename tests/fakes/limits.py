@@ -1,6 +1,6 @@
 """Limits in as few words as a test has for them."""
 
-from proxy.admission.limits import QUEUED, Limits, Most
+from proxy.admission.limits import QUEUED, AdmissionLimits, LoadLimit
 
 
 def limits(
@@ -13,12 +13,12 @@ def limits(
     prefill_tokens: int | None = None,
     queued: int | None = None,
     node_queued: int | None = None,
-) -> Limits:
+) -> AdmissionLimits:
     """Of all, of each decode node, of each prefill node, and of the line."""
-    return Limits(
-        all=Most(requests, tokens),
-        node=Most(node_requests, node_tokens),
-        prefill_node=Most(prefill_requests, prefill_tokens),
+    return AdmissionLimits(
+        all=LoadLimit(requests, tokens),
+        node=LoadLimit(node_requests, node_tokens),
+        prefill_node=LoadLimit(prefill_requests, prefill_tokens),
         queued=QUEUED if queued is None else queued,
         node_queued=node_queued,
     )

@@ -17,7 +17,7 @@ from engine.request import FinishReason, Request
 from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate
 from proxy.admission.limits import KeyLimits
-from proxy.admission.pools import Hands
+from proxy.admission.pools import NodeCounts
 from proxy.timeline.exchange import HttpExchange, current
 from tests.fakes.limits import limits
 from tests.fakes.serving import serving
@@ -77,7 +77,7 @@ class Crowd:
 
     async def waiting(self, count: int) -> None:
         """Until so many are in line."""
-        await comes_true(lambda: len(self.gate.admission.line) == count)
+        await comes_true(lambda: len(self.gate.admission.queue) == count)
 
     async def at_work(self, count: int) -> None:
         async with self.door.news:
@@ -100,8 +100,8 @@ async def crowd(
     ):
         yield Crowd(door, gate, f"http://{address}{COMPLETIONS}", session)
         door.go.set()
-        await comes_true(lambda: not gate.admission.all.choices)
-        await comes_true(lambda: not len(gate.admission.line))
+        await comes_true(lambda: not gate.admission.in_use.choices)
+        await comes_true(lambda: not len(gate.admission.queue))
     model.grammars.close()
 
 
@@ -201,16 +201,16 @@ async def test_a_stream_whose_time_is_over_says_so_at_its_end() -> None:
 
 async def test_new_nodes_let_in_who_waits() -> None:
     async with crowd(node_requests=1) as clients, asyncio.TaskGroup() as tasks:
-        nodes = [Hands(1)]
+        nodes = [NodeCounts(1)]
         clients.gate.nodes = lambda _model: nodes[0]
         looking = tasks.create_task(clients.gate.run())
         tasks.create_task(clients.ask())
         await clients.at_work(1)
         tasks.create_task(clients.ask())
         await clients.waiting(1)
-        nodes[0] = Hands(2)
+        nodes[0] = NodeCounts(2)
         await clients.at_work(2)
-        assert len(clients.gate.admission.line) == 0
+        assert len(clients.gate.admission.queue) == 0
         clients.door.go.set()
         looking.cancel()
 

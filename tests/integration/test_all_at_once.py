@@ -14,7 +14,7 @@ from engine.request import Request, RequestId, Sampling
 from kv_transfer.checking import CheckLevel
 from kv_transfer.local.faults import Cut, Fault, Mishap, On, Step
 from proxy.errors import NodeFailed, NoNodeAvailable
-from proxy.routing import conversations, names, prefixes
+from proxy.routing import conversations, prefix_hashes, prefixes
 from tests.fakes.cluster import Cluster
 from tests.fakes.drafter import Oracle
 from tests.fakes.engine import FakeEngine
@@ -156,7 +156,7 @@ def is_empty(node: FakeNode) -> bool:
 async def test_whatever_meets_whatever_the_tokens_are_the_same(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (names, conversations, prefixes):
+    for module in (prefix_hashes, conversations, prefixes):
         monkeypatch.setattr(module, "STRIDE", 8)
     answered, asked = 0, 0
     for seed in range(first, first + 10):

@@ -12,7 +12,7 @@ from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
 from proxy.errors import Cause, NodeFailed, ProxyExhausted
 from proxy.health.breaker import BreakerState
-from proxy.pipeline import FEW
+from proxy.pipeline import FEW_NODES
 from proxy.routing.plan import Plan
 from tests.fakes.cluster import Cluster, next_tokens, tokens_of
 from tests.fakes.engine import FakeEngine
@@ -24,7 +24,7 @@ from tests.fakes.sick import Sick
 PROMPT = tuple(range(30))
 COMPLETIONS = "/v1/completions"
 BODY = {"prompt": "the cat sat", "max_tokens": 6, "seed": 3}
-UNREACHABLE, TOLD, BUSY = Cause.UNREACHABLE, Cause.TOLD, Cause.BUSY
+UNREACHABLE, TOLD, BUSY = Cause.UNREACHABLE, Cause.NODE_ERROR, Cause.BUSY
 
 
 def request(name: str = "r") -> Request:
@@ -125,7 +125,7 @@ async def test_a_pair_whose_link_is_cut_is_avoided_while_both_go_on_with_others(
     for number in range(12):
         asked = Request(RequestId(str(number)), (number, *PROMPT), Sampling(8, seed=7))
         assert await cluster.ask(asked) == alone(asked)
-    lost = [pair for pair, _ in cluster.health.pairs(now=cluster.now)]
+    lost = [pair for pair, _ in cluster.health.unhealthy_pairs(now=cluster.now)]
     assert lost == [("p0", "d0")]
     assert d0.loop.load_failures == {"unreachable": 1}  # and never again
     assert cluster.suspects == []
@@ -136,14 +136,14 @@ async def test_a_pair_whose_link_is_cut_is_avoided_while_both_go_on_with_others(
 
 async def test_a_pair_that_is_cut_is_avoided_among_many_nodes_too() -> None:
     """There nobody looks at each of them; with one partner left, that one has all of it."""
-    cluster = Cluster(2, FEW + 2)
+    cluster = Cluster(2, FEW_NODES + 2)
     p0, lost = cluster.registry.find("p0"), StageEvent("lost", 0.0)
     for decode in cluster.registry.nodes(Role.DECODE, now=0.0):
-        cluster.health.heard(decode, lost, Plan(p0, decode), begun=0.0, now=0.0)
-    for number in range(2 * FEW):
+        cluster.health.record_event(decode, lost, Plan(p0, decode), begun=0.0, now=0.0)
+    for number in range(2 * FEW_NODES):
         asked = request(str(number))
         assert await cluster.ask(asked) == alone(asked)
-    assert [node.legs for node in cluster.prefills] == [0, 2 * FEW]
+    assert [node.legs for node in cluster.prefills] == [0, 2 * FEW_NODES]
 
 
 async def test_where_the_only_pair_is_cut_decode_runs_prompts_and_waits_for_no_kv() -> None:
@@ -173,7 +173,7 @@ async def test_a_client_that_leaves_opens_no_breaker(tokens: int) -> None:
         await stream.aclose()
     assert cluster.suspects == []
     assert not cluster.health.failures
-    assert not list(cluster.health.pairs(now=cluster.now))
+    assert not list(cluster.health.unhealthy_pairs(now=cluster.now))
     cluster.settle()
     assert cluster.leaked_blocks == 0
 

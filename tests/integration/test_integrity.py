@@ -66,7 +66,7 @@ async def test_where_all_kv_is_corrupt_no_answer_is_garbage() -> None:
     cluster, asked = Cluster(x=2, recompute=False, engine=small), request()
     corrupt(cluster)
     assert await cluster.ask(asked) == alone(asked)
-    lost = sorted(pair for pair, _ in cluster.health.pairs(now=cluster.now))
+    lost = sorted(pair for pair, _ in cluster.health.unhealthy_pairs(now=cluster.now))
     assert lost == [("p0", "d0"), ("p1", "d0")]
     assert cluster.suspects == []
     assert cluster.decodes[0].loop.load_failures == {"corrupt": 2}

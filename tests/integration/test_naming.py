@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from discovery.registration import Registration, Role
-from proxy.nodes.naming import Naming
+from proxy.nodes.model_names import ModelNameProbe
 from proxy.nodes.session import open_session
 from tests.fakes.raw_http import answer, raw_server
 from tests.fakes.waiting import comes_true
@@ -27,7 +27,7 @@ async def test_it_is_known_by_the_model_that_it_serves_now_however_often_it_regi
     async with raw_server(*scripts) as node, open_session() as session:
         said = Registration(D, node.address, "")
         registry.apply(said, now=time.monotonic())
-        naming = asyncio.create_task(Naming(session, registry, ask_s=0.0).run())
+        naming = asyncio.create_task(ModelNameProbe(session, registry, ask_s=0.0).run())
         try:
             for model in ("small", "large"):
                 async with asyncio.timeout(PATIENCE_S):
@@ -53,7 +53,9 @@ async def test_its_context_is_known_too_where_it_tells(
     async with raw_server(*[script] * 50) as node, open_session() as session:
         said = Registration(D, node.address, "")
         registry.apply(said, now=time.monotonic())
-        naming = asyncio.create_task(Naming(session, registry, ask_s=0.0, ours=ours).run())
+        naming = asyncio.create_task(
+            ModelNameProbe(session, registry, ask_s=0.0, fixed_name=ours).run()
+        )
         try:
             await comes_true(lambda: len(node.heads) > 2)  # two answers were taken in
         finally:
@@ -72,7 +74,7 @@ async def test_who_says_it_himself_is_not_asked() -> None:
     for said in (*who, silent):
         registry.apply(said, now=1.0)
     async with open_session() as session:
-        nameless = Naming(session, registry).nameless()
+        nameless = ModelNameProbe(session, registry).nameless()
     assert [one.node_id for one in nameless] == ["h:3"]
     registry.name("h:3", "theirs")
     own = msgspec.structs.replace(silent, model="its own")

@@ -4,14 +4,14 @@ import asyncio
 
 from engine.request import PoolingRequest, RequestId
 from proxy.admission.gate import GatedEmbedder
-from proxy.admission.pools import Hands
+from proxy.admission.pools import NodeCounts
 from tests.fakes.embedder import FakeEmbedder
 from tests.integration.test_admission import crowd
 
 
 async def test_the_first_token_of_one_makes_room_for_the_prompt_of_the_next() -> None:
     async with crowd(prefill_requests=1) as clients, asyncio.TaskGroup() as tasks:
-        clients.gate.nodes = lambda _model: Hands(1, 1)
+        clients.gate.nodes = lambda _model: NodeCounts(1, 1)
         clients.door.ran.clear()
         tasks.create_task(clients.ask())
         await clients.at_work(1)
@@ -19,13 +19,13 @@ async def test_the_first_token_of_one_makes_room_for_the_prompt_of_the_next() ->
         await clients.waiting(1)
         clients.door.ran.set()
         await clients.at_work(2)
-        assert clients.gate.admission.all.choices == 2
+        assert clients.gate.admission.in_use.choices == 2
         clients.door.go.set()
 
 
 async def test_each_prompt_of_several_makes_room_when_its_own_first_token_is_there() -> None:
     async with crowd(prefill_requests=3) as clients, asyncio.TaskGroup() as tasks:
-        clients.gate.nodes = lambda _model: Hands(1, 1)
+        clients.gate.nodes = lambda _model: NodeCounts(1, 1)
         clients.door.ran.clear()
         clients.door.slow = 3
         tasks.create_task(clients.ask(prompt=[[1, 2, 3], [1, 2], [2, 1]]))
@@ -40,7 +40,7 @@ async def test_each_prompt_of_several_makes_room_when_its_own_first_token_is_the
 
 async def test_who_would_wait_too_long_for_a_first_token_is_told_so_at_once() -> None:
     async with crowd(prefill_requests=1) as clients, asyncio.TaskGroup() as tasks:
-        now, clients.gate.nodes = [100.0], lambda _model: Hands(1, 1)
+        now, clients.gate.nodes = [100.0], lambda _model: NodeCounts(1, 1)
         clients.gate.clock = lambda: now[0]
         clients.door.ran.clear()
         body = {"prompt": "the", "max_tokens": 2, "stream": True}
@@ -60,7 +60,7 @@ async def test_who_would_wait_too_long_for_a_first_token_is_told_so_at_once() ->
 
 async def test_vectors_do_not_wait_for_decode_nodes() -> None:
     async with crowd(node_requests=1) as clients, asyncio.TaskGroup() as tasks:
-        clients.gate.nodes = lambda _model: Hands(1, 1)
+        clients.gate.nodes = lambda _model: NodeCounts(1, 1)
         tasks.create_task(clients.ask())
         await clients.at_work(1)
         embedder = GatedEmbedder(FakeEmbedder(), clients.gate)
@@ -74,7 +74,7 @@ async def test_a_line_for_one_models_nodes_that_is_full_is_503() -> None:
         crowd(node_requests=1, node_queued=1) as clients,
         asyncio.TaskGroup() as tasks,
     ):
-        clients.gate.nodes = lambda _model: Hands(1)
+        clients.gate.nodes = lambda _model: NodeCounts(1)
         tasks.create_task(clients.ask())
         await clients.at_work(1)
         tasks.create_task(clients.ask())

@@ -83,7 +83,7 @@ async def test_a_node_that_stops_is_answered_for_by_another_and_nobody_is_blamed
         assert (status, vectors(body)) == (200, [[180, 180]] * 8)
         assert proxy.health.retries == {Cause.LEAVING: 1}
         assert not proxy.health.failures
-        assert not proxy.health.troubled
+        assert not proxy.health.has_failures
         assert await proxy.settled() == 0
 
 
@@ -175,7 +175,7 @@ async def test_answers_are_counted_and_told(caplog: pytest.LogCaptureFixture) ->
 def fails(proxy: HttpCluster, node: FakeNode) -> None:
     """A call to it broke off just now."""
     failure, now = NodeFailed(node.node_id, "connection lost"), time.monotonic()
-    proxy.health.failed(failure, begun=now, now=now)
+    proxy.health.record_failure(failure, begun=now, now=now)
 
 
 async def test_a_node_that_failed_is_left_alone_while_another_is_well() -> None:
@@ -210,7 +210,7 @@ class Hanging:
 async def test_a_node_on_trial_gets_one_call_at_a_time() -> None:
     cluster = Cluster(2, 0)
     began = cluster.now
-    cluster.health.failed(NodeFailed("p0", "ill"), begun=began, now=began)
+    cluster.health.record_failure(NodeFailed("p0", "ill"), begun=began, now=began)
     cluster.now += 2
     cluster.beat()
     client = Hanging(40)
@@ -223,4 +223,4 @@ async def test_a_node_on_trial_gets_one_call_at_a_time() -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     nodes = cluster.registry.nodes(Role.PREFILL, now=cluster.now)
-    assert len(cluster.health.well(nodes, now=cluster.now)) == len(nodes)
+    assert len(cluster.health.healthy(nodes, now=cluster.now)) == len(nodes)

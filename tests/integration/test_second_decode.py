@@ -91,13 +91,15 @@ class TestNoRoom:
         assert d1
         began = cluster.now
         for one in (d0, d1):
-            cluster.health.failed(NodeFailed(one.node_id, "ill"), begun=began, now=began)
+            cluster.health.record_failure(
+                NodeFailed(one.node_id, "ill"), begun=began, now=began
+            )
         await wait(cluster, 2.0)
         asked = asyncio.create_task(cluster.ask(request()))
         await wait(cluster, NO_ROOM_S + 2 * BEAT_S)
         assert legs(cluster) == {"p0": 1, "d0": 2, "d1": 1}
         decodes = cluster.registry.nodes(Role.DECODE, now=cluster.now)
-        well = cluster.health.well(decodes, now=cluster.now)
+        well = cluster.health.healthy(decodes, now=cluster.now)
         assert "d0" in [one.node_id for one in well]
         assert await asked == alone(request())
         await full.aclose()
@@ -277,7 +279,7 @@ class TestPrefillAfterwards:
         """Decode lives, and can say nothing: it stands still."""
         cluster = Cluster(2, 1, engine=small)
         hold_pulls(cluster)
-        pipeline = replace(cluster.pipeline, orphan_s=0.01)
+        pipeline = replace(cluster.pipeline, orphan_wait_s=0.01)
         stream = pipeline.stream(request())
         said = await next_tokens(stream)
         [used] = [node for node in cluster.prefills if node.legs]

@@ -95,7 +95,7 @@ def said(relay: Relay, *news: tuple[Node, Event]) -> list[list[Event]]:
 
 
 def test_a_quick_decode_leg_waits_for_what_is_told_of_the_prompt() -> None:
-    relay, prompt = Relay(Plan(P, D), awaits=True), PromptEvent(0, FORETOLD)
+    relay, prompt = Relay(Plan(P, D), awaits_prompt_logprobs=True), PromptEvent(0, FORETOLD)
     assert said(relay, (D, WORD), (D, LAST)) == [[], []]
     assert not relay.finished
     assert said(relay, (P, PromptEvent(0))) == [[PromptEvent(0)]]
@@ -105,7 +105,7 @@ def test_a_quick_decode_leg_waits_for_what_is_told_of_the_prompt() -> None:
 
 
 def test_it_does_not_wait_for_what_never_comes() -> None:
-    relay = Relay(Plan(P, D), awaits=True)
+    relay = Relay(Plan(P, D), awaits_prompt_logprobs=True)
     assert said(relay, (D, WORD), (P, EndEvent()), (D, LAST)) == [[], [WORD], [LAST]]
 
 
@@ -132,7 +132,7 @@ def test_what_only_prefill_could_tell_is_not_left_out_where_its_kv_was_not_taken
     failed = FailedEvent("withdrawn", retryable=True, by_peer=True)
     assert said(Relay(Plan(P, D)), (P, failed)) == [[]]
     with pytest.raises(NodeFailed):
-        said(Relay(Plan(P, D), awaits=True), (P, failed))
+        said(Relay(Plan(P, D), awaits_prompt_logprobs=True), (P, failed))
 
 
 class SlowToTell:

@@ -40,7 +40,7 @@ def cluster() -> tuple[Registry, Health]:
     ):
         registry.apply(one, now=0)
     health = Health(registry)
-    health.failed(NodeFailed("n1", "connection lost"), begun=0, now=0)
+    health.record_failure(NodeFailed("n1", "connection lost"), begun=0, now=0)
     return registry, health
 
 

@@ -15,7 +15,7 @@ from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import Request, RequestId
 from proxy.nodes.client import HttpNodeClient
-from proxy.nodes.lines import Lines, open_lines
+from proxy.nodes.connection_pool import ConnectionPool, open_connections
 from tests.fakes.hostile_http import post, stuck
 from tests.fakes.raw_http import SSE, Step, chunk, raw_server
 from tests.fakes.serving import serving
@@ -33,7 +33,7 @@ ENDLESS = post(b'{"prompt": "the", "max_tokens": 100, "stream": true}')
 class OneNode:
     """A Generator that asks the same node for everything."""
 
-    def __init__(self, lines: Lines, address: str) -> None:
+    def __init__(self, lines: ConnectionPool, address: str) -> None:
         self.client = HttpNodeClient(lines)
         self.node = Node(Registration(Role.DECODE, address, "", "d"), heard_at=0.0)
 
@@ -60,7 +60,7 @@ async def test_a_client_that_takes_nothing_holds_little_memory() -> None:
         await stack.enter_async_context(asyncio.timeout(PATIENCE_S))
         scripts = [pour(poured) for _ in range(CLIENTS)]
         node = await stack.enter_async_context(raw_server(*scripts))
-        lines = await stack.enter_async_context(open_lines())
+        lines = await stack.enter_async_context(open_connections())
         app.register_blueprint(openai_routes(OneNode(lines, node.address), model))
         address = await stack.enter_async_context(serving(app, keeper))
         tracemalloc.start()

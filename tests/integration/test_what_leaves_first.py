@@ -31,12 +31,12 @@ def planner(cluster: Cluster) -> Planner:
 
 
 def requests_at(cluster: Cluster, node: Node) -> int:
-    return planner(cluster).books.claims.at(node).requests
+    return planner(cluster).state.claims.at(node).requests
 
 
 def prompts_learnt(cluster: Cluster) -> int:
     (prefill,) = cluster.registry.nodes(Role.PREFILL, now=cluster.now)
-    return planner(cluster).books.costs.prompt(prefill).count
+    return planner(cluster).state.costs.prompt(prefill).count
 
 
 async def until_token(events: AsyncGenerator[Event]) -> None:

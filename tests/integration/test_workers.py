@@ -17,9 +17,9 @@ from proxy.admin.departures import Departures
 from proxy.admin.operating import Operator, Unwilling, Wish
 from proxy.admission.errors import RateLimited
 from proxy.admission.limits import KeyLimits
-from proxy.admission.line import Entry
-from proxy.admission.rates import Rates
-from proxy.nodes.orders import Orders
+from proxy.admission.queue import QueueEntry
+from proxy.admission.rates import RateBuckets
+from proxy.nodes.orders import OrderSender
 from proxy.nodes.session import open_session
 from proxy.workers.api import METRICS
 from proxy.workers.hub import Hub, WorkerConnection
@@ -175,7 +175,9 @@ def operator_of(worker: Worker, session: aiohttp.ClientSession) -> Operator:
     for address in ("v:1", "v:2"):
         registry.apply(vllm(address), now=1.0)
     shared = registry, worker.link
-    return Operator(registry, Orders(session), worker.link, Departures(*shared), lambda: 1.0)
+    return Operator(
+        registry, OrderSender(session), worker.link, Departures(*shared), lambda: 1.0
+    )
 
 
 def states(operator: Operator) -> dict[str, State]:
@@ -204,16 +206,16 @@ async def test_what_a_key_has_of_its_minute_it_has_of_all_workers_together() -> 
     async with office() as house:
         shared = list[SharedRates]()
         for number in range(2):
-            rates = Rates(since=time.monotonic())
+            rates = RateBuckets(since=time.monotonic())
             link = (await house.comes(number)).link
             shared.append(SharedRates(rates, link, str(number)))
         one, two = shared
         minute = KeyLimits(requests_per_minute=2)
         for _ in range(2):
-            one.rates.begin(Entry("a", minute, 0, 1), now=time.monotonic())
+            one.rates.begin(QueueEntry("a", minute, 0, 1), now=time.monotonic())
         await one.publish()
         with pytest.raises(RateLimited):
-            two.rates.begin(Entry("a", minute, 0, 1), now=time.monotonic())
+            two.rates.begin(QueueEntry("a", minute, 0, 1), now=time.monotonic())
         version = house.hub.state.version
         await one.publish()
         assert house.hub.state.version == version, "nothing was taken since"

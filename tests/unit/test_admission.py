@@ -7,14 +7,14 @@ import pytest
 
 from engine.request import Model
 from proxy.admission.admission import Admission
-from proxy.admission.errors import KeyQueueFull, QueueFull, TooLate
+from proxy.admission.errors import KeyQueueFull, QueueFull, QueueWaitTooLong
 from proxy.admission.limits import KeyLimits
-from proxy.admission.line import Entry, Lane, Line
-from proxy.admission.pools import Hands
+from proxy.admission.pools import NodeCounts
+from proxy.admission.queue import Lane, QueueEntry, RequestQueue
 from tests.fakes.limits import limits
 
 FREE = KeyLimits()
-NONE = Hands()
+NONE = NodeCounts()
 
 
 @dataclass
@@ -23,9 +23,9 @@ class Door:
 
     admission: Admission
     now: float = 0.0
-    nodes: Hands = NONE
-    of_models: dict[Model | None, Hands] = field(default_factory=dict)
-    inside: list[Entry] = field(default_factory=list)
+    nodes: NodeCounts = NONE
+    of_models: dict[Model | None, NodeCounts] = field(default_factory=dict)
+    inside: list[QueueEntry] = field(default_factory=list)
 
     def come(
         self,
@@ -39,37 +39,37 @@ class Door:
         deadline: float | None = None,
         model: Model | None = None,
         pooled: bool = False,
-    ) -> Entry:
+    ) -> QueueEntry:
         what = name, limits, prompt_tokens, tokens, choices, priority, deadline
-        entry = Entry(*what, model=model, pooled=pooled)
+        entry = QueueEntry(*what, model=model, pooled=pooled)
         self.inside += self.admission.arrive(entry, now=self.now, nodes=self.count)
         if entry.began is None:
-            self.admission.stay(entry, now=self.now, nodes=self.count)
+            self.admission.check_wait(entry, now=self.now, nodes=self.count)
         return entry
 
-    def count(self, model: Model | None) -> Hands:
+    def count(self, model: Model | None) -> NodeCounts:
         return self.of_models.get(model, self.nodes)
 
-    def came(self, entry: Entry, tokens: int) -> None:
+    def came(self, entry: QueueEntry, tokens: int) -> None:
         """As the gate has it."""
-        if self.admission.came(entry, tokens):
-            self.admission.ran(entry, now=self.now)
-            self.inside += self.admission.next(now=self.now, nodes=self.count)
+        if self.admission.record_tokens(entry, tokens):
+            self.admission.record_first_token(entry, now=self.now)
+            self.inside += self.admission.admit_next(now=self.now, nodes=self.count)
 
-    def end(self, entry: Entry) -> None:
+    def end(self, entry: QueueEntry) -> None:
         self.admission.finish(entry, now=self.now)
         self.inside.remove(entry)
-        self.inside += self.admission.next(now=self.now, nodes=self.count)
+        self.inside += self.admission.admit_next(now=self.now, nodes=self.count)
 
-    def whole(self, entry: Entry) -> None:
+    def whole(self, entry: QueueEntry) -> None:
         """All came that was thought."""
-        self.admission.came(entry, entry.tokens - entry.prompt_tokens - entry.produced)
+        self.admission.record_tokens(entry, entry.tokens - entry.prompt_tokens - entry.produced)
         self.end(entry)
 
-    def order(self) -> list[Entry]:
+    def order(self) -> list[QueueEntry]:
         """Everybody that waits, as they come in one after the other."""
-        began = list[Entry]()
-        while self.admission.line:
+        began = list[QueueEntry]()
+        while self.admission.queue:
             self.whole(self.inside[0])
             began.append(self.inside[-1])
         return began
@@ -109,11 +109,11 @@ def test_more_choices_take_more_room() -> None:
 
 def test_each_node_adds_room() -> None:
     crowd = door(node_requests=1)
-    crowd.nodes = Hands(2)
+    crowd.nodes = NodeCounts(2)
     first, second, third = crowd.come(), crowd.come(), crowd.come()
     assert [one.began is None for one in (first, second, third)] == [False, False, True]
-    crowd.nodes = Hands(3)
-    assert crowd.admission.next(now=0.0, nodes=crowd.count) == [third]
+    crowd.nodes = NodeCounts(3)
+    assert crowd.admission.admit_next(now=0.0, nodes=crowd.count) == [third]
 
 
 def test_vectors_say_nothing_of_how_long_a_keys_answers_are() -> None:
@@ -121,13 +121,13 @@ def test_vectors_say_nothing_of_how_long_a_keys_answers_are() -> None:
     for pooled in (False, True, True):
         one = crowd.come(pooled=pooled, tokens=100)
         crowd.now += 1
-        crowd.admission.came(one, 0 if pooled else 100)
+        crowd.admission.record_tokens(one, 0 if pooled else 100)
         crowd.end(one)
     assert crowd.admission.estimate("a", 1000) == 151
 
 
 def test_a_look_along_the_line_does_not_cost_all_pairs_of_keys() -> None:
-    class Counted(dict[Lane, list[Entry]]):
+    class Counted(dict[Lane, list[QueueEntry]]):
         looks = 0
 
         def items(self) -> Any:  # noqa: ANN401
@@ -136,29 +136,29 @@ def test_a_look_along_the_line_does_not_cost_all_pairs_of_keys() -> None:
 
     lanes = Counted()
     crowd = door(requests=1)
-    crowd.admission.line = Line(_waiting=lanes)
+    crowd.admission.queue = RequestQueue(_waiting=lanes)
     crowd.whole(crowd.come())
     for number in range(50):
         crowd.come(str(number))
     before = lanes.looks
     last = crowd.come("last")
-    assert crowd.admission.line.ahead_of(last) == 490
+    assert crowd.admission.queue.ahead_of(last) == 490
     assert lanes.looks - before <= 5
 
 
 def test_keys_that_were_let_in_are_seldom_looked_through() -> None:
     """They are copied as often as their number doubles, and not with every request."""
-    line = Line()
+    line = RequestQueue()
     kept = [line._times]
     for number in range(5000):
-        line.charge(Entry(str(number), FREE, 0, 10), 10)
+        line.charge(QueueEntry(str(number), FREE, 0, 10), 10)
         if line._times is not kept[-1]:
             kept.append(line._times)
     assert len(kept) <= 8
-    line.charge(Entry("late", FREE, 0, 10), 10**6)
+    line.charge(QueueEntry("late", FREE, 0, 10), 10**6)
     for number in range(10_000):
-        line.charge(Entry("late", FREE, 0, 10), 10)
-        line.charge(Entry(str(number), FREE, 0, 10), 10)
+        line.charge(QueueEntry("late", FREE, 0, 10), 10)
+        line.charge(QueueEntry(str(number), FREE, 0, 10), 10)
     assert len(line._times) < 10_000, "those that are behind say nothing"
 
 
@@ -170,19 +170,19 @@ def test_without_nodes_their_limits_hold_up_nobody() -> None:
 def test_an_answer_that_grows_beyond_its_estimate_takes_more_room() -> None:
     crowd = door(tokens=100)
     one = crowd.come(prompt_tokens=10, tokens=20)
-    crowd.admission.came(one, 50)
-    assert crowd.admission.all.tokens == 60
+    crowd.admission.record_tokens(one, 50)
+    assert crowd.admission.in_use.tokens == 60
     assert crowd.come(tokens=50).began is None
     crowd.end(one)
     assert [entry.tokens for entry in crowd.inside] == [50]
-    assert crowd.admission.all.tokens == 50
+    assert crowd.admission.in_use.tokens == 50
 
 
 def test_what_answers_had_lately_corrects_what_they_may_have() -> None:
     crowd = door()
     assert crowd.admission.estimate("a", 4096) == 4096
     one = crowd.come(tokens=4096)
-    crowd.admission.came(one, 100)
+    crowd.admission.record_tokens(one, 100)
     crowd.now = 1.0
     crowd.end(one)
     assert crowd.admission.estimate("a", 4096) == 151
@@ -243,7 +243,7 @@ def test_a_key_at_its_limit_does_not_hold_up_others() -> None:
 def test_a_full_line_refuses_and_says_when_to_come_back() -> None:
     crowd = door(requests=1, queued=1)
     first = crowd.come(prompt_tokens=10, tokens=20)
-    crowd.admission.came(first, 10)
+    crowd.admission.record_tokens(first, 10)
     crowd.now = 4.0  # 20 tokens in 4 s
     crowd.end(first)
     crowd.come(tokens=20)
@@ -251,7 +251,7 @@ def test_a_full_line_refuses_and_says_when_to_come_back() -> None:
     with pytest.raises(QueueFull, match="1 requests are in line") as refused:
         crowd.come(tokens=20)
     assert (refused.value.status, refused.value.retry_after_s) == (503, 8)
-    assert len(crowd.admission.line) == 1
+    assert len(crowd.admission.queue) == 1
     assert crowd.admission.refused == {"queue_full": 1}
 
 
@@ -268,13 +268,13 @@ def test_a_key_with_a_full_line_is_told_that_it_is_the_key() -> None:
 def test_who_cannot_be_reached_in_time_is_refused_at_once() -> None:
     crowd = door(requests=1)
     first = crowd.come(prompt_tokens=10, tokens=20)
-    crowd.admission.came(first, 10)
+    crowd.admission.record_tokens(first, 10)
     crowd.now = 2.0  # 10 tokens a second
     crowd.end(first)
     crowd.come(tokens=100)
     crowd.come(tokens=100)  # 10 s
     assert crowd.come(tokens=10, deadline=2.0 + 11.5).began is None
-    with pytest.raises(TooLate, match=r"a wait of 1\d\.. s") as refused:
+    with pytest.raises(QueueWaitTooLong, match=r"a wait of 1\d\.. s") as refused:
         crowd.come(tokens=10, deadline=2.0 + 5)
     assert refused.value.retry_after_s == 7
     urgent = crowd.come(tokens=10, priority=-1, deadline=2.0 + 5)
@@ -291,6 +291,6 @@ def test_who_leaves_the_line_frees_its_place_at_once() -> None:
     crowd = door(requests=1, queued=1)
     crowd.come()
     second = crowd.come()
-    assert crowd.admission.leave(second, now=crowd.now)
-    assert not crowd.admission.leave(second, now=crowd.now)
+    assert crowd.admission.withdraw(second, now=crowd.now)
+    assert not crowd.admission.withdraw(second, now=crowd.now)
     assert crowd.come().began is None

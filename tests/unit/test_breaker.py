@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.health.backoff import Backoff
-from proxy.health.breaker import Breaker, BreakerState, Rules
+from proxy.health.breaker import Breaker, BreakerRules, BreakerState
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
-RULES = Rules(told=3, open_s=1, longest_s=8, calm_s=60, probe_s=15)
+RULES = BreakerRules(reported_limit=3, open_s=1, longest_s=8, reset_s=60, probe_s=15)
 
 
 def breaker() -> Breaker:
@@ -86,7 +86,7 @@ def test_a_node_that_answers_and_breaks_in_turns_is_left_alone_for_longer_each_t
         now += one.open_for_s
         one.succeeded(begun=now, now=now)
     assert times == [1, 2, 4, 8]
-    now += RULES.calm_s
+    now += RULES.reset_s
     one.failed(begun=now, now=now, sure=True)
     assert one.open_for_s == 1  # it had been well for long
 
@@ -119,11 +119,11 @@ def test_who_was_started_anew_is_tried_at_once() -> None:
 
 def test_after_a_calm_time_nothing_is_held_against_it() -> None:
     one = breaker()
-    assert one.spent(now=RULES.calm_s)
+    assert one.is_reset(now=RULES.reset_s)
     one.failed(begun=0, now=0, sure=True)
     one.succeeded(begun=2, now=2)
-    assert not one.spent(now=3)
-    assert one.spent(now=2 + RULES.calm_s)
+    assert not one.is_reset(now=3)
+    assert one.is_reset(now=2 + RULES.reset_s)
 
 
 STEPS = st.lists(

@@ -168,5 +168,5 @@ async def test_a_model_whose_nodes_fail_gets_no_request_while_another_of_its_nam
         ("m", "g"),
     }
     failure = NodeFailed("d:g", "connection lost", retryable=True)
-    rig.health.failed(failure, begun=rig.now, now=rig.now)
+    rig.health.record_failure(failure, begun=rig.now, now=rig.now)
     assert {(await rig.find("m", rid=f"r{i}")).key for i in range(50)} == {("m", "f")}

@@ -19,11 +19,11 @@ from discovery.registry import Node
 from engine.request import FinishReason, Request, RequestId
 from proxy.errors import NodeFailed
 from proxy.routing.building import build_planner
-from proxy.routing.claims import Claims, Prompt, Work
+from proxy.routing.claims import Claims, PromptSize, PromptWork
 from proxy.routing.costs import of_prompt
-from proxy.routing.flight import Flight
-from proxy.routing.names import STRIDE
-from proxy.routing.plan import Ask, Plan
+from proxy.routing.in_flight import PlanInFlight
+from proxy.routing.plan import Plan, RoutingQuery
+from proxy.routing.prefix_hashes import STRIDE
 
 
 def node(role: Role, number: int, load: Load = Load(), heard_at: float = 0.0) -> Node:  # noqa: B008
@@ -59,46 +59,46 @@ STEPS = st.lists(
 @given(steps=STEPS, local=st.sampled_from(["never", "auto", "always"]))
 def test_whatever_happens_all_is_given_back(steps: list[tuple], local: str) -> None:  # type: ignore[type-arg]
     planner = build_planner("planned", "planned", local, Random(0))  # type: ignore[arg-type]
-    flights, now = list[Flight](), 0.0
+    flights, now = list[PlanInFlight](), 0.0
     for what, which, at, event, seconds in steps:
         now += seconds
         if what == "begin" or not flights:
             prompt = tuple(range(which, which + STRIDE * (1 + at)))
-            ask = Ask.of(Request(RequestId(str(now)), prompt), now)
+            ask = RoutingQuery.of(Request(RequestId(str(now)), prompt), now)
             plan = planner.plan(ask, DECODES, lambda _: PREFILLS)
-            flights.append(planner.depart(plan, ask).take_off())
+            flights.append(planner.start(plan, ask).claim())
             continue
         flight = flights[which % len(flights)]
         if what == "hear":
-            flight.hear((PREFILLS + DECODES)[at], event, now)
+            flight.record_event((PREFILLS + DECODES)[at], event, now)
         elif what == "move":
-            flight.move(DECODES[at % 3], now)
+            flight.replace_decode(DECODES[at % 3], now)
         else:
-            flight.land(now)
-        living = [one for one in flights if not one._rest.ended]
-        assert len(planner.books.claims) >= len(living)
+            flight.release(now)
+        living = [one for one in flights if not one._decode_claim.ended]
+        assert len(planner.state.claims) >= len(living)
     for flight in flights:
-        flight.land(now)
-        flight.land(now)  # once more makes no difference
-    for share in planner.books.claims.shares.values():
+        flight.release(now)
+        flight.release(now)  # once more makes no difference
+    for share in planner.state.claims.shares.values():
         assert (share.requests, share.decoding, share.tokens) == (0, 0, 0)
-        assert share.ahead == Work()
-    for cache in planner.books.prefixes._caches.values():
+        assert share.ahead == PromptWork()
+    for cache in planner.state.prefixes._caches.values():
         assert not cache.pending
 
 
 def test_a_request_that_never_ran_leaves_no_names_behind() -> None:
     planner = build_planner("prefix_aware", "prefix_aware", "never", Random(0))
-    ask = Ask.of(Request(RequestId("r"), tuple(range(4 * STRIDE))), 0.0)
+    ask = RoutingQuery.of(Request(RequestId("r"), tuple(range(4 * STRIDE))), 0.0)
     plan = planner.plan(ask, DECODES, lambda _: PREFILLS)
     assert plan.prefill
-    planner.depart(plan, ask).take_off().land(1.0)
-    assert len(planner.books.prefixes) == 0
-    flight = planner.depart(plan, ask).take_off()
-    flight.hear(plan.prefill, TokenEvent((1,)), 2.0)
-    flight.land(3.0)
-    assert planner.books.prefixes.cached(plan.prefill, ask.names) == 4 * STRIDE
-    assert planner.books.prefixes.cached(plan.decode, ask.names) == 0
+    planner.start(plan, ask).claim().release(1.0)
+    assert len(planner.state.prefixes) == 0
+    flight = planner.start(plan, ask).claim()
+    flight.record_event(plan.prefill, TokenEvent((1,)), 2.0)
+    flight.release(3.0)
+    assert planner.state.prefixes.cached(plan.prefill, ask.prefix_hashes) == 4 * STRIDE
+    assert planner.state.prefixes.cached(plan.decode, ask.prefix_hashes) == 0
 
 
 def test_what_a_node_speaks_of_is_not_counted_twice() -> None:
@@ -122,15 +122,15 @@ def test_one_that_ended_after_its_node_spoke_is_nobody_elses() -> None:
 
 
 def test_a_node_is_measured_by_its_busy_time() -> None:
-    claims, prompt = Claims(), Prompt(100, 0)
+    claims, prompt = Claims(), PromptSize(100, 0)
     one = claims.claim(PREFILLS[0], 100, 10.0, prompt)
     two = claims.claim(PREFILLS[0], 100, 10.0, prompt)
-    assert one.ran(11.0) is None  # more is to come
-    measured = two.ran(11.0)
+    assert one.prompt_finished(11.0) is None  # more is to come
+    measured = two.prompt_finished(11.0)
     assert measured
     assert (measured.work.prompts, measured.work.tokens, measured.seconds) == (2, 200, 1.0)
     claims.claim(PREFILLS[0], 100, 20.0, prompt).end(25.0)  # what was cut says nothing
-    again = claims.claim(PREFILLS[0], 100, 30.0, prompt).ran(30.5)
+    again = claims.claim(PREFILLS[0], 100, 30.0, prompt).prompt_finished(30.5)
     assert again
     assert again.seconds == pytest.approx(0.5)
 
@@ -142,10 +142,10 @@ def test_a_node_of_vllm_is_measured_by_the_end_of_its_leg() -> None:
     for number in range(20):
         now = 10.0 * number
         prompt = tuple(range(1000 * number, 1000 * number + 1000))
-        ask = Ask.of(Request(RequestId(str(number)), prompt), now)
-        flight = planner.depart(Plan(vllm, DECODES[0]), ask).take_off()
-        flight.hear(vllm, EndEvent(), now + 2.0)
-        flight.hear(DECODES[0], TokenEvent((1,)), now + 3.0)
-        flight.land(now + 4.0)
-    foretold_s = planner.books.costs.prompt(vllm).at(of_prompt(1000, 500_000))
+        ask = RoutingQuery.of(Request(RequestId(str(number)), prompt), now)
+        flight = planner.start(Plan(vllm, DECODES[0]), ask).claim()
+        flight.record_event(vllm, EndEvent(), now + 2.0)
+        flight.record_event(DECODES[0], TokenEvent((1,)), now + 3.0)
+        flight.release(now + 4.0)
+    foretold_s = planner.state.costs.prompt(vllm).at(of_prompt(1000, 500_000))
     assert foretold_s == pytest.approx(2.0, rel=0.1)

@@ -16,7 +16,7 @@ from engine.request import FinishReason, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket, to_params
 from proxy.errors import Cause, NodeFailed, ProxyExhausted
 from proxy.nodes.client import HttpNodeClient
-from proxy.nodes.lines import open_lines
+from proxy.nodes.connection_pool import open_connections
 from tests.fakes.raw_http import (
     CUT,
     END,
@@ -38,6 +38,7 @@ DONE = chunk(b"data: [DONE]\n\n")
 REQUEST = Request(RequestId("r1"), (1, 2, 3), Sampling(4, min_tokens=3))
 WELL = [SSE, *events({"choices": [{"token_ids": [7]}]})]
 LAST = {"choices": [{"token_ids": [8], "finish_reason": "length"}]}
+UNSIGNED = Cause.SIGNATURE
 
 
 def node_at(server: RawServer, *, ours: bool = True) -> Node:
@@ -53,7 +54,7 @@ async def ask(
     ours: bool = True,
     silence_s: float = PATIENCE_S,
 ) -> list[Event]:
-    async with open_lines() as lines:
+    async with open_connections() as lines:
         client = HttpNodeClient(lines, silence_s, silence_s)
         stream = client.generate(node_at(server, ours=ours), request, leg)
         return [event async for event in stream]
@@ -108,12 +109,12 @@ async def test_nobody_there() -> None:
     with pytest.raises(NodeFailed, match="refused") as failed:
         await ask(server)
     assert failed.value.retryable
-    assert not failed.value.answered
+    assert not failed.value.node_alive
 
 
 async def test_for_want_of_files_it_is_the_proxy_s_own_fault() -> None:
     """No number is free for one more socket."""
-    async with raw_server() as server, open_lines() as lines:
+    async with raw_server() as server, open_connections() as lines:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         free = os.open(os.devnull, os.O_RDONLY)
         os.close(free)
@@ -128,12 +129,15 @@ async def test_for_want_of_files_it_is_the_proxy_s_own_fault() -> None:
 
 async def test_a_node_of_ours_has_to_begin_to_answer_in_time() -> None:
     """One that is not may be silent for as long as it prefills."""
-    async with raw_server([HANG]) as server, open_lines() as lines:
+    async with raw_server([HANG]) as server, open_connections() as lines:
         client = HttpNodeClient(lines, PATIENCE_S, PATIENCE_S, first_sign_s=0)
         with pytest.raises(NodeFailed, match="silent") as failed:
             await anext(client.generate(node_at(server), REQUEST, WHOLE))
         assert failed.value.cause is Cause.SILENT
-    async with raw_server([SSE, *events(LAST), DONE, END]) as server, open_lines() as lines:
+    async with (
+        raw_server([SSE, *events(LAST), DONE, END]) as server,
+        open_connections() as lines,
+    ):
         client = HttpNodeClient(lines, PATIENCE_S, PATIENCE_S, first_sign_s=0)
         foreign = client.generate(node_at(server, ours=False), REQUEST, WHOLE)
         assert [event async for event in foreign] == [TokenEvent((8,), FinishReason.LENGTH)]
@@ -151,7 +155,7 @@ async def test_a_failure_to_connect_says_why() -> None:
 async def test_silence_is_a_failure(script: list[Step], ours: bool) -> None:
     failed = await failure(script, ours=ours, silence_s=0.05)
     assert "silent" in str(failed)
-    assert (failed.retryable, failed.answered) == (True, False)
+    assert (failed.retryable, failed.node_alive) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +173,7 @@ async def test_silence_is_a_failure(script: list[Step], ours: bool) -> None:
 )
 async def test_a_stream_that_breaks_may_be_tried_elsewhere(script: list[Step]) -> None:
     failed = await failure(script, script)
-    assert (failed.retryable, failed.answered, failed.node_id) == (True, False, "n0")
+    assert (failed.retryable, failed.node_alive, failed.node_id) == (True, False, "n0")
 
 
 async def test_a_held_leg_without_a_ticket_ended_too_early() -> None:
@@ -183,15 +187,15 @@ async def test_a_held_leg_without_a_ticket_ended_too_early() -> None:
         (400, "what?", False, Cause.REFUSED, "it answered with status 400"),
         (413, {}, False, Cause.REFUSED, "it answered with status 413"),
         (422, {"message": "no list"}, False, Cause.REFUSED, "no list"),
-        (401, {}, True, Cause.KEY, "n0: it does not let us in: 401"),
-        (403, {"error": {"message": "old"}}, True, Cause.KEY, "n0: it does not let us in: old"),
+        (401, {}, True, UNSIGNED, "n0: it does not let us in: 401"),
+        (403, {"error": {"message": "old"}}, True, UNSIGNED, "n0: it does not let us in: old"),
         (
-            *(403, {"error": {"message": "old\nINFO forged" + "!" * 999}}, True, Cause.KEY),
+            *(403, {"error": {"message": "old\nINFO forged" + "!" * 999}}, True, UNSIGNED),
             "n0: it does not let us in: " + repr("old\nINFO forged" + "!" * 485),
         ),
         (503, {"error": {"message": "draining"}}, True, Cause.BUSY, "n0: draining"),
         (429, {"error": {"message": "later"}}, True, Cause.BUSY, "n0: later"),
-        (500, {"error": {"message": "oops"}}, True, Cause.TOLD, "n0: oops"),
+        (500, {"error": {"message": "oops"}}, True, Cause.NODE_ERROR, "n0: oops"),
         (404, {"message": "Not Found"}, True, Cause.REFUSED, "n0: Not Found"),
         (302, {}, True, Cause.REFUSED, "n0: it answered with status 302"),
     ],
@@ -211,7 +215,7 @@ async def test_a_failure_that_is_told_is_the_pipelines_to_judge() -> None:
 
 async def test_a_stale_connection_is_not_the_nodes_failure() -> None:
     script = [SSE, *events(LAST), DONE, END]
-    async with raw_server(script, [CUT], script) as server, open_lines() as lines:
+    async with raw_server(script, [CUT], script) as server, open_connections() as lines:
         client = HttpNodeClient(lines)
         for _ in range(2):
             stream = client.generate(node_at(server), REQUEST, WHOLE)
@@ -220,7 +224,7 @@ async def test_a_stale_connection_is_not_the_nodes_failure() -> None:
 
 
 async def test_closing_hangs_up_at_once() -> None:
-    async with raw_server([*WELL, HANG]) as server, open_lines() as lines:
+    async with raw_server([*WELL, HANG]) as server, open_connections() as lines:
         stream = HttpNodeClient(lines).generate(node_at(server), REQUEST, WHOLE)
         await anext(stream)
         await stream.aclose()

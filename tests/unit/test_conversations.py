@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from discovery.registration import Registration, Role
 from discovery.registry import Node
-from proxy.routing.conversations import Conversations, Place, cache_at
-from proxy.routing.names import STRIDE, Names, names_of
+from proxy.routing.conversations import CacheLocation, Conversations, cache_at
+from proxy.routing.prefix_hashes import STRIDE, PrefixHashes, hash_prefixes
 
 PROMPT = tuple(range(3 * STRIDE + 5))
 SAID = tuple(range(1000, 1000 + 2 * STRIDE))
@@ -20,18 +20,18 @@ def node(
     return Node(kind, 0.0)
 
 
-def place(name: str) -> Place:
-    return Place(f"{name}:80", name)
+def place(name: str) -> CacheLocation:
+    return CacheLocation(f"{name}:80", name)
 
 
-def ask(prompt: tuple[int, ...], salt: str = "") -> Names:
-    return names_of(salt, prompt)
+def ask(prompt: tuple[int, ...], salt: str = "") -> PrefixHashes:
+    return hash_prefixes(salt, prompt)
 
 
 def remember(
     known: Conversations, prompt: tuple[int, ...], said: tuple[int, ...], at: Node
 ) -> None:
-    known.remember(names_of("", (*prompt, *said)), len(prompt), at)
+    known.remember(hash_prefixes("", (*prompt, *said)), len(prompt), at)
 
 
 def test_the_next_turn_is_known() -> None:

@@ -14,7 +14,7 @@ from proxy.health.health import MOST_KNOWN, Health
 from proxy.routing.plan import Plan
 
 TOKEN = TokenEvent((1,))
-NOBODYS_FAULT = (Cause.REFUSED, Cause.NO_ROOM, Cause.LEAVING, Cause.DIFFERS)
+NOBODYS_FAULT = (Cause.REFUSED, Cause.NO_ROOM, Cause.LEAVING, Cause.DIVERGED)
 
 
 def cluster(x: int = 2, y: int = 2) -> Health:
@@ -38,12 +38,12 @@ def node(health: Health, name: str) -> Node:
 
 
 def well(health: Health, role: Role, now: float) -> list[str]:
-    nodes = health.well(health.registry.nodes(role, now=now), now=now)
+    nodes = health.healthy(health.registry.nodes(role, now=now), now=now)
     return [one.node_id for one in nodes]
 
 
 def breaks(health: Health, name: str, now: float, cause: Cause = Cause.BROKEN) -> None:
-    health.failed(NodeFailed(name, "it broke", cause), begun=now, now=now)
+    health.record_failure(NodeFailed(name, "it broke", cause), begun=now, now=now)
 
 
 def test_a_node_that_broke_off_is_left_alone_and_the_others_are_not() -> None:
@@ -83,8 +83,8 @@ def test_a_node_that_flaps_is_not_back_with_its_heartbeats() -> None:
         if well(health, Role.DECODE, second + 0.1):
             asked += 1
             begun = second + 0.1
-            health.begin(Plan(None, node(health, "d0")), now=begun)
-            health.failed(NodeFailed("d0", "it broke"), begun=begun, now=begun)
+            health.begin_attempt(Plan(None, node(health, "d0")), now=begun)
+            health.record_failure(NodeFailed("d0", "it broke"), begun=begun, now=begun)
     assert asked <= 7  # at 1, 2, 4, 8, 16, 30 and 60 s, or so
 
 
@@ -95,9 +95,9 @@ def test_a_node_is_tried_again_once_it_was_heard_of_and_a_token_closes_its_break
     beat(health.registry, "d0", 10)
     assert well(health, Role.DECODE, 10) == ["d0"]
     plan = Plan(node(health, "p0"), node(health, "d0"))
-    health.begin(plan, now=10)
+    health.begin_attempt(plan, now=10)
     assert well(health, Role.DECODE, 10.1) == []
-    health.heard(plan.decode, TOKEN, plan, begun=10, now=10.2)
+    health.record_event(plan.decode, TOKEN, plan, begun=10, now=10.2)
     assert health.state(plan.decode, now=10.2) is BreakerState.CLOSED
 
 
@@ -106,8 +106,8 @@ def test_a_client_that_leaves_before_the_first_token_shows_nothing() -> None:
     breaks(health, "d0", 1)
     beat(health.registry, "d0", 10)
     plan = Plan(node(health, "p0"), node(health, "d0"))
-    health.begin(plan, now=10)
-    health.end(plan, begun=10)
+    health.begin_attempt(plan, now=10)
+    health.end_attempt(plan, begun=10)
     assert health.state(plan.decode, now=10) is BreakerState.HALF_OPEN
     assert well(health, Role.DECODE, 10) == ["d0"]
 
@@ -128,30 +128,30 @@ LOST, MOVED = StageEvent("lost", 1.2), StageEvent("transfer", 0.1)
 def test_a_pair_whose_link_is_cut_is_avoided_and_both_go_on_with_others() -> None:
     health = cluster()
     p0, p1, d0, d1 = (node(health, name) for name in ("p0", "p1", "d0", "d1"))
-    health.heard(d0, LOST, Plan(p0, d0), begun=1, now=2)
-    joined = [(p, d) for p in (p0, p1) for d in (d0, d1) if health.joins(p, d, now=2)]
+    health.record_event(d0, LOST, Plan(p0, d0), begun=1, now=2)
+    joined = [(p, d) for p in (p0, p1) for d in (d0, d1) if health.pair_usable(p, d, now=2)]
     assert joined == [(p0, d1), (p1, d0), (p1, d1)]
     assert well(health, Role.DECODE, 2) == ["d0", "d1"]
-    assert list(health.pairs(now=2)) == [(("p0", "d0"), BreakerState.OPEN)]
+    assert list(health.unhealthy_pairs(now=2)) == [(("p0", "d0"), BreakerState.OPEN)]
     assert health.opened["pair"] == 1
 
 
 def test_a_pair_is_well_again_when_kv_has_come_through() -> None:
     health = cluster(1, 1)
     plan = Plan(node(health, "p0"), node(health, "d0"))
-    health.heard(plan.decode, LOST, plan, begun=1, now=1)
-    assert health.joins(*reversed([plan.decode, node(health, "p0")]), now=3)
-    health.begin(plan, now=3)
-    assert not health.joins(node(health, "p0"), plan.decode, now=3)
-    health.heard(plan.decode, MOVED, plan, begun=3, now=4)
-    assert list(health.pairs(now=4)) == []
+    health.record_event(plan.decode, LOST, plan, begun=1, now=1)
+    assert health.pair_usable(*reversed([plan.decode, node(health, "p0")]), now=3)
+    health.begin_attempt(plan, now=3)
+    assert not health.pair_usable(node(health, "p0"), plan.decode, now=3)
+    health.record_event(plan.decode, MOVED, plan, begun=3, now=4)
+    assert list(health.unhealthy_pairs(now=4)) == []
 
 
 def test_a_failure_blamed_on_the_pair_is_no_node_s() -> None:
     health = cluster()
-    failure = NodeFailed("p0", "corrupt", Cause.PAIR, pair=("p0", "d0"))
-    health.failed(failure, begun=1, now=1)
-    assert [pair for pair, _ in health.pairs(now=1)] == [("p0", "d0")]
+    failure = NodeFailed("p0", "corrupt", Cause.KV_TRANSFER, pair=("p0", "d0"))
+    health.record_failure(failure, begun=1, now=1)
+    assert [pair for pair, _ in health.unhealthy_pairs(now=1)] == [("p0", "d0")]
     assert well(health, Role.PREFILL, 1) == ["p0", "p1"]
     assert not health.failures
 
@@ -160,25 +160,25 @@ def test_what_is_long_over_is_forgotten() -> None:
     health = cluster()
     plan = Plan(node(health, "p0"), node(health, "d0"))
     breaks(health, "d0", 1)
-    health.heard(plan.decode, LOST, plan, begun=1, now=1)
+    health.record_event(plan.decode, LOST, plan, begun=1, now=1)
     health.forget(now=1000)
-    assert len(list(health.pairs(now=1000))) == 1
+    assert len(list(health.unhealthy_pairs(now=1000))) == 1
     health.registry.remove("p0:80")
-    health.worked(plan.decode, begun=2, now=2)
+    health.record_success(plan.decode, begun=2, now=2)
     health.forget(now=1000)
-    assert not list(health.pairs(now=1000))
-    assert not health.troubled
+    assert not list(health.unhealthy_pairs(now=1000))
+    assert not health.has_failures
 
 
 def test_plans_see_to_it_that_it_is_forgotten() -> None:
     health = cluster()
     breaks(health, "d0", 1)
     plan = Plan(node(health, "p0"), node(health, "d0"))
-    health.worked(plan.decode, begun=2, now=2)
-    health.begin(plan, now=50)
-    assert health.troubled
-    health.begin(plan, now=70)
-    assert not health.troubled
+    health.record_success(plan.decode, begun=2, now=2)
+    health.begin_attempt(plan, now=50)
+    assert health.has_failures
+    health.begin_attempt(plan, now=70)
+    assert not health.has_failures
 
 
 def test_no_more_is_known_than_there_may_be() -> None:
@@ -199,7 +199,7 @@ def test_with_a_thousand_nodes_and_one_in_trouble_it_is_asked_in_no_time() -> No
     nodes = health.registry.nodes(Role.DECODE, now=0)
     begun = time.process_time()
     for _ in range(10):
-        assert len(health.well(nodes, now=0.5)) == 999
+        assert len(health.healthy(nodes, now=0.5)) == 999
     assert time.process_time() - begun < 0.1
 
 
@@ -209,51 +209,53 @@ def test_what_is_gone_for_long_costs_no_plan_anything() -> None:
     breaks(health, "d0", 1)
     health.registry.remove("d0:80")
     health.forget(now=2)
-    assert health.troubled  # it may come back, and is tried carefully then
+    assert health.has_failures  # it may come back, and is tried carefully then
     health.forget(now=62)
-    assert not health.troubled
+    assert not health.has_failures
 
 
 def test_two_nodes_that_have_changed_their_roles_are_no_pair_any_more() -> None:
     health = cluster(1, 1)
     plan = Plan(node(health, "p0"), node(health, "d0"))
-    health.heard(plan.decode, LOST, plan, begun=1, now=1)
+    health.record_event(plan.decode, LOST, plan, begun=1, now=1)
     said = node(health, "p0").registration
     health.registry.apply(msgspec.structs.replace(said, type=Role.DECODE, turn=1), now=2)
     health.forget(now=2)
-    assert not list(health.pairs(now=2))
-    assert not health.troubled
+    assert not list(health.unhealthy_pairs(now=2))
+    assert not health.has_failures
 
 
 def test_a_call_of_an_attempt_that_began_before_is_no_probe() -> None:
     health = cluster(1, 1)
     breaks(health, "d0", 5)
     beat(health.registry, "d0", 10)
-    health.begin(Plan(None, node(health, "d0")), now=4)
+    health.begin_attempt(Plan(None, node(health, "d0")), now=4)
     assert well(health, Role.DECODE, 10) == ["d0"]
 
 
 def test_who_is_left_without_those_in_trouble_is_made_once() -> None:
     health = cluster(0, 1000)
     nodes = health.registry.nodes(Role.DECODE, now=0)
-    assert health.well(nodes, now=0.5) is nodes
+    assert health.healthy(nodes, now=0.5) is nodes
     breaks(health, "d7", 0)
-    left = health.well(nodes, now=0.5)
+    left = health.healthy(nodes, now=0.5)
     assert [one.node_id for one in nodes if one not in left] == ["d7"]
     beat(health.registry, "d3", 0.5)
-    assert health.well(health.registry.nodes(Role.DECODE, now=0.5), now=0.5) is left
+    assert health.healthy(health.registry.nodes(Role.DECODE, now=0.5), now=0.5) is left
     breaks(health, "d8", 0.5)
-    assert len(health.well(nodes, now=0.6)) == 998
+    assert len(health.healthy(nodes, now=0.6)) == 998
     health.registry.remove("d9:80")
-    assert len(health.well(health.registry.nodes(Role.DECODE, now=0.6), now=0.6)) == 997
+    assert len(health.healthy(health.registry.nodes(Role.DECODE, now=0.6), now=0.6)) == 997
 
 
 def test_operators_are_told_of_a_key_each_time_that_it_keeps_a_node_from_work() -> None:
     """Of what may be over by itself they are not."""
     health = cluster()
-    refused = NodeFailed("d0", "another key", Cause.KEY)
+    refused = NodeFailed("d0", "another key", Cause.SIGNATURE)
     told = "the node at d0:80 gets no work for now: another key"
-    assert health.failed(refused, begun=1, now=2) == told
-    assert health.failed(refused, begun=1, now=3) is None  # it began before that was known
-    assert health.failed(refused, begun=9, now=9) == told
-    assert health.failed(NodeFailed("d1", "it broke"), begun=1, now=2) is None
+    assert health.record_failure(refused, begun=1, now=2) == told
+    assert (
+        health.record_failure(refused, begun=1, now=3) is None
+    )  # it began before that was known
+    assert health.record_failure(refused, begun=9, now=9) == told
+    assert health.record_failure(NodeFailed("d1", "it broke"), begun=1, now=2) is None

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from proxy.admin.keys import KeyRing, MalformedKeys, read_keys
-from proxy.admission.limits import Caller, KeyLimits
+from proxy.admission.limits import ApiCaller, KeyLimits
 
 SECRET = "sk-secret"
 DIGEST = sha256(b"sk-digest").hexdigest()
@@ -34,9 +34,9 @@ def read(text: str, *, parts: int = 1) -> KeyRing:
 def test_keys_have_names_and_limits() -> None:
     ring = read(TOML)
     limits = KeyLimits(max_requests=5, max_tokens=1000, weight=2.0)
-    assert ring.client(SECRET) == Caller("web", limits)
-    assert ring.client("sk-digest") == Caller("batch")
-    assert ring.admin("sk-ops") == Caller("ops")
+    assert ring.client(SECRET) == ApiCaller("web", limits)
+    assert ring.client("sk-digest") == ApiCaller("batch")
+    assert ring.admin("sk-ops") == ApiCaller("ops")
 
 
 def test_one_door_is_not_the_other() -> None:
@@ -49,7 +49,7 @@ def test_one_door_is_not_the_other() -> None:
 def test_json_says_the_same() -> None:
     keys = [{"name": "web", "key": SECRET, "limits": {"max_requests": 5}}]
     ring = read_keys(msgspec.json.encode({"keys": keys}), is_json=True)
-    assert ring.client(SECRET) == Caller("web", KeyLimits(max_requests=5))
+    assert ring.client(SECRET) == ApiCaller("web", KeyLimits(max_requests=5))
 
 
 def test_several_processes_share_what_a_key_may_have() -> None:

@@ -14,12 +14,12 @@ from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import FinishReason, Request, RequestId, Sampling
 from kv_transfer.ticket import KvTicket, to_params
-from proxy.attempt.legs import Legs, News
+from proxy.attempt.legs import LegItem, Legs
 from proxy.errors import NodeFailed
 from proxy.nodes.client import HttpNodeClient
+from proxy.nodes.connection import MOST_AT_ONCE, NodeConnection
+from proxy.nodes.connection_pool import ConnectionPool, open_connections
 from proxy.nodes.leg import HttpLeg
-from proxy.nodes.line import MOST_AT_ONCE, Line
-from proxy.nodes.lines import Lines, open_lines
 from tests.fakes.raw_http import (
     END,
     HANG,
@@ -51,7 +51,7 @@ async def node(role: Role, *scripts: Iterable[Step]) -> AsyncGenerator[tuple[Nod
         yield Node(Registration(role, server.address, "h:1", role.name), heard_at=0), server
 
 
-def leg_at(lines: Lines, asked: Node, leg: Leg = WHOLE) -> HttpLeg:
+def leg_at(lines: ConnectionPool, asked: Node, leg: Leg = WHOLE) -> HttpLeg:
     stream = HttpNodeClient(lines).generate(asked, REQUEST, leg)
     assert isinstance(stream, HttpLeg)
     return stream
@@ -65,7 +65,7 @@ async def until(there: Callable[[], bool]) -> None:
     raise TimeoutError
 
 
-async def split(lines: Lines, p: Node, d: Node) -> list[object]:
+async def split(lines: ConnectionPool, p: Node, d: Node) -> list[object]:
     """One request, as the pipeline reads it."""
     async with Legs() as legs:
         legs.open(p, leg_at(lines, p, HOLD))
@@ -92,7 +92,7 @@ async def test_two_legs_on_connections_that_are_kept_take_no_task() -> None:
     async with (
         node(Role.PREFILL, held, held) as (p, _),
         node(Role.DECODE, told, told) as (d, _),
-        open_lines() as lines,
+        open_connections() as lines,
     ):
         first = await split(lines, p, d)
         asyncio.get_running_loop().set_task_factory(counted)  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ async def test_two_legs_on_connections_that_are_kept_take_no_task() -> None:
 
 async def test_a_leg_is_asked_when_it_is_opened() -> None:
     """Nobody need read it for that."""
-    async with node(Role.DECODE, [SSE, HANG]) as (d, server), open_lines() as lines:
+    async with node(Role.DECODE, [SSE, HANG]) as (d, server), open_connections() as lines:
         async with Legs() as legs:
             legs.open(d, leg_at(lines, d))
             await server.asked.wait()
@@ -110,19 +110,22 @@ async def test_a_leg_is_asked_when_it_is_opened() -> None:
 
 
 async def test_who_leaves_before_there_is_a_connection_leaves_none_behind() -> None:
-    async with node(Role.DECODE, [SSE, HANG]) as (d, server), open_lines() as lines:
+    async with node(Role.DECODE, [SSE, HANG]) as (d, server), open_connections() as lines:
         for turns in range(6):
             leg = leg_at(lines, d)
             assert not leg.ready()
             for _ in range(turns):
                 await asyncio.sleep(0)
             leg.hang_up()
-        await until(lambda: all(line.lost for line in lines.all()))
-        assert lines.take(server.address) is None
+        await until(lambda: all(line.lost for line in lines.connections()))
+        assert lines.take_idle(server.address) is None
 
 
 async def test_a_connection_is_given_back_once() -> None:
-    async with node(Role.DECODE, [answer(400, {})]) as (d, server), open_lines() as lines:
+    async with (
+        node(Role.DECODE, [answer(400, {})]) as (d, server),
+        open_connections() as lines,
+    ):
         async with Legs() as legs:
             leg = leg_at(lines, d)
             legs.open(d, leg)
@@ -131,13 +134,16 @@ async def test_a_connection_is_given_back_once() -> None:
             assert isinstance(news[1], NodeFailed)
             leg.hang_up()
             await legs.close(d)
-        assert lines.take(server.address) is not None
-        assert lines.take(server.address) is None
+        assert lines.take_idle(server.address) is not None
+        assert lines.take_idle(server.address) is None
 
 
 async def test_a_kept_connection_whose_host_is_gone_is_the_nodes_failure() -> None:
     told = [SSE, *events(FIRST, LAST), DONE, END]
-    async with node(Role.DECODE, told, [HANG], told) as (d, server), open_lines() as lines:
+    async with (
+        node(Role.DECODE, told, [HANG], told) as (d, server),
+        open_connections() as lines,
+    ):
         async with Legs() as legs:
             legs.open(d, leg_at(lines, d))
             while await legs.next() is not None:
@@ -157,7 +163,7 @@ async def test_legs_are_heard_in_turn() -> None:
     async with (
         node(Role.PREFILL, [*HELD, HANG]) as (p, _),
         node(Role.DECODE, [SSE, HANG]) as (d, _),
-        open_lines() as lines,
+        open_connections() as lines,
         Legs() as legs,
     ):
         held, told = leg_at(lines, p, HOLD), leg_at(lines, d)
@@ -167,17 +173,17 @@ async def test_legs_are_heard_in_turn() -> None:
         assert isinstance(ticket[1], TicketEvent)
         legs.open(d, told)
         waiting = asyncio.create_task(legs.next())
-        await until(lambda: bool(told._line and told._line.status))
+        await until(lambda: bool(told._connection and told._connection.status))
         for leg in (told, held, told):
-            assert leg._line
-            leg._line.data_received(events(FIRST)[0])
+            assert leg._connection
+            leg._connection.data_received(events(FIRST)[0])
         assert await waiting == (d, TokenEvent((7, 7)))
         assert await legs.next() == (p, TokenEvent((7,)))
 
 
 async def test_what_came_together_is_one_event_and_then_the_end() -> None:
     script = [SSE, b"".join([*events(FIRST, LAST), DONE, END])]
-    async with node(Role.DECODE, script) as (d, _), open_lines() as lines:
+    async with node(Role.DECODE, script) as (d, _), open_connections() as lines:
         leg = leg_at(lines, d)
         assert [event async for event in leg] == [TokenEvent((7, 8), FinishReason.LENGTH)]
         with pytest.raises(StopAsyncIteration):
@@ -191,11 +197,11 @@ def at(server: RawServer) -> Node:
     return Node(Registration(Role.DECODE, server.address, "h:1", "d"), heard_at=0)
 
 
-async def given_back(lines: Lines, server: RawServer) -> None:
-    line: Line | None = None
+async def given_back(lines: ConnectionPool, server: RawServer) -> None:
+    line: NodeConnection | None = None
     while line is None:
         await asyncio.sleep(0)
-        line = lines.take(server.address)
+        line = lines.take_idle(server.address)
     lines.give_back(line)
 
 
@@ -203,8 +209,8 @@ async def test_connections_are_used_again() -> None:
     """Also where the end comes later than the last token."""
     late = asyncio.Event()
     script: list[Step] = [SSE, *events(LAST), late, DONE, END]
-    async with raw_server(*[script] * 3) as server, open_lines() as lines:
-        client = HttpNodeClient(lines, parting_s=PATIENCE_S)
+    async with raw_server(*[script] * 3) as server, open_connections() as lines:
+        client = HttpNodeClient(lines, ending_s=PATIENCE_S)
         for _ in range(3):
             late.clear()
             asyncio.get_running_loop().call_later(LATE_S, late.set)
@@ -217,8 +223,11 @@ async def test_connections_are_used_again() -> None:
 
 async def test_nobody_waits_for_a_stream_to_end_behind_its_last_token() -> None:
     """One that does not is hung up a little later."""
-    async with raw_server([SSE, *events(LAST), HANG]) as server, open_lines() as lines:
-        client = HttpNodeClient(lines, parting_s=LATE_S)
+    async with (
+        raw_server([SSE, *events(LAST), HANG]) as server,
+        open_connections() as lines,
+    ):
+        client = HttpNodeClient(lines, ending_s=LATE_S)
         async with asyncio.timeout(PATIENCE_S):
             said = [event async for event in client.generate(at(server), REQUEST, WHOLE)]
             assert not server.left.is_set()
@@ -226,7 +235,7 @@ async def test_nobody_waits_for_a_stream_to_end_behind_its_last_token() -> None:
     assert said == [TokenEvent((8,), FinishReason.LENGTH)]
 
 
-Waiting = asyncio.Task[tuple[Node, News] | None]
+Waiting = asyncio.Task[LegItem | None]
 
 
 @dataclass
@@ -243,15 +252,19 @@ class Taken:
 @asynccontextmanager
 async def poured(
     tap: Taken,
-) -> AsyncGenerator[tuple[HttpLeg, "asyncio.Task[tuple[Node, News] | None]"]]:
+) -> AsyncGenerator[tuple[HttpLeg, "asyncio.Task[LegItem | None]"]]:
     """A leg whose tokens behind its first go to the tap, and who waits for anything else."""
-    async with node(Role.DECODE, [SSE, HANG]) as (d, _), open_lines() as lines, Legs() as legs:
+    async with (
+        node(Role.DECODE, [SSE, HANG]) as (d, _),
+        open_connections() as lines,
+        Legs() as legs,
+    ):
         leg = leg_at(lines, d)
         legs.open(d, leg)
         first = asyncio.create_task(legs.next())
-        await until(lambda: bool(leg._line and leg._line.status))
-        assert leg._line
-        leg._line.data_received(events(FIRST)[0])
+        await until(lambda: bool(leg._connection and leg._connection.status))
+        assert leg._connection
+        leg._connection.data_received(events(FIRST)[0])
         assert await first == (d, TokenEvent((7,)))
         legs.tap(d, tap)
         waiting = asyncio.create_task(legs.next())
@@ -265,15 +278,15 @@ async def test_all_of_a_burst_is_poured_however_large() -> None:
     burst = events(FIRST)[0] * 5_000
     assert len(burst) > 3 * MOST_AT_ONCE
     async with poured(tap := Taken()) as (leg, _):
-        assert leg._line
-        leg._line.data_received(burst)
+        assert leg._connection
+        leg._connection.data_received(burst)
         assert tap.tokens == [7] * 5_000
 
 
 async def test_a_stream_that_breaks_off_amid_the_pouring_fails() -> None:
     async with poured(tap := Taken()) as (leg, waiting):
-        assert leg._line
-        leg._line.data_received(events(FIRST)[0] + END)
+        assert leg._connection
+        leg._connection.data_received(events(FIRST)[0] + END)
         news = await waiting
         assert news is not None
         assert isinstance(news[1], NodeFailed)

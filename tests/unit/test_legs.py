@@ -10,7 +10,7 @@ import pytest
 from api.generator import EndEvent, Event, StageEvent, Tap, TokenEvent
 from discovery.registration import Registration, Role
 from discovery.registry import Node
-from proxy.attempt.legs import Legs, News
+from proxy.attempt.legs import LegItem, Legs
 
 PATIENCE_S = 10
 A = Node(Registration(Role.PREFILL, "a:1", ""), heard_at=0)
@@ -46,7 +46,7 @@ class Leg:
                 await self.parting.wait()
 
 
-async def read(legs: Legs, count: int) -> list[tuple[Node, News] | None]:
+async def read(legs: Legs, count: int) -> list[LegItem | None]:
     async with asyncio.timeout(PATIENCE_S):
         return [await legs.next() for _ in range(count)]
 
@@ -144,7 +144,7 @@ class Told:
     def take(self) -> Event:
         return self.said.popleft()
 
-    def pour(self, tap: Tap) -> bool:
+    def drain_to(self, tap: Tap) -> bool:
         event = self.said[0]
         if not isinstance(event, TokenEvent) or not tap.take(event.tokens):
             return False
@@ -169,7 +169,7 @@ class Open:
         return self.takes
 
 
-async def waits(legs: Legs) -> "asyncio.Task[tuple[Node, News] | None]":
+async def waits(legs: Legs) -> "asyncio.Task[LegItem | None]":
     """Somebody who waits for the next event."""
     task = asyncio.create_task(legs.next())
     await asyncio.sleep(0)

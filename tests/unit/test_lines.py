@@ -11,9 +11,21 @@ from contextlib import asynccontextmanager, closing
 import pytest
 import uvloop
 
-from proxy.nodes.endings import Gone, HungUp, NoConnection, Silent, Unreadable
-from proxy.nodes.line import LONGEST_HEAD, MOST_AT_ONCE, MOST_UNREAD, Line, Patience
-from proxy.nodes.lines import NO_ROOM_MS, WATCH, Lines, open_lines
+from proxy.nodes.connection import (
+    LONGEST_HEAD,
+    MOST_AT_ONCE,
+    MOST_UNREAD,
+    NodeConnection,
+    ReplyTimeouts,
+)
+from proxy.nodes.connection_errors import (
+    ConnectionClosed,
+    HostGone,
+    MalformedReply,
+    NoConnection,
+    SilenceTimeout,
+)
+from proxy.nodes.connection_pool import NO_ROOM_MS, WATCH, ConnectionPool, open_connections
 from tests.fakes.raw_http import (
     CHUNKED,
     CUT,
@@ -30,22 +42,26 @@ from tests.fakes.raw_http import (
 
 PARTS = 400
 MUCH = 32 << 20  # more than sockets have room for
-PATIENT = Patience(PATIENCE_S, PATIENCE_S)
+PATIENT = ReplyTimeouts(PATIENCE_S, PATIENCE_S)
 WELL = [SSE, chunk(b"one"), chunk(b"two"), END]
 
 
 @asynccontextmanager
-async def asking(*scripts: Iterable[Step]) -> AsyncGenerator[tuple[Lines, RawServer]]:
-    async with raw_server(*scripts) as server, open_lines() as lines:
+async def asking(*scripts: Iterable[Step]) -> AsyncGenerator[tuple[ConnectionPool, RawServer]]:
+    async with raw_server(*scripts) as server, open_connections() as lines:
         yield lines, server
 
 
-async def call(lines: Lines, server: RawServer, patience: Patience = PATIENT) -> Line:
-    return await lines.call(server.address, "/path", b"{}", patience)
+async def call(
+    lines: ConnectionPool, server: RawServer, timeouts: ReplyTimeouts = PATIENT
+) -> NodeConnection:
+    return await lines.call(server.address, "/path", b"{}", timeouts)
 
 
-async def read(lines: Lines, server: RawServer, patience: Patience = PATIENT) -> bytes:
-    with closing(await call(lines, server, patience)) as line:
+async def read(
+    lines: ConnectionPool, server: RawServer, timeouts: ReplyTimeouts = PATIENT
+) -> bytes:
+    with closing(await call(lines, server, timeouts)) as line:
         return await line.read()
 
 
@@ -81,7 +97,7 @@ async def test_a_connection_is_used_again_after_a_whole_reply_only() -> None:
     async with asking(WELL, [*WELL[:2], HANG], WELL) as (lines, server):
         assert await read(lines, server) == b"onetwo"
         with closing(await call(lines, server)) as line:
-            assert await line.more() == b"one"
+            assert await line.read_some() == b"one"
         assert server.connections == 1
         assert await read(lines, server) == b"onetwo"
         assert server.connections == 2
@@ -99,7 +115,7 @@ async def test_who_hung_up_while_idle_is_asked_anew_and_who_began_to_answer_is_n
     async with asking(WELL, [CUT], WELL, [b"HTTP/1.1 2", CUT]) as (lines, server):
         for _ in range(2):
             assert await read(lines, server) == b"onetwo"
-        with pytest.raises(HungUp):
+        with pytest.raises(ConnectionClosed):
             await call(lines, server)
         assert server.connections == 2
 
@@ -132,14 +148,14 @@ async def test_whose_host_is_gone_is_asked_by_no_other_connection() -> None:
         asked = asyncio.create_task(call(lines, server))
         await server.asked.wait()
         kept.connection_lost(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
-        with pytest.raises(Gone, match="timed out"):
+        with pytest.raises(HostGone, match="timed out"):
             await asked
         assert server.connections == 1
 
 
 async def test_a_fresh_connection_that_is_cut_is_a_failure() -> None:
     async with asking([CUT]) as (lines, server):
-        with pytest.raises(HungUp):
+        with pytest.raises(ConnectionClosed):
             await call(lines, server)
 
 
@@ -148,7 +164,7 @@ async def test_a_fresh_connection_that_is_cut_is_a_failure() -> None:
 )
 async def test_what_is_no_head_is_refused(head: bytes) -> None:
     async with asking([head, HANG]) as (lines, server):
-        with pytest.raises(Unreadable):
+        with pytest.raises(MalformedReply):
             await call(lines, server)
         async with asyncio.timeout(PATIENCE_S):
             await server.left.wait()
@@ -159,15 +175,17 @@ async def test_what_came_before_a_cut_is_read_first() -> None:
         with closing(await call(lines, server)) as line:
             said = await line.read(len(b"onetwo"))
             assert said == b"onetwo"
-            with pytest.raises(HungUp):
-                await line.more()
+            with pytest.raises(ConnectionClosed):
+                await line.read_some()
 
 
 @pytest.mark.parametrize("script", [[HANG], [SSE, HANG]], ids=["no head", "no body"])
 async def test_silence_has_an_end(script: list[Step]) -> None:
-    shorter = Patience(0.01, PATIENCE_S) if script == [HANG] else Patience(PATIENCE_S, 0.01)
+    shorter = (
+        ReplyTimeouts(0.01, PATIENCE_S) if script == [HANG] else ReplyTimeouts(PATIENCE_S, 0.01)
+    )
     async with asking(script) as (lines, server):
-        with pytest.raises(Silent):
+        with pytest.raises(SilenceTimeout):
             await read(lines, server, shorter)
 
 
@@ -201,8 +219,8 @@ async def test_what_nobody_takes_in_time_ends_the_connection(
     monkeypatch.setitem(WATCH, "TCP_USER_TIMEOUT", 50)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
-        async with open_lines() as lines, asyncio.timeout(PATIENCE_S):
-            with pytest.raises(HungUp, match="timed out"):
+        async with open_connections() as lines, asyncio.timeout(PATIENCE_S):
+            with pytest.raises(ConnectionClosed, match="timed out"):
                 await lines.call(address, "/", b"x" * MUCH, PATIENT)
 
 
@@ -210,7 +228,7 @@ async def test_a_server_that_may_be_silent_may_read_nothing_for_longer() -> None
     if not hasattr(socket, "TCP_USER_TIMEOUT"):
         pytest.skip("this platform has no such bound")
     async with asking(WELL) as (lines, server):
-        with closing(await call(lines, server, Patience(math.inf, math.inf))) as line:
+        with closing(await call(lines, server, ReplyTimeouts(math.inf, math.inf))) as line:
             wire: socket.socket = line._transport.get_extra_info("socket")
             told = wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
             assert told == NO_ROOM_MS > WATCH["TCP_USER_TIMEOUT"]
@@ -219,7 +237,7 @@ async def test_a_server_that_may_be_silent_may_read_nothing_for_longer() -> None
 async def test_nobody_there_is_told_from_a_failure_of_somebody() -> None:
     async with raw_server() as server:
         pass
-    async with open_lines() as lines:
+    async with open_connections() as lines:
         with pytest.raises(NoConnection) as nobody:
             await lines.call(server.address, "/", b"", PATIENT)
     assert isinstance(nobody.value.os_error, ConnectionRefusedError)
@@ -236,7 +254,7 @@ async def test_a_slow_reader_is_not_buried_and_loses_nothing() -> None:
             yield chunk(part)
         yield END
 
-    async with raw_server(pour()) as server, open_lines() as lines:
+    async with raw_server(pour()) as server, open_connections() as lines:
         with closing(await call(lines, server)) as line:
             for _ in range(PARTS * 10):
                 await asyncio.sleep(0)
@@ -250,7 +268,7 @@ async def test_a_connection_that_nobody_read_to_its_end_is_not_used_again() -> N
     async with asking([SSE, chunk(b"one"), HANG], WELL) as (lines, server):
         line = await call(lines, server)
         line.data_received(large + END)
-        assert line.whole
+        assert line.complete
         line.close()
         assert await read(lines, server) == b"onetwo"
         assert server.connections == 2
@@ -266,6 +284,6 @@ async def test_what_is_handed_on_at_once_has_a_limit_and_is_all_there_in_the_end
     assert b"".join(parts) == said + said[:9]
 
 
-async def _parts(line: Line) -> AsyncGenerator[bytes]:
-    while part := await line.more():
+async def _parts(line: NodeConnection) -> AsyncGenerator[bytes]:
+    while part := await line.read_some():
         yield part

@@ -8,7 +8,7 @@ from api.node_sampling import decode_sampling
 from api.wire import WireError
 from engine.request import Grammar, Marks, Request, RequestId, Sampling
 from node.ipc import SubmitLeg, decode_to_engine, encode
-from proxy.foreign.bodies import Unspeakable, sampling_of
+from proxy.foreign.bodies import UnsupportedByVllm, sampling_params
 
 RID = RequestId("r")
 
@@ -29,7 +29,7 @@ def test_marks_travel_to_nodes_and_into_engines(marks: Marks) -> None:
 
 
 def test_nodes_of_vllm_are_not_told_of_marks() -> None:
-    said = sampling_of(asking(Marks(((4,),))), hold=False)
+    said = sampling_params(asking(Marks(((4,),))), hold=False)
     assert said["structured_outputs"] == {"regex": "a"}
     assert "grammar_behind" not in said
 
@@ -44,15 +44,15 @@ def test_nodes_of_vllm_are_told_tags_without_what_is_ours() -> None:
     names = {"properties": {"unlike": {"type": "lark"}}}
     schema = {"type": "json_schema", "json_schema": names}
     text = {"type": "any_text", "excludes": ["<"]}
-    said = sampling_of(tagged(schema, text | {"unlike": "a+"}), hold=False)
+    said = sampling_params(tagged(schema, text | {"unlike": "a+"}), hold=False)
     wanted = tagged(schema, text).sampling.grammar
     assert wanted is not None
     assert said["structured_outputs"] == {"structural_tag": wanted.source}
 
 
 def test_grammars_of_custom_tools_cannot_be_told_to_nodes_of_vllm() -> None:
-    with pytest.raises(Unspeakable, match="a custom tool"):
-        sampling_of(tagged({"type": "lark", "lark": "start: /a/"}), hold=False)
+    with pytest.raises(UnsupportedByVllm, match="a custom tool"):
+        sampling_params(tagged({"type": "lark", "lark": "start: /a/"}), hold=False)
 
 
 @pytest.mark.parametrize(

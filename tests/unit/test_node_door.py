@@ -22,7 +22,7 @@ from node.legs import LegFinder
 from node.metrics import NodeMetrics
 from node.routes import NodeRoutes
 from proxy.errors import Cause
-from proxy.nodes.failing import refused
+from proxy.nodes.failures import failure_of_status
 
 READY = EngineReady("f", KvLayout("bytes", 1, 1, (4,)), 512, 21001, NO_LOAD)
 
@@ -79,7 +79,7 @@ async def test_a_prompt_to_be_pooled_that_comes_when_its_node_stops_is_sent_else
         said = await answer.get_data(as_text=False)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
     here = Node(Registration(Role.PREFILL, "h:1", "h:2", node_id="n"), 0.0)
-    failure = refused(here, answer.status_code, said)
+    failure = failure_of_status(here, answer.status_code, said)
     assert (failure.cause, failure.retryable) == (Cause.LEAVING, True)
 
 

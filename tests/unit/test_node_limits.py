@@ -3,8 +3,8 @@
 import pytest
 
 from engine.request import Model
-from proxy.admission.errors import ModelQueueFull, TooLate
-from proxy.admission.pools import Hands, Pools
+from proxy.admission.errors import ModelQueueFull, QueueWaitTooLong
+from proxy.admission.pools import NodeCounts, NodePools
 from tests.unit.test_admission import Door, door
 
 LARGE: Model = ("large", "f")
@@ -13,29 +13,29 @@ SMALL: Model = ("small", "f")
 
 def nodes(decode: int, prefill: int, **most: int | None) -> Door:
     crowd = door(**most)
-    crowd.nodes = Hands(decode, prefill)
+    crowd.nodes = NodeCounts(decode, prefill)
     return crowd
 
 
 def test_who_waits_for_one_models_nodes_holds_up_nobody_of_another() -> None:
     """Not even those of the same key, who stand behind him."""
     crowd = door(node_requests=1)
-    crowd.of_models = {LARGE: Hands(1), SMALL: Hands(2)}
+    crowd.of_models = {LARGE: NodeCounts(1), SMALL: NodeCounts(2)}
     first, waits = crowd.come(model=LARGE), crowd.come(model=LARGE)
     assert [crowd.come(model=SMALL).began is None for _ in range(3)] == [False, False, True]
     assert waits.began is None
     crowd.end(first)
     assert waits.began is not None
-    assert len(crowd.admission.line) == 1
+    assert len(crowd.admission.queue) == 1
 
 
 def test_a_prompt_has_its_prefill_nodes_room_until_the_first_token() -> None:
     crowd = nodes(1, 2, prefill_requests=1)
     first, second, third = crowd.come(), crowd.come(), crowd.come()
     assert [one.began is None for one in (first, second, third)] == [False, False, True]
-    assert crowd.admission.came(first, 1), "somebody else may go"
-    assert not crowd.admission.came(first, 1), "it has said so"
-    assert crowd.admission.next(now=0.0, nodes=crowd.count) == [third]
+    assert crowd.admission.record_tokens(first, 1), "somebody else may go"
+    assert not crowd.admission.record_tokens(first, 1), "it has said so"
+    assert crowd.admission.admit_next(now=0.0, nodes=crowd.count) == [third]
 
 
 def test_each_prompt_of_several_makes_room_with_its_own_first_token() -> None:
@@ -43,16 +43,16 @@ def test_each_prompt_of_several_makes_room_with_its_own_first_token() -> None:
     batch = crowd.come(prompt_tokens=100, tokens=130, choices=3)
     waits = [crowd.come(prompt_tokens=33, tokens=40) for _ in range(3)]
     for choice, expected in ((2, waits[:1]), (2, []), (0, waits[1:2]), (1, waits[2:])):
-        assert crowd.admission.came(batch, 1, choice) == bool(expected)
-        assert crowd.admission.next(now=0.0, nodes=crowd.count) == expected
+        assert crowd.admission.record_tokens(batch, 1, choice) == bool(expected)
+        assert crowd.admission.admit_next(now=0.0, nodes=crowd.count) == expected
 
 
 def test_who_ends_amid_its_prompts_gives_back_no_more_than_it_has() -> None:
     crowd = nodes(1, 1, prefill_requests=3, prefill_tokens=100)
     batch = crowd.come(prompt_tokens=100, tokens=130, choices=3)
-    crowd.admission.came(batch, 1, 1)
+    crowd.admission.record_tokens(batch, 1, 1)
     crowd.end(batch)
-    assert crowd.admission.pools == Pools(crowd.admission.limits)
+    assert crowd.admission.pools == NodePools(crowd.admission.limits)
 
 
 def test_a_long_prompt_is_not_passed_by_others_keys_short_ones_for_ever() -> None:
@@ -91,7 +91,7 @@ def test_tokens_at_prefill_nodes_are_those_of_prompts() -> None:
 def test_an_answer_that_grows_takes_more_of_its_node() -> None:
     crowd = nodes(1, 1, node_tokens=100)
     one = crowd.come(prompt_tokens=10, tokens=20)
-    crowd.admission.came(one, 50)
+    crowd.admission.record_tokens(one, 50)
     assert crowd.come(tokens=41).began is None
     crowd.end(one)
     assert [entry.tokens for entry in crowd.inside] == [41]
@@ -121,7 +121,7 @@ def test_vectors_take_nothing_of_decode_nodes_while_there_are_others() -> None:
 
 def test_one_models_line_leaves_others_their_places() -> None:
     crowd = door(node_requests=1, node_queued=2, queued=100)
-    crowd.of_models = {LARGE: Hands(1, 3), SMALL: Hands(1, 1)}
+    crowd.of_models = {LARGE: NodeCounts(1, 3), SMALL: NodeCounts(1, 1)}
     for _ in range(3):
         crowd.come(model=LARGE)
     assert [crowd.come(model=SMALL).began is None for _ in range(3)] == [False, True, True]
@@ -129,7 +129,7 @@ def test_one_models_line_leaves_others_their_places() -> None:
         crowd.come(model=LARGE)
     assert refused.value.status == 503
     assert crowd.admission.refused == {"model_queue_full": 1}
-    assert len(crowd.admission.line) == 4
+    assert len(crowd.admission.queue) == 4
 
 
 def test_a_line_for_nodes_that_only_pool_is_as_long_as_there_are_those() -> None:
@@ -154,16 +154,16 @@ def test_who_waits_for_a_prompt_waits_as_long_as_prompts_take_and_not_answers() 
     crowd.now = 100.0
     crowd.whole(first)
     crowd.come()
-    with pytest.raises(TooLate, match=r"a wait of 2\.0 s"):
+    with pytest.raises(QueueWaitTooLong, match=r"a wait of 2\.0 s"):
         crowd.come(deadline=101.0)
     assert crowd.come(deadline=103.0).began is None
-    with pytest.raises(TooLate, match=r"a wait of 4\.0 s"):
+    with pytest.raises(QueueWaitTooLong, match=r"a wait of 4\.0 s"):
         crowd.come(deadline=103.0)
 
 
 def test_who_waits_for_a_models_nodes_waits_for_none_of_another() -> None:
     crowd = door(node_requests=1)
-    crowd.of_models = {LARGE: Hands(1), SMALL: Hands(1)}
+    crowd.of_models = {LARGE: NodeCounts(1), SMALL: NodeCounts(1)}
     crowd.now = 1.0
     done = crowd.come(tokens=10, model=SMALL)
     crowd.now = 2.0
@@ -171,5 +171,5 @@ def test_who_waits_for_a_models_nodes_waits_for_none_of_another() -> None:
     crowd.come(tokens=10, model=SMALL)
     for _ in range(5):
         crowd.come(tokens=1000, model=LARGE)
-    with pytest.raises(TooLate, match=r"a wait of 1\.0 s"):
+    with pytest.raises(QueueWaitTooLong, match=r"a wait of 1\.0 s"):
         crowd.come(tokens=10, model=SMALL, deadline=2.5)

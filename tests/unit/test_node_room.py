@@ -9,13 +9,13 @@ from api.generator import TokenEvent
 from discovery.registration import Role
 from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
-from proxy.admission.limits import Most
+from proxy.admission.limits import LoadLimit
 from proxy.config import Policy
 from proxy.routing.building import build_planner
-from proxy.routing.flight import Flight
-from proxy.routing.plan import Ask
+from proxy.routing.capacity import NodeCapacity
+from proxy.routing.in_flight import PlanInFlight
+from proxy.routing.plan import RoutingQuery
 from proxy.routing.planner import Planner
-from proxy.routing.room import Room
 from tests.unit.test_siblings import nodes
 
 POLICIES = ["planned", "prefix_aware", "least_loaded", "session", "round_robin", "random"]
@@ -23,42 +23,48 @@ DECODES = nodes(Role.DECODE, 3)
 PREFILLS = nodes(Role.PREFILL, 3)
 
 
-def ask(number: int, length: int = 10) -> Ask:
+def ask(number: int, length: int = 10) -> RoutingQuery:
     """All of one session, and all alike: what policies would send to one node."""
     sampling = Sampling(max_tokens=10)
     request = Request(RequestId(f"r{number}"), (1,) * length, sampling, session="one")
-    return Ask.of(request, now=0.0)
+    return RoutingQuery.of(request, now=0.0)
 
 
-def go(planner: Planner, one: Ask, prefills: Sequence[Node] = ()) -> Flight:
-    return planner.depart(planner.plan(one, DECODES, lambda _: prefills), one).take_off()
+def go(planner: Planner, one: RoutingQuery, prefills: Sequence[Node] = ()) -> PlanInFlight:
+    return planner.start(planner.plan(one, DECODES, lambda _: prefills), one).claim()
 
 
 def prompts(planner: Planner) -> list[int]:
     """How many are at each prefill node."""
-    return [planner.books.claims.at(one).requests for one in PREFILLS]
+    return [planner.state.claims.at(one).requests for one in PREFILLS]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_each_has_its_limit_before_any_has_more(policy: Policy) -> None:
-    planner = build_planner(policy, policy, "never", Random(0), Room(Most(requests=2)))
+    planner = build_planner(
+        policy, policy, "never", Random(0), NodeCapacity(LoadLimit(requests=2))
+    )
     flights = [go(planner, ask(number)) for number in range(6)]
-    taken = [planner.books.claims.at(one).requests for one in DECODES]
+    taken = [planner.state.claims.at(one).requests for one in DECODES]
     assert taken == [2, 2, 2]
     freed = flights[3].plan.decode
-    flights[3].land(1.0)
+    flights[3].release(1.0)
     assert go(planner, ask(6)).plan.decode is freed
 
 
 def test_tokens_count_as_well_and_one_that_is_larger_goes_alone() -> None:
-    planner = build_planner("planned", "planned", "never", Random(0), Room(Most(tokens=50)))
+    planner = build_planner(
+        "planned", "planned", "never", Random(0), NodeCapacity(LoadLimit(tokens=50))
+    )
     large = go(planner, ask(0, length=500)).plan.decode
     others = [go(planner, ask(number, length=25)).plan.decode for number in (1, 2)]
     assert len({large, *others}) == 3
 
 
 def test_where_nobody_has_room_whoever_lost_its_node_goes_on_all_the_same() -> None:
-    planner = build_planner("planned", "planned", "never", Random(0), Room(Most(requests=1)))
+    planner = build_planner(
+        "planned", "planned", "never", Random(0), NodeCapacity(LoadLimit(requests=1))
+    )
     for number in range(3):
         go(planner, ask(number))
     assert go(planner, ask(3)).plan.decode in DECODES
@@ -67,19 +73,23 @@ def test_where_nobody_has_room_whoever_lost_its_node_goes_on_all_the_same() -> N
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_prefill_nodes_have_a_limit_of_their_own(policy: Policy) -> None:
-    planner = build_planner(policy, policy, "never", Random(0), Room(prefill=Most(requests=2)))
+    planner = build_planner(
+        policy, policy, "never", Random(0), NodeCapacity(prefill=LoadLimit(requests=2))
+    )
     flights = [go(planner, ask(number), PREFILLS) for number in range(6)]
     assert prompts(planner) == [2, 2, 2]
     freed = flights[3].plan.prefill
     assert freed is not None
-    flights[3].hear(freed, TokenEvent((1,)), 1.0)
+    flights[3].record_event(freed, TokenEvent((1,)), 1.0)
     assert go(planner, ask(6), PREFILLS).plan.prefill is freed
     assert go(planner, ask(7), PREFILLS).plan.prefill in PREFILLS, "it has lost its node"
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_prompts_that_are_pooled_go_where_there_is_room_for_them(policy: Policy) -> None:
-    planner = build_planner(policy, policy, "never", Random(0), Room(prefill=Most(tokens=15)))
+    planner = build_planner(
+        policy, policy, "never", Random(0), NodeCapacity(prefill=LoadLimit(tokens=15))
+    )
     for number in range(3):
         one = ask(number)
         planner.pool(planner.choose(PREFILLS, one, None), [one.num_tokens], one.now)
@@ -88,16 +98,20 @@ def test_prompts_that_are_pooled_go_where_there_is_room_for_them(policy: Policy)
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_where_decode_nodes_may_run_prompts_they_run_what_has_no_room(policy: Policy) -> None:
-    planner = build_planner(policy, policy, "auto", Random(0), Room(prefill=Most(requests=1)))
+    planner = build_planner(
+        policy, policy, "auto", Random(0), NodeCapacity(prefill=LoadLimit(requests=1))
+    )
     plans = [go(planner, ask(number), PREFILLS).plan for number in range(6)]
     assert max(prompts(planner)) == 1
     assert sum(one.prefill is None for one in plans) >= 3
 
 
 def test_choices_of_one_request_go_to_one_prefill_node_even_if_it_is_full() -> None:
-    planner = build_planner("planned", "planned", "never", Random(0), Room(prefill=Most(1)))
+    planner = build_planner(
+        "planned", "planned", "never", Random(0), NodeCapacity(prefill=LoadLimit(1))
+    )
     for number in range(3):
         sampling = Sampling(seed=1, sample_index=number)
         choice = Request(RequestId(f"r-{number}"), (1,) * 100, sampling)
-        go(planner, Ask.of(choice, now=0.0), PREFILLS)
+        go(planner, RoutingQuery.of(choice, now=0.0), PREFILLS)
     assert sorted(prompts(planner)) == [0, 0, 3]

@@ -6,7 +6,7 @@ import pytest
 from discovery.registration import Layout, Registration, Role
 from discovery.registry import Node, Registry
 from kv_transfer.layout import KvLayout
-from proxy.routing.pairing import differ
+from proxy.routing.layouts import layout_difference
 from tests.fakes.sharded import layout
 
 
@@ -17,7 +17,7 @@ def plain(one: KvLayout) -> Layout:
 
 def pair(prefill: Layout, decode: Layout) -> tuple[tuple[Node, ...], str | None]:
     """Decode's partners, and why it has none."""
-    registry = Registry(differ=differ)
+    registry = Registry(differ=layout_difference)
     for role, name, one in ((Role.PREFILL, "p", prefill), (Role.DECODE, "d", decode)):
         registry.apply(Registration(role, f"{name}:1", f"{name}:2", name, "m", "f", one), now=0)
     (node,) = registry.nodes(Role.DECODE, now=0)
@@ -53,7 +53,7 @@ def test_block_sizes_are_paired_where_one_divides_the_other(
 def test_who_moves_kv_by_other_means_gets_none_of_it(
     theirs: str | None, why: str | None
 ) -> None:
-    registry, ours = Registry(differ=differ), plain(layout(16))
+    registry, ours = Registry(differ=layout_difference), plain(layout(16))
     for role, name, means in ((Role.PREFILL, "p", theirs), (Role.DECODE, "d", "nixl")):
         one = Registration(role, f"{name}:1", f"{name}:2", name, "m", "f", ours)
         registry.apply(msgspec.structs.replace(one, kv_connector=means), now=0)
@@ -89,7 +89,7 @@ OURS = {
 def test_what_makes_two_fingerprints_differ_is_told_where_both_say_it(
     theirs: dict[str, str], said: str
 ) -> None:
-    registry, kv = Registry(differ=differ), plain(layout(16))
+    registry, kv = Registry(differ=layout_difference), plain(layout(16))
     for role, name, parts in ((Role.PREFILL, "p", theirs), (Role.DECODE, "d", OURS)):
         one = Registration(role, f"{name}:1", f"{name}:2", name, "m", f"f{name}", kv)
         registry.apply(msgspec.structs.replace(one, made_of=parts), now=0)
@@ -123,7 +123,7 @@ def test_numbers_beyond_all_measure_fit_nobody_and_harm_nobody() -> None:
 
 
 def test_who_fits_is_looked_for_anew_when_another_kind_comes_or_goes() -> None:
-    registry, ours = Registry(differ=differ), plain(layout(16))
+    registry, ours = Registry(differ=layout_difference), plain(layout(16))
     for role, name in ((Role.PREFILL, "p"), (Role.DECODE, "d")):
         registry.apply(Registration(role, f"{name}:1", "", name, "m", "f", ours), now=0)
     (decode,) = registry.nodes(Role.DECODE, now=0)

@@ -10,16 +10,16 @@ from bench.routing.traces import Chats
 from discovery.registration import Registration, Role
 from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
-from proxy.routing.claims import Measured, Work
+from proxy.routing.claims import PromptWork, WorkTiming
 from proxy.routing.costs import Costs, of_work
-from proxy.routing.fits import Fit
+from proxy.routing.linear_fit import LinearFit
 
 
 def line(x: tuple[float, float]) -> float:
     return 0.02 * x[0] + 0.03 * x[1]
 
 
-def learned(fit: Fit, chance: Random, count: int, times: float = 1.0) -> Fit:
+def learned(fit: LinearFit, chance: Random, count: int, times: float = 1.0) -> LinearFit:
     for _ in range(count):
         x = 1.0, chance.choice([0.1, 0.5, 2.0, 8.0])
         fit.learn(x, times * line(x) * chance.gauss(1, 0.03))
@@ -27,12 +27,12 @@ def learned(fit: Fit, chance: Random, count: int, times: float = 1.0) -> Fit:
 
 
 def test_a_line_is_found_from_far_off() -> None:
-    fit = learned(Fit([0.001, 1.0], 16.0), Random(0), 60)
+    fit = learned(LinearFit([0.001, 1.0], 16.0), Random(0), 60)
     assert fit.at((1.0, 4.0)) == pytest.approx(line((1.0, 4.0)), rel=0.1)
 
 
 def test_one_far_off_hardly_moves_it() -> None:
-    fit, x = learned(Fit([0.01, 0.01], 16.0), Random(0), 100), (1.0, 2.0)
+    fit, x = learned(LinearFit([0.01, 0.01], 16.0), Random(0), 100), (1.0, 2.0)
     before = fit.at(x)
     fit.learn(x, 1000 * before)
     assert fit.at(x) == pytest.approx(before, rel=0.15)
@@ -40,7 +40,7 @@ def test_one_far_off_hardly_moves_it() -> None:
 
 def test_a_node_that_got_slower_is_noticed() -> None:
     chance = Random(0)
-    fit = learned(Fit([0.01, 0.01], 16.0), chance, 100)
+    fit = learned(LinearFit([0.01, 0.01], 16.0), chance, 100)
     learned(fit, chance, 80, times=3.0)
     assert fit.at((1.0, 2.0)) == pytest.approx(3 * line((1.0, 2.0)), rel=0.25)
 
@@ -49,7 +49,7 @@ def test_a_node_that_got_slower_is_noticed() -> None:
 @pytest.mark.parametrize("count", [100, 20_000])
 def test_so_is_one_that_did_nothing_but_alike_before(count: int, spread: float) -> None:
     """However long: what weights hide from such points is no reason to learn nothing more."""
-    chance, fit = Random(0), Fit([0.01, 0.01, 0.01], 16.0)
+    chance, fit = Random(0), LinearFit([0.01, 0.01, 0.01], 16.0)
     for at in range(count + 120):
         x = 1.0, chance.uniform(1 - spread, 1 + spread), chance.uniform(1 - spread, 1 + spread)
         fit.learn(x, (1.0 if at < count else 3.0) * chance.gauss(1, 0.03))
@@ -62,9 +62,9 @@ def node(role: Role, name: str, start: str = "1") -> Node:
 
 
 def test_who_was_not_met_is_like_the_others_and_a_restart_is_as_fast_as_before() -> None:
-    costs, work = Costs(), Work(1, 1000, 500_000)
+    costs, work = Costs(), PromptWork(1, 1000, 500_000)
     for _ in range(30):
-        costs.ran(node(Role.PREFILL, "slow"), Measured(work, 2.0))
+        costs.learn_prompts(node(Role.PREFILL, "slow"), WorkTiming(work, 2.0))
     for name, start in (("slow", "2"), ("new", "1")):
         fit = costs.prompt(node(Role.PREFILL, name, start))
         assert fit.at(of_work(work)) == pytest.approx(2.0, rel=0.1)
@@ -75,7 +75,7 @@ def test_who_was_not_met_is_like_the_others_and_a_restart_is_as_fast_as_before()
 def test_answers_are_as_long_as_those_before_unless_they_are_told_to_be() -> None:
     costs = Costs()
     for _ in range(200):
-        costs.ended(40)
+        costs.learn_output(40)
 
     def come(**fields: int | bool) -> float:
         sampling = Sampling(**fields)  # type: ignore[arg-type]

@@ -18,9 +18,9 @@ from engine.request import Request, RequestId, Sampling
 from proxy.config import LocalPrefill, Policy, ProxyConfig
 from proxy.routing.building import build_planner
 from proxy.routing.claims import Claims
-from proxy.routing.plan import Ask, Why
+from proxy.routing.plan import PlanReason, RoutingQuery
 from proxy.routing.policies import LeastLoaded
-from proxy.routing.sessions import MOST_KNOWN, BySession
+from proxy.routing.sessions import MOST_KNOWN, SessionAffinity
 
 
 def nodes(role: Role, count: int, load: Load | None = None) -> list[Node]:
@@ -32,10 +32,10 @@ def nodes(role: Role, count: int, load: Load | None = None) -> list[Node]:
     ]
 
 
-def ask(session: str = "", tokens: int = 1000) -> Ask:
+def ask(session: str = "", tokens: int = 1000) -> RoutingQuery:
     sampling = Sampling(max_tokens=100)
     request = Request(RequestId("r"), tuple(range(tokens)), sampling, session=session)
-    return Ask.of(request, 0.0)
+    return RoutingQuery.of(request, 0.0)
 
 
 def test_least_loaded_is_the_better_of_two() -> None:
@@ -58,7 +58,7 @@ def test_least_loaded_does_not_send_all_to_the_emptiest() -> None:
 
 def test_a_session_stays_and_only_those_of_a_lost_node_move() -> None:
     some = nodes(Role.DECODE, 8)
-    policy = BySession(LeastLoaded(Claims(), Random(0)))
+    policy = SessionAffinity(LeastLoaded(Claims(), Random(0)))
     names = [f"session {number}" for number in range(400)]
     before = {name: policy.choose(some, ask(name, 1), None) for name in names}
     assert before == {name: policy.choose(some, ask(name, 1), None) for name in names}
@@ -92,7 +92,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 def test_a_session_costs_no_more_beside_other_models_and_nodes_in_trouble() -> None:
     """One ring for all: what a plan may not choose is passed by, and nothing is built anew."""
-    policy = BySession(LeastLoaded(Claims(), Random(0)))
+    policy = SessionAffinity(LeastLoaded(Claims(), Random(0)))
     some = nodes(Role.DECODE, 40)
     crowds = [some[:20], some[20:], some[1:20], some[20:30]]
     for one in crowds:
@@ -104,7 +104,7 @@ def test_a_session_costs_no_more_beside_other_models_and_nodes_in_trouble() -> N
 
 
 def test_sessions_find_their_nodes_after_more_have_come_and_gone_than_are_remembered() -> None:
-    policy = BySession(LeastLoaded(Claims(), Random(0)))
+    policy = SessionAffinity(LeastLoaded(Claims(), Random(0)))
     some = nodes(Role.DECODE, 4)
     names = [f"session {number}" for number in range(40)]
     before = [policy.choose(some, ask(name, 1), None) for name in names]
@@ -116,7 +116,7 @@ def test_sessions_find_their_nodes_after_more_have_come_and_gone_than_are_rememb
 
 def test_who_has_no_session_goes_to_the_least_loaded() -> None:
     claims, two = Claims(), nodes(Role.DECODE, 2)
-    policy = BySession(LeastLoaded(claims, Random(0)))
+    policy = SessionAffinity(LeastLoaded(claims, Random(0)))
     claims.claim(two[0], 10, 0.0)
     assert policy.choose(two, ask(), None) is two[1]
 
@@ -136,9 +136,13 @@ def test_every_policy_plans_with_and_without_prefill_nodes(
         assert (plan.prefill is None) == (local == "always")
     alone = planner.plan(ask(), decodes, lambda _: ())
     assert alone.prefill is None
-    whole = {"never": Why.NO_PREFILL, "auto": Why.CHEAPER, "always": Why.ALWAYS}[local]
-    assert plan.why is (Why.POLICY if plan.prefill else whole)
-    assert alone.why is (Why.ALWAYS if local == "always" else Why.NO_PREFILL)
+    whole = {
+        "never": PlanReason.NO_PREFILL,
+        "auto": PlanReason.CHEAPER,
+        "always": PlanReason.ALWAYS,
+    }[local]
+    assert plan.why is (PlanReason.POLICY if plan.prefill else whole)
+    assert alone.why is (PlanReason.ALWAYS if local == "always" else PlanReason.NO_PREFILL)
 
 
 @pytest.mark.parametrize("policy", get_args(Policy))
@@ -151,7 +155,9 @@ def test_a_prompt_goes_where_there_is_context_for_it(policy: Policy) -> None:
         plans = [planner.plan(ask("s", tokens), decodes, lambda _: prefills) for _ in range(20)]
         chosen = {plan.prefill for plan in plans}
         assert chosen <= ({*prefills[9 - fit :]} if fit else {None})
-        assert {plan.why for plan in plans} == {Why.POLICY if fit else Why.NO_PREFILL}
+        assert {plan.why for plan in plans} == {
+            PlanReason.POLICY if fit else PlanReason.NO_PREFILL
+        }
 
 
 @pytest.mark.parametrize("policy", ["planned", "least_loaded"])
@@ -160,7 +166,7 @@ def test_a_plan_says_why_there_is_no_prefill_node_in_it(policy: Policy) -> None:
     planner = build_planner(policy, policy, "auto", Random(0))
     prefills, decodes = nodes(Role.PREFILL, 2, Load(900, 9)), nodes(Role.DECODE, 2)
     plan = planner.plan(ask(), decodes, lambda _: prefills)
-    assert (plan.prefill, plan.why) == (None, Why.CHEAPER)
+    assert (plan.prefill, plan.why) == (None, PlanReason.CHEAPER)
 
 
 def test_roles_have_policies_of_their_own() -> None:
@@ -172,9 +178,9 @@ def test_roles_have_policies_of_their_own() -> None:
     chosen = list[tuple[Node | None, Node]]()
     for _ in range(4):
         plan = planner.plan(ask(), decodes, lambda _: prefills)
-        flight = planner.depart(plan, ask()).take_off()
-        flight.hear(plan.first, TokenEvent((1,)), 1.0)
-        flight.land(2.0)
+        flight = planner.start(plan, ask()).claim()
+        flight.record_event(plan.first, TokenEvent((1,)), 1.0)
+        flight.release(2.0)
         chosen.append((plan.prefill, plan.decode))
     assert len({decode.node_id for _, decode in chosen}) == 4
     assert len({prefill for prefill, _ in chosen}) == 1
@@ -188,10 +194,10 @@ def test_all_of_a_thousand_nodes_get_work(policy: Policy) -> None:
     )
     prefills, used = nodes(Role.PREFILL, 500), set[Node | None]()
     for number in range(2000):
-        one = Ask.of(
+        one = RoutingQuery.of(
             Request(RequestId("r"), tuple(range(number, number + 64)), session=str(number)), 0.0
         )
         plan = planner.plan(one, decodes, lambda _: prefills)
-        planner.depart(plan, one).take_off()
+        planner.start(plan, one).claim()
         used |= {plan.prefill, plan.decode}
     assert len(used) > 700

@@ -9,12 +9,12 @@ from discovery.registration import Load, Registration, Role
 from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
 from proxy.errors import NodeFailed
-from proxy.routing.claims import Claims, Prompt
-from proxy.routing.flight import Books, Flight
-from proxy.routing.names import STRIDE, names_of
-from proxy.routing.plan import Ask, Plan
+from proxy.routing.claims import Claims, PromptSize
+from proxy.routing.in_flight import PlanInFlight, RoutingState
+from proxy.routing.plan import Plan, RoutingQuery
 from proxy.routing.prefix_aware import PrefixAware
-from proxy.routing.prefixes import LEAST_NAMES, Prefixes
+from proxy.routing.prefix_hashes import STRIDE, hash_prefixes
+from proxy.routing.prefixes import LEAST_NAMES, PrefixIndex
 
 
 def node(number: int, start: str = "a", blocks: int = 0) -> Node:
@@ -30,99 +30,101 @@ def prompt(begin: int, strides: int) -> tuple[int, ...]:
     return tuple(range(begin, begin + strides * STRIDE))
 
 
-def send(prefixes: Prefixes, to: Node, tokens: tuple[int, ...], cached: int = 0) -> None:
-    prefixes.send(to, names_of("", tokens)).computed(cached)
+def send(prefixes: PrefixIndex, to: Node, tokens: tuple[int, ...], cached: int = 0) -> None:
+    prefixes.send(to, hash_prefixes("", tokens)).computed(cached)
 
 
 def test_names_go_on_where_they_were() -> None:
     tokens = prompt(7, 5)
-    known = names_of("s", tokens[: 2 * STRIDE])
-    assert names_of("s", tokens, known) == names_of("s", tokens)
-    assert names_of("s", tokens)[:2] == known
-    assert not set(names_of("", tokens)) & set(names_of("s", tokens))
+    known = hash_prefixes("s", tokens[: 2 * STRIDE])
+    assert hash_prefixes("s", tokens, known) == hash_prefixes("s", tokens)
+    assert hash_prefixes("s", tokens)[:2] == known
+    assert not set(hash_prefixes("", tokens)) & set(hash_prefixes("s", tokens))
 
 
 def test_the_longest_common_part_is_known() -> None:
-    prefixes, tokens = Prefixes(), prompt(0, 4)
+    prefixes, tokens = PrefixIndex(), prompt(0, 4)
     send(prefixes, node(0), tokens)
     other = (*tokens[: 2 * STRIDE], *prompt(10_000, 3))
-    assert prefixes.cached(node(0), names_of("", other)) == 2 * STRIDE
-    assert prefixes.cached(node(1), names_of("", other)) == 0
+    assert prefixes.cached(node(0), hash_prefixes("", other)) == 2 * STRIDE
+    assert prefixes.cached(node(1), hash_prefixes("", other)) == 0
     send(prefixes, node(1), other)
-    assert prefixes.holders(names_of("", other), 2) == ["1a", "0a"]
+    assert prefixes.holders(hash_prefixes("", other), 2) == ["1a", "0a"]
 
 
 def test_another_start_of_a_node_has_nothing() -> None:
-    prefixes, tokens = Prefixes(), prompt(0, 4)
+    prefixes, tokens = PrefixIndex(), prompt(0, 4)
     send(prefixes, node(0), tokens)
     send(prefixes, node(0, "b"), prompt(50_000, 1))
-    assert prefixes.cached(node(0, "b"), names_of("", tokens)) == 0
-    assert prefixes.cached(node(0), names_of("", tokens)) == 0
+    assert prefixes.cached(node(0, "b"), hash_prefixes("", tokens)) == 0
+    assert prefixes.cached(node(0), hash_prefixes("", tokens)) == 0
     assert len(prefixes) == 1
 
 
 def test_a_node_keeps_what_it_has_room_for_and_the_latest() -> None:
-    prefixes, small = Prefixes(), node(0, blocks=9)
+    prefixes, small = PrefixIndex(), node(0, blocks=9)
     for number in range(4):
         send(prefixes, small, prompt(100_000 * number, 4))
     assert len(prefixes) == 10
-    assert prefixes.cached(small, names_of("", prompt(300_000, 4))) == 4 * STRIDE
-    assert prefixes.cached(small, names_of("", prompt(100_000, 4))) == 2 * STRIDE  # beginnings
-    assert prefixes.cached(small, names_of("", prompt(0, 4))) == 0
+    assert prefixes.cached(small, hash_prefixes("", prompt(300_000, 4))) == 4 * STRIDE
+    assert (
+        prefixes.cached(small, hash_prefixes("", prompt(100_000, 4))) == 2 * STRIDE
+    )  # beginnings
+    assert prefixes.cached(small, hash_prefixes("", prompt(0, 4))) == 0
 
 
 def test_what_is_known_is_bounded() -> None:
-    prefixes = Prefixes(most=3 * LEAST_NAMES)
+    prefixes = PrefixIndex(most=3 * LEAST_NAMES)
     for number in range(50):
         send(prefixes, node(number % 3), prompt(100_000 * number, 40))
     assert len(prefixes) <= 3 * LEAST_NAMES
 
 
 def test_who_had_less_has_forgotten_what_is_older_too() -> None:
-    prefixes = Prefixes()
+    prefixes = PrefixIndex()
     old, missed, late = (prompt(100_000 * number, 4) for number in range(3))
     for tokens in (old, missed, late):
         send(prefixes, node(0), tokens)
     send(prefixes, node(0), missed, cached=STRIDE)
-    assert prefixes.cached(node(0), names_of("", old)) == 0
-    assert prefixes.cached(node(0), names_of("", missed)) == 4 * STRIDE
-    assert prefixes.cached(node(0), names_of("", late)) == 4 * STRIDE
+    assert prefixes.cached(node(0), hash_prefixes("", old)) == 0
+    assert prefixes.cached(node(0), hash_prefixes("", missed)) == 4 * STRIDE
+    assert prefixes.cached(node(0), hash_prefixes("", late)) == 4 * STRIDE
 
 
 def test_what_is_still_on_its_way_is_not_taken_for_forgotten() -> None:
-    prefixes, tokens = Prefixes(), prompt(0, 4)
+    prefixes, tokens = PrefixIndex(), prompt(0, 4)
     send(prefixes, node(0), prompt(500_000, 4))
-    first = prefixes.send(node(0), names_of("", tokens))
-    prefixes.send(node(0), names_of("", tokens)).computed(0)
+    first = prefixes.send(node(0), hash_prefixes("", tokens))
+    prefixes.send(node(0), hash_prefixes("", tokens)).computed(0)
     first.computed(0)
-    assert prefixes.cached(node(0), names_of("", prompt(500_000, 4))) == 4 * STRIDE
+    assert prefixes.cached(node(0), hash_prefixes("", prompt(500_000, 4))) == 4 * STRIDE
 
 
 def test_a_prompt_that_is_all_there_but_its_last_block_is_not_taken_for_forgotten() -> None:
-    prefixes, old, again = Prefixes(), prompt(0, 4), prompt(100_000, 4)
+    prefixes, old, again = PrefixIndex(), prompt(0, 4), prompt(100_000, 4)
     for tokens in (old, again):
         send(prefixes, node(0), tokens)
     send(prefixes, node(0), again, cached=3 * STRIDE)  # it runs at least one block
-    assert prefixes.cached(node(0), names_of("", old)) == 4 * STRIDE
+    assert prefixes.cached(node(0), hash_prefixes("", old)) == 4 * STRIDE
 
 
 @pytest.mark.parametrize(("scored", "known"), [(None, 0), (1, 4 * STRIDE)])
 def test_a_prompt_that_is_run_to_be_scored_says_nothing_of_what_is_forgotten(
     scored: int | None, known: int
 ) -> None:
-    books, one, old, again = Books(), node(0), prompt(0, 4), prompt(100_000, 4)
+    books, one, old, again = RoutingState(), node(0), prompt(0, 4), prompt(100_000, 4)
     for tokens in (old, again):
         send(books.prefixes, one, tokens)
     request = Request(RequestId("r"), again, Sampling(prompt_logprobs=scored))
-    flight = Flight(books, Plan(None, one), Ask.of(request, 0.0)).take_off()
+    flight = PlanInFlight(books, Plan(None, one), RoutingQuery.of(request, 0.0)).claim()
     for event in (PromptEvent(0), TokenEvent((1,))):
-        flight.hear(one, event, 1.0)
-    flight.land(2.0)
-    assert books.prefixes.cached(one, names_of("", old)) == known
+        flight.record_event(one, event, 1.0)
+    flight.release(2.0)
+    assert books.prefixes.cached(one, hash_prefixes("", old)) == known
 
 
 def test_what_is_there_by_the_nodes_own_word_is_not_taken_back() -> None:
-    prefixes, names = Prefixes(), names_of("", prompt(0, 6))
+    prefixes, names = PrefixIndex(), hash_prefixes("", prompt(0, 6))
     prefixes.send(node(0), names).take_back(3 * STRIDE + 16)
     assert prefixes.cached(node(0), names) == 3 * STRIDE
     assert prefixes.holders(names[:4], 2) == ["0a"]
@@ -132,33 +134,33 @@ def test_what_is_there_by_the_nodes_own_word_is_not_taken_back() -> None:
 
 def test_an_abandoned_request_teaches_that_a_node_has_more_than_was_sent_there() -> None:
     """Another proxy's prompt, or one from before this one's start."""
-    books, tokens, nodes = Books(), prompt(0, 8), [node(number) for number in range(4)]
-    flight = Flight(books, Plan(nodes[2], node(9)), ask(tokens)).take_off()
-    flight.hear(nodes[2], PromptEvent(6 * STRIDE), 1.0)
-    flight.land(2.0)
+    books, tokens, nodes = RoutingState(), prompt(0, 8), [node(number) for number in range(4)]
+    flight = PlanInFlight(books, Plan(nodes[2], node(9)), ask(tokens)).claim()
+    flight.record_event(nodes[2], PromptEvent(6 * STRIDE), 1.0)
+    flight.release(2.0)
     policy = PrefixAware(books.prefixes, books.claims, Random(0))
     later = ask((*tokens[: 7 * STRIDE], *prompt(90_000, 1)))
-    assert books.prefixes.cached(nodes[2], later.names) == 6 * STRIDE
+    assert books.prefixes.cached(nodes[2], later.prefix_hashes) == 6 * STRIDE
     assert {policy.choose(nodes, later, None).node_id for _ in range(20)} == {"2a"}
 
 
 def test_what_a_node_of_vllm_has_run_stays_known_when_nobody_goes_on() -> None:
     """It says no token: its leg is over, and then decode fails."""
-    books, names = Books(), ask(prompt(0, 8)).names
-    flight = Flight(books, Plan(node(2), node(9)), ask(prompt(0, 8)))
-    flight.take_off().hear(flight.plan.first, EndEvent(), 1.0)
-    flight.hear(flight.plan.decode, NodeFailed("n", "broke off"), 2.0)
-    flight.land(2.0)
+    books, names = RoutingState(), ask(prompt(0, 8)).prefix_hashes
+    flight = PlanInFlight(books, Plan(node(2), node(9)), ask(prompt(0, 8)))
+    flight.claim().record_event(flight.plan.first, EndEvent(), 1.0)
+    flight.record_event(flight.plan.decode, NodeFailed("n", "broke off"), 2.0)
+    flight.release(2.0)
     assert books.prefixes.cached(node(2), names) == 8 * STRIDE
     assert books.prefixes.cached(node(9), names) == 0
 
 
-def ask(tokens: tuple[int, ...]) -> Ask:
-    return Ask.of(Request(RequestId("r"), tokens, Sampling()), 0.0)
+def ask(tokens: tuple[int, ...]) -> RoutingQuery:
+    return RoutingQuery.of(Request(RequestId("r"), tokens, Sampling()), 0.0)
 
 
 def test_a_prompt_goes_where_it_is_known_until_that_node_has_too_much_to_do() -> None:
-    claims, prefixes, tokens = Claims(), Prefixes(), prompt(0, 8)
+    claims, prefixes, tokens = Claims(), PrefixIndex(), prompt(0, 8)
     policy = PrefixAware(prefixes, claims, Random(0))
     nodes = [node(number) for number in range(30)]
     nodes.sort(key=lambda one: one.node_id)
@@ -167,5 +169,5 @@ def test_a_prompt_goes_where_it_is_known_until_that_node_has_too_much_to_do() ->
         nodes[17].node_id
     }
     for _ in range(3):
-        claims.claim(nodes[17], 1000, 0.0, Prompt(8 * STRIDE, 0))
+        claims.claim(nodes[17], 1000, 0.0, PromptSize(8 * STRIDE, 0))
     assert policy.choose(nodes, ask(tokens), None) is not nodes[17]

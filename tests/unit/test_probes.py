@@ -9,7 +9,7 @@ from proxy.health.probes import Probe
 
 
 def told(answers: Sequence[bool], probe: Probe) -> list[bool]:
-    return [probe.heard(well=one) for one in answers]
+    return [probe.record_answer(well=one) for one in answers]
 
 
 def test_the_third_bad_answer_in_a_row_puts_it_down_and_the_second_good_one_up() -> None:

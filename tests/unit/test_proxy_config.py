@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from proxy.admission.limits import Most
+from proxy.admission.limits import LoadLimit
 from proxy.config import ProxyConfig
 from proxy.workers.process import worker_limits
 
@@ -23,7 +23,7 @@ def test_nobody_waits_for_a_prefill_node_where_decode_nodes_may_run_prompts() ->
         "max_requests_per_prefill_node": 3,
         "max_tokens_per_prefill_node": 500,
     }
-    assert ProxyConfig(**limits).limits.prefill_node == Most(3, 500)
+    assert ProxyConfig(**limits).limits.prefill_node == LoadLimit(3, 500)
     assert ProxyConfig(**limits, local_prefill="auto").limits.none
 
 

@@ -7,32 +7,32 @@ from hypothesis import strategies as st
 from engine.request import Model
 from proxy.admission.admission import Admission
 from proxy.admission.errors import KeyQueueFull, RequestsPerMinute, TokensPerMinute
-from proxy.admission.limits import Caller, KeyLimits, Limits
-from proxy.admission.line import Entry
-from proxy.admission.pools import Hands
-from proxy.admission.rates import MINUTE_S, Rates, duration
+from proxy.admission.limits import AdmissionLimits, ApiCaller, KeyLimits
+from proxy.admission.pools import NodeCounts
+from proxy.admission.queue import QueueEntry
+from proxy.admission.rates import MINUTE_S, RateBuckets, duration
 
 THREE = KeyLimits(requests_per_minute=3)
 TOKENS = KeyLimits(tokens_per_minute=600)  # ten a second
 
 
-def entry(limits: KeyLimits, name: str = "a", tokens: int = 10, prompt: int = 0) -> Entry:
-    return Entry(name, limits, prompt, tokens)
+def entry(limits: KeyLimits, name: str = "a", tokens: int = 10, prompt: int = 0) -> QueueEntry:
+    return QueueEntry(name, limits, prompt, tokens)
 
 
-def nobody(_model: Model | None) -> Hands:
-    return Hands()
+def nobody(_model: Model | None) -> NodeCounts:
+    return NodeCounts()
 
 
-def come(admission: Admission, one: Entry, now: float) -> Entry:
+def come(admission: Admission, one: QueueEntry, now: float) -> QueueEntry:
     admission.arrive(one, now=now, nodes=nobody)
     if one.began is None:
-        admission.stay(one, now=now, nodes=nobody)
+        admission.check_wait(one, now=now, nodes=nobody)
     return one
 
 
 def remaining(admission: Admission, limits: KeyLimits, what: str, now: float) -> int:
-    told = admission.rates.told(Caller("a"), limits, now=now)
+    told = admission.rates.headers(ApiCaller("a"), limits, now=now)
     return int(told[f"x-ratelimit-remaining-{what}"])
 
 
@@ -63,10 +63,10 @@ def test_tokens_that_did_not_come_are_given_back_and_those_beyond_are_paid_for()
     door = Admission()
     less, more = (come(door, entry(TOKENS, tokens=200, prompt=100), 0.0) for _ in range(2))
     assert remaining(door, TOKENS, "tokens", 0.0) == 200
-    door.came(less, 20)
+    door.record_tokens(less, 20)
     door.finish(less, now=0.0)
     assert remaining(door, TOKENS, "tokens", 0.0) == 280
-    door.came(more, 150)
+    door.record_tokens(more, 150)
     door.finish(more, now=0.0)
     assert remaining(door, TOKENS, "tokens", 0.0) == 230
 
@@ -84,7 +84,7 @@ def test_what_is_larger_than_a_minute_goes_when_the_minute_is_whole_and_is_paid_
 
 def test_who_was_not_let_in_has_used_nothing() -> None:
     limits = KeyLimits(max_requests=1, max_queued=0, requests_per_minute=2)
-    door = Admission(Limits(queued=8))
+    door = Admission(AdmissionLimits(queued=8))
     come(door, entry(limits), 0.0)
     for _ in range(5):
         with pytest.raises(KeyQueueFull):
@@ -93,7 +93,7 @@ def test_who_was_not_let_in_has_used_nothing() -> None:
     waits = entry(KeyLimits(max_requests=1, requests_per_minute=2))
     come(door, waits, 0.0)
     assert remaining(door, limits, "requests", 0.0) == 0
-    assert door.leave(waits, now=0.0)
+    assert door.withdraw(waits, now=0.0)
     assert remaining(door, limits, "requests", 0.0) == 1
 
 
@@ -108,12 +108,12 @@ def test_of_two_limits_one_that_refuses_takes_nothing_of_the_other() -> None:
 def test_headers_are_openais_and_only_of_what_is_limited() -> None:
     door = Admission()
     come(door, entry(TOKENS, tokens=86), 0.0)
-    assert door.rates.told(Caller("a"), TOKENS, now=0.0) == {
+    assert door.rates.headers(ApiCaller("a"), TOKENS, now=0.0) == {
         "x-ratelimit-limit-tokens": "600",
         "x-ratelimit-remaining-tokens": "514",
         "x-ratelimit-reset-tokens": "8.6s",
     }
-    assert door.rates.told(Caller("a"), KeyLimits(), now=0.0) == {}
+    assert door.rates.headers(ApiCaller("a"), KeyLimits(), now=0.0) == {}
 
 
 def test_a_limit_that_the_file_changes_counts_from_then_on() -> None:
@@ -156,7 +156,7 @@ def test_no_minute_has_more_than_two_minutes_worth(calls: list[tuple[float, int]
 
 
 def told(one: Admission, other: Admission, now: float, name: str = "0") -> None:
-    other.rates.hear(name, one.rates.tell(now=now), now=now)
+    other.rates.apply_reports(name, one.rates.reports(now=now), now=now)
 
 
 def test_what_one_process_lets_in_the_other_does_not_let_in_again() -> None:
@@ -179,7 +179,7 @@ def test_what_one_process_gives_back_is_there_for_the_other() -> None:
     going = come(one, entry(TOKENS, tokens=600), 0.0)
     told(one, other, 0.0)
     assert remaining(other, TOKENS, "tokens", 0.0) == 0
-    one.came(going, 100)
+    one.record_tokens(going, 100)
     one.finish(going, now=0.0)
     told(one, other, 0.0)
     assert remaining(other, TOKENS, "tokens", 0.0) == 500
@@ -191,7 +191,7 @@ def test_a_process_that_is_new_begins_with_what_the_others_have_left() -> None:
     come(other, entry(THREE), 1.0)
     told(one, other, 1.0)
     told(other, one, 1.0)
-    new = Admission(rates=Rates(since=2.0))
+    new = Admission(rates=RateBuckets(since=2.0))
     told(one, new, 2.0, "0")
     told(other, new, 2.0, "1")
     assert remaining(new, THREE, "requests", 2.0) == 1
@@ -205,7 +205,7 @@ def test_one_that_was_started_anew_counts_anew() -> None:
     one, other = Admission(), Admission()
     come(one, entry(THREE), 1.0)
     told(one, other, 1.0)
-    again = Admission(rates=Rates(since=2.0))
+    again = Admission(rates=RateBuckets(since=2.0))
     come(again, entry(THREE), 3.0)
     told(again, other, 3.0)
     assert remaining(other, THREE, "requests", 3.0) == 1
@@ -215,7 +215,7 @@ def test_what_is_full_again_is_forgotten_and_told_no_more() -> None:
     one, other = Admission(), Admission()
     come(one, entry(THREE), 0.0)
     told(one, other, 0.0)
-    assert not one.rates.tell(now=MINUTE_S)
+    assert not one.rates.reports(now=MINUTE_S)
     told(one, other, MINUTE_S)
     come(one, entry(THREE), MINUTE_S)
     told(one, other, MINUTE_S)

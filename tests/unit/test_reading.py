@@ -79,16 +79,16 @@ def test_frames_that_differ_in_their_token_only_are_read_as_if_they_were_parsed(
 ) -> None:
     said = [encode_event(RequestId(name), TokenEvent((one,))).strip() for one in tokens]
     reader = LegReader(hold=False, ours=True, wanted=9)
-    assert reader.plain(said) is None
+    assert reader.read_plain_tokens(said) is None
     assert list(reader.read(said[:1])) == [TokenEvent((tokens[0],))]
-    assert reader.plain(said[1:]) in (None, TokenEvent(tuple(tokens[1:])))
+    assert reader.read_plain_tokens(said[1:]) in (None, TokenEvent(tuple(tokens[1:])))
 
 
 def test_they_are_not_parsed() -> None:
     one, two, three = frames(*(TokenEvent((token,)) for token in (5, 16, 7)))
     reader = LegReader(hold=False, ours=True, wanted=9)
     assert list(reader.read([one])) == [TokenEvent((5,))]
-    assert reader.plain([two, three]) == TokenEvent((16, 7))
+    assert reader.read_plain_tokens([two, three]) == TokenEvent((16, 7))
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_what_differs_in_more_is_parsed(other: TokenEvent | FailedEvent) -> None
     one, two, last = frames(TokenEvent((5,)), TokenEvent((6,)), other)
     reader = LegReader(hold=False, ours=True, wanted=9)
     assert list(reader.read([one])) == [TokenEvent((5,))]
-    assert reader.plain([last]) is None
-    assert reader.plain([two, last]) is None
+    assert reader.read_plain_tokens([last]) is None
+    assert reader.read_plain_tokens([two, last]) is None
 
 
 def test_a_foreign_node_s_frames_are_parsed() -> None:
     one, two = frames(TokenEvent((5,)), TokenEvent((6,)))
     reader = LegReader(hold=False, ours=False, wanted=9)
     assert list(reader.read([one])) == [TokenEvent((5,))]
-    assert reader.plain([two]) is None
+    assert reader.read_plain_tokens([two]) is None

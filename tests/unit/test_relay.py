@@ -16,7 +16,7 @@ from api.generator import (
 from discovery.registration import Registration, Role
 from discovery.registry import Node
 from kv_transfer.ticket import KvTicket
-from proxy.attempt.legs import News
+from proxy.attempt.legs import LegEvent
 from proxy.attempt.relay import Relay
 from proxy.errors import NodeFailed
 from proxy.routing.plan import Plan
@@ -35,22 +35,22 @@ EXPIRED = FailedEvent("expired", retryable=True, by_peer=True)
 
 def begun(leg: Leg = LEG) -> Relay:
     relay = Relay(Plan(P, D))
-    assert relay.ticket((P, TicketEvent(TICKET))) == TICKET
-    relay.begin(D, leg)
+    assert relay.ticket_for_decode((P, TicketEvent(TICKET))) == TICKET
+    relay.decode_opened(D, leg)
     return relay
 
 
-def said(relay: Relay, *news: tuple[Node, News]) -> Sequence[Event]:
+def said(relay: Relay, *news: tuple[Node, LegEvent]) -> Sequence[Event]:
     return [event for node, one in news for event in relay.forward(node, one)]
 
 
 def test_a_prefill_leg_that_breaks_off_late_is_waited_for_by_decodes_word() -> None:
     relay = begun()
     assert said(relay, (P, ONE), (P, P_DIED)) == [ONE]
-    assert relay.orphaned is P_DIED
+    assert relay.prefill_failure is P_DIED
     assert said(relay, (D, LAST), (D, ONE), (D, TWO)) == [LAST, TWO]
-    assert relay.orphaned is None
-    assert relay.ignored is P_DIED
+    assert relay.prefill_failure is None
+    assert relay.ignored_failure is P_DIED
 
 
 def test_who_dies_of_it_is_not_to_blame() -> None:
@@ -73,20 +73,20 @@ def test_before_its_token_a_prefill_leg_is_needed() -> None:
 def test_afterwards_it_is_not() -> None:
     relay = begun()
     assert said(relay, (P, ONE), (D, LAST), (P, P_DIED)) == [ONE, LAST]
-    assert relay.orphaned is None
-    assert relay.ignored is P_DIED
+    assert relay.prefill_failure is None
+    assert relay.ignored_failure is P_DIED
 
 
 def test_a_pair_is_not_blamed_for_what_may_be_the_fault_of_the_node_before() -> None:
     """A lease that a dead node let run out, and that the next one was too late for."""
     first, second = begun(), begun()
     said(second, (D, D_DIED))
-    second.begin(OTHER, LEG)
+    second.decode_opened(OTHER, LEG)
     pairs = list[tuple[str, str] | None]()
     for relay in (first, second):
         said(relay, (P, EXPIRED))
-        assert relay.orphaned
-        pairs.append(relay.orphaned.pair)
+        assert relay.prefill_failure
+        pairs.append(relay.prefill_failure.pair)
     assert pairs == [("p", "d"), None]
     with pytest.raises(NodeFailed) as failure:
         said(second, (OTHER, EXPIRED))
@@ -96,9 +96,9 @@ def test_a_pair_is_not_blamed_for_what_may_be_the_fault_of_the_node_before() -> 
 def test_a_lease_that_ran_out_gives_decode_a_moment_to_say_why() -> None:
     relay = begun()
     said(relay, (P, ONE), (P, EXPIRED))
-    assert relay.orphaned
-    assert relay.orphaned.node_id == "d"
-    assert relay.orphaned.retryable
+    assert relay.prefill_failure
+    assert relay.prefill_failure.node_id == "d"
+    assert relay.prefill_failure.retryable
     with pytest.raises(NodeFailed) as failure:
         said(relay, (D, D_DIED))
     assert failure.value is D_DIED
@@ -107,13 +107,13 @@ def test_a_lease_that_ran_out_gives_decode_a_moment_to_say_why() -> None:
 @pytest.mark.parametrize("failure", [D_DIED, FULL])
 @pytest.mark.parametrize("before", [[], [(P, ONE)]])
 def test_while_its_kv_is_on_offer_another_takes_decodes_place(
-    before: list[tuple[Node, News]], failure: News
+    before: list[tuple[Node, LegEvent]], failure: LegEvent
 ) -> None:
     relay = begun()
     said(relay, *before, (D, failure))
-    assert relay.missed
-    relay.begin(OTHER, LEG)
-    assert relay.missed is None
+    assert relay.decode_failure
+    relay.decode_opened(OTHER, LEG)
+    assert relay.decode_failure is None
     rest = said(relay, (OTHER, LAST), (OTHER, ONE), (OTHER, TWO))
     assert rest == [LAST, *([] if before else [ONE]), TWO]
     assert relay.plan == Plan(P, OTHER)
@@ -122,7 +122,7 @@ def test_while_its_kv_is_on_offer_another_takes_decodes_place(
 @pytest.mark.parametrize(
     "before", [[(P, EndEvent())], [(P, EXPIRED)], [(D, LAST)], [(P, ONE), (D, ONE)]]
 )
-def test_once_it_is_not_the_attempt_is_over(before: list[tuple[Node, News]]) -> None:
+def test_once_it_is_not_the_attempt_is_over(before: list[tuple[Node, LegEvent]]) -> None:
     relay = begun()
     said(relay, *before)
     with pytest.raises(NodeFailed):
@@ -140,7 +140,7 @@ def test_once_it_is_not_the_attempt_is_over(before: list[tuple[Node, News]]) -> 
         (LEG, NodeFailed("d", "refused", retryable=False)),
     ],
 )
-def test_what_is_not_on_offer_cannot_be_fetched_elsewhere(leg: Leg, failure: News) -> None:
+def test_what_is_not_on_offer_cannot_be_fetched_elsewhere(leg: Leg, failure: LegEvent) -> None:
     relay = begun(leg)
     with pytest.raises(NodeFailed):
         said(relay, (D, failure))

@@ -10,9 +10,9 @@ from discovery.registry import Node
 from engine.request import Request, RequestId, Sampling
 from proxy.config import Policy
 from proxy.routing.building import build_planner
-from proxy.routing.plan import Ask, Plan, Why
+from proxy.routing.plan import Plan, PlanReason, RoutingQuery
 from proxy.routing.planner import Planner
-from proxy.routing.siblings import MOST_KNOWN
+from proxy.routing.sibling_plans import MOST_KNOWN
 
 
 def nodes(role: Role, count: int) -> list[Node]:
@@ -36,8 +36,8 @@ def plan(
 ) -> Plan:
     sampling = Sampling(seed=seed, sample_index=sample)
     request = Request(RequestId(name), (1,), sampling)
-    found = planner.plan(Ask.of(request, now=0), decodes, lambda _: prefills)
-    planner.depart(found, Ask.of(request, now=0)).take_off()
+    found = planner.plan(RoutingQuery.of(request, now=0), decodes, lambda _: prefills)
+    planner.start(found, RoutingQuery.of(request, now=0)).claim()
     return found
 
 
@@ -50,7 +50,7 @@ def test_choices_of_one_request_go_together(policy: Policy) -> None:
         each = [plan(plans, some, f"{outer}-{n}", n, prefills=prefills) for n in range(4)]
         assert len({(one.prefill, one.decode) for one in each}) == 1
         assert each[0].prefill is not None
-        assert [one.why for one in each] == [Why.POLICY, *[Why.CHOICE] * 3]
+        assert [one.why for one in each] == [PlanReason.POLICY, *[PlanReason.CHOICE] * 3]
 
 
 def test_requests_of_one_name_do_not() -> None:

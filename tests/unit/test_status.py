@@ -72,7 +72,7 @@ def test_who_drains_or_is_late_answers_nothing() -> None:
 def test_status_has_vllms_keys_and_all_of_every_node() -> None:
     registry = known(P, D, load=Load(1, 2, 3, 4), max_model_len=99)
     breakers = Health(registry)
-    breakers.failed(NodeFailed("n0", "connection lost"), begun=0, now=0)
+    breakers.record_failure(NodeFailed("n0", "connection lost"), begun=0, now=0)
     said = cluster_status(registry, breakers, now=2, in_flight=7)
     assert (said["prefill_node_count"], said["decode_node_count"]) == (1, 1)
     assert (said["prefill_nodes"], said["decode_nodes"]) == (["h:0"], ["h:1"])

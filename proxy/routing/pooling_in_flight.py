@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from discovery.registry import Node
-from proxy.routing.claims import Claim, Prompt
-from proxy.routing.flight import Books
+from proxy.routing.claims import Claim, PromptSize
+from proxy.routing.in_flight import RoutingState
 
 
 @dataclass(slots=True, eq=False)
-class PooledFlight:
+class PoolingInFlight:
     """From the choice of a node to `land`, however it ended; `lengths` are of the prompts."""
 
-    books: Books
+    state: RoutingState
     node: Node
     lengths: Sequence[int]
     now: float
@@ -21,17 +21,17 @@ class PooledFlight:
     def __post_init__(self) -> None:
         """Take it all: the node has no KV of them that it would use."""
         for length in self.lengths:
-            prompt = Prompt(length, 0)
-            claimed = self.books.claims.claim(self.node, length, self.now, prompt)
+            prompt = PromptSize(length, 0)
+            claimed = self.state.claims.claim(self.node, length, self.now, prompt)
             self._claims.append(claimed)
 
-    def ran(self, now: float) -> None:
+    def prompts_finished(self, now: float) -> None:
         """The node has run all of them, which shows how long it takes for prompts."""
         for claim in self._claims:
-            if measured := claim.ran(now):
-                self.books.costs.ran(self.node, measured)
+            if measured := claim.prompt_finished(now):
+                self.state.costs.learn_prompts(self.node, measured)
 
-    def land(self, now: float) -> None:
+    def release(self, now: float) -> None:
         """It is over."""
         for claim in self._claims:
             claim.end(now)

@@ -7,7 +7,7 @@ from discovery.registration import Layout
 from kv_transfer.layout import KvLayout, difference
 
 
-def differ(ours: Layout | None, theirs: Layout | None) -> Difference | None:
+def layout_difference(ours: Layout | None, theirs: Layout | None) -> Difference | None:
     """The first field that keeps two layouts apart; None: one node can read the other's KV.
 
     A layout that we cannot read is of another version, and fits its like only.

@@ -14,7 +14,12 @@ from typing import cast
 
 import httptools
 
-from proxy.nodes.endings import Gone, HungUp, Silent, Unreadable
+from proxy.nodes.connection_errors import (
+    ConnectionClosed,
+    HostGone,
+    MalformedReply,
+    SilenceTimeout,
+)
 
 MOST_UNREAD = 64 << 10  # beyond it the socket is not read
 MOST_AT_ONCE = 64 << 10
@@ -22,29 +27,29 @@ LONGEST_HEAD = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ReplyTimeouts:
     """Seconds of silence that are borne: before the reply's head, and after it.
 
     `math.inf` is no bound, and sets no timer: only the connection's loss ends such a wait.
     """
 
-    first_s: float
+    head_s: float
     silence_s: float
 
 
-class Line(asyncio.Protocol):
+class NodeConnection(asyncio.Protocol):
     """Who has called owns it until `close`; `give_back` gets one that is free again."""
 
-    def __init__(self, address: str, give_back: "Callable[[Line], None]") -> None:
+    def __init__(self, address: str, give_back: "Callable[[NodeConnection], None]") -> None:
         self.address = address
         self.status = 0
         self.content_type = ""
-        self.whole = False
+        self.complete = False
         self.lost = False
         self.free_since = 0.0
         self._transport: asyncio.Transport
         self._parser = httptools.HttpResponseParser(self)  # of one reply after another
-        self._patience: Patience
+        self._patience: ReplyTimeouts
         self._give_back = give_back
         self._loop = asyncio.get_running_loop()
         self._parts: deque[bytes] = deque()
@@ -52,59 +57,59 @@ class Line(asyncio.Protocol):
         self._paused = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._told: Callable[[], None] | None = None
+        self._on_data: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def heard_of(self) -> bool:
+    def any_received(self) -> bool:
         """Whether any of a reply has come."""
         return self._received > 0
 
     # what a caller does
 
-    async def ask(self, request: bytes, patience: Patience) -> None:
+    async def ask(self, request: bytes, patience: ReplyTimeouts) -> None:
         """Send one request, and wait for its reply's head; raises what is in `endings.py`."""
         self.send(request, patience)
-        while not self.begun():
-            await self.news()
+        while not self.head_arrived():
+            await self.wait()
 
-    async def more(self) -> bytes:
+    async def read_some(self) -> bytes:
         """What has come of the body since, at least one byte and `MOST_AT_ONCE` at most: who
         reads on only when that has gone has no more in hand. Nothing: it is whole.
         """
-        while (data := self.now()) is None:
-            await self.news()
+        while (data := self.read_available()) is None:
+            await self.wait()
         return data
 
     def send(
-        self, request: bytes, patience: Patience, told: Callable[[], None] | None = None
+        self, request: bytes, patience: ReplyTimeouts, told: Callable[[], None] | None = None
     ) -> None:
         """Send one request; `told` is called whenever anything came of its reply's body."""
         self._begin(patience)
-        self._told = told
+        self._on_data = told
         self._transport.write(request)
-        self._timer = self._look_after(self._borne_s)
+        self._timer = self._start_timer(self._silence_limit_s)
 
-    def begun(self) -> bool:
+    def head_arrived(self) -> bool:
         """Whether the reply's head is there; raises what is in `endings.py`."""
         if not self.status:
-            self._check()
+            self._raise_error()
         return self.status > 0
 
-    def now(self) -> bytes | None:
+    def read_available(self) -> bytes | None:
         """The same as `more`, or None where that would wait."""
         if not self._parts:
-            if self.whole:
+            if self.complete:
                 return b""
-            self._check()
+            self._raise_error()
             return None
-        data = self._taken()
+        data = self._take_parts()
         if self._paused and self._unread <= MOST_UNREAD and not self.lost:
-            self._paused, self._heard = False, self._loop.time()
+            self._paused, self._last_data_at = False, self._loop.time()
             self._transport.resume_reading()
         return data
 
-    async def news(self) -> None:
+    async def wait(self) -> None:
         """Until something has happened."""
         self._waiter = self._loop.create_future()
         try:
@@ -115,7 +120,7 @@ class Line(asyncio.Protocol):
     async def read(self, most: int | None = None) -> bytes:
         """The whole body, or what there is once it has `most` bytes."""
         data = bytearray()
-        while (most is None or len(data) < most) and (part := await self.more()):
+        while (most is None or len(data) < most) and (part := await self.read_some()):
             data += part
         return bytes(data)
 
@@ -124,20 +129,20 @@ class Line(asyncio.Protocol):
 
         One whose reading was paused has too much that nobody has read, and is hung up too.
         """
-        self._told = None
+        self._on_data = None
         if self._timer is not None:
             self._timer.cancel()
-        if self.whole and self._lasting and not self.lost and not self._paused:
+        if self.complete and self._keep_alive and not self.lost and not self._paused:
             self._give_back(self)
         else:
             self.hang_up()
 
-    def part(self, patience_s: float) -> None:
+    def close_after_end(self, patience_s: float) -> None:
         """As `close`, but what is left of the reply has so long to come, and is thrown away."""
-        if self.whole or self.lost:
+        if self.complete or self.lost:
             self.close()
             return
-        self._told = self._left
+        self._on_data = self._drop_rest
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(patience_s, self.close)
@@ -155,18 +160,18 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
-        self._heard = self._loop.time()
-        if self.whole:  # nobody asked for that
+        self._last_data_at = self._loop.time()
+        if self.complete:  # nobody asked for that
             self.hang_up()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(Unreadable(str(error)))
+            self._fail(MalformedReply(str(error)))
             return
         self._received += len(data)
         if not self.status and self._received > LONGEST_HEAD:
-            self._fail(Unreadable("a head without an end"))
+            self._fail(MalformedReply("a head without an end"))
         elif self._unread > MOST_UNREAD and not self._paused:
             self._paused = True
             self._transport.pause_reading()
@@ -176,9 +181,9 @@ class Line(asyncio.Protocol):
         """See asyncio.Protocol. A body without a length ends so."""
         self.lost = True
         if self.status and not self._framed and error is None:
-            self.whole = True
-        if not self.whole and self._error is None:
-            kind = Gone if isinstance(error, TimeoutError) else HungUp
+            self.complete = True
+        if not self.complete and self._error is None:
+            kind = HostGone if isinstance(error, TimeoutError) else ConnectionClosed
             self._error = kind(str(error) if error else "the node hung up")
         self._wake()
 
@@ -195,10 +200,10 @@ class Line(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """See httptools."""
         self.content_type = self._type
-        self._lasting = self._parser.should_keep_alive()
-        self._borne_s = self._patience.silence_s
+        self._keep_alive = self._parser.should_keep_alive()
+        self._silence_limit_s = self._patience.silence_s
         if self._timer is None:
-            self._timer = self._look_after(self._borne_s)
+            self._timer = self._start_timer(self._silence_limit_s)
         self.status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
@@ -208,18 +213,18 @@ class Line(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """See httptools."""
-        self.whole = True
+        self.complete = True
 
     # and in between
 
-    def _begin(self, patience: Patience) -> None:
-        self.status, self.content_type, self.whole = 0, "", False
+    def _begin(self, patience: ReplyTimeouts) -> None:
+        self.status, self.content_type, self.complete = 0, "", False
         self._parts, self._unread, self._paused, self._error = deque(), 0, False, None
-        self._type, self._framed, self._lasting, self._received = "", False, False, 0
-        self._patience, self._borne_s = patience, patience.first_s
-        self._heard = self._loop.time()
+        self._type, self._framed, self._keep_alive, self._received = "", False, False, 0
+        self._patience, self._silence_limit_s = patience, patience.head_s
+        self._last_data_at = self._loop.time()
 
-    def _taken(self) -> bytes:
+    def _take_parts(self) -> bytes:
         """Nearly always all there is, and one part."""
         parts = self._parts
         if self._unread <= MOST_AT_ONCE:
@@ -238,22 +243,22 @@ class Line(asyncio.Protocol):
         self._unread -= MOST_AT_ONCE
         return b"".join(taken)
 
-    def _check(self) -> None:
+    def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
 
-    def _left(self) -> None:
+    def _drop_rest(self) -> None:
         """More of a reply that nobody reads on."""
         self._parts.clear()
         self._unread = 0
-        if self.whole or self.lost:
+        if self.complete or self.lost:
             self.close()
 
     def _wake(self) -> None:
         """Who is told has no use for a head alone."""
-        if self._told is not None:
-            if self._parts or self.whole or self.lost:
-                self._told()
+        if self._on_data is not None:
+            if self._parts or self.complete or self.lost:
+                self._on_data()
         elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -262,15 +267,17 @@ class Line(asyncio.Protocol):
         self.hang_up()
         self._wake()
 
-    def _look_after(self, seconds: float) -> asyncio.TimerHandle | None:
-        return None if seconds == math.inf else self._loop.call_later(seconds, self._look)
+    def _start_timer(self, seconds: float) -> asyncio.TimerHandle | None:
+        return (
+            None if seconds == math.inf else self._loop.call_later(seconds, self._check_silence)
+        )
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         """One timer for the whole call: it looks whether it was silent all the time."""
         if self._paused:
-            self._heard = self._loop.time()  # it may not speak
-        left = self._heard + self._borne_s - self._loop.time()
+            self._last_data_at = self._loop.time()  # it may not speak
+        left = self._last_data_at + self._silence_limit_s - self._loop.time()
         if left > 0:
-            self._timer = self._look_after(left)
-        elif not self.whole:
-            self._fail(Silent("silent for too long"))
+            self._timer = self._start_timer(left)
+        elif not self.complete:
+            self._fail(SilenceTimeout("silent for too long"))

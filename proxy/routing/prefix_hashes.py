@@ -8,20 +8,20 @@ from array import array
 from hashlib import blake2b
 
 STRIDE = 64  # tokens
-NAME_BYTES = 16
+HASH_BYTES = 16
 TOKEN_BYTES = 4
-Names = tuple[bytes, ...]
+PrefixHashes = tuple[bytes, ...]
 
 
-def names_of(salt: str, tokens: tuple[int, ...], known: Names = ()) -> Names:
+def hash_prefixes(salt: str, tokens: tuple[int, ...], known: PrefixHashes = ()) -> PrefixHashes:
     """Of the first STRIDE tokens, of twice as many, and so on; what is left over has none.
 
     `known` are those that the first of the tokens are known to have.
     """
     data = memoryview(array("I", tokens[len(known) * STRIDE :]).tobytes())
     step, names = STRIDE * TOKEN_BYTES, list(known)
-    name = known[-1] if known else blake2b(salt.encode(), digest_size=NAME_BYTES).digest()
+    name = known[-1] if known else blake2b(salt.encode(), digest_size=HASH_BYTES).digest()
     for end in range(step, len(data) + 1, step):
-        name = blake2b(data[end - step : end], key=name, digest_size=NAME_BYTES).digest()
+        name = blake2b(data[end - step : end], key=name, digest_size=HASH_BYTES).digest()
         names.append(name)
     return tuple(names)

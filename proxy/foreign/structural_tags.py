@@ -8,13 +8,13 @@ OURS, BARS, PLAIN = "lark", "unlike", "any_text"
 SCHEMA = "json_schema"  # keys in it are others' names
 
 
-class UnknownForm(ValueError):
+class UnsupportedTag(ValueError):
     """The text of a custom tool keeps to a grammar, which only nodes of ours hold."""
 
 
-def spoken(source: str) -> str:
+def without_extensions(source: str) -> str:
     """The same tag. Text that must not begin as a call may: what is held is still held behind a
-    mark, and a call that is written as text is read as ever. Raises UnknownForm.
+    mark, and a call that is written as text is read as ever. Raises UnsupportedTag.
     """
     if f'"{OURS}"' not in source and f'"{BARS}"' not in source:
         return source
@@ -27,7 +27,7 @@ def _without(part: Any) -> Any:  # noqa: ANN401  JSON
     if not isinstance(part, dict):
         return part
     if part.get("type") == OURS:
-        raise UnknownForm("a grammar of a custom tool cannot be told to a node of vLLM")
+        raise UnsupportedTag("a grammar of a custom tool cannot be told to a node of vLLM")
     bars = BARS if part.get("type") == PLAIN else None
     return {
         key: value if key == SCHEMA else _without(value)

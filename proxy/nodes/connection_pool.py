@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from weakref import WeakSet
 
 from discovery.address import parse_address
-from proxy.nodes.endings import Gone, HungUp, NoConnection
-from proxy.nodes.line import Line, Patience
+from proxy.nodes.connection import NodeConnection, ReplyTimeouts
+from proxy.nodes.connection_errors import ConnectionClosed, HostGone, NoConnection
 
 KEEPALIVE_S = 4.0  # less than a server's 5 s, so that it is rarely the server who hangs up
 CONNECT_S = 3.0
@@ -25,17 +25,17 @@ WATCH = {  # a host that is gone without a word is Gone as soon as a lease would
     "TCP_USER_TIMEOUT": 5_000,  # ms: what was sent, and is not acknowledged or has no room
 }
 NO_ROOM_MS = 30_000  # the last of these, for servers that may read nothing for a while
-NOTHING: Mapping[str, str] = {}
+NO_HEADERS: Mapping[str, str] = {}
 
 
 @dataclass(slots=True)
-class Lines:
+class ConnectionPool:
     """Those of this process, by the nodes' addresses."""
 
     keepalive_s: float = KEEPALIVE_S
     connect_s: float = CONNECT_S
-    _idle: dict[str, deque[Line]] = field(default_factory=dict)
-    _all: WeakSet[Line] = field(default_factory=WeakSet)
+    _idle: dict[str, deque[NodeConnection]] = field(default_factory=dict)
+    _all: WeakSet[NodeConnection] = field(default_factory=WeakSet)
     _sweeper: asyncio.TimerHandle | None = None
 
     async def call(
@@ -43,25 +43,25 @@ class Lines:
         address: str,
         path: str,
         body: bytes,
-        patience: Patience,
-        headers: Mapping[str, str] = NOTHING,
-    ) -> Line:
+        patience: ReplyTimeouts,
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> NodeConnection:
         """POST JSON, or GET where there is none; the reply's head is there.
 
         The caller closes what it gets.
 
         A connection that the node has hung up while it was idle is not the node's failure.
         """
-        request = request_of(address, path, body, headers)
-        while line := self.take(address):
+        request = encode_request(address, path, body, headers)
+        while line := self.take_idle(address):
             try:
-                return await self._asked(line, request, patience)
-            except HungUp as lost:
-                if line.heard_of or isinstance(lost, Gone):
+                return await self._send(line, request, patience)
+            except ConnectionClosed as lost:
+                if line.any_received or isinstance(lost, HostGone):
                     raise
-        return await self._asked(await self.connect(address, patience), request, patience)
+        return await self._send(await self.connect(address, patience), request, patience)
 
-    def give_back(self, line: Line) -> None:
+    def give_back(self, line: NodeConnection) -> None:
         """A connection whose call is over."""
         loop = asyncio.get_running_loop()
         line.free_since = loop.time()
@@ -69,7 +69,7 @@ class Lines:
         if self._sweeper is None:
             self._sweeper = loop.call_later(self.keepalive_s, self._sweep)
 
-    def all(self) -> Sequence[Line]:
+    def connections(self) -> Sequence[NodeConnection]:
         """Idle or not, as far as anybody knows of them."""
         return list(self._all)
 
@@ -77,11 +77,13 @@ class Lines:
         """Hang up all there are."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for line in self.all():
+        for line in self.connections():
             line.hang_up()
         self._idle.clear()
 
-    async def _asked(self, line: Line, request: bytes, patience: Patience) -> Line:
+    async def _send(
+        self, line: NodeConnection, request: bytes, patience: ReplyTimeouts
+    ) -> NodeConnection:
         try:
             await line.ask(request, patience)
         except BaseException:
@@ -89,7 +91,7 @@ class Lines:
             raise
         return line
 
-    def take(self, address: str) -> Line | None:
+    def take_idle(self, address: str) -> NodeConnection | None:
         """An idle one, the one that was used last."""
         idle = self._idle.get(address)
         oldest = asyncio.get_running_loop().time() - self.keepalive_s
@@ -100,14 +102,14 @@ class Lines:
             line.hang_up()
         return None
 
-    async def connect(self, address: str, patience: Patience) -> Line:
+    async def connect(self, address: str, patience: ReplyTimeouts) -> NodeConnection:
         """A new one; raises NoConnection."""
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.connect_s):
                 transport, line = await loop.create_connection(
-                    lambda: Line(address, self.give_back), host, port
+                    lambda: NodeConnection(address, self.give_back), host, port
                 )
         except TimeoutError as error:
             raise NoConnection(None) from error
@@ -133,9 +135,9 @@ class Lines:
 
 
 @asynccontextmanager
-async def open_lines() -> AsyncIterator[Lines]:
+async def open_connections() -> AsyncIterator[ConnectionPool]:
     """Closed with the context."""
-    lines = Lines()
+    lines = ConnectionPool()
     try:
         yield lines
     finally:
@@ -143,16 +145,16 @@ async def open_lines() -> AsyncIterator[Lines]:
         await asyncio.sleep(0)  # transports close in the loop's next turn
 
 
-def _watch(wire: socket.socket, patience: Patience) -> None:
+def _watch(wire: socket.socket, patience: ReplyTimeouts) -> None:
     """The kernel asks whether the other host is still there, as far as this platform can."""
     wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    told = WATCH if patience.first_s < math.inf else WATCH | {"TCP_USER_TIMEOUT": NO_ROOM_MS}
+    told = WATCH if patience.head_s < math.inf else WATCH | {"TCP_USER_TIMEOUT": NO_ROOM_MS}
     for name, value in told.items():
         if (option := getattr(socket, name, None)) is not None:
             wire.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def request_of(address: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+def encode_request(address: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
     """As it is sent."""
     lines = [
         f"{'POST' if body else 'GET'} {path} HTTP/1.1",

@@ -14,7 +14,7 @@ SUREST = (1 - FORGETTING) * NOISE**2  # of what is asked: by so many points as a
 
 
 @dataclass(slots=True)
-class Fit:
+class LinearFit:
     """`y = w · x`, by recursive least squares with forgetting (Ljung), errors relative to y.
 
     Robust after Huber: a point far off moves the line no further than one at the edge of what
@@ -101,6 +101,6 @@ class Fit:
         if widest <= self.sure:
             self._variance = [[one / FORGETTING for one in row] for row in variance]
 
-    def like(self, sure: float) -> "Fit":
+    def like(self, sure: float) -> "LinearFit":
         """Another that begins here."""
-        return Fit(list(self.weights), sure, 0, self._spread)
+        return LinearFit(list(self.weights), sure, 0, self._spread)

@@ -7,25 +7,25 @@ from api.generator import EndEvent, Event, FailedEvent, PromptEvent, StageEvent,
 from discovery.registry import Node
 from engine.request import FinishReason
 from proxy.errors import NodeFailed
-from proxy.routing.claims import Claim, Claims, Prompt
+from proxy.routing.claims import Claim, Claims, PromptSize
 from proxy.routing.costs import LEAST_TOKENS, Costs
-from proxy.routing.plan import Ask, Plan
-from proxy.routing.prefixes import Prefixes, Sent
+from proxy.routing.plan import Plan, RoutingQuery
+from proxy.routing.prefixes import PrefixIndex, SentPrompt
 
 LEAST_BYTES = 1  # of a hand-over, to say something about its link
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class RoutingState:
     """All that plans are made from."""
 
     claims: Claims = field(default_factory=Claims)
-    prefixes: Prefixes = field(default_factory=Prefixes)
+    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
     costs: Costs = field(default_factory=Costs)
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
+class _DecodeStart:
     """How it stood when an answer's first token came from decode."""
 
     at: float
@@ -35,84 +35,84 @@ class _Steps:
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class PlanInFlight:
     """From `take_off` to `land`, which gives back whatever was taken, however it ended."""
 
-    books: Books
+    state: RoutingState
     plan: Plan
-    ask: Ask
-    _prompt: Claim | None = None  # at the prefill node, while the prompt is run there
-    _rest: Claim = field(init=False)
-    _prompt_sent: Sent = field(init=False)
-    _taken: bool = False
-    _rest_sent: Sent | None = None  # where the KV is moved to, and is not yet
+    query: RoutingQuery
+    _prefill_claim: Claim | None = None  # at the prefill node, while the prompt is run there
+    _decode_claim: Claim = field(init=False)
+    _prompt_sent: SentPrompt = field(init=False)
+    _claimed: bool = False
+    _decode_sent: SentPrompt | None = None  # where the KV is moved to, and is not yet
     _cached: int | None = None
     _ran: bool = False  # the prompt
     _moved_bytes: int = 0
     _first_at: float | None = None
-    _steps: _Steps | None = None
+    _steps: _DecodeStart | None = None
     _tokens: int = 0  # from the decode node
     _finished: bool = False
 
-    def take_off(self) -> Self:
+    def claim(self) -> Self:
         """Take what the plan will need; before anybody else plans, or anything is heard."""
-        books, plan, ask = self.books, self.plan, self.ask
-        self._taken = True
-        self._prompt_sent = books.prefixes.send(plan.first, ask.names)
+        books, plan, ask = self.state, self.plan, self.query
+        self._claimed = True
+        self._prompt_sent = books.prefixes.send(plan.first, ask.prefix_hashes)
         cached = min(self._prompt_sent.cached_tokens, ask.num_tokens - 1)
-        prompt = Prompt(ask.num_tokens - cached, cached)
+        prompt = PromptSize(ask.num_tokens - cached, cached)
         if plan.prefill is None:
-            self._rest = self._claim(plan.decode, prompt)
+            self._decode_claim = self._claim_decode(plan.decode, prompt)
             return self
-        self._prompt = books.claims.claim(plan.prefill, ask.num_tokens, ask.now, prompt)
-        self._rest_sent = books.prefixes.send(plan.decode, ask.names)
-        self._rest = self._claim(plan.decode)
+        self._prefill_claim = books.claims.claim(plan.prefill, ask.num_tokens, ask.now, prompt)
+        self._decode_sent = books.prefixes.send(plan.decode, ask.prefix_hashes)
+        self._decode_claim = self._claim_decode(plan.decode)
         return self
 
-    def hear(self, node: Node, event: Event | NodeFailed, now: float) -> None:
+    def record_event(self, node: Node, event: Event | NodeFailed, now: float) -> None:
         """What a leg says; called for every event, so most say nothing here."""
         match event:
             case TokenEvent():
                 self._hear_tokens(node, event, now)
             case PromptEvent() if node is self.plan.first and self._cached is None:
                 self._cached = event.cached_tokens
-                (self._prompt or self._rest).told(event.cached_tokens)
+                (self._prefill_claim or self._decode_claim).set_cached(event.cached_tokens)
             case StageEvent(stage="transfer"):
                 self._moved_bytes = event.num_bytes
-            case EndEvent() if node is self.plan.prefill and self._prompt:
+            case EndEvent() if node is self.plan.prefill and self._prefill_claim:
                 self._prompt_ran(now)  # vLLM says nothing of its token, only that it has run it
             case FailedEvent() | NodeFailed() if node is self.plan.prefill:
                 self._prompt_over(now)
 
-    def flowed(self, num_tokens: int) -> None:
+    def count_tokens(self, num_tokens: int) -> None:
         """So many more tokens of decode, neither its first nor its last."""
         self._tokens += num_tokens
 
-    def move(self, decode: Node, now: float) -> None:
+    def replace_decode(self, decode: Node, now: float) -> None:
         """Another decode node takes the KV instead."""
-        self._rest.end(now)
-        if self._rest_sent:
-            self._rest_sent.take_back()
+        self._decode_claim.end(now)
+        if self._decode_sent:
+            self._decode_sent.take_back()
         self._steps = None
         self.plan = Plan(self.plan.prefill, decode)
-        self._rest = self._claim(decode)
-        self._rest_sent = self.books.prefixes.send(decode, self.ask.names)
+        self._decode_claim = self._claim_decode(decode)
+        self._decode_sent = self.state.prefixes.send(decode, self.query.prefix_hashes)
 
-    def land(self, now: float) -> None:
+    def release(self, now: float) -> None:
         """It is over, if it has ever begun."""
-        if not self._taken:
+        if not self._claimed:
             return
         self._prompt_over(now)
-        self._rest.end(now)
+        self._decode_claim.end(now)
         if not self._ran:
             self._prompt_sent.take_back(self._cached)
-        if self._rest_sent:
-            self._rest_sent.take_back()
+        if self._decode_sent:
+            self._decode_sent.take_back()
 
-    def _claim(self, decode: Node, prompt: Prompt | None = None) -> Claim:
-        more = round(self.books.costs.tokens_to_come(self.ask.request))
-        tokens = self.ask.num_tokens + more
-        return self.books.claims.claim(decode, tokens, self.ask.now, prompt)
+    def _claim_decode(self, decode: Node, prompt: PromptSize | None = None) -> Claim:
+        more = round(self.state.costs.tokens_to_come(self.query.request))
+        tokens = self.query.num_tokens + more
+        return self.state.claims.claim(decode, tokens, self.query.now, prompt)
 
     def _hear_tokens(self, node: Node, event: TokenEvent, now: float) -> None:
         if self._first_at is None:
@@ -131,31 +131,33 @@ class Flight:
     def _prompt_ran(self, now: float) -> None:
         """At its first node, whoever said the first token."""
         self._ran = True
-        claim = self._prompt or self._rest
-        if measured := claim.ran(now):
-            self.books.costs.ran(self.plan.first, measured)
+        claim = self._prefill_claim or self._decode_claim
+        if measured := claim.prompt_finished(now):
+            self.state.costs.learn_prompts(self.plan.first, measured)
         self._prompt_over(now)
-        scored = self.ask.request.sampling.prompt_logprobs  # then it is run, cached or not
+        scored = self.query.request.sampling.prompt_logprobs  # then it is run, cached or not
         self._prompt_sent.computed(self._cached if scored is None else None)
 
     def _prompt_over(self, now: float) -> None:
-        if self._prompt is not None:
-            self._prompt.end(now)
-            self._prompt = None
+        if self._prefill_claim is not None:
+            self._prefill_claim.end(now)
+            self._prefill_claim = None
 
     def _decode_begins(self, now: float) -> None:
-        self._rest.decodes()
-        share, plan = self._rest.share, self.plan
-        self._steps = _Steps(now, self._decoding(), share.tokens, share.worked_s)
-        if self._rest_sent:
-            self._rest_sent.computed(None)
-            self._rest_sent = None
+        self._decode_claim.decode_began()
+        share, plan = self._decode_claim.node_claims, self.plan
+        self._steps = _DecodeStart(now, self._decoding(), share.tokens, share.worked_s)
+        if self._decode_sent:
+            self._decode_sent.computed(None)
+            self._decode_sent = None
         if plan.prefill and self._moved_bytes >= LEAST_BYTES and self._first_at is not None:
             late_s = max(0.0, now - self._first_at)
-            self.books.costs.moved(plan.prefill, plan.decode, self._moved_bytes, late_s)
+            self.state.costs.learn_transfer(
+                plan.prefill, plan.decode, self._moved_bytes, late_s
+            )
 
     def _decode_ends(self, event: TokenEvent, now: float) -> None:
-        begun, share = self._steps, self._rest.share
+        begun, share = self._steps, self._decode_claim.node_claims
         if begun is None or self._finished:
             return
         self._finished = True
@@ -164,9 +166,11 @@ class Flight:
             step_s = max(spent - prompts_s, spent / LEAST_TOKENS) / self._tokens
             requests = (begun.requests + self._decoding()) / 2
             tokens = (begun.tokens + share.tokens) / 2
-            self.books.costs.stepped(self.plan.decode, requests, tokens, step_s)
+            self.state.costs.learn_step(self.plan.decode, requests, tokens, step_s)
         if event.finish is FinishReason.STOP:
-            self.books.costs.ended(len(self.ask.request.generated) + self._tokens + 1)
+            self.state.costs.learn_output(len(self.query.request.generated) + self._tokens + 1)
 
     def _decoding(self) -> int:
-        return self._rest.share.decoding + self.books.claims.others_at(self.plan.decode)
+        return self._decode_claim.node_claims.decoding + self.state.claims.others_at(
+            self.plan.decode
+        )

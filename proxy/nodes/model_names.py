@@ -13,14 +13,14 @@ import msgspec
 
 from api.models import OWNER
 from discovery.registry import Node, Registry, node_address
-from proxy.nodes.session import OtherKey, get_json
+from proxy.nodes.session import SignatureRejected, get_json
 
 ASK_S = 2.0
 MODELS = "/v1/models"
 
 
 @dataclass(slots=True)
-class Naming:
+class ModelNameProbe:
     """Has the registry know what they serve, while `run` runs; `ours`: whatever they call it,
     it is what this proxy was told of.
     """
@@ -28,7 +28,7 @@ class Naming:
     session: aiohttp.ClientSession
     registry: Registry
     ask_s: float = ASK_S
-    ours: bool = False
+    fixed_name: bool = False
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -48,23 +48,23 @@ class Naming:
         """One that does not answer is called as before."""
         address = node_address(node)
         if (said := await model_at(self.session, address)) is not None:
-            name = None if self.ours else said.id
+            name = None if self.fixed_name else said.id
             self.registry.name(address, name, said.longest)
 
 
-async def model_at(session: aiohttp.ClientSession, address: str) -> "Said | None":
+async def model_at(session: aiohttp.ClientSession, address: str) -> "ModelCard | None":
     """What whoever is there serves, by `/v1/models`; None: it does not say, or is a proxy of
     ours, maybe this very one: our nodes say elsewhere who they are.
     """
     try:
         said = await get_json(session, address, MODELS)
         model = msgspec.convert(said, _Models).data[0]
-    except (msgspec.ValidationError, IndexError, OtherKey):
+    except (msgspec.ValidationError, IndexError, SignatureRejected):
         return None
     return None if model.owned_by == OWNER else model
 
 
-class Said(msgspec.Struct):
+class ModelCard(msgspec.Struct):
     """A model as vLLM tells of it; some tell of no context."""
 
     id: str
@@ -79,4 +79,4 @@ class Said(msgspec.Struct):
 
 
 class _Models(msgspec.Struct):
-    data: list[Said]
+    data: list[ModelCard]

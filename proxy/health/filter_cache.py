@@ -9,7 +9,7 @@ MOST_KEPT = 64
 One = TypeVar("One", bound=Hashable)
 
 
-class _Sifted(NamedTuple, Generic[One]):
+class _Filtered(NamedTuple, Generic[One]):
     """Holds on to what it was made from, whose identity is its key."""
 
     given: tuple[One, ...]
@@ -18,10 +18,10 @@ class _Sifted(NamedTuple, Generic[One]):
 
 
 @dataclass(slots=True)
-class Sieve(Generic[One]):
+class FilterCache(Generic[One]):
     """The same answer, and the very same object, for the very same tuple."""
 
-    _kept: dict[int, _Sifted[One]] = field(default_factory=dict)
+    _kept: dict[int, _Filtered[One]] = field(default_factory=dict)
 
     def without(self, given: Sequence[One], but: frozenset[One]) -> Sequence[One]:
         """In their order."""
@@ -32,7 +32,7 @@ class Sieve(Generic[One]):
         known = self._kept.get(id(given))
         if known is None or known.given is not given or known.but != but:
             left = tuple(one for one in given if one not in but)
-            known = self._kept[id(given)] = _Sifted(given, but, left)
+            known = self._kept[id(given)] = _Filtered(given, but, left)
             while len(self._kept) > MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
         return known.left

@@ -9,15 +9,21 @@ from api.wire import UNREADABLE, WireError
 from discovery.registry import Node
 from discovery.signed_calls import REFUSED
 from proxy.errors import Cause, NodeFailed, ProxyExhausted
-from proxy.nodes.endings import NoConnection
+from proxy.nodes.connection_errors import NoConnection
 
 SERVER_ERROR = 500
-AT_FAULT = {BAD_REQUEST, 413, 422}  # what other nodes would say as well
-NO_ENTRY = {401, 403}
+REQUEST_AT_FAULT = {BAD_REQUEST, 413, 422}  # what other nodes would say as well
+UNAUTHORIZED = {401, 403}
 LONGEST_LINE = 500
 TOO_MANY = 429
-OURS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
-BROKEN = (TimeoutError, OSError, WireError)
+OUT_OF_RESOURCES = {
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOBUFS,
+    errno.ENOMEM,
+    errno.EADDRNOTAVAIL,
+}
+CALL_ERRORS = (TimeoutError, OSError, WireError)
 
 
 class _Detail(msgspec.Struct, frozen=True):
@@ -26,46 +32,46 @@ class _Detail(msgspec.Struct, frozen=True):
     code: object = None
 
 
-class _Refusal(msgspec.Struct, frozen=True):
+class _ErrorBody(msgspec.Struct, frozen=True):
     """vLLM's error body; ours has the same shape."""
 
     error: _Detail = _Detail()
     message: str = ""
 
 
-def broken(node: Node, error: Exception) -> NodeFailed | ProxyExhausted:
-    """A call that one of BROKEN has ended: for a socket too few, no node is to blame."""
+def failure_of_error(node: Node, error: Exception) -> NodeFailed | ProxyExhausted:
+    """A call that one of CALL_ERRORS has ended: for a socket too few, no node is to blame."""
     inner = error.os_error if isinstance(error, NoConnection) else error
-    if isinstance(inner, OSError) and inner.errno in OURS:
+    if isinstance(inner, OSError) and inner.errno in OUT_OF_RESOURCES:
         return ProxyExhausted(f"the proxy cannot open a connection: {inner.strerror}")
     return NodeFailed(node.node_id, _reason(error), _cause(error))
 
 
-def refused(node: Node, status: int, data: bytes) -> NodeFailed:
+def failure_of_status(node: Node, status: int, data: bytes) -> NodeFailed:
     """A status that is not 200. Some are about the request, and so for its sender."""
     try:
-        body = msgspec.json.decode(data, type=_Refusal)
+        body = msgspec.json.decode(data, type=_ErrorBody)
     except UNREADABLE:
-        body = _Refusal()
+        body = _ErrorBody()
     said = body.error.message or body.message
-    if status in NO_ENTRY and node.ours:
+    if status in UNAUTHORIZED and node.ours:
         why = f"it does not let us in: {_line(said) or status}"
-        return NodeFailed(node.node_id, why, Cause.KEY)
-    if status in NO_ENTRY and not node.ours:
+        return NodeFailed(node.node_id, why, Cause.SIGNATURE)
+    if status in UNAUTHORIZED and not node.ours:
         said = f"it answered with status {status}: does --foreign-api-key have its key?"
     return NodeFailed(
         node.node_id,
         said or f"it answered with status {status}",
         _cause_of(status, body.error.code),
-        retryable=status not in AT_FAULT,
+        retryable=status not in REQUEST_AT_FAULT,
         param=body.error.param,
     )
 
 
-def key_refusal(data: bytes) -> str | None:
+def signature_refusal(data: bytes) -> str | None:
     """What a node of ours says that does not take a signature; None: it says something else."""
     try:
-        error = msgspec.json.decode(data, type=_Refusal).error
+        error = msgspec.json.decode(data, type=_ErrorBody).error
     except UNREADABLE:
         return None
     return _line(error.message) if error.code == REFUSED else None
@@ -82,7 +88,7 @@ def _cause_of(status: int, code: object) -> Cause:
         return Cause.LEAVING if code == LEAVING else Cause.BUSY
     if status == TOO_MANY:
         return Cause.BUSY
-    return Cause.TOLD if status >= SERVER_ERROR else Cause.REFUSED
+    return Cause.NODE_ERROR if status >= SERVER_ERROR else Cause.REFUSED
 
 
 def _cause(error: Exception) -> Cause:

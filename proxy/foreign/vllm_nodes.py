@@ -44,7 +44,7 @@ class _Engine(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class LegHandOver:
     """How one leg is asked for; `ticket`: decode can begin with it at once."""
 
     params: Params | None = None
@@ -53,10 +53,10 @@ class Manner:
 
 
 @dataclass(slots=True)
-class Manners:
+class VllmNodes:
     """What this process has found out."""
 
-    _textual: dict[str, bool] = field(default_factory=dict)
+    _without_generate: dict[str, bool] = field(default_factory=dict)
     _pushing: dict[str, Params] = field(default_factory=dict)
     _engines: dict[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     _asked_at: dict[str, float] = field(default_factory=dict)
@@ -64,11 +64,11 @@ class Manners:
 
     def generates(self, node: Node) -> bool:
         """Whether it may have an endpoint for token ids; as long as it has not said no."""
-        return node_address(node) not in self._textual
+        return node_address(node) not in self._without_generate
 
     def lacks_generate(self, node: Node) -> None:
         """It has said no."""
-        _keep(self._textual, node_address(node), True)
+        _keep(self._without_generate, node_address(node), True)
 
     def bootstrap(self, node: Node, now: float) -> str | None:
         """The address to be asked for its engines, where these are not known, or not lately."""
@@ -91,16 +91,16 @@ class Manners:
         _keep(self._engines, node_address(node), engines)
         _keep(self._asked_at, node_address(node), now)
 
-    def of(self, node: Node, leg: Leg, outer_id: str) -> Manner:
+    def hand_over(self, node: Node, leg: Leg, outer_id: str) -> LegHandOver:
         """How to ask for this leg; engines that are needed are known."""
         if not leg.hold:
-            return Manner(to_params(leg.ticket) if leg.ticket else None)
+            return LegHandOver(to_params(leg.ticket) if leg.ticket else None)
         if node.registration.bootstrap_port is not None:
             return self._mooncake(node, outer_id)
         known = self._pushing.get(node_address(node))
-        return Manner(PULL, _pushed(known, outer_id) if known else None)
+        return LegHandOver(PULL, _pushed(known, outer_id) if known else None)
 
-    def answered(self, node: Node, manner: Manner, ticket: KvTicket) -> bool:
+    def learn_ticket(self, node: Node, manner: LegHandOver, ticket: KvTicket) -> bool:
         """What a prefill leg's answer shows; False: decode was sent elsewhere before."""
         said = ticket.verbatim or {}
         where = {key: said[key] for key in COORDINATES if said.get(key) is not None}
@@ -125,11 +125,11 @@ class Manners:
             if any(one == engine_id for _, one in engines):
                 self._asked_at.pop(address, None)
 
-    def ask_anew(self, node: Node) -> None:
+    def retry_generate(self, node: Node) -> None:
         """It has neither endpoint, or so it says: it may have been started anew."""
-        self._textual.pop(node_address(node), None)
+        self._without_generate.pop(node_address(node), None)
 
-    def _mooncake(self, node: Node, outer_id: str) -> Manner:
+    def _mooncake(self, node: Node, outer_id: str) -> LegHandOver:
         address = node_address(node)
         engines = self._engines[address]
         self._turn += 1
@@ -145,7 +145,7 @@ class Manners:
             "transfer_id": name,
         }
         ticket = KvTicket(name, engine_id, host, port, None, verbatim=decode)
-        return Manner({**HOLD, "transfer_id": name}, ticket, ((RANK, rank),))
+        return LegHandOver({**HOLD, "transfer_id": name}, ticket, ((RANK, rank),))
 
 
 def _pushed(where: Params, outer_id: str) -> KvTicket:

@@ -10,37 +10,39 @@ from dataclasses import dataclass
 
 from discovery.registration import Role
 from discovery.registry import Node
-from proxy.admission.limits import ANY, Most
+from proxy.admission.limits import UNLIMITED, LoadLimit
 from proxy.routing.claims import Claims
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class NodeCapacity:
     """Of each decode node: choices, and tokens of prompts and answers; of each prefill node:
     prompts that are not run yet, and their tokens.
     """
 
-    decode: Most = ANY
-    prefill: Most = ANY
+    decode: LoadLimit = UNLIMITED
+    prefill: LoadLimit = UNLIMITED
 
-    def some(self, nodes: Sequence[Node], claims: Claims, tokens: float) -> Sequence[Node]:
+    def with_room_or_all(
+        self, nodes: Sequence[Node], claims: Claims, tokens: float
+    ) -> Sequence[Node]:
         """Those that have room for one more request of so many tokens, or else all.
 
         All `nodes` are of one role.
         """
-        return self.only(nodes, claims, tokens) or nodes
+        return self.with_room(nodes, claims, tokens) or nodes
 
-    def only(self, nodes: Sequence[Node], claims: Claims, tokens: float) -> Sequence[Node]:
+    def with_room(self, nodes: Sequence[Node], claims: Claims, tokens: float) -> Sequence[Node]:
         """Those that have room, or nobody."""
-        if not nodes or (most := self._most(nodes[0].role)) == ANY:
+        if not nodes or (most := self._most(nodes[0].role)) == UNLIMITED:
             return nodes
         return [one for one in nodes if _has(most, one, claims, tokens)]
 
-    def _most(self, role: Role) -> Most:
+    def _most(self, role: Role) -> LoadLimit:
         return self.prefill if role is Role.PREFILL else self.decode
 
 
-def _has(most: Most, node: Node, claims: Claims, tokens: float) -> bool:
+def _has(most: LoadLimit, node: Node, claims: Claims, tokens: float) -> bool:
     """One that is larger than the limit goes alone."""
     share = claims.at(node)
     if not share.requests:

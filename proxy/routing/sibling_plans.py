@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 from discovery.registry import Node
 from engine.request import Request
-from proxy.routing.plan import Plan, Why
-from proxy.routing.planned import Partners
+from proxy.routing.cost_based import Partners
+from proxy.routing.plan import Plan, PlanReason
 
 MOST_KNOWN = 1024
 Family = tuple[str, int]
 
 
 @dataclass(slots=True)
-class Siblings:
+class SiblingPlans:
     """Where the first of several choices went.
 
     They are told by what `api/text_requests.py` makes of one call: ids that differ in the
@@ -43,9 +43,9 @@ class Siblings:
         prefill_id, decode_id = self._plans[family]
         decode = _find(decodes, decode_id)
         if decode is None or prefill_id is None:
-            return Plan(None, decode, why=Why.CHOICE) if decode else None
+            return Plan(None, decode, why=PlanReason.CHOICE) if decode else None
         prefill = _find(partners(decode), prefill_id)
-        return Plan(prefill, decode, why=Why.CHOICE) if prefill else None
+        return Plan(prefill, decode, why=PlanReason.CHOICE) if prefill else None
 
 
 def _family(request: Request) -> Family | None:

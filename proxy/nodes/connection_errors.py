@@ -1,0 +1,32 @@
+"""How a call to a node may end without a whole reply.
+
+NoConnection       the connection was refused, or took too long
+SilenceTimeout     a TimeoutError: no byte came within the call's ReplyTimeouts
+ConnectionClosed   the connection was lost before the reply was complete
+HostGone           a ConnectionClosed: the other host acknowledges nothing any more
+MalformedReply     what came is not HTTP
+"""
+
+
+class NoConnection(ConnectionError):
+    """`os_error` says why; None: it took too long."""
+
+    def __init__(self, os_error: OSError | None) -> None:
+        super().__init__(f"no connection: {os_error}" if os_error else "no connection in time")
+        self.os_error = os_error
+
+
+class SilenceTimeout(TimeoutError):
+    """No byte came within the call's ReplyTimeouts."""
+
+
+class ConnectionClosed(ConnectionError):
+    """The connection was lost before the reply was complete."""
+
+
+class HostGone(ConnectionClosed):
+    """The other host acknowledges nothing any more: another connection would not help."""
+
+
+class MalformedReply(ConnectionError):
+    """What came is not HTTP."""
