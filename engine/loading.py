@@ -153,7 +153,7 @@ def _load_part(
     place = Placement(dtype, device, kernels, group, storage)
     model = load_model(checkpoint, shape, max_len, place)
     if isinstance(kernels, CpuKernels):
-        kernels.settle()
+        kernels.move_to_large_pages()
     _tell_of_quantization(config, place)
     kv = model.kv_shape
     block_bytes = config.block_size * kv.numbers * dtype.itemsize

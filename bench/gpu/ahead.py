@@ -91,19 +91,19 @@ def _engine(shape: Shape) -> None:
 
 
 def _accelerator() -> Any:  # noqa: ANN401  engine.running.accelerator's, more than torch and triton
-    from engine.kernels.drawing import DrawingKernels
     from engine.kernels.gpu.kernels import TritonKernels
     from engine.kernels.gpu.products import TritonProducts
-    from engine.kernels.gpu.sampling.adjusting import adjust, ban
+    from engine.kernels.gpu.sampling.adjusting import adjust, apply_bitmasks
     from engine.kernels.gpu.sampling.choosing import choose
-    from engine.kernels.gpu.sampling.telling import tell
+    from engine.kernels.gpu.sampling.token_logprobs import gather_logprobs
+    from engine.kernels.sampling import SamplingKernels
 
     class Compiling:
         """See Accelerator: one without memory."""
 
         kernels = TritonKernels()
         products = TritonProducts()
-        drawing = DrawingKernels(choose, adjust, ban, tell)
+        drawing = SamplingKernels(choose, adjust, apply_bitmasks, gather_logprobs)
 
         def bring(self, _: torch.Tensor) -> None:
             """Nothing is there."""

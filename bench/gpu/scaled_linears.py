@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.gpu.rows.step_products import scaled
-from engine.kernels.gpu.rounding import round_rows
+from engine.kernels.gpu.rounding import quantize_rows
 from engine.kernels.rows import to_fp8
 
 
@@ -23,7 +23,7 @@ class ScaledLinear(nn.Module):
 
     def forward(self, given: Tensor) -> Tensor:
         """As the layer that it stands for."""
-        rows = round_rows(given.reshape(-1, given.shape[-1]), None)
+        rows = quantize_rows(given.reshape(-1, given.shape[-1]), None)
         return scaled(rows, self.values, self.scales).view(*given.shape[:-1], -1)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.attention.kv_memory import KvMemory
 from engine.attention.rotation import Rotation
 from engine.kernels.contract import (
-    Asked,
+    AttentionIo,
     Chunks,
     Contexts,
     HeadNorms,
@@ -81,13 +81,13 @@ class DeviceBatch:
         read = queries.new_empty(len(queries), queries.shape[1] * width)
         if count:
             contexts = Contexts(tables[:count], lengths[:count])
-            asked = Asked(queries[:count], read[:count])
-            self.kernels.decode_attention(asked, kv, contexts, style)
+            io = AttentionIo(queries[:count], read[:count])
+            self.kernels.decode_attention(io, kv, contexts, style)
         if count < len(queries):
             contexts = Contexts(tables[count:], lengths[count:])
             chunks = Chunks(firsts[: len(tables) - count + 1], self.longest)
-            asked = Asked(queries[count:], read[count:])
-            self.kernels.prefill_attention(asked, kv, contexts, chunks, style)
+            io = AttentionIo(queries[count:], read[count:])
+            self.kernels.prefill_attention(io, kv, contexts, chunks, style)
         return read
 
     def _kv(self, layer: int) -> LayerKv:

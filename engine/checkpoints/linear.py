@@ -19,7 +19,7 @@ from engine.kernels.contract import Kernels
 from engine.kernels.contract import Linear as Linear
 from engine.kernels.cpu.few_rows import FewRows
 from engine.kernels.cpu.native import CpuKernels
-from engine.kernels.rows import Rows, plain
+from engine.kernels.rows import Rows, whole_rows
 
 FEW = 32
 
@@ -33,7 +33,7 @@ class PlainLinear:
 
     def __call__(self, inputs: Rows) -> Tensor:
         """See Linear."""
-        return F.linear(plain(inputs), self.weight, self.bias)
+        return F.linear(whole_rows(inputs), self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class PackedLinear:
 
     def __call__(self, inputs: Rows) -> Tensor:
         """See Linear."""
-        inputs = plain(inputs)
+        inputs = whole_rows(inputs)
         if self.few is not None and len(inputs) <= FEW:
             return self.few(inputs)
         run = torch.ops.mkldnn._linear_pointwise  # has no public name; torch is pinned

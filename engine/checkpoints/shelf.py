@@ -30,8 +30,8 @@ from engine.checkpoints.packing import Packing
 from engine.checkpoints.storage import Stack, Storage
 from engine.checkpoints.store import File, Store, Tensors
 from engine.errors import UnusableCheckpoint
-from engine.kernels.contract import BothNorms, Kernels, RoundedKernels
-from engine.kernels.weights import Weight, alike, beside, reordered
+from engine.kernels.contract import DualOutputNorms, Kernels, QuantizedOutputKernels
+from engine.kernels.weights import Weight, concat_outputs, reordered, same_input_order
 from engine.sharding.group import Group
 
 WEIGHT = ".weight"
@@ -188,10 +188,10 @@ class Shelf:
             self._read_packed(f"{at}{name}", rows, inputs) for name, rows in parts.items()
         ]
         for name, one in zip(parts, weights, strict=True):
-            if not alike(weights[0], one):
+            if not same_input_order(weights[0], one):
                 why = f"another order than {next(iter(parts))}'s of the same inputs"
                 raise UnusableCheckpoint(f"tensor {at}{name}.g_idx: {why}")
-        weight = beside(weights)
+        weight = concat_outputs(weights)
         offsets = None
         if bias:
             offsets = torch.cat([self.take(f"{at}{one}.bias", n) for one, n in parts.items()])
@@ -213,13 +213,15 @@ class Shelf:
             return self.storage.head(weight)
         return linear(weight, None, self.kernels)
 
-    def before(self, product: Linear | Stack | None) -> RoundedKernels | None:
-        """See Storage.before."""
-        return None if self.storage is None else self.storage.before(product)
+    def quantized_kernels_for(
+        self, product: Linear | Stack | None
+    ) -> QuantizedOutputKernels | None:
+        """See Storage.quantized_kernels_for."""
+        return None if self.storage is None else self.storage.quantized_kernels_for(product)
 
-    def beside(self, product: Linear | Stack | None) -> BothNorms | None:
-        """See Storage.beside."""
-        return None if self.storage is None else self.storage.beside(product)
+    def dual_norms_for(self, product: Linear | Stack | None) -> DualOutputNorms | None:
+        """See Storage.dual_norms_for."""
+        return None if self.storage is None else self.storage.dual_norms_for(product)
 
     def drop(self, name: str) -> None:
         """Leave out a tensor that may be there."""

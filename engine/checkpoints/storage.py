@@ -10,7 +10,12 @@ from torch import Tensor
 from engine.checkpoints.linear import PlainLinear
 from engine.checkpoints.packing import Packing
 from engine.errors import NoKernels
-from engine.kernels.contract import BothNorms, Linear, RoundedKernels, RoundingKernels
+from engine.kernels.contract import (
+    DualOutputNorms,
+    Linear,
+    QuantizedOutputKernels,
+    QuantizingKernels,
+)
 from engine.kernels.products import Products, TorchProducts
 from engine.kernels.rows import Rows
 from engine.kernels.weights import (
@@ -18,11 +23,11 @@ from engine.kernels.weights import (
     Int4Weight,
     PlainWeight,
     Weight,
-    beside,
+    concat_outputs,
     fp8_weight,
     int4_weight,
     reordered,
-    together,
+    stack_experts,
 )
 
 PROBE_ROWS, PROBE_SEED = 4, 0
@@ -62,7 +67,7 @@ class Storage:
 
     products: Products
     rounding: str | None = None
-    kernels: RoundingKernels | None = None
+    kernels: QuantizingKernels | None = None
     errors: list[Tensor] = field(default_factory=list)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
@@ -81,19 +86,21 @@ class Storage:
         """Of a weight that the checkpoint stores like that."""
         return StoredLinear(weight, None if bias is None else bias.unsqueeze(0), self.products)
 
-    def before(self, product: Linear | Stack | None) -> RoundedKernels | None:
+    def quantized_kernels_for(
+        self, product: Linear | Stack | None
+    ) -> QuantizedOutputKernels | None:
         """Norms and gates for what only `product` is given; None: it wants its rows whole."""
         weight = _eight_bits(product)
         if self.kernels is None or weight is None:
             return None
-        return self.kernels.rounded(weight.row_group)
+        return self.kernels.quantized(weight.row_group)
 
-    def beside(self, product: Linear | Stack | None) -> BothNorms | None:
+    def dual_norms_for(self, product: Linear | Stack | None) -> DualOutputNorms | None:
         """Norms for what `product` is given, and others whole; None: it wants that as well."""
         weight = _eight_bits(product)
         if self.kernels is None or weight is None:
             return None
-        return self.kernels.both(weight.row_group)
+        return self.kernels.dual(weight.row_group)
 
     def summary(self) -> str:
         """One line for the log."""
@@ -135,7 +142,7 @@ def open_storage(
     cpu_kernels: str,
     device: torch.device,
     products: Products | None = None,
-    kernels: RoundingKernels | None = None,
+    kernels: QuantizingKernels | None = None,
 ) -> Storage | None:
     """For what `--quantization` or a checkpoint asks; raises NoKernels where it cannot be.
 
@@ -170,7 +177,7 @@ def stacked(linears: Sequence[Linear]) -> Stack:
     pairs = [_weight(one) for one in linears]
     biases = [bias for _, bias in pairs if bias is not None]
     assert len(biases) in (0, len(pairs)), "all have a bias, or none"
-    weight = together([weight for weight, _ in pairs])
+    weight = stack_experts([weight for weight, _ in pairs])
     return Stack(weight, torch.cat(biases) if biases else None)
 
 
@@ -184,7 +191,7 @@ def _weight(one: Linear) -> tuple[Weight, Tensor | None]:
 def _rounded(weight: Tensor, how: Callable[[Tensor], Weight]) -> Weight:
     """Some outputs at a time: it takes several times their memory."""
     outputs = max(1, ROUNDED_AT_ONCE // weight.shape[1])
-    return beside([how(part.unsqueeze(0)) for part in weight.split(outputs)])
+    return concat_outputs([how(part.unsqueeze(0)) for part in weight.split(outputs)])
 
 
 def _lost(made: StoredLinear, weight: Tensor, bias: Tensor | None) -> Tensor:

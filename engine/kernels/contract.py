@@ -1,6 +1,6 @@
-"""What models ask of kernels, whatever they are written in and wherever they run.
+"""The kernels' contracts, which models call: the same for C++ on CPUs and Triton on GPUs.
 
-Plain torch does all of it where there are none: each kernel has a twin there.
+Each kernel has a twin in plain torch, which runs where there is no kernel.
 """
 
 from collections.abc import Collection, Sequence
@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from engine.kernels.rows import Both, Rounded, Rows
+from engine.kernels.rows import DualRows, QuantizedRows, Rows
 from engine.kernels.style import AttentionStyle
 
 CLAMPED = "clamped_swiglu"  # an activation
@@ -20,47 +20,51 @@ class Linear(Protocol):
     def __call__(self, inputs: Rows) -> Tensor:
         """[tokens, inputs] to [tokens, outputs].
 
-        Only what has a weight of 8 bits is given rows that are rounded, and not whole as well.
+        Only a product with an fp8 weight is given QuantizedRows.
         """
 
 
 class RowNorm(NamedTuple):
-    """x / rms(x) * weight of each row, before it is multiplied."""
+    """An RMS norm of the input rows, fused before a product: x / rms(x) * weight."""
 
     weight: Tensor  # [inputs]
     eps: float
 
 
 class Gate(NamedTuple):
-    """What becomes of gates and ups, which lie behind one another; see Kernels.gated."""
+    """An activation and gate, fused behind a product of gates and ups; see Kernels.gated."""
 
     activation: str
     clamp: tuple[float, float] | None = None
 
 
 class Residual(NamedTuple):
-    """What a product is added to, once it is scaled."""
+    """A residual to which the product, times `scale`, is added."""
 
     rows: Tensor
     scale: float
 
 
-class Around(NamedTuple):
-    """What stands around a product, in this order, each if it is there."""
+class Fusion(NamedTuple):
+    """What is fused with a product: a norm before it, then a gate and a residual behind it."""
 
     norm: RowNorm | None = None
     gate: Gate | None = None
-    onto: Residual | None = None
+    residual: Residual | None = None
 
 
-ALONE = Around()
+NO_FUSION = Fusion()
 
 
 class FewRowProduct(Protocol):
-    """A product of few rows with a whole weight, and what stands around it, in one launch."""
+    """A product of few rows with an unquantized weight, fused with norm, gate and residual."""
 
     def __call__(
-        self, rows: Tensor, weight: Tensor, bias: Tensor | None = None, around: Around = ALONE
+        self,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        fusion: Fusion = NO_FUSION,
     ) -> Tensor:
         """[rows, inputs] by [outputs, inputs] to [rows, outputs]; behind a gate, half of them.
 
@@ -69,8 +73,9 @@ class FewRowProduct(Protocol):
 
 
 class FewRowProducts(NamedTuple):
-    """For steps of so few rows that they are over when their weights were read: what else they
-    do costs what lies between launches.
+    """Fused products for decode steps of up to `most_rows` rows.
+
+    Such a step is bound by reading weights, so the gaps between launches are what fusion saves.
     """
 
     multiply: FewRowProduct
@@ -78,7 +83,7 @@ class FewRowProducts(NamedTuple):
 
 
 class Kernels(Protocol):
-    """For one kind of device; opened once, and handed to all parts of a model."""
+    """The kernels of one kind of device; opened once, and passed to all parts of a model."""
 
     @property
     def gates(self) -> Collection[str]:
@@ -86,10 +91,10 @@ class Kernels(Protocol):
 
     @property
     def few_row_products(self) -> FewRowProducts | None:
-        """None: each product, norm and gate has a launch, or a call, of its own."""
+        """Fused products of few rows; None: products, norms and gates are separate calls."""
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Linear | None:
-        """A product of its own with `weight` [outputs, inputs]; None: torch's is as good."""
+        """A product with `weight` [outputs, inputs]; None: use torch's."""
 
     def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / rms(x) * weight over the last dimension, of [tokens, size] or of heads besides.
@@ -111,46 +116,46 @@ class Kernels(Protocol):
         """
 
 
-class RoundedKernels(Protocol):
-    """Norms and gates of Kernels whose rows come out in 8 bits, for products that want them so.
+class QuantizedOutputKernels(Protocol):
+    """Norms and gates of Kernels whose output rows are quantized, for products in fp8.
 
-    To the bit what rounding the rows afterwards gives.
+    The output equals, to the bit, quantizing the whole rows afterwards.
     """
 
-    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Rounded:
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> QuantizedRows:
         """Of [tokens, size]; see Kernels, here and below."""
 
     def add_norm(
         self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
-    ) -> tuple[Rounded, Tensor]:
-        """The sum is whole."""
+    ) -> tuple[QuantizedRows, Tensor]:
+        """The sum is not quantized."""
 
     def gated(
         self, gate_up: Tensor, gate: str, clamp: tuple[float, float] | None = None
-    ) -> Rounded:
+    ) -> QuantizedRows:
         """[rows, 2 * size] to [rows, size]."""
 
 
-class BothNorms(Protocol):
-    """Norms of Kernels whose rows come out whole and in 8 bits: for routers and experts."""
+class DualOutputNorms(Protocol):
+    """Norms of Kernels with two outputs, whole for a router and quantized for its experts."""
 
-    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Both:
-        """Of [tokens, size]; see RoundedKernels, here and below."""
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> DualRows:
+        """Of [tokens, size]; see QuantizedOutputKernels, here and below."""
 
     def add_norm(
         self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
-    ) -> tuple[Both, Tensor]:
-        """The sum is whole."""
+    ) -> tuple[DualRows, Tensor]:
+        """The sum is not quantized."""
 
 
-class RoundingKernels(Kernels, Protocol):
-    """Kernels that can round on the way."""
+class QuantizingKernels(Kernels, Protocol):
+    """Kernels that can also quantize their output rows to fp8."""
 
-    def rounded(self, group: int | None) -> RoundedKernels:
-        """With a scale for each `group` numbers of a row; None: for each row."""
+    def quantized(self, group: int | None) -> QuantizedOutputKernels:
+        """Kernels with quantized output, a scale for each `group` numbers; None: each row."""
 
-    def both(self, group: int | None) -> BothNorms:
-        """The same, and whole as well."""
+    def dual(self, group: int | None) -> DualOutputNorms:
+        """Norms with whole and quantized outputs, with scales likewise."""
 
 
 class HeadNorm(Protocol):
@@ -169,14 +174,15 @@ class HeadNorm(Protocol):
 
 
 HeadNorms = tuple[HeadNorm, HeadNorm]
-"""Of queries and of keys, before they turn."""
+"""The norms of queries and of keys, before the rotary embedding."""
 
 
 class Latents(NamedTuple):
-    """What a layer of latents makes of its tokens, before it is turned and kept.
+    """Inputs of a latent attention (MLA) layer, before rotary embedding and the KV write.
 
-    A row [tokens, 1, width] is a latent, to be normed, then a key as wide as what of a query
-    turns: `queries` [tokens, heads, that], of which the turned are to go to `turned`.
+    A row of `rows` [tokens, 1, width] is a latent, which `norm` norms, and behind it a rotary
+    key. `queries` [tokens, heads, width of that key] are the rotary parts of the queries;
+    `turned` receives them with the rotary embedding applied.
     """
 
     rows: Tensor
@@ -186,9 +192,9 @@ class Latents(NamedTuple):
 
 
 class LayerKv(NamedTuple):
-    """One layer of KV memory [block, layer, part, kv_head, token, width].
+    """One layer of the paged KV memory [block, layer, part, kv_head, token, width].
 
-    Of a value the first `value_width` numbers count; None: all.
+    The first `value_width` numbers of a stored row are the value; None: all.
     """
 
     memory: Tensor
@@ -197,9 +203,9 @@ class LayerKv(NamedTuple):
 
 
 class Contexts(NamedTuple):
-    """Of each sequence: block ids, and how many tokens they hold, these queries' among them.
+    """Block tables and context lengths in tokens, which count the new queries' tokens too.
 
-    A sequence of length 0 stands for nothing, and nothing is read for it.
+    A sequence of length 0 is padding: nothing is read for it.
     """
 
     tables: Tensor  # [sequences, most] int32
@@ -207,42 +213,42 @@ class Contexts(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """Where each sequence's queries begin, and no fewer than any has."""
+    """Where each sequence's queries begin, and an upper bound of how many a sequence has."""
 
     firsts: Tensor  # [sequences + 1] int32 rows
     longest: int
 
 
-class Asked(NamedTuple):
-    """Queries [rows, heads, width], and where what they read goes: [rows, heads * values]."""
+class AttentionIo(NamedTuple):
+    """Queries [rows, heads, width], and a tensor for the output [rows, heads * value_width]."""
 
     queries: Tensor
-    read: Tensor
+    output: Tensor
 
 
-class PagedKernels(RoundingKernels, Protocol):
-    """Kernels that attend over paged KV as well, where all that tells a batch is on the device.
+class PagedKernels(QuantizingKernels, Protocol):
+    """Kernels for attention over paged KV as well; all metadata of a batch is on the device.
 
-    No call asks the device anything, and no launch depends on what a tensor holds: a CUDA
-    graph can have them all.
+    No call waits for the device, and no launch depends on a tensor's content, so all of them
+    can be captured in a CUDA graph.
     """
 
     def decode_attention(
-        self, asked: Asked, kv: LayerKv, contexts: Contexts, style: AttentionStyle
+        self, io: AttentionIo, kv: LayerKv, contexts: Contexts, style: AttentionStyle
     ) -> None:
-        """One query of each sequence."""
+        """Attention of one query of each sequence."""
 
     def prefill_attention(
         self,
-        asked: Asked,
+        io: AttentionIo,
         kv: LayerKv,
         contexts: Contexts,
         chunks: Chunks,
         style: AttentionStyle,
     ) -> None:
-        """The last queries of each sequence.
+        """Causal attention of the last queries of each sequence.
 
-        Rows behind the last chunk stand for nothing: zeros.
+        Rows behind the last chunk are padding; their output is zeros.
         """
 
     def turn_and_write(
@@ -253,17 +259,18 @@ class PagedKernels(RoundingKernels, Protocol):
         slots: Tensor,
         norms: HeadNorms | None,
     ) -> Tensor:
-        """The queries of `parts` turned; its keys turned and its values are kept at `slots`.
+        """Apply the rotary embedding (RoPE) to queries and keys; write keys and values.
 
-        Each [tokens, heads, width], and normed before, if there are norms. Turned by a table
-        [positions, 2, width] at positions [tokens], if there is one. A slot [tokens] is
-        block * block_size + offset; at -1 nothing is written.
+        `parts` are queries, keys and values [tokens, heads, width]; queries and keys are normed
+        first, if there are `norms`. `rotation` is a table [positions, 2, width] and positions
+        [tokens]; None: no rotary embedding. A slot [tokens] is block * block_size + offset; at
+        -1 nothing is written. Returns the queries.
         """
 
     def turn_and_write_latents(
         self, latents: Latents, rotation: tuple[Tensor, Tensor], kv: LayerKv, slots: Tensor
     ) -> None:
-        """Turn queries, and keep rows with their latents normed and their keys turned."""
+        """Apply RoPE to queries and keys, norm the latents, and write latents and keys."""
 
     def write(self, parts: Sequence[Tensor], kv: LayerKv, slots: Tensor) -> None:
-        """Keep all parts, as many as `kv` has, [tokens, kv_heads, width] each, at `slots`."""
+        """Write all parts, as many as `kv` has, [tokens, kv_heads, width] each, to `slots`."""

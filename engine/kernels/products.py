@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.rows import Rows
-from engine.kernels.weights import Weight, rounded, wide
+from engine.kernels.weights import Weight, quantized_inputs, wide
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,12 +63,12 @@ class TorchProducts:
 
     def multiply(self, rows: Rows, weight: Weight, bias: Tensor | None = None) -> Tensor:
         """See Products."""
-        answer = rounded(rows, weight) @ weight.whole(0, wide(rows)).T
+        answer = quantized_inputs(rows, weight) @ weight.whole(0, wide(rows)).T
         return (answer if bias is None else answer + bias[0]).to(rows.dtype)
 
     def grouped(self, rows: Rows, route: Route, weight: Weight, bias: Tensor | None) -> Tensor:
         """See Products."""
-        ours = rounded(rows, weight)
+        ours = quantized_inputs(rows, weight)
         if route.sources is not None:
             ours = ours[route.sources.long() // route.times]
         answers = ours.new_zeros(len(ours), weight.shape[1])

@@ -1,4 +1,4 @@
-"""Rows as products multiply them: whole, in numbers of 8 bits with their scales, or both."""
+"""Rows of activations, the inputs of matrix products: whole, quantized to fp8, or both."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -12,10 +12,10 @@ E4M3 = torch.float8_e4m3fn
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rounded:
-    """Rows that were rounded to 8 bits before they come to the product that wants them so.
+class QuantizedRows:
+    """Rows that a norm or gate has quantized to fp8, for products with fp8 weights.
 
-    `dtype` is what they were rounded from, and what the product answers in.
+    `dtype` is what they were quantized from, and the dtype of the product's output.
     """
 
     values: Tensor  # [rows, size] float8_e4m3fn
@@ -27,23 +27,23 @@ class Rounded:
         return len(self.values)
 
     def whole(self, group: int | None) -> Tensor:
-        """[rows, size] of what they are worth, float32 or wider; `group` None: a row is one."""
+        """[rows, size] dequantized, float32 or wider; see `quantize_rows_twin` for `group`."""
         size, wide = self.values.shape[1], torch.promote_types(self.dtype, torch.float32)
         spread = self.scales.repeat_interleave(group or size, 1)[:, :size]
         return self.values.to(wide) * spread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Both:
-    """Rows that several read, a router among them: each takes them as it wants them."""
+class DualRows:
+    """Rows both whole, for a router, and quantized, for its experts."""
 
     whole: Tensor  # [rows, size]
-    rounded: Rounded  # the same
-    group: int | None  # that `rounded` is for
+    quantized: QuantizedRows  # the same rows
+    group: int | None  # how many numbers of `quantized` share a scale; None: a row
 
     @property
     def dtype(self) -> torch.dtype:
-        """What products answer in."""
+        """The dtype of products' outputs."""
         return self.whole.dtype
 
     def __len__(self) -> int:
@@ -51,27 +51,27 @@ class Both:
         return len(self.whole)
 
 
-Rows: TypeAlias = Tensor | Rounded | Both
+Rows: TypeAlias = Tensor | QuantizedRows | DualRows
 
 
-def plain(rows: Rows) -> Tensor:
-    """Rows as they are, for what is never given those of 8 bits alone."""
-    if isinstance(rows, Both):
+def whole_rows(rows: Rows) -> Tensor:
+    """The whole rows, for a reader that is never given quantized rows alone."""
+    if isinstance(rows, DualRows):
         return rows.whole
     assert isinstance(rows, Tensor), "rows of 8 bits are for weights of 8 bits"
     return rows
 
 
-def rounded_before(rows: Rows, group: int | None) -> Rounded | None:
-    """Rows in 8 bits, where they came so; None: they are to be rounded, with this `group`."""
-    if isinstance(rows, Both):
-        return rows.rounded if rows.group == group else None
-    return rows if isinstance(rows, Rounded) else None
+def already_quantized(rows: Rows, group: int | None) -> QuantizedRows | None:
+    """The quantized rows, if they came so with this `group`; None: quantize them now."""
+    if isinstance(rows, DualRows):
+        return rows.quantized if rows.group == group else None
+    return rows if isinstance(rows, QuantizedRows) else None
 
 
-def round_twin(rows: Tensor, group: int | None) -> Rounded:
-    """[rows, size] in 8 bits, with a scale for each row, or for each `group` numbers of it."""
-    return Rounded(*to_fp8(rows, group or rows.shape[1]), rows.dtype)
+def quantize_rows_twin(rows: Tensor, group: int | None) -> QuantizedRows:
+    """[rows, size] in fp8, with a scale for each row, or for each `group` numbers of it."""
+    return QuantizedRows(*to_fp8(rows, group or rows.shape[1]), rows.dtype)
 
 
 def to_fp8(rows: Tensor, group: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""How far rows of logits may have to be searched for the tokens that are kept of them."""
+"""How far top-k, top-p and min-p have to search rows of logits for the tokens they keep."""
 
 from collections.abc import Iterable
 from enum import IntEnum
@@ -7,8 +7,8 @@ MOST_LIKELIEST = 256  # tokens of a row that are found without a search
 
 
 class Search(IntEnum):
-    """Not at all, as nothing is cut; among the likeliest, unless too many tie with these; or
-    anywhere, as any number of tokens may be kept.
+    """NONE: nothing is truncated. LIKELIEST: the kept tokens are among the likeliest, unless
+    too many tie. ANYWHERE: any number of tokens may be kept.
     """
 
     NONE = 0
@@ -17,7 +17,7 @@ class Search(IntEnum):
 
 
 def search_for(asked: Iterable[tuple[float, int, float, float]]) -> Search:
-    """The furthest, of rows that ask for these temperatures, top-k, top-p and min-p."""
+    """The furthest search of rows with these temperatures, top-k, top-p and min-p."""
     return max(map(_search, asked), default=Search.NONE)
 
 

@@ -1,6 +1,6 @@
-"""Formats of weights that never change: whole, or rounded to 8 or to 4 bits.
+"""Weight formats: unquantized, fp8, and int4.
 
-Every one holds a weight for each expert; a dense layer's is that of its only expert.
+Each holds the weights of some experts; a dense layer has one expert.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from engine.kernels.rows import Rows, plain, round_twin, rounded_before, to_fp8
+from engine.kernels.rows import Rows, already_quantized, quantize_rows_twin, to_fp8, whole_rows
 
 BLOCK = 128  # inputs and outputs that share a scale in DeepSeek's checkpoints
 GROUP = 128  # inputs that share a scale in weights of four bits
@@ -126,22 +126,24 @@ OUTPUTS = {"values": 1, "packed": 1, "scales": 2, "zeros": 2}
 """Which dimension of each part is that of the outputs."""
 
 
-def together(weights: Sequence[Weight]) -> Weight:
+def stack_experts(weights: Sequence[Weight]) -> Weight:
     """The experts of several weights of one format, in one."""
     return _joined(weights, dict.fromkeys((*OUTPUTS, "order"), 0))
 
 
-def beside(weights: Sequence[Weight]) -> Weight:
-    """The outputs of several weights of one format, behind one another.
+def concat_outputs(weights: Sequence[Weight]) -> Weight:
+    """Several weights of one format as one, their outputs behind one another.
 
-    Their inputs are in the same order, if in any: see `alike`.
+    Their inputs are in the same order, if in any: see `same_input_order`.
     """
-    assert all(alike(weights[0], one) for one in weights), "one order is of all outputs"
+    assert all(same_input_order(weights[0], one) for one in weights), (
+        "one order is of all outputs"
+    )
     return _joined(weights, OUTPUTS)
 
 
-def alike(one: Weight, other: Weight) -> bool:
-    """Whether the inputs of two weights of one format are in the same order."""
+def same_input_order(one: Weight, other: Weight) -> bool:
+    """Whether two weights of one format have their inputs in the same order."""
     first, second = (getattr(each, "order", None) for each in (one, other))
     if first is None or second is None:
         return first is second
@@ -179,17 +181,17 @@ def _plain(part: Tensor) -> Tensor:
 
 
 def wide(rows: Rows) -> torch.dtype:
-    """What is summed in."""
+    """The dtype of sums."""
     return torch.promote_types(rows.dtype, torch.float32)
 
 
-def rounded(rows: Rows, weight: Weight) -> Tensor:
-    """Inputs as they are multiplied with such a weight, float32 or wider."""
+def quantized_inputs(rows: Rows, weight: Weight) -> Tensor:
+    """Rows as a product with `weight` sees them, so quantized for fp8; float32 or wider."""
     if not isinstance(weight, Fp8Weight):
-        return plain(rows).to(wide(rows))
+        return whole_rows(rows).to(wide(rows))
     group = weight.row_group
-    ours = rounded_before(rows, group)
-    return (round_twin(plain(rows), group) if ours is None else ours).whole(group)
+    ours = already_quantized(rows, group)
+    return (quantize_rows_twin(whole_rows(rows), group) if ours is None else ours).whole(group)
 
 
 def fp8_weight(weight: Tensor, *, blocked: bool = False) -> Fp8Weight:

@@ -16,7 +16,7 @@ from engine.attention.batch import Batch
 from engine.attention.kv_memory import KvShape
 from engine.attention.rotation import Rotation
 from engine.checkpoints.linear import Linear
-from engine.kernels.rows import Rows, plain
+from engine.kernels.rows import Rows, whole_rows
 from engine.models.config import ModelConfig
 from engine.models.norm import LayerNorm, Norm, add_normed, normed
 from engine.models.rope import Rotations
@@ -125,7 +125,7 @@ class Decoder:
         made: Tensor | None = None
         for layer in self.layers:
             hidden, made = layer.forward(hidden, made, rotations, batch)
-        return plain(add_normed(self.norm, made, hidden, self.config.residual_scale)[0])
+        return whole_rows(add_normed(self.norm, made, hidden, self.config.residual_scale)[0])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] to [rows, vocabulary], float32."""

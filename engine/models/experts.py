@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.checkpoints.linear import Linear
 from engine.checkpoints.storage import Stack
 from engine.kernels.products import Products, Route
-from engine.kernels.rows import Rows, plain
+from engine.kernels.rows import Rows, whole_rows
 from engine.models.mlp import Activation, Gate, GatedMlp
 from engine.models.routing import Groups, Routing
 
@@ -107,7 +107,7 @@ class LoopedExperts:
 
     def __call__(self, hidden: Rows, weights: Tensor, chosen: Tensor) -> Tensor:
         """See Experts."""
-        hidden = plain(hidden)
+        hidden = whole_rows(hidden)
         weighed = self._answers(hidden, chosen) * weights.unsqueeze(-1)  # in the router's dtype
         return weighed.sum(1).to(hidden.dtype)
 
@@ -172,7 +172,7 @@ class SparseMlp:
 
     def __call__(self, normed: Rows) -> Tensor:
         """See Mlp in engine/models/decoder.py. A router wants its rows whole."""
-        weights, chosen = self.router(plain(normed))
+        weights, chosen = self.router(whole_rows(normed))
         mixed = self.experts(normed, weights, chosen)
         return mixed if self.shared is None else mixed + self.shared(normed)
 

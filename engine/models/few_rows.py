@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.attention.batch import Batch
 from engine.checkpoints.linear import PlainLinear
-from engine.kernels.contract import Around, FewRowProducts, Gate, Kernels, Residual, RowNorm
+from engine.kernels.contract import FewRowProducts, Fusion, Gate, Kernels, Residual, RowNorm
 from engine.models.decoder import Attention, Mlp
 from engine.models.grouped_attention import GroupedAttention
 from engine.models.mlp import GatedMlp
@@ -49,17 +49,17 @@ class FewRowsLayer:
         """See FewRowsWay."""
         if made is not None:
             hidden = hidden.add(made, alpha=self.residual_scale)
-        mixed = self._product(self.inward, hidden, Around(norm=self.attention_norm))
+        mixed = self._product(self.inward, hidden, Fusion(norm=self.attention_norm))
         read = self.attention.read(mixed, rotations, batch)
         hidden = self._product(self.outward, read, self._onto(hidden))
-        thought = self._product(self.gate_up, hidden, Around(self.mlp_norm, self.gate))
+        thought = self._product(self.gate_up, hidden, Fusion(self.mlp_norm, self.gate))
         return self._product(self.down, thought, self._onto(hidden)), None
 
-    def _product(self, linear: PlainLinear, rows: Tensor, around: Around) -> Tensor:
-        return self.products.multiply(rows, linear.weight, linear.bias, around)
+    def _product(self, linear: PlainLinear, rows: Tensor, fusion: Fusion) -> Tensor:
+        return self.products.multiply(rows, linear.weight, linear.bias, fusion)
 
-    def _onto(self, hidden: Tensor) -> Around:
-        return Around(onto=Residual(hidden, self.residual_scale))
+    def _onto(self, hidden: Tensor) -> Fusion:
+        return Fusion(residual=Residual(hidden, self.residual_scale))
 
 
 def few_rows_layer(

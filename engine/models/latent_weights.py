@@ -55,7 +55,7 @@ def _query(shelf: Shelf, at: str, rank: int, rows: Tensor) -> LatentQuery:
     norm = Norm(shelf.take(f"{at}q_a_layernorm.weight", rank), NORM_EPS, shelf.kernels)
     parts = {"q_b_proj": len(rows)}
     up = shelf.fuse(at, parts, rank, bias=False, order=rows)
-    return LatentQuery(norm_before(shelf.before(up), norm), up)
+    return LatentQuery(norm_before(shelf.quantized_kernels_for(up), norm), up)
 
 
 def _inward(

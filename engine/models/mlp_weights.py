@@ -60,7 +60,7 @@ def _gate_before(
     shelf: Shelf, down: Linear | Stack, gate: str, clamp: tuple[float, float] | None = None
 ) -> Gate | None:
     """The same, whose rows come out as `down` wants them."""
-    whole, kernels = _activation(shelf, gate, clamp), shelf.before(down)
+    whole, kernels = _activation(shelf, gate, clamp), shelf.quantized_kernels_for(down)
     if whole is None or kernels is None:
         return whole
     return partial(kernels.gated, gate=gate, clamp=clamp)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
-from engine.kernels.contract import BothNorms, Kernels, RoundedKernels
+from engine.kernels.contract import DualOutputNorms, Kernels, QuantizedOutputKernels
 from engine.kernels.rows import Rows
 
 
@@ -49,7 +49,7 @@ class RoundedNorm:
 
     weight: Tensor
     eps: float
-    kernels: RoundedKernels | BothNorms
+    kernels: QuantizedOutputKernels | DualOutputNorms
 
     def __call__(self, inputs: Tensor) -> Rows:
         """[tokens, size]."""
@@ -63,7 +63,9 @@ class RoundedNorm:
 LayerNorm: TypeAlias = Norm | RoundedNorm
 
 
-def norm_before(kernels: RoundedKernels | BothNorms | None, norm: Norm) -> LayerNorm:
+def norm_before(
+    kernels: QuantizedOutputKernels | DualOutputNorms | None, norm: Norm
+) -> LayerNorm:
     """`norm` for the product that `kernels` round for; None: it wants its rows whole."""
     return norm if kernels is None else RoundedNorm(norm.weight, norm.eps, kernels)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from engine.attention.batch import Batch
 from engine.kernels.contract import Linear
-from engine.kernels.rows import Rows, plain
+from engine.kernels.rows import Rows, whole_rows
 from engine.models.decoder import Attention, Mlp
 from engine.models.norm import Norm
 from engine.models.rope import Rotations
@@ -76,4 +76,4 @@ class Absent:
 
     def __call__(self, inputs: Rows) -> Tensor:
         """See Linear in engine/kernels/contract.py."""
-        return plain(inputs).new_zeros(1, 1).expand(len(inputs), self.outputs)
+        return whole_rows(inputs).new_zeros(1, 1).expand(len(inputs), self.outputs)

@@ -11,7 +11,7 @@ from engine.checkpoints.placement import Placement
 from engine.checkpoints.shelf import Parts, Shelf, filled_shelf
 from engine.checkpoints.store import Store, open_store
 from engine.errors import UnusableCheckpoint
-from engine.kernels.contract import BothNorms, Linear, RoundedKernels
+from engine.kernels.contract import DualOutputNorms, Linear, QuantizedOutputKernels
 from engine.kernels.style import AttentionStyle
 from engine.models.config import ModelConfig
 from engine.models.decoder import Attention, Decoder, Layer, Mlp
@@ -146,12 +146,16 @@ def _layer(shelf: Shelf, config: ModelConfig, index: int) -> Layer:
     )
 
 
-def _rounding_for(shelf: Shelf, part: Attention | Mlp) -> RoundedKernels | BothNorms | None:
+def _rounding_for(
+    shelf: Shelf, part: Attention | Mlp
+) -> QuantizedOutputKernels | DualOutputNorms | None:
     """What rounds for a part of a layer; whole rows are for its router, if it has one."""
     if not isinstance(part, SparseMlp):
-        return shelf.before(_only_product(part))
+        return shelf.quantized_kernels_for(_only_product(part))
     experts = part.experts
-    return shelf.beside(experts.gate_up if isinstance(experts, StackedExperts) else None)
+    return shelf.dual_norms_for(
+        experts.gate_up if isinstance(experts, StackedExperts) else None
+    )
 
 
 def _only_product(part: Attention | Mlp) -> Linear | None:

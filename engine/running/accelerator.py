@@ -8,8 +8,8 @@ from torch import Tensor
 
 from engine.errors import UnusableDevice
 from engine.kernels.contract import PagedKernels
-from engine.kernels.drawing import DrawingKernels
 from engine.kernels.products import Products
+from engine.kernels.sampling import SamplingKernels
 from engine.running.graphs import CudaRecorder, Recorder
 from engine.running.runner import Brought
 
@@ -26,7 +26,7 @@ class Accelerator(Protocol):
         """Who multiplies with weights that are rounded or of many experts; None: torch."""
 
     @property
-    def drawing(self) -> DrawingKernels | None:
+    def drawing(self) -> SamplingKernels | None:
         """Draws on the device; None: the host's sampler does."""
 
     def bring(self, numbers: Tensor) -> Brought:
@@ -69,11 +69,11 @@ class CudaAccelerator:
         device: torch.device,
         kernels: PagedKernels,
         products: Products,
-        drawing: DrawingKernels,
+        drawing: SamplingKernels,
     ) -> None:
         self._device, self.kernels = device, kernels
         self.products: Products | None = products
-        self.drawing: DrawingKernels | None = drawing
+        self.drawing: SamplingKernels | None = drawing
 
     def bring(self, numbers: Tensor) -> Brought:
         """See Accelerator, here and below."""
@@ -123,12 +123,12 @@ def open_accelerator(name: str) -> Accelerator | None:
     try:
         from engine.kernels.gpu.kernels import TritonKernels
         from engine.kernels.gpu.products import TritonProducts
-        from engine.kernels.gpu.sampling.adjusting import adjust, ban
+        from engine.kernels.gpu.sampling.adjusting import adjust, apply_bitmasks
         from engine.kernels.gpu.sampling.choosing import choose
-        from engine.kernels.gpu.sampling.telling import tell
+        from engine.kernels.gpu.sampling.token_logprobs import gather_logprobs
     except ImportError as error:
         raise UnusableDevice(f"--device {name} needs Triton, the extra gpu: {error}") from error
     torch.cuda.set_device(index)  # of a device without a number it does not take any
-    drawing = DrawingKernels(choose, adjust, ban, tell)
+    drawing = SamplingKernels(choose, adjust, apply_bitmasks, gather_logprobs)
     numbered = torch.device("cuda", index)
     return CudaAccelerator(numbered, TritonKernels(), TritonProducts(), drawing)

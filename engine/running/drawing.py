@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.plan import Drawing, DrawNumbers
-from engine.kernels.drawing import DrawingKernels
+from engine.kernels.sampling import SamplingKernels
 from engine.kernels.searching import search_for
 from engine.kernels.uploading import Part, uploaded
 from engine.running.accelerator import Accelerator
@@ -27,7 +27,7 @@ class DeviceDrawer:
     """
 
     accelerator: Accelerator
-    kernels: DrawingKernels
+    kernels: SamplingKernels
     drawn: Tensor
     group: Group | None
 
@@ -96,7 +96,7 @@ class DeviceDrawer:
         self.share(len(draws))
         return Sent(
             bring(drawn),
-            None if ask is None else bring(told_of(kernels.tell, ask, drawn)),
+            None if ask is None else bring(told_of(kernels.gather_logprobs, ask, drawn)),
             None if alive is None else bring(alive),
         )
 
@@ -113,13 +113,13 @@ def _settings(draws: Sequence[DrawNumbers]) -> Iterator[Part]:
 
 
 def _change(
-    kernels: DrawingKernels, logits: Tensor, changes: Sequence[Tensor], latest: Tensor | None
+    kernels: SamplingKernels, logits: Tensor, changes: Sequence[Tensor], latest: Tensor | None
 ) -> None:
     """As LogitChanges say, which were uploaded."""
     if changes:
         masked, bits, headers, factors, tokens, values = changes
         if len(masked):
-            kernels.ban(logits, masked, bits.view(len(masked), -1))
+            kernels.apply_bitmasks(logits, masked, bits.view(len(masked), -1))
         if len(headers):
             lists = headers.view(-1, 4), factors.view(-1, 3), tokens, values
             kernels.adjust(logits, *lists, latest)

@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.attention.kv_memory import KvMemory
 from engine.attention.paged import AttentionBatch, long_row
 from engine.attention.plan import Plan
-from engine.kernels.cpu.library import Calls
+from engine.kernels.cpu.library import RecordedCalls
 from engine.kernels.cpu.native import CpuKernels
 from engine.models.decoder import Decoder
 from engine.models.model import Model
@@ -32,7 +32,7 @@ class _Step:
     embedded: Tensor
     rotations: Rotations
     hidden: Tensor
-    calls: Calls
+    calls: RecordedCalls
 
     def run(self, model: Decoder, plan: Plan) -> Tensor:
         """[sequences, hidden]; the next step of as many writes over it."""
@@ -83,7 +83,7 @@ class ReplayingRunner:
         hidden, calls = self.kernels.record(
             lambda: self.model.through(embedded, rotations, batch)
         )
-        if isinstance(calls, Calls):
+        if isinstance(calls, RecordedCalls):
             self._steps[len(plan.singles)] = _Step(batch, embedded, rotations, hidden, calls)
         else:
             self.replays = False

@@ -21,7 +21,7 @@ class Brought(Protocol):
 class Sent(NamedTuple):
     """The tokens that were drawn, on their way to the host.
 
-    `told` is what was to be told of them, for all asks together (engine/kernels/telling.py).
+    `told` has the requested log-probabilities (engine/kernels/token_logprobs.py).
     `alive` has a 0 for each row where nothing was left to draw; None: that cannot be.
     """
 

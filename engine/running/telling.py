@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.plan import Ask
-from engine.kernels.telling import Tell, told_into, told_numbers
+from engine.kernels.token_logprobs import GatherLogprobs, logprobs_size, logprobs_views
 from engine.kernels.uploading import uploaded
 
 
@@ -31,13 +31,13 @@ def asking(logits: Tensor, asks: Sequence[Ask], *, changing: bool) -> Asking:
     return Asking(logits.index_select(0, rows), places, rows, most)
 
 
-def told_of(tell: Tell, ask: Asking, drawn: Tensor) -> Tensor:
-    """[numbers] int32, as engine/kernels/telling.py:told_into reads them; nobody waits.
+def told_of(tell: GatherLogprobs, ask: Asking, drawn: Tensor) -> Tensor:
+    """[numbers] int32 for engine/kernels/token_logprobs.py:logprobs_views; nobody waits.
 
     `drawn` [rows] has a token for each row of the batch.
     """
     count = len(ask.rows)
-    room = torch.empty(told_numbers(count, ask.most), dtype=torch.int32, device=drawn.device)
+    room = torch.empty(logprobs_size(count, ask.most), dtype=torch.int32, device=drawn.device)
     chosen = drawn.index_select(0, ask.rows)
-    tell(ask.logits, ask.places, chosen, told_into(room, count, ask.most))
+    tell(ask.logits, ask.places, chosen, logprobs_views(room, count, ask.most))
     return room

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 
-from engine.kernels.telling import Told
+from engine.kernels.token_logprobs import TokenLogprobs
 from engine.request import Logprob, Logprobs
 from engine.sampling.logprobs import LEAST_LOGPROB
 
 
-def unpack_logprobs(told: Told, tokens: Seq[int], most: Seq[int]) -> Iterator[Logprobs]:
+def unpack_logprobs(
+    told: TokenLogprobs, tokens: Seq[int], most: Seq[int]
+) -> Iterator[Logprobs]:
     """For each row its sampled token first, then its `most` likeliest tokens, best first.
 
     `tokens` were sampled for the rows of `told`, which must be in main memory.

@@ -2,8 +2,8 @@
 
 One asynchronous copy from pinned memory brings all settings to the device: a few numbers for
 each row, bitmasks, and sparse lists of biases, bans and penalties. One copy brings back the
-tokens and the requested log-probabilities. Only a row that wants more than MOST_TOLD top
-log-probabilities goes through torch, and waits for it.
+tokens and the requested log-probabilities. Only a row that wants more than MOST_TOP_LOGPROBS
+of the likeliest tokens goes through torch, and waits for it.
 """
 
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.kernels.gpu.sampling.adjusting import adjust, ban
+from engine.kernels.gpu.sampling.adjusting import adjust, apply_bitmasks
 from engine.kernels.gpu.sampling.choosing import Sizes, choose
-from engine.kernels.gpu.sampling.telling import tell as tell_on_device
+from engine.kernels.gpu.sampling.token_logprobs import gather_logprobs as tell_on_device
 from engine.kernels.searching import Search, search_for
-from engine.kernels.telling import MOST_TOLD, told_into, told_numbers
+from engine.kernels.token_logprobs import MOST_TOP_LOGPROBS, logprobs_size, logprobs_views
 from engine.kernels.uploading import Part, aligned, uploaded
 from engine.request import LARGEST_TEMPERATURE, Logprobs, Sampling
 from engine.sampling.changes import changes_of
@@ -72,9 +72,9 @@ def sample_on_gpu(
     before, places = _unprocessed(logits, rows, asked)
     _shape(logits, there[7:])
     most = rows.num_top_logprobs(vocabulary)
-    widest = max((one for one in most if one <= MOST_TOLD), default=0)
+    widest = max((one for one in most if one <= MOST_TOP_LOGPROBS), default=0)
     ends = np.cumsum(
-        [aligned(count), aligned(count), told_numbers(len(asked), widest)]
+        [aligned(count), aligned(count), logprobs_size(len(asked), widest)]
     ).tolist()
     said = torch.empty(ends[-1], dtype=torch.int32, device=logits.device)
     tokens, alive, told = said.tensor_split(ends[:-1])
@@ -83,7 +83,7 @@ def sample_on_gpu(
         instead=instead, out=tokens, alive=alive, sizes=sizes, search=rows.search,
     )  # fmt: skip
     chosen = tokens.index_select(0, asked)
-    tell_on_device(before, places, chosen, told_into(told, len(asked), widest))
+    tell_on_device(before, places, chosen, logprobs_views(told, len(asked), widest))
     said = said.cpu()  # the one wait
     tokens, alive, told = said.tensor_split(ends[:-1])
     for one in rows.shaped:
@@ -91,10 +91,10 @@ def sample_on_gpu(
             force_end_token(one)
     drawn: list[int] = tokens[:count].tolist()
     of_asking = [drawn[row] for row in rows.asking]
-    said_of = unpack_logprobs(told_into(told, len(asked), widest), of_asking, most)
+    said_of = unpack_logprobs(logprobs_views(told, len(asked), widest), of_asking, most)
     logprobs = dict(zip(rows.asking, said_of, strict=True))
     for index, many in enumerate(most):
-        if many > MOST_TOLD:
+        if many > MOST_TOP_LOGPROBS:
             of_row = logprobs_of(before.index_select(0, places[index : index + 1]))
             (logprobs[rows.asking[index]],) = top_logprobs(of_row, [of_asking[index]], many)
     return drawn, logprobs
@@ -120,7 +120,7 @@ def _shape(logits: Tensor, parts: Seq[Tensor]) -> None:
         return
     masked, bits, headers, factors, tokens, values = parts
     if len(masked):
-        ban(logits, masked, bits.view(len(masked), -1))
+        apply_bitmasks(logits, masked, bits.view(len(masked), -1))
     if len(headers):
         adjust(logits, headers.view(-1, 4), factors.view(-1, 3), tokens, values)
 

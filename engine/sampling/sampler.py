@@ -3,7 +3,7 @@
 In this order, which is vLLM's (bans and a finite bias may be swapped):
 
 1. log-probabilities, of the logits as the model gave them;
-2. token masks: `allowed_token_ids`, and the grammar's;
+2. token bitmasks: `allowed_token_ids`, and the grammar's;
 3. `logit_bias`;
 4. bans: `bad_words`, and end tokens before `min_tokens`;
 5. penalties: repetition, then frequency and presence;

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from engine.attention.plan import Ask, Drawing, DrawNumbers
-from engine.kernels.telling import told_into
+from engine.kernels.token_logprobs import logprobs_views
 from engine.request import LARGEST_TEMPERATURE, Logprobs
 from engine.running.runner import Sent
 from engine.sampling.changes import changes_of
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
         most = [ask.most for ask in asks]
         numbers = torch.tensor(sent.told.read(), dtype=torch.int32)
         told = unpack_logprobs(
-            told_into(numbers, len(most), max(most)),
+            logprobs_views(numbers, len(most), max(most)),
             [tokens[ask.row] for ask in asks],
             most,
         )

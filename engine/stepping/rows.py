@@ -8,7 +8,7 @@ it may have been its last. Nothing here knows a device.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from engine.kernels.telling import MOST_TOLD
+from engine.kernels.token_logprobs import MOST_TOP_LOGPROBS
 from engine.scheduling.scheduler import Chunk, Scheduler
 from engine.scheduling.sequence import Sequence as Seq
 
@@ -50,7 +50,7 @@ def is_foreseeable(chunk: Chunk) -> bool:
     seq = chunk.seq
     alone = chunk.size == 1 and chunk.samples and not seq.parks and seq.prompt_logprobs is None
     sampling = seq.request.sampling
-    told = sampling.logprobs is None or 0 <= sampling.logprobs <= MOST_TOLD
+    told = sampling.logprobs is None or 0 <= sampling.logprobs <= MOST_TOP_LOGPROBS
     return alone and told
 
 

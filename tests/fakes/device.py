@@ -10,12 +10,12 @@ from torch._C._distributed_c10d import Work
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.kernels.contract import PagedKernels
-from engine.kernels.drawing import DrawingKernels
-from engine.kernels.gpu.sampling.adjusting import adjust_twin, ban_twin
+from engine.kernels.gpu.sampling.adjusting import adjust_twin, apply_bitmasks_twin
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.products import Products
+from engine.kernels.sampling import SamplingKernels
 from engine.kernels.searching import Search, search_for
-from engine.kernels.telling import Told
+from engine.kernels.token_logprobs import TokenLogprobs
 from engine.loading import load_engine
 from engine.request import Sampling
 from engine.running.graphs import Recorder
@@ -153,7 +153,7 @@ def draw(
     return out
 
 
-def tell(logits: Tensor, rows: Tensor, chosen: Tensor, told: Told) -> None:
+def tell(logits: Tensor, rows: Tensor, chosen: Tensor, told: TokenLogprobs) -> None:
     """As the sampler does on a CPU (engine/sampling/logprobs.py)."""
     most = told.tokens.shape[1]
     found = of_sampler(logprobs_of(logits[rows]), chosen.tolist(), most)
@@ -197,7 +197,9 @@ class FakeAccelerator:
         self.order = list[str]()
         self.free, self.total, self.tape = free, total, TapeRecorder(self.order)
         self.drawing = (
-            DrawingKernels(self._draw, adjust_twin, ban_twin, tell) if draws else None
+            SamplingKernels(self._draw, adjust_twin, apply_bitmasks_twin, tell)
+            if draws
+            else None
         )
         self.begun, self.waits, self.told = 0, 0, list[str]()
 

@@ -74,16 +74,16 @@ def _main(folder: str, settings: Mapping[str, object]) -> None:
 
 
 def _opened(folder: str, settings: Mapping[str, object]) -> "TorchEngine":
-    from engine.kernels.drawing import DrawingKernels
     from engine.kernels.gpu.kernels import TritonKernels
     from engine.kernels.gpu.products import TritonProducts
-    from engine.kernels.gpu.sampling.adjusting import adjust, ban
+    from engine.kernels.gpu.sampling.adjusting import adjust, apply_bitmasks
     from engine.kernels.gpu.sampling.choosing import choose
-    from engine.kernels.gpu.sampling.telling import tell
+    from engine.kernels.gpu.sampling.token_logprobs import gather_logprobs
+    from engine.kernels.sampling import SamplingKernels
     from tests.fakes.device import FakeAccelerator, on_device
 
     accelerator = FakeAccelerator(TritonKernels(), draws=True, products=TritonProducts())
-    accelerator.drawing = DrawingKernels(choose, adjust, ban, tell)
+    accelerator.drawing = SamplingKernels(choose, adjust, apply_bitmasks, gather_logprobs)
     engine = on_device(Path(folder), accelerator, **{"dtype": "bfloat16", **settings})
     engine.sampler.kernels = True
     engine.sampler.warm(engine.memory.block_rows.device)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from engine.kernels.drawing import DrawingKernels
-from engine.kernels.gpu.sampling.adjusting import adjust, ban
+from engine.kernels.gpu.sampling.adjusting import adjust, apply_bitmasks
 from engine.kernels.gpu.sampling.choosing import choose
-from engine.kernels.gpu.sampling.telling import tell
+from engine.kernels.gpu.sampling.token_logprobs import gather_logprobs
+from engine.kernels.sampling import SamplingKernels
 from engine.request import Grammar, Logprob, Request, RequestId, Sampling
 from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
@@ -40,7 +40,7 @@ PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
 
 
 def ahead(
-    llama: Path, drawing: DrawingKernels | None = None, **settings: object
+    llama: Path, drawing: SamplingKernels | None = None, **settings: object
 ) -> tuple[TorchEngine, FakeAccelerator]:
     accelerator = FakeAccelerator(draws=True)
     accelerator.drawing = drawing or accelerator.drawing
@@ -254,6 +254,6 @@ def test_what_comes_over_joins_those_that_run(llama: Path) -> None:
 def test_the_interpreted_kernel_draws_alike(llama: Path, sampling: Sampling) -> None:
     few = replace(sampling, max_tokens=4)
     expected = run(load(llama), requests(PROMPTS[:2], few))
-    kernels = DrawingKernels(choose, adjust, ban, tell)
+    kernels = SamplingKernels(choose, adjust, apply_bitmasks, gather_logprobs)
     engine, _ = ahead(llama, kernels, max_num_batched_tokens=8)
     assert run(engine, requests(PROMPTS[:2], few)) == expected

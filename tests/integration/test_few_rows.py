@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from engine.kernels.contract import ALONE, Around, FewRowProducts
+from engine.kernels.contract import NO_FUSION, FewRowProducts, Fusion
 from engine.kernels.gpu.few_rows import few_rows_twin
 from engine.kernels.gpu.twins import TorchKernels
 from engine.request import Sampling
@@ -26,17 +26,21 @@ class Watched(TorchKernels):
     """As `most_rows` has it; what was around each product, and how many rows it had."""
 
     most_rows: int
-    seen: list[tuple[Around, int]] = field(default_factory=list)
+    seen: list[tuple[Fusion, int]] = field(default_factory=list)
 
     @property
     def few_row_products(self) -> FewRowProducts | None:
         return FewRowProducts(self._multiply, self.most_rows)
 
     def _multiply(
-        self, rows: Tensor, weight: Tensor, bias: Tensor | None = None, around: Around = ALONE
+        self,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        fusion: Fusion = NO_FUSION,
     ) -> Tensor:
-        self.seen.append((around, len(rows)))
-        return few_rows_twin(rows, weight, bias, around)
+        self.seen.append((fusion, len(rows)))
+        return few_rows_twin(rows, weight, bias, fusion)
 
 
 def watched(folder: Path, most_rows: int, **settings: object) -> Watched:
@@ -56,14 +60,14 @@ def test_what_stands_around_products_is_made_by_them(family: str, tmp_path: Path
     assert {rows for _, rows in kernels.seen} == {1, 2}
     assert len(kernels.seen) % (LAYERS * PRODUCTS_OF_A_LAYER) == 0
     layer = kernels.seen[:PRODUCTS_OF_A_LAYER]
-    inward, outward, gate_up, down = (around for around, _ in layer)
+    inward, outward, gate_up, down = (fusion for fusion, _ in layer)
     assert inward.norm
-    assert inward._replace(norm=None) == ALONE
+    assert inward._replace(norm=None) == NO_FUSION
     assert gate_up.norm
     assert gate_up.gate
     for one in (outward, down):
-        assert one.onto
-        assert one._replace(onto=None) == ALONE
+        assert one.residual
+        assert one._replace(residual=None) == NO_FUSION
 
 
 @pytest.mark.parametrize("family", OTHERS)

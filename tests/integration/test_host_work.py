@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from torch import Tensor
 
-from engine.kernels.drawing import DrawingKernels
+from engine.kernels.sampling import SamplingKernels
 from engine.request import Request, RequestId, Sampling
 from engine.running.graphs import Recorder
 from tests.fakes.checkpoints import make_checkpoint
@@ -31,7 +31,7 @@ class Idle(FakeAccelerator):
 
     def __init__(self) -> None:
         super().__init__()
-        self.drawing = DrawingKernels(_choose, _nothing, _nothing, _nothing)
+        self.drawing = SamplingKernels(_choose, _nothing, _nothing, _nothing)
 
     def recorder(self) -> Recorder:
         return _Blank()

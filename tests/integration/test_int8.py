@@ -18,7 +18,7 @@ from tests.fakes.driver import load, prompt, prompt_logits
 
 kernels = CpuKernels(library())
 pytestmark = pytest.mark.skipif(
-    not kernels.library.quads, reason="this CPU has no instructions for 8 bits"
+    not kernels.library.multiplies_int8_quads, reason="this CPU has no instructions for 8 bits"
 )
 CLOSE = 0.05  # of the norm of a model's logits
 
@@ -84,10 +84,10 @@ def test_its_weights_go_to_large_pages_and_nothing_else_is_moved(
 
     monkeypatch.setattr("engine.kernels.cpu.native.gather", gather)
     ours = CpuKernels(library())
-    ours.settle()
+    ours.move_to_large_pages()
     assert gathered == []
     ours.quantize()
     made = ours.linear(torch.randn(70, 33).bfloat16(), None)
-    ours.settle()
+    ours.move_to_large_pages()
     assert isinstance(made, Int8Linear)
     assert gathered == [[(made.packed.data_ptr(), made.packed.nbytes)]]

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from engine.kernels.drawing import DrawingKernels
-from engine.kernels.gpu.sampling.adjusting import adjust, ban
+from engine.kernels.gpu.sampling.adjusting import adjust, apply_bitmasks
 from engine.kernels.gpu.sampling.choosing import choose
-from engine.kernels.gpu.sampling.telling import tell
+from engine.kernels.gpu.sampling.token_logprobs import gather_logprobs
+from engine.kernels.sampling import SamplingKernels
 from engine.request import FinishReason, Grammar, Marks, Request, RequestId, Sampling
 from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
@@ -211,6 +211,6 @@ def test_what_was_begun_and_not_drawn_is_waited_for(llama: Path) -> None:
 @pytest.mark.parametrize("kind", ["regex", "all at once", "told of", "held back"])
 def test_the_interpreted_kernels_draw_alike(llama: Path, kind: str) -> None:
     wanted = requests(PROMPTS[:2], replace(BOUND[kind], max_tokens=4))
-    kernels = DrawingKernels(choose, adjust, ban, tell)
+    kernels = SamplingKernels(choose, adjust, apply_bitmasks, gather_logprobs)
     engine, _ = ahead(llama, kernels, max_num_batched_tokens=8)
     assert run(engine, wanted) == run(load(llama), wanted)

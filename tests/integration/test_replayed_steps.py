@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from engine.kernels.cpu.library import Calls
+from engine.kernels.cpu.library import RecordedCalls
 from engine.kernels.cpu.native import CpuKernels
 from engine.kernels.cpu.recording import Arena
 from engine.request import Request, Sampling
@@ -104,7 +104,9 @@ def test_sizes_share_memory_and_do_not_disturb_each_other(llama: Path) -> None:
     assert set(runner_of(engine)._steps) >= {1, 2, 3, 4, 7}
 
 
-def recorded(kernels: CpuKernels, work: Callable[[], Tensor]) -> tuple[Tensor, Calls | str]:
+def recorded(
+    kernels: CpuKernels, work: Callable[[], Tensor]
+) -> tuple[Tensor, RecordedCalls | str]:
     with torch.inference_mode():
         return kernels.record(work)
 
@@ -118,7 +120,7 @@ def test_calls_are_made_again_over_what_is_there_now(kernels: CpuKernels) -> Non
         return kernels.gated(added, "silu")
 
     made, calls = recorded(kernels, work)
-    assert isinstance(calls, Calls)
+    assert isinstance(calls, RecordedCalls)
     first = made.clone()
     junk = [torch.full((3, 64), torch.nan) for _ in range(64)]  # takes what was free
     inputs.normal_()
@@ -131,7 +133,7 @@ def test_calls_are_made_again_over_what_is_there_now(kernels: CpuKernels) -> Non
 def test_what_is_recorded_is_not_remembered_afterwards(kernels: CpuKernels) -> None:
     inputs, weight = torch.randn(3, 64), torch.randn(64)
     made, calls = recorded(kernels, lambda: kernels.norm(inputs, weight, 1e-6))
-    assert isinstance(calls, Calls)
+    assert isinstance(calls, RecordedCalls)
     kept = made.clone()
     kernels.norm(torch.randn(5, 64), weight, 1e-6)
     calls.replay()

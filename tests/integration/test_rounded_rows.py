@@ -9,10 +9,10 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from engine.kernels.contract import BothNorms, RoundedKernels
+from engine.kernels.contract import DualOutputNorms, QuantizedOutputKernels
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.products import Route, TorchProducts
-from engine.kernels.rows import Rows, rounded_before
+from engine.kernels.rows import Rows, already_quantized
 from engine.kernels.weights import Fp8Weight, Weight
 from engine.request import Sampling
 from tests.fakes.checkpoints import make_checkpoint
@@ -41,7 +41,7 @@ class Listening(TorchProducts):
 
     def _hear(self, name: str, rows: Rows, weight: Weight) -> None:
         if isinstance(weight, Fp8Weight):
-            rounded = rounded_before(rows, weight.row_group) is not None
+            rounded = already_quantized(rows, weight.row_group) is not None
             self.heard.append((name, rounded))
 
 
@@ -91,10 +91,10 @@ def test_whole_weights_and_weights_of_four_bits_want_whole_rows(tmp_path: Path) 
     asked = requests(PROMPTS, replace(GREEDY, max_tokens=1))
 
     class Refusing(TorchKernels):
-        def rounded(self, group: int | None) -> RoundedKernels:
+        def rounded(self, group: int | None) -> QuantizedOutputKernels:
             raise AssertionError(f"nobody wants rows in groups of {group}")
 
-        def both(self, group: int | None) -> BothNorms:
+        def both(self, group: int | None) -> DualOutputNorms:
             raise AssertionError(f"nobody wants rows both ways, in groups of {group}")
 
     for quantization in (None, "int4"):

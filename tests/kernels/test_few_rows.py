@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.kernels.contract import Around, Gate, Residual, RowNorm
+from engine.kernels.contract import Fusion, Gate, Residual, RowNorm
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_rows, few_rows_floor, few_rows_twin
 from tests.kernels.ahead import compiled
 from tests.kernels.test_pointwise import TOLERANCE, poisoned
@@ -25,9 +25,9 @@ COMPILED = """
 from engine.kernels.contract import Gate, Residual, RowNorm
 for rows in (1, 2, 4):
     for inputs, outputs, around in (
-        (4096, 6144, Around(RowNorm(torch.ones(4096).bfloat16(), 1e-5))),
-        (4096, 28672, Around(RowNorm(torch.ones(4096).bfloat16(), 1e-5), Gate("silu"))),
-        (14336, 4096, Around(onto=Residual(torch.ones(rows, 4096).bfloat16(), 1.0))),
+        (4096, 6144, Fusion(RowNorm(torch.ones(4096).bfloat16(), 1e-5))),
+        (4096, 28672, Fusion(RowNorm(torch.ones(4096).bfloat16(), 1e-5), Gate("silu"))),
+        (14336, 4096, Fusion(residual=Residual(torch.ones(rows, 4096).bfloat16(), 1.0))),
     ):
         given = torch.ones(rows, inputs).bfloat16(), torch.empty(outputs, inputs).bfloat16()
         few_rows(*given, None, around)
@@ -36,7 +36,7 @@ for rows in (1, 2, 4):
 
 def around(
     kind: str, rows: int, inputs: int, width: int, dtype: torch.dtype, device: torch.device
-) -> Around:
+) -> Fusion:
     """What a `kind` names, with numbers of its own; residuals lie among NaN."""
     norm, gate, onto = None, None, None
     if "norm" in kind:
@@ -48,7 +48,7 @@ def around(
         gate = Gate("clamped_swiglu")
     if "residual" in kind:
         onto = Residual(poisoned(rows, width, dtype, device), SCALE)
-    return Around(norm, gate, onto)
+    return Fusion(norm, gate, onto)
 
 
 def near(answer: Tensor, exact: Tensor) -> None:
@@ -58,9 +58,9 @@ def near(answer: Tensor, exact: Tensor) -> None:
     torch.testing.assert_close(answer.double(), exact, rtol=tolerance, atol=bound)
 
 
-def exactly(one: Around) -> Around:
+def exactly(one: Fusion) -> Fusion:
     norm, gate, onto = one
-    return Around(
+    return Fusion(
         norm and norm._replace(weight=norm.weight.double()),
         gate,
         onto and onto._replace(rows=onto.rows.double()),
@@ -89,9 +89,9 @@ def test_a_row_is_what_it_is_alone(device: torch.device) -> None:
     weight = torch.randn(10, 1500, device=device)
     given = torch.randn(MOST_ROWS, 1500, device=device)
     norm = RowNorm(torch.randn(1500, device=device), EPS)
-    together = few_rows(given, weight, None, Around(norm))
+    together = few_rows(given, weight, None, Fusion(norm))
     for rows in range(1, MOST_ROWS):
-        apart = [few_rows(part, weight, None, Around(norm)) for part in given.split(rows)]
+        apart = [few_rows(part, weight, None, Fusion(norm)) for part in given.split(rows)]
         assert torch.equal(torch.cat(apart), together)
 
 
@@ -105,12 +105,12 @@ def test_a_product_is_rounded_before_its_gate_and_before_it_is_added(
     narrow = torch.ones(1, 1, device=device).to(half), torch.ones(2, 1, device=device).to(half)
     tail = torch.full((2,), 2.0**-11 + 2.0**-20, device=device).to(half)
     onto = Residual(torch.full((1, 2), -1.0, device=device).to(half), 1.0)
-    added = few_rows(*narrow, tail, Around(onto=onto))
+    added = few_rows(*narrow, tail, Fusion(residual=onto))
     assert float(added[0, 0]) == 2.0**-10
-    gated = few_rows(*narrow, tail, Around(gate=Gate("silu")))
+    gated = few_rows(*narrow, tail, Fusion(gate=Gate("silu")))
     once = torch.tensor(1 + 2.0**-10, dtype=torch.float64)
     assert gated[0, 0] == (once * once.sigmoid() * once).to(half)
-    both = few_rows(*narrow, tail, Around(gate=Gate("silu"), onto=Residual(-gated, 1.0)))
+    both = few_rows(*narrow, tail, Fusion(gate=Gate("silu"), residual=Residual(-gated, 1.0)))
     assert both[0, 0] == 0
 
 
@@ -120,7 +120,7 @@ def test_nothing_is_made_of_nothing(device: torch.device) -> None:
     with pytest.raises(ValueError, match="5 rows: at most 4 are few"):
         few_rows(torch.randn(5, 8, device=device), weight)
     with pytest.raises(KeyError, match="tanh"):
-        few_rows(weight[:1], weight, None, Around(gate=Gate("tanh")))
+        few_rows(weight[:1], weight, None, Fusion(gate=Gate("tanh")))
 
 
 def test_its_floor_is_its_weight() -> None:

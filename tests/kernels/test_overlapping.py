@@ -3,7 +3,7 @@
 import pytest
 
 from engine.kernels.gpu.few_rows import OUTPUTS
-from engine.kernels.gpu.overlapping import overlap_launches, overlapped
+from engine.kernels.gpu.overlapping import overlap_launches, pdl_options
 from tests.kernels.ahead import compiled
 
 ON = "from engine.kernels.gpu.overlapping import overlap_launches; overlap_launches(on={on})\n"
@@ -57,10 +57,10 @@ def test_switched_off_there_is_nothing_of_it(name: str) -> None:
 
 
 def test_it_is_off_until_it_is_switched_on() -> None:
-    assert overlapped() == {}
+    assert pdl_options() == {}
     overlap_launches(on=True)
     try:
-        assert overlapped()["launch_pdl"]
+        assert pdl_options()["launch_pdl"]
     finally:
         overlap_launches(on=False)
-    assert overlapped() == {}
+    assert pdl_options() == {}

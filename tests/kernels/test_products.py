@@ -15,11 +15,11 @@ from engine.kernels.weights import (
     Int4Weight,
     PlainWeight,
     Weight,
-    beside,
+    concat_outputs,
     fp8_weight,
     int4_weight,
     packed_halves,
-    rounded,
+    quantized_inputs,
 )
 from tests.kernels.ahead import compiled
 
@@ -87,7 +87,9 @@ def made(name: str, values: Tensor, group: int = 32) -> Weight:
 
 def exactly(rows: Tensor, weight: Weight, expert: int = 0) -> Tensor:
     """[rows, outputs] in float64, on the CPU."""
-    return (rounded(rows, weight).double() @ weight.whole(expert, torch.float64).T).cpu()
+    return (
+        quantized_inputs(rows, weight).double() @ weight.whole(expert, torch.float64).T
+    ).cpu()
 
 
 def assert_close(answer: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
@@ -224,11 +226,11 @@ def test_an_order_says_which_input_is_at_which_place() -> None:
 def test_outputs_of_other_orders_are_not_put_together() -> None:
     one = int4_weight(torch.randn(1, 24, 70), 32)
     for other in (in_order(one), one):
-        assert beside([other, other]).shape == (1, 48, 70)
+        assert concat_outputs([other, other]).shape == (1, 48, 70)
     with pytest.raises(AssertionError, match="one order"):
-        beside([one, in_order(one)])
+        concat_outputs([one, in_order(one)])
     with pytest.raises(AssertionError, match="one order"):
-        beside([in_order(one), in_order(one)])
+        concat_outputs([in_order(one), in_order(one)])
 
 
 def test_bytes_hold_their_numbers_half_a_group_apart() -> None:

@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.kernels.contract import BothNorms, Kernels, RoundedKernels
+from engine.kernels.contract import DualOutputNorms, Kernels, QuantizedOutputKernels
 from engine.kernels.gpu.gates import gate_floor
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.kernels.gpu.norms import norm_floor
 from engine.kernels.gpu.products import TritonProducts
-from engine.kernels.gpu.rounding import LONGEST, round_rows
+from engine.kernels.gpu.rounding import LONGEST, quantize_rows
 from engine.kernels.gpu.twins import TorchKernels
 from engine.kernels.products import Route, TorchProducts
-from engine.kernels.rows import Both, Rounded, plain, round_twin
+from engine.kernels.rows import DualRows, QuantizedRows, quantize_rows_twin, whole_rows
 from engine.kernels.weights import fp8_weight
 from tests.kernels.ahead import compiled
 from tests.kernels.test_pointwise import TOLERANCE, hardly_numbers, poisoned
@@ -21,28 +21,28 @@ GROUPS = [None, 128]
 CLAMP = (1.702, 7.0)
 
 
-def equal(one: Rounded, other: Rounded) -> None:
+def equal(one: QuantizedRows, other: QuantizedRows) -> None:
     assert one.dtype is other.dtype
     for ours, theirs in ((one.values, other.values), (one.scales, other.scales)):
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=0, atol=0, equal_nan=True)
 
 
-def both_equal(ours: Both, whole: Tensor, group: int | None) -> None:
+def both_equal(ours: DualRows, whole: Tensor, group: int | None) -> None:
     """`ours` is `whole`, and what rounding that afterwards makes."""
     assert ours.group == group
     assert ours.dtype is whole.dtype
     torch.testing.assert_close(ours.whole, whole, rtol=0, atol=0, equal_nan=True)
-    equal(ours.rounded, round_twin(whole, group))
+    equal(ours.quantized, quantize_rows_twin(whole, group))
 
 
-def rounding(group: int | None) -> tuple[Kernels, RoundedKernels]:
+def rounding(group: int | None) -> tuple[Kernels, QuantizedOutputKernels]:
     kernels = TritonKernels()
-    return kernels, kernels.rounded(group)
+    return kernels, kernels.quantized(group)
 
 
-def both_ways(group: int | None) -> tuple[Kernels, BothNorms]:
+def both_ways(group: int | None) -> tuple[Kernels, DualOutputNorms]:
     kernels = TritonKernels()
-    return kernels, kernels.both(group)
+    return kernels, kernels.dual(group)
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -56,10 +56,12 @@ def test_norms(
     x, residual = (poisoned(rows, size, dtype, device) for _ in range(2))
     x *= 2.0 ** torch.randint(-4, 5, (rows, 1)).to(x)
     weight = torch.randn(size, device=device) * 2.0 ** torch.arange(size, device=device).div(40)
-    equal(rounded.norm(x, weight, 1e-3), round_twin(kernels.norm(x, weight, 1e-3), group))
+    equal(
+        rounded.norm(x, weight, 1e-3), quantize_rows_twin(kernels.norm(x, weight, 1e-3), group)
+    )
     normed, added = kernels.add_norm(x, residual, weight, 1e-3, 0.3)
     ours, sum_ = rounded.add_norm(x, residual, weight, 1e-3, 0.3)
-    equal(ours, round_twin(normed, group))
+    equal(ours, quantize_rows_twin(normed, group))
     assert torch.equal(sum_, added)
 
 
@@ -84,7 +86,7 @@ def test_norms_that_come_both_ways(
 def test_a_norm_of_several_rows_with_several_groups(device: torch.device) -> None:
     kernels, rounded = rounding(128)
     x, weight = torch.randn(1030, 130, device=device), torch.randn(130, device=device)
-    equal(rounded.norm(x, weight, 1e-3), round_twin(kernels.norm(x, weight, 1e-3), 128))
+    equal(rounded.norm(x, weight, 1e-3), quantize_rows_twin(kernels.norm(x, weight, 1e-3), 128))
 
 
 @hardly_numbers
@@ -103,7 +105,10 @@ def test_gates(
     kernels, rounded = rounding(group)
     clamp = CLAMP if gate.startswith("clamped") else None
     both = 3 * poisoned(rows, 2 * width, dtype, device)
-    equal(rounded.gated(both, gate, clamp), round_twin(kernels.gated(both, gate, clamp), group))
+    equal(
+        rounded.gated(both, gate, clamp),
+        quantize_rows_twin(kernels.gated(both, gate, clamp), group),
+    )
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -112,7 +117,7 @@ def test_a_gate_wider_than_a_program_holds(group: int | None, device: torch.devi
     width = 2 * LONGEST + 77
     both = torch.randn(2, 2 * width, device=device)
     both[0, width - 1] = 1e3
-    equal(rounded.gated(both, "silu"), round_twin(kernels.gated(both, "silu"), group))
+    equal(rounded.gated(both, "silu"), quantize_rows_twin(kernels.gated(both, "silu"), group))
 
 
 @hardly_numbers
@@ -126,29 +131,29 @@ def test_what_is_no_number_is_seen(
     x[1, 140] = spoilt
     weight = torch.ones(300, device=device)
     both, nothing = torch.cat((x, x), 1), torch.zeros_like(x)
-    equal(rounded.norm(x, weight, 1e-3), round_rows(kernels.norm(x, weight, 1e-3), group))
-    equal(rounded.gated(both, "silu"), round_rows(kernels.gated(both, "silu"), group))
-    equal(rounded.norm(nothing, weight, 1e-3), round_rows(nothing, group))
+    equal(rounded.norm(x, weight, 1e-3), quantize_rows(kernels.norm(x, weight, 1e-3), group))
+    equal(rounded.gated(both, "silu"), quantize_rows(kernels.gated(both, "silu"), group))
+    equal(rounded.norm(nothing, weight, 1e-3), quantize_rows(nothing, group))
     beside = both_ways(group)[1].norm(x, weight, 1e-3)
-    equal(beside.rounded, round_rows(beside.whole, group))
+    equal(beside.quantized, quantize_rows(beside.whole, group))
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_twins_round_what_twins_make(group: int | None, device: torch.device) -> None:
-    twins, rounded = TorchKernels(), TorchKernels().rounded(group)
+    twins, rounded = TorchKernels(), TorchKernels().quantized(group)
     x, both = torch.randn(3, 300, device=device), torch.randn(3, 600, device=device)
     weight = torch.randn(300, device=device)
-    equal(rounded.norm(x, weight, 1e-3), round_twin(twins.norm(x, weight, 1e-3), group))
+    equal(rounded.norm(x, weight, 1e-3), quantize_rows_twin(twins.norm(x, weight, 1e-3), group))
     normed, added = twins.add_norm(x, x, weight, 1e-3, 0.3)
     ours, sum_ = rounded.add_norm(x, x, weight, 1e-3, 0.3)
-    equal(ours, round_twin(normed, group))
+    equal(ours, quantize_rows_twin(normed, group))
     assert torch.equal(sum_, added)
-    equal(rounded.gated(both, "gelu"), round_twin(twins.gated(both, "gelu"), group))
+    equal(rounded.gated(both, "gelu"), quantize_rows_twin(twins.gated(both, "gelu"), group))
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_twins_make_both_as_kernels_do(group: int | None, device: torch.device) -> None:
-    twins, both = TorchKernels(), TorchKernels().both(group)
+    twins, both = TorchKernels(), TorchKernels().dual(group)
     x, weight = torch.randn(3, 300, device=device), torch.randn(300, device=device)
     both_equal(both.norm(x, weight, 1e-3), twins.norm(x, weight, 1e-3), group)
     normed, added = twins.add_norm(x, x, weight, 1e-3, 0.3)
@@ -162,16 +167,16 @@ def test_twins_make_both_as_kernels_do(group: int | None, device: torch.device) 
 def test_of_both_a_product_takes_what_it_wants(
     blocked: bool, group: int | None, device: torch.device
 ) -> None:
-    """Rounded in the groups it has, if they are those; else it rounds what is whole."""
+    """QuantizedRows in the groups it has, if they are those; else it rounds what is whole."""
     weight = fp8_weight(torch.randn(1, 24, 300, device=device), blocked=blocked)
     rows = torch.randn(6, 300, device=device)
     fits = weight.row_group == group
-    elsewhere = round_rows(rows if fits else torch.full_like(rows, torch.nan), group)
+    elsewhere = quantize_rows(rows if fits else torch.full_like(rows, torch.nan), group)
     unlike = torch.full_like(rows, torch.nan) if fits else rows
-    given = Both(unlike, elsewhere, group)
+    given = DualRows(unlike, elsewhere, group)
     for products in (TritonProducts(), TorchProducts()):
         assert torch.equal(products.multiply(given, weight), products.multiply(rows, weight))
-    assert plain(given) is unlike
+    assert whole_rows(given) is unlike
 
 
 @pytest.mark.parametrize("blocked", [False, True])
@@ -182,7 +187,7 @@ def test_products_take_them_as_they_round_themselves(
     """One or many experts: the answers are the same to the bit, in the dtype of the rows."""
     weight = fp8_weight(torch.randn(3, 24, 300, device=device), blocked=blocked)
     rows = torch.randn(6, 300, device=device).to(dtype)
-    ours = round_rows(rows, weight.row_group)
+    ours = quantize_rows(rows, weight.row_group)
     offsets = torch.tensor([0, 2, 2, 6], dtype=torch.int32, device=device)
     one = fp8_weight(torch.randn(1, 24, 300, device=device), blocked=blocked)
     for products in (TritonProducts(), TorchProducts()):
@@ -195,7 +200,7 @@ def test_products_take_them_as_they_round_themselves(
 
 def test_rows_are_refused_that_are_rounded_otherwise(device: torch.device) -> None:
     weight = fp8_weight(torch.randn(1, 24, 300, device=device), blocked=True)
-    rows = round_rows(torch.randn(2, 300, device=device), None)
+    rows = quantize_rows(torch.randn(2, 300, device=device), None)
     with pytest.raises(AssertionError, match="as this wants them"):
         TritonProducts().multiply(rows, weight)
 
@@ -208,7 +213,7 @@ def test_no_rows_are_no_launch(device: torch.device) -> None:
         assert rounded.add_norm(nothing, nothing, weight, 1e-5, 1.0)[0].scales.shape == (0, 1)
         assert len(rounded.gated(nothing, "silu")) == 0
         both = both_ways(group)[1]
-        assert both.norm(nothing, weight, 1e-5).rounded.values.shape == (0, 6)
+        assert both.norm(nothing, weight, 1e-5).quantized.values.shape == (0, 6)
         assert len(both.add_norm(nothing, nothing, weight, 1e-5, 1.0)[0]) == 0
 
 
@@ -227,10 +232,10 @@ def test_they_compile_for_hopper_and_spill_nothing() -> None:
     found = compiled(
         "engine.kernels.gpu.norms",
         *(
-            f"[round_norm({x}, torch.ones({size}), 1e-5, {group}),"
-            f"round_add_norm({x}, {x}, torch.ones({size}), 1e-5, 1.0, {group}),"
-            f"both_norm({x}, torch.ones({size}), 1e-5, {group}),"
-            f"both_add_norm({x}, {x}, torch.ones({size}), 1e-5, 1.0, {group})]"
+            f"[norm_quantized({x}, torch.ones({size}), 1e-5, {group}),"
+            f"add_norm_quantized({x}, {x}, torch.ones({size}), 1e-5, 1.0, {group}),"
+            f"norm_dual({x}, torch.ones({size}), 1e-5, {group}),"
+            f"add_norm_dual({x}, {x}, torch.ones({size}), 1e-5, 1.0, {group})]"
             for x, size in ((of(2, 8192), 8192), (of(2000, 512), 512), (of(3, 14336), 14336))
             for group in GROUPS
         ),
@@ -238,10 +243,10 @@ def test_they_compile_for_hopper_and_spill_nothing() -> None:
     found |= compiled(
         "engine.kernels.gpu.gates",
         *(
-            f"[round_gated({of(3, 28672)}, one, {group}) for one in ACTIVATIONS]"
+            f"[gated_quantized({of(3, 28672)}, one, {group}) for one in ACTIVATIONS]"
             for group in GROUPS
         ),
-        f"round_gated({of(3, 300)}, 'silu', None)",
+        f"gated_quantized({of(3, 300)}, 'silu', None)",
     )
     assert sorted(found) == ["_add_norm", "_norm", "_round_gate", "_round_gate_groups"]
     assert not any(one["spilled"] for one in found.values())
@@ -252,20 +257,20 @@ def test_they_compile_for_hopper_and_spill_nothing() -> None:
 @pytest.mark.parametrize("rows", [1, 64, 2048])
 def test_real_shapes(rows: int, group: int | None, device: torch.device) -> None:
     """The device sums as it does without rounding, so the bits are the same there, too."""
-    kernels, rounded = TritonKernels(), TritonKernels().rounded(group)
+    kernels, rounded = TritonKernels(), TritonKernels().quantized(group)
 
     def numbers(size: int) -> Tensor:
         return torch.randn(rows, size, device=device, dtype=torch.bfloat16)
 
     x, residual, weight = numbers(4096), numbers(4096), torch.randn(4096, device=device)
-    equal(rounded.norm(x, weight, 1e-5), round_rows(kernels.norm(x, weight, 1e-5), group))
+    equal(rounded.norm(x, weight, 1e-5), quantize_rows(kernels.norm(x, weight, 1e-5), group))
     normed, added = kernels.add_norm(x, residual, weight, 1e-5, 1.0)
     ours, sum_ = rounded.add_norm(x, residual, weight, 1e-5, 1.0)
-    equal(ours, round_rows(normed, group))
+    equal(ours, quantize_rows(normed, group))
     assert torch.equal(sum_, added)
-    beside, sum_ = kernels.both(group).add_norm(x, residual, weight, 1e-5, 1.0)
+    beside, sum_ = kernels.dual(group).add_norm(x, residual, weight, 1e-5, 1.0)
     assert torch.equal(beside.whole, normed)
-    equal(beside.rounded, round_rows(normed, group))
+    equal(beside.quantized, quantize_rows(normed, group))
     assert torch.equal(sum_, added)
     both = numbers(28672)
-    equal(rounded.gated(both, "silu"), round_rows(kernels.gated(both, "silu"), group))
+    equal(rounded.gated(both, "silu"), quantize_rows(kernels.gated(both, "silu"), group))

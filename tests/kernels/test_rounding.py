@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.kernels.gpu.rounding import LONGEST, round_floor, round_rows
-from engine.kernels.rows import round_twin
+from engine.kernels.gpu.rounding import LONGEST, quantize_rows, quantize_rows_floor
+from engine.kernels.rows import quantize_rows_twin
 from tests.kernels.attention_cases import FLOATS
 
 
 def assert_same(rows: Tensor, group: int | None) -> None:
-    ours, twin = round_rows(rows, group), round_twin(rows, group)
+    ours, twin = quantize_rows(rows, group), quantize_rows_twin(rows, group)
     assert torch.equal(ours.values.float(), twin.values.float())  # -0 is 0
     assert torch.equal(ours.scales, twin.scales)
     assert ours.dtype is twin.dtype is rows.dtype
@@ -46,9 +46,9 @@ def test_a_row_longer_than_a_program_holds(group: int | None, device: torch.devi
 
 
 def test_the_floor_is_a_look_at_each_number_and_a_byte() -> None:
-    assert round_floor(64, 4096, 2).bytes == 64 * 4096 * 3 + 64 * 4
-    assert round_floor(64, 4096, 2, 128).bytes == 64 * 4096 * 3 + 64 * 32 * 4
-    assert round_floor(64, 4096, 2).operations == 3 * 64 * 4096
+    assert quantize_rows_floor(64, 4096, 2).bytes == 64 * 4096 * 3 + 64 * 4
+    assert quantize_rows_floor(64, 4096, 2, 128).bytes == 64 * 4096 * 3 + 64 * 32 * 4
+    assert quantize_rows_floor(64, 4096, 2).operations == 3 * 64 * 4096
 
 
 @pytest.mark.gpu

@@ -12,12 +12,12 @@ from engine.kernels.gpu.sampling.adjusting import (
     adjust,
     adjust_floor,
     adjust_twin,
-    ban,
-    ban_floor,
-    ban_twin,
+    apply_bitmasks,
+    apply_bitmasks_floor,
+    apply_bitmasks_twin,
 )
-from engine.kernels.gpu.sampling.telling import tell, tell_floor
-from engine.kernels.telling import MOST_TOLD, Told, told_into
+from engine.kernels.gpu.sampling.token_logprobs import gather_logprobs, gather_logprobs_floor
+from engine.kernels.token_logprobs import MOST_TOP_LOGPROBS, TokenLogprobs, logprobs_views
 from engine.request import Grammar, Logprobs, Sampling
 from engine.sampling import logprobs as by_torch
 from engine.sampling.logits_processor import NOTHING_LEFT
@@ -152,22 +152,24 @@ def test_masks_ban_what_they_lack(count: int, vocabulary: int, device: torch.dev
     words = -(-vocabulary // 32)
     bits = torch.randint(-(2**31), 2**31, (count, words), dtype=torch.int32, device=device)
     want = around.clone()
-    ban(around[:, :vocabulary], rows, bits)
-    ban_twin(want[:, :vocabulary], rows, bits)
+    apply_bitmasks(around[:, :vocabulary], rows, bits)
+    apply_bitmasks_twin(want[:, :vocabulary], rows, bits)
     torch.testing.assert_close(around, want, equal_nan=True, rtol=0, atol=0)
     assert bool((around[rows[0], :vocabulary] == -torch.inf).any())
 
 
-def told_of(logits: Tensor, rows: list[int], tokens: list[int], most: int, tile: int) -> Told:
+def told_of(
+    logits: Tensor, rows: list[int], tokens: list[int], most: int, tile: int
+) -> TokenLogprobs:
     device = logits.device
     room = torch.full((len(rows) * (2 + 2 * most),), -7, dtype=torch.int32, device=device)
-    told = told_into(room, len(rows), most)
+    told = logprobs_views(room, len(rows), most)
     places = torch.tensor(rows, dtype=torch.int32, device=device)
-    tell(logits, places, torch.tensor(tokens, device=device), told, tile)
+    gather_logprobs(logits, places, torch.tensor(tokens, device=device), told, tile)
     return told
 
 
-@pytest.mark.parametrize("most", [0, 1, 6, MOST_TOLD])
+@pytest.mark.parametrize("most", [0, 1, 6, MOST_TOP_LOGPROBS])
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_likeliest_come_best_first(most: int, tied: bool, device: torch.device) -> None:
     logits = 3 * torch.randn(3, 101, device=device)
@@ -192,8 +194,8 @@ def test_the_likeliest_come_best_first(most: int, tied: bool, device: torch.devi
 
 def test_floors() -> None:
     assert adjust_floor(1, 100).bytes == 28 + 7200
-    assert ban_floor(2, 800).bytes == 2 * (100 + 3200)
-    assert tell_floor(3, 1000).bytes == 12_000
+    assert apply_bitmasks_floor(2, 800).bytes == 2 * (100 + 3200)
+    assert gather_logprobs_floor(3, 1000).bytes == 12_000
 
 
 def test_they_compile_for_hopper() -> None:
@@ -203,13 +205,13 @@ def test_they_compile_for_hopper() -> None:
         "torch.ones(9).int(), torch.ones(9))",
         "adjust(torch.ones(3, 151936), torch.ones(2, 4).int(), torch.ones(2, 3), "
         "torch.ones(9).int(), torch.ones(9), torch.ones(3).long())",
-        "ban(torch.ones(3, 151936), torch.ones(2).int(), torch.ones(2, 4748).int())",
+        "apply_bitmasks(torch.ones(3, 151936), torch.ones(2).int(), torch.ones(2, 4748).int())",
     )
     found |= compiled(
-        "engine.kernels.gpu.sampling.telling",
-        "from engine.kernels.telling import told_into\n"
-        "tell(torch.ones(3, 151936), torch.ones(2).int(), torch.ones(2).int(), "
-        "told_into(torch.ones(2 * 12).int(), 2, 5))",
+        "engine.kernels.gpu.sampling.token_logprobs",
+        "from engine.kernels.token_logprobs import logprobs_views\n"
+        "gather_logprobs(torch.ones(3, 151936), torch.ones(2).int(), torch.ones(2).int(), "
+        "logprobs_views(torch.ones(2 * 12).int(), 2, 5))",
     )
     assert sorted(found) == ["_adjust", "_ban", "_gather", "_rank", "_sum"]
     assert not any(one["spilled"] for one in found.values())

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from engine.kernels.telling import MOST_TOLD
+from engine.kernels.token_logprobs import MOST_TOP_LOGPROBS
 from engine.request import Grammar, PoolingRequest, Request, RequestId, Sampling
 from engine.scheduling.kv_manager import KvManager
 from engine.scheduling.scheduler import Chunk, SampledTokens, Scheduler
@@ -16,7 +16,7 @@ SINGLE = {
     "plain": PLAIN,
     "penalised": replace(PLAIN, presence_penalty=0.5),
     "told of one": replace(PLAIN, logprobs=0),
-    "told of as many as kernels take": replace(PLAIN, logprobs=MOST_TOLD),
+    "told of as many as kernels take": replace(PLAIN, logprobs=MOST_TOP_LOGPROBS),
     "masked": replace(PLAIN, allowed_token_ids=(1, 2)),
     "biased": replace(PLAIN, logit_bias=((1, 2.0),)),
     "held back": replace(PLAIN, min_tokens=3),
@@ -53,7 +53,7 @@ def test_single_next_tokens_can_be_begun(kind: str) -> None:
     assert is_foreseeable(chunk)
 
 
-@pytest.mark.parametrize("most", [-1, MOST_TOLD + 1])
+@pytest.mark.parametrize("most", [-1, MOST_TOP_LOGPROBS + 1])
 def test_what_kernels_do_not_tell_cannot(most: int) -> None:
     _, (chunk,) = running(sequence("a", 5, replace(PLAIN, logprobs=most)))
     assert not is_foreseeable(chunk)

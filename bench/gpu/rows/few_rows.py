@@ -14,7 +14,7 @@ from torch import Tensor
 from bench.gpu.row import Prepared, Row
 from bench.gpu.rows.products import products_of
 from bench.gpu.shapes import Shape
-from engine.kernels.contract import Around, Gate, Residual, RowNorm
+from engine.kernels.contract import Fusion, Gate, Residual, RowNorm
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_rows, few_rows_floor, few_rows_twin
 from engine.kernels.gpu.gates import gated
 from engine.kernels.gpu.norms import add_rms_norm
@@ -65,7 +65,7 @@ def _make(
     hidden = inputs if kind.norm else outputs
     residual = torch.randn(batch, hidden, dtype=dtype, device=device)
     norm = RowNorm(torch.randn(hidden, dtype=dtype, device=device), EPS)
-    around = Around(
+    fusion = Fusion(
         norm if kind.norm else None,
         SILU if kind.gate else None,
         None if kind.norm else Residual(residual, SCALE),
@@ -80,10 +80,10 @@ def _make(
         return gated(made, SILU.activation) if kind.gate else made
 
     return Prepared(
-        partial(few_rows, given, weight, None, around),
+        partial(few_rows, given, weight, None, fusion),
         few_rows_floor(
             batch, outputs, inputs, dtype.itemsize, gate=kind.gate, onto=not kind.norm
         ),
-        partial(few_rows_twin, given, weight, None, around),
+        partial(few_rows_twin, given, weight, None, fusion),
         {"cuBLAS, and the rest apart": lambda: apart},
     )

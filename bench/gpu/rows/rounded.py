@@ -11,19 +11,19 @@ from torch import Tensor
 
 from bench.gpu.row import Prepared, Row
 from bench.gpu.shapes import Shape
-from engine.kernels.contract import BothNorms, Kernels, RoundedKernels
+from engine.kernels.contract import DualOutputNorms, Kernels, QuantizedOutputKernels
 from engine.kernels.floor import Floor
 from engine.kernels.gpu.gates import gate_floor
 from engine.kernels.gpu.kernels import TritonKernels
 from engine.kernels.gpu.norms import norm_floor
-from engine.kernels.gpu.rounding import round_floor, round_rows
+from engine.kernels.gpu.rounding import quantize_rows, quantize_rows_floor
 from engine.kernels.gpu.twins import TorchKernels
-from engine.kernels.rows import Rounded, round_twin
+from engine.kernels.rows import QuantizedRows, quantize_rows_twin
 from engine.kernels.weights import BLOCK
 
 EPS = 1e-5
 GROUPS = {"": None, " in blocks": BLOCK}
-Asked = Callable[[Kernels | RoundedKernels], Tensor | Rounded]
+Asked = Callable[[Kernels | QuantizedOutputKernels], Tensor | QuantizedRows]
 
 
 def rows(shape: Shape) -> Iterator[Row]:
@@ -60,17 +60,17 @@ def _both(
     weight = torch.randn(sizes[1], dtype=dtype, device=device)
     given = x, residual, weight, EPS, 1.0
 
-    def whole(norms: BothNorms) -> Tensor:
+    def whole(norms: DualOutputNorms) -> Tensor:
         """What is compared: where a last bit differs, 8 bits differ by a step."""
         return norms.add_norm(*given)[0].whole
 
-    def behind() -> Rounded:
-        return round_rows(TritonKernels().add_norm(*given)[0], group)
+    def behind() -> QuantizedRows:
+        return quantize_rows(TritonKernels().add_norm(*given)[0], group)
 
     return Prepared(
-        partial(whole, TritonKernels().both(group)),
+        partial(whole, TritonKernels().dual(group)),
         norm_floor(*sizes, dtype.itemsize, residual=True, written=dtype.itemsize + 1),
-        partial(whole, TorchKernels().both(group)),
+        partial(whole, TorchKernels().dual(group)),
         {"rounded in a launch of its own": lambda: behind},
     )
 
@@ -82,11 +82,11 @@ def _rows(
     given = torch.randn(sizes, dtype=dtype, device=device)
 
     def by_torch() -> Tensor:
-        return round_twin(given, group).values
+        return quantize_rows_twin(given, group).values
 
     return Prepared(
-        lambda: round_rows(given, group).values,
-        round_floor(*sizes, dtype.itemsize, group),
+        lambda: quantize_rows(given, group).values,
+        quantize_rows_floor(*sizes, dtype.itemsize, group),
         by_torch,
         {"torch": lambda: by_torch},
     )
@@ -99,7 +99,7 @@ def _norm(
     weight = torch.randn(sizes[1], dtype=dtype, device=device)
     floor = norm_floor(*sizes, dtype.itemsize, residual=True, written=1)
 
-    def asked(kernels: Kernels | RoundedKernels) -> Tensor | Rounded:
+    def asked(kernels: Kernels | QuantizedOutputKernels) -> Tensor | QuantizedRows:
         return kernels.add_norm(x, residual, weight, EPS, 1.0)[0]
 
     return _prepared(asked, floor, group)
@@ -110,7 +110,7 @@ def _gate(
 ) -> Prepared:
     both = torch.randn(sizes[0], 2 * sizes[1], dtype=dtype, device=device)
 
-    def asked(kernels: Kernels | RoundedKernels) -> Tensor | Rounded:
+    def asked(kernels: Kernels | QuantizedOutputKernels) -> Tensor | QuantizedRows:
         return kernels.gated(both, "silu")
 
     return _prepared(asked, gate_floor(*sizes, dtype.itemsize, written=1), group)
@@ -119,19 +119,19 @@ def _gate(
 def _prepared(asked: Asked, floor: Floor, group: int | None) -> Prepared:
     ours, twins = TritonKernels(), TorchKernels()
 
-    def values(kernels: RoundedKernels) -> Tensor:
+    def values(kernels: QuantizedOutputKernels) -> Tensor:
         made = asked(kernels)
-        assert isinstance(made, Rounded), "as those kernels make them"
+        assert isinstance(made, QuantizedRows), "as those kernels make them"
         return made.values
 
-    def behind() -> Rounded:
+    def behind() -> QuantizedRows:
         made = asked(ours)
         assert isinstance(made, Tensor), "as those kernels make them"
-        return round_rows(made, group)
+        return quantize_rows(made, group)
 
     return Prepared(
-        partial(values, ours.rounded(group)),
+        partial(values, ours.quantized(group)),
         floor,
-        partial(values, twins.rounded(group)),
+        partial(values, twins.quantized(group)),
         {"rounded in a launch of its own": lambda: behind},
     )

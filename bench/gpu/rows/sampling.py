@@ -12,13 +12,13 @@ from engine.kernels.gpu.sampling.adjusting import (
     adjust,
     adjust_floor,
     adjust_twin,
-    ban,
-    ban_floor,
+    apply_bitmasks,
+    apply_bitmasks_floor,
 )
 from engine.kernels.gpu.sampling.choosing import choose, choose_floor
-from engine.kernels.gpu.sampling.telling import tell, tell_floor
+from engine.kernels.gpu.sampling.token_logprobs import gather_logprobs, gather_logprobs_floor
 from engine.kernels.searching import search_for
-from engine.kernels.telling import told_into, told_numbers
+from engine.kernels.token_logprobs import logprobs_size, logprobs_views
 
 SETTINGS = {  # temperature, top-k, top-p, min-p
     "the largest": (0.0, 0, 1.0, 0.0),
@@ -121,18 +121,20 @@ def _ban(count: int, vocabulary: int, device: torch.device) -> Prepared:
     bits = torch.ones(count, -(-vocabulary // 32), dtype=torch.int32, device=device)
     banned = torch.arange(vocabulary, device=device).remainder(32).bool().repeat(count, 1)
     usual = partial(logits.masked_fill_, banned, -torch.inf)
-    floor = ban_floor(count, vocabulary)
-    return Prepared(partial(ban, logits, every, bits), floor, None, {"torch": lambda: usual})
+    floor = apply_bitmasks_floor(count, vocabulary)
+    return Prepared(
+        partial(apply_bitmasks, logits, every, bits), floor, None, {"torch": lambda: usual}
+    )
 
 
 def _tell(count: int, vocabulary: int, device: torch.device) -> Prepared:
     logits, most = WIDTH * torch.randn(count, vocabulary, device=device), min(20, vocabulary)
     every = torch.arange(count, dtype=torch.int32, device=device)
-    room = torch.empty(told_numbers(count, most), dtype=torch.int32, device=device)
-    told = told_into(room, count, most)
+    room = torch.empty(logprobs_size(count, most), dtype=torch.int32, device=device)
+    told = logprobs_views(room, count, most)
 
     def ours() -> Tensor:
-        tell(logits, every, every, told)
+        gather_logprobs(logits, every, every, told)
         return told.chosen
 
     def by_torch() -> Tensor:
@@ -140,4 +142,6 @@ def _tell(count: int, vocabulary: int, device: torch.device) -> Prepared:
         logprobs.topk(most)
         return logprobs.gather(1, every.long().unsqueeze(1))[:, 0]
 
-    return Prepared(ours, tell_floor(count, vocabulary), by_torch, {"torch": lambda: by_torch})
+    return Prepared(
+        ours, gather_logprobs_floor(count, vocabulary), by_torch, {"torch": lambda: by_torch}
+    )

@@ -17,8 +17,8 @@ from bench.gpu.rows.products import products_of
 from bench.gpu.shapes import Shape
 from engine.kernels.floor import Floor
 from engine.kernels.gpu.products import TritonProducts, product_floor
-from engine.kernels.gpu.rounding import round_rows
-from engine.kernels.rows import Rounded
+from engine.kernels.gpu.rounding import quantize_rows
+from engine.kernels.rows import QuantizedRows
 from engine.kernels.weights import Fp8Weight, fp8_weight
 
 HEAD = "head"
@@ -27,7 +27,7 @@ HEAD = "head"
 class Product(NamedTuple):
     """One of a step, and what comes into it."""
 
-    rows: Rounded
+    rows: QuantizedRows
     weight: Fp8Weight
 
 
@@ -72,7 +72,7 @@ def _product(
 ) -> Product:
     given = torch.randn(batch, sizes[1], dtype=dtype, device=device)
     weight = torch.randn(1, *sizes, dtype=dtype, device=device)
-    return Product(round_rows(given, None), fp8_weight(weight))
+    return Product(quantize_rows(given, None), fp8_weight(weight))
 
 
 def _scaled(step: Sequence[Product], device: torch.device) -> Run:
@@ -84,7 +84,7 @@ def _scaled(step: Sequence[Product], device: torch.device) -> Run:
     return captured(run, device)
 
 
-def scaled(rows: Rounded, values: Tensor, scales: Tensor) -> Tensor:
+def scaled(rows: QuantizedRows, values: Tensor, scales: Tensor) -> Tensor:
     """`values` [outputs, inputs] with `scales` [1, outputs]; [rows, outputs]."""
     return torch._scaled_mm(
         rows.values,

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.kernels.cpu.library import Library
-from engine.kernels.rows import Rows, plain
+from engine.kernels.rows import Rows, whole_rows
 
 OUTPUTS_OF_A_BLOCK, INPUTS_OF_A_WORD = 64, 4
 LARGEST, MIDDLE = 127, 128
@@ -53,7 +53,7 @@ class Int8Linear:
     def __call__(self, inputs: Rows) -> Tensor:
         """[rows, inputs] to [rows, outputs], bfloat16."""
         assert inputs.dtype is torch.bfloat16, "weights of 8 bits go with bfloat16"
-        inputs = plain(inputs).contiguous()
+        inputs = whole_rows(inputs).contiguous()
         rows = inputs.shape[0]
         outputs = inputs.new_empty(rows, self._outputs)
         threads = torch.get_num_threads()

@@ -1,8 +1,8 @@
-"""The compiled library as Python calls it, and calls that are remembered to be made again.
+"""The compiled CPU library as Python calls it, and recorded calls that are replayed.
 
-A step of decode is some hundred calls, and what stands between them in Python takes as long as
-a tenth of it. Most of them are the same in each step, down to the addresses: remembered once,
-they are made again by one call (`Calls.replay`).
+A decode step is some hundred calls, and the Python between them takes a tenth of its time. Most
+calls are the same in each step, down to the addresses: they are recorded once, and replayed by
+one call (`RecordedCalls.replay`), as a CUDA graph is on a GPU.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ _LIGHT: dict[str, Kinds] = {  # over before another thread could have done anyth
 
 
 class Library:
-    """Opened once; raises NoKernels."""
+    """The shared library's functions; raises NoKernels if it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -51,25 +51,25 @@ class Library:
         }
 
     def function(self, name: str) -> "Function":
-        """One of those above."""
+        """A function of _HEAVY or _LIGHT."""
         return self._functions[name]
 
     @property
-    def pairs(self) -> bool:
-        """Whether bfloat16 is multiplied in pairs here."""
+    def multiplies_bfloat16_pairs(self) -> bool:
+        """Whether this CPU has instructions that multiply bfloat16 in pairs."""
         return bool(self._opened.pd_pairs())
 
     @property
-    def quads(self) -> bool:
-        """Whether numbers of 8 bits are multiplied in fours here."""
+    def multiplies_int8_quads(self) -> bool:
+        """Whether this CPU has instructions that multiply numbers of 8 bits in fours."""
         return bool(self._opened.pd_quads())
 
     @contextmanager
-    def remembering(self) -> Iterator["Calls"]:
-        """What is called meanwhile, by whomever."""
-        calls = Calls(self._opened)
+    def recording(self) -> Iterator["RecordedCalls"]:
+        """Record every call of this library's functions while the context is open."""
+        calls = RecordedCalls(self._opened)
         for function in self._functions.values():
-            function.call = partial(function.remembered, calls)
+            function.call = partial(function.call_and_record, calls)
         try:
             yield calls
         finally:
@@ -88,14 +88,14 @@ class Function:
         again = ctypes.cast(getattr(opened, f"{name}_again"), c_void_p)
         self._again, self._kinds, self.call = again.value or 0, kinds, self.plain
 
-    def remembered(self, calls: "Calls", *args: Argument) -> None:
-        """Call it, and have it remembered."""
+    def call_and_record(self, calls: "RecordedCalls", *args: Argument) -> None:
+        """Call it, and append the call to `calls`."""
         self.plain(*args)
         calls.add(self._again, self._kinds, args)
 
 
-class Calls:
-    """Remembered in their order, with what they point to."""
+class RecordedCalls:
+    """Recorded calls in their order, and the memory that they point to."""
 
     def __init__(self, opened: ctypes.CDLL) -> None:
         self._words, self._kept = array("q"), list[object]()
@@ -103,16 +103,16 @@ class Calls:
         self._replay.argtypes, self._replay.restype = (c_void_p, c_int64), None
 
     def add(self, again: int, kinds: Kinds, args: tuple[Argument, ...]) -> None:
-        """One more, by the address of who makes it again."""
+        """Append a call; `again` is the address of the C function that replays it."""
         self._words.append(again)
         self._words.extend(map(self._word, kinds, args))
 
     def keep(self, *things: object) -> None:
-        """As long as these calls; they point to them."""
+        """Keep `things` alive as long as these calls, which point to them."""
         self._kept += things
 
     def replay(self) -> None:
-        """All of them, over what is now where they read."""
+        """Make all calls again, on what their memory holds now."""
         self._replay(self._words.buffer_info()[0], len(self._words))
 
     def _word(self, kind: type, arg: Argument) -> int:

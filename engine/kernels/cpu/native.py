@@ -19,7 +19,7 @@ from engine.kernels.cpu.build import library
 from engine.kernels.cpu.few_rows import FewRows, packed_as_we_read
 from engine.kernels.cpu.int8 import Quantizer
 from engine.kernels.cpu.large_pages import PAGE, gather
-from engine.kernels.cpu.library import Calls, Library
+from engine.kernels.cpu.library import Library, RecordedCalls
 from engine.kernels.cpu.recording import Arena, record
 
 log = logging.getLogger(__name__)
@@ -27,9 +27,9 @@ GATES = {"silu": 0, "gelu_pytorch_tanh": 1}
 
 
 class CpuKernels:
-    """The library; opened once and handed to what calculates; raises NoKernels.
+    """See Kernels in engine/kernels/contract.py; raises NoKernels if there is no library.
 
-    With a `quantizer` products have weights of 8 bits.
+    With a `quantizer`, products have int8 weights.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,13 +42,13 @@ class CpuKernels:
         self._turn_and_write = function("pd_turn_and_write")
         self._gumbel_argmax = function("pd_noisiest")
 
-    def record(self, work: Callable[[], Tensor]) -> tuple[Tensor, Calls | str]:
+    def record(self, work: Callable[[], Tensor]) -> tuple[Tensor, RecordedCalls | str]:
         """See `record` in engine/kernels/cpu/recording.py."""
         return record(self.library, self._arena, work)
 
     def quantize(self) -> None:
-        """From now on; raises NoKernels where the CPU has no instructions for it."""
-        if not self.library.quads:
+        """Quantize weights to int8 from now on; raises NoKernels on a CPU that cannot."""
+        if not self.library.multiplies_int8_quads:
             raise NoKernels("weights of 8 bits want a CPU with AVX512-VNNI and AVX512-BF16")
         self.quantizer = Quantizer(self.library)
 
@@ -59,11 +59,11 @@ class CpuKernels:
 
     @property
     def few_row_products(self) -> FewRowProducts | None:
-        """A call costs nothing beside its bytes here."""
+        """None: on a CPU a call costs next to nothing."""
         return None
 
     def linear(self, weight: Tensor, bias: Tensor | None) -> Linear | None:
-        """Of 8 bits where that is demanded."""
+        """A product with int8 weights, if there is a quantizer."""
         if self.quantizer is None:
             return None
         made = self.quantizer.linear(weight, bias)
@@ -76,16 +76,23 @@ class CpuKernels:
         """See PagedAttention."""
         return PagedAttention(self.library, memory, value_width, spans, tables)
 
-    def settle(self) -> None:
-        """When all weights are there: those that are multiplied here are put together."""
+    def move_to_large_pages(self) -> None:
+        """Gather these kernels' weights in large pages, once all are loaded."""
         if self._weights:
             pages = gather(self._weights)
             log.info("weights: %d MiB lie in large pages", pages * PAGE >> 20)
 
     def few_rows(self, packed: Tensor, weight: Tensor, bias: Tensor | None) -> FewRows | None:
-        """For `weight` [outputs, inputs] as oneDNN `packed` it; None if it did it otherwise."""
+        """A product with a `weight` [outputs, inputs] as oneDNN `packed` it.
+
+        None if oneDNN did not pack it in the layout that the kernel reads.
+        """
         outputs, inputs = weight.shape
-        if not self.library.pairs or inputs % 2 or not packed_as_we_read(packed, weight):
+        if (
+            not self.library.multiplies_bfloat16_pairs
+            or inputs % 2
+            or not packed_as_we_read(packed, weight)
+        ):
             return None
         made = FewRows(self.library, packed, (outputs, inputs), bias)
         self._weights.append((made.address, made.bytes))
@@ -118,7 +125,7 @@ class CpuKernels:
     def add_norm(
         self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
     ) -> tuple[Tensor, Tensor]:
-        """The sum is rounded, and normed as it is."""
+        """The sum is rounded to its dtype before it is normed."""
         assert inputs.dtype is residual.dtype, "as all of a model's"
         inputs, residual = inputs.contiguous(), residual.contiguous()
         rows, size = inputs.shape

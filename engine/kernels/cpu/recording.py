@@ -1,9 +1,9 @@
-"""Work that is done once, and after that made again by its kernels' calls alone.
+"""Records a forward pass on the CPU, so that it can be replayed by its kernels' calls alone.
 
-That is right where kernels are all that computes, where memory stays what it was between their
-calls, and where what changes from one time to the next is told in tensors, not in Python. The
-second is seen to here, and the first is watched: each operation of torch that is neither a view
-nor new memory spoils what is recorded, and who asked goes on without.
+A replay is right if only kernels compute, if their memory stays where it was, and if what
+changes between runs is in tensors, not in Python. An Arena keeps the memory in place. A
+dispatch mode watches torch: any operation that is neither a view nor an allocation makes the
+recording unusable, and the caller goes on without one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,17 +16,17 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.kernels.cpu.library import Calls, Library
+from engine.kernels.cpu.library import Library, RecordedCalls
 
 Made: TypeAlias = "Tensor | Sequence[Tensor]"
 NEW = (torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format)
 
 
 class Arena:
-    """Memory of what was recorded, for as long as there is an engine; one work at a time.
+    """The memory of recorded work, for the engine's lifetime.
 
-    What a work is done with goes to what it makes next, so that caches stay warm, and to the
-    next that is recorded: only one of them runs at any time.
+    Memory that a tensor no longer uses is reused by the next tensor, so caches stay warm, and
+    by other recordings: only one of them runs at any time.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Arena:
         self._taken: list[StorageWeakRef | None] = []
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """The first memory that is large enough and that no tensor has."""
+        """A tensor in the first chunk that is large enough and not in use."""
         size = prod(shape) * dtype.itemsize
         if not size:
             return torch.empty(shape, dtype=dtype)
@@ -54,7 +54,7 @@ class Arena:
 
 
 class _Watch(TorchDispatchMode):
-    """Gives memory of the arena, and notes what cannot be made again."""
+    """Allocates from the arena, and notes the first operation that cannot be replayed."""
 
     def __init__(self, arena: Arena) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -82,7 +82,7 @@ class _Watch(TorchDispatchMode):
 
 
 def _lies_in(made: Made, source: Tensor) -> bool:
-    """A view may be a copy where its source has gaps."""
+    """Whether `made` shares its source's storage; an operation for views may have copied."""
     parts = [made] if isinstance(made, Tensor) else made
     whole = source.untyped_storage().data_ptr()
     return all(part.untyped_storage().data_ptr() == whole for part in parts)
@@ -90,10 +90,13 @@ def _lies_in(made: Made, source: Tensor) -> bool:
 
 def record(
     library: Library, arena: Arena, work: Callable[[], Tensor]
-) -> tuple[Tensor, Calls | str]:
-    """What it made, and calls that make the same tensor again; or else what spoiled them."""
+) -> tuple[Tensor, RecordedCalls | str]:
+    """Run `work`: its result, and the calls that recompute that tensor in place.
+
+    Instead of the calls, the name of an operation that cannot be replayed.
+    """
     watch = _Watch(arena)
-    with library.remembering() as calls, watch:
+    with library.recording() as calls, watch:
         made = work()
     if watch.spoiled_by is not None:
         return made, watch.spoiled_by

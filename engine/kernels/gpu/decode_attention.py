@@ -30,7 +30,7 @@ from engine.kernels.gpu.attending import (
     store_rows,
 )
 from engine.kernels.gpu.attention_plans import MOST_SPLITS, DecodePlan, plan_decode
-from engine.kernels.gpu.overlapping import let_next_begin, overlapped, wait_for_last
+from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 from engine.kernels.gpu.paged_call import Heads, PagedCall, processors
 from engine.kernels.style import AttentionStyle
 
@@ -79,7 +79,7 @@ def decode_attention(
         WIDTH=heads.width, REST=heads.rest, SHARED=heads.parts == 1,
         CAPPED=style.softcap is not None, SINKS=style.sinks is not None,
         ROWS=plan.rows, TILE=plan.tile, num_warps=plan.warps, num_stages=plan.stages,
-        **overlapped(),
+        **pdl_options(),
     )  # fmt: skip
     if plan.splits > 1:
         columns = min(128, heads.padded)
@@ -87,7 +87,7 @@ def decode_attention(
             lengths, style.sinks, output, mixed, sums, plan.splits, window,
             VALUE=heads.value_width, COLUMNS=columns, SPLITS=MOST_SPLITS, TILE=plan.tile,
             STEP=min(MOST_SPLITS, REDUCED_NUMBERS // columns),
-            SINKS=style.sinks is not None, num_warps=4, **overlapped(),
+            SINKS=style.sinks is not None, num_warps=4, **pdl_options(),
         )  # fmt: skip
     return output
 
@@ -183,8 +183,8 @@ def _decode(
 
     Groups of one KV head are neighbours, so that all but the first find its rows in L2.
     """
-    let_next_begin(OVERLAPPED)
-    wait_for_last(OVERLAPPED)
+    launch_dependents(OVERLAPPED)
+    wait_for_previous(OVERLAPPED)
     kv_head, group = tl.program_id(0) // GROUPS, tl.program_id(0) % GROUPS
     sequence, split, splits = tl.program_id(1), tl.program_id(2), tl.num_programs(2)
     length = tl.load(lengths + sequence)
@@ -238,8 +238,8 @@ def _add_parts(
     OVERLAPPED: tl.constexpr = False,
 ):
     """A program: one query head of one sequence, and COLUMNS of its value."""
-    let_next_begin(OVERLAPPED)
-    wait_for_last(OVERLAPPED)
+    launch_dependents(OVERLAPPED)
+    wait_for_previous(OVERLAPPED)
     head, sequence, slice_ = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + sequence)
     low, stretch = _stretch(length, window, splits, TILE)

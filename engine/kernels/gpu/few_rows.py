@@ -21,11 +21,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels.contract import ALONE, Around
+from engine.kernels.contract import NO_FUSION, Fusion
 from engine.kernels.floor import Floor
 from engine.kernels.gpu.gates import ACTIVATIONS, CLAMP, activated, gated_twin
 from engine.kernels.gpu.norms import rms_norm_twin
-from engine.kernels.gpu.overlapping import let_next_begin, overlapped, wait_for_last
+from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 
 MOST_ROWS = 4
 OUTPUTS = 8  # of a program; behind a gate, half as many from twice as many
@@ -35,7 +35,7 @@ NO_GATE = -1
 
 
 def few_rows(
-    rows: Tensor, weight: Tensor, bias: Tensor | None = None, around: Around = ALONE
+    rows: Tensor, weight: Tensor, bias: Tensor | None = None, fusion: Fusion = NO_FUSION
 ) -> Tensor:
     """[rows, inputs] by [outputs, inputs] to [rows, outputs]; behind a gate, half of them.
 
@@ -43,7 +43,7 @@ def few_rows(
     `bias` [outputs]. The last dimension of each is contiguous, and all but the norm's weight
     are of one dtype.
     """
-    norm, gate, onto = around
+    norm, gate, onto = fusion
     count, inputs = rows.shape
     if count > MOST_ROWS:
         raise ValueError(f"{count} rows: at most {MOST_ROWS} are few")
@@ -62,16 +62,16 @@ def few_rows(
         0.0 if norm is None else norm.eps, 1.0 if onto is None else onto.scale, *clamp,
         GATE=kind, ROWS=triton.next_power_of_2(count), OUTPUTS=outputs, CHUNKS=CHUNKS,
         VECTOR=VECTOR_BYTES // weight.element_size(), num_warps=CHUNKS // 32,
-        **overlapped(),
+        **pdl_options(),
     )  # fmt: skip
     return made
 
 
 def few_rows_twin(
-    rows: Tensor, weight: Tensor, bias: Tensor | None = None, around: Around = ALONE
+    rows: Tensor, weight: Tensor, bias: Tensor | None = None, fusion: Fusion = NO_FUSION
 ) -> Tensor:
     """The same in plain torch, in float64 where `rows` are."""
-    norm, gate, onto = around
+    norm, gate, onto = fusion
     wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
     if norm is not None:
         wide = rms_norm_twin(wide, norm.weight, norm.eps)
@@ -93,7 +93,7 @@ def few_rows_floor(
 ) -> Floor:
     """The weight is read once, rows are read and answers written; a residual is read as well.
 
-    What stands around a product has a few operations for each row, of which none are counted.
+    What stands fusion a product has a few operations for each row, of which none are counted.
     """
     width = outputs // 2 if gate else outputs
     moved = outputs * inputs + rows * (inputs + width * (2 if onto else 1))
@@ -119,10 +119,10 @@ def _few_rows(
     ups = weight + tl.cast(width, tl.int64) * weight_stride
     sums = (tl.zeros((OUTPUTS, CHUNKS), tl.float32),) * ROWS
     up_sums, squares = sums, (tl.zeros((1, CHUNKS), tl.float32),) * ROWS
-    let_next_begin(OVERLAPPED)
+    launch_dependents(OVERLAPPED)
     numbers = _weights(weight + far, place, inputs)
     more = _weights(ups + far, place, inputs) if GATE >= 0 else numbers
-    wait_for_last(OVERLAPPED)
+    wait_for_previous(OVERLAPPED)
     for first in range(0, inputs, CHUNKS * VECTOR):
         at, ahead = first + place, first + CHUNKS * VECTOR + place
         next_numbers = _weights(weight + far, ahead, inputs)

@@ -3,9 +3,9 @@
 Computed in float32 and rounded once; bound by memory, see `gate_floor`. A tanh-GELU is
 x * sigmoid(2z), which is x / 2 * (1 + tanh(z)) and never overflows.
 
-For a product with weights of 8 bits the rows are rounded on the way (`round_gated`), to the bit
-as `round_rows` rounds them. A scale of a whole row is known when all of it was seen: a program
-then goes through its row twice, and computes it twice; what it reads again is in the cache.
+For a product with fp8 weights the same launch quantizes the rows (`gated_quantized`), to the
+bit as `quantize_rows` does. The scale of a whole row is known when all of it was seen, so a
+program goes through its row twice and computes it twice; the second read is from the cache.
 """
 
 import torch
@@ -15,17 +15,17 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.floor import Floor
-from engine.kernels.gpu.overlapping import let_next_begin, overlapped, wait_for_last
+from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 from engine.kernels.gpu.rounding import (
     GROUPS,
     LONGEST,
     e4m3,
-    empty_rounded,
+    empty_quantized,
     scale_of,
     sizes_of,
-    store_rounded,
+    store_quantized,
 )
-from engine.kernels.rows import E4M3_MAX, LEAST_SCALE, Rounded
+from engine.kernels.rows import E4M3_MAX, LEAST_SCALE, QuantizedRows
 
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_pytorch_tanh": 2, "clamped_swiglu": 3}
 CLAMP = 1.702, 7.0
@@ -51,22 +51,22 @@ def gated(
         tiles = triton.cdiv(width, NUMBERS_AT_ONCE)
         _gate[(rows * tiles,)](
             gate_up, made, gate_up.stride(0), width, tiles, alpha, limit,
-            KIND=kind, WIDTH=NUMBERS_AT_ONCE, num_warps=4, **overlapped(),
+            KIND=kind, WIDTH=NUMBERS_AT_ONCE, num_warps=4, **pdl_options(),
         )  # fmt: skip
     return made
 
 
-def round_gated(
+def gated_quantized(
     gate_up: Tensor,
     activation: str,
     group: int | None,
     alpha: float = CLAMP[0],
     limit: float = CLAMP[1],
-) -> Rounded:
-    """`round_rows` of `gated`, without a launch of its own."""
+) -> QuantizedRows:
+    """`quantize_rows` of `gated`, without a launch of its own."""
     kind = ACTIVATIONS[activation]
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-    made = empty_rounded(rows, width, group, gate_up)
+    made = empty_quantized(rows, width, group, gate_up)
     bounds = {"KIND": kind, "MOST": E4M3_MAX, "LEAST": LEAST_SCALE}
     if rows and group is None:
         _round_gate[(rows,)](
@@ -110,8 +110,8 @@ def _gate(
     gate_up, made, stride, width, tiles, alpha, limit,
     KIND: tl.constexpr, WIDTH: tl.constexpr, OVERLAPPED: tl.constexpr = False,
 ):  # fmt: skip
-    let_next_begin(OVERLAPPED)
-    wait_for_last(OVERLAPPED)
+    launch_dependents(OVERLAPPED)
+    wait_for_previous(OVERLAPPED)
     program = tl.program_id(0)
     row = (program // tiles).to(tl.int64)
     column = program % tiles * WIDTH + tl.arange(0, WIDTH)
@@ -152,7 +152,7 @@ def _round_gate_groups(
     at = (group[:, None] * GROUP + tl.arange(0, GROUP)[None, :])[None, :, :]
     source = gate_up + row.to(tl.int64)[:, None, None] * stride
     made = _made(source, at, width, alpha, limit, KIND).to(tl.float32)
-    store_rounded(made, row, group, rows, width, values, scales, MOST, LEAST, GROUP)
+    store_quantized(made, row, group, rows, width, values, scales, MOST, LEAST, GROUP)
 
 
 @triton.jit

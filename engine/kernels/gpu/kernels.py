@@ -6,72 +6,72 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.kernels.contract import (
-    Asked,
-    BothNorms,
+    AttentionIo,
     Chunks,
     Contexts,
+    DualOutputNorms,
     FewRowProducts,
     Latents,
     LayerKv,
-    RoundedKernels,
+    QuantizedOutputKernels,
 )
 from engine.kernels.contract import HeadNorms as Norms
 from engine.kernels.gpu.decode_attention import decode_attention
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_rows
-from engine.kernels.gpu.gates import ACTIVATIONS, gated, round_gated
+from engine.kernels.gpu.gates import ACTIVATIONS, gated, gated_quantized
 from engine.kernels.gpu.norms import (
+    add_norm_dual,
+    add_norm_quantized,
     add_rms_norm,
-    both_add_norm,
-    both_norm,
+    norm_dual,
+    norm_quantized,
     rms_norm,
-    round_add_norm,
-    round_norm,
 )
 from engine.kernels.gpu.prefill_attention import prefill_attention
 from engine.kernels.gpu.turn_and_write import HeadNorms, turn_and_write, write
 from engine.kernels.gpu.twins import TorchKernels
-from engine.kernels.rows import Both, Rounded
+from engine.kernels.rows import DualRows, QuantizedRows
 from engine.kernels.style import AttentionStyle
 
 
 @dataclass(frozen=True, slots=True)
-class TritonRounded:
-    """See RoundedKernels in engine/kernels/contract.py; no launch more than without."""
+class TritonQuantizedOutput:
+    """See QuantizedOutputKernels in engine/kernels/contract.py; no launch more than without."""
 
     group: int | None
 
-    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Rounded:
-        """See RoundedKernels, here and below."""
-        return round_norm(inputs, weight, eps, self.group)
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> QuantizedRows:
+        """See QuantizedOutputKernels, here and below."""
+        return norm_quantized(inputs, weight, eps, self.group)
 
     def add_norm(
         self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
-    ) -> tuple[Rounded, Tensor]:
-        """See RoundedKernels."""
-        return round_add_norm(inputs, residual, weight, eps, scale, self.group)
+    ) -> tuple[QuantizedRows, Tensor]:
+        """See QuantizedOutputKernels."""
+        return add_norm_quantized(inputs, residual, weight, eps, scale, self.group)
 
     def gated(
         self, gate_up: Tensor, gate: str, clamp: tuple[float, float] | None = None
-    ) -> Rounded:
-        """See RoundedKernels."""
-        return round_gated(gate_up, gate, self.group, *(clamp or ()))
+    ) -> QuantizedRows:
+        """See QuantizedOutputKernels."""
+        return gated_quantized(gate_up, gate, self.group, *(clamp or ()))
 
 
 @dataclass(frozen=True, slots=True)
-class TritonBoth:
-    """See BothNorms in engine/kernels/contract.py; no launch more than for one of the two."""
+class TritonDualOutput:
+    """See DualOutputNorms in engine/kernels/contract.py; one launch writes both outputs."""
 
     group: int | None
 
-    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Both:
-        """See BothNorms, here and below."""
-        return both_norm(inputs, weight, eps, self.group)
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> DualRows:
+        """See DualOutputNorms, here and below."""
+        return norm_dual(inputs, weight, eps, self.group)
 
     def add_norm(
         self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
-    ) -> tuple[Both, Tensor]:
-        """See BothNorms."""
-        return both_add_norm(inputs, residual, weight, eps, scale, self.group)
+    ) -> tuple[DualRows, Tensor]:
+        """See DualOutputNorms."""
+        return add_norm_dual(inputs, residual, weight, eps, scale, self.group)
 
 
 class TritonKernels(TorchKernels):
@@ -103,24 +103,24 @@ class TritonKernels(TorchKernels):
         """See Kernels."""
         return gated(gate_up, gate, *(clamp or ()))
 
-    def rounded(self, group: int | None) -> RoundedKernels:
-        """See RoundingKernels."""
-        return TritonRounded(group)
+    def quantized(self, group: int | None) -> QuantizedOutputKernels:
+        """See QuantizingKernels."""
+        return TritonQuantizedOutput(group)
 
-    def both(self, group: int | None) -> BothNorms:
-        """See RoundingKernels."""
-        return TritonBoth(group)
+    def dual(self, group: int | None) -> DualOutputNorms:
+        """See QuantizingKernels."""
+        return TritonDualOutput(group)
 
     def decode_attention(
-        self, asked: Asked, kv: LayerKv, contexts: Contexts, style: AttentionStyle
+        self, io: AttentionIo, kv: LayerKv, contexts: Contexts, style: AttentionStyle
     ) -> None:
         """See PagedKernels."""
-        (memory, layer, value_width), out = kv, asked.read
-        decode_attention(asked.queries, memory, layer, *contexts, style, value_width, out=out)
+        (memory, layer, value_width), out = kv, io.output
+        decode_attention(io.queries, memory, layer, *contexts, style, value_width, out=out)
 
     def prefill_attention(
         self,
-        asked: Asked,
+        io: AttentionIo,
         kv: LayerKv,
         contexts: Contexts,
         chunks: Chunks,
@@ -129,8 +129,8 @@ class TritonKernels(TorchKernels):
         """See PagedKernels."""
         (memory, layer, value_width), (tables, lengths) = kv, contexts
         prefill_attention(
-            asked.queries, memory, layer, tables, chunks.firsts, lengths, chunks.longest, style,
-            value_width, out=asked.read,
+            io.queries, memory, layer, tables, chunks.firsts, lengths, chunks.longest, style,
+            value_width, out=io.output,
         )  # fmt: skip
 
     def turn_and_write(

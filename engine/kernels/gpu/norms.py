@@ -4,9 +4,9 @@ All of a row is computed in float32 and rounded once, whatever the weight's dtyp
 what a float32 weight in a model of half precision asks for (engine/models/norm.py).
 A norm is bound by memory: see `norm_floor`.
 
-For a product with weights of 8 bits the same kernels round what they have made once more, to
-what it multiplies (`round_norm`): to the bit what `round_rows` makes of it. For a router and
-its experts they write both (`both_norm`).
+For a product with fp8 weights the same kernels quantize the rows that they have made
+(`norm_quantized`), to the bit as `quantize_rows` would. For a router and its experts they
+write the rows both whole and quantized (`norm_dual`).
 """
 
 import torch
@@ -16,9 +16,9 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.floor import Floor
-from engine.kernels.gpu.overlapping import let_next_begin, overlapped, wait_for_last
-from engine.kernels.gpu.rounding import empty_rounded, store_rounded
-from engine.kernels.rows import E4M3_MAX, LEAST_SCALE, Both, Rounded
+from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
+from engine.kernels.gpu.rounding import empty_quantized, store_quantized
+from engine.kernels.rows import E4M3_MAX, LEAST_SCALE, DualRows, QuantizedRows
 
 NUMBERS_AT_ONCE = 2048  # of a program: short rows, as heads are, go together
 NUMBERS_OF_A_WARP = 512
@@ -36,24 +36,24 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return normed
 
 
-def round_norm(x: Tensor, weight: Tensor, eps: float, group: int | None) -> Rounded:
-    """`round_rows` of rms_norm, without a launch of its own: `x` [tokens, size]."""
-    made = empty_rounded(len(x), x.shape[1], group, x)
+def norm_quantized(x: Tensor, weight: Tensor, eps: float, group: int | None) -> QuantizedRows:
+    """`quantize_rows` of rms_norm, without a launch of its own: `x` [tokens, size]."""
+    made = empty_quantized(len(x), x.shape[1], group, x)
     _launch_norm(x, weight, eps, None, made, group)
     return made
 
 
-def both_norm(x: Tensor, weight: Tensor, eps: float, group: int | None) -> Both:
-    """rms_norm and `round_rows` of it in one launch: `x` [tokens, size]."""
+def norm_dual(x: Tensor, weight: Tensor, eps: float, group: int | None) -> DualRows:
+    """rms_norm and `quantize_rows` of it in one launch: `x` [tokens, size]."""
     made = _empty_both(x, group)
-    _launch_norm(x, weight, eps, made.whole, made.rounded, group)
+    _launch_norm(x, weight, eps, made.whole, made.quantized, group)
     return made
 
 
-def _empty_both(like: Tensor, group: int | None) -> Both:
+def _empty_both(like: Tensor, group: int | None) -> DualRows:
     rows, size = like.shape
     whole = torch.empty((rows, size), dtype=like.dtype, device=like.device)
-    return Both(whole, empty_rounded(rows, size, group, like), group)
+    return DualRows(whole, empty_quantized(rows, size, group, like), group)
 
 
 def _launch_norm(
@@ -61,7 +61,7 @@ def _launch_norm(
     weight: Tensor,
     eps: float,
     normed: Tensor | None,
-    rounded: Rounded | None = None,
+    rounded: QuantizedRows | None = None,
     group: int | None = None,
 ) -> None:
     """Writes the norm to what is there of `normed` and `rounded`."""
@@ -70,7 +70,7 @@ def _launch_norm(
         _norm[(triton.cdiv(rows, rows_at_once),)](
             x, weight, normed, *_places(rounded), rows, _heads(x), *_strides(x), x.shape[-1],
             eps, **_rounding(width, group), ROWS=rows_at_once, WIDTH=width, num_warps=warps,
-            **overlapped(),
+            **pdl_options(),
         )  # fmt: skip
 
 
@@ -86,20 +86,20 @@ def add_rms_norm(
     return normed, _launch_add_norm(x, residual, weight, eps, scale, normed)
 
 
-def round_add_norm(
+def add_norm_quantized(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float, group: int | None
-) -> tuple[Rounded, Tensor]:
-    """`round_rows` of add_rms_norm's norm, without a launch of its own, and the sum."""
-    made = empty_rounded(len(residual), residual.shape[1], group, residual)
+) -> tuple[QuantizedRows, Tensor]:
+    """`quantize_rows` of add_rms_norm's norm, without a launch of its own, and the sum."""
+    made = empty_quantized(len(residual), residual.shape[1], group, residual)
     return made, _launch_add_norm(x, residual, weight, eps, scale, None, made, group)
 
 
-def both_add_norm(
+def add_norm_dual(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float, group: int | None
-) -> tuple[Both, Tensor]:
-    """add_rms_norm's norm and `round_rows` of it in one launch, and the sum."""
+) -> tuple[DualRows, Tensor]:
+    """add_rms_norm's norm and `quantize_rows` of it in one launch, and the sum."""
     made = _empty_both(residual, group)
-    added = _launch_add_norm(x, residual, weight, eps, scale, made.whole, made.rounded, group)
+    added = _launch_add_norm(x, residual, weight, eps, scale, made.whole, made.quantized, group)
     return made, added
 
 
@@ -110,7 +110,7 @@ def _launch_add_norm(
     eps: float,
     scale: float,
     normed: Tensor | None,
-    rounded: Rounded | None = None,
+    rounded: QuantizedRows | None = None,
     group: int | None = None,
 ) -> Tensor:
     """Writes the norm to what is there of `normed` and `rounded`; returns the sum."""
@@ -121,7 +121,7 @@ def _launch_add_norm(
             x, residual, weight, normed, *_places(rounded), added, rows, x.stride(0),
             residual.stride(0), residual.shape[-1], eps, scale, **_rounding(width, group),
             ROWS=rows_at_once, WIDTH=width, num_warps=warps,
-            **overlapped(),
+            **pdl_options(),
         )  # fmt: skip
     return added
 
@@ -174,7 +174,7 @@ def _strides(x: Tensor) -> tuple[int, int]:
     return x.stride(0), x.stride(1) if x.dim() == 3 else 0
 
 
-def _places(rounded: Rounded | None) -> tuple[Tensor | None, Tensor | None]:
+def _places(rounded: QuantizedRows | None) -> tuple[Tensor | None, Tensor | None]:
     return (None, None) if rounded is None else (rounded.values, rounded.scales)
 
 
@@ -208,7 +208,7 @@ def _store(
     if values is not None:
         once = tl.reshape(made.to(dtype).to(tl.float32), (ROWS, WIDTH // GROUP, GROUP))
         group = tl.arange(0, WIDTH // GROUP)
-        store_rounded(once, row, group, rows, size, values, scales, MOST, LEAST, GROUP)
+        store_quantized(once, row, group, rows, size, values, scales, MOST, LEAST, GROUP)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -217,8 +217,8 @@ def _norm(
     MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, OVERLAPPED: tl.constexpr = False,
 ):  # fmt: skip
-    let_next_begin(OVERLAPPED)
-    wait_for_last(OVERLAPPED)
+    launch_dependents(OVERLAPPED)
+    wait_for_previous(OVERLAPPED)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     inside = (row < rows)[:, None] & (column < size)[None, :]
@@ -238,8 +238,8 @@ def _add_norm(
     MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, OVERLAPPED: tl.constexpr = False,
 ):  # fmt: skip
-    let_next_begin(OVERLAPPED)
-    wait_for_last(OVERLAPPED)
+    launch_dependents(OVERLAPPED)
+    wait_for_previous(OVERLAPPED)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     inside = (row < rows)[:, None] & (column < size)[None, :]

@@ -1,14 +1,14 @@
-"""Launches that begin before the one before them has ended, where that is switched on.
+"""Programmatic dependent launch (PDL): a launch begins before the previous one has ended.
 
-A launch in line begins when all of the one before is over and in memory, and for some
-microseconds nothing is read. Hopper, and what came after it, can place its programs earlier,
-where the last ones before have left room (programmatic dependent launch). Every kernel of a
-decode step then keeps one rule: it lets the next launch begin at once, and waits before it
-reads what others write, and before it writes. A kernel's wait ends when the launch before it
-has ended, which has waited for the one before that: so it ends behind all of them.
+Normally a launch on a stream begins when the previous one has ended and its writes are
+visible, and for some microseconds nothing is read. GPUs from Hopper on can start its programs
+earlier, as the last programs before leave room. With PDL on, every kernel of a decode step
+keeps one rule: it lets the next launch begin at once, and waits before it reads what other
+kernels write, and before it writes. That wait ends when the previous launch has ended, which
+itself has waited for the one before it; so all earlier launches have ended by then.
 
-A kernel that others launch in between begins as ever, behind all that came before. Switched off
-it costs nothing: a kernel is compiled without. Triton's interpreter knows none of it.
+A kernel without this rule, launched in between, begins behind all earlier launches as usual.
+Off, it costs nothing: kernels are compiled without it. Triton's interpreter ignores it.
 """
 
 import triton
@@ -18,24 +18,24 @@ _switch = {"on": False}
 
 
 def overlap_launches(*, on: bool) -> None:
-    """From now on, in this process: for a device of compute capability 9.0 or later."""
+    """Switch PDL on or off in this process; it needs compute capability 9.0 or later."""
     _switch["on"] = on
 
 
-def overlapped() -> dict[str, bool]:
-    """What a launch is told besides; its kernel has a constant OVERLAPPED that is False."""
+def pdl_options() -> dict[str, bool]:
+    """Extra options of a launch; its kernel has a constant OVERLAPPED, False by default."""
     return {"OVERLAPPED": True, "launch_pdl": True} if _switch["on"] else {}
 
 
 @triton.jit
-def let_next_begin(OVERLAPPED: tl.constexpr):
-    """Once all programs of this launch have come here, and there is room."""
+def launch_dependents(OVERLAPPED: tl.constexpr):
+    """Let the next launch begin, once all programs of this one have come here."""
     if OVERLAPPED:
         tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
-def wait_for_last(OVERLAPPED: tl.constexpr):
-    """Until all that was launched before is over, and can be read."""
+def wait_for_previous(OVERLAPPED: tl.constexpr):
+    """Wait until all earlier launches have ended and their writes are visible."""
     if OVERLAPPED:
         tl.extra.cuda.gdc_wait()

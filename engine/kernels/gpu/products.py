@@ -17,10 +17,10 @@ from torch import Tensor
 
 from engine.kernels.floor import Floor, Unit
 from engine.kernels.gpu.product_kernels import add_up, multiply_tiles
-from engine.kernels.gpu.rounding import round_rows
+from engine.kernels.gpu.rounding import quantize_rows
 from engine.kernels.gpu.sorting import combine, sort_by_expert
 from engine.kernels.products import Route
-from engine.kernels.rows import Rows, plain, rounded_before
+from engine.kernels.rows import Rows, already_quantized, whole_rows
 from engine.kernels.weights import (
     BLOCK,
     Fp8Weight,
@@ -169,7 +169,7 @@ class _Operands:
 def _operands(rows: Rows, weight: Weight) -> _Operands:
     if isinstance(weight, Fp8Weight):
         return _eight_bits(rows, weight)
-    rows = _lying_whole(plain(rows))
+    rows = _lying_whole(whole_rows(rows))
     dtype = _operand_dtype(rows)
     if isinstance(weight, PlainWeight):
         strides = (0, 0, *weight.values.stride()[:2], 0, 0)
@@ -194,9 +194,9 @@ def _looked_up(rows: Tensor, order: Tensor) -> Tensor:
 def _eight_bits(rows: Rows, weight: Fp8Weight) -> _Operands:
     """Rounds rows, unless whoever made them has."""
     group = weight.row_group
-    ours = rounded_before(rows, group)
+    ours = already_quantized(rows, group)
     if ours is None:
-        ours = round_rows(_lying_whole(plain(rows)), group)
+        ours = quantize_rows(_lying_whole(whole_rows(rows)), group)
     assert ours.scales.shape[1] == weight.scales.shape[1], "rows are rounded as this wants them"
     return _Operands(
         BLOCKS if weight.blocked else CHANNELS,

@@ -1,7 +1,8 @@
-"""Rows rounded to 8 bits (e4m3), before they are multiplied with weights of 8 bits.
+"""Activations quantized to fp8 (e4m3), before they are multiplied with fp8 weights.
 
-Norms and gates round what they make themselves (`store_rounded`); for other rows there is a
-launch of its own, `round_rows`. Twin: engine/kernels/rows.py:round_twin. Floor: `round_floor`.
+Norms and gates quantize the rows that they make (`store_quantized`); other rows get a launch
+of their own, `quantize_rows`. Twin: engine/kernels/rows.py:quantize_rows_twin. Floor:
+`quantize_rows_floor`.
 """
 
 import torch
@@ -10,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.floor import Floor
-from engine.kernels.rows import E4M3, E4M3_MAX, LEAST_SCALE, Rounded
+from engine.kernels.rows import E4M3, E4M3_MAX, LEAST_SCALE, QuantizedRows
 
 SCALE_BYTES = 4
 LONGEST = 8192  # numbers of a row that a program holds at once
@@ -67,7 +68,7 @@ def _round_whole(
 
 
 @triton.jit
-def store_rounded(
+def store_quantized(
     made, row, group, rows, size, values, scales,
     MOST: tl.constexpr, LEAST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
@@ -95,10 +96,10 @@ def _round_groups(
     at = (group[:, None] * GROUP + tl.arange(0, GROUP)[None, :])[None, :, :]
     place = rows + row.to(tl.int64)[:, None, None] * row_stride + at
     x = tl.load(place, mask=at < size, other=0.0).to(tl.float32)
-    store_rounded(x, row, group, count, size, values, scales, MOST, LEAST, GROUP)
+    store_quantized(x, row, group, count, size, values, scales, MOST, LEAST, GROUP)
 
 
-def empty_rounded(rows: int, size: int, group: int | None, like: Tensor) -> Rounded:
+def empty_quantized(rows: int, size: int, group: int | None, like: Tensor) -> QuantizedRows:
     """[rows, size] to be written to, for what is computed in the dtype of `like`.
 
     Scales are [rows, groups], those of one group behind one another.
@@ -106,17 +107,17 @@ def empty_rounded(rows: int, size: int, group: int | None, like: Tensor) -> Roun
     groups = 1 if group is None else -(-size // group)
     values = torch.empty((rows, size), dtype=E4M3, device=like.device)
     scales = torch.empty((groups, rows), dtype=torch.float32, device=like.device)
-    return Rounded(values, scales.T, like.dtype)
+    return QuantizedRows(values, scales.T, like.dtype)
 
 
-def round_rows(rows: Tensor, group: int | None) -> Rounded:
+def quantize_rows(rows: Tensor, group: int | None) -> QuantizedRows:
     """[rows, size] with a float32 scale for each row, or for each `group` numbers of it.
 
-    Its twin is `round_twin` in engine/kernels/rows.py.
+    Its twin is `quantize_rows_twin` in engine/kernels/rows.py.
     """
     assert rows.stride(1) == 1, "rows lie whole"
     count, size = rows.shape
-    made = empty_rounded(count, size, group, rows)
+    made = empty_quantized(count, size, group, rows)
     if not count:
         return made
     if group is None:
@@ -133,7 +134,7 @@ def round_rows(rows: Tensor, group: int | None) -> Rounded:
     return made
 
 
-def round_floor(rows: int, size: int, itemsize: int, group: int | None = None) -> Floor:
+def quantize_rows_floor(rows: int, size: int, itemsize: int, group: int | None = None) -> Floor:
     """Each number is read once, and written in one byte; a float32 scale for each group.
 
     A number is looked at for the largest, divided, and rounded: 3 operations.

@@ -23,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.gpu.norms import rms_norm_twin
-from engine.kernels.gpu.overlapping import let_next_begin, overlapped, wait_for_last
+from engine.kernels.gpu.overlapping import launch_dependents, pdl_options, wait_for_previous
 from engine.kernels.gpu.paged_call import power_of_two
 
 NUMBERS = 2048  # of a program: 16 of each of 128 threads
@@ -120,7 +120,7 @@ def _launch(
         VALUES=values is not None, NORMED=norms.kind if norms else 0,
         SOME=some, SOME_KV=some_kv,
         PADDED=power_of_two(width), KEY_PADDED=power_of_two(key_width), num_warps=4,
-        **overlapped(),
+        **pdl_options(),
     )  # fmt: skip
 
 
@@ -253,8 +253,8 @@ def _turn_and_write(
     PADDED: tl.constexpr, KEY_PADDED: tl.constexpr, OVERLAPPED: tl.constexpr = False,
 ):  # fmt: skip
     """A program: token `x`, and the heads of group `y`, those of queries first."""
-    let_next_begin(OVERLAPPED)
-    wait_for_last(OVERLAPPED)
+    launch_dependents(OVERLAPPED)
+    wait_for_previous(OVERLAPPED)
     token, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
     table = rope
     if TURNED:

@@ -7,72 +7,72 @@ import torch
 from torch import Tensor
 
 from engine.kernels.contract import (
-    Asked,
-    BothNorms,
+    AttentionIo,
     Chunks,
     Contexts,
+    DualOutputNorms,
     FewRowProducts,
     HeadNorms,
     Kernels,
     Latents,
     LayerKv,
     Linear,
-    RoundedKernels,
+    QuantizedOutputKernels,
 )
 from engine.kernels.gpu.few_rows import MOST_ROWS, few_rows_twin
 from engine.kernels.gpu.gates import ACTIVATIONS, gated_twin
 from engine.kernels.gpu.norms import add_rms_norm_twin, rms_norm_twin
-from engine.kernels.rows import Both, Rounded, round_twin
+from engine.kernels.rows import DualRows, QuantizedRows, quantize_rows_twin
 from engine.kernels.style import AttentionStyle
 
 TOKENS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class RoundedAfterwards:
-    """See RoundedKernels in engine/kernels/contract.py: what `kernels` make, then rounded."""
+class TorchQuantizedOutput:
+    """See QuantizedOutputKernels in engine/kernels/contract.py: `kernels`, then quantized."""
 
     kernels: Kernels
     group: int | None
 
-    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Rounded:
-        """See RoundedKernels, here and below."""
-        return round_twin(self.kernels.norm(inputs, weight, eps), self.group)
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> QuantizedRows:
+        """See QuantizedOutputKernels, here and below."""
+        return quantize_rows_twin(self.kernels.norm(inputs, weight, eps), self.group)
 
     def add_norm(
         self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
-    ) -> tuple[Rounded, Tensor]:
-        """See RoundedKernels."""
+    ) -> tuple[QuantizedRows, Tensor]:
+        """See QuantizedOutputKernels."""
         normed, added = self.kernels.add_norm(inputs, residual, weight, eps, scale)
-        return round_twin(normed, self.group), added
+        return quantize_rows_twin(normed, self.group), added
 
     def gated(
         self, gate_up: Tensor, gate: str, clamp: tuple[float, float] | None = None
-    ) -> Rounded:
-        """See RoundedKernels."""
-        return round_twin(self.kernels.gated(gate_up, gate, clamp), self.group)
+    ) -> QuantizedRows:
+        """See QuantizedOutputKernels."""
+        return quantize_rows_twin(self.kernels.gated(gate_up, gate, clamp), self.group)
 
 
 @dataclass(frozen=True, slots=True)
-class RoundedBeside:
-    """See BothNorms in engine/kernels/contract.py: what `kernels` make, and that rounded."""
+class TorchDualOutput:
+    """See DualOutputNorms in engine/kernels/contract.py: `kernels`, and that quantized."""
 
     kernels: Kernels
     group: int | None
 
-    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> Both:
-        """See BothNorms, here and below."""
+    def norm(self, inputs: Tensor, weight: Tensor, eps: float) -> DualRows:
+        """See DualOutputNorms, here and below."""
         return self._both(self.kernels.norm(inputs, weight, eps))
 
     def add_norm(
         self, inputs: Tensor, residual: Tensor, weight: Tensor, eps: float, scale: float
-    ) -> tuple[Both, Tensor]:
-        """See BothNorms."""
+    ) -> tuple[DualRows, Tensor]:
+        """See DualOutputNorms."""
         normed, added = self.kernels.add_norm(inputs, residual, weight, eps, scale)
         return self._both(normed), added
 
-    def _both(self, normed: Tensor) -> Both:
-        return Both(normed, round_twin(normed, self.group), self.group)
+    def _both(self, normed: Tensor) -> DualRows:
+        return DualRows(normed, quantize_rows_twin(normed, self.group), self.group)
 
 
 class TorchKernels:
@@ -109,19 +109,19 @@ class TorchKernels:
         """See Kernels."""
         return gated_twin(gate_up, gate, *(clamp or ()))
 
-    def rounded(self, group: int | None) -> RoundedKernels:
-        """See RoundingKernels."""
-        return RoundedAfterwards(self, group)
+    def quantized(self, group: int | None) -> QuantizedOutputKernels:
+        """See QuantizingKernels."""
+        return TorchQuantizedOutput(self, group)
 
-    def both(self, group: int | None) -> BothNorms:
-        """See RoundingKernels."""
-        return RoundedBeside(self, group)
+    def dual(self, group: int | None) -> DualOutputNorms:
+        """See QuantizingKernels."""
+        return TorchDualOutput(self, group)
 
     def decode_attention(
-        self, asked: Asked, kv: LayerKv, contexts: Contexts, style: AttentionStyle
+        self, io: AttentionIo, kv: LayerKv, contexts: Contexts, style: AttentionStyle
     ) -> None:
         """See PagedKernels."""
-        queries = asked.queries
+        queries = io.queries
         keys, values = _read(kv, contexts.tables)  # [sequences, kv_heads, seen, ..]
         count, _, width = queries.shape
         kv_heads = keys.shape[1]
@@ -140,18 +140,18 @@ class TorchKernels:
             scores = torch.cat((scores, sinks), -1)
         weights = scores.softmax(-1).nan_to_num(0.0)[..., : keys.shape[2]]
         values = values.float().masked_fill(~seen[:, None, :, None], 0.0)
-        asked.read.copy_((weights @ values).flatten(1))
+        io.output.copy_((weights @ values).flatten(1))
 
     def prefill_attention(
         self,
-        asked: Asked,
+        io: AttentionIo,
         kv: LayerKv,
         contexts: Contexts,
         chunks: Chunks,
         style: AttentionStyle,
     ) -> None:
         """Each query as a sequence of its own, that ends with it; of no length: padding."""
-        queries, ends = asked.queries, chunks.firsts[1:].long()
+        queries, ends = io.queries, chunks.firsts[1:].long()
         rows = torch.arange(len(queries), device=queries.device)
         owners = torch.searchsorted(ends, rows, right=True).clamp(max=len(ends) - 1)
         behind = ends[owners] - rows - 1
@@ -159,7 +159,7 @@ class TorchKernels:
         for first in range(0, len(queries), TOKENS_AT_ONCE):
             some = slice(first, first + TOKENS_AT_ONCE)
             ours = Contexts(contexts.tables[owners[some]], lengths[some])
-            part = Asked(queries[some], asked.read[some])
+            part = AttentionIo(queries[some], io.output[some])
             self.decode_attention(part, kv, ours, style)
 
     def turn_and_write(

@@ -43,7 +43,7 @@ def adjust(
         )  # fmt: skip
 
 
-def ban(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+def apply_bitmasks(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
     """Minus infinity at each of `rows` [n] int32 of `logits` [.., vocabulary] float32, where
     `bits` are 0.
 
@@ -83,7 +83,7 @@ def adjust_twin(
         of_row[ids] = found.clamp(max=LARGEST_LOGIT.value)
 
 
-def ban_twin(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+def apply_bitmasks_twin(logits: Tensor, rows: Tensor, bits: Tensor) -> None:
     """The same in plain torch."""
     shifts = torch.arange(32, dtype=torch.int32, device=bits.device)
     allowed = (bits.unsqueeze(-1) >> shifts & 1).flatten(1)[:, : logits.shape[1]].bool()
@@ -98,7 +98,7 @@ def adjust_floor(rows: int, entries: int) -> Floor:
     return Floor(bytes=rows * 28 + entries * (8 + 64), operations=8 * entries)
 
 
-def ban_floor(rows: int, vocabulary: int) -> Floor:
+def apply_bitmasks_floor(rows: int, vocabulary: int) -> Floor:
     """Bits are read, and all logits written, where nearly all are banned; no operations."""
     return Floor(bytes=rows * (vocabulary // 8 + 4 * vocabulary))
 

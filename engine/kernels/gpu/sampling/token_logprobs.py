@@ -1,8 +1,8 @@
-"""Log-probabilities of chosen tokens, their ranks, and the likeliest, with no row sorted.
+"""Log-probabilities and ranks of chosen tokens, and the likeliest tokens, without a sort.
 
-Three launches: what every tile adds to a row's softmax; then its log-probabilities, of which a
-tile keeps its likeliest and counts those above the chosen one's; then tiles are put together.
-What is right is said by engine/sampling/logprobs.py: (x - max) - log(sum), ties by token id.
+Three launches: each tile's part of a row's softmax sum; then the log-probabilities, of which a
+tile keeps its likeliest and counts those above the chosen token's; then the tiles are merged.
+The twin is engine/sampling/logprobs.py: (x - max) - log(sum), ties by token id.
 """
 
 import torch
@@ -20,23 +20,25 @@ from engine.kernels.gpu.sampling.order import (
     value_of,
 )
 from engine.kernels.gpu.sampling.thresholds import NONE
-from engine.kernels.telling import MOST_TOLD, Told
+from engine.kernels.token_logprobs import MOST_TOP_LOGPROBS, TokenLogprobs
 
 TILE = 4096
 TOLD = ("ranks", "tokens", "logprobs")  # begin anywhere
 
 
-def tell(logits: Tensor, rows: Tensor, chosen: Tensor, told: Told, tile: int = TILE) -> None:
+def gather_logprobs(
+    logits: Tensor, rows: Tensor, chosen: Tensor, told: TokenLogprobs, tile: int = TILE
+) -> None:
     """Fill `told` for some `rows` [n] int32 of `logits` [.., vocabulary] float32.
 
-    `chosen` [n] are their tokens, of any integer type. At most MOST_TOLD likeliest, and no more
-    than there are tokens. Nothing waits for the device.
+    `chosen` [n] are their tokens, of any integer type. At most MOST_TOP_LOGPROBS likeliest,
+    and no more than there are tokens. Nothing waits for the device.
     """
     count, vocabulary = len(rows), logits.shape[1]
     most = told.tokens.shape[1]
     if not count:
         return
-    tiles, wide = triton.cdiv(vocabulary, tile), MOST_TOLD
+    tiles, wide = triton.cdiv(vocabulary, tile), MOST_TOP_LOGPROBS
 
     def room(width: int, dtype: torch.dtype) -> Tensor:
         return torch.empty((count, width), dtype=dtype, device=logits.device)
@@ -55,7 +57,7 @@ def tell(logits: Tensor, rows: Tensor, chosen: Tensor, told: Told, tile: int = T
     )  # fmt: skip
 
 
-def tell_floor(rows: int, vocabulary: int) -> Floor:
+def gather_logprobs_floor(rows: int, vocabulary: int) -> Floor:
     """Logits are read once; an exponential, a sum and comparisons: some 10 operations each."""
     return Floor(bytes=rows * vocabulary * 4, operations=10 * rows * vocabulary)
 

@@ -1,15 +1,15 @@
-"""What is done with logits on a device, from masks to tokens: contracts of the kernels."""
+"""The contracts of the sampling kernels on a device: from logits to tokens."""
 
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from engine.kernels.searching import Search
-from engine.kernels.telling import Tell
+from engine.kernels.token_logprobs import GatherLogprobs
 
 
-class Choose(Protocol):
-    """A token for each row of logits: temperature, truncation, noise, and the largest."""
+class ChooseTokens(Protocol):
+    """Sample a token for each row of logits: temperature, truncation, Gumbel noise, largest."""
 
     def __call__(  # noqa: PLR0913  as the kernel has it
         self,
@@ -27,14 +27,14 @@ class Choose(Protocol):
     ) -> Tensor:
         """`logits` [rows, vocabulary] float32; the others have a number, keys two, for each.
 
-        `out` [rows] int64 is written to. Temperature 0 takes the largest. Where nothing is left
-        the token is that of `instead` [rows] int32, and `alive` [rows] int32 becomes 0.
-        `search` is what the rows ask for, or further.
+        `out` [rows] int64 is written to. Temperature 0 takes the largest. A row in which no
+        token is left gets its token of `instead` [rows] int32, and its `alive` [rows] int32
+        becomes 0. `search` must reach as far as any row needs.
         """
 
 
-class Adjust(Protocol):
-    """Biases, bans and penalties (engine/kernels/gpu/sampling/adjusting.py)."""
+class AdjustLogits(Protocol):
+    """Apply biases, bans and penalties (engine/kernels/gpu/sampling/adjusting.py)."""
 
     def __call__(
         self,
@@ -47,21 +47,21 @@ class Adjust(Protocol):
     ) -> None:
         """Change some rows of `logits` [rows, vocabulary] float32 in place.
 
-        `latest` [rows] has the token that a row's answer has beside, or -1.
+        `latest` [rows] has a token of each row's answer that the lists do not count, or -1.
         """
 
 
-class Ban(Protocol):
-    """Masks (engine/kernels/gpu/sampling/adjusting.py)."""
+class ApplyBitmasks(Protocol):
+    """Apply token bitmasks (engine/kernels/gpu/sampling/adjusting.py)."""
 
     def __call__(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
         """Minus infinity at some `rows` [n] of `logits`, where `bits` [n, words] are 0."""
 
 
-class DrawingKernels(NamedTuple):
-    """All of them."""
+class SamplingKernels(NamedTuple):
+    """All sampling kernels of a device."""
 
-    choose: Choose
-    adjust: Adjust
-    ban: Ban
-    tell: Tell
+    choose: ChooseTokens
+    adjust: AdjustLogits
+    apply_bitmasks: ApplyBitmasks
+    gather_logprobs: GatherLogprobs
