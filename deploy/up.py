@@ -16,7 +16,7 @@ from deploy.config import UpConfig
 from deploy.supervisor import Child, Facts, ProcessFailed
 from discovery.logs import LOG_FORMAT
 from discovery.registration import DEFAULT_PORT, Role
-from discovery.terminal import hear_hang_ups
+from discovery.terminal import handle_hang_ups
 from node.config import ServingOptions
 from proxy.config import ProxyOptions
 from proxy.workers.node_counts import node_count_key
@@ -56,7 +56,7 @@ async def _until_signal(config: UpConfig) -> None:
     cluster = Cluster(config)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, cluster.stop)
-    hear_hang_ups(cluster.reread, stop=cluster.stop)
+    handle_hang_ups(cluster.reread, stop=cluster.stop)
     running = asyncio.create_task(cluster.run())
     either: set[asyncio.Future[None] | asyncio.Future[str]] = {running, cluster.ready}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -21,10 +21,10 @@ import zmq
 from prometheus_client import generate_latest
 
 from deploy.supervisor import Child, ProcessFailed
-from discovery.lifeline import end_with, tell
+from discovery.lifeline import end_with, report_to_starter
 from discovery.logs import start_logging
 from discovery.registry import Registry
-from discovery.terminal import hear_hang_ups
+from discovery.terminal import handle_hang_ups
 from proxy.config import ProxyConfig
 from proxy.main import STOP_SIGNALS
 from proxy.observing.failure_metrics import RefusedRegistrations
@@ -122,7 +122,7 @@ class Parent:
         """Until a signal to stop; the second one ends all at once."""
         for number in STOP_SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, self._stop_workers)
-        hear_hang_ups(self._reread_files, stop=self._stop_workers)
+        handle_hang_ups(self._reread_files, stop=self._stop_workers)
         async with asyncio.TaskGroup() as tasks:
             helpers = [tasks.create_task(self.hub.run())]
             helpers.append(tasks.create_task(self._accept_workers(tasks)))
@@ -168,7 +168,9 @@ class Parent:
         )
         if self.config.supervisor_fd is not None:
             fd = self.config.supervisor_fd
-            tell(fd, http_address=addresses.clients, discovery_address=addresses.discovery)
+            report_to_starter(
+                fd, http_address=addresses.clients, discovery_address=addresses.discovery
+            )
             await report_node_counts(fd, self.registry)
 
     def _child(self, number: int) -> Child:

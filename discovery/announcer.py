@@ -1,4 +1,4 @@
-"""A node's voice: it tells every proxy once a second that it is there, and how busy."""
+"""Sends a node's heartbeats: its registration and load, to every proxy, once a second."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from typing import Self
 
 import zmq
 
-from discovery.reach import Reach
+from discovery.reachability import ProxyReachability
 from discovery.registration import BEAT_S, Registration, pack, to_map
 from discovery.signature import Stamps, sign
 
@@ -21,12 +21,12 @@ CONNECT_MS = 2000  # without it the kernel asks a host that is gone ever more ra
 
 @dataclass(slots=True)
 class Announcer:
-    """Sends without ever waiting. A proxy that is away hears the newest word on its return."""
+    """Never blocks. A proxy that was away gets the newest registration when it is back."""
 
     registration: Callable[[], Registration | None]
     cluster_key: bytes | None
     beat_s: float
-    reaches: Sequence[Reach]
+    reachabilities: Sequence[ProxyReachability]
     _context: zmq.Context[zmq.Socket[bytes]]
     _dealers: Sequence[zmq.Socket[bytes]]
     _stamps: Stamps = field(default_factory=Stamps)
@@ -42,12 +42,14 @@ class Announcer:
     ) -> Self:
         """To all these `host:port`; `registration` is asked each time, and None is not said."""
         context, dealers = zmq.Context[zmq.Socket[bytes]](), list[zmq.Socket[bytes]]()
-        reaches: list[Reach] = []
-        announcer = cls(registration, cluster_key, beat_s, reaches, context, dealers)
+        reachabilities: list[ProxyReachability] = []
+        announcer = cls(registration, cluster_key, beat_s, reachabilities, context, dealers)
         try:
             for proxy in proxies:
                 dealers.append(_dealer(context))
-                reaches.append(Reach.of(dealers[-1], proxy, now=time.monotonic()))
+                reachabilities.append(
+                    ProxyReachability.of(dealers[-1], proxy, now=time.monotonic())
+                )
                 dealers[-1].connect(f"tcp://{proxy}")
         except BaseException:
             announcer.close()
@@ -57,9 +59,9 @@ class Announcer:
     async def run(self) -> None:
         """Announce every beat until cancelled, and log which proxies do not take us in."""
         while True:
-            spoke = self._announce()
-            for reach in self.reaches:
-                reach.look(now=time.monotonic(), spoke=spoke)
+            sent = self._announce()
+            for reach in self.reachabilities:
+                reach.check(now=time.monotonic(), sent=sent)
             await asyncio.sleep(self.beat_s)
 
     def announce_now(self) -> None:
@@ -80,7 +82,7 @@ class Announcer:
 
     def close(self) -> None:
         """Say no more; whoever connects closes."""
-        for reach in self.reaches:
+        for reach in self.reachabilities:
             reach.close()
         for dealer in self._dealers:
             dealer.close(linger=0)

@@ -1,4 +1,4 @@
-"""From anybody's frames to the registry. Pure: whatever is sent, it is at worst refused."""
+"""Validates what anybody sends to the discovery port, and applies it to the registry. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +25,8 @@ WORDLESS = "wordless"  # a reason for the metrics, and the sender of whom nothin
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """A node that was not known before: perhaps in place of another, perhaps fit for nobody."""
+class JoinedNode:
+    """A new node. It may replace another one; `misfit`: why it pairs with no node."""
 
     node: Node
     replaced: Node | None
@@ -34,22 +34,24 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A registration that was taken in, of a node of `ours` or of vLLM."""
+class AcceptedRegistration:
+    """An accepted registration, of a node of `ours` or of vLLM."""
 
     ours: bool
-    joined: Joined | None
+    joined: JoinedNode | None
 
 
 @dataclass(slots=True)
 class Intake:
-    """Takes in registrations; with a verifier only what is signed."""
+    """Accepts registrations; with a verifier only signed ones."""
 
     registry: Registry
     verifier: Verifier | None = None
-    _blamed: dict[str, None] = field(default_factory=dict)
+    _complained_of: dict[str, None] = field(default_factory=dict)
 
-    def take(self, frames: Sequence[bytes], *, now: float, wall_time: float) -> Taken:
+    def take(
+        self, frames: Sequence[bytes], *, now: float, wall_time: float
+    ) -> AcceptedRegistration:
         """One message as a ROUTER reads it; raises MalformedRegistration, and counts it."""
         try:
             return self._take(frames, now, wall_time)
@@ -57,7 +59,9 @@ class Intake:
             self.registry.refused[error.reason] += 1
             raise
 
-    def _take(self, frames: Sequence[bytes], now: float, wall_time: float) -> Taken:
+    def _take(
+        self, frames: Sequence[bytes], now: float, wall_time: float
+    ) -> AcceptedRegistration:
         registration = self._read(frames, wall_time)
         before = self.registry.at(registration.http_address)
         if before is None or not only_load(before.registration, registration):
@@ -67,24 +71,24 @@ class Intake:
         ours = registration.node_id is not None
         node = self.registry.apply(registration, now=now)
         if node is None:
-            return Taken(ours, None)
-        return Taken(ours, Joined(node, before, self.registry.misfit(node)))
+            return AcceptedRegistration(ours, None)
+        return AcceptedRegistration(ours, JoinedNode(node, before, self.registry.misfit(node)))
 
-    def pass_over(self, connections: int) -> bool:
-        """So many ended before a message came; whether none did before, as far as is known."""
+    def count_wordless(self, connections: int) -> bool:
+        """Count connections that ended without a message; True if these are the first."""
         self.registry.refused[WORDLESS] += connections
-        return self.blame(WORDLESS)
+        return self.is_first_complaint(WORDLESS)
 
-    def blame(self, sender: str) -> bool:
-        """Whether this one, such as a host and what it did, was not complained of before.
+    def is_first_complaint(self, sender: str) -> bool:
+        """Whether this sender, such as a host and a reason, was not complained of before.
 
-        As far as we remember.
+        Senders beyond MOST_SENDERS are forgotten.
         """
-        if sender in self._blamed:
+        if sender in self._complained_of:
             return False
-        while len(self._blamed) >= MOST_SENDERS:
-            del self._blamed[next(iter(self._blamed))]
-        self._blamed[sender] = None
+        while len(self._complained_of) >= MOST_SENDERS:
+            del self._complained_of[next(iter(self._complained_of))]
+        self._complained_of[sender] = None
         return True
 
     def _read(self, frames: Sequence[bytes], wall_time: float) -> Registration:
@@ -100,7 +104,7 @@ class Intake:
 
 
 def _unsigned(registration: Registration) -> Registration:
-    """Who signs would refuse each of our calls, which nobody signs without a key."""
+    """Raises MalformedRegistration if signed: its node would refuse our unsigned calls."""
     if registration.mac is not None:
         why = "it is signed, and this proxy has no --cluster-key"
         raise MalformedRegistration(why, "signed")

@@ -1,7 +1,7 @@
-"""The tie between a process and the one that started it: when that one ends, so does this.
+"""Ties a process to the one that started it: when the starter ends, so does this process.
 
-A pipe or socket is held open by the starter. However that process dies, the system closes its
-end, and the read below comes back.
+The starter holds a pipe or socket open. However it dies, the kernel closes its end, and the
+read of the lifeline thread returns.
 """
 
 import ctypes
@@ -34,9 +34,9 @@ def die_with_parent() -> None:
 
 
 def first_line(fd: int) -> bytes:
-    """What a starter says first, unbuffered: what follows is the lifeline's to read.
+    """The starter's first line, read unbuffered: the lifeline thread reads the rest.
 
-    Raises SystemExit where nobody says anything.
+    Raises SystemExit at the end of the file.
     """
     line = b""
     while not line.endswith(b"\n"):
@@ -58,10 +58,10 @@ def _watch(fd: int, last_words: str | None) -> None:
             os._exit(ORPHANED)
 
 
-def tell(fd: int, **facts: str) -> None:
-    """Say one line to the starter, as JSON: that we are ready and where, and what is new.
+def report_to_starter(fd: int, **facts: str) -> None:
+    """Send the starter one line of JSON: that this process is ready and where, and news later.
 
-    One that does not read them holds up nobody: what finds no room is lost.
+    Never blocks: a line that does not fit into the socket's buffer is lost.
     """
     line = json.dumps(facts).encode() + b"\n"
     with socket.socket(fileno=os.dup(fd)) as starter, suppress(OSError):

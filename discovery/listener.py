@@ -1,4 +1,4 @@
-"""The proxy's ear: a ZMQ ROUTER to which every node says once a second that it is there."""
+"""Receives the heartbeats of all nodes at a ZMQ ROUTER, and feeds the registry."""
 
 import asyncio
 import logging
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import zmq
 
 from discovery.address import format_address
-from discovery.answers import ANSWER, Answers
-from discovery.endings import Endings
 from discovery.errors import MalformedRegistration
-from discovery.intake import Intake, Joined
+from discovery.intake import Intake, JoinedNode
 from discovery.registration import DEFAULT_PORT, State
 from discovery.registry import Node, Registry
+from discovery.replies import REPLY, ReplySchedule
 from discovery.signature import Verifier
+from discovery.wordless_connections import WordlessConnections
 
 LOOK_S = 0.5  # how often somebody looks for who went quiet
 GATHER_S = 0.02  # after a message, for more of them: waking up costs more than reading one
@@ -45,8 +45,8 @@ class Listener:
     clock: Callable[[], float]
     _context: zmq.Context[zmq.Socket[bytes]]
     _router: zmq.Socket[bytes]
-    _endings: Endings
-    _answers: Answers = field(default_factory=Answers)
+    _wordless: WordlessConnections
+    _replies: ReplySchedule = field(default_factory=ReplySchedule)
 
     @classmethod
     def bind(
@@ -65,7 +65,7 @@ class Listener:
         try:
             router.setsockopt(zmq.HANDSHAKE_IVL, int(handshake_s * 1000))
             bound = _bind(router, host, port)
-            endings = Endings.of(router)
+            endings = WordlessConnections.of(router)
         except BaseException:
             router.close(linger=0)
             context.term()
@@ -74,80 +74,82 @@ class Listener:
         return cls(intake, bound, look_s, time.monotonic, context, router, endings)
 
     async def run(self) -> None:
-        """Listen, and forget who went quiet, until cancelled."""
+        """Receive registrations and expire silent nodes, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen())
-            tasks.create_task(self._forget())
+            tasks.create_task(self._expire_nodes())
 
     def close(self) -> None:
         """Give the port back; whoever binds closes."""
-        self._endings.close()
+        self._wordless.close()
         self._router.close(linger=0)
         self._context.term()
 
     async def _listen(self) -> None:
-        """A message that comes alone is heard at once, and many are heard together."""
+        """A single message is handled at once; under load messages are handled in batches."""
         while True:
-            ended = self._endings.read(MOST_AT_ONCE)  # before the messages, some may be theirs
+            ended = self._wordless.read(MOST_AT_ONCE)  # before the messages, some may be theirs
             heard = self._drain()
             if ended and heard < MOST_AT_ONCE:
-                self._judge()
+                self._report_wordless()
             if MOST_AT_ONCE in (heard, ended):
                 await asyncio.sleep(0)
             elif heard or ended:
                 await asyncio.sleep(GATHER_S)
             else:
-                await self._told()
+                await self._wait_readable()
 
-    async def _told(self) -> None:
-        """Until there may be messages. ZMQ tells only once, so all have to be read before."""
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
+    async def _wait_readable(self) -> None:
+        """Wait until there may be messages. ZMQ signals once only, so read all first."""
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
         messages = self._router.getsockopt(zmq.FD)
         assert isinstance(messages, int)
-        descriptors = messages, self._endings.descriptor
+        descriptors = messages, self._wordless.descriptor
         for descriptor in descriptors:
-            loop.add_reader(descriptor, told.set)
+            loop.add_reader(descriptor, readable.set)
         try:
-            await told.wait()
+            await readable.wait()
         finally:
             for descriptor in descriptors:
                 loop.remove_reader(descriptor)
 
     def _drain(self) -> int:
-        """How many messages were there; so many at most."""
+        """Handle the messages there are, MOST_AT_ONCE at most; how many there were."""
         for heard in range(MOST_AT_ONCE):
             try:
                 frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return heard
-            self._endings.spoke(frames)
-            self._hear(frames)
+            self._wordless.note_message(frames)
+            self._receive(frames)
         return MOST_AT_ONCE
 
-    def _judge(self) -> None:
-        if (wordless := self._endings.judge()) and self.intake.pass_over(wordless):
+    def _report_wordless(self) -> None:
+        if (wordless := self._wordless.count_wordless()) and self.intake.count_wordless(
+            wordless
+        ):
             logger.warning(
                 "a connection ended before a message came by it: it was not ZMQ's, its "
                 "handshake did not end, or it sent over %d bytes; more are only counted",
                 LARGEST_READ,
             )
 
-    def _hear(self, frames: list[zmq.Frame]) -> None:
+    def _receive(self, frames: list[zmq.Frame]) -> None:
         now, wall_time = self.clock(), time.time()
         try:
             payload = [frame.bytes for frame in frames]
-            taken = self.intake.take(payload, now=now, wall_time=wall_time)
+            accepted = self.intake.take(payload, now=now, wall_time=wall_time)
         except MalformedRegistration as error:
             sender = _address_of(frames[-1])
-            if self.intake.blame(f"{sender} {error.reason}"):
+            if self.intake.is_first_complaint(f"{sender} {error.reason}"):
                 logger.warning("dropped a registration from %s: %s", sender, error)
         else:
-            if taken.ours and self._answers.due(payload[0]):
-                self._router.send_multipart([payload[0], ANSWER], zmq.NOBLOCK)
-            if taken.joined:
-                log_joined(taken.joined)
+            if accepted.ours and self._replies.due(payload[0]):
+                self._router.send_multipart([payload[0], REPLY], zmq.NOBLOCK)
+            if accepted.joined:
+                log_joined(accepted.joined)
 
-    async def _forget(self) -> None:
+    async def _expire_nodes(self) -> None:
         while True:
             await asyncio.sleep(self.look_s)
             for node in self.intake.registry.expire(now=self.clock()):
@@ -165,7 +167,7 @@ def describe(node: Node) -> str:
     )
 
 
-def log_joined(joined: Joined) -> None:
+def log_joined(joined: JoinedNode) -> None:
     """One line for a node that is new, and one if nobody can work with it."""
     if joined.replaced and joined.replaced.node_id == joined.node.node_id:
         logger.info("%s has changed its role", describe(joined.node))

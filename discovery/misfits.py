@@ -17,7 +17,7 @@ DIGEST = "blake2b:"
 MOST_TOLD = 8
 
 
-class Named(Fitting, Protocol):
+class NamedNode(Fitting, Protocol):
     """What has to be known of a node besides."""
 
     @property
@@ -25,7 +25,7 @@ class Named(Fitting, Protocol):
         """All that its model is called."""
 
 
-N = TypeVar("N", bound=Named)
+N = TypeVar("N", bound=NamedNode)
 Likeness = tuple[Role, Kind, Names]
 
 

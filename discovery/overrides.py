@@ -1,4 +1,4 @@
-"""What is known better of an address than whoever is there says: it is held, or has a model."""
+"""What the proxy overrides in the registrations of an address: its state, and its model."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,13 +12,13 @@ MOST = 4096
 
 @dataclass(slots=True)
 class Overrides:
-    """By address; the oldest are forgotten first."""
+    """Overrides by address; beyond MOST the oldest are dropped."""
 
     _held: dict[str, None] = field(default_factory=dict)
     _models: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
 
     def of(self, registration: Registration) -> Registration:
-        """The same, as it counts here."""
+        """The registration with its overrides."""
         address, changes = registration.http_address, dict[str, Any]()
         if address in self._held:
             changes["state"] = State.DRAINING
@@ -28,11 +28,11 @@ class Overrides:
         return msgspec.structs.replace(registration, **changes) if changes else registration
 
     def hold(self, address: str) -> None:
-        """Whoever is there takes no work."""
+        """Treat the node at this address as draining."""
         _put(self._held, address, None)
 
-    def let_go(self, address: str) -> None:
-        """Its own word counts again."""
+    def release(self, address: str) -> None:
+        """Use the node's own state again."""
         self._held.pop(address, None)
 
     def name(self, address: str, model: str | None, max_model_len: int | None) -> bool:

@@ -1,4 +1,4 @@
-"""Whether the terminal that somebody started this from is still there, and what if not."""
+"""Handles SIGHUP: reload files, or stop if the controlling terminal was closed."""
 
 import asyncio
 import os
@@ -10,36 +10,36 @@ STANDARD = (0, 1, 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Terminal:
-    """The standard files that were a terminal's at the start; there may have been none."""
+class ControllingTerminal:
+    """The standard files that were a terminal at the start; there may have been none."""
 
     files: Sequence[int]
 
     @classmethod
-    def find(cls, files: Sequence[int] = STANDARD) -> "Terminal":
+    def find(cls, files: Sequence[int] = STANDARD) -> "ControllingTerminal":
         """As it is now."""
         return cls([one for one in files if os.isatty(one)])
 
     @property
     def gone(self) -> bool:
-        """Whether it was hung up since: then it is a terminal no longer."""
+        """Whether the terminal was closed: its files are no terminal any more."""
         return any(not os.isatty(one) for one in self.files)
 
 
-def hear_hang_ups(
+def handle_hang_ups(
     reread: Callable[[], None],
     *,
     stop: Callable[[], None],
-    terminal: Terminal | None = None,
+    terminal: ControllingTerminal | None = None,
 ) -> None:
-    """SIGHUP has files read again, as with other servers, but for one from a closed terminal.
+    """SIGHUP reloads files, as with other servers, unless the terminal was closed.
 
-    Then whoever started this has left: it stops, and what is said more than once then, by shell
-    and system, counts once. To be called within a running event loop.
+    Then the process stops; SIGHUP comes more than once then, from shell and kernel, and counts
+    once. To be called within a running event loop.
     """
-    started_from, stopped = terminal or Terminal.find(), False
+    started_from, stopped = terminal or ControllingTerminal.find(), False
 
-    def hear() -> None:
+    def on_hang_up() -> None:
         nonlocal stopped
         if not started_from.gone:
             reread()
@@ -47,4 +47,4 @@ def hear_hang_ups(
             stopped = True
             stop()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hear)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hang_up)

@@ -21,7 +21,7 @@ from api.text_files import TextParcel
 from discovery.address import format_address
 from discovery.announcer import Announcer
 from discovery.errors import DiscoveryError
-from discovery.lifeline import end_with, tell
+from discovery.lifeline import end_with, report_to_starter
 from discovery.logs import start_logging
 from discovery.ports import listening_at
 from discovery.registration import Registration, Role
@@ -189,7 +189,7 @@ class _Node:
             one.zmq_address,
         )
         if self.config.supervisor_fd is not None:
-            tell(self.config.supervisor_fd, http_address=one.http_address)
+            report_to_starter(self.config.supervisor_fd, http_address=one.http_address)
 
     async def _wait_until_drained(self, stop: signal.Signals) -> None:
         """Wait until no leg is open and no KV waits to be fetched, or for --drain-timeout-s."""

@@ -18,9 +18,9 @@ from api.refusals import VERSION, error_response, wants_anthropic_format
 from api.routes import GENERATE, openai_routes, token_routes
 from api.served import Models
 from proxy.admin.audit import audit_line
-from proxy.admin.departures import Departures
+from proxy.admin.drain_lock import DrainLock
 from proxy.admin.guard import NOBODY, Guard
-from proxy.admin.operating import Operator
+from proxy.admin.node_operations import Operator
 from proxy.admin.routes import AdminRoutes
 from proxy.admin.status import cluster_status, health, served_models
 from proxy.admission.gate import AdmissionGate, GatedEmbedder, caller
@@ -61,7 +61,7 @@ def create_app(
     app.register_blueprint(
         openai_routes(door, models, embedder=GatedEmbedder(door, gate), gate=gate)
     )
-    watch = Watch(door, guard, gate, clock)
+    hooks = ProxyHooks(door, guard, gate, clock)
     texts = TextEndpoints(door, models, gate=gate)
     app.register_blueprint(token_routes(texts))
     paths: dict[str, Endpoint] = {
@@ -71,66 +71,66 @@ def create_app(
         MESSAGES: texts.messages,
         GENERATE: texts.tokens,
     }
-    front = TextFront(app.asgi_app, paths, watch)
+    front = TextFront(app.asgi_app, paths, hooks)
     exchanges = TimelineMiddleware(front, COUNTED, door.timelines, door.tracing, clock)
     app.asgi_app = exchanges  # type: ignore[method-assign]
-    _watch(app, watch)
+    _add_hooks(app, hooks)
     reports = ClusterReports(instances.peers)
     _tell(app, door, models, reports, clock)
     reports.serve_timelines(lambda name, owner: _timeline(door.timelines, name, owner))
     _tell_timelines(app, reports, guard)
     orders = OrderSender(instances.session, instances.signing, instances.cluster_key)
     shared = door.pipeline.registry, instances.peers
-    departures = Departures(*shared, clock)
-    operator = Operator(shared[0], orders, shared[1], departures, clock)
+    drain_lock = DrainLock(*shared, clock)
+    operator = Operator(shared[0], orders, shared[1], drain_lock, clock)
     app.register_blueprint(AdminRoutes(instances, operator, reports.status).blueprint())
     app.register_blueprint(describing_routes(app))
     return app
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """Lets in who may, and counts what they are answered; see Watch in proxy/serving."""
+class ProxyHooks:
+    """RequestHooks of this proxy: checks keys, counts answers, adds headers."""
 
     door: ObservedPipeline
     guard: Guard
     gate: AdmissionGate
     clock: Callable[[], float]
 
-    def enter(self, path: str, headers: Headers) -> None:
-        """Raises Unauthorized or Forbidden."""
+    def on_request(self, path: str, headers: Headers) -> None:
+        """Check the key; raises Unauthorized or Forbidden."""
         keys = headers.get("Authorization"), headers.get("X-API-Key")
         caller.set(who := self.guard.check(path, *keys))
         if exchange := current.get():
             exchange.owner = "" if who is NOBODY else who.name
 
-    def leave(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
-        """`path` is that of the endpoint; answers with headers."""
+    def on_answer(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
+        """Count the answer and return its extra headers; `path` is the endpoint's."""
         self.door.metrics.record_answer(path, status)
         return {
             **record_answer(status, outer_id or "", self.clock()),
             **self.gate.rate_limit_headers(),
         }
 
-    def comment(self, headers: Headers) -> bytes:
-        """The timeline, if it was asked for."""
+    def stream_comment(self, headers: Headers) -> bytes:
+        """The timeline, if the client wants it."""
         return timeline_comment(headers.get(TIMING_HEADER))
 
 
-def _watch(app: Quart, watch: Watch) -> None:
-    """Over what is not answered before it comes here."""
+def _add_hooks(app: Quart, hooks: ProxyHooks) -> None:
+    """Use the same hooks for requests that the text front passes on."""
 
     @app.before_request
-    async def enter() -> None:
-        watch.enter(request.path, request.headers)
+    async def on_request() -> None:
+        hooks.on_request(request.path, request.headers)
 
     @app.after_request
-    async def leave(response: Response) -> Response:
+    async def on_answer(response: Response) -> Response:
         if request.path.startswith(COUNTED):
             rule = request.url_rule.rule if request.url_rule else "unknown"
             outer_id = response.headers.get(REQUEST_ID)
-            response.headers.update(watch.leave(rule, response.status_code, outer_id))
-        if watch.guard.audits(request.path, request.headers.get("X-API-Key")):
+            response.headers.update(hooks.on_answer(rule, response.status_code, outer_id))
+        if hooks.guard.audits(request.path, request.headers.get("X-API-Key")):
             call = f"{request.method} {request.path}"
             answer = await response.get_data(as_text=False)
             said = call, response.status_code, answer

@@ -11,7 +11,7 @@ from api.tools.dialects.known import ToolCallParser
 from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import DEFAULT_PORT
 from proxy.admission.limits import QUEUED, UNLIMITED, AdmissionLimits, KeyLimits, LoadLimit
-from proxy.serving.origins import as_sent
+from proxy.serving.cors import normalized_origin
 
 Policy = Literal["planned", "prefix_aware", "least_loaded", "session", "round_robin", "random"]
 LocalPrefill = Literal["never", "auto", "always"]
@@ -171,7 +171,7 @@ class ProxyOptions:
         if not all("!" <= letter <= "~" for letter in self.foreign_api_key or ""):
             raise ValueError("--foreign-api-key must be printable ASCII without spaces")
         for origin in self.allowed_origins:
-            as_sent(origin)
+            normalized_origin(origin)
         for name in ("ssl_keyfile", "ssl_ca_certs"):
             if getattr(self, name) is not None and self.ssl_certfile is None:
                 raise ValueError(f"--{name.replace('_', '-')} goes with --ssl-certfile only")

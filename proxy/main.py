@@ -25,17 +25,17 @@ from api.door.protocol import careful
 from api.pooling.facts import load_pooling
 from api.shutdown_logging import hide_cancellation_tracebacks
 from api.text.tokenizing import load_text_codec
-from discovery.lifeline import end_with, tell
+from discovery.lifeline import end_with, report_to_starter
 from discovery.logs import start_logging
 from discovery.registration import Role
 from discovery.registry import Registry
 from discovery.signed_calls import Signing
-from discovery.terminal import hear_hang_ups
+from discovery.terminal import handle_hang_ups
 from engine.grammars.checking import GrammarChecker
 from engine.request import Model
 from proxy.admin.guard import Guard, is_for_clients
-from proxy.admin.leaving import Leaving
 from proxy.admin.secrets import MalformedSecrets, Secrets
+from proxy.admin.stopping_health import StoppingHealth
 from proxy.admission.admission import Admission
 from proxy.admission.gate import AdmissionGate
 from proxy.admission.pools import NodeCounts
@@ -64,9 +64,9 @@ from proxy.pooling import PoolingPipeline
 from proxy.routing.building import build_planner
 from proxy.routing.capacity import NodeCapacity
 from proxy.routing.layouts import layout_difference
-from proxy.serving.collecting import settle
 from proxy.serving.corked import CorkedProtocol
-from proxy.serving.origins import Origins, opened
+from proxy.serving.cors import CorsPolicy, with_cors
+from proxy.serving.garbage_collection import freeze_loaded_objects
 from proxy.workers.process import ProxyProcess, cluster_key, socket_address
 from proxy.workers.rates import SharedRates
 
@@ -112,9 +112,9 @@ async def _serve(process: ProxyProcess) -> None:
         ingress = _ingress(config, registry)
         lines = await stack.enter_async_context(open_connections())
         app = build(config, instances, lines, catalogue, ingress, secrets.guard)
-        leaving = Leaving(app.asgi_app)
-        http = _uvicorn(leaving, config, secrets, ingress.keeper)
-        server = _Server(http, leaving, process.discovery, config)
+        health = StoppingHealth(app.asgi_app)
+        http = _uvicorn(health, config, secrets, ingress.keeper)
+        server = _Server(http, health, process.discovery, config)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         parts = instances, catalogue, secrets.watch, ingress.gate, ingress.keeper
         helpers = [process.feed_registry(registry), *(part.run() for part in parts)]
@@ -124,8 +124,8 @@ async def _serve(process: ProxyProcess) -> None:
             rates = ingress.gate.admission.rates
             helpers.append(SharedRates(rates, process.peers, process.worker_id).run())
         running = [tasks.create_task(helper) for helper in helpers]
-        hear_hang_ups(secrets.watch.tell, stop=server.stop)
-        settle()
+        handle_hang_ups(secrets.watch.reload_now, stop=server.stop)
+        freeze_loaded_objects()
         await server.serve(sockets=[process.client_socket])
         for helper in running:
             helper.cancel()
@@ -176,10 +176,14 @@ class _Server(uvicorn.Server):
     """Says when it is ready, and when it begins to stop; hears signals from then on."""
 
     def __init__(
-        self, server: uvicorn.Config, leaving: Leaving, discovery: str, config: ProxyConfig
+        self,
+        server: uvicorn.Config,
+        health: StoppingHealth,
+        discovery: str,
+        config: ProxyConfig,
     ) -> None:
         super().__init__(server)
-        self.leaving = leaving
+        self.health = health
         self.discovery = discovery
         self.supervisor = config.supervisor_fd
         self.notice_s = config.drain_notice_s
@@ -197,7 +201,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """What /health says changes at once."""
-        self.leaving.begun = True
+        self.health.stopping = True
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -206,7 +210,9 @@ class _Server(uvicorn.Server):
         url = f"{'https' if self.config.is_ssl else 'http'}://{address}"
         logger.info("ready on %s (nodes register at %s)", url, self.discovery)
         if self.supervisor is not None:
-            tell(self.supervisor, http_address=address, discovery_address=self.discovery)
+            report_to_starter(
+                self.supervisor, http_address=address, discovery_address=self.discovery
+            )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         patience_s = self.config.timeout_graceful_shutdown
@@ -216,12 +222,12 @@ class _Server(uvicorn.Server):
 
 
 def _uvicorn(
-    app: Leaving, config: ProxyConfig, secrets: Secrets, keeper: Keeper
+    app: StoppingHealth, config: ProxyConfig, secrets: Secrets, keeper: Keeper
 ) -> uvicorn.Config:
     hide_cancellation_tracebacks()
-    origins = Origins.of(config.allowed_origins, is_for_clients)
+    origins = CorsPolicy.of(config.allowed_origins, is_for_clients)
     http = uvicorn.Config(
-        opened(app, origins),
+        with_cors(app, origins),
         http=careful(keeper, CorkedProtocol, origins.headers),
         ws="none",
         lifespan="on",

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from api.generator import Event, Leg
 from bench.proxy.cluster import NAME, proxy_command, running
 from bench.proxy.load import cpu_clock
-from discovery.lifeline import end_with, tell
+from discovery.lifeline import end_with, report_to_starter
 from discovery.registration import BEAT_S, Layout, Load, Registration, Role, pack, to_map
 from discovery.registry import Node, Registry
 from engine.request import Request, RequestId
@@ -157,7 +157,9 @@ def _announce(proxy: str, count: int, supervisor: int) -> None:
     for _ in range(count):
         dealers.append(context.socket(zmq.DEALER))
         dealers[-1].connect(f"tcp://{proxy}")
-    tell(supervisor, http_address=proxy)  # that they are there; they have no doors of their own
+    report_to_starter(
+        supervisor, http_address=proxy
+    )  # that they are there; they have no doors of their own
     begun = time.monotonic()
     for turn in numbers():
         number, beat = turn % count, turn // count

@@ -22,8 +22,8 @@ from api.served import ServedModel
 from api.text.tokenizing import TextCodec, load_text_codec
 from deploy.config import DEMO_MODEL
 from engine.request import FinishReason, Request
-from proxy.serving.collecting import settle
 from proxy.serving.front import Asgi, TextFront
+from proxy.serving.garbage_collection import freeze_loaded_objects
 
 PATH = "/v1/chat/completions"
 ROUNDS, REQUESTS = 15, 150
@@ -49,14 +49,14 @@ class Scripted:
 class Unwatched:
     """A Watch that lets everybody in, and counts nothing."""
 
-    def enter(self, path: str, headers: Headers) -> None:
+    def on_request(self, path: str, headers: Headers) -> None:
         """See Watch."""
 
-    def leave(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
+    def on_answer(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
         """See Watch."""
         return NOTHING
 
-    def comment(self, headers: Headers) -> bytes:
+    def stream_comment(self, headers: Headers) -> bytes:
         """See Watch."""
         return b""
 
@@ -79,7 +79,7 @@ async def _measured(doors: Mapping[str, Asgi]) -> Mapping[str, list[float]]:
     times = {name: list[float]() for name in doors}
     for app in doors.values():
         await _ask(app)
-    settle()
+    freeze_loaded_objects()
     for _ in range(ROUNDS):
         for name, app in doors.items():
             since = time.process_time()

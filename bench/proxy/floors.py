@@ -22,7 +22,7 @@ from api.door.protocol import careful
 from bench.proxy.answers import HERE
 from bench.proxy.cluster import CHAT, running
 from bench.proxy.load import cpu_clock
-from discovery.lifeline import end_with, tell
+from discovery.lifeline import end_with, report_to_starter
 from proxy.serving.corked import CorkedProtocol
 
 PAUSE_S = 0.01  # between two requests
@@ -99,7 +99,7 @@ def main() -> None:
         access_log=False,
         log_level="warning",
     )
-    tell(options.supervisor_fd, http_address=f"{HERE}:{door.getsockname()[1]}")
+    report_to_starter(options.supervisor_fd, http_address=f"{HERE}:{door.getsockname()[1]}")
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     uvloop.run(uvicorn.Server(config).serve(sockets=[door]))
 

@@ -23,7 +23,7 @@ from api.generated import DONE, encode_event
 from api.generator import PromptEvent, StageEvent, TicketEvent, TokenEvent
 from bench.proxy.answers import HERE, SCRIPT, Script, Told
 from discovery.announcer import Announcer
-from discovery.lifeline import end_with, tell
+from discovery.lifeline import end_with, report_to_starter
 from discovery.registration import Load, Registration, Role
 from engine.request import FinishReason, RequestId
 from kv_transfer.ticket import KvTicket
@@ -238,7 +238,9 @@ async def _run(proxy: str, model: str, tokens: tuple[int, ...], supervisor: int)
         for said in (prefill, decode):
             tasks.create_task(_announce(proxy, said))
         tasks.create_task(stage.run())
-        tell(supervisor, http_address=decode.http_address, prefill=prefill.http_address)
+        report_to_starter(
+            supervisor, http_address=decode.http_address, prefill=prefill.http_address
+        )
 
 
 async def _open(role: Role, stage: Stage, model: str) -> Registration:

@@ -16,7 +16,7 @@ import uvloop
 from aiohttp import web
 
 from bench.proxy.answers import HERE
-from discovery.lifeline import end_with, tell
+from discovery.lifeline import end_with, report_to_starter
 
 LARGEST = 16 << 20
 BACKLOG = 4096
@@ -59,7 +59,7 @@ async def _run(node: str, prefill: str | None, supervisor: int) -> None:
         await runner.setup()
         site = web.TCPSite(runner, HERE, 0, backlog=BACKLOG)
         await site.start()
-        tell(supervisor, http_address=f"{HERE}:{runner.addresses[0][1]}")
+        report_to_starter(supervisor, http_address=f"{HERE}:{runner.addresses[0][1]}")
         await asyncio.Event().wait()
 
 

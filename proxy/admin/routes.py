@@ -8,7 +8,7 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from proxy.admin import shapes
-from proxy.admin.operating import Operator, read_wish
+from proxy.admin.node_operations import Operator, read_operator_request
 from proxy.nodes.instances import Instances, read_instance
 
 JSON = "application/json"
@@ -64,7 +64,7 @@ class AdminRoutes:
         """One that was added so, by the same body."""
         instance = read_instance(await _body())
         await self.instances.remove(instance)
-        await self.operator.let_go(instance.address)
+        await self.operator.release(instance.address)
         kind = instance.role.name.lower()
         return _json({"message": f"Removed {instance.address} from {kind}_instances."})
 
@@ -76,7 +76,7 @@ class AdminRoutes:
 
     async def drain(self, name: str) -> Response:
         """Send it no new work."""
-        return _json(await self.operator.drain(name, read_wish(await _body())))
+        return _json(await self.operator.drain(name, read_operator_request(await _body())))
 
     async def undrain(self, name: str) -> Response:
         """Send it work again."""
@@ -84,7 +84,7 @@ class AdminRoutes:
 
     async def change_role(self, name: str) -> Response:
         """Ask it for the other kind of leg, once it has nothing in flight."""
-        done = await self.operator.change_role(name, read_wish(await _body()))
+        done = await self.operator.change_role(name, read_operator_request(await _body()))
         return _json(done, ACCEPTED if done["wanted_role"] else 200)
 
     async def show_workers(self) -> Response:
@@ -129,7 +129,7 @@ class AdminRoutes:
 
     async def _forget(self, address: str) -> None:
         await self.instances.forget(address)
-        await self.operator.let_go(address)
+        await self.operator.release(address)
 
     async def _told(self, name: str) -> dict[str, Any]:
         address = self.operator.find(name).registration.http_address

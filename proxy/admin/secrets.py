@@ -1,4 +1,4 @@
-"""Keys and certificate as the settings name them, kept as new as their files are."""
+"""API keys and the TLS certificate, reloaded when their files change."""
 
 import logging
 import os
@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from proxy.admin.certificate import Certificate
+from proxy.admin.file_watcher import FileWatcher, WatchedFiles
 from proxy.admin.guard import Guard
 from proxy.admin.keys import MalformedKeys, read_keys
-from proxy.admin.watching import Watch, Watched
 from proxy.config import ProxyConfig
 
 JSON_SUFFIX = ".json"
@@ -26,11 +26,11 @@ class MalformedSecrets(ValueError):
 
 @dataclass(slots=True)
 class Secrets:
-    """Begun with what the files say now; `watch` keeps it so while it runs."""
+    """Loaded at the start; `watch` reloads changed files while it runs."""
 
     guard: Guard
     certificate: Certificate | None = None
-    watch: Watch = field(default_factory=Watch)
+    watch: FileWatcher = field(default_factory=FileWatcher)
 
     @classmethod
     def of(cls, config: ProxyConfig, *, parts: int = 1) -> "Secrets":
@@ -40,8 +40,10 @@ class Secrets:
         """
         secrets = cls(Guard(config.api_key, config.admin_api_key))
         if config.api_key_file is not None:
-            take = partial(secrets.take_keys, config.api_key_file, parts)
-            secrets.watch.files.append(Watched("the file of keys", [config.api_key_file], take))
+            load = partial(secrets.load_keys, config.api_key_file, parts)
+            secrets.watch.files.append(
+                WatchedFiles("the file of keys", [config.api_key_file], load)
+            )
         if config.ssl_certfile is not None:
             paths = config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs
             secrets.certificate = Certificate(*paths)
@@ -54,8 +56,8 @@ class Secrets:
             one.begin()
         return secrets
 
-    def take_keys(self, path: str, parts: int) -> str:
-        """Have the guard let in whom the file names, and nobody else of it."""
+    def load_keys(self, path: str, parts: int) -> str:
+        """Replace the guard's keys by those of the file; a summary for the log."""
         data = Path(path).read_bytes()
         if len(data) > LARGEST_FILE:
             raise MalformedSecrets(f"{path}: {len(data)} bytes are too many")
@@ -69,10 +71,10 @@ class Secrets:
         return f"{len(ring.clients)} keys of clients, {len(ring.admins)} of admins"
 
     def serve_with(self, context: ssl.SSLContext | None) -> None:
-        """New connections have the certificate that is in the files then."""
+        """Reload the certificate into the server's TLS context, for new connections."""
         if self.certificate is not None and context is not None:
-            take = partial(self.certificate.load, context)
-            watched = Watched("the certificate", self.certificate.paths, take)
+            load = partial(self.certificate.load, context)
+            watched = WatchedFiles("the certificate", self.certificate.paths, load)
             watched.begin()
             self.watch.files.append(watched)
 

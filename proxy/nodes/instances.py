@@ -17,7 +17,7 @@ from api.errors import BadRequest
 from api.wire import UNREADABLE
 from discovery.address import parse_address
 from discovery.errors import MalformedAddress, MalformedRegistration
-from discovery.intake import Joined, check_names
+from discovery.intake import JoinedNode, check_names
 from discovery.listener import describe, log_joined
 from discovery.registration import BEAT_S, Context, Port, Registration, Role, from_map
 from discovery.registry import Registry
@@ -211,7 +211,7 @@ class Instances:
         before = self.registry.at(registration.http_address)
         node = self.registry.apply(registration, now=self.clock(), static=True)
         if node:
-            log_joined(Joined(node, before, self.registry.misfit(node)))
+            log_joined(JoinedNode(node, before, self.registry.misfit(node)))
 
     def _announced(self, registration: Registration) -> bool:
         """Whether this very node is known under an address of its own."""

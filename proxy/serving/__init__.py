@@ -1,1 +1,1 @@
-"""The server under the app: what of it costs too much as it comes, and which pages may ask."""
+"""The HTTP server under the app: a fast path for text endpoints, fewer writes, CORS."""

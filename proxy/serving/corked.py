@@ -1,9 +1,9 @@
-"""A server's protocol that writes what belongs together at once.
+"""A uvicorn protocol that coalesces writes, as TCP_CORK does.
 
-A server writes a response's head, each piece of its body and its end one by one, and each is
-a call of the kernel and a packet. The head can wait for the first piece, and the last piece,
-which is known by its `[DONE]`, for the end: both follow in the same turn of the loop. If not,
-a callback lets go of what was kept.
+Uvicorn writes a response's head, each chunk of its body and its end one by one, and each is a
+system call and a packet. Here the head waits for the first chunk, and the last chunk, which is
+known by its `[DONE]`, for the end: both follow in the same iteration of the event loop. If
+not, a callback flushes what was held back.
 """
 
 import asyncio
@@ -16,55 +16,55 @@ HEAD = b"HTTP/1.1 "
 LAST = b"data: [DONE]\n\n\r\n"
 
 
-class Corked:
-    """A transport around another; keeps what begins or ends a response for one turn at most."""
+class CorkedTransport:
+    """A transport wrapper that holds a head or last chunk for one loop iteration at most."""
 
-    __slots__ = ("_inner", "_kept", "_loop")
+    __slots__ = ("_corked", "_inner", "_loop")
 
     def __init__(self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._inner, self._loop, self._kept = inner, loop, b""
+        self._inner, self._loop, self._corked = inner, loop, b""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever a transport has
         return getattr(self._inner, name)
 
     def write(self, data: bytes) -> None:
-        """As of any transport."""
-        waiting = self._kept
+        """See asyncio.WriteTransport."""
+        waiting = self._corked
         data = waiting + data
         if data.endswith(LAST) or (not waiting and data.startswith(HEAD)):
-            self._kept = data
+            self._corked = data
             if not waiting:
-                self._loop.call_soon(self._let_go)
+                self._loop.call_soon(self._flush)
         else:
-            self._kept = b""
+            self._corked = b""
             self._inner.write(data)
 
     def close(self) -> None:
-        """As of any transport: what was written before is sent."""
-        self._let_go()
+        """See asyncio.Transport; what was written before is sent first."""
+        self._flush()
         self._inner.close()
 
     def write_eof(self) -> None:
-        """As of any transport: behind what was written before."""
-        self._let_go()
+        """See asyncio.WriteTransport; what was written before is sent first."""
+        self._flush()
         self._inner.write_eof()
 
-    def _let_go(self) -> None:
-        if self._kept:
-            data, self._kept = self._kept, b""
+    def _flush(self) -> None:
+        if self._corked:
+            data, self._corked = self._corked, b""
             self._inner.write(data)
 
 
 class CorkedProtocol(CarefulProtocol):
-    """The careful one, over such a transport; its requests have an outlet each."""
+    """CarefulProtocol over a CorkedTransport; each request gets a CycleOutlet."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""
-        corked: Any = Corked(transport, self.loop)
+        corked: Any = CorkedTransport(transport, self.loop)
         super().connection_made(corked)
 
     def on_headers_complete(self) -> None:
-        """See httptools: work on a request begins, in the loop's next turn."""
+        """See httptools; the application starts in the next loop iteration."""
         super().on_headers_complete()
         extensions: Any = {EXTENSION: CycleOutlet.of(self.cycle)}
         self.scope["extensions"] = extensions

@@ -1,8 +1,7 @@
-"""The endpoints of text as a plain ASGI application before the one for all the rest.
+"""Serves the text endpoints as a plain ASGI application in front of the Quart app.
 
-A framework's request, response, contexts and tasks are a sixth of what a request costs a
-proxy. Who may call, what is counted and what errors look like is not decided here: that is
-the watch's, who watches over both applications.
+Quart's request, response, contexts and tasks are a sixth of what a request costs a proxy.
+Access checks, metrics and headers are in RequestHooks, which the Quart app uses as well.
 """
 
 import asyncio
@@ -37,38 +36,38 @@ OF_STREAMS = [
 log = logging.getLogger(__name__)
 
 
-class Watch(Protocol):
-    """Lets in who may, and counts what they are answered."""
+class RequestHooks(Protocol):
+    """Called for each request and each answer: checks access, counts answers, adds headers."""
 
-    def enter(self, path: str, headers: "Fields") -> None:
-        """Raises ApiError."""
+    def on_request(self, path: str, headers: "AsgiHeaders") -> None:
+        """Check the caller's key; raises ApiError."""
 
-    def leave(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
-        """An answer is about to begin; what is to be said in its head."""
+    def on_answer(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
+        """Called before an answer's head is sent; returns headers to add."""
 
-    def comment(self, headers: "Fields") -> bytes:
-        """What a stream tells of itself before its end, if it was asked to."""
-
-
-class Connection(Outlet, Protocol):
-    """What a server may offer beside ASGI, see EXTENSION."""
-
-    def watch(self, left: Callable[[], None] | None) -> None:
-        """`left` is called once the client has left, from now on; None: nobody is."""
+    def stream_comment(self, headers: "AsgiHeaders") -> bytes:
+        """An SSE comment to send before a stream's end; may be empty."""
 
 
-class Gone(Exception):
-    """The client has left before its request was whole."""
+class ClientConnection(Outlet, Protocol):
+    """What our server offers as an ASGI extension, see EXTENSION."""
+
+    def watch_disconnect(self, on_disconnect: Callable[[], None] | None) -> None:
+        """Call `on_disconnect` when the client has left; None: stop watching."""
 
 
-class TooLarge(ApiError):
-    """The body is larger than any may be."""
+class ClientGone(Exception):
+    """The client left before its request was complete or its answer sent."""
+
+
+class BodyTooLarge(ApiError):
+    """The body is larger than LARGEST_BODY."""
 
     status = TOO_LARGE
 
 
-class Fields:
-    """The headers of an ASGI scope; see Headers."""
+class AsgiHeaders:
+    """The headers of an ASGI scope, as the protocol Headers."""
 
     __slots__ = ("_values",)
 
@@ -83,11 +82,11 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class TextFront:
-    """Answers POST at the paths of `endpoints`; all else is for `app`."""
+    """Answers POST at the paths of `endpoints`; passes everything else on to `app`."""
 
     app: Asgi
     endpoints: Mapping[str, Endpoint]
-    watch: Watch
+    hooks: RequestHooks
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  ASGI
         """Answer one request."""
@@ -97,17 +96,19 @@ class TextFront:
         if endpoint is None:
             await self.app(scope, receive, send)
             return
-        headers = Fields(scope["headers"])
-        offered = scope.get("extensions") or {}  # which knows its scope: taken out, none stays
-        outlet: Connection | None = offered.pop(EXTENSION, None)
-        reply = _Reply(self.watch, scope["path"], headers, HttpCall(headers), send, outlet)
+        headers = AsgiHeaders(scope["headers"])
+        offered = (
+            scope.get("extensions") or {}
+        )  # removed from the scope, as it refers to the scope
+        outlet: ClientConnection | None = offered.pop(EXTENSION, None)
+        reply = _Reply(self.hooks, scope["path"], headers, HttpCall(headers), send, outlet)
         try:
-            self.watch.enter(reply.path, headers)
+            self.hooks.on_request(reply.path, headers)
             check_type(headers)
             reply.call.data = await _body(receive)
-            with _while_there(receive, outlet):
+            with _cancelled_on_disconnect(receive, outlet):
                 await _answer(endpoint, reply)
-        except Gone:
+        except ClientGone:
             return
         except (ApiError, StreamFailed) as failure:
             await reply.refuse(failure.status, body_of(failure), failure.retry_after_s)
@@ -115,94 +116,96 @@ class TextFront:
 
 @dataclass(slots=True)
 class _Reply:
-    """What is sent to one client."""
+    """The answer to one request."""
 
-    watch: Watch
+    hooks: RequestHooks
     path: str
-    headers: Fields
+    headers: AsgiHeaders
     call: HttpCall
     send: Send
     outlet: Outlet | None = None
-    begun: bool = False
+    started: bool = False
 
     async def stream(self, writer: AnyWriter) -> None:
-        """Begins when there is something to say: what fails until then has a status."""
-        async with aclosing(event_stream(writer, self.outlet, self._comment)) as said:
-            async for event in said:
-                if not self.begun:
-                    await self._begin(OK, OF_STREAMS)
-                await self._more(event, last=writer.over)
+        """Starts with the first event, so that an earlier failure has its own HTTP status."""
+        async with aclosing(event_stream(writer, self.outlet, self._comment)) as events:
+            async for event in events:
+                if not self.started:
+                    await self._start(OK, OF_STREAMS)
+                await self._send_body(event, last=writer.over)
         if not writer.over:
-            await self._more(b"", last=True)
+            await self._send_body(b"", last=True)
 
-    async def say(self, status: int, body: bytes, *more: Pair) -> None:
-        """A whole answer."""
+    async def send_whole(self, status: int, body: bytes, *more: Pair) -> None:
+        """Send a complete answer."""
         length = b"content-length", str(len(body)).encode()
-        await self._begin(status, [(b"content-type", JSON.encode()), length, *more])
-        await self._more(body, last=True)
+        await self._start(status, [(b"content-type", JSON.encode()), length, *more])
+        await self._send_body(body, last=True)
 
     async def refuse(
         self, status: int, error: ErrorBody, retry_after_s: int | None = None
     ) -> None:
-        """An error, in the form that the clients of this path know."""
+        """Send an error in the format of this path's API."""
         later = [] if retry_after_s is None else [(b"retry-after", str(retry_after_s).encode())]
-        told = error_response(self.path, status, error, self.call.outer_id)
-        await self.say(status, msgspec.json.encode(told), *later)
+        error_body = error_response(self.path, status, error, self.call.outer_id)
+        await self.send_whole(status, msgspec.json.encode(error_body), *later)
 
     def _comment(self) -> bytes:
-        return self.watch.comment(self.headers)
+        return self.hooks.stream_comment(self.headers)
 
-    async def _begin(self, status: int, headers: Sequence[Pair]) -> None:
-        self.begun = True
+    async def _start(self, status: int, headers: Sequence[Pair]) -> None:
+        self.started = True
         name = self.call.outer_id
-        said = {
-            **self.watch.leave(self.path, status, name),
+        extra = {
+            **self.hooks.on_answer(self.path, status, name),
             **request_id_headers(self.path, name),
         }
-        more = [(key.lower().encode(), value.encode("latin-1")) for key, value in said.items()]
+        more = [(key.lower().encode(), value.encode("latin-1")) for key, value in extra.items()]
         start = {"type": "http.response.start", "status": status, "headers": [*headers, *more]}
         await self.send(start)
 
-    async def _more(self, body: bytes, *, last: bool = False) -> None:
+    async def _send_body(self, body: bytes, *, last: bool = False) -> None:
         await self.send({"type": "http.response.body", "body": body, "more_body": not last})
 
 
 async def _answer(endpoint: Endpoint, reply: _Reply) -> None:
-    """Raises ApiError or StreamFailed, before anything was sent."""
+    """Answer; raises ApiError or StreamFailed only before anything was sent."""
     try:
         writer = await endpoint(reply.call)
         if writer.streams:
             await reply.stream(writer)
         else:
-            await reply.say(OK, await answer_body(writer))
+            await reply.send_whole(OK, await answer_body(writer))
     except (ApiError, StreamFailed):
         raise
     except Exception:
-        if reply.begun:
+        if reply.started:
             raise
         log.exception("request_id=%s broke off", reply.call.outer_id)
         await reply.refuse(SERVER_ERROR, OUR_MISTAKE)
 
 
 async def _body(receive: Receive) -> bytes:
-    """All of it; raises TooLarge, or Gone."""
+    """The whole request body; raises BodyTooLarge or ClientGone."""
     pieces, size = list[bytes](), 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Gone
+            raise ClientGone
         piece: bytes = message.get("body", b"")
         pieces.append(piece)
         size += len(piece)
         if size > LARGEST_BODY:
-            raise TooLarge(Fault.LARGE_BODY.message)
+            raise BodyTooLarge(Fault.LARGE_BODY.message)
         if not message.get("more_body", False):
             return b"".join(pieces)
 
 
 @contextmanager
-def _while_there(receive: Receive, connection: Connection | None) -> Iterator[None]:
-    """What is done within is cancelled when the client leaves, and Gone raised."""
+def _cancelled_on_disconnect(
+    receive: Receive, connection: ClientConnection | None
+) -> Iterator[None]:
+    """Cancels the block when the client leaves, and raises ClientGone."""
     task, gone = asyncio.current_task(), False
     assert task is not None, "an ASGI server runs each request as one"
 
@@ -211,33 +214,33 @@ def _while_there(receive: Receive, connection: Connection | None) -> Iterator[No
         gone = True
         task.cancel()
 
-    watch = connection or _Received(receive)
-    watch.watch(cancel)
+    watcher = connection or _DisconnectWatcher(receive)
+    watcher.watch_disconnect(cancel)
     try:
         yield
     except asyncio.CancelledError:
         if gone and not task.uncancel():
-            raise Gone from None
+            raise ClientGone from None
         raise
     finally:
-        watch.watch(None)
+        watcher.watch_disconnect(None)
 
 
 @dataclass(slots=True)
-class _Received:
-    """Watches by a task: an ASGI server has no other way of its own to say who has left."""
+class _DisconnectWatcher:
+    """For other ASGI servers: a task that waits for `http.disconnect`."""
 
     receive: Receive
     task: "asyncio.Task[None] | None" = None
 
-    def watch(self, left: Callable[[], None] | None) -> None:
-        """See Connection."""
-        if left is not None:
-            self.task = asyncio.create_task(self._tell(left))
+    def watch_disconnect(self, on_disconnect: Callable[[], None] | None) -> None:
+        """See ClientConnection."""
+        if on_disconnect is not None:
+            self.task = asyncio.create_task(self._wait(on_disconnect))
         elif self.task is not None:
             self.task.cancel()  # it holds nothing, so nobody need wait for its end
 
-    async def _tell(self, left: Callable[[], None]) -> None:
+    async def _wait(self, on_disconnect: Callable[[], None]) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
-        left()
+        on_disconnect()

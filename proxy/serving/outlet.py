@@ -1,7 +1,5 @@
-"""A request's connection as its application sees it, without coroutines and tasks: what is sent
-of the body, and whether the client is there.
+"""An ASGI extension: writes body chunks and reports a disconnect without coroutines or tasks.
 
-Offered to applications as an extension of ASGI:
 https://asgi.readthedocs.io/en/latest/extensions.html
 """
 
@@ -15,49 +13,49 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 EXTENSION = "pdserve.outlet"
 
 
-class Telling(asyncio.Event):
-    """What uvicorn sets when something has happened to a request; calls `told` as well."""
+class NotifyingEvent(asyncio.Event):
+    """The event that uvicorn sets on a message or a disconnect; it calls `on_set` as well."""
 
-    told: Callable[[], None] | None = None
+    on_set: Callable[[], None] | None = None
 
     def set(self) -> None:
         """See asyncio.Event."""
         super().set()
-        if self.told is not None:
-            self.told()
+        if self.on_set is not None:
+            self.on_set()
 
 
 @dataclass(frozen=True, slots=True)
 class CycleOutlet:
-    """Of one request that uvicorn answers; see Outlet. Its end is sent as always."""
+    """The Outlet of one request of uvicorn's; the end of the body goes through ASGI."""
 
     cycle: RequestResponseCycle
-    happened: Telling
+    happened: NotifyingEvent
 
     @classmethod
     def of(cls, cycle: RequestResponseCycle) -> Self:
-        """Before anybody waits for what happens to it."""
-        cycle.message_event = happened = Telling()
+        """To be made before the application waits for messages of the request."""
+        cycle.message_event = happened = NotifyingEvent()
         return cls(cycle, happened)
 
-    def watch(self, left: Callable[[], None] | None) -> None:
-        """`left` is called once the client has left, from now on; None: nobody is."""
+    def watch_disconnect(self, on_disconnect: Callable[[], None] | None) -> None:
+        """Call `on_disconnect` when the client has left; None: stop watching."""
         happened, cycle = self.happened, self.cycle
-        happened.told = None
-        if left is None:
+        happened.on_set = None
+        if on_disconnect is None:
             return
 
-        def told() -> None:
+        def check() -> None:
             if cycle.disconnected:
-                happened.told = None
-                left()
+                happened.on_set = None
+                on_disconnect()
 
-        happened.told = told
-        cycle.flow.resume_reading()  # it may stand still behind a large body
-        told()
+        happened.on_set = check
+        cycle.flow.resume_reading()  # reading may be paused after a large body
+        check()
 
     def ready(self) -> bool:
-        """A body in chunks has begun, and its client is there and takes what it is sent."""
+        """Whether a chunked body has started and its client is connected and reads."""
         cycle = self.cycle
         begun = cycle.response_started and bool(cycle.chunked_encoding)
         over = cycle.response_complete or cycle.disconnected

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from discovery.lifeline import tell
+from discovery.lifeline import report_to_starter
 from discovery.registration import Role
 from discovery.registry import Registry
 
@@ -32,5 +32,5 @@ async def report_node_counts(
             }
             if counts != reported:
                 reported = counts
-                tell(fd, **counts)
+                report_to_starter(fd, **counts)
         await asyncio.sleep(LOOK_S)

@@ -156,7 +156,7 @@ class NodeExpiry:
             what = "hangs: nodes stay as they are known" if hub_silent else "speaks again"
             logger.warning("the parent of this worker %s", what)
         if hub_silent or self._hub_silent:
-            self.registry.excuse(now=now)
+            self.registry.mark_all_heard(now=now)
         else:
             self.registry.expire(now=now)  # the hub logs it
         self._hub_silent = hub_silent

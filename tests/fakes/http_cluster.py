@@ -39,7 +39,7 @@ from proxy.pipeline import Pipeline
 from proxy.pooling import PoolingPipeline
 from proxy.routing.building import build_planner
 from proxy.serving.corked import CorkedProtocol
-from proxy.serving.origins import Origins, opened
+from proxy.serving.cors import CorsPolicy, with_cors
 from tests.fakes.cluster import Cluster
 from tests.fakes.http_node import CLUSTER_KEY, HttpNode, node_app
 from tests.fakes.serving import serving
@@ -143,9 +143,9 @@ async def http_cluster(
         instances = Instances(session, registry, key, beat_s=0.01)
         shields = guard or Guard(admin_key=ADMIN), gate or AdmissionGate()
         app = create_app(door, models, instances, *shields)
-        pages = Origins.of(origins, is_for_clients)
+        pages = CorsPolicy.of(origins, is_for_clients)
         url = await stack.enter_async_context(
-            serving(opened(app, pages), kind=CorkedProtocol, beside=pages.headers)
+            serving(with_cors(app, pages), kind=CorkedProtocol, beside=pages.headers)
         )
         stack.callback(asyncio.create_task(instances.run()).cancel)
         yield HttpCluster(cluster, registry, door, instances, url, session, http)

@@ -11,7 +11,7 @@ from quart import Quart
 from api.door.keeper import Keeper
 from api.endpoints import Endpoint, TextEndpoints
 from proxy.serving.corked import CorkedProtocol
-from proxy.serving.front import Fields, TextFront
+from proxy.serving.front import AsgiHeaders, TextFront
 from tests.fakes.hostile_http import post
 from tests.fakes.serving import serving
 from tests.fakes.text import OneToken, served
@@ -24,15 +24,15 @@ PIECE = 70_000
 
 
 class Anybody:
-    """A Watch that lets everybody in, and counts nothing."""
+    """RequestHooks that lets everybody in, and counts nothing."""
 
-    def enter(self, path: str, headers: Fields) -> None:
-        """See Watch."""
+    def on_request(self, path: str, headers: AsgiHeaders) -> None:
+        """See RequestHooks."""
 
-    def leave(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
+    def on_answer(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
         return {}
 
-    def comment(self, headers: Fields) -> bytes:
+    def stream_comment(self, headers: AsgiHeaders) -> bytes:
         return b""
 
 

@@ -13,8 +13,8 @@ import uvloop
 
 from discovery.registration import Registration, Role, State
 from discovery.registry import Registry
-from proxy.admin.departures import Departures
-from proxy.admin.operating import Operator, Unwilling, Wish
+from proxy.admin.drain_lock import DrainLock
+from proxy.admin.node_operations import DrainRefused, Operator, OperatorRequest
 from proxy.admission.errors import RateLimited
 from proxy.admission.limits import KeyLimits
 from proxy.admission.queue import QueueEntry
@@ -155,12 +155,12 @@ async def test_a_node_of_vllm_that_one_worker_holds_is_held_by_all() -> None:
     async with office() as house, open_session() as session:
         workers = [await house.comes(number) for number in range(2)]
         one, other = (operator_of(worker, session) for worker in workers)
-        await one.drain("v:1", Wish())
+        await one.drain("v:1", OperatorRequest())
         assert states(one) == states(other) == {"v:1": DRAINING, "v:2": READY}
         other.registry.apply(vllm("v:1"), now=2.0)
         assert states(other)["v:1"] is DRAINING
-        with pytest.raises(Unwilling):
-            await other.drain("v:2", Wish())
+        with pytest.raises(DrainRefused):
+            await other.drain("v:2", OperatorRequest())
         await other.undrain("v:1")
         one.registry.apply(vllm("v:1"), now=3.0)
         assert states(one) == states(other) == {"v:1": READY, "v:2": READY}
@@ -176,7 +176,7 @@ def operator_of(worker: Worker, session: aiohttp.ClientSession) -> Operator:
         registry.apply(vllm(address), now=1.0)
     shared = registry, worker.link
     return Operator(
-        registry, OrderSender(session), worker.link, Departures(*shared), lambda: 1.0
+        registry, OrderSender(session), worker.link, DrainLock(*shared), lambda: 1.0
     )
 
 

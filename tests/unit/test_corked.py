@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from proxy.serving.corked import HEAD, LAST, Corked
+from proxy.serving.corked import HEAD, LAST, CorkedTransport
 
 START, PIECE, END = HEAD + b"200 OK\r\n\r\n", b"5\r\nhello\r\n", b"0\r\n\r\n"
 FINAL = b"e\r\n" + LAST
@@ -27,8 +27,8 @@ class Wire:
         return self.closed_after >= 0
 
 
-def corked(wire: Wire) -> Corked:
-    return Corked(cast("asyncio.Transport", wire), asyncio.get_running_loop())
+def corked(wire: Wire) -> CorkedTransport:
+    return CorkedTransport(cast("asyncio.Transport", wire), asyncio.get_running_loop())
 
 
 @pytest.mark.parametrize(

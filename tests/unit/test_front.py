@@ -13,7 +13,7 @@ from api.endpoints import Endpoint, TextEndpoints
 from api.errors import ApiError
 from api.generator import WHOLE, Event, Generator, Leg, Tap
 from engine.request import Request
-from proxy.serving.front import Fields, TextFront
+from proxy.serving.front import AsgiHeaders, TextFront
 from tests.fakes.text import OneToken, saying, served
 
 PATH, RESPONSES, MESSAGES = "/v1/completions", "/v1/responses", "/v1/messages"
@@ -29,15 +29,15 @@ class Watch:
     refusal: ApiError | None = None
     answered: list[tuple[str, int, str | None]] = field(default_factory=list)
 
-    def enter(self, path: str, headers: Fields) -> None:
+    def on_request(self, path: str, headers: AsgiHeaders) -> None:
         if self.refusal:
             raise self.refusal
 
-    def leave(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
+    def on_answer(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
         self.answered.append((path, status, outer_id))
         return {"Server-Timing": "plan;dur=1"}
 
-    def comment(self, headers: Fields) -> bytes:
+    def stream_comment(self, headers: AsgiHeaders) -> bytes:
         return b": as asked\n\n" if headers.get("x-wanted") else b""
 
 
@@ -54,15 +54,15 @@ class Broken:
 class Client:
     """One request, and all that is sent for it."""
 
-    def __init__(self, door: Generator, watch: Watch | None = None) -> None:
-        self.watch = watch or Watch()
+    def __init__(self, door: Generator, hooks: Watch | None = None) -> None:
+        self.hooks = hooks or Watch()
         texts = TextEndpoints(door, served())
         paths: dict[str, Endpoint] = {
             PATH: texts.completions,
             RESPONSES: texts.responses,
             MESSAGES: texts.messages,
         }
-        self.front = TextFront(self._elsewhere, paths, self.watch)
+        self.front = TextFront(self._elsewhere, paths, self.hooks)
         self.sent: list[Message] = []
         self.elsewhere: list[str] = []
         self.says: asyncio.Queue[Message] = asyncio.Queue()
@@ -106,7 +106,7 @@ async def test_a_stream_has_its_headers_and_what_was_asked_for_before_its_end() 
     assert client.heads[b"content-type"].startswith(b"text/event-stream")
     assert client.heads[b"x-request-id"] == b"mine"
     assert client.heads[b"server-timing"] == b"plan;dur=1"
-    assert client.watch.answered == [(PATH, 200, "mine")]
+    assert client.hooks.answered == [(PATH, 200, "mine")]
 
 
 async def test_the_last_event_of_a_response_is_sent_with_the_end() -> None:
@@ -203,7 +203,7 @@ async def test_a_stranger_is_refused_before_the_body_is_read() -> None:
     assert client.status == 401
     assert msgspec.json.decode(client.said)["error"]["message"] == "who?"
     assert client.says.qsize() == 2
-    assert client.watch.answered == [(PATH, 401, None)]
+    assert client.hooks.answered == [(PATH, 401, None)]
 
 
 async def test_our_mistake_is_a_500_that_has_the_requests_name() -> None:
@@ -224,6 +224,6 @@ async def test_all_else_is_for_the_app() -> None:
 
 
 def test_of_a_header_that_comes_twice_the_first_counts() -> None:
-    fields = Fields([(b"x-request-id", b"one"), (b"x-request-id", b"two")])
+    fields = AsgiHeaders([(b"x-request-id", b"one"), (b"x-request-id", b"two")])
     assert fields.get("X-Request-Id") == "one"
     assert fields.get("X-Other") is None

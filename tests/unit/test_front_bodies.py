@@ -8,7 +8,7 @@ from api.door.keeper import LARGEST_BODY
 from api.endpoints import HttpCall
 from api.envelopes import AnswerWriter
 from api.errors import BadRequest
-from proxy.serving.front import Fields, TextFront
+from proxy.serving.front import AsgiHeaders, TextFront
 
 PIECE = b"x" * 256
 PATIENCE_S = 10.0
@@ -17,13 +17,13 @@ PATIENCE_S = 10.0
 class Nobody:
     """Lets everybody in, and counts nothing."""
 
-    def enter(self, path: str, headers: Fields) -> None:
+    def on_request(self, path: str, headers: AsgiHeaders) -> None:
         pass
 
-    def leave(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
+    def on_answer(self, path: str, status: int, outer_id: str | None) -> Mapping[str, str]:
         return {}
 
-    def comment(self, headers: Fields) -> bytes:
+    def stream_comment(self, headers: AsgiHeaders) -> bytes:
         return b""
 
 

@@ -13,12 +13,12 @@ import pytest
 import zmq
 
 from discovery.announcer import Announcer
-from discovery.endings import Endings
 from discovery.intake import Intake
 from discovery.listener import Listener
-from discovery.reach import MOST_UNANSWERED, SILENT
+from discovery.reachability import MOST_UNANSWERED, SILENT
 from discovery.registration import LONGEST_FRAME, Registration, Role, State
 from discovery.signature import sign
+from discovery.wordless_connections import WordlessConnections
 from tests.fakes.ports import free_ports
 from tests.fakes.waiting import comes_true
 from tests.fakes.watched import WatchedRegistry
@@ -96,7 +96,7 @@ async def test_proxies_that_are_away_or_that_nobody_knows_disturb_no_other() -> 
 async def test_an_announcer_looks_which_proxies_it_reaches() -> None:
     (nobody,) = free_ports(1)
     async with listening() as (registry, port), announcing([nobody, port]) as announcer:
-        away, there = announcer.reaches
+        away, there = announcer.reachabilities
         await registry.until(lambda: there.away_since is None)
         assert away.away_since is not None
 
@@ -128,12 +128,12 @@ async def test_a_node_with_an_unlike_key_is_told_by_nobody_and_says_so(
         announcing([port], key=ours) as shut_out,
         announcing([port], key=theirs) as let_in,
     ):
-        await comes_true(lambda: shut_out.reaches[0].told_of_silence)
+        await comes_true(lambda: shut_out.reachabilities[0].logged_silence)
         heard = len(registry.beats)
         await registry.until(lambda: len(registry.beats) > heard + 3 * MOST_UNANSWERED)
-        assert shut_out.reaches[0].told_of_silence
-        assert not let_in.reaches[0].told_of_silence
-    told = [one.getMessage() for one in caplog.records if one.name == "discovery.reach"]
+        assert shut_out.reachabilities[0].logged_silence
+        assert not let_in.reachabilities[0].logged_silence
+    told = [one.getMessage() for one in caplog.records if one.name == "discovery.reachability"]
     assert told == [SILENT % (f"{HERE}:{port}", MOST_UNANSWERED)]
 
 
@@ -260,7 +260,7 @@ async def test_a_flood_of_registrations_leaves_others_their_turn() -> None:
     flood: Any = Flood()
     intake = Intake(WatchedRegistry())
     context = zmq.Context[zmq.Socket[bytes]]()
-    endings = Endings(context.socket(zmq.PAIR))
+    endings = WordlessConnections(context.socket(zmq.PAIR))
     listener = Listener(intake, 0, BEAT_S, time.monotonic, context, flood, endings)
     hearing = asyncio.create_task(listener.run())
     for _ in range(10):

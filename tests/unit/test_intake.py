@@ -131,9 +131,9 @@ def test_the_number_of_nodes_is_bounded() -> None:
 
 def test_a_sender_is_blamed_once_and_memory_is_bounded() -> None:
     intake = Intake(Registry())
-    assert [intake.blame(one) for one in "aab"] == [True, False, True]
-    assert all(intake.blame(str(i)) for i in range(MOST_SENDERS))
-    assert intake.blame("a")  # long forgotten
+    assert [intake.is_first_complaint(one) for one in "aab"] == [True, False, True]
+    assert all(intake.is_first_complaint(str(i)) for i in range(MOST_SENDERS))
+    assert intake.is_first_complaint("a")  # long forgotten
 
 
 def test_who_fits_nobody_is_told_when_it_joins() -> None:
@@ -245,6 +245,6 @@ def test_who_is_held_is_held_when_it_comes_back() -> None:
     registry.remove("d:1")
     registry.apply(held, now=1)
     assert not registry.nodes(Role.DECODE, now=1)
-    registry.let_go("d:1")
+    registry.release("d:1")
     registry.apply(held, now=2)
     assert registry.nodes(Role.DECODE, now=2)

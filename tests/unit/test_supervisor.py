@@ -17,7 +17,7 @@ import pytest
 from deploy.config import UpConfig
 from deploy.supervisor import LONGEST_LINE, Child, ProcessFailed
 from deploy.up import Cluster, example
-from discovery.lifeline import tell
+from discovery.lifeline import report_to_starter
 from discovery.registration import Registration, Role, State
 from discovery.registry import Registry
 from proxy.workers.node_counts import report_node_counts
@@ -80,7 +80,7 @@ async def test_who_does_not_read_what_it_is_told_holds_up_nobody() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for _ in range(100_000):
-            tell(theirs.fileno(), prefill_nodes="1", decode_nodes="1")
+            report_to_starter(theirs.fileno(), prefill_nodes="1", decode_nodes="1")
         assert ours.recv(10)
         assert theirs.getblocking()
 

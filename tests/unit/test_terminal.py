@@ -3,19 +3,19 @@
 import os
 import pty
 
-from discovery.terminal import Terminal
+from discovery.terminal import ControllingTerminal
 
 
 def test_a_terminal_that_is_closed_is_gone_and_a_pipe_is_none() -> None:
     master, slave = pty.openpty()
     reader, writer = os.pipe()
     try:
-        found = Terminal.find((slave, reader, writer))
+        found = ControllingTerminal.find((slave, reader, writer))
         assert found.files == [slave]
         assert not found.gone
         os.close(master)
         assert found.gone
-        assert not Terminal.find((reader, writer)).gone
+        assert not ControllingTerminal.find((reader, writer)).gone
     finally:
         for one in (slave, reader, writer):
             os.close(one)

@@ -42,9 +42,9 @@ def secrets_of(path: Path) -> Secrets:
     return Secrets.of(ProxyConfig(api_key_file=str(path), admin_api_key="boss"))
 
 
-def look(secrets: Secrets, *, anyway: bool = False) -> None:
+def look(secrets: Secrets, *, force: bool = False) -> None:
     for one in secrets.watch.files:
-        one.look(anyway=anyway)
+        one.reload(force=force)
 
 
 def test_a_changed_file_counts_at_once(path: Path) -> None:
@@ -91,7 +91,7 @@ def test_what_has_not_changed_is_read_when_somebody_says_so(
     secrets = secrets_of(path)
     look(secrets)
     assert "read anew" not in caplog.text
-    look(secrets, anyway=True)
+    look(secrets, force=True)
     assert "the file of keys was read anew: 1 keys of clients, 0 of admins" in caplog.text
 
 

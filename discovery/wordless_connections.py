@@ -1,4 +1,4 @@
-"""Connections that ended before a message came by them: what ZMQ refuses and tells nobody."""
+"""Counts connections that ended without a message, which ZMQ does not report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ DESCRIPTOR = int(zmq.SRCFD)  # a plain number is looked up in half the time
 
 
 @dataclass(slots=True)
-class Endings:
+class WordlessConnections:
     """Noise, half a handshake and too long a message all end so, and ZMQ does not say why.
 
     Nor does it of a node that leaves, so a connection counts unless a message came by it. ZMQ
@@ -21,8 +21,8 @@ class Endings:
     """
 
     _monitor: zmq.Socket[bytes]
-    _spoken: dict[int, list[bytes]] = field(default_factory=dict)  # by descriptor, in turn
-    _ended: list[int] = field(default_factory=list)  # descriptors, read and not yet judged
+    _speakers: dict[int, list[bytes]] = field(default_factory=dict)  # by descriptor, in turn
+    _unjudged: list[int] = field(default_factory=list)  # descriptors, read and not yet judged
 
     @classmethod
     def of(cls, socket: zmq.Socket[bytes]) -> Self:
@@ -36,7 +36,7 @@ class Endings:
         assert isinstance(descriptor, int)
         return descriptor
 
-    def spoke(self, frames: Sequence[zmq.Frame]) -> None:
+    def note_message(self, frames: Sequence[zmq.Frame]) -> None:
         """A message that came, as a ROUTER reads it: by whom, to begin with.
 
         Of two that have the same descriptor, one after the other, both may have spoken before
@@ -47,32 +47,32 @@ class Endings:
         except zmq.ZMQError:
             return  # noise that passes for ZMQ of before version 3, which does not say it
         speaker = frames[0].bytes
-        if (speakers := self._spoken.get(descriptor)) is None:
-            self._spoken[descriptor] = [speaker]
+        if (speakers := self._speakers.get(descriptor)) is None:
+            self._speakers[descriptor] = [speaker]
         elif speaker not in speakers:
             speakers.append(speaker)
 
     def read(self, most: int) -> int:
         """How many have ended and are not judged yet; so many at most."""
-        while len(self._ended) < most:
+        while len(self._unjudged) < most:
             try:
                 told = self._monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            self._ended.append(parse_monitor_message(told)["value"])
-        return len(self._ended)
+            self._unjudged.append(parse_monitor_message(told)["value"])
+        return len(self._unjudged)
 
-    def judge(self) -> int:
+    def count_wordless(self) -> int:
         """How many of those brought no message. All that came before `read` has to be known."""
         wordless = 0
-        for descriptor in self._ended:
-            if speakers := self._spoken.pop(descriptor, None):
+        for descriptor in self._unjudged:
+            if speakers := self._speakers.pop(descriptor, None):
                 del speakers[0]
             else:
                 wordless += 1
             if speakers:
-                self._spoken[descriptor] = speakers
-        self._ended.clear()
+                self._speakers[descriptor] = speakers
+        self._unjudged.clear()
         return wordless
 
     def close(self) -> None:

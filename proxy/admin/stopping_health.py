@@ -1,11 +1,11 @@
-"""A proxy that is told to stop says so to load balancers before all else."""
+"""Fails health checks as soon as the proxy stops, so that load balancers look elsewhere."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-ASKED = ("/health", "/readiness")
+HEALTH_PATHS = ("/health", "/readiness")
 BODY = msgspec.json.encode({"status": "stopping"})
 HEADERS = [
     (b"content-type", b"application/json"),
@@ -15,18 +15,18 @@ HEADERS = [
 
 
 @dataclass(slots=True)
-class Leaving:
-    """An ASGI app around another one, which answers all else as before.
+class StoppingHealth:
+    """ASGI middleware that answers health checks with 503 once `stopping` is set.
 
-    A load balancer that sees it sends new requests elsewhere; those that run come to their end.
+    Running requests, and other new ones, are served to their end.
     """
 
     app: Any
-    begun: bool = False
+    stopping: bool = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401
         """One request, or the lifespan."""
-        if self.begun and scope["type"] == "http" and scope["path"] in ASKED:
+        if self.stopping and scope["type"] == "http" and scope["path"] in HEALTH_PATHS:
             start = {"type": "http.response.start", "status": 503, "headers": HEADERS}
             await send(start)
             await send({"type": "http.response.body", "body": BODY})

@@ -22,38 +22,38 @@ DRAIN_ASKED = b""
 
 
 @dataclass(slots=True)
-class Departures:
-    """Those that are being asked to leave, by any worker."""
+class DrainLock:
+    """One drain at a time in this worker, announced to the others. Knows whom they drain."""
 
     registry: Registry
     peers: PeerWorkers
     clock: Callable[[], float] = time.monotonic
-    _asked: set[str] = field(default_factory=set)
+    _draining: set[str] = field(default_factory=set)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        """What other workers write is heard here."""
-        self.peers.update_handlers[LEAVING] = self._adopt
+        """Receives the drains of other workers."""
+        self.peers.update_handlers[LEAVING] = self._apply
 
     @asynccontextmanager
-    async def alone(self, address: str) -> AsyncGenerator[frozenset[str]]:
-        """Whoever is asked here meanwhile waits; tells whom others are asking right now."""
+    async def turn(self, address: str) -> AsyncGenerator[frozenset[str]]:
+        """Hold the lock while draining this node; yields the nodes others are draining now."""
         async with self._turn:
             await self.peers.put(LEAVING, address, DRAIN_ASKED)
             try:
-                yield frozenset(self._asked - {address})
+                yield frozenset(self._draining - {address})
             finally:
                 await self.peers.put(LEAVING, address, None)
 
-    async def left(self, address: str, node_id: str) -> None:
-        """This node has said that it takes no more work, which the others hear at once."""
+    async def mark_drained(self, address: str, node_id: str) -> None:
+        """Tell the other workers that this node has confirmed its drain."""
         await self.peers.put(LEAVING, address, node_id.encode())
 
-    def _adopt(self, address: str, value: bytes | None) -> None:
+    def _apply(self, address: str, value: bytes | None) -> None:
         if value is None:
-            self._asked.discard(address)
+            self._draining.discard(address)
         elif value == DRAIN_ASKED:
-            self._asked.add(address)
+            self._draining.add(address)
         elif (node := self.registry.at(address)) and node.node_id == value.decode():
-            said = msgspec.structs.replace(node.registration, state=State.DRAINING)
-            self.registry.apply(said, now=self.clock())
+            draining = msgspec.structs.replace(node.registration, state=State.DRAINING)
+            self.registry.apply(draining, now=self.clock())

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from discovery.registration import Registration, Role, State
 from discovery.registry import Registry
-from proxy.admin.departures import Departures
+from proxy.admin.drain_lock import DrainLock
 from proxy.workers.api import QueryHandler, UpdateHandler
 
 
@@ -26,21 +26,21 @@ class Beside:
         return ()
 
 
-def two() -> tuple[Departures, Departures]:
+def two() -> tuple[DrainLock, DrainLock]:
     workers = list[Beside]()
     workers += [Beside(workers), Beside(workers)]
-    one, other = (Departures(Registry(), beside, lambda: 1.0) for beside in workers)
+    one, other = (DrainLock(Registry(), beside, lambda: 1.0) for beside in workers)
     return one, other
 
 
 async def test_each_sees_whom_the_other_is_asking() -> None:
     one, other = two()
-    async with one.alone("d:0") as first:
-        async with other.alone("d:1") as second:
+    async with one.turn("d:0") as first:
+        async with other.turn("d:1") as second:
             assert (first, second) == (frozenset(), frozenset({"d:0"}))
-        async with other.alone("d:0") as same:
+        async with other.turn("d:0") as same:
             assert same == frozenset()
-    async with other.alone("d:1") as later:
+    async with other.turn("d:1") as later:
         assert later == frozenset()
 
 
@@ -49,7 +49,7 @@ async def test_of_two_at_one_worker_the_second_waits() -> None:
     seen = list[str]()
 
     async def leave(address: str) -> None:
-        async with one.alone(address) as others:
+        async with one.turn(address) as others:
             assert not others
             seen.append(address)
             await asyncio.sleep(0)
@@ -64,7 +64,7 @@ async def test_who_has_left_takes_no_work_from_any_worker() -> None:
     said = Registration(Role.DECODE, "d:0", "d:9", "d0")
     for known in (one, other):
         known.registry.apply(said, now=1.0)
-    await one.left("d:0", "another process")
+    await one.mark_drained("d:0", "another process")
     assert [node.registration.state for node in other.registry.all()] == [State.READY]
-    await one.left("d:0", "d0")
+    await one.mark_drained("d:0", "d0")
     assert [node.registration.state for node in other.registry.all()] == [State.DRAINING]

@@ -8,7 +8,12 @@ import pytest
 from deploy.config import UpConfig
 from deploy.up import Cluster
 from proxy.admin.guard import is_for_clients
-from proxy.serving.origins import LARGEST_WISH, Origins, as_sent, opened
+from proxy.serving.cors import (
+    MAX_REQUESTED_HEADERS_BYTES,
+    CorsPolicy,
+    normalized_origin,
+    with_cors,
+)
 
 OURS, THEIRS, CHATS = "https://chat.example", "https://evil.example", "/v1/chat/completions"
 ORIGIN = b"access-control-allow-origin"
@@ -23,7 +28,7 @@ class Rig:
     def __init__(self, *allowed: str) -> None:
         self.sent = list[Mapping[str, Any]]()
         self.sends = list[object]()
-        self.origins = Origins.of(allowed, is_for_clients)
+        self.origins = CorsPolicy.of(allowed, is_for_clients)
 
     async def app(self, scope: object, receive: object, send: Any) -> None:  # noqa: ANN401
         self.sends.append(send)
@@ -40,7 +45,7 @@ class Rig:
         said = {"origin": origin, **headers}
         pairs = [(name.encode(), value.encode()) for name, value in said.items() if value]
         scope = {"type": "http", "method": method, "path": path, "headers": pairs}
-        await opened(self.app, self.origins)(scope, None, self.send)
+        await with_cors(self.app, self.origins)(scope, None, self.send)
         return dict(one for one in self.sent[0]["headers"] if one != (b"vary", b"Cookie"))
 
     async def ask_first(
@@ -64,7 +69,7 @@ class Rig:
     ],
 )
 def test_an_origin_is_compared_as_browsers_send_it(said: str, sent: str) -> None:
-    assert as_sent(said) == sent
+    assert normalized_origin(said) == sent
 
 
 @pytest.mark.parametrize(
@@ -88,12 +93,12 @@ def test_an_origin_is_compared_as_browsers_send_it(said: str, sent: str) -> None
 )
 def test_what_can_be_none_is_refused_in_a_line(said: str) -> None:
     with pytest.raises(ValueError, match=r"^--allowed-origins .*scheme://host[^\n]*$"):
-        as_sent(said)
+        normalized_origin(said)
 
 
 def test_without_any_there_is_no_door() -> None:
     rig = Rig()
-    assert opened(rig.app, rig.origins) == rig.app
+    assert with_cors(rig.app, rig.origins) == rig.app
 
 
 async def test_an_answer_says_who_may_read_it_and_its_tokens_pass() -> None:
@@ -147,7 +152,10 @@ async def test_what_a_browser_asks_first_goes_no_further() -> None:
 
 
 async def test_no_more_is_said_again_than_pages_need() -> None:
-    for size, told in ((LARGEST_WISH, True), (LARGEST_WISH + 1, False)):
+    for size, told in (
+        (MAX_REQUESTED_HEADERS_BYTES, True),
+        (MAX_REQUESTED_HEADERS_BYTES + 1, False),
+    ):
         rig = Rig(OURS)
         said = await rig.ask_first(OURS, **{"access-control-request-headers": "x" * size})
         assert (b"access-control-allow-headers" in said) == told
@@ -166,7 +174,7 @@ async def test_what_is_no_request_passes() -> None:
     async def app(*given: object) -> None:
         heard.append(given)
 
-    await opened(app, rig.origins)({"type": "lifespan"}, None, rig.send)
+    await with_cors(app, rig.origins)({"type": "lifespan"}, None, rig.send)
     assert heard == [({"type": "lifespan"}, None, rig.send)]
 
 

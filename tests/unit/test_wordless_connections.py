@@ -11,12 +11,12 @@ from typing import Any
 
 import zmq
 
-from discovery.answers import ANSWER
-from discovery.endings import Endings
 from discovery.intake import Intake
 from discovery.listener import LOOK_S, MOST_AT_ONCE, Listener
 from discovery.registration import Registration, Role, pack, to_map
 from discovery.registry import Registry
+from discovery.replies import REPLY
+from discovery.wordless_connections import WordlessConnections
 from tests.fakes.waiting import comes_true
 
 OURS, OTHER = 7, 8
@@ -69,7 +69,13 @@ class Script:
 async def hearing(messages: Any, endings: Any) -> AsyncGenerator[Registry]:  # noqa: ANN401
     registry, context = Registry(), zmq.Context[zmq.Socket[bytes]]()
     told = Listener(
-        Intake(registry), 0, LOOK_S, time.monotonic, context, messages, Endings(endings)
+        Intake(registry),
+        0,
+        LOOK_S,
+        time.monotonic,
+        context,
+        messages,
+        WordlessConnections(endings),
     )
     running = asyncio.create_task(told.run())
     try:
@@ -109,7 +115,7 @@ async def test_a_node_of_vllm_is_not_answered() -> None:
     messages, endings = Script([message(b"vllm", OTHER, bare), message(b"us", OURS)]), Script()
     async with hearing(messages, endings) as registry:
         await comes_true(lambda: registry.at("h:1") and registry.at("h:2"))
-    assert messages.answered == [[b"us", ANSWER]]
+    assert messages.answered == [[b"us", REPLY]]
 
 
 async def test_an_ending_waits_for_all_messages_to_be_read() -> None:

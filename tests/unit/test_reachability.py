@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 import zmq
 
-from discovery.answers import ANSWER
-from discovery.reach import MOST_UNANSWERED, PATIENCE_S, SILENT, Reach
+from discovery.reachability import MOST_UNANSWERED, PATIENCE_S, SILENT, ProxyReachability
+from discovery.replies import REPLY
 
 PROXY = "the-proxy:1"
 AWAY = f"no proxy is reached at {PROXY}: no work comes here from it"
@@ -29,8 +29,8 @@ class Sockets:
     def of(self, kind: int) -> zmq.Socket[bytes]:
         return self.open.enter_context(self.context.socket(kind))
 
-    def reach(self, dealer: zmq.Socket[bytes]) -> Reach:
-        return self.open.enter_context(closing(Reach.of(dealer, PROXY, now=0)))
+    def reach(self, dealer: zmq.Socket[bytes]) -> ProxyReachability:
+        return self.open.enter_context(closing(ProxyReachability.of(dealer, PROXY, now=0)))
 
     def router(self, port: int = 0) -> tuple[zmq.Socket[bytes], int]:
         router = self.of(zmq.ROUTER)
@@ -50,16 +50,16 @@ def sockets() -> Generator[Sockets]:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Said:
-    caplog.set_level(logging.INFO, "discovery.reach")
+    caplog.set_level(logging.INFO, "discovery.reachability")
     return lambda: [record.getMessage() for record in caplog.records]
 
 
 def test_a_proxy_that_is_never_there_is_told_of_once(sockets: Sockets, said: Said) -> None:
     reach = sockets.reach(sockets.of(zmq.DEALER))
-    reach.look(now=PATIENCE_S - 0.1)
+    reach.check(now=PATIENCE_S - 0.1)
     assert said() == []
     for now in (PATIENCE_S, PATIENCE_S + 1, 99):
-        reach.look(now=now)
+        reach.check(now=now)
     assert said() == [AWAY]
 
 
@@ -68,26 +68,26 @@ def test_one_that_comes_goes_and_comes_back(sockets: Sockets, said: Said) -> Non
     dealer.setsockopt(zmq.RECONNECT_IVL, 10)
     reach, (router, port) = sockets.reach(dealer), sockets.router()
     stands(reach, dealer, port)
-    reach.look(now=50)
+    reach.check(now=50)
     assert said() == []  # it was there in time
     router.close(linger=0)
     while reach.away_since is None:
-        reach.look(now=60)
-    reach.look(now=60 + PATIENCE_S - 1)
+        reach.check(now=60)
+    reach.check(now=60 + PATIENCE_S - 1)
     assert said() == []
-    reach.look(now=60 + PATIENCE_S)
+    reach.check(now=60 + PATIENCE_S)
     assert said() == [AWAY]
     sockets.router(port)
     while reach.away_since is not None:
-        reach.look(now=99)
+        reach.check(now=99)
     assert said() == [AWAY, AGAIN]
 
 
-def stands(reach: Reach, dealer: zmq.Socket[bytes], port: int) -> None:
+def stands(reach: ProxyReachability, dealer: zmq.Socket[bytes], port: int) -> None:
     """Nothing was said by that connection yet."""
     dealer.connect(f"tcp://127.0.0.1:{port}")
     while reach.away_since is not None:
-        reach.look(now=1)
+        reach.check(now=1)
 
 
 def hears(router: zmq.Socket[bytes], dealer: zmq.Socket[bytes], word: bytes) -> None:
@@ -105,21 +105,21 @@ def test_a_proxy_that_answers_nothing_is_told_of_once_and_when_it_does(
     reach = sockets.reach(dealer)
     stands(reach, dealer, port)
     for _ in range(MOST_UNANSWERED - 1):
-        reach.look(now=1, spoke=True)
+        reach.check(now=1, sent=True)
     assert said() == []
-    hears(router, dealer, ANSWER)
+    hears(router, dealer, REPLY)
     for _ in range(MOST_UNANSWERED):
-        reach.look(now=1, spoke=True)
+        reach.check(now=1, sent=True)
     assert said() == []  # the answer counted, and nine words behind it
     for _ in range(20):
-        reach.look(now=1, spoke=True)
+        reach.check(now=1, sent=True)
     assert said() == [UNHEARD]
     for other in (b"\xc1", b"\xc0", b"\x80", b"\x81\xa5taken\x01"):
         hears(router, dealer, other)
-        reach.look(now=1, spoke=True)
+        reach.check(now=1, sent=True)
     assert said() == [UNHEARD]
-    hears(router, dealer, ANSWER)
-    reach.look(now=1, spoke=True)
+    hears(router, dealer, REPLY)
+    reach.check(now=1, sent=True)
     assert said() == [UNHEARD, HEARD]
 
 
@@ -128,11 +128,11 @@ def test_who_says_nothing_waits_for_no_answer(sockets: Sockets, said: Said) -> N
     dealer, (_, port) = sockets.of(zmq.DEALER), sockets.router()
     reach = sockets.reach(dealer)
     for _ in range(2 * MOST_UNANSWERED):
-        reach.look(now=0, spoke=True)
+        reach.check(now=0, sent=True)
     stands(reach, dealer, port)
     for _ in range(MOST_UNANSWERED - 1):
-        reach.look(now=1, spoke=True)
-    reach.look(now=1, spoke=False)
+        reach.check(now=1, sent=True)
+    reach.check(now=1, sent=False)
     for _ in range(MOST_UNANSWERED - 1):
-        reach.look(now=1, spoke=True)
+        reach.check(now=1, sent=True)
     assert said() == []

@@ -1,7 +1,7 @@
-"""Pages of other origins: what a browser wants to hear before it lets them ask, and read.
+"""Cross-origin resource sharing (CORS): lets browsers use the proxy from other origins.
 
 https://fetch.spec.whatwg.org/#http-cors-protocol. Keys come in headers and never as cookies, so
-nothing is said of credentials.
+no header allows credentials.
 """
 
 import re
@@ -15,16 +15,18 @@ ANY = "*"
 ORIGIN = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(:(?P<port>[0-9]{1,5}))?"
 )
-UNSAID = {"http": 80, "https": 443}
-LARGEST_WISH = 4096  # bytes, of names of headers
+DEFAULT_PORTS = {"http": 80, "https": 443}
+MAX_REQUESTED_HEADERS_BYTES = 4096  # bytes, of names of headers
 ALLOWED, BY_ORIGIN = b"access-control-allow-origin", (b"vary", b"Origin")
 RATES = [
     f"x-ratelimit-{what}-{of}"
     for what in ("limit", "remaining", "reset")
     for of in ("requests", "tokens")
 ]
-SHOWN = ", ".join(("x-request-id", "request-id", "retry-after", "server-timing", *RATES))
-READABLE = b"access-control-expose-headers", SHOWN.encode()
+EXPOSED_HEADERS = ", ".join(
+    ("x-request-id", "request-id", "retry-after", "server-timing", *RATES)
+)
+EXPOSE = b"access-control-expose-headers", EXPOSED_HEADERS.encode()
 PREFLIGHT = [
     (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE"),
     (b"access-control-max-age", b"7200"),  # seconds; Chromium believes no more
@@ -34,10 +36,10 @@ Message = Mapping[str, Any]
 Pair = tuple[bytes, bytes]
 
 
-def as_sent(origin: str) -> str:
-    """The way browsers write it: in lower case, without its scheme's own port.
+def normalized_origin(origin: str) -> str:
+    """As browsers send it: in lower case, without the scheme's default port.
 
-    Raises ValueError for what can be none.
+    Raises ValueError for what is no origin.
     """
     if origin == ANY:
         return ANY
@@ -46,65 +48,66 @@ def as_sent(origin: str) -> str:
         wanted = f"scheme://host or scheme://host:port, nothing behind it, or {ANY} for all"
         raise ValueError(f"--allowed-origins {origin!r} is no origin, which is {wanted}")
     scheme, host, port = found["scheme"], found["host"], found["port"]
-    unsaid = port is None or int(port) == UNSAID.get(scheme)
-    return f"{scheme}://{host}" if unsaid else f"{scheme}://{host}:{int(port)}"
+    is_default = port is None or int(port) == DEFAULT_PORTS.get(scheme)
+    return f"{scheme}://{host}" if is_default else f"{scheme}://{host}:{int(port)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Origins:
-    """Whose pages may ask at the paths that are `open_to` them. Pure."""
+class CorsPolicy:
+    """Which origins may call the paths that are `open_to` other origins. Pure."""
 
     allowed: frozenset[bytes]
     open_to: Callable[[str], bool]
 
     @classmethod
-    def of(cls, said: Sequence[str], open_to: Callable[[str], bool]) -> Self:
-        """Of settings; raises ValueError."""
-        return cls(frozenset(as_sent(one).encode() for one in said), open_to)
+    def of(cls, allowed: Sequence[str], open_to: Callable[[str], bool]) -> Self:
+        """From --allowed-origins; raises ValueError."""
+        return cls(frozenset(normalized_origin(one).encode() for one in allowed), open_to)
 
-    def headers(self, path: str, asked: Sequence[Pair]) -> list[Pair]:
-        """Those that an answer has beside its own; none where no page asks, or one that may
-        not. `asked` are the request's.
+    def headers(self, path: str, request: Sequence[Pair]) -> list[Pair]:
+        """The CORS headers of an answer; none without an Origin, or for one not allowed.
+
+        `request` are the request's headers.
         """
-        origin = _first(asked, b"origin")
+        origin = _first(request, b"origin")
         if origin is None or not self.open_to(path):
             return []
         if ANY.encode() in self.allowed:
-            return [(ALLOWED, ANY.encode()), READABLE]
-        return [(ALLOWED, origin), BY_ORIGIN, READABLE] if origin in self.allowed else []
+            return [(ALLOWED, ANY.encode()), EXPOSE]
+        return [(ALLOWED, origin), BY_ORIGIN, EXPOSE] if origin in self.allowed else []
 
 
 @dataclass(frozen=True, slots=True)
-class OriginDoor:
-    """An ASGI application around another one, which need not know of origins.
+class CorsMiddleware:
+    """ASGI middleware that adds the headers of a CorsPolicy.
 
-    A browser's question ahead of a request ends here: it has no key, and is no work.
+    It answers preflight requests itself, as they carry no key.
     """
 
     app: Asgi
-    origins: Origins
+    origins: CorsPolicy
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  ASGI
         """One request, or the lifespan."""
         http = scope["type"] == "http"
         more = self.origins.headers(scope["path"], scope["headers"]) if http else []
         if more and _is_preflight(scope):
-            told = [*more, *PREFLIGHT, *_granted(scope["headers"])]
-            await send({"type": "http.response.start", "status": 204, "headers": told})
+            headers = [*more, *PREFLIGHT, *_allowed_headers(scope["headers"])]
+            await send({"type": "http.response.start", "status": 204, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
             return
-        await self.app(scope, receive, _beginning_with(more, send) if more else send)
+        await self.app(scope, receive, _with_headers(more, send) if more else send)
 
 
-def opened(app: Asgi, origins: Origins) -> Asgi:
-    """With such a door where there is anybody to come by it."""
-    return OriginDoor(app, origins) if origins.allowed else app
+def with_cors(app: Asgi, origins: CorsPolicy) -> Asgi:
+    """Wraps the app where any origin is allowed."""
+    return CorsMiddleware(app, origins) if origins.allowed else app
 
 
-def _beginning_with(
+def _with_headers(
     more: Sequence[Pair], send: Callable[[Message], Awaitable[None]]
 ) -> Callable[[Message], Awaitable[None]]:
-    """No coroutine of its own: most of what is sent are tokens, which pass."""
+    """Adds headers to the answer. No coroutine of its own, as most messages are tokens."""
 
     def begin(message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
@@ -119,10 +122,10 @@ def _is_preflight(scope: Mapping[str, Any]) -> bool:
     return scope["method"] == "OPTIONS" and wanted is not None
 
 
-def _granted(asked: Sequence[Pair]) -> list[Pair]:
-    """Any headers: a star would leave out Authorization."""
-    names = _first(asked, b"access-control-request-headers")
-    if not names or len(names) > LARGEST_WISH:
+def _allowed_headers(request: Sequence[Pair]) -> list[Pair]:
+    """All headers that the page asks for: `*` would not include Authorization."""
+    names = _first(request, b"access-control-request-headers")
+    if not names or len(names) > MAX_REQUESTED_HEADERS_BYTES:
         return []
     return [(b"access-control-allow-headers", names)]
 
