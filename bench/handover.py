@@ -26,7 +26,7 @@ import cyclopts
 from bench.cpu import children
 from bench.load import Outcome, Work, run_load
 from deploy.config import UpConfig
-from deploy.up import Cluster
+from deploy.up import LocalCluster
 
 MODEL = "bench"
 SPARE = 64  # tokens of context beyond prompt and answer
@@ -127,8 +127,8 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
 
 async def _compare(options: Options, folder: str, vocabulary: int) -> None:
     _say(f"load of the machine before: {os.getloadavg()[0]:.2f}")
-    split = Cluster(_cluster(options, folder, prefill=1), show=_tell)
-    alone = Cluster(_cluster(options, folder, prefill=0), show=_tell)
+    split = LocalCluster(_cluster(options, folder, prefill=1), show=_tell)
+    alone = LocalCluster(_cluster(options, folder, prefill=0), show=_tell)
     async with asyncio.TaskGroup() as tasks:
         for cluster in (split, alone):
             tasks.create_task(cluster.run())
@@ -164,7 +164,7 @@ def _cluster(options: Options, folder: str, prefill: int) -> UpConfig:
     )
 
 
-def _pin(cluster: Cluster) -> None:
+def _pin(cluster: LocalCluster) -> None:
     """Each engine with all its threads to a core: the first node's to the first."""
     cores = sorted(os.sched_getaffinity(0))
     for index, node in enumerate(cluster.nodes):

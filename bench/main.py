@@ -16,7 +16,7 @@ from bench.cpu import family_seconds
 from bench.load import Outcome, Work, WrongAnswer, percentile, run_load
 from deploy.config import UpConfig
 from deploy.supervisor import ProcessFailed
-from deploy.up import Cluster
+from deploy.up import LocalCluster
 from node.failures import first_failure
 
 MODEL = "bench"
@@ -65,7 +65,7 @@ async def _split(config: BenchConfig, folder: str) -> None:
         kv_connector=config.kv_connector,
         log_level="warning",
     )
-    cluster = Cluster(of_cluster, show=lambda line: print(line, file=sys.stderr))  # noqa: T201
+    cluster = LocalCluster(of_cluster, show=lambda line: print(line, file=sys.stderr))  # noqa: T201
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(cluster.run())
         url = await cluster.ready
@@ -97,7 +97,7 @@ async def _measure(config: BenchConfig, url: str, model: str, family: Family) ->
     )
 
 
-def _family(cluster: Cluster) -> dict[str, int]:
+def _family(cluster: LocalCluster) -> dict[str, int]:
     running = {child.name: child.process for child in (cluster.proxy, *cluster.nodes)}
     pids = {name: process.pid for name, process in running.items() if process}
     return {"load generator": os.getpid(), **pids}

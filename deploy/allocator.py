@@ -1,11 +1,10 @@
-"""Memory of a process by an allocator that keeps small pieces together.
+"""Restarts the proxy with an allocator that keeps small allocations together.
 
-The C library gives each small piece whichever hole it finds, and after a start there are holes
-everywhere between what stays. To encode a short text takes over a thousand pieces, each of
-which is looked for in memory that no core has near: a third of what that text costs a proxy
-that is doing other things as well. TBB's allocator has pieces of one size side by side.
+After a start, glibc's heap is fragmented, and malloc places small blocks all over it. To encode
+a short text takes over a thousand of them, each a cache miss: a third of what that text costs a
+busy proxy. TBB's allocator keeps blocks of one size side by side.
 
-An allocator has to be there when a program begins, so the program begins anew with it.
+An allocator has to be preloaded when a program starts, so the program is executed anew.
 """
 
 import os
@@ -15,25 +14,25 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 PRELOAD = "LD_PRELOAD"
-APART = " :"  # what parts one library from the next there, so none may have it in its name
+SEPARATORS = " :"  # of LD_PRELOAD, so no path may contain them
 PACKAGE = "tbb"
 LIBRARIES = ("libtbbmalloc.so.2", "libtbbmalloc_proxy.so.2")
 
 
-def begin_with(libraries: Sequence[str]) -> None:
-    """Begin this program anew with them, once. Whoever has preloaded anything has chosen."""
+def restart_with_preload(libraries: Sequence[str]) -> None:
+    """Execute this program again with LD_PRELOAD, unless that is set already."""
     if libraries and PRELOAD not in os.environ:
         environment = {**os.environ, PRELOAD: ":".join(libraries)}
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
-def of_tbb() -> Sequence[str]:
-    """TBB's allocator where it is installed, else nothing."""
+def tbb_libraries() -> Sequence[str]:
+    """The paths of TBB's allocator where it is installed, else nothing."""
     try:
         files = distribution(PACKAGE).files or ()
     except PackageNotFoundError:
         return ()
     found = {file.name: str(Path(str(file.locate())).resolve()) for file in files}
     paths = [found[name] for name in LIBRARIES if name in found]
-    sane = all(not set(APART).intersection(path) and Path(path).exists() for path in paths)
+    sane = all(not set(SEPARATORS).intersection(path) and Path(path).exists() for path in paths)
     return paths if sane and len(paths) == len(LIBRARIES) else ()

@@ -19,7 +19,7 @@ from cyclopts import App, CycloptsError, CycloptsPanel, Parameter
 from cyclopts.config import Env, Toml
 
 from bench.config import BenchConfig
-from deploy.allocator import begin_with, of_tbb
+from deploy.allocator import restart_with_preload, tbb_libraries
 from deploy.config import StatusConfig, UpConfig
 from deploy.limits import raise_file_limit
 from discovery.registration import Role
@@ -55,7 +55,7 @@ def up(config: Annotated[UpConfig, Settings] = UP_DEFAULTS) -> None:
 def proxy(config: Annotated[ProxyConfig, Settings] = PROXY_DEFAULTS) -> None:
     """Run the proxy: clients and nodes come to it."""
     if config.allocator == "auto" and config.worker_of is None:  # workers have their parent's
-        begin_with(of_tbb())
+        restart_with_preload(tbb_libraries())
     from proxy.main import run
 
     if config.workers > 1:

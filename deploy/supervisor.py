@@ -1,8 +1,8 @@
-"""Runs processes on this machine: their log lines, their readiness, their restarts, their end.
+"""Supervises processes on this machine: start, readiness, log lines, restart and stop.
 
-Each has a socket to us. It says one line on it when it is ready and others when there is
-something new, and ends when it is closed, so that nothing outlives this process however it
-dies. Processes are ended by the handle we started them with, never by name.
+Each has a socket to the supervisor. It sends a line when it is ready, and more when something
+changes, and ends when the socket is closed, so that no process outlives the supervisor however
+that dies. Processes are stopped by the handle they were started with, never by name.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-PROVEN_S = 60.0  # who lived so long starts again without a long pause
+PROVEN_S = 60.0  # after that long the next restart is quick again
 KILL_AFTER_S = 5.0
 LONGEST_LINE = 1 << 20
 ADDRESS = "http_address"
@@ -30,11 +30,11 @@ class ProcessFailed(RuntimeError):
 
 
 @dataclass(slots=True, eq=False)
-class Child:
-    """One process that is to run; `arguments` is asked before each start.
+class SupervisedProcess:
+    """One process to be kept running; `arguments` is called before each start.
 
-    `ready` gets what it said of itself when it was first ready, `latest` all that it has said
-    since it was started.
+    `ready` is resolved with the facts it reported when first ready; `latest` has all facts
+    reported since the last start.
     """
 
     name: str

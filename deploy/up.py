@@ -1,4 +1,4 @@
-"""`pdserve up`: a proxy, X prefill and Y decode nodes on this machine, as one thing."""
+"""`pdserve up`: runs a proxy, X prefill and Y decode nodes on this machine as one cluster."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from deploy.config import UpConfig
-from deploy.supervisor import Child, Facts, ProcessFailed
+from deploy.supervisor import Facts, ProcessFailed, SupervisedProcess
 from discovery.logs import LOG_FORMAT
 from discovery.registration import DEFAULT_PORT, Role
 from discovery.terminal import handle_hang_ups
@@ -53,7 +53,7 @@ def start_logging(level: str) -> None:
 
 
 async def _until_signal(config: UpConfig) -> None:
-    cluster = Cluster(config)
+    cluster = LocalCluster(config)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, cluster.stop)
     handle_hang_ups(cluster.reread, stop=cluster.stop)
@@ -84,8 +84,8 @@ def _say(line: str) -> None:
 
 
 @dataclass(slots=True)
-class Cluster:
-    """Every process of it is ours from `run` on, and is gone when `run` is over.
+class LocalCluster:
+    """Starts all processes in `run`, and has stopped them when `run` returns.
 
     `ready` gets the proxy's URL once all nodes are registered. To be made within a running
     event loop.
@@ -94,8 +94,8 @@ class Cluster:
     config: UpConfig
     show: Callable[[str], None] = _say
     ready: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.Future())
-    proxy: Child = field(init=False)
-    nodes: Sequence[Child] = field(init=False)
+    proxy: SupervisedProcess = field(init=False)
+    nodes: Sequence[SupervisedProcess] = field(init=False)
     _told: asyncio.Event = field(default_factory=asyncio.Event)
     _failure: ProcessFailed | TimeoutError | None = None
 
@@ -151,7 +151,7 @@ class Cluster:
         else:
             self.ready.set_result(url)
 
-    async def _keep(self, child: Child) -> None:
+    async def _keep(self, child: SupervisedProcess) -> None:
         try:
             await child.run()
         except ProcessFailed as failure:
@@ -176,7 +176,7 @@ class Cluster:
         await self.proxy.stop()
         await asyncio.gather(*(node.stop() for node in self.nodes))
 
-    def _child(self, name: str, arguments: Callable[[], Sequence[str]]) -> Child:
+    def _child(self, name: str, arguments: Callable[[], Sequence[str]]) -> SupervisedProcess:
         environment = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
         if self.config.cluster_key:
             environment[f"{PREFIX}CLUSTER_KEY"] = self.config.cluster_key
@@ -188,7 +188,7 @@ class Cluster:
         stop_timeout_s = self.config.drain_timeout_s + STOP_MARGIN_S
         if name == PROXY:  # it may have workers of its own to wait for
             stop_timeout_s += self.config.drain_notice_s + STOP_MARGIN_S
-        return Child(name, arguments, environment, self._show_line, stop_timeout_s)
+        return SupervisedProcess(name, arguments, environment, self._show_line, stop_timeout_s)
 
     def _show_line(self, name: str, line: str) -> None:
         self.show(_beside(name, line))

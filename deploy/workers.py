@@ -20,7 +20,7 @@ import uvloop
 import zmq
 from prometheus_client import generate_latest
 
-from deploy.supervisor import Child, ProcessFailed
+from deploy.supervisor import ProcessFailed, SupervisedProcess
 from discovery.lifeline import end_with, report_to_starter
 from discovery.logs import start_logging
 from discovery.registry import Registry
@@ -80,7 +80,7 @@ async def _serve(config: ProxyConfig, say: Callable[[str], None]) -> None:
             WorkerSettings(worker_limits(config), addresses.discovery)
         )
         with closing(HubListener.open(client_socket, settings)) as hub_listener:
-            parent = Parent(config, hub_listener, state, say, registry)
+            parent = WorkerSupervisor(config, hub_listener, state, say, registry)
             async with asyncio.TaskGroup() as tasks:
                 hearing = tasks.create_task(listener.run())
                 try:
@@ -100,8 +100,8 @@ class ServiceAddresses:
 
 
 @dataclass(slots=True)
-class Parent:
-    """Every worker is ours while `run` runs, and gone when it is over."""
+class WorkerSupervisor:
+    """Keeps all workers running while `run` runs, and has stopped them when it returns."""
 
     config: ProxyConfig
     hub_listener: HubListener
@@ -110,7 +110,7 @@ class Parent:
     registry: Registry
     failure: ProcessFailed | None = None
     hub: Hub = field(init=False)
-    workers: Sequence[Child] = field(init=False)
+    workers: Sequence[SupervisedProcess] = field(init=False)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -151,7 +151,7 @@ class Parent:
             async for number, connection in workers:
                 tasks.create_task(self.hub.serve_worker(number, connection))
 
-    async def _keep(self, worker: Child) -> None:
+    async def _keep(self, worker: SupervisedProcess) -> None:
         """One that ends before it was ever ready ends all: its settings cannot work."""
         try:
             await worker.run()
@@ -173,7 +173,7 @@ class Parent:
             )
             await report_node_counts(fd, self.registry)
 
-    def _child(self, number: int) -> Child:
+    def _child(self, number: int) -> SupervisedProcess:
         """It has its settings from us, so nothing of our command line or variables counts."""
         hub_address = f"{self.hub_listener.name}/{number}"
         command = [sys.executable, "-m", "proxy", "--worker-of", hub_address]
@@ -181,7 +181,7 @@ class Parent:
         stop_timeout_s = self.config.drain_notice_s + self.config.drain_timeout_s
         stop_timeout_s += STOP_MARGIN_S
         told = environment, self._show, stop_timeout_s
-        return Child(f"worker-{number}", lambda: command, *told)
+        return SupervisedProcess(f"worker-{number}", lambda: command, *told)
 
     def _show(self, name: str, line: str) -> None:
         self.say(f"{name} | {line}")

@@ -1,4 +1,4 @@
-"""Which nodes fit which, kind by kind: a thousand nodes are of a few kinds only."""
+"""Groups compatible nodes by kind: a thousand nodes are of a few kinds only."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,15 +11,15 @@ MOST_COMPARED = 4096
 Model = tuple[str | None, str | None]
 """What nodes serve: a model's first name, and its fingerprint."""
 Kind = tuple[Model, bool, str | None, tuple[Any, ...] | None]
-"""Model, whether of our make, connector, layout: nodes of one kind fit the same others."""
+"""Model, whether a pdserve node, connector, KV layout: equal kinds fit the same others."""
 
 
-class Fitting(Member, Protocol):
-    """What has to be known of a node to find others that fit it."""
+class PairableNode(Member, Protocol):
+    """What must be known of a node to find nodes that can exchange KV with it."""
 
     @property
     def registration(self) -> Registration:
-        """What it said last."""
+        """Its last registration."""
 
     @property
     def role(self) -> Role:
@@ -27,15 +27,15 @@ class Fitting(Member, Protocol):
 
     @property
     def model(self) -> Model:
-        """What it serves."""
+        """The model that it serves."""
 
 
-N = TypeVar("N", bound=Fitting)
+N = TypeVar("N", bound=PairableNode)
 
 
 @dataclass(slots=True)
 class Kinds(Generic[N]):
-    """Rosters of nodes that are alike; `fits` is asked once for two kinds."""
+    """Nodes by kind; `fits` is called once for each two kinds and cached."""
 
     fits: Callable[[N, N], bool]
     _rosters: dict[tuple[Role, Kind], Roster[N]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Kinds(Generic[N]):
     _matches: dict[tuple[Role, Kind], tuple[Roster[N], ...]] = field(default_factory=dict)
 
     def put(self, address: str, node: N) -> None:
-        """Take it in, or its latest word."""
+        """Add a node, or replace it by its latest state."""
         kind = kind_of(node)
         self._kinds[address] = node, kind
         if (roster := self._rosters.get((node.role, kind))) is None:
@@ -53,7 +53,7 @@ class Kinds(Generic[N]):
         roster.put(address, node)
 
     def drop(self, address: str, node: N) -> None:
-        """Take it out."""
+        """Remove a node."""
         key = node.role, self._kind(node)
         self._kinds.pop(address, None)
         if roster := self._rosters.get(key):
@@ -63,7 +63,7 @@ class Kinds(Generic[N]):
                 self._matches.clear()
 
     def fitting(self, node: N) -> tuple[Roster[N], ...]:
-        """Nodes of the other role that fit it; looked for once, as long as the kinds stay."""
+        """Nodes of the other role that fit this one; cached until the kinds change."""
         key = mine, kind = node.role, self._kind(node)
         if (found := self._matches.get(key)) is None:
             found = self._matches[key] = tuple(
@@ -99,7 +99,7 @@ class Kinds(Generic[N]):
         return found
 
 
-def kind_of(node: Fitting) -> Kind:
+def kind_of(node: PairableNode) -> Kind:
     """Its layout is flat; lists in it become tuples."""
     ours, connector = node.registration.node_id is not None, node.registration.kv_connector
     if (said := node.registration.kv_layout) is None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from discovery.kinds import Fitting, Kind, kind_of
+from discovery.kinds import Kind, PairableNode, kind_of
 from discovery.registration import Layout, Registration, Role
 
 Difference = tuple[str, object, object]
@@ -17,7 +17,7 @@ DIGEST = "blake2b:"
 MOST_TOLD = 8
 
 
-class NamedNode(Fitting, Protocol):
+class NamedNode(PairableNode, Protocol):
     """What has to be known of a node besides."""
 
     @property

@@ -1,4 +1,4 @@
-"""What a proxy tells a node of ours on an operator's behalf: take no new work, or another role.
+"""Orders of an operator that a proxy passes on to a node: drain, undrain, or change role.
 
 One msgpack map in the body of a POST to the node's door, signed where the cluster has a key.
 """
@@ -14,13 +14,13 @@ from discovery.registration import Role, State
 PATH = "/orders"
 LONGEST_ORDER = 4 << 10
 SENDER = "sender"
-"""The key of who gives it, whose clock its `time` is of: see discovery/signature.py."""
+"""The field that names the sender, by whose clock `time` is: see discovery/signature.py."""
 
 
 class NodeOrder(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """`to` is the node's id, so that no order reaches the next process at its address.
 
-    `state` and `role` are what is wanted of it; None: as it is.
+    `state` and `role` are those it is to have; None: unchanged.
     """
 
     to: str
@@ -32,10 +32,10 @@ class NodeOrder(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
 
 class OrderResult(msgspec.Struct, frozen=True):
-    """How a node stands: what it answers to an order.
+    """A node's answer to an order: its state after it.
 
-    `wanted` is the role that it will have once it has nothing in flight; None: its own.
-    `in_flight` counts legs that somebody reads, `kv_blocks_used` what others may still fetch.
+    `wanted` is the role that it changes to once it has nothing in flight; None: no change.
+    `in_flight` counts open legs; `kv_blocks_used` includes KV that others may still fetch.
     """
 
     node_id: str

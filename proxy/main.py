@@ -44,11 +44,11 @@ from proxy.app import create_app
 from proxy.config import ProxyConfig
 from proxy.health.health import Health
 from proxy.models.cache import ParcelCache, default_folder
-from proxy.models.catalogue import Catalogue, Own
+from proxy.models.catalogue import Catalogue, ModelSettings
 from proxy.models.fetching import HttpFetcher
-from proxy.models.patience import Patience
-from proxy.models.pools import OwnNames
-from proxy.models.texts import Text, Texts
+from proxy.models.model_pools import ConfiguredNames
+from proxy.models.model_wait import ModelWait
+from proxy.models.text_store import ModelText, ModelTextStore
 from proxy.nodes.client import HttpNodeClient
 from proxy.nodes.connection_pool import ConnectionPool, open_connections
 from proxy.nodes.instances import Instances
@@ -263,28 +263,28 @@ def _catalogue(
     """Takes seconds where there is a tokenizer to load."""
     folder = config.text_cache_dir
     cache = ParcelCache(Path(folder).expanduser() if folder else default_folder())
-    texts = Texts(
+    texts = ModelTextStore(
         HttpFetcher(session, Signing.of(cluster_key(config))), cache, config.generation_config
     )
-    own = Own(
-        OwnNames(config.models, config.names),
+    settings = ModelSettings(
+        ConfiguredNames(config.models, config.names),
         _own_text(config),
         config.max_model_len,
         config.max_logprobs,
         config.tool_call_parser,
         config.reasoning_parser,
     )
-    patience = Patience(
+    model_wait = ModelWait(
         config.recovery_wait_s,
         timeout_s=config.request_timeout_s,
         most=config.max_queued_requests,
     )
-    return Catalogue(registry, texts, own, GrammarChecker(), Health(registry), patience)
+    return Catalogue(registry, texts, settings, GrammarChecker(), Health(registry), model_wait)
 
 
-def _own_text(config: ProxyConfig) -> Text | None:
+def _own_text(config: ProxyConfig) -> ModelText | None:
     """What goes before what nodes bring, if the settings have a tokenizer."""
     defaults = load_defaults(config.generation_config, config.model)
     if (folder := config.text_folder) is None:
         return None
-    return Text(load_text_codec(folder), defaults, load_pooling(config.model))
+    return ModelText(load_text_codec(folder), defaults, load_pooling(config.model))

@@ -17,7 +17,7 @@ from bench.proxy.answers import SCRIPT, Done, Job, Script
 from bench.proxy.load import LENGTH, cpu_clock
 from bench.proxy.places import Places, started_on
 from deploy.config import DEMO_MODEL as DEMO
-from deploy.supervisor import Child
+from deploy.supervisor import SupervisedProcess
 
 NAME = "scripted"
 SCRIPTED_TOKENS = 48
@@ -39,10 +39,10 @@ class Bench:
     """What is running."""
 
     codec: TextCodec
-    proxy: Child
-    nodes: Child
-    relay: Child
-    legs: Child
+    proxy: SupervisedProcess
+    nodes: SupervisedProcess
+    relay: SupervisedProcess
+    legs: SupervisedProcess
     text: str
 
     @property
@@ -73,7 +73,7 @@ class Bench:
             times.append(time.process_time() - since)
         return statistics.median(times)
 
-    def _child(self, kind: str) -> Child:
+    def _child(self, kind: str) -> SupervisedProcess:
         each = {"proxy": self.proxy, "node": self.nodes, "relay": self.relay, "legs": self.legs}
         return each[kind]
 
@@ -136,7 +136,7 @@ async def open_bench(places: Places) -> AsyncIterator[Bench]:
     words = spaced(codec)
     async with AsyncExitStack() as stack:
 
-        async def measured(name: str, *arguments: str) -> Child:
+        async def measured(name: str, *arguments: str) -> SupervisedProcess:
             with started_on(places.measured):
                 return await stack.enter_async_context(running(name, *arguments))
 
@@ -179,10 +179,10 @@ def spaced(codec: TextCodec) -> list[int]:
 
 
 @asynccontextmanager
-async def running(name: str, *arguments: str) -> AsyncIterator[Child]:
+async def running(name: str, *arguments: str) -> AsyncIterator[SupervisedProcess]:
     """One process of ours, once it is ready; raises ProcessFailed."""
     command = (sys.executable, *arguments)
-    child = Child(name, lambda: command, os.environ, _show, STOP_S)
+    child = SupervisedProcess(name, lambda: command, os.environ, _show, STOP_S)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(child.run())
         async with asyncio.timeout(READY_S):
@@ -220,7 +220,7 @@ async def _load(job: Job) -> Done:
     return msgspec.json.decode(said, type=Done)
 
 
-def _address(child: Child) -> str:
+def _address(child: SupervisedProcess) -> str:
     assert child.facts
     return child.facts["http_address"]
 

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionChunk
 
 from deploy.config import UpConfig
-from deploy.up import Cluster
+from deploy.up import LocalCluster
 
 QUESTION = "What is a prefill node?"
 BILLION, MILLISECONDS = 1e9, 1e3
@@ -30,7 +30,7 @@ def main() -> None:
 async def _ask_a_cluster(question: str) -> int:
     """Answers with the KV bytes that went from one node to the other."""
     log = list[str]()
-    cluster = Cluster(UpConfig(port=0), show=log.append)
+    cluster = LocalCluster(UpConfig(port=0), show=log.append)
     running = asyncio.create_task(cluster.run())
     either: list[asyncio.Future[Any]] = [running, cluster.ready]
     try:

@@ -28,7 +28,7 @@ class MalformedKeys(ValueError):
     """The file is no list of keys; the text has no key in it."""
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One key of a file: the key itself, or its digest in hexadecimal."""
 
     name: Name
@@ -39,7 +39,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    keys: Annotated[Sequence[Entry], Meta(min_length=1)]
+    keys: Annotated[Sequence[KeyEntry], Meta(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _find(keys: Mapping[bytes, Key], given: str) -> ApiCaller | None:
     return key.caller if key and hmac.compare_digest(key.digest, digest) else None
 
 
-def _key(entry: Entry, parts: int) -> Key:
+def _key(entry: KeyEntry, parts: int) -> Key:
     if (entry.key is None) is (entry.sha256 is None):
         raise MalformedKeys(f"keys: {entry.name} needs either key or sha256")
     digest = _digest(entry.key) if entry.key else bytes.fromhex(entry.sha256 or "")

@@ -1,4 +1,4 @@
-"""Several models behind one door: a request's `model` picks its pool of nodes."""
+"""Several models behind one proxy: a request's `model` picks its pool of nodes."""
 
 import asyncio
 import logging
@@ -17,34 +17,34 @@ from discovery.registry import Registry
 from engine.grammars.checking import GrammarChecker
 from proxy.errors import NoNodeAvailable
 from proxy.health.health import Health
-from proxy.models.namesakes import Namesakes
-from proxy.models.patience import LOOK_AGAIN_S, Patience
-from proxy.models.pools import (
-    Context,
-    OwnNames,
-    Pool,
+from proxy.models.ambiguous_names import AmbiguousNames
+from proxy.models.model_pools import (
+    ConfiguredNames,
+    ContextLimit,
+    ModelPool,
     capacity,
-    drawn,
-    in_order,
-    pools_of,
+    model_pools,
+    pick_model,
+    sorted_by_model,
 )
-from proxy.models.texts import Text, Texts
+from proxy.models.model_wait import RETRY_S, ModelWait
+from proxy.models.text_store import ModelText, ModelTextStore
 
-WAYS = "start the proxy with --tokenizer, or send and ask for token ids"
+WITHOUT_TEXT = "start the proxy with --tokenizer, or send and ask for token ids"
 MOST_NAMED = 8  # of models, in a message
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
-    """What the proxy's settings say of their own model, or of all: see ProxyConfig.
+class ModelSettings:
+    """The proxy's settings of its configured model, or of all models: see ProxyConfig.
 
-    `text`, `max_model_len` and the parsers go before what nodes say. Without any name they are
-    for all models, the text for those that bring none.
+    `text`, `max_model_len` and the parsers override what nodes register. Without names they
+    are for all models, and the text for models whose nodes have none.
     """
 
-    names: OwnNames
-    text: Text | None = None
+    names: ConfiguredNames
+    text: ModelText | None = None
     max_model_len: int | None = None
     max_logprobs: int = MAX_LOGPROBS
     tool_call_parser: ToolCallParser = AUTO
@@ -55,25 +55,24 @@ class Own:
 class Catalogue:
     """The Models of a proxy: what live nodes serve.
 
-    A model whose nodes are all gone is known for `wait_s` more, so that its requests wait for
-    nodes instead of being told that it does not exist. They wait for text as `patience` says;
-    those that need none as well, as their defaults come with it, but not beyond a failure.
-    `run` has to run for text to come.
+    A model whose nodes are all gone stays known for `wait_s`, so that its requests wait for
+    nodes instead of being refused. Requests wait for a model's text as `model_wait` says; so do
+    those that need only its sampling defaults, unless loading has failed. `run` loads texts.
     """
 
     registry: Registry
-    texts: Texts
-    own: Own
+    texts: ModelTextStore
+    settings: ModelSettings
     grammars: GrammarChecker
     health: Health
-    patience: Patience = field(default_factory=Patience)
+    model_wait: ModelWait = field(default_factory=ModelWait)
     clock: Callable[[], float] = time.monotonic
     created: int = field(default_factory=lambda: int(time.time()))
     _seen: tuple[int, int] | None = None
-    _pools: dict[Model, Pool] = field(default_factory=dict)
+    _pools: dict[Model, ModelPool] = field(default_factory=dict)
     _live: frozenset[Model] = frozenset()
     _served: dict[Model, ServedModel] = field(default_factory=dict)
-    _namesakes: Namesakes = field(default_factory=Namesakes)
+    _ambiguous: AmbiguousNames = field(default_factory=AmbiguousNames)
 
     async def find(
         self,
@@ -83,13 +82,13 @@ class Catalogue:
         text: bool = True,
         timeout_s: float | None = None,
     ) -> ServedModel:
-        """See Models; raises NoNodeAvailable where nobody has said yet what it serves."""
+        """See Models; raises NoNodeAvailable while no node has registered a model."""
 
         def found() -> ServedModel:
             return self._find(asked, outer_id, text=text)
 
         try:
-            return await self.patience.wait(found, timeout_s)
+            return await self.model_wait.wait(found, timeout_s)
         except TooBusy:
             if text:
                 raise
@@ -97,12 +96,12 @@ class Catalogue:
 
     def listed(self) -> Sequence[ServedModel]:
         """See Models: what live nodes serve."""
-        self._look()
+        self._update()
         return [self._served[key] for key in self._pools if key in self._live]
 
-    def pools(self) -> Sequence[Pool]:
+    def pools(self) -> Sequence[ModelPool]:
         """The pools that are served, and those whose nodes are lately gone."""
-        self._look()
+        self._update()
         return list(self._pools.values())
 
     async def run(self) -> None:
@@ -112,14 +111,14 @@ class Catalogue:
             while True:
                 for digest, addresses in self.wanted().items():
                     if digest not in loading:
-                        get = self.texts.get(digest, addresses, now=self.clock())
+                        get = self.texts.fetch(digest, addresses, now=self.clock())
                         loading[digest] = tasks.create_task(get)
-                await asyncio.sleep(LOOK_AGAIN_S)
+                await asyncio.sleep(RETRY_S)
                 loading = {name: task for name, task in loading.items() if not task.done()}
 
     def wanted(self) -> dict[str, list[str]]:
-        """The digests that are worth a try now, and who names them."""
-        self._look()
+        """The digests to fetch now, each with the addresses of nodes that have it."""
+        self._update()
         now, found = self.clock(), dict[str, list[str]]()
         for pool in self._pools.values():
             if digest := self._missing(pool, now):
@@ -130,9 +129,9 @@ class Catalogue:
                 found[said.text_digest].append(said.http_address)
         return found
 
-    def _missing(self, pool: Pool, now: float) -> str | None:
-        """What to get next for a pool: the first that is worth a try, until one is had."""
-        if self._has_own(pool):
+    def _missing(self, pool: ModelPool, now: float) -> str | None:
+        """The digest to fetch next for a pool; None once one of its texts is loaded."""
+        if self._uses_own_text(pool):
             return None
         for digest in pool.digests:
             if self.texts.find((digest,)):
@@ -144,42 +143,42 @@ class Catalogue:
     def _find(
         self, asked: str | None, outer_id: str, *, text: bool, waits: bool = True
     ) -> ServedModel:
-        self._look()
+        self._update()
         if not self._pools:
             raise NoNodeAvailable("no node has said yet what it serves")
-        known_still = self._known_still()
-        name = asked or self._default(known_still)
-        named = [self._served[pool.key] for pool in known_still if name in pool.names]
+        recent = self._recent_pools()
+        name = asked or self._default(recent)
+        named = [self._served[pool.key] for pool in recent if name in pool.names]
         if not named:
             known = sorted({one for key in self._live for one in self._pools[key].names})
             others = ", ".join(known[:MOST_NAMED])
             said = f"The model `{name}` does not exist. There are: {others}"
             raise ModelNotFound(said, "model")
-        if waits and not text and (coming := next(filter(self._comes, named), None)):
+        if waits and not text and (coming := next(filter(self._is_coming, named), None)):
             raise TooBusy(coming.no_text)
-        return self._share(_able(named, text=text), outer_id)
+        return self._share(_capable(named, text=text), outer_id)
 
-    def _comes(self, served: ServedModel) -> bool:
-        """Whether its text is on its way, and nothing has been wrong with it so far."""
+    def _is_coming(self, served: ServedModel) -> bool:
+        """Whether its text is being loaded and has not failed so far."""
         if served.codec is not None or not served.pending or served.key is None:
             return False
         digests = self._pools[served.key].digests
-        return not any(self.texts.trouble(one) for one in digests)
+        return not any(self.texts.failure(one) for one in digests)
 
-    def _known_still(self) -> list[Pool]:
-        """Those that are served, or were lately: heartbeats alone have nobody forgotten."""
+    def _recent_pools(self) -> list[ModelPool]:
+        """The pools that are served now or were lately."""
         now = self.clock()
         return [
             pool
             for key, pool in self._pools.items()
-            if key in self._live or pool.own or self._lately(key, now)
+            if key in self._live or pool.own or self._was_served_lately(key, now)
         ]
 
-    def _default(self, pools: Sequence[Pool]) -> str:
-        """What is meant by a client that names no model; raises BadRequest."""
+    def _default(self, pools: Sequence[ModelPool]) -> str:
+        """The model of a request that names none; raises BadRequest."""
         firsts = {pool.names[0] for pool in pools}
-        if self.own.names.models:
-            return self.own.names.told[0]
+        if self.settings.names.models:
+            return self.settings.names.client_names[0]
         if not firsts:
             raise NoNodeAvailable("nobody serves any model now")
         if len(firsts) > 1:
@@ -188,13 +187,13 @@ class Catalogue:
         return firsts.pop()
 
     def _share(self, able: Sequence[ServedModel], outer_id: str) -> ServedModel:
-        """One of those that go by a name, by what they have to serve with."""
+        """One of the pools of a name, in proportion to their capacity."""
         if len(able) == 1:
             return able[0]
         found = {one.key: (one, self._capacity(one)) for one in able if one.key is not None}
         best = max(level for _, (level, _) in found.values())
         shares = [(key, max(n, 1)) for key, (_, (level, n)) in found.items() if level == best]
-        return found[drawn(outer_id, shares)][0]
+        return found[pick_model(outer_id, shares)][0]
 
     def _capacity(self, served: ServedModel) -> tuple[int, int]:
         assert served.key is not None
@@ -202,69 +201,75 @@ class Catalogue:
         known = self.registry, self.health, served.key
         return capacity(*known, now=self.clock(), generates=generates)
 
-    def _look(self) -> None:
-        """Take in what has changed."""
+    def _update(self) -> None:
+        """Apply changes of the registry and of texts."""
         seen = self.registry.changes, self.texts.changes
         if seen == self._seen:
             return
         self._seen, now = seen, self.clock()
-        live = pools_of(self.registry.all(), self.own.names)
-        left = {key: pool for key, pool in self._pools.items() if self._lately(key, now)}
-        self._pools, self._live = in_order(left | live), frozenset(live)
-        if self.own.names.models and not any(pool.own for pool in self._pools.values()):
-            self._pools[self._alone.key] = self._alone
+        live = model_pools(self.registry.all(), self.settings.names)
+        left = {
+            key: pool for key, pool in self._pools.items() if self._was_served_lately(key, now)
+        }
+        self._pools, self._live = sorted_by_model(left | live), frozenset(live)
+        if self.settings.names.models and not any(pool.own for pool in self._pools.values()):
+            self._pools[self._configured_pool.key] = self._configured_pool
         self._served = {key: self._serve(pool) for key, pool in self._pools.items()}
         named = (digest for pool in self._pools.values() for digest in pool.digests)
         self.texts.forget(frozenset(named))
-        self._namesakes.tell(self._pools[key] for key in self._pools if key in live)
+        self._ambiguous.log_new(self._pools[key] for key in self._pools if key in live)
 
     @property
-    def _alone(self) -> Pool:
-        """The model of the settings, while no node serves any."""
-        names = self.own.names.told
-        return Pool((names[0], None), names, own=True)
+    def _configured_pool(self) -> ModelPool:
+        """The configured model's pool, while no node serves it."""
+        names = self.settings.names.client_names
+        return ModelPool((names[0], None), names, own=True)
 
-    def _lately(self, key: Model, now: float) -> bool:
+    def _was_served_lately(self, key: Model, now: float) -> bool:
         seen = [self.registry.last_seen(role, key) for role in Role]
         latest = max((at for at in seen if at is not None), default=None)
-        return latest is not None and now - latest <= self.patience.wait_s
+        return latest is not None and now - latest <= self.model_wait.wait_s
 
-    def _text_of(self, pool: Pool) -> Text | None:
-        """What is said to the proxy goes first, for the model that it is about."""
-        return self.own.text if self._has_own(pool) else self.texts.find(pool.digests)
+    def _text_of(self, pool: ModelPool) -> ModelText | None:
+        """The settings' text overrides that of nodes, for the configured model."""
+        return (
+            self.settings.text if self._uses_own_text(pool) else self.texts.find(pool.digests)
+        )
 
-    def _has_own(self, pool: Pool) -> bool:
-        if self.own.text is None:
+    def _uses_own_text(self, pool: ModelPool) -> bool:
+        if self.settings.text is None:
             return False
-        return pool.own if self.own.names.models else not pool.digests
+        return pool.own if self.settings.names.models else not pool.digests
 
-    def _is_meant(self, pool: Pool) -> bool:
-        """What the settings say is for it."""
-        return pool.own or not self.own.names.models
+    def _is_configured(self, pool: ModelPool) -> bool:
+        """Whether the settings are for this pool."""
+        return pool.own or not self.settings.names.models
 
-    def _limit(self, pool: Pool) -> int | None:
-        return self.own.max_model_len if self._is_meant(pool) else None
+    def _limit(self, pool: ModelPool) -> int | None:
+        return self.settings.max_model_len if self._is_configured(pool) else None
 
-    def _without(self, pool: Pool) -> tuple[str, bool]:
-        """Why a pool has no text, and whether that will pass."""
+    def _why_no_text(self, pool: ModelPool) -> tuple[str, bool]:
+        """Why a pool has no text, and whether it is still expected."""
         name = f"`{pool.names[0]}`"
         if not pool.digests:
             why = "are not pdserve's, and bring" if pool.foreign else "have"
-            reason = f"The nodes of {name} {why} no tokenizer to give: {WAYS}"
+            reason = f"The nodes of {name} {why} no tokenizer to give: {WITHOUT_TEXT}"
             return reason, False
-        found = [self.texts.trouble(digest) for digest in pool.digests]
-        troubles = [one for one in found if one is not None]
-        if len(troubles) == len(found) and all(one.try_at is None for one in troubles):
-            reason = f"The text files of {name} cannot be used: {troubles[0].reason}; {WAYS}"
+        found = [self.texts.failure(digest) for digest in pool.digests]
+        failures = [one for one in found if one is not None]
+        if len(failures) == len(found) and all(one.try_at is None for one in failures):
+            reason = (
+                f"The text files of {name} cannot be used: {failures[0].reason}; {WITHOUT_TEXT}"
+            )
             return reason, False
-        lately = f" ({troubles[0].reason})" if troubles else ""
+        lately = f" ({failures[0].reason})" if failures else ""
         return f"The text files of {name} are on their way{lately}", True
 
-    def _serve(self, pool: Pool) -> ServedModel:
+    def _serve(self, pool: ModelPool) -> ServedModel:
         text, limit = self._text_of(pool), self._limit(pool)
-        context = Context(self.registry, pool.key)
-        reason, pending = self._without(pool)
-        is_meant = self._is_meant(pool)
+        context = ContextLimit(self.registry, pool.key)
+        reason, pending = self._why_no_text(pool)
+        is_meant = self._is_configured(pool)
         return ServedModel(
             pool.names,
             text.codec if text else None,
@@ -272,9 +277,9 @@ class Catalogue:
             created=self.created,
             root=pool.key[0],
             defaults=text.defaults if text else OPENAI,
-            max_logprobs=self.own.max_logprobs,
-            tool_call_parser=self.own.tool_call_parser if is_meant else AUTO,
-            reasoning_parser=self.own.reasoning_parser if is_meant else OFF,
+            max_logprobs=self.settings.max_logprobs,
+            tool_call_parser=self.settings.tool_call_parser if is_meant else AUTO,
+            reasoning_parser=self.settings.reasoning_parser if is_meant else OFF,
             pooling=text.pooling if text else None,
             grammars=self.grammars,
             key=pool.key,
@@ -283,7 +288,7 @@ class Catalogue:
         )
 
 
-def _able(named: Sequence[ServedModel], *, text: bool) -> list[ServedModel]:
-    """Those that can do it; raises the reason where none can, one that will pass first."""
+def _capable(named: Sequence[ServedModel], *, text: bool) -> list[ServedModel]:
+    """Those that can serve the request; raises why none can, a passing reason first."""
     able = [one.ready(text=False) for one in named if one.codec is not None or not text]
     return able or [max(named, key=lambda one: one.pending).ready(text=text)]

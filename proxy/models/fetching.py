@@ -1,4 +1,4 @@
-"""Asks nodes for the files that their model's text is made with."""
+"""Fetches tokenizer and chat template files from nodes, over HTTP."""
 
 from dataclasses import dataclass, field
 from typing import Protocol

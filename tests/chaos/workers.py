@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.cpu import children
-from deploy.supervisor import Child
+from deploy.supervisor import SupervisedProcess
 from tests.e2e.cluster import MODEL
 from tests.soak.wires import sockets_of
 
@@ -27,13 +27,13 @@ class Workers:
     count: int
     show: Callable[[str, str], None]
     cut: set[int] = field(default_factory=set)
-    child: Child = field(init=False)
+    child: SupervisedProcess = field(init=False)
 
     def __post_init__(self) -> None:
         """It does not run yet."""
         keys = {"PDSERVE_ADMIN_API_KEY": ADMIN, "PDSERVE_CLUSTER_KEY": CLUSTER}
         variables = os.environ | keys
-        self.child = Child("proxy", self._arguments, variables, self.show, STOP_S)
+        self.child = SupervisedProcess("proxy", self._arguments, variables, self.show, STOP_S)
 
     def pids(self) -> Sequence[int]:
         """Those that live."""

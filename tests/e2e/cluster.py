@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.cpu import children
 from deploy.config import UpConfig
-from deploy.supervisor import Child
-from deploy.up import Cluster
+from deploy.supervisor import SupervisedProcess
+from deploy.up import LocalCluster
 from discovery.registration import Role
 
 PATIENCE_S = 180.0  # a machine that is busy with all else
@@ -31,7 +31,7 @@ MOVED = "pdserve_kv_transfer_bytes_total"
 class Running:
     """One cluster; `lines` is all that its processes have printed."""
 
-    cluster: Cluster
+    cluster: LocalCluster
     url: str
     session: aiohttp.ClientSession
     lines: list[str] = field(default_factory=list)
@@ -113,13 +113,13 @@ class Running:
         """The pid of a node's engine process."""
         return next(iter(children(self.door(name))))
 
-    def child(self, name: str) -> Child:
+    def child(self, name: str) -> SupervisedProcess:
         every = (self.cluster.proxy, *self.cluster.nodes)
         return next(child for child in every if child.name == name)
 
 
 @dataclass
-class Unlike(Cluster):
+class Unlike(LocalCluster):
     """A cluster whose decode nodes have other values for some options."""
 
     decode_options: Mapping[str, str] = field(default_factory=dict)

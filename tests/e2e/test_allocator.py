@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from bench.cpu import children
-from deploy.allocator import of_tbb
+from deploy.allocator import tbb_libraries
 from tests.e2e.cluster import running
 
 PROXY = "libtbbmalloc_proxy"
@@ -16,7 +16,9 @@ def has(pid: int) -> bool:
     return PROXY in Path(f"/proc/{pid}/maps").read_text()
 
 
-@pytest.mark.skipif(not of_tbb(), reason="TBB is not installed, which `make` does on x86-64")
+@pytest.mark.skipif(
+    not tbb_libraries(), reason="TBB is not installed, which `make` does on x86-64"
+)
 @pytest.mark.parametrize("allocator", ["auto", "system"])
 async def test_proxies_have_it_and_their_workers_unless_told_otherwise(
     tiny: Path, allocator: Literal["auto", "system"], monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from deploy.supervisor import Child
+from deploy.supervisor import SupervisedProcess
 from engine.request import Sampling
 from tests.e2e.cluster import MODEL, USED, read_metric
 from tests.fakes.driver import prompt
@@ -37,7 +37,7 @@ class Machines:
     """Processes that know each other by address only."""
 
     session: aiohttp.ClientSession
-    children: dict[str, Child] = field(default_factory=dict)
+    children: dict[str, SupervisedProcess] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
     def address(self, name: str) -> str:
@@ -96,7 +96,7 @@ async def running(
     found: Machines, name: str, module: str, words: Sequence[str]
 ) -> AsyncGenerator[Any]:
     command = [sys.executable, "-m", module, *words]
-    child = Child(name, lambda: command, dict(os.environ), found.show, PATIENCE_S)
+    child = SupervisedProcess(name, lambda: command, dict(os.environ), found.show, PATIENCE_S)
     found.children[name] = child
     task = asyncio.create_task(child.run())
     either: set[asyncio.Future[Any]] = {task, child.ready}

@@ -8,14 +8,14 @@ from discovery.registration import Registration, Role
 from discovery.registry import Registry
 from engine.grammars.checking import GrammarChecker
 from proxy.health.health import Health
-from proxy.models.catalogue import Catalogue, Own
+from proxy.models.catalogue import Catalogue, ModelSettings
 from proxy.models.fetching import NotFetched
-from proxy.models.patience import Patience
-from proxy.models.pools import OwnNames
-from proxy.models.texts import Texts
+from proxy.models.model_pools import ConfiguredNames
+from proxy.models.model_wait import ModelWait
+from proxy.models.text_store import ModelTextStore
 
 P, D = Role.PREFILL, Role.DECODE
-NOBODYS = Own(OwnNames(frozenset(), ("model",)))
+NOBODYS = ModelSettings(ConfiguredNames(frozenset(), ("model",)))
 
 
 @dataclass
@@ -37,16 +37,16 @@ class FakeNodes:
 class Rig:
     """A catalogue, its nodes, and a clock in the hand."""
 
-    own: Own = NOBODYS
+    own: ModelSettings = NOBODYS
     now: float = 100.0
     nodes: FakeNodes = field(default_factory=FakeNodes)
     registry: Registry = field(default_factory=Registry)
 
     def __post_init__(self) -> None:
-        self.health, self.texts = Health(self.registry), Texts(self.nodes)
+        self.health, self.texts = Health(self.registry), ModelTextStore(self.nodes)
         self.catalogue = Catalogue(
             *(self.registry, self.texts, self.own, GrammarChecker(), self.health),
-            Patience(0.0, 0.0, clock=lambda: self.now),
+            ModelWait(0.0, 0.0, clock=lambda: self.now),
             clock=lambda: self.now,
         )
 
@@ -65,7 +65,7 @@ class Rig:
     async def load(self) -> None:
         """What `run` does in one round."""
         for digest, addresses in self.catalogue.wanted().items():
-            await self.texts.get(digest, addresses, now=self.now)
+            await self.texts.fetch(digest, addresses, now=self.now)
 
     async def find(
         self, name: str | None, *, text: bool = False, rid: str = "r"

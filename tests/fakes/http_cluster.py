@@ -24,11 +24,11 @@ from proxy.admin.guard import Guard, is_for_clients
 from proxy.admission.gate import AdmissionGate
 from proxy.app import create_app
 from proxy.health.health import Health
-from proxy.models.catalogue import Catalogue, Own
+from proxy.models.catalogue import Catalogue, ModelSettings
 from proxy.models.fetching import HttpFetcher
-from proxy.models.patience import Patience
-from proxy.models.pools import OwnNames
-from proxy.models.texts import Texts
+from proxy.models.model_pools import ConfiguredNames
+from proxy.models.model_wait import ModelWait
+from proxy.models.text_store import ModelTextStore
 from proxy.nodes.client import HttpNodeClient
 from proxy.nodes.connection_pool import open_connections
 from proxy.nodes.instances import Instances
@@ -178,6 +178,6 @@ def _at(address: str, said: Registration, parcel: TextParcel | None) -> Registra
 
 def _catalogue(health: Health, fetcher: HttpFetcher, wait_s: float) -> Catalogue:
     """Of a proxy that is told nothing about models."""
-    own = Own(OwnNames(frozenset(), ("model",)))
-    parts = health.registry, Texts(fetcher), own, GrammarChecker(), health
-    return Catalogue(*parts, Patience(wait_s, 0.0))
+    own = ModelSettings(ConfiguredNames(frozenset(), ("model",)))
+    parts = health.registry, ModelTextStore(fetcher), own, GrammarChecker(), health
+    return Catalogue(*parts, ModelWait(wait_s, 0.0))

@@ -13,7 +13,7 @@ import pytest
 
 from deploy.config import DEMO_MODEL, UpConfig
 from deploy.supervisor import ProcessFailed
-from deploy.up import Cluster
+from deploy.up import LocalCluster
 
 ROOT = Path(__file__).parents[2]
 HERE = "127.0.0.1"
@@ -98,7 +98,7 @@ async def test_a_port_of_hand_overs_that_is_taken_is_told_with_its_flag(taken: s
 
 async def is_refused(config: UpConfig, why: str) -> None:
     """It does not start, and says so, and leaves nobody behind."""
-    cluster = Cluster(config, show=lambda line: None)
+    cluster = LocalCluster(config, show=lambda line: None)
     with pytest.raises(ProcessFailed, match=why):
         await asyncio.wait_for(cluster.run(), PATIENCE_S)
     children = (cluster.proxy, *cluster.nodes)
@@ -106,7 +106,7 @@ async def is_refused(config: UpConfig, why: str) -> None:
 
 
 async def test_what_is_not_ready_in_time_is_ended() -> None:
-    cluster = Cluster(UpConfig(port=0, ready_timeout_s=0.0), show=lambda line: None)
+    cluster = LocalCluster(UpConfig(port=0, ready_timeout_s=0.0), show=lambda line: None)
     async with asyncio.timeout(PATIENCE_S) as patience:
         with pytest.raises(TimeoutError):
             await cluster.run()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cpu import children
-from deploy.supervisor import Child
+from deploy.supervisor import SupervisedProcess
 from tests.e2e.cluster import MODEL
 from tests.machines.lan import Lan, Machine
 
@@ -34,7 +34,7 @@ class Box:
     lan: Lan
     show: Show
     machine: Machine = field(init=False)
-    _child: Child = field(init=False)
+    _child: SupervisedProcess = field(init=False)
     _running: "asyncio.Task[None]" = field(init=False)
 
     async def power_on(self) -> None:
@@ -42,7 +42,9 @@ class Box:
         self.machine = await self.lan.start(self.address)
         command = self.machine.command(sys.executable, "-m", *self.words)
         variables = os.environ | NETWORK_ONLY
-        self._child = Child(self.name, lambda: command, variables, self.show, STOP_S)
+        self._child = SupervisedProcess(
+            self.name, lambda: command, variables, self.show, STOP_S
+        )
         self._running = asyncio.create_task(self._child.run())
         async with asyncio.timeout(READY_S):
             either: list[asyncio.Future[Any]] = [self._running, self._child.ready]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cpu import children
-from deploy.supervisor import Child, ProcessFailed
+from deploy.supervisor import ProcessFailed, SupervisedProcess
 from tests.e2e.cluster import MODEL
 from tests.soak.wires import FRONT
 
@@ -36,7 +36,7 @@ class Victim:
     advertise: str = FRONT
     starts: int = 0
     stopped: set[int] = field(default_factory=set)
-    child: Child | None = None
+    child: SupervisedProcess | None = None
 
     async def run(self) -> None:
         """Until cancelled, which ends it."""
@@ -86,7 +86,7 @@ class Victim:
             with suppress(ProcessLookupError):
                 os.kill(self.stopped.pop(), signal.SIGCONT)
 
-    def _child(self) -> Child:
+    def _child(self) -> SupervisedProcess:
         def arguments() -> list[str]:
             return [
                 *(sys.executable, "-m", f"{self.role}_node", "--model", str(self.folder)),
@@ -95,10 +95,10 @@ class Victim:
                 *self.options,
             ]
 
-        return Child(self.name, arguments, os.environ, self.show, STOP_S)
+        return SupervisedProcess(self.name, arguments, os.environ, self.show, STOP_S)
 
 
-async def _once(child: Child) -> None:
+async def _once(child: SupervisedProcess) -> None:
     """Run it to its end, and no second time."""
     running = asyncio.create_task(child.run())
     try:

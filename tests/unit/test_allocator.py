@@ -14,9 +14,9 @@ from deploy import allocator
 ROOT = Path(__file__).parents[2]
 ANEW = """
 import os, sys
-from deploy.allocator import PRELOAD, begin_with
+from deploy.allocator import PRELOAD, restart_with_preload
 print(os.getpid(), os.environ.get(PRELOAD), *sys.argv[1:], flush=True)
-begin_with([sys.argv[1]])
+restart_with_preload([sys.argv[1]])
 """
 
 
@@ -38,7 +38,7 @@ def test_it_is_found_where_it_is_installed(
 ) -> None:
     there = libraries(tmp_path / "lib")
     installed(monkeypatch, *reversed(there), tmp_path / "libtbb.so.12")
-    assert allocator.of_tbb() == [str(path) for path in there]
+    assert allocator.tbb_libraries() == [str(path) for path in there]
 
 
 def test_what_is_not_whole_is_left_alone(
@@ -46,10 +46,10 @@ def test_what_is_not_whole_is_left_alone(
 ) -> None:
     one, other = libraries(tmp_path / "lib")
     installed(monkeypatch, one)
-    assert not allocator.of_tbb()
+    assert not allocator.tbb_libraries()
     other.unlink()
     installed(monkeypatch, one, other)
-    assert not allocator.of_tbb()
+    assert not allocator.tbb_libraries()
 
 
 @pytest.mark.parametrize("name", ["a folder", "a:folder"])
@@ -57,7 +57,7 @@ def test_a_path_that_a_linker_would_part_is_left_alone(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed(monkeypatch, *libraries(tmp_path / name))
-    assert not allocator.of_tbb()
+    assert not allocator.tbb_libraries()
 
 
 def test_without_it_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_without_it_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(allocator, "distribution", missing)
-    assert not allocator.of_tbb()
+    assert not allocator.tbb_libraries()
 
 
 def test_a_program_begins_anew_once_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +85,6 @@ def test_who_has_preloaded_anything_has_chosen(
 ) -> None:
     monkeypatch.setenv(allocator.PRELOAD, chosen)
     monkeypatch.setattr("os.execve", lambda *all_of_it: pytest.fail("it began anew"))
-    allocator.begin_with(["library"])
+    allocator.restart_with_preload(["library"])
     monkeypatch.delenv(allocator.PRELOAD)
-    allocator.begin_with([])
+    allocator.restart_with_preload([])

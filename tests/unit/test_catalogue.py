@@ -69,7 +69,7 @@ async def test_before_anybody_registers_it_is_503() -> None:
 
 async def test_a_model_whose_nodes_are_gone_is_known_for_a_while() -> None:
     rig = Rig()
-    rig.catalogue.patience.wait_s = 30.0
+    rig.catalogue.model_wait.wait_s = 30.0
     rig.beat("a:1", model="a")
     rig.beat("b:1", model="b")
     await rig.find("a")
@@ -82,7 +82,7 @@ async def test_a_model_whose_nodes_are_gone_is_known_for_a_while() -> None:
 
 async def test_right_after_the_start_a_name_is_waited_for() -> None:
     rig = Rig()
-    rig.catalogue.patience.settle_s = 3.0
+    rig.catalogue.model_wait.settle_s = 3.0
     finding = asyncio.create_task(rig.find("a"))
     await asyncio.sleep(0)
     rig.beat("a:1", model="a")
@@ -143,7 +143,7 @@ async def test_a_model_that_is_long_gone_is_not_among_those_that_may_be_meant() 
     await rig.find("a")
     rig.registry.remove("a:1")
     rig.catalogue.listed()  # nothing but time changes from here on
-    rig.catalogue.patience.wait_s = 30.0
+    rig.catalogue.model_wait.wait_s = 30.0
     rig.registry.changes += 1
     rig.catalogue.listed()
     rig.now += 31

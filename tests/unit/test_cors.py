@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from deploy.config import UpConfig
-from deploy.up import Cluster
+from deploy.up import LocalCluster
 from proxy.admin.guard import is_for_clients
 from proxy.serving.cors import (
     MAX_REQUESTED_HEADERS_BYTES,
@@ -179,6 +179,6 @@ async def test_what_is_no_request_passes() -> None:
 
 
 async def test_up_hands_them_to_its_proxy() -> None:
-    cluster = Cluster(UpConfig(allowed_origins=(OURS, "*")))
+    cluster = LocalCluster(UpConfig(allowed_origins=(OURS, "*")))
     words = " ".join(cluster._proxy_arguments())
     assert f"--allowed-origins {OURS} --allowed-origins *" in words

@@ -9,7 +9,7 @@ from discovery.registry import Registry
 from proxy.admin.status import cluster_status, health
 from proxy.errors import NodeFailed
 from proxy.health.health import Health
-from proxy.models.pools import Context
+from proxy.models.model_pools import ContextLimit
 
 
 def known(*roles: Role, **more: Any) -> Registry:  # noqa: ANN401
@@ -61,7 +61,7 @@ def test_what_makes_vectors_only_wants_prefill_nodes(
 
 
 def test_without_decode_nodes_the_prefill_nodes_say_how_long_a_prompt_may_be() -> None:
-    assert Context(known(P, max_model_len=9)).shortest(now=0) == 9
+    assert ContextLimit(known(P, max_model_len=9)).shortest(now=0) == 9
 
 
 def test_who_drains_or_is_late_answers_nothing() -> None:
@@ -124,23 +124,23 @@ def test_prefill_nodes_that_fit_no_decode_node_are_no_better_than_none() -> None
 def test_who_fits_nobody_does_not_shorten_the_context() -> None:
     registry = known(P, D, max_model_len=99)
     registry.apply(Registration(D, "h:9", "h:0", "liar", "m", "other", max_model_len=1), now=0)
-    assert Context(registry).shortest(now=0) == 99
+    assert ContextLimit(registry).shortest(now=0) == 99
     registry.remove("h:0")
-    assert Context(registry).shortest(now=0) == 1
+    assert ContextLimit(registry).shortest(now=0) == 1
 
 
 def test_the_context_is_the_shortest_that_is_told() -> None:
-    assert Context(known()).shortest(now=0) is None
+    assert ContextLimit(known()).shortest(now=0) is None
     registry = known(P, max_model_len=5)
     for i, length in enumerate((100, 50, None)):
         one = Registration(D, f"d:{i}", "h:0", f"d{i}", max_model_len=length)
         registry.apply(one, now=0)
-    assert Context(registry).shortest(now=0) == 50
+    assert ContextLimit(registry).shortest(now=0) == 50
 
 
 def test_the_context_follows_what_nodes_say() -> None:
     registry = known(P, D, max_model_len=99)
-    context = Context(registry)
+    context = ContextLimit(registry)
     assert context.shortest(now=0) == context.shortest(now=0) == 99
     shorter = Registration(D, "h:1", "h:0", "again", "m", "f", max_model_len=9)
     registry.apply(shorter, now=0)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from deploy.config import UpConfig
-from deploy.supervisor import LONGEST_LINE, Child, ProcessFailed
-from deploy.up import Cluster, example
+from deploy.supervisor import LONGEST_LINE, ProcessFailed, SupervisedProcess
+from deploy.up import LocalCluster, example
 from discovery.lifeline import report_to_starter
 from discovery.registration import Registration, Role, State
 from discovery.registry import Registry
@@ -40,11 +40,11 @@ class Screen:
         self.lines.put_nowait(f"{name}: {line}")
 
 
-def child(code: str, screen: Screen, stop_timeout_s: float = 30) -> Child:
+def child(code: str, screen: Screen, stop_timeout_s: float = 30) -> SupervisedProcess:
     def arguments() -> Sequence[str]:
         return [sys.executable, "-c", code]
 
-    return Child("one", arguments, dict(os.environ), screen.show, stop_timeout_s)
+    return SupervisedProcess("one", arguments, dict(os.environ), screen.show, stop_timeout_s)
 
 
 async def test_its_lines_are_shown_and_its_word_is_heard() -> None:
@@ -117,7 +117,7 @@ async def test_lines_are_shown_at_once_where_a_pipe_reads(
 ) -> None:
     pipe = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(pipe)))
-    Cluster(UpConfig()).show("hello")
+    LocalCluster(UpConfig()).show("hello")
     assert pipe.getvalue() == b"hello\n"
 
 

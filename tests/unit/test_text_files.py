@@ -17,7 +17,7 @@ from api.text_files import (
     write_files,
 )
 from proxy.models.cache import ParcelCache
-from proxy.models.texts import read_text
+from proxy.models.text_store import read_text
 from tests.fakes.text import TEXT, byte_level, checkpoint_of
 
 FILES = {"tokenizer.json": b"{}", "config.json": b"{}"}

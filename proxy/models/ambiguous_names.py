@@ -1,33 +1,33 @@
-"""Names that stand for several models: each is said once in the log."""
+"""Warns once of each name that several models have."""
 
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from discovery.kinds import Model
-from proxy.models.pools import Pool
+from proxy.models.model_pools import ModelPool
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Namesakes:
-    """What was said of them last."""
+class AmbiguousNames:
+    """Remembers the names that were logged last."""
 
-    _said: frozenset[tuple[str, tuple[Model, ...]]] = frozenset()
+    _logged: frozenset[tuple[str, tuple[Model, ...]]] = frozenset()
 
-    def tell(self, live: Iterable[Pool]) -> None:
-        """`live` are the pools that are served now, in their order."""
+    def log_new(self, live: Iterable[ModelPool]) -> None:
+        """`live` are the pools that are served now, in order."""
         found, pools = set[tuple[str, tuple[Model, ...]]](), list(live)
         for name in {name for pool in pools for name in pool.names}:
             of_name = tuple(pool.key for pool in pools if name in pool.names)
             if len(of_name) > 1:
                 found.add((name, of_name))
-        for name, keys in found - self._said:
+        for name, keys in found - self._logged:
             models = ", ".join(f"{model} {fingerprint}" for model, fingerprint in keys)
             logger.warning(
                 "%s is the name of %d models that are not the same (%s): each request stays "
                 "with one of them, and they share requests by their nodes",
                 *(name, len(keys), models),
             )
-        self._said = frozenset(found)
+        self._logged = frozenset(found)

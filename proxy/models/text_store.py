@@ -1,7 +1,6 @@
-"""What models' text is made with, by digest: fetched once, from any node that names it.
+"""Tokenizers and chat templates of models, by digest: fetched once, from any node with them.
 
-Where it cannot be had, or not be loaded in time or for want of something else, it is tried
-again, later and later; what is had and says what cannot be used is not tried again.
+A fetch or load that fails is retried with growing pauses; files that are malformed are not.
 """
 
 import asyncio
@@ -27,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """What a door needs to know of a model's text."""
+class ModelText:
+    """The tokenizer, chat template, sampling defaults and pooling of a model."""
 
     codec: TextCodec
     defaults: Defaults = OPENAI
@@ -36,8 +35,8 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why there is no text; `try_at` on the clock that is passed in, None: never again."""
+class LoadFailure:
+    """Why a text was not loaded; `try_at` is the time of the next try, None: never."""
 
     reason: str
     try_at: float | None
@@ -45,68 +44,68 @@ class Trouble:
 
 
 @dataclass(slots=True)
-class Texts:
-    """Those that were loaded, and what keeps others from it.
+class ModelTextStore:
+    """The loaded texts, and the failures of others.
 
-    `changes` counts what became of any. The owner of `get` tasks decides when; at most one
-    runs for a digest.
+    `changes` counts both. The caller decides when to call `get`; at most one call may run for
+    a digest.
     """
 
     fetcher: Fetcher
     cache: ParcelCache | None = None
     generation_config: str = AUTO
-    read: "Callable[[str, bytes, str], Text]" = field(default_factory=lambda: read_text)
+    read: "Callable[[str, bytes, str], ModelText]" = field(default_factory=lambda: read_text)
     changes: int = 0
-    _texts: dict[str, Text] = field(default_factory=dict)
-    _troubles: dict[str, Trouble] = field(default_factory=dict)
+    _texts: dict[str, ModelText] = field(default_factory=dict)
+    _failures: dict[str, LoadFailure] = field(default_factory=dict)
 
-    def find(self, digests: Sequence[str]) -> Text | None:
-        """Of the first of these digests that was loaded."""
+    def find(self, digests: Sequence[str]) -> ModelText | None:
+        """The text of the first of these digests that is loaded."""
         return next((self._texts[one] for one in digests if one in self._texts), None)
 
-    def trouble(self, digest: str) -> Trouble | None:
-        """What went wrong with it last, if it was not loaded."""
-        return self._troubles.get(digest)
+    def failure(self, digest: str) -> LoadFailure | None:
+        """The last failure, if it is not loaded."""
+        return self._failures.get(digest)
 
     def due(self, digest: str, now: float) -> bool:
-        """Whether it is missing, and worth a try."""
+        """Whether it is not loaded and should be tried now."""
         if digest in self._texts:
             return False
-        trouble = self._troubles.get(digest)
-        return trouble is None or (trouble.try_at is not None and trouble.try_at <= now)
+        failure = self._failures.get(digest)
+        return failure is None or (failure.try_at is not None and failure.try_at <= now)
 
     def forget(self, kept: frozenset[str]) -> None:
-        """The oldest that are not among `kept`, where there are too many."""
+        """Drop the oldest texts that are not in `kept`, if there are too many."""
         spare = [one for one in self._texts if one not in kept]
         for digest in spare[: max(0, len(self._texts) - MOST_TEXTS)]:
             del self._texts[digest]
-        for digest in [one for one in self._troubles if one not in kept]:
-            del self._troubles[digest]
+        for digest in [one for one in self._failures if one not in kept]:
+            del self._failures[digest]
 
-    async def get(self, digest: str, addresses: Sequence[str], *, now: float) -> None:
-        """Fetch and load it; what becomes of it is told by `find` and `trouble`."""
+    async def fetch(self, digest: str, addresses: Sequence[str], *, now: float) -> None:
+        """Fetch and load it; `find` or `failure` has the result."""
         try:
             text = await self._load(digest, await self._fetch(digest, addresses))
         except TextFilesError as error:
-            self._fail(digest, Trouble(str(error), None))
+            self._fail(digest, LoadFailure(str(error), None))
         except (NotFetched, OSError) as error:  # a TimeoutError is an OSError
             reason = str(error) or f"not loaded within {LOADING_S:.0f} s"
-            before = self._troubles.get(digest)
+            before = self._failures.get(digest)
             pause_s = min(2 * before.pause_s, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
-            self._fail(digest, Trouble(reason, now + pause_s, pause_s))
+            self._fail(digest, LoadFailure(reason, now + pause_s, pause_s))
         else:
-            self._troubles.pop(digest, None)
+            self._failures.pop(digest, None)
             self._texts[digest] = text
             self.changes += 1
             logger.info("loaded the text files %s", digest)
 
-    def _fail(self, digest: str, trouble: Trouble) -> None:
-        self._troubles[digest] = trouble
+    def _fail(self, digest: str, failure: LoadFailure) -> None:
+        self._failures[digest] = failure
         self.changes += 1
-        logger.warning("text files %s: %s", digest, trouble.reason)
+        logger.warning("text files %s: %s", digest, failure.reason)
 
     async def _fetch(self, digest: str, addresses: Sequence[str]) -> bytes:
-        """From the disk, or the first of these nodes that has it."""
+        """From the disk cache, or from the first of these nodes that has it."""
         cache, reason = self.cache, "no node gives them"
         if cache and (data := await asyncio.to_thread(cache.find, digest)):
             return data
@@ -122,13 +121,13 @@ class Texts:
             return data
         raise NotFetched(reason)
 
-    async def _load(self, digest: str, data: bytes) -> Text:
+    async def _load(self, digest: str, data: bytes) -> ModelText:
         """In a thread: it takes seconds where a vocabulary is large."""
         async with asyncio.timeout(LOADING_S):
             return await asyncio.to_thread(self.read, digest, data, self.generation_config)
 
 
-def read_text(digest: str, data: bytes, generation_config: str) -> Text:
+def read_text(digest: str, data: bytes, generation_config: str) -> ModelText:
     """Raises TextFilesError where a file is not what its name says.
 
     OSError where the system has too little of something.
@@ -143,7 +142,7 @@ def read_text(digest: str, data: bytes, generation_config: str) -> Text:
             codec = load_text_codec(folder)
         with _explained("its defaults cannot be used", folder):
             defaults = load_defaults(generation_config, name)
-        return Text(codec, defaults, load_pooling(name))
+        return ModelText(codec, defaults, load_pooling(name))
 
 
 @contextmanager

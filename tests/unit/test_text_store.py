@@ -9,10 +9,10 @@ import pytest
 from api.errors import NoTokenizer, TooBusy
 from api.text_files import BadParcel, ParcelTooLarge, TextParcel, pack, unpack
 from discovery.registration import Registration, Role
-from proxy.models.catalogue import Own
+from proxy.models.catalogue import ModelSettings
 from proxy.models.fetching import NotFetched
-from proxy.models.pools import OwnNames
-from proxy.models.texts import FIRST_PAUSE_S, Text, read_text
+from proxy.models.model_pools import ConfiguredNames
+from proxy.models.text_store import FIRST_PAUSE_S, ModelText, read_text
 from tests.fakes.catalogue import Rig
 from tests.fakes.text import byte_level, parcel_of_text
 
@@ -45,7 +45,7 @@ async def test_token_ids_work_before_there_is_text() -> None:
 
 async def test_text_that_is_on_its_way_is_waited_for() -> None:
     rig = Rig()
-    rig.catalogue.patience.wait_s = 30.0
+    rig.catalogue.model_wait.wait_s = 30.0
     rig.beat("a:1", parcel=parcel_of_text())
     running = asyncio.create_task(rig.catalogue.run())
     try:
@@ -57,7 +57,7 @@ async def test_text_that_is_on_its_way_is_waited_for() -> None:
 
 async def test_no_more_wait_for_text_than_may_and_none_for_longer_than_it_has_time() -> None:
     rig = Rig()
-    rig.catalogue.patience.wait_s, rig.catalogue.patience.most = 30.0, 2
+    rig.catalogue.model_wait.wait_s, rig.catalogue.model_wait.most = 30.0, 2
     rig.beat("a:1", parcel=parcel_of_text())
     waiting = [asyncio.create_task(rig.find("m", text=True)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -65,7 +65,7 @@ async def test_no_more_wait_for_text_than_may_and_none_for_longer_than_it_has_ti
         await rig.find("m", text=True)
     await rig.load()
     assert all(one.codec for one in await asyncio.gather(*waiting))
-    assert rig.catalogue.patience.waiting == 0
+    assert rig.catalogue.model_wait.waiting == 0
     rig.beat("b:1", model="other", parcel=GARBAGE)
     hurried = asyncio.create_task(rig.catalogue.find("other", "r", timeout_s=2.0))
     await asyncio.sleep(0)
@@ -78,7 +78,7 @@ async def test_no_more_wait_for_text_than_may_and_none_for_longer_than_it_has_ti
 async def test_requests_in_token_ids_wait_for_the_defaults_that_come_with_text() -> None:
     files = unpack(parcel_of_text().data, parcel_of_text().digest)
     rig = Rig()
-    rig.catalogue.patience.wait_s = 30.0
+    rig.catalogue.model_wait.wait_s = 30.0
     rig.beat("a:1", parcel=pack({**files, "generation_config.json": b'{"temperature": 0.5}'}))
     asked = asyncio.create_task(rig.find("m", text=False))
     await asyncio.sleep(0)
@@ -89,7 +89,7 @@ async def test_requests_in_token_ids_wait_for_the_defaults_that_come_with_text()
 
 async def test_they_do_not_wait_where_it_cannot_be_had_for_now() -> None:
     rig = Rig()
-    rig.catalogue.patience.wait_s = 30.0
+    rig.catalogue.model_wait.wait_s = 30.0
     rig.nodes.parcels["a:1"] = NotFetched("cut")
     rig.beat("a:1", parcel=parcel_of_text())
     await rig.load()
@@ -145,7 +145,7 @@ async def test_what_could_not_be_loaded_for_a_moment_is_loaded_later(
 ) -> None:
     rig, parcel, troubles = Rig(), parcel_of_text(), [passing]
 
-    def read(digest: str, data: bytes, generation_config: str) -> Text:
+    def read(digest: str, data: bytes, generation_config: str) -> ModelText:
         if troubles:
             raise troubles.pop()
         return read_text(digest, data, generation_config)
@@ -181,8 +181,8 @@ async def test_nodes_that_bring_no_tokenizer_are_named_with_the_way_out() -> Non
 
 
 async def test_a_tokenizer_without_a_name_is_for_those_who_bring_none() -> None:
-    own, parcel = Text(byte_level()), parcel_of_text()
-    rig = Rig(Own(OwnNames(frozenset(), ("model",)), own))
+    own, parcel = ModelText(byte_level()), parcel_of_text()
+    rig = Rig(ModelSettings(ConfiguredNames(frozenset(), ("model",)), own))
     rig.registry.apply(Registration(D, "v:1", "", model="v"), now=rig.now)
     rig.beat("a:1", parcel=parcel)
     assert (await rig.find("v", text=True)).codec is own.codec
@@ -191,9 +191,9 @@ async def test_a_tokenizer_without_a_name_is_for_those_who_bring_none() -> None:
 
 
 async def test_a_tokenizer_of_the_settings_wins_for_the_model_that_they_name() -> None:
-    own, parcel = Text(byte_level()), parcel_of_text()
+    own, parcel = ModelText(byte_level()), parcel_of_text()
     parsers: dict[str, Any] = {"tool_call_parser": "mistral", "reasoning_parser": "qwen3"}
-    rig = Rig(Own(OwnNames(frozenset({"m"}), ("m",)), own, 7, **parsers))
+    rig = Rig(ModelSettings(ConfiguredNames(frozenset({"m"}), ("m",)), own, 7, **parsers))
     assert (await rig.find("m", text=True)).codec is own.codec
     rig.beat("a:1", parcel=parcel)
     rig.beat("n:1", model="n", parcel=parcel)

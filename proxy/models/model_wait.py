@@ -1,4 +1,4 @@
-"""How long requests wait for a model to be there with its text, and how many of them do."""
+"""Limits how long requests wait for a model and its text, and how many wait."""
 
 import asyncio
 import time
@@ -10,17 +10,17 @@ from api.errors import ModelNotFound, TooBusy
 from proxy.admission.limits import QUEUED
 from proxy.errors import NoNodeAvailable
 
-LOOK_AGAIN_S = 0.05
-SETTLE_S = 3.0  # after a start: all nodes were heard of by then
-LATER = (TooBusy, ModelNotFound, NoNodeAvailable)
+RETRY_S = 0.05
+SETTLE_S = 3.0  # after a start: by then all nodes have registered
+RETRYABLE = (TooBusy, ModelNotFound, NoNodeAvailable)
 Found = TypeVar("Found")
 
 
 @dataclass(slots=True)
-class Patience:
-    """Text is waited for `wait_s`, a name that nobody has said for `settle_s` after the start;
-    neither for longer than a request has time, which is `timeout_s` if it says nothing. No more
-    than `most` wait, as each keeps its body meanwhile.
+class ModelWait:
+    """A request waits `wait_s` for text, and until `settle_s` after the start for an unknown
+    model; never beyond its timeout, by default `timeout_s`. At most `most` requests wait, as
+    each holds its body in memory.
     """
 
     wait_s: float = 30.0
@@ -32,24 +32,24 @@ class Patience:
     _begun: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """The clock is read once, to know when everybody has had time to register."""
+        """`settle_s` counts from now."""
         self._begun = self.clock()
 
     async def wait(self, find: Callable[[], Found], timeout_s: float | None) -> Found:
-        """What is found in the end; raises the last reason for which it was not."""
+        """Call `find` until it succeeds; raises its last error."""
         begun, waits = self.clock(), False
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         try:
             while True:
                 try:
                     return find()
-                except LATER as reason:
+                except RETRYABLE as reason:
                     full = not waits and self.waiting >= self.most
                     if full or self._is_over(reason, begun, timeout_s):
                         raise
                 self.waiting += not waits
                 waits = True
-                await asyncio.sleep(LOOK_AGAIN_S)
+                await asyncio.sleep(RETRY_S)
         finally:
             self.waiting -= waits
 
