@@ -25,15 +25,15 @@ from api.errors import ApiError, BadRequest, UnsupportedMediaType
 from api.gate import ADMIT_ALL, AdmissionControl
 from api.generator import Generator
 from api.logprobs import LogprobFormatter
-from api.messages import asking as messages
+from api.messages import to_chat as messages
 from api.messages.bodies import read_count, read_messages
 from api.messages.shapes import OriginalTokens, TokenCount
 from api.messages.writer import MessageWriter
 from api.prompts import needs_text
 from api.request_parser import RequestParser
-from api.responses.asking import OWN, chat_of
 from api.responses.bodies import read_responses
 from api.responses.shapes import InputTokens
+from api.responses.to_chat import FIELD_NAMES, chat_of
 from api.responses.writer import ResponseWriter
 from api.served import LegReader, Models, read_whole_request
 from api.sse import AnyWriter, event_stream
@@ -122,27 +122,27 @@ class TextEndpoints:
     async def responses(self, call: HttpCall) -> ResponseWriter:
         """OpenAI's Responses API, answered as a chat; never one leg only. Raises ApiError."""
         body = _with_headers(read_responses(call.data), call.headers)
-        with _translated_errors(OWN.translate):
+        with _translated_errors(FIELD_NAMES.translate):
             request = await self._parse_as_chat(call, body, chat_of)
         return ResponseWriter(Answer(self.generator, request, self.gate), body, self.clock)
 
     async def input_tokens(self, call: HttpCall) -> InputTokens:
         """The token count of a response's input, without generating. Raises ApiError."""
         body = _with_headers(read_responses(call.data), call.headers)
-        with _translated_errors(OWN.translate):
+        with _translated_errors(FIELD_NAMES.translate):
             return InputTokens(await self._count(call, body, chat_of))
 
     async def messages(self, call: HttpCall) -> MessageWriter:
         """Anthropic's Messages API, answered as a chat. Raises ApiError."""
         body = _with_headers(read_messages(call.data), call.headers)
-        with _translated_errors(messages.in_own_words):
+        with _translated_errors(messages.error_for_messages):
             request = await self._parse_as_chat(call, body, messages.chat_of)
         return MessageWriter(Answer(self.generator, request, self.gate), body)
 
     async def count_tokens(self, call: HttpCall) -> TokenCount:
         """The token count of a message's prompt, without generating. Raises ApiError."""
         body = _with_headers(read_count(call.data), call.headers)
-        with _translated_errors(messages.in_own_words):
+        with _translated_errors(messages.error_for_messages):
             count = await self._count(call, body, messages.chat_of)
         return TokenCount(
             count, UNSET if body.context_management is None else OriginalTokens(count)

@@ -85,7 +85,7 @@ def _tap(writer: AnyWriter, outlet: Outlet) -> TapFactory | None:
         case AnswerWriter():
             return partial(ChunkTap, writer, outlet)
         case ResponseWriter() | MessageWriter():
-            return partial(DeltaTap, writer.story, outlet)
+            return partial(DeltaTap, writer.builder, outlet)
     return None
 
 

@@ -29,11 +29,11 @@ class DeltaWriter(Protocol):
     """Writes text as delta events of a Responses or Messages stream."""
 
     @property
-    def speaks(self) -> bool:
+    def can_append(self) -> bool:
         """Whether more text is just another delta of the part that is open."""
 
-    def spoken(self, text: str) -> bytes:
-        """The event of more text; only while it `speaks`."""
+    def append_text(self, text: str) -> bytes:
+        """The event of more text; only while it `can_append`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,16 @@ class ChunkTap:
 class DeltaTap:
     """A Tap that writes each token's text as a delta event; see ChunkTap."""
 
-    story: DeltaWriter
+    builder: DeltaWriter
     outlet: Outlet
     choice: ChoiceState
     admitted: AdmittedRequest
 
     def take(self, tokens: tuple[int, ...]) -> bool:
         """See Tap; False until a text part is open, and while reasoning may come."""
-        if not (self.story.speaks and self.outlet.ready() and self.choice.reasoning_done):
+        if not (self.builder.can_append and self.outlet.ready() and self.choice.reasoning_done):
             return False
         self.admitted.record_tokens(len(tokens))
         if text := self.choice.add_plain_tokens(tokens):
-            self.outlet.write(self.story.spoken(text))
+            self.outlet.write(self.builder.append_text(text))
         return True

@@ -85,7 +85,7 @@ class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_st
 
 
 Event = MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
-EMPTY = b'""}}\n\n'
+EMPTY_DELTA_END = b'""}}\n\n'
 
 
 def frame_of(event: Event | MessagesError) -> bytes:
@@ -95,9 +95,9 @@ def frame_of(event: Event | MessagesError) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(event))
 
 
-def until_delta(event: BlockDelta) -> bytes:
+def delta_prefix(event: BlockDelta) -> bytes:
     """The frame of an empty delta up to its text: all deltas of a block begin so."""
-    return frame_of(event).removesuffix(EMPTY)
+    return frame_of(event).removesuffix(EMPTY_DELTA_END)
 
 
 def delta_frame(begin: bytes, text: str) -> bytes:

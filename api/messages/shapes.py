@@ -12,7 +12,7 @@ from api.usage import Timings, usage_of
 StopReason = Literal[
     "end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"
 ]
-NOTHING = Raw(b"{}")
+EMPTY_INPUT = Raw(b"{}")
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
@@ -82,19 +82,19 @@ class TokenCount(msgspec.Struct, frozen=True):
     context_management: OriginalTokens | UnsetType = UNSET
 
 
-def begun(answer: Answer) -> MessageAnswer:
-    """Before anything was said."""
+def new_message(answer: Answer) -> MessageAnswer:
+    """The message at the start of its stream: no content, and no output tokens."""
     return MessageAnswer(
         id=f"msg_{answer.request.outer_id}",
         model=answer.request.model,
         usage=msgspec.structs.replace(
-            used(answer), output_tokens=0, output_tokens_details=UNSET
+            message_usage(answer), output_tokens=0, output_tokens_details=UNSET
         ),
     )
 
 
-def used(answer: Answer) -> MessageUsage:
-    """Up to now."""
+def message_usage(answer: Answer) -> MessageUsage:
+    """The tokens up to now, in Anthropic's fields."""
     usage = usage_of(answer)
     cached = usage.prompt_tokens_details.cached_tokens
     details = usage.completion_tokens_details

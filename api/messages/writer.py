@@ -9,10 +9,10 @@ from api.answering import Answer
 from api.choices import TextPiece
 from api.errors import ErrorBody
 from api.messages.bodies import MessagesBody
+from api.messages.builder import MessageBuilder
 from api.messages.errors import MessagesError, error_of
 from api.messages.events import MessageDelta, MessageStart, MessageStop, Ping, Stop, frame_of
-from api.messages.shapes import MessageAnswer, StopReason, begun, used
-from api.messages.story import Story
+from api.messages.shapes import MessageAnswer, StopReason, message_usage, new_message
 from api.usage import timings_of
 from engine.request import FinishReason
 
@@ -23,14 +23,16 @@ class MessageWriter:
 
     answer: Answer
     body: MessagesBody
-    story: Story = field(init=False)
+    builder: MessageBuilder = field(init=False)
     over: bool = field(default=False, init=False)
     _failure: MessagesError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Nothing was said yet."""
         calling = self.answer.request.calling
-        self.story = Story(calling.new_stream() if calling else None, self.body.hides_thinking)
+        self.builder = MessageBuilder(
+            calling.new_stream() if calling else None, self.body.hides_thinking
+        )
 
     @property
     def streams(self) -> bool:
@@ -44,11 +46,11 @@ class MessageWriter:
 
     def opening(self) -> bytes:
         """The two events before all blocks."""
-        return frame_of(MessageStart(begun(self.answer))) + frame_of(Ping())
+        return frame_of(MessageStart(new_message(self.answer))) + frame_of(Ping())
 
     def frame(self, piece: TextPiece) -> bytes:
         """The events of a piece, empty where it says nothing."""
-        return self.story.add(piece)
+        return self.builder.add_piece(piece)
 
     def closing(self) -> bytes:
         """Nothing: all is said with the end."""
@@ -64,34 +66,34 @@ class MessageWriter:
         self.over = True
         if self._failure is not None:
             return frame_of(self._failure)
-        delta = MessageDelta(self._stop, used(self.answer), timings_of(self.answer))
+        delta = MessageDelta(self._stop, message_usage(self.answer), timings_of(self.answer))
         return frame_of(delta) + frame_of(MessageStop())
 
     def whole(self, pieces: Sequence[TextPiece]) -> MessageAnswer:
         """The answer that is not streamed is what a stream adds up to."""
         for piece in pieces:
-            self.story.add(piece)
+            self.builder.add_piece(piece)
         stop = self._stop
         return replace(
-            begun(self.answer),
-            content=self.story.blocks,
+            new_message(self.answer),
+            content=self.builder.blocks,
             stop_reason=stop.stop_reason,
             stop_sequence=stop.stop_sequence,
-            usage=used(self.answer),
+            usage=message_usage(self.answer),
             pdserve=timings_of(self.answer),
         )
 
     @property
     def _stop(self) -> Stop:
-        return Stop(self._reason, self.story.stop_string)
+        return Stop(self._reason, self.builder.stop_string)
 
     @property
     def _reason(self) -> StopReason:
-        story = self.story
-        if story.finish is FinishReason.LENGTH:
+        builder = self.builder
+        if builder.finish is FinishReason.LENGTH:
             room = self.answer.choices[0].call.request.sampling.max_tokens
             full = room < self.body.max_tokens
             return "model_context_window_exceeded" if full else "max_tokens"
-        if story.stop_string is not None:
+        if builder.stop_string is not None:
             return "stop_sequence"
-        return "tool_use" if story.calls else "end_turn"
+        return "tool_use" if builder.has_whole_calls else "end_turn"

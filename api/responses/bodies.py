@@ -64,10 +64,10 @@ class AllowedTools(msgspec.Struct, frozen=True, tag_field="type", tag="allowed_t
     tools: Annotated[list[NamedFunction | NamedCustom], Meta(min_length=1)]
 
 
-Choice = ToolChoiceMode | NamedFunction | NamedCustom | AllowedTools
+ToolChoice = ToolChoiceMode | NamedFunction | NamedCustom | AllowedTools
 
 
-class Format(msgspec.Struct, frozen=True, omit_defaults=True):
+class TextFormat(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the text must look like; `name`, `description` and `strict` change nothing."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -77,14 +77,14 @@ class Format(msgspec.Struct, frozen=True, omit_defaults=True):
     strict: bool | None = None
 
 
-class Text(msgspec.Struct, frozen=True, omit_defaults=True):
+class TextConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the text is wanted."""
 
-    format: Format | None = None
+    format: TextFormat | None = None
     verbosity: Literal["medium"] | None = None
 
 
-class Thinking(msgspec.Struct, frozen=True):
+class ReasoningConfig(msgspec.Struct, frozen=True):
     """How much is to be thought. There are no summaries: what was thought is told whole."""
 
     effort: Effort | None = None
@@ -100,10 +100,10 @@ class ResponsesBody(TextBody, frozen=True, kw_only=True):
     max_output_tokens: Limit | None = None
     max_tool_calls: Limit | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Choice | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = True
-    text: Text | None = None
-    reasoning: Thinking | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
     include: tuple[Include, ...] | None = None
     top_logprobs: Ranks | None = None
     metadata: Labels | None = None

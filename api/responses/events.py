@@ -73,7 +73,7 @@ def frame_of(event: Event) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (event.type.encode(), msgspec.json.encode(event))
 
 
-def until_delta(event: DeltaEvent) -> bytes:
+def delta_prefix(event: DeltaEvent) -> bytes:
     """The frame of one without a delta up to that: all deltas of a part begin so."""
     return frame_of(event).removesuffix(NO_DELTA + b"\n\n")
 

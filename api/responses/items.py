@@ -1,6 +1,6 @@
-"""The items of a request's `input`, and its `instructions`, become the messages of a chat.
+"""Converts the items of a request's `input`, and its `instructions`, into a chat's messages.
 
-What a client got in `output` it may send back just as it is.
+A client may send items of `output` back just as it got them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from msgspec import Meta
 from api.bodies import convert
 from api.conversation import Conversation, JsonObject
 from api.errors import BadRequest
-from api.responses.namespaces import flat
+from api.responses.namespaces import flat_name
 from api.tools.inputs import custom_arguments
 
 Given = Mapping[str, Any]
@@ -23,7 +23,7 @@ Name = Annotated[str, Meta(min_length=1)]
 
 
 class InputMessage(msgspec.Struct, frozen=True):
-    """Somebody's words; a `developer` is another word for who says how things are done."""
+    """A message; the role `developer` means the same as `system`."""
 
     role: Literal["user", "assistant", "system", "developer"]
     content: Parts
@@ -38,7 +38,7 @@ class FunctionCall(msgspec.Struct, frozen=True):
     namespace: Name | None = None
 
 
-class CustomCall(msgspec.Struct, frozen=True):
+class CustomToolCall(msgspec.Struct, frozen=True):
     """A call of a custom tool; `input` is what it was given."""
 
     call_id: Name
@@ -47,8 +47,8 @@ class CustomCall(msgspec.Struct, frozen=True):
     namespace: Name | None = None
 
 
-class FunctionOutput(msgspec.Struct, frozen=True):
-    """What it came to."""
+class FunctionCallOutput(msgspec.Struct, frozen=True):
+    """The result of a call."""
 
     call_id: Name
     output: Parts
@@ -61,7 +61,7 @@ class TextPart(msgspec.Struct, frozen=True):
 
 
 class Reasoning(msgspec.Struct, frozen=True):
-    """What the model thought; where somebody else has made it, perhaps a summary alone."""
+    """The model's reasoning; another server's may have a summary alone."""
 
     content: list[TextPart] | None = None
     summary: list[TextPart] | None = None
@@ -71,38 +71,43 @@ def messages_of(given: str | Sequence[Given], instructions: str | None) -> list[
     """Raises BadRequest, which names the item."""
     if isinstance(given, list) and not given:
         raise BadRequest("input must not be empty", "input")
-    said = Conversation()
+    conversation = Conversation()
     if instructions is not None:
-        said.add_instructions(_texts(instructions, "instructions"))
+        conversation.add_instructions(_texts(instructions, "instructions"))
     if isinstance(given, str):
-        said.add_message({"role": "user", "content": _texts(given, "input")})
+        conversation.add_message({"role": "user", "content": _texts(given, "input")})
     else:
         for index, item in enumerate(given):
-            _read(item, f"input[{index}]", said)
-    return said.finish()
+            _read(item, f"input[{index}]", conversation)
+    return conversation.finish()
 
 
-def _read(item: Given, path: str, said: Conversation) -> None:
+def _read(item: Given, path: str, conversation: Conversation) -> None:
     kind = item.get("type")
     if kind is None and "role" in item:
         kind = "message"
     match kind:
         case "message":
-            _message(convert(item, InputMessage, path), path, said)
+            _message(convert(item, InputMessage, path), path, conversation)
         case "function_call":
             call = convert(item, FunctionCall, path)
-            said.add_call(call.call_id, flat(call.namespace, call.name), call.arguments)
+            conversation.add_call(
+                call.call_id, flat_name(call.namespace, call.name), call.arguments
+            )
         case "custom_tool_call":
-            custom = convert(item, CustomCall, path)
-            name, given = flat(custom.namespace, custom.name), custom_arguments(custom.input)
-            said.add_call(custom.call_id, name, given)
+            custom = convert(item, CustomToolCall, path)
+            name, given = (
+                flat_name(custom.namespace, custom.name),
+                custom_arguments(custom.input),
+            )
+            conversation.add_call(custom.call_id, name, given)
         case "function_call_output" | "custom_tool_call_output":
-            done = convert(item, FunctionOutput, path)
-            said.add_tool_result(done.call_id, _texts(done.output, f"{path}.output"))
+            done = convert(item, FunctionCallOutput, path)
+            conversation.add_tool_result(done.call_id, _texts(done.output, f"{path}.output"))
         case "reasoning":
             thought = convert(item, Reasoning, path)
             if parts := thought.content or thought.summary:
-                said.turn.add_reasoning("\n".join(part.text for part in parts))
+                conversation.turn.add_reasoning("\n".join(part.text for part in parts))
         case _:
             raise BadRequest(_unknown(kind, path), f"{path}.type")
 
@@ -113,15 +118,15 @@ def _unknown(kind: object, path: str) -> str:
     return f"{path}.type: items of type {kind} are not supported"
 
 
-def _message(given: InputMessage, path: str, said: Conversation) -> None:
+def _message(given: InputMessage, path: str, conversation: Conversation) -> None:
     content = _texts(given.content, f"{path}.content")
     match given.role:
         case "assistant":
-            said.add_assistant_content(content)
+            conversation.add_assistant_content(content)
         case "user":
-            said.add_message({"role": "user", "content": content})
+            conversation.add_message({"role": "user", "content": content})
         case _:
-            said.add_instructions(content)
+            conversation.add_instructions(content)
 
 
 def _texts(content: Parts, path: str) -> list[JsonObject]:

@@ -7,7 +7,7 @@ import msgspec
 
 from api.tools.functions import FunctionName
 
-BETWEEN = "__"  # as vLLM has it
+SEPARATOR = "__"  # as vLLM has it
 KIND = "namespace"
 
 
@@ -19,22 +19,22 @@ class Namespace(msgspec.Struct, frozen=True, kw_only=True):
     tools: list[dict[str, Any]]
 
 
-class Place(NamedTuple):
-    """Where a function is, and what it is called there."""
+class NamespacedName(NamedTuple):
+    """A function's namespace, and its name in it."""
 
     namespace: str
     name: str
 
 
-def flat(namespace: str | None, name: str) -> str:
-    """What the model calls it."""
-    return name if namespace is None else f"{namespace}{BETWEEN}{name}"
+def flat_name(namespace: str | None, name: str) -> str:
+    """The function's name in the prompt, which has no namespaces."""
+    return name if namespace is None else f"{namespace}{SEPARATOR}{name}"
 
 
-def places_of(tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Place]:
-    """By their flat names, those that are in a namespace; of tools that were understood."""
+def namespaced_names(tools: Sequence[Mapping[str, Any]]) -> Mapping[str, NamespacedName]:
+    """The functions in a namespace, by their flat names, of tools that were validated."""
     return {
-        flat(one["name"], inner["name"]): Place(one["name"], inner["name"])
+        flat_name(one["name"], inner["name"]): NamespacedName(one["name"], inner["name"])
         for one in tools
         if one.get("type") == KIND
         for inner in one["tools"]

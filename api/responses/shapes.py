@@ -7,7 +7,13 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from api.answering import Answer
-from api.responses.bodies import Choice, Format, ResponsesBody, Text, Thinking
+from api.responses.bodies import (
+    ReasoningConfig,
+    ResponsesBody,
+    TextConfig,
+    TextFormat,
+    ToolChoice,
+)
 from api.usage import Timings, usage_of
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -87,7 +93,7 @@ class OutputDetails(msgspec.Struct, frozen=True):
     reasoning_tokens: int
 
 
-class Usage(msgspec.Struct, frozen=True):
+class ResponseUsage(msgspec.Struct, frozen=True):
     """Of one response."""
 
     input_tokens: int
@@ -97,21 +103,21 @@ class Usage(msgspec.Struct, frozen=True):
     total_tokens: int
 
 
-class Failure(msgspec.Struct, frozen=True):
+class ResponseError(msgspec.Struct, frozen=True):
     """Why there will be no more."""
 
     code: ErrorCode
     message: str
 
 
-class Incomplete(msgspec.Struct, frozen=True):
+class IncompleteDetails(msgspec.Struct, frozen=True):
     """Why the answer was cut short."""
 
     reason: Literal["max_output_tokens"]
 
 
-class Effort(msgspec.Struct, frozen=True):
-    """How much was to be thought."""
+class ReasoningUsed(msgspec.Struct, frozen=True):
+    """The reasoning effort that the request asked for."""
 
     effort: str | None
     summary: None = None
@@ -126,8 +132,8 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
     completed_at: int | None = None
     background: bool = False
-    error: Failure | None = None
-    incomplete_details: Incomplete | None = None
+    error: ResponseError | None = None
+    incomplete_details: IncompleteDetails | None = None
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: int | None
@@ -137,26 +143,26 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     parallel_tool_calls: bool
     previous_response_id: None = None
     prompt_cache_key: str | None
-    reasoning: Effort
+    reasoning: ReasoningUsed
     safety_identifier: str | None
     service_tier: str = USUAL_TIER
     store: bool = False
     temperature: float
-    text: Text
-    tool_choice: Choice
+    text: TextConfig
+    tool_choice: ToolChoice
     tools: Sequence[Mapping[str, Any]]
     top_logprobs: int
     top_p: float
     truncation: str
-    usage: Usage | None = None
+    usage: ResponseUsage | None = None
     user: str | None
     pdserve: Timings | UnsetType = UNSET
 
 
-def begun(answer: Answer, body: ResponsesBody, created: int) -> Response:
-    """Before anything was said."""
+def new_response(answer: Answer, body: ResponsesBody, created: int) -> Response:
+    """The response at the start of its stream, without output."""
     sampling = answer.choices[0].call.request.sampling
-    text = body.text or Text()
+    text = body.text or TextConfig()
     return Response(
         id=f"resp_{answer.request.outer_id}",
         created_at=created,
@@ -167,10 +173,10 @@ def begun(answer: Answer, body: ResponsesBody, created: int) -> Response:
         model=answer.request.model,
         parallel_tool_calls=body.parallel_tool_calls is not False,
         prompt_cache_key=body.prompt_cache_key,
-        reasoning=Effort((body.reasoning or Thinking()).effort),
+        reasoning=ReasoningUsed((body.reasoning or ReasoningConfig()).effort),
         safety_identifier=body.safety_identifier,
         temperature=sampling.temperature,
-        text=Text(text.format or Format("text"), text.verbosity),
+        text=TextConfig(text.format or TextFormat("text"), text.verbosity),
         tool_choice=body.tool_choice or "auto",
         tools=body.tools or (),
         top_logprobs=body.top_logprobs or 0,
@@ -180,11 +186,11 @@ def begun(answer: Answer, body: ResponsesBody, created: int) -> Response:
     )
 
 
-def used(answer: Answer) -> Usage:
-    """Up to now."""
+def response_usage(answer: Answer) -> ResponseUsage:
+    """The tokens up to now, in the fields of responses."""
     usage = usage_of(answer)
     details = usage.completion_tokens_details
-    return Usage(
+    return ResponseUsage(
         input_tokens=usage.prompt_tokens,
         input_tokens_details=InputDetails(usage.prompt_tokens_details.cached_tokens),
         output_tokens=usage.completion_tokens,

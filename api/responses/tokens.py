@@ -1,7 +1,7 @@
-"""Which tokens a text was made of: log-probabilities are told beside text alone.
+"""Which tokens a text was made of: a response has log-probabilities of its text's tokens only.
 
-Tokens come before their text, where half a character or half a mark is held back, and beside
-some there is none: marks of reasoning, calls, the end. Pure.
+Tokens may come before their text, which is held back while a character or a marker is half
+complete. Some have no text: marks of reasoning, calls, the end of the answer. Pure.
 """
 
 from collections.abc import Sequence
@@ -12,25 +12,25 @@ from api.logprobs import ChatTokenLogprob
 
 
 @dataclass(slots=True)
-class Untold:
-    """Tokens that came, and were not told of yet."""
+class PendingTokens:
+    """Tokens of an answer whose text was not sent yet."""
 
     tokens: list[ChatTokenLogprob] = field(default_factory=list)
 
-    def of(self, text: str) -> Sequence[ChatTokenLogprob]:
-        """Those that the text is made of; what came before them is told of no more."""
-        near = self._near(text.encode())
+    def take_for(self, text: str) -> Sequence[ChatTokenLogprob]:
+        """Remove and return the tokens that this text is made of; drop those before them."""
+        near = self._candidates(text.encode())
         later = self.tokens[len(near) :]
         spelt = [bytes(one.bytes) for one in near]
         begins = [0, *accumulate(map(len, spelt))]
-        place = _found(b"".join(spelt), text.encode(), begins)
+        place = _start_of(b"".join(spelt), text.encode(), begins)
         end = place + len(text.encode())
         tokens = list(zip(near, begins, begins[1:], strict=False))
         self.tokens = [one for one, begin, _ in tokens if begin >= end] + later
         return [one for one, begin, over in tokens if begin < end and over > place]
 
-    def _near(self, text: bytes) -> list[ChatTokenLogprob]:
-        """Those that it may be made of: mostly the first, and more may be held back behind."""
+    def _candidates(self, text: bytes) -> list[ChatTokenLogprob]:
+        """The first tokens that spell the text, or all where the first do not."""
         end = 0
         for number, one in enumerate(self.tokens, 1):
             begin, spelt = end, bytes(one.bytes)
@@ -42,7 +42,7 @@ class Untold:
         return self.tokens
 
 
-def _found(spelt: bytes, text: bytes, begins: Sequence[int]) -> int:
+def _start_of(spelt: bytes, text: bytes, begins: Sequence[int]) -> int:
     """Where the text begins, as a token does if it may be: white space may have been dropped.
 
     At the very beginning where it is nowhere: its letters are others than its tokens'.

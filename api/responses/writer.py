@@ -10,10 +10,17 @@ from api.choices import TextPiece
 from api.errors import ErrorBody
 from api.logprobs import LogprobFormatter
 from api.responses.bodies import ResponsesBody
+from api.responses.builder import ResponseBuilder
 from api.responses.events import ResponseEvent, frame_of
-from api.responses.namespaces import places_of
-from api.responses.shapes import ErrorCode, Failure, Incomplete, Response, begun, used
-from api.responses.story import Story
+from api.responses.namespaces import namespaced_names
+from api.responses.shapes import (
+    ErrorCode,
+    IncompleteDetails,
+    Response,
+    ResponseError,
+    new_response,
+    response_usage,
+)
 from api.usage import timings_of
 from engine.request import FinishReason
 
@@ -31,10 +38,10 @@ class ResponseWriter:
     answer: Answer
     body: ResponsesBody
     clock: Callable[[], float]
-    story: Story = field(init=False)
+    builder: ResponseBuilder = field(init=False)
     over: bool = field(default=False, init=False)
     _response: Response = field(init=False)
-    _failure: Failure | None = field(default=None, init=False)
+    _failure: ResponseError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Nothing was said yet."""
@@ -42,9 +49,11 @@ class ResponseWriter:
         telling = LogprobFormatter(
             asked.codec.vocabulary, bool(self.body.return_tokens_as_token_ids)
         )
-        teller = asked.calling.new_stream() if asked.calling else None
-        self.story = Story(telling, teller, places_of(self.body.tools or ()))
-        self._response = begun(self.answer, self.body, int(self.clock()))
+        call_stream = asked.calling.new_stream() if asked.calling else None
+        self.builder = ResponseBuilder(
+            telling, call_stream, namespaced_names(self.body.tools or ())
+        )
+        self._response = new_response(self.answer, self.body, int(self.clock()))
 
     @property
     def streams(self) -> bool:
@@ -64,7 +73,7 @@ class ResponseWriter:
 
     def frame(self, piece: TextPiece) -> bytes:
         """The events of a piece, empty where it says nothing."""
-        return self.story.add(piece)
+        return self.builder.add_piece(piece)
 
     def closing(self) -> bytes:
         """Nothing: all is said with the end."""
@@ -74,35 +83,35 @@ class ResponseWriter:
         """Nothing either: the end will say it."""
         del status
         code = CODES.get(error.error.type, "server_error")
-        self._failure = Failure(code, error.error.message)
+        self._failure = ResponseError(code, error.error.message)
         return b""
 
     def ending(self) -> bytes:
         """The last event, by which a client knows that it is the last."""
         self.over = True
-        response = self._ended()
+        response = self._final_response()
         return self._event(response.status, response)
 
     def whole(self, pieces: Sequence[TextPiece]) -> Response:
         """The answer that is not streamed is what a stream's last event has."""
         for piece in pieces:
-            self.story.add(piece)
-        return self._ended()
+            self.builder.add_piece(piece)
+        return self._final_response()
 
     def _event(self, kind: str, response: Response) -> bytes:
-        return frame_of(ResponseEvent(f"response.{kind}", response, self.story.number()))
+        return frame_of(ResponseEvent(f"response.{kind}", response, self.builder.next_number()))
 
-    def _ended(self) -> Response:
-        story, failed = self.story, self._failure is not None
-        cut = story.finish is FinishReason.LENGTH and not failed
+    def _final_response(self) -> Response:
+        builder, failed = self.builder, self._failure is not None
+        cut = builder.finish is FinishReason.LENGTH and not failed
         complete = not (cut or failed)
         return replace(
             self._response,
             status="completed" if complete else "incomplete" if cut else "failed",
             completed_at=int(self.clock()) if complete else None,
             error=self._failure,
-            incomplete_details=Incomplete("max_output_tokens") if cut else None,
-            output=story.cut(),
-            usage=used(self.answer),
+            incomplete_details=IncompleteDetails("max_output_tokens") if cut else None,
+            output=builder.items_so_far(),
+            usage=response_usage(self.answer),
             pdserve=timings_of(self.answer),
         )

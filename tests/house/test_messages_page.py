@@ -10,8 +10,13 @@ from tests.house.test_docs import REFERENCE, SPAN, code_of
 PAGE = (REFERENCE / "messages.md").read_text()
 STRUCTS = [
     *(bodies.CustomTool, bodies.ToolChoice, bodies.ThinkingConfig, bodies.OutputFormat),
-    *(bodies.OutputConfig, bodies.Metadata, blocks.InputMessage, blocks.Text),
-    *(blocks.Thought, blocks.ToolUse, blocks.ToolResult, blocks.ToolReference),
+    *(bodies.OutputConfig, bodies.Metadata, blocks.InputMessage, blocks.TextBlockParam),
+    *(
+        blocks.ThinkingBlockParam,
+        blocks.ToolUseBlockParam,
+        blocks.ToolResultBlockParam,
+        blocks.ToolReferenceBlockParam,
+    ),
     *(shapes.TextBlock, shapes.ThinkingBlock, shapes.ToolUseBlock, shapes.OutputDetails),
     *(shapes.MessageUsage, shapes.MessageAnswer, shapes.OriginalTokens, shapes.TokenCount),
     *(errors.MessagesError, errors.MessagesErrorDetail, errors.MessagesErrorCode),

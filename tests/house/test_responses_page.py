@@ -9,11 +9,17 @@ from tests.house.test_docs import REFERENCE, SPAN, code_of
 
 PAGE = (REFERENCE / "responses.md").read_text()
 STRUCTS = [
-    *(bodies.FunctionTool, bodies.NamedFunction, bodies.Format, bodies.Text, bodies.Thinking),
-    *(items.InputMessage, items.FunctionCall, items.FunctionOutput, items.Reasoning),
+    *(
+        bodies.FunctionTool,
+        bodies.NamedFunction,
+        bodies.TextFormat,
+        bodies.TextConfig,
+        bodies.ReasoningConfig,
+    ),
+    *(items.InputMessage, items.FunctionCall, items.FunctionCallOutput, items.Reasoning),
     *(shapes.OutputText, shapes.ReasoningText, shapes.ReasoningItem, shapes.MessageItem),
-    *(shapes.CallItem, shapes.Usage, shapes.InputDetails, shapes.OutputDetails),
-    *(shapes.Failure, shapes.Incomplete, shapes.Response),
+    *(shapes.CallItem, shapes.ResponseUsage, shapes.InputDetails, shapes.OutputDetails),
+    *(shapes.ResponseError, shapes.IncompleteDetails, shapes.Response),
     *(events.ResponseEvent, events.ItemEvent, events.PartEvent, events.DeltaEvent),
     events.DoneEvent,
 ]

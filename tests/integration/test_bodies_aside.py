@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from api import endpoints
-from api.messages import asking as messages
+from api.messages import to_chat as messages
 from api.request_grammars import RequestGrammars
 from api.tools.calling import ToolCalling, tool_calling_of
 from api.tools.structured import StructuredOutput

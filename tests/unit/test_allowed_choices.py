@@ -8,8 +8,8 @@ import pytest
 
 from api.errors import BadRequest
 from api.request_parser import RequestParser
-from api.responses.asking import OWN, chat_of
 from api.responses.bodies import read_responses
+from api.responses.to_chat import FIELD_NAMES, chat_of
 from api.served import ServedModel, read_whole_request
 from api.text_requests import TextRequest
 from tests.fakes.asking import chat, texts
@@ -135,6 +135,6 @@ async def test_of_responses_too(
     asked = {"tools": [{"type": "function", "name": "clock"}], "tool_choice": choice}
     with pytest.raises(BadRequest) as refused:
         await respond(door, asked)
-    told = OWN.translate(refused.value)
+    told = FIELD_NAMES.translate(refused.value)
     assert told.param == param
     assert str(told).startswith(f"{param}: ")

@@ -11,8 +11,8 @@ import pytest
 
 from api.errors import BadRequest
 from api.request_parser import RequestParser
-from api.responses.asking import OWN, chat_of
 from api.responses.bodies import read_responses
+from api.responses.to_chat import FIELD_NAMES, chat_of
 from api.served import ServedModel, read_whole_request
 from api.text.tokenizing import TextCodec
 from api.tools.dialects.known import DIALECTS
@@ -221,7 +221,7 @@ async def test_a_response_has_it_beside_the_name() -> None:
         body = read_responses(msgspec.json.encode({"input": "hi", "tools": tools}))
         with pytest.raises(BadRequest) as error:
             await RequestParser(door(), read_whole_request).parse_chat(chat_of(body), "id", 1)
-        assert OWN.translate(error.value).param == f"tools[0].format.{param}"
+        assert FIELD_NAMES.translate(error.value).param == f"tools[0].format.{param}"
 
 
 def test_a_text_is_told_as_any_custom_tools() -> None:

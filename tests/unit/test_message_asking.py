@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from api.messages.asking import MessagesChat, chat_of
 from api.messages.bodies import read_count, read_messages
 from api.messages.fields import MESSAGES
+from api.messages.to_chat import MessagesChat, chat_of
 from api.tools.tool_choice import NamedTool, ToolName
 from tests.unit.test_message_blocks import (
     BODY,

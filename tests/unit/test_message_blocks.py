@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from api.errors import BadRequest
-from api.messages.asking import chat_of
 from api.messages.blocks import messages_of
 from api.messages.bodies import read_messages
-from api.messages.signatures import signature_of, thought_of
+from api.messages.signatures import hidden_thinking_of, signature_of
+from api.messages.to_chat import chat_of
 
 Given = dict[str, Any]
 HI: Given = {"role": "user", "content": "a"}
@@ -192,14 +192,14 @@ def test_nothing_but_a_billing_line_says_nothing() -> None:
 
 @pytest.mark.parametrize("said", ["", "Hm.\n ü 🦊 \x00"])
 def test_what_is_hidden_in_a_signature_is_found_again(said: str) -> None:
-    assert thought_of(signature_of(said, hidden=True)) == said
-    assert thought_of(signature_of(said, hidden=False)) == ""
+    assert hidden_thinking_of(signature_of(said, hidden=True)) == said
+    assert hidden_thinking_of(signature_of(said, hidden=False)) == ""
     assert said == "" or said not in signature_of(said, hidden=True)
 
 
 @pytest.mark.parametrize("signature", ["", "pdserve:?", "pdserve:/w==", "pdserve:ü", "Eq=="])
 def test_a_signature_that_is_not_ours_says_nothing(signature: str) -> None:
-    assert thought_of(signature) == ""
+    assert hidden_thinking_of(signature) == ""
 
 
 def refused(body: object) -> BadRequest:

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from api.errors import ApiError, BadRequest, ContextTooLong, ModelNotFound, body_of, error_body
-from api.messages.asking import in_own_words
 from api.messages.errors import is_of_messages
+from api.messages.to_chat import error_for_messages
 from api.refusals import error_response, request_id_headers
 
 
@@ -24,7 +24,7 @@ from api.refusals import error_response, request_id_headers
     ],
 )
 def test_a_chats_refusal_is_told_in_own_words(theirs: str, ours: str) -> None:
-    told = in_own_words(BadRequest(f"{theirs}: no", theirs))
+    told = error_for_messages(BadRequest(f"{theirs}: no", theirs))
     assert (str(told), told.param) == (f"{ours}: no", ours)
 
 
@@ -38,10 +38,10 @@ def test_a_chats_refusal_is_told_in_own_words(theirs: str, ours: str) -> None:
 def test_a_prompt_that_is_too_long_is_told_as_clients_know_it(
     prompt: int | None, said: str
 ) -> None:
-    told = in_own_words(ContextTooLong("no", prompt=prompt, context=200))
+    told = error_for_messages(ContextTooLong("no", prompt=prompt, context=200))
     assert (str(told), told.code) == (said, "context_length_exceeded")
     other = ContextTooLong("no")
-    assert in_own_words(other) is other
+    assert error_for_messages(other) is other
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from api.answering import Answer
 from api.bodies import PdserveOptions
 from api.choices import TextPiece
 from api.generator import Event, PromptEvent, StageEvent, StreamFailed, TokenEvent
-from api.messages.asking import chat_of
 from api.messages.bodies import MessagesBody, read_messages
-from api.messages.growing import Growing, Kind
+from api.messages.builder import MessageBuilder
+from api.messages.open_block import BlockKind, OpenBlock
 from api.messages.shapes import ToolUseBlock
-from api.messages.story import Story
+from api.messages.to_chat import chat_of
 from api.messages.writer import MessageWriter
 from api.reasoning.forms import ReasoningParser
 from api.request_parser import RequestParser
@@ -178,15 +178,15 @@ async def test_a_long_message_is_put_together_where_it_holds_up_nobody(
 ) -> None:
     at = set[int]()
 
-    class Seen(Story):
-        def add(self, piece: TextPiece) -> bytes:
+    class Seen(MessageBuilder):
+        def add_piece(self, piece: TextPiece) -> bytes:
             at.add(threading.get_ident())
-            return super().add(piece)
+            return super().add_piece(piece)
 
     said = [TokenEvent((CODEC.encode("the")[0],))] * length
     last = TokenEvent((EOS,), STOP)
     ours = await writer(FakeDoor(lambda request, leg: [*said, last]), body_of(max_tokens=500))
-    ours.story = Seen()
+    ours.builder = Seen()
     await answer_body(ours)
     assert [one == threading.get_ident() for one in at] == [here]
 
@@ -196,7 +196,7 @@ async def test_a_long_message_is_put_together_where_it_holds_up_nobody(
     [('{"a": 1.50}', b'{"a": 1.50}'), ("[1]", b"{}"), ("1", b"{}"), ("", b"{}")],
 )
 def test_an_input_is_told_as_it_was_said_if_it_is_an_object(said: str, told: bytes) -> None:
-    block = Growing(Kind.TOOL_USE, 0, said=[said]).block()
+    block = OpenBlock(BlockKind.TOOL_USE, 0, texts=[said]).block()
     assert isinstance(block, ToolUseBlock)
     assert bytes(block.input) == told
 

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from api.errors import BadRequest
-from api.responses.asking import chat_of
 from api.responses.bodies import read_responses
 from api.responses.fields import RESPONSES
 from api.responses.items import messages_of
+from api.responses.to_chat import chat_of
 
 Items = list[dict[str, Any]]
 TOOL = {"type": "function", "name": "f"}

@@ -3,7 +3,7 @@
 import pytest
 
 from api.errors import BadRequest, ContextTooLong
-from api.responses.asking import OWN
+from api.responses.to_chat import FIELD_NAMES
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from api.responses.asking import OWN
     ],
 )
 def test_a_chats_refusal_is_told_in_own_words(theirs: str, ours: str) -> None:
-    told = OWN.translate(ContextTooLong(f"{theirs}: no", theirs))
+    told = FIELD_NAMES.translate(ContextTooLong(f"{theirs}: no", theirs))
     assert (str(told), told.param) == (f"{ours}: no", ours)
     assert told.code == "context_length_exceeded"
 
@@ -44,9 +44,9 @@ def test_a_chats_refusal_is_told_in_own_words(theirs: str, ours: str) -> None:
 def test_what_a_refusal_says_of_other_fields_has_their_own_names(
     theirs: str, ours: str
 ) -> None:
-    assert str(OWN.translate(BadRequest(theirs, "min_tokens"))) == ours
+    assert str(FIELD_NAMES.translate(BadRequest(theirs, "min_tokens"))) == ours
 
 
 def test_a_refusal_without_a_field_stays_as_it_is() -> None:
     error = BadRequest("no")
-    assert OWN.translate(error) is error
+    assert FIELD_NAMES.translate(error) is error

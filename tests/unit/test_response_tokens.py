@@ -3,7 +3,7 @@
 import pytest
 
 from api.logprobs import ChatTokenLogprob
-from api.responses.tokens import Untold
+from api.responses.tokens import PendingTokens
 
 
 def tokens(*spelt: str | bytes) -> list[ChatTokenLogprob]:
@@ -27,9 +27,9 @@ def tokens(*spelt: str | bytes) -> list[ChatTokenLogprob]:
 def test_tokens_are_told_beside_their_text(
     given: list[str | bytes], text: str, told: list[str | bytes], left: list[str | bytes]
 ) -> None:
-    untold = Untold(tokens(*given))
-    assert untold.of(text) == tokens(*told)
-    assert untold.tokens == tokens(*left)
+    pending = PendingTokens(tokens(*given))
+    assert pending.take_for(text) == tokens(*told)
+    assert pending.tokens == tokens(*left)
 
 
 def test_what_is_held_back_is_not_spelt_again_for_each_text() -> None:
@@ -41,7 +41,9 @@ def test_what_is_held_back_is_not_spelt_again_for_each_text() -> None:
             spelt.extend(self)
             return bytes([*self])
 
-    untold = Untold([ChatTokenLogprob("a", -1.0, Letters(b"a"), ()) for _ in range(1000)])
-    assert [len(untold.of("a")) for _ in range(500)] == [1] * 500
-    assert len(untold.tokens) == 500
+    pending = PendingTokens(
+        [ChatTokenLogprob("a", -1.0, Letters(b"a"), ()) for _ in range(1000)]
+    )
+    assert [len(pending.take_for("a")) for _ in range(500)] == [1] * 500
+    assert len(pending.tokens) == 500
     assert len(spelt) <= 2 * 500

@@ -20,12 +20,12 @@ from api.generator import Leg, PromptEvent, StageEvent, StreamFailed, TokenEvent
 from api.logprobs import LogprobFormatter
 from api.reasoning.forms import ReasoningParser
 from api.request_parser import RequestParser
-from api.responses.asking import chat_of
 from api.responses.bodies import ResponsesBody
+from api.responses.builder import ResponseBuilder
 from api.responses.events import frame_of
-from api.responses.growing import Kind
+from api.responses.open_item import ItemKind
 from api.responses.shapes import MessageItem
-from api.responses.story import Story
+from api.responses.to_chat import chat_of
 from api.responses.writer import ResponseWriter
 from api.served import read_whole_request
 from api.sse import answer_body, event_stream
@@ -54,7 +54,7 @@ async def said(source: Any, outlet: Outlet | None, **fields: Any) -> str:  # noq
     """All that is sent, with ids as if they had been made up the same."""
     sent = outlet.sent if outlet else bytearray()
     ours = await writer(source, **fields)
-    ours.story._name = "x"
+    ours.builder._name = "x"
     async with aclosing(event_stream(ours, outlet)) as events:
         async for event in events:
             sent += event
@@ -192,7 +192,7 @@ async def test_tokens_are_written_down_once() -> None:
     ours = await writer(FakeDoor(lambda request, leg: [event] * 2), include=include)
     async with aclosing(event_stream(ours)) as events:
         delta = (await anext(events)).splitlines()[-2]
-    [message] = ours.story.cut()
+    [message] = ours.builder.items_so_far()
     assert isinstance(message, MessageItem)
     [written] = message.content[0].logprobs
     assert isinstance(written, Raw)
@@ -257,20 +257,20 @@ def _held(outer_id: str, params: object, index: int) -> Leg:
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1))
 def test_a_delta_is_its_event(texts: list[str]) -> None:
     """Written quickly or not: numbers and texts are all that differs."""
-    story = Story(LogprobFormatter(CODEC.vocabulary))
-    for kind in (Kind.REASONING, Kind.MESSAGE):
+    builder = ResponseBuilder(LogprobFormatter(CODEC.vocabulary))
+    for kind in (ItemKind.REASONING, ItemKind.MESSAGE):
         for number, text in enumerate(texts, 1):
-            reasoning = text if kind is Kind.REASONING else ""
-            frame = story.add(
+            reasoning = text if kind is ItemKind.REASONING else ""
+            frame = builder.add_piece(
                 TextPiece(0, "" if reasoning else text, (5,), number, reasoning=reasoning)
             )
-            assert story.open
-            delta = story.open.delta(())
+            assert builder.open
+            delta = builder.open.empty_delta(())
             fields: dict[str, Any] = {
                 name: getattr(delta, name) for name in delta.__struct_fields__
             }
-            whole = {**fields, "delta": text, "sequence_number": story.number() - 1}
-            story._number -= 1
+            whole = {**fields, "delta": text, "sequence_number": builder.next_number() - 1}
+            builder._number -= 1
             assert frame.endswith(frame_of(type(delta)(**whole)))
 
 

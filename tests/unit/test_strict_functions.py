@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from api.errors import BadRequest, TooBusy
-from api.messages.asking import chat_of as chat_of_messages
 from api.messages.bodies import read_messages
+from api.messages.to_chat import chat_of as chat_of_messages
 from api.reasoning.forms import FORMS, ReasoningParser
 from api.request_parser import RequestParser
-from api.responses.asking import chat_of as chat_of_responses
 from api.responses.bodies import read_responses
+from api.responses.to_chat import chat_of as chat_of_responses
 from api.served import ServedModel, read_whole_request
 from api.text.tokenizing import TextCodec
 from api.text_requests import TextRequest

@@ -1,4 +1,4 @@
-"""What a body of POST /v1/messages asks for, as the chat that it is."""
+"""Converts a body of POST /v1/messages into the chat that asks for the same."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ EFFORTS: Mapping[Effort, ChatEffort] = {
     "xhigh": "xhigh",
     "max": "xhigh",
 }
-WORDS = ErrorFieldNames(
+FIELD_NAMES = ErrorFieldNames(
     names=(
         (re.compile(r"^(tools\[\d+\])\.function\.parameters\b"), r"\1.input_schema"),
         (re.compile(r"^(tools\[\d+\]|tool_choice)\.function\b"), r"\1"),
@@ -57,12 +57,12 @@ class MessagesChat(ChatBody, frozen=True, kw_only=True):
 
 
 def chat_of(body: CountBody) -> MessagesChat:
-    """Raises BadRequest."""
+    """The same request as a chat; raises BadRequest."""
     messages = messages_of(body.messages, body.system)
     config, thinking = body.output_config or OutputConfig(), body.thinking
     thinks = thinking is None or thinking.type != "disabled"
     switches = {} if thinking is None else dict.fromkeys(SWITCHES, thinks)
-    goes_on = _goes_on(messages[-1])
+    goes_on = _continues(messages[-1])
     own = {
         "messages": messages,
         "tools": _tools(body.tools or ()) or None,
@@ -82,19 +82,19 @@ def chat_of(body: CountBody) -> MessagesChat:
     return MessagesChat(**{**{name: getattr(body, name) for name in SHARED}, **own})
 
 
-def in_own_words(error: ApiError) -> ApiError:
-    """What a chat is refused for, as clients of messages know it: by these words they find out
-    that a conversation has to become shorter.
+def error_for_messages(error: ApiError) -> ApiError:
+    """A chat's error with the field names of messages. A prompt that is too long is reported in
+    Anthropic's words, by which clients know that they have to shorten the conversation.
     """
     if isinstance(error, ContextTooLong) and error.context is not None:
         prompt = error.prompt or f"more than {2 * error.context}"
         return ContextTooLong(
             f"prompt is too long: {prompt} tokens > {error.context} maximum", "messages"
         )
-    return WORDS.translate(error)
+    return FIELD_NAMES.translate(error)
 
 
-def _goes_on(last: Mapping[str, Any]) -> bool:
+def _continues(last: Mapping[str, Any]) -> bool:
     """Whether the answer is to go on where the assistant's own words end."""
     return bool(last["role"] == "assistant" and last["content"] and "tool_calls" not in last)
 

@@ -1,4 +1,4 @@
-"""One block of a message's content while it is being said, and what a stream tells of it.
+"""One block of a message's content while text is still added to it, and its stream events.
 
 thinking    start, deltas, signature, stop
 text        start, deltas, stop
@@ -22,13 +22,13 @@ from api.messages.events import (
     TextDelta,
     ThinkingDelta,
 )
-from api.messages.shapes import NOTHING, Block, TextBlock, ThinkingBlock, ToolUseBlock
+from api.messages.shapes import EMPTY_INPUT, Block, TextBlock, ThinkingBlock, ToolUseBlock
 from api.messages.signatures import signature_of
 from api.wire import UNREADABLE
 
 
-class Kind(Enum):
-    """What the block is."""
+class BlockKind(Enum):
+    """The type of a block."""
 
     THINKING = auto()
     TEXT = auto()
@@ -36,58 +36,62 @@ class Kind(Enum):
 
 
 @dataclass(slots=True)
-class Growing:
-    """A block; `call_id` and `name` are of calls. `hidden`: it is told in its signature."""
+class OpenBlock:
+    """A block of which more text may come; `call_id` and `name` are of tool calls. `hidden`:
+    its text is sent in its signature alone.
+    """
 
-    kind: Kind
+    kind: BlockKind
     index: int
     hidden: bool = False
     call_id: str = ""
     name: str = ""
-    said: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
 
-    def begin(self) -> Event:
-        """Nothing was said yet."""
+    def start_event(self) -> Event:
+        """The event that opens the block, still without text."""
         match self.kind:
-            case Kind.THINKING:
+            case BlockKind.THINKING:
                 return BlockStart(self.index, ThinkingBlock("", ""))
-            case Kind.TEXT:
+            case BlockKind.TEXT:
                 return BlockStart(self.index, TextBlock(""))
-            case Kind.TOOL_USE:
-                return BlockStart(self.index, ToolUseBlock(self.call_id, self.name, NOTHING))
+            case BlockKind.TOOL_USE:
+                return BlockStart(
+                    self.index, ToolUseBlock(self.call_id, self.name, EMPTY_INPUT)
+                )
 
-    def delta(self) -> BlockDelta:
-        """One that says nothing."""
+    def empty_delta(self) -> BlockDelta:
+        """A delta event without text."""
         match self.kind:
-            case Kind.THINKING:
+            case BlockKind.THINKING:
                 return BlockDelta(self.index, ThinkingDelta(""))
-            case Kind.TEXT:
+            case BlockKind.TEXT:
                 return BlockDelta(self.index, TextDelta(""))
-            case Kind.TOOL_USE:
+            case BlockKind.TOOL_USE:
                 return BlockDelta(self.index, InputDelta(""))
 
-    def end(self) -> Sequence[Event]:
-        """All was said, or as much as there will be."""
+    def stop_events(self) -> Sequence[Event]:
+        """The events that close the block."""
         stop = BlockStop(self.index)
-        if self.kind is not Kind.THINKING:
+        if self.kind is not BlockKind.THINKING:
             return [stop]
         return [BlockDelta(self.index, SignatureDelta(self._signature)), stop]
 
     def block(self) -> Block:
-        """With all that was said. A call whose input is no object has none."""
-        text = "".join(self.said)
+        """The block with all its text. A call's input that is no JSON object becomes `{}`."""
+        text = "".join(self.texts)
         match self.kind:
-            case Kind.THINKING:
+            case BlockKind.THINKING:
                 return ThinkingBlock("" if self.hidden else text, self._signature)
-            case Kind.TEXT:
+            case BlockKind.TEXT:
                 return TextBlock(text)
-            case Kind.TOOL_USE:
-                whole = Raw(text.encode()) if _is_object(text) else NOTHING
+            case BlockKind.TOOL_USE:
+                whole = Raw(text.encode()) if _is_object(text) else EMPTY_INPUT
                 return ToolUseBlock(self.call_id, self.name, whole)
 
     @property
     def _signature(self) -> str:
-        return signature_of("".join(self.said), hidden=self.hidden)
+        return signature_of("".join(self.texts), hidden=self.hidden)
 
 
 def _is_object(text: str) -> bool:

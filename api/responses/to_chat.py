@@ -1,4 +1,4 @@
-"""What a body of POST /v1/responses asks for, as the chat that it is."""
+"""Converts a body of POST /v1/responses into the chat that asks for the same."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,18 +12,18 @@ from api.errors import BadRequest
 from api.responses.bodies import (
     SHARED,
     AllowedTools,
-    Choice,
     CustomTool,
-    Format,
     FunctionTool,
     NamedCustom,
     NamedFunction,
+    ReasoningConfig,
     ResponsesBody,
-    Text,
-    Thinking,
+    TextConfig,
+    TextFormat,
+    ToolChoice,
 )
 from api.responses.items import messages_of
-from api.responses.namespaces import KIND, Namespace, flat
+from api.responses.namespaces import KIND, Namespace, flat_name
 from api.tools import tool_choice
 from api.tools.functions import CUSTOM
 
@@ -36,7 +36,7 @@ SEARCHES = (
     *("web_search_preview", "web_search_preview_2025_03_11"),
 )
 """OpenAI's: Codex offers one, as long as nobody tells it not to."""
-OWN = ErrorFieldNames(
+FIELD_NAMES = ErrorFieldNames(
     names=(
         (re.compile(r"^messages\b.*"), "input"),
         (re.compile(r"^tool_choice\.allowed_tools\b"), "tool_choice"),
@@ -55,18 +55,18 @@ OWN = ErrorFieldNames(
 
 
 def chat_of(body: ResponsesBody) -> ChatBody:
-    """Raises BadRequest."""
+    """The same request as a chat; raises BadRequest."""
     if body.top_logprobs and not body.wants_logprobs:
         why = 'top_logprobs needs include to have "message.output_text.logprobs"'
         raise BadRequest(why, "top_logprobs")
-    thinking = body.reasoning or Thinking()
+    thinking = body.reasoning or ReasoningConfig()
     own = {
         "max_completion_tokens": body.max_output_tokens,
         "messages": messages_of(body.input, body.instructions),
         "tools": _tools(body.tools or ()) or None,
         "tool_choice": _choice(body.tool_choice),
         "parallel_tool_calls": body.parallel_tool_calls,
-        "response_format": _format((body.text or Text()).format),
+        "response_format": _format((body.text or TextConfig()).format),
         "reasoning_effort": thinking.effort,
         "logprobs": body.wants_logprobs,
         "top_logprobs": body.top_logprobs,
@@ -101,7 +101,7 @@ def _tool(given: Mapping[str, Any], path: str, namespace: str | None = None) -> 
         why = f"{path}.type: nobody runs tools of type {kind} here, only clients their own"
         raise BadRequest(why, f"{path}.type")
     if isinstance(name := given.get("name"), str):
-        given = {**given, "name": flat(namespace, name)}
+        given = {**given, "name": flat_name(namespace, name)}
     kinds: type[CustomTool | FunctionTool] = CustomTool if kind == CUSTOM else FunctionTool
     tool = convert(given, kinds, path)
     fields = msgspec.structs.asdict(tool).items()
@@ -112,7 +112,7 @@ def _tool(given: Mapping[str, Any], path: str, namespace: str | None = None) -> 
     return {"type": tool.type, tool.type: told}
 
 
-def _choice(choice: Choice | None) -> tool_choice.ToolChoice | None:
+def _choice(choice: ToolChoice | None) -> tool_choice.ToolChoice | None:
     match choice:
         case AllowedTools():
             some = list(map(_one, choice.tools))
@@ -129,7 +129,7 @@ def _one(tool: NamedFunction | NamedCustom) -> tool_choice.SingleTool:
     return tool_choice.NamedTool(tool_choice.ToolName(tool.name))
 
 
-def _format(given: Format | None) -> dict[str, Any] | None:
+def _format(given: TextFormat | None) -> dict[str, Any] | None:
     if given is None:
         return None
     if given.type != "json_schema":
