@@ -1,16 +1,16 @@
 """A circuit breaker, after M. Nygard's "Release It!". Pure: time is an argument.
 
 ```
-            fault, or `told` of them in a row
+ fault, or `reported_limit` failures in a row
    CLOSED ──────────────────────────────────▶ OPEN ◀────────────┐
      ▲                                         │ its time is up, │
-     │ a call that began since                 │ and it was heard│ a call that
-     │ went well                               ▼ of since        │ began since failed:
+     │ a call that began since                 │ with a heartbeat│ a call that
+     │ succeeded                               ▼ since           │ began since failed:
      └──────────────────────────────────── HALF_OPEN ────────────┘ twice the time
 ```
 
-What began before it opened says nothing that is not known: a hundred streams that break at once
-are one fault, and tokens of the ninety-nine that did not break are no reason to close it.
+Calls that began before it opened do not count: a hundred streams that break at once are one
+fault, and tokens of streams that did not break are no reason to close it.
 """
 
 import math
@@ -28,23 +28,22 @@ class BreakerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BreakerRules:
-    """Seconds, but for `told`: how many failures in a row that the other side itself owned up
-    to open a breaker. One that it did not, such as a broken stream, does at once.
+    """`reported_limit`: so many failures in a row that the node itself reported open a breaker.
+    Any other, such as a broken stream, opens it at once. The rest are seconds.
     """
 
     reported_limit: int = 3
     open_s: float = 1.0  # at first; from then on twice as long each time
     longest_s: float = 30.0
-    reset_s: float = 60.0  # closed for so long, it is as good as new
-    probe_s: float = 15.0  # who lets a call through and hears nothing of it may do so again
+    reset_s: float = 60.0  # closed for so long, it is like a new one
+    probe_s: float = (
+        15.0  # half-open, another call may go when the last had no result for so long
+    )
 
 
 @dataclass(slots=True)
 class Breaker:
-    """`opened_at` is None while it is closed. `level`: how often it opened without a calm.
-
-    `why`: what the last failure was.
-    """
+    """`opened_at` is None while it is closed. `times_opened`: since it was last reset."""
 
     rules: BreakerRules
     opened_at: float | None = None
@@ -55,7 +54,7 @@ class Breaker:
     last_failure: str | None = None
 
     def state(self, *, now: float, heard_at: float) -> BreakerState:
-        """`heard_at`: when there last was a sign of life that was no call of ours."""
+        """`heard_at`: the time of the last heartbeat."""
         if self.opened_at is None:
             return BreakerState.CLOSED
         waits = now - self.opened_at < self.open_for_s or heard_at <= self.opened_at
@@ -69,22 +68,21 @@ class Breaker:
         return state is BreakerState.CLOSED
 
     def begin(self, *, now: float) -> None:
-        """A call is sent: half open, there is no other until something is heard of it.
-
-        One of an attempt that began before it opened is none of those: see above.
+        """A call of an attempt that began `now` is sent: half-open, it is the only one until it
+        ends. An attempt from before the breaker opened does not count.
         """
         if self.opened_at is not None and now >= self.opened_at:
             self.probe_at = now
 
     def end(self, *, begun: float) -> None:
-        """The call that began then was given up, and says nothing."""
+        """The call of the attempt that began then ended without a result."""
         if self.probe_at == begun:
             self.probe_at = None
 
     def failed(self, *, begun: float, now: float, sure: bool) -> bool:
-        """A call that began at `begun` failed; answers whether that opened it.
+        """A call that began at `begun` failed; returns whether that opened the breaker.
 
-        `sure`: not of its own accord.
+        `sure`: the node did not report it itself, so one failure is enough.
         """
         if self.opened_at is not None:
             if begun < self.opened_at:
@@ -100,20 +98,20 @@ class Breaker:
         return True
 
     def succeeded(self, *, begun: float, now: float) -> None:
-        """A call that began at `begun` went well."""
+        """A call that began at `begun` succeeded."""
         if self.opened_at is None:
             self.reported_failures = 0
         elif begun >= self.opened_at:
             self.opened_at, self.probe_at, self.closed_at = None, None, now
 
     def restart(self) -> None:
-        """It is of a new process now, which did nothing wrong: half open, if not closed."""
+        """The node restarted: half-open, if not closed."""
         self.reported_failures, self.probe_at = 0, None
         if self.opened_at is not None:
             self.opened_at = -math.inf
 
     def is_reset(self, *, now: float) -> bool:
-        """Whether it is like one that never heard of anything."""
+        """Whether it is like a new one."""
         return (
             self.opened_at is None
             and not self.reported_failures
@@ -121,12 +119,12 @@ class Breaker:
         )
 
     def is_stale(self, *, now: float) -> bool:
-        """Whether it opened so long ago that nobody has tried since, though somebody might."""
+        """Whether its state last changed so long ago that it says nothing any more."""
         since = self.closed_at if self.opened_at is None else self.opened_at
         return now - since >= self.rules.reset_s
 
     @property
     def open_for_s(self) -> float:
-        """How long it stays open this time."""
+        """How long it stays open this time: doubled each time."""
         doubled = self.rules.open_s * 2.0 ** min(self.times_opened - 1, 32)
         return min(doubled, self.rules.longest_s)

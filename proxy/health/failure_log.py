@@ -1,4 +1,4 @@
-"""Failures of calls are noted, and operators told of what only they can mend."""
+"""Records failed calls in Health, and logs those that only an operator can fix."""
 
 import logging
 
@@ -9,6 +9,6 @@ log = logging.getLogger(__name__)
 
 
 def note_failure(health: Health, failure: NodeFailed, *, begun: float, now: float) -> None:
-    """A call of an attempt that began at `begun` failed; a line of the log may say so."""
-    if trouble := health.record_failure(failure, begun=begun, now=now):
-        log.warning("%s", trouble)
+    """Record a failure of an attempt that began at `begun`, and log Health's warning."""
+    if warning := health.record_failure(failure, begun=begun, now=now):
+        log.warning("%s", warning)

@@ -1,4 +1,4 @@
-"""Many without a few, made once as long as both stay the same: every plan asks for it."""
+"""A cache of `nodes without blocked nodes`: most plans ask for the same two."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ One = TypeVar("One", bound=Hashable)
 
 
 class _Filtered(NamedTuple, Generic[One]):
-    """Holds on to what it was made from, whose identity is its key."""
+    """Keeps `given` alive, as its id is the key."""
 
     given: tuple[One, ...]
     but: frozenset[One]
@@ -19,12 +19,12 @@ class _Filtered(NamedTuple, Generic[One]):
 
 @dataclass(slots=True)
 class FilterCache(Generic[One]):
-    """The same answer, and the very same object, for the very same tuple."""
+    """Returns the same object for the same tuple and an equal set."""
 
     _kept: dict[int, _Filtered[One]] = field(default_factory=dict)
 
     def without(self, given: Sequence[One], but: frozenset[One]) -> Sequence[One]:
-        """In their order."""
+        """The items of `given` that are not in `but`, in order."""
         if not but:
             return given
         if not isinstance(given, tuple):

@@ -1,8 +1,7 @@
-"""What calls have shown of nodes and pairs: one breaker for each that ever failed. Pure.
+"""Circuit breakers of nodes, and of pairs of a prefill and a decode node. Pure.
 
-Fed by what is infrastructure's fault only: a client that leaves, or sends what a node refuses,
-says nothing of the node, nor does one that is full or stops. A node's next start begins with
-one call at a time, whatever the one before it did.
+Only failures of infrastructure count: not clients that leave, requests that a node rejects, nor
+nodes that are full or shut down. When a node restarts, an open breaker becomes half-open.
 """
 
 from collections import Counter
@@ -36,10 +35,10 @@ NO_PAIR: frozenset[Pair] = frozenset()
 
 @dataclass(slots=True)
 class Health:
-    """Asked before each plan, so it costs next to nothing while nothing has failed.
+    """Has a breaker for each node and pair that failed; costs next to nothing while none has.
 
-    `failures` is how often a call to the node at an address has failed, as far as we remember,
-    `opened` how often a breaker opened, by what it is of.
+    `failures`: failed calls by node address. `opened`: how often breakers opened, of "node" and
+    "pair". `retries`: failed attempts by cause.
     """
 
     registry: Registry
@@ -54,66 +53,66 @@ class Health:
 
     @property
     def has_failures(self) -> bool:
-        """Whether there is anything to look at."""
+        """Whether there is any breaker."""
         return bool(self._nodes or self._pairs)
 
     def healthy(self, nodes: Sequence[Node], *, now: float) -> Sequence[Node]:
-        """Those to which a call may go."""
+        """Those whose breakers admit a call."""
         return self._sieve.without(nodes, self.blocked_nodes(now=now))
 
     def without(self, nodes: Sequence[Node], shut: frozenset[Node]) -> Sequence[Node]:
-        """The same where it is known which are shut; cheap for who asks again and again."""
+        """`nodes` without `shut`; cached, so that repeated calls are cheap."""
         return self._sieve.without(nodes, shut)
 
     def blocked_nodes(self, *, now: float) -> frozenset[Node]:
-        """The nodes to which none may; looks at those only that ever failed."""
+        """The nodes whose breakers admit no call."""
         if not self._nodes:
             return NOBODY
         known = (self.registry.at(address) for address in self._nodes)
         return frozenset(node for node in known if node and not self._admits(node, now))
 
     def pair_usable(self, prefill: Node, decode: Node, *, now: float) -> bool:
-        """Whether the prefill node is well, and so is what lies between the two."""
+        """Whether the prefill node and the KV transfer between the two are healthy."""
         if self._nodes and not self._admits(prefill, now):
             return False
         return self.link_usable(prefill, decode, now=now)
 
     def link_usable(self, prefill: Node, decode: Node, *, now: float) -> bool:
-        """Whether what lies between the two is well."""
+        """Whether the breaker of the pair, if any, admits a transfer."""
         if not self._pairs:
             return True
         between = self._pairs.get((prefill.node_id, decode.node_id))
         return between is None or between.admits(now=now, heard_at=now)
 
     def blocked_pairs(self, *, now: float) -> frozenset[Pair]:
-        """The pairs between which nothing may be moved."""
+        """The pairs whose breakers admit no KV transfer."""
         if not self._pairs:
             return NO_PAIR
         each = self._pairs.items()
         return frozenset(pair for pair, one in each if not one.admits(now=now, heard_at=now))
 
     def state(self, node: Node, *, now: float) -> BreakerState:
-        """Of a node's breaker."""
+        """The state of the node's breaker."""
         breaker = self._breaker_of(node)
         if breaker is None:
             return BreakerState.CLOSED
         return breaker.state(now=now, heard_at=node.heard_at)
 
     def breaker_reason(self, node: Node, *, now: float) -> str | None:
-        """Why its breaker is not closed."""
+        """The last failure, if the breaker is not closed."""
         breaker = self._breaker_of(node)
         shut = self.state(node, now=now) is not BreakerState.CLOSED
         return breaker.last_failure if breaker and shut else None
 
     def unhealthy_pairs(self, *, now: float) -> Iterator[tuple[Pair, BreakerState]]:
-        """The pairs that are not all well."""
+        """The pairs whose breakers are not closed."""
         for pair, breaker in self._pairs.items():
             state = breaker.state(now=now, heard_at=now)
             if state is not BreakerState.CLOSED:
                 yield pair, state
 
     def begin_attempt(self, plan: Plan, *, now: float) -> None:
-        """An attempt begins there: of those half open, it is the one call."""
+        """An attempt begins: it is the one call that half-open breakers let through."""
         if self.has_failures and now - self._tidied_at >= TIDY_S:
             self._tidied_at = now
             self.forget(now=now)
@@ -121,16 +120,16 @@ class Health:
             breaker.begin(now=now)
 
     def end_attempt(self, plan: Plan, *, begun: float) -> None:
-        """The attempt that began then is over; what it did not show is still to be shown."""
+        """An attempt is over: half-open breakers without its result may let another through."""
         for breaker in self._breakers(plan):
             breaker.end(begun=begun)
 
     def record_event(
         self, node: Node, event: Event, plan: Plan, *, begun: float, now: float
     ) -> None:
-        """One event of an attempt that began at `begun`; a token shows that its node works.
+        """Record an event of an attempt that began at `begun`; a token is a success.
 
-        So does a prefill leg's end: of vLLM's that is all there is.
+        So is the end of a prefill leg: nodes of vLLM send nothing else.
         """
         if isinstance(event, SUCCESSES):
             self.record_success(node, begun=begun, now=now)
@@ -142,13 +141,14 @@ class Health:
                 between.succeeded(begun=begun, now=now)
 
     def record_success(self, node: Node, *, begun: float, now: float) -> None:
-        """A call that began at `begun` brought what was asked for."""
+        """A call of an attempt that began at `begun` succeeded."""
         if self._nodes and (breaker := self._breaker_of(node)):
             breaker.succeeded(begun=begun, now=now)
 
     def record_failure(self, failure: NodeFailed, *, begun: float, now: float) -> str | None:
-        """A call of an attempt that began at `begun` failed. Answers with what an operator has
-        to be told, if that keeps a node from work and is not over by itself.
+        """A call of an attempt that began at `begun` failed.
+
+        Returns a warning for the log where only an operator can fix it.
         """
         if failure.pair is not None:
             self._pair_failed(failure.pair, begun, now)
@@ -169,7 +169,7 @@ class Health:
         return None
 
     def forget(self, *, now: float) -> None:
-        """Of whom nothing is to be held against any more, and who is not there any more."""
+        """Drop breakers that are reset, and those of nodes that left long ago."""
         for address, (_, breaker) in list(self._nodes.items()):
             gone = self.registry.at(address) is None and breaker.is_stale(now=now)
             if gone or breaker.is_reset(now=now):
@@ -179,7 +179,7 @@ class Health:
                 del self._pairs[pair]
 
     def _are_pair(self, pair: Pair) -> bool:
-        """Whether both are there, in the roles that they had."""
+        """Whether both nodes are registered, in these roles."""
         prefill, decode = map(self.registry.find, pair)
         if prefill is None or decode is None:
             return False
@@ -204,7 +204,7 @@ class Health:
         return breaker is None or breaker.admits(now=now, heard_at=node.heard_at)
 
     def _breaker_of(self, node: Node) -> Breaker | None:
-        """The breaker of a node; one that was started anew is let try at once."""
+        """The breaker at the node's address; after a restart of the node it is half-open."""
         address = node_address(node)
         known = self._nodes.get(address)
         if known is None:
@@ -217,13 +217,13 @@ class Health:
 
 
 def _has_left(node: Node, failure: NodeFailed) -> bool:
-    """Whether it said that it stops, and did."""
+    """Whether the node announced that it stops, and then was unreachable."""
     stops = node.registration.state is State.DRAINING
     return stops and failure.cause is Cause.UNREACHABLE
 
 
 def _add(entries: dict[Key, Value], key: Key, value: Value) -> None:
-    """The latest last: who has not been met for longest is forgotten."""
+    """Add as the latest entry; beyond `MOST_KNOWN` the oldest are dropped."""
     entries.pop(key, None)
     entries[key] = value
     while len(entries) > MOST_KNOWN:

@@ -1,4 +1,4 @@
-"""Whether a node that is asked again and again is up: not by one answer. Pure."""
+"""Health checks of a node that is probed: several answers in a row change its state. Pure."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ class Probe:
     rise: int = RISE
     fall: int = FALL
     up: bool = True
-    _against: int = 0  # answers in a row that say that it is otherwise
+    _against: int = 0  # answers in a row that contradict `up`
 
     def record_answer(self, *, well: bool) -> bool:
-        """Take in one answer, or that there was none; answers whether it is up."""
+        """Record an answer, or that there was none; returns whether the node is up."""
         self._against = 0 if well is self.up else self._against + 1
         if self._against >= (self.fall if self.up else self.rise):
             self.up, self._against = well, 0

@@ -1,4 +1,4 @@
-"""One call to a node of ours or of anybody's: asked, read event by event, and hung up."""
+"""One HTTP request to a node, and its reply read event by event."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -16,7 +16,7 @@ from proxy.nodes.sse import SseSplitter
 
 JSON = "application/json"
 OK = 200
-ENDING_S = 0.05  # what a node has to end its stream after its last token
+ENDING_S = 0.05  # how long a node may take to end its stream after its last token
 LONGEST_REFUSAL = 64 << 10
 
 
@@ -26,7 +26,7 @@ async def read_leg(
     ask: Callable[[], Awaitable[NodeConnection]],
     parting_s: float,
 ) -> AsyncGenerator[Event]:
-    """What the reply to `ask` says. Closing it closes the connection, which is the abort."""
+    """Yield the events of the reply to `ask`. Closing it closes the connection: the abort."""
     try:
         with closing(Reply(await ask(), reader, parting_s)) as reply:
             while True:
@@ -41,7 +41,7 @@ async def read_leg(
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest:
-    """What is asked of a node; without a body it is a GET."""
+    """A request to a node; without a body it is a GET."""
 
     path: str
     body: bytes
@@ -49,16 +49,16 @@ class NodeRequest:
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
 
     async def send(self, lines: ConnectionPool, address: str) -> NodeConnection:
-        """The reply's head, whatever its status. The caller closes what it gets."""
+        """Send it, and await the reply's head, whatever its status. The caller closes."""
         return await lines.call(address, self.path, self.body, self.timeouts, self.headers)
 
     async def send_checked(self, lines: ConnectionPool, node: Node) -> NodeConnection:
-        """The reply's head, if all is well; raises NodeFailed."""
+        """The same for a node, if the status is 200; raises NodeFailed."""
         return await check_status(node, await self.send(lines, node.registration.http_address))
 
 
 async def check_status(node: Node, response: NodeConnection) -> NodeConnection:
-    """The same if its status is; raises NodeFailed with what it says."""
+    """Return the response if its status is 200; else raise NodeFailed with the error body."""
     if response.status == OK:
         return response
     with closing(response):
@@ -67,17 +67,16 @@ async def check_status(node: Node, response: NodeConnection) -> NodeConnection:
 
 @dataclass(slots=True)
 class Reply:
-    """A reply that is well, event by event, and without waiting. Owns its line.
+    """The events of a reply with status 200, polled without waiting. Owns its connection.
 
-    Once nothing is to come that matters the line is left to its end, so that it can be used
-    again: nobody waits for that.
+    After the last event the connection reads the rest by itself, so that it can be reused.
     """
 
     connection: NodeConnection
     reader: LegReader
     ending_s: float
-    event: Event | None = None  # the next, or at its end None
-    _pending: Iterator[Event] | None = None  # of what was read and is not over
+    event: Event | None = None  # the next; None at the end
+    _pending: Iterator[Event] | None = None  # events that were read and not taken
     _splitter: SseSplitter = field(default_factory=SseSplitter)
     _body: bytearray = field(default_factory=bytearray)
     _over: bool = False
@@ -114,7 +113,7 @@ class Reply:
         return poured
 
     def close(self) -> None:
-        """Hang up, unless it came to its end."""
+        """Close the connection, unless the reply came to its end."""
         if not self._over:
             self._over = True
             self.connection.close()
@@ -125,8 +124,8 @@ class Reply:
             self.connection.close_after_end(self.ending_s)
 
     def _frames(self) -> Sequence[bytes] | None:
-        """A byte's worth of events at least, which may be none; None: they are to come. One
-        that is not streamed is one event, and the end. Raises WireError.
+        """The frames of the bytes that have come, maybe none; None: no bytes have come. A reply
+        that is not streamed is one frame, and the end. Raises WireError.
         """
         if (data := self.connection.read_available()) is None:
             return None

@@ -23,18 +23,18 @@ from proxy.nodes.reading import LegReader
 from proxy.nodes.session import bearer_header
 from proxy.nodes.vllm import VllmClient
 
-FIRST_SIGN_S = 10.0  # our nodes begin to answer within 4 s, whatever else they do
-SILENCE_S = 10.0  # and say something every 2 s from then on
-POOLING_S = 600.0  # one of ours that pools says nothing while it works
+FIRST_SIGN_S = 10.0  # our nodes send a reply's head within 4 s, whatever else they do
+SILENCE_S = 10.0  # and a keep-alive every 2 s from then on
+POOLING_S = 600.0  # our nodes send nothing while they pool
 
 
 @dataclass(frozen=True, slots=True)
 class HttpNodeClient:
-    """One pool of connections for all nodes."""
+    """The NodeClient over HTTP; `foreign_*` are for nodes of vLLM."""
 
     connections: ConnectionPool
     silence_s: float = SILENCE_S
-    foreign_silence_s: float | None = None  # as long as it takes
+    foreign_silence_s: float | None = None  # None: no limit
     first_sign_s: float = FIRST_SIGN_S
     ending_s: float = ENDING_S
     vllm_nodes: VllmNodes = field(default_factory=VllmNodes)
@@ -79,7 +79,7 @@ class HttpNodeClient:
             raise failure_of_error(node, error) from error
 
     def _headers(self, leg: Leg) -> Mapping[str, str]:
-        """Of a node of ours."""
+        """Trace and signature, for a node of ours."""
         trace, signed = leg.trace.headers if leg.trace else NO_HEADERS, self._signed(GENERATE)
         return {**trace, **signed} if trace and signed else trace or signed
 
@@ -88,7 +88,7 @@ class HttpNodeClient:
 
     @property
     def _foreign_timeouts(self) -> ReplyTimeouts:
-        """With who says nothing while it works."""
+        """Nodes of vLLM may send nothing while they work."""
         told = self.foreign_silence_s
         silence_s = math.inf if told is None else told
         return ReplyTimeouts(silence_s, silence_s)

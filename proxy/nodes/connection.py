@@ -2,7 +2,7 @@
 
 A token passes through here on every connection, so between the socket and whoever reads there
 is a list and nothing else: no stream reader, no timer for a read, no task. How a call may end
-is in `endings.py`.
+is in `connection_errors.py`.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ LONGEST_HEAD = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class ReplyTimeouts:
-    """Seconds of silence that are borne: before the reply's head, and after it.
+    """Seconds without a byte from the node: until the reply's head, and from then on.
 
-    `math.inf` is no bound, and sets no timer: only the connection's loss ends such a wait.
+    `math.inf` sets no timer: only the loss of the connection ends such a wait.
     """
 
     head_s: float
@@ -38,7 +38,7 @@ class ReplyTimeouts:
 
 
 class NodeConnection(asyncio.Protocol):
-    """Who has called owns it until `close`; `give_back` gets one that is free again."""
+    """Owned by its caller until `close`; `give_back` gets it if it can be reused."""
 
     def __init__(self, address: str, give_back: "Callable[[NodeConnection], None]") -> None:
         self.address = address
@@ -62,42 +62,40 @@ class NodeConnection(asyncio.Protocol):
 
     @property
     def any_received(self) -> bool:
-        """Whether any of a reply has come."""
+        """Whether any byte of the reply has come."""
         return self._received > 0
 
-    # what a caller does
+    # for callers
 
     async def ask(self, request: bytes, patience: ReplyTimeouts) -> None:
-        """Send one request, and wait for its reply's head; raises what is in `endings.py`."""
+        """Send one request, and await the head; raises those of `connection_errors.py`."""
         self.send(request, patience)
         while not self.head_arrived():
             await self.wait()
 
     async def read_some(self) -> bytes:
-        """What has come of the body since, at least one byte and `MOST_AT_ONCE` at most: who
-        reads on only when that has gone has no more in hand. Nothing: it is whole.
-        """
+        """Wait for bytes of the body, `MOST_AT_ONCE` at most; empty: the body is complete."""
         while (data := self.read_available()) is None:
             await self.wait()
         return data
 
     def send(
-        self, request: bytes, patience: ReplyTimeouts, told: Callable[[], None] | None = None
+        self, request: bytes, patience: ReplyTimeouts, on_data: Callable[[], None] | None = None
     ) -> None:
-        """Send one request; `told` is called whenever anything came of its reply's body."""
+        """Send one request; `on_data` is called whenever bytes of the reply's body came."""
         self._begin(patience)
-        self._on_data = told
+        self._on_data = on_data
         self._transport.write(request)
         self._timer = self._start_timer(self._silence_limit_s)
 
     def head_arrived(self) -> bool:
-        """Whether the reply's head is there; raises what is in `endings.py`."""
+        """Whether the reply's head is there; raises what is in `connection_errors.py`."""
         if not self.status:
             self._raise_error()
         return self.status > 0
 
     def read_available(self) -> bytes | None:
-        """The same as `more`, or None where that would wait."""
+        """As `read_some`, but None where that would wait."""
         if not self._parts:
             if self.complete:
                 return b""
@@ -110,7 +108,7 @@ class NodeConnection(asyncio.Protocol):
         return data
 
     async def wait(self) -> None:
-        """Until something has happened."""
+        """Wait until anything has happened."""
         self._waiter = self._loop.create_future()
         try:
             await self._waiter
@@ -118,16 +116,16 @@ class NodeConnection(asyncio.Protocol):
             self._waiter = None
 
     async def read(self, most: int | None = None) -> bytes:
-        """The whole body, or what there is once it has `most` bytes."""
+        """The whole body, or what has come once that is `most` bytes."""
         data = bytearray()
         while (most is None or len(data) < most) and (part := await self.read_some()):
             data += part
         return bytes(data)
 
     def close(self) -> None:
-        """Free for the next call if this reply was whole, else hung up: that is an abort.
+        """Keep it for the next call if the reply is complete, else hang up: that is the abort.
 
-        One whose reading was paused has too much that nobody has read, and is hung up too.
+        One whose reading is paused has too many unread bytes, and is hung up too.
         """
         self._on_data = None
         if self._timer is not None:
@@ -138,7 +136,7 @@ class NodeConnection(asyncio.Protocol):
             self.hang_up()
 
     def close_after_end(self, patience_s: float) -> None:
-        """As `close`, but what is left of the reply has so long to come, and is thrown away."""
+        """As `close`, but wait up to `patience_s` for the reply's end, and drop what comes."""
         if self.complete or self.lost:
             self.close()
             return
@@ -148,11 +146,11 @@ class NodeConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(patience_s, self.close)
 
     def hang_up(self) -> None:
-        """For good."""
+        """Close the socket."""
         self.lost = True
         self._transport.close()
 
-    # what the socket says
+    # called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
@@ -161,7 +159,7 @@ class NodeConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         self._last_data_at = self._loop.time()
-        if self.complete:  # nobody asked for that
+        if self.complete:  # bytes without a request
             self.hang_up()
             return
         try:
@@ -187,7 +185,7 @@ class NodeConnection(asyncio.Protocol):
             self._error = kind(str(error) if error else "the node hung up")
         self._wake()
 
-    # what the parser says
+    # called by the parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """See httptools."""
@@ -215,7 +213,7 @@ class NodeConnection(asyncio.Protocol):
         """See httptools."""
         self.complete = True
 
-    # and in between
+    # internals
 
     def _begin(self, patience: ReplyTimeouts) -> None:
         self.status, self.content_type, self.complete = 0, "", False
@@ -225,7 +223,7 @@ class NodeConnection(asyncio.Protocol):
         self._last_data_at = self._loop.time()
 
     def _take_parts(self) -> bytes:
-        """Nearly always all there is, and one part."""
+        """Nearly always all that has come, in one part."""
         parts = self._parts
         if self._unread <= MOST_AT_ONCE:
             data = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -248,14 +246,14 @@ class NodeConnection(asyncio.Protocol):
             raise self._error
 
     def _drop_rest(self) -> None:
-        """More of a reply that nobody reads on."""
+        """Drop bytes of a reply that nobody reads any more."""
         self._parts.clear()
         self._unread = 0
         if self.complete or self.lost:
             self.close()
 
     def _wake(self) -> None:
-        """Who is told has no use for a head alone."""
+        """Call back, or wake the waiter; the callback has no use for a head alone."""
         if self._on_data is not None:
             if self._parts or self.complete or self.lost:
                 self._on_data()
@@ -273,9 +271,9 @@ class NodeConnection(asyncio.Protocol):
         )
 
     def _check_silence(self) -> None:
-        """One timer for the whole call: it looks whether it was silent all the time."""
+        """The timer of a call: fail it if no byte came for too long, or set the timer again."""
         if self._paused:
-            self._last_data_at = self._loop.time()  # it may not speak
+            self._last_data_at = self._loop.time()  # no byte can come
         left = self._last_data_at + self._silence_limit_s - self._loop.time()
         if left > 0:
             self._timer = self._start_timer(left)

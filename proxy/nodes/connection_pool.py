@@ -1,4 +1,4 @@
-"""All connections to nodes: those that are idle are kept for a while."""
+"""The connections to nodes; idle ones are kept for a while."""
 
 import asyncio
 import math
@@ -18,7 +18,7 @@ CONNECT_S = 3.0
 UNREAD_BYTES = (
     64 << 10
 )  # the kernel keeps up to 6 MiB for who does not read, and hands on as much
-WATCH = {  # a host that is gone without a word is Gone as soon as a lease would end
+WATCH = {  # a host that vanishes is HostGone as soon as a lease would end
     "TCP_KEEPIDLE": 2,  # s
     "TCP_KEEPINTVL": 1,  # s
     "TCP_KEEPCNT": 3,
@@ -30,7 +30,7 @@ NO_HEADERS: Mapping[str, str] = {}
 
 @dataclass(slots=True)
 class ConnectionPool:
-    """Those of this process, by the nodes' addresses."""
+    """The connections of this process, by node address."""
 
     keepalive_s: float = KEEPALIVE_S
     connect_s: float = CONNECT_S
@@ -46,11 +46,9 @@ class ConnectionPool:
         patience: ReplyTimeouts,
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> NodeConnection:
-        """POST JSON, or GET where there is none; the reply's head is there.
+        """POST JSON, or GET without a body; returns once the reply's head is there.
 
-        The caller closes what it gets.
-
-        A connection that the node has hung up while it was idle is not the node's failure.
+        The caller closes it. If an idle connection turns out closed, another one is tried.
         """
         request = encode_request(address, path, body, headers)
         while line := self.take_idle(address):
@@ -62,7 +60,7 @@ class ConnectionPool:
         return await self._send(await self.connect(address, patience), request, patience)
 
     def give_back(self, line: NodeConnection) -> None:
-        """A connection whose call is over."""
+        """Keep a connection for the next call."""
         loop = asyncio.get_running_loop()
         line.free_since = loop.time()
         self._idle.setdefault(line.address, deque()).append(line)
@@ -70,11 +68,11 @@ class ConnectionPool:
             self._sweeper = loop.call_later(self.keepalive_s, self._sweep)
 
     def connections(self) -> Sequence[NodeConnection]:
-        """Idle or not, as far as anybody knows of them."""
+        """All open ones, idle or not."""
         return list(self._all)
 
     def close(self) -> None:
-        """Hang up all there are."""
+        """Close all of them."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         for line in self.connections():
@@ -92,7 +90,7 @@ class ConnectionPool:
         return line
 
     def take_idle(self, address: str) -> NodeConnection | None:
-        """An idle one, the one that was used last."""
+        """The idle connection that was used last, if any."""
         idle = self._idle.get(address)
         oldest = asyncio.get_running_loop().time() - self.keepalive_s
         while idle:
@@ -103,7 +101,7 @@ class ConnectionPool:
         return None
 
     async def connect(self, address: str, patience: ReplyTimeouts) -> NodeConnection:
-        """A new one; raises NoConnection."""
+        """Open a connection; raises NoConnection."""
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
         try:
@@ -122,7 +120,7 @@ class ConnectionPool:
         return line
 
     def _sweep(self) -> None:
-        """The oldest are at the left."""
+        """Close idle connections that are too old; the oldest are at the left."""
         loop = asyncio.get_running_loop()
         oldest = loop.time() - self.keepalive_s
         for address, idle in list(self._idle.items()):
@@ -136,7 +134,7 @@ class ConnectionPool:
 
 @asynccontextmanager
 async def open_connections() -> AsyncIterator[ConnectionPool]:
-    """Closed with the context."""
+    """A pool that is closed with the context."""
     lines = ConnectionPool()
     try:
         yield lines
@@ -155,7 +153,7 @@ def _watch(wire: socket.socket, patience: ReplyTimeouts) -> None:
 
 
 def encode_request(address: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
-    """As it is sent."""
+    """The bytes of an HTTP/1.1 request."""
     lines = [
         f"{'POST' if body else 'GET'} {path} HTTP/1.1",
         f"Host: {address}",

@@ -1,4 +1,4 @@
-"""What an error of a call means: whose fault it is, and which kind. Pure."""
+"""Turns errors of calls, and error replies, into NodeFailed with a Cause. Pure."""
 
 import errno
 
@@ -12,7 +12,7 @@ from proxy.errors import Cause, NodeFailed, ProxyExhausted
 from proxy.nodes.connection_errors import NoConnection
 
 SERVER_ERROR = 500
-REQUEST_AT_FAULT = {BAD_REQUEST, 413, 422}  # what other nodes would say as well
+REQUEST_AT_FAULT = {BAD_REQUEST, 413, 422}  # other nodes would reject the request as well
 UNAUTHORIZED = {401, 403}
 LONGEST_LINE = 500
 TOO_MANY = 429
@@ -40,7 +40,7 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 
 def failure_of_error(node: Node, error: Exception) -> NodeFailed | ProxyExhausted:
-    """A call that one of CALL_ERRORS has ended: for a socket too few, no node is to blame."""
+    """The failure that one of CALL_ERRORS means; ProxyExhausted where the proxy is at fault."""
     inner = error.os_error if isinstance(error, NoConnection) else error
     if isinstance(inner, OSError) and inner.errno in OUT_OF_RESOURCES:
         return ProxyExhausted(f"the proxy cannot open a connection: {inner.strerror}")
@@ -48,7 +48,7 @@ def failure_of_error(node: Node, error: Exception) -> NodeFailed | ProxyExhauste
 
 
 def failure_of_status(node: Node, status: int, data: bytes) -> NodeFailed:
-    """A status that is not 200. Some are about the request, and so for its sender."""
+    """The failure that a status other than 200 means; a 400 goes on to the client."""
     try:
         body = msgspec.json.decode(data, type=_ErrorBody)
     except UNREADABLE:
@@ -69,7 +69,7 @@ def failure_of_status(node: Node, status: int, data: bytes) -> NodeFailed:
 
 
 def signature_refusal(data: bytes) -> str | None:
-    """What a node of ours says that does not take a signature; None: it says something else."""
+    """Why a node of ours rejected the proxy's signature; None: the body says something else."""
     try:
         error = msgspec.json.decode(data, type=_ErrorBody).error
     except UNREADABLE:
@@ -78,7 +78,7 @@ def signature_refusal(data: bytes) -> str | None:
 
 
 def _line(said: str) -> str:
-    """As it may stand in the log: operators are told, whoever says it."""
+    """A node's message as one short line, fit for the log."""
     said = said[:LONGEST_LINE]
     return said if said.isprintable() else repr(said)
 

@@ -1,7 +1,6 @@
-"""One leg at a node of ours: asked at once, and read without a task of its own.
+"""One leg at a node of ours: a PollableLeg over HTTP, read without a task of its own.
 
-A request has two of these for as long as its hand-over lasts. Whoever reads both is told when
-there is something to read, and takes it: no task waits for either.
+During a hand-over a request has two of these. Each calls back when it has an event.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from proxy.nodes.reading import LegReader
 
 @dataclass(slots=True)
 class HttpLeg:
-    """Told by `listen`, taken by `take`; or read as an iterator, by who has only one."""
+    """Polled by `ready` and `take`, or read as an async iterator."""
 
     connections: ConnectionPool
     node: Node
@@ -30,7 +29,7 @@ class HttpLeg:
     reader: LegReader
     ending_s: float
     _on_ready: Callable[[], None] | None = None
-    _readable: asyncio.Event | None = None  # for who reads it as an iterator
+    _readable: asyncio.Event | None = None  # for reading as an iterator
     _connection: NodeConnection | None = None
     _fresh: bool = False  # the line was not used before
     _reply: Reply | None = None
@@ -38,15 +37,15 @@ class HttpLeg:
     _connecting: "asyncio.Task[NodeConnection] | None" = None
     _failure: NodeFailed | ProxyExhausted | None = None
     _begun: bool = False
-    _ready: bool = False  # ready, and not taken
+    _ready: bool = False  # an event, the end or a failure is there, and not taken
     _over: bool = False
 
-    def listen(self, told: Callable[[], None]) -> None:
-        """Who reads is told that there may be something to take. To be said before `ready`."""
-        self._on_ready = told
+    def listen(self, on_ready: Callable[[], None]) -> None:
+        """`on_ready` is called when `ready` may have become true. Call this before `ready`."""
+        self._on_ready = on_ready
 
     def ready(self) -> bool:
-        """Whether there is something to take; asks the node when it is called first."""
+        """Whether there is something to take; the first call sends the request."""
         if not (self._ready or self._over) and self._guarded(
             self._reply.ready if self._reply else self._begin
         ):
@@ -61,7 +60,7 @@ class HttpLeg:
         return self._guarded(lambda: reply.drain_to(tap))
 
     def take(self) -> Event | None:
-        """What is ready: an event, or None at the end. Raises NodeFailed, or ProxyExhausted."""
+        """The event that is ready, or None at the end. Raises NodeFailed, or ProxyExhausted."""
         self._ready = False
         if (failure := self._failure) is not None:
             self._failure = None
@@ -71,7 +70,7 @@ class HttpLeg:
         return event
 
     def hang_up(self) -> None:
-        """Nobody wants to hear more of it: unless it came to its end, that is the abort."""
+        """Close it; before its end, that aborts the leg at the node."""
         self._over, line, self._connection = True, self._connection, None
         if self._connecting is not None:
             self._connecting.cancel()
@@ -99,7 +98,7 @@ class HttpLeg:
         self.hang_up()
 
     def _guarded(self, look: Callable[[], bool]) -> bool:
-        """What it says; where it fails, that is what is there to be taken."""
+        """Call `look`; if it fails, `take` raises the failure."""
         try:
             return look()
         except CALL_ERRORS as error:
@@ -116,7 +115,7 @@ class HttpLeg:
         self._failure, self._ready = failure, True
 
     def _begin(self) -> bool:
-        """Whatever is to be done until the reply has begun."""
+        """Do what is due until the reply's head is there; returns whether an event is ready."""
         if not self._begun:
             self._begun = True
             self._ask()
@@ -130,7 +129,7 @@ class HttpLeg:
         return self._reply.ready()
 
     def _ask(self) -> None:
-        """By a connection that is kept, or else by a new one."""
+        """Send the request on an idle connection, or on a new one."""
         address = self.node.registration.http_address
         self._connection = self.connections.take_idle(address)
         if self._connection is not None:
@@ -142,7 +141,7 @@ class HttpLeg:
             self._connecting.add_done_callback(self._connected)
 
     def _connected(self, connecting: "asyncio.Task[NodeConnection]") -> None:
-        """Nobody wants it any more, it is there, or `ready` will raise why it is not."""
+        """Send the request, unless the leg was closed; `ready` raises connection errors."""
         if not connecting.cancelled() and connecting.exception() is None:
             self._connecting, line = None, connecting.result()
             if self._over:
@@ -159,7 +158,7 @@ class HttpLeg:
         line.send(request, call.timeouts, self._on_ready)
 
     def _answered(self, line: NodeConnection) -> bool:
-        """A connection that was hung up while it was idle is not the node's failure."""
+        """Whether the head is there. If an idle connection turns out closed, try another."""
         try:
             return line.head_arrived()
         except ConnectionClosed as lost:
@@ -170,7 +169,7 @@ class HttpLeg:
             return False
 
     def _refused(self, line: NodeConnection) -> bool:
-        """Raises NodeFailed once it has said why."""
+        """Raises NodeFailed once the error body is there."""
         while (data := line.read_available()) is not None:
             self._refusal += data
             if not data or len(self._refusal) >= LONGEST_REFUSAL:

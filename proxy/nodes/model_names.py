@@ -1,7 +1,6 @@
-"""Nodes of vLLM that register do not say which model they have, nor how much context: they are
-asked, ever again.
+"""Asks registered vLLM nodes for their model and context, which their registration lacks.
 
-Who registers under another address next time, or with another model, is asked anew.
+They are polled, as either may change.
 """
 
 import asyncio
@@ -21,8 +20,8 @@ MODELS = "/v1/models"
 
 @dataclass(slots=True)
 class ModelNameProbe:
-    """Has the registry know what they serve, while `run` runs; `ours`: whatever they call it,
-    it is what this proxy was told of.
+    """Keeps the registry informed while `run` runs. `fixed_name`: the proxy's settings name the
+    model, so only the context is taken from the nodes.
     """
 
     session: aiohttp.ClientSession
@@ -37,7 +36,7 @@ class ModelNameProbe:
             await asyncio.sleep(self.ask_s)
 
     def nameless(self) -> list[Node]:
-        """Those that say no model themselves."""
+        """Nodes that register without a model."""
         return [
             node
             for node in self.registry.all()
@@ -45,7 +44,7 @@ class ModelNameProbe:
         ]
 
     async def _ask(self, node: Node) -> None:
-        """One that does not answer is called as before."""
+        """Ask one node; without an answer nothing changes."""
         address = node_address(node)
         if (said := await model_at(self.session, address)) is not None:
             name = None if self.fixed_name else said.id
@@ -53,9 +52,7 @@ class ModelNameProbe:
 
 
 async def model_at(session: aiohttp.ClientSession, address: str) -> "ModelCard | None":
-    """What whoever is there serves, by `/v1/models`; None: it does not say, or is a proxy of
-    ours, maybe this very one: our nodes say elsewhere who they are.
-    """
+    """The model served at an address, by `/v1/models`; None: no answer, or a pdserve proxy."""
     try:
         said = await get_json(session, address, MODELS)
         model = msgspec.convert(said, _Models).data[0]
@@ -65,7 +62,7 @@ async def model_at(session: aiohttp.ClientSession, address: str) -> "ModelCard |
 
 
 class ModelCard(msgspec.Struct):
-    """A model as vLLM tells of it; some tell of no context."""
+    """A model in vLLM's `/v1/models`; some versions give no context."""
 
     id: str
     owned_by: str = ""
@@ -73,7 +70,7 @@ class ModelCard(msgspec.Struct):
 
     @property
     def longest(self) -> int | None:
-        """Its context, in tokens; None: it does not say."""
+        """Its context in tokens; None: unknown."""
         most = self.max_model_len
         return most if isinstance(most, int) and most > 0 else None
 

@@ -1,7 +1,7 @@
-"""What one leg's events mean to the pipeline, whoever's node it is. Pure.
+"""Reads the frames of one leg as the events that the pipeline expects, of ours and vLLM. Pure.
 
-A node of vLLM ends a prefill leg by itself, with its ticket in its answer, and it was
-asked for one token there: unless that is the whole answer, the decode leg will say it again.
+A vLLM prefill leg is asked for one token, and ends with the ticket in its answer. Unless the
+token is the whole answer it is dropped, as the decode leg sends it again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from api.generator import EndEvent, Event, FailedEvent, StageEvent, TicketEvent,
 from api.wire import WireError
 from engine.request import FinishReason
 
-LONGEST_TOKEN = 10  # digits; what has more is looked at
+LONGEST_TOKEN = 10  # digits; a frame with more is parsed
 
 
 @dataclass(slots=True)
@@ -26,11 +26,13 @@ class LegReader:
     over: bool = False
     _tokens: int = 0
     _ticket: bool = False
-    _token_frame: tuple[bytes, bytes] | None = None  # of the first frame that was one token
+    _token_frame: tuple[bytes, bytes] | None = (
+        None  # bytes around the token in the first frame of one token
+    )
 
     def read_plain_tokens(self, frames: Sequence[bytes]) -> TokenEvent | None:
-        """The tokens of frames that differ in their token from one that was read before, and
-        in nothing else: they need not be parsed. None: `read` them.
+        """The fast path: tokens of frames that differ from an earlier one in the token only, so
+        they need not be parsed. None: `read` them.
         """
         if self._token_frame is None:
             return None
@@ -46,10 +48,9 @@ class LegReader:
         return TokenEvent(tuple(tokens)) if tokens else None
 
     def read(self, frames: Sequence[bytes]) -> Iterator[Event]:
-        """What the pipeline is to hear; raises WireError, also for an end that is too early.
+        """Yield events for the pipeline; raises WireError, also for an end that is too early.
 
-        Tokens that came together are one event, so that they leave together; stages that were
-        over in between are told before them.
+        Tokens of several frames are one event; stages that ended in between come before it.
         """
         tokens: TokenEvent | None = None
         try:
@@ -109,7 +110,7 @@ class LegReader:
 
 
 def _around(frame: bytes, events: Sequence[Event]) -> tuple[bytes, bytes] | None:
-    """What is before and behind the token in a frame of one token and nothing else.
+    """The bytes before and behind the token in a frame of one token and nothing else.
 
     No text of JSON has a quote and a colon unescaped, so what is found is the key itself.
     """

@@ -1,4 +1,4 @@
-"""The session with which nodes are asked about themselves."""
+"""The aiohttp session for calls that are no legs: probes, names, orders."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ async def read_all(answer: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 class SignatureRejected(Exception):
-    """A node of ours does not take our signature; its address is what the text begins with."""
+    """A node of ours rejects the proxy's signature: another cluster key, or clock."""
 
 
 async def get_json(
@@ -36,9 +36,9 @@ async def get_json(
     path: str,
     headers: Mapping[str, str] = NO_HEADERS,
 ) -> Any | None:  # noqa: ANN401
-    """What a node says there, read as JSON; None: nothing, no JSON, or not in time.
+    """GET a page of a node as JSON; None: no answer in time, an error, or no JSON.
 
-    Raises SignatureRejected, where it says that it is that.
+    Raises SignatureRejected.
     """
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
     url = f"http://{address}{path}"
@@ -55,15 +55,15 @@ async def get_json(
 
 
 def bearer_header(key: str | None) -> Mapping[str, str]:
-    """The header that says it, if there is one."""
+    """The Authorization header of this key, if there is one."""
     return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
 @asynccontextmanager
 async def open_session(foreign_key: str | None = None) -> AsyncIterator[aiohttp.ClientSession]:
-    """A session without limits; what it waits for is said with each call.
+    """A session without limits of its own; each call has its timeout.
 
-    A key for nodes of vLLM goes to all: who is asked who it is may be one of them.
+    A key for nodes of vLLM is sent to all: what kind a node is may not be known yet.
     """
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
     async with aiohttp.ClientSession(

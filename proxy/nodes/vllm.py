@@ -1,6 +1,6 @@
-"""Calls nodes of vLLM: over either of its endpoints, and in any of its ways to hand KV over.
+"""Calls nodes of vLLM, over either of their endpoints and with any of their KV connectors.
 
-Such a node may be silent for as long as it prefills: patience has no bound unless one is told.
+Such a node sends nothing while it prefills, so there is no timeout unless one is set.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ REQUEST_ID = "X-Request-Id"
 
 @dataclass(frozen=True, slots=True)
 class VllmClient:
-    """What is found out of nodes is in `manners`."""
+    """Opens legs at vLLM nodes; `vllm_nodes` remembers what was found out about each."""
 
     connections: ConnectionPool
     vllm_nodes: VllmNodes
@@ -46,28 +46,28 @@ class VllmClient:
     key: Mapping[str, str]
 
     async def generate(self, node: Node, request: Request, leg: Leg) -> AsyncGenerator[Event]:
-        """See NodeClient. A prefill leg that says its ticket first runs beside decode's."""
+        """See NodeClient. With push connectors the ticket comes first: legs run at once."""
         outer_id = leg.outer_id or uuid4().hex
-        manner = await self._manner(node, leg, outer_id)
-        if manner.ticket is not None:
-            yield TicketEvent(manner.ticket)
+        hand_over = await self._hand_over(node, leg, outer_id)
+        if hand_over.ticket is not None:
+            yield TicketEvent(hand_over.ticket)
         wanted = request.sampling.max_tokens - len(request.generated)
         reader = LegReader(leg.hold, False, wanted)
-        asked = _LegCall(node, request, leg, outer_id, manner)
-        ask = partial(self._ask, asked, reader)
+        leg_call = _LegCall(node, request, leg, outer_id, hand_over)
+        send = partial(self._send, leg_call, reader)
         try:
-            async with aclosing(read_leg(node, reader, ask, self.ending_s)) as events:
+            async with aclosing(read_leg(node, reader, send, self.ending_s)) as events:
                 async for event in events:
                     if isinstance(event, FailedEvent):
                         self._doubt(node, leg)
                     elif isinstance(event, TicketEvent):
-                        self._answered(asked, event)
+                        self._learn_ticket(leg_call, event)
                     yield event
         except NodeFailed:
             self._doubt(node, leg)
             raise
 
-    async def _manner(self, node: Node, leg: Leg, outer_id: str) -> LegHandOver:
+    async def _hand_over(self, node: Node, leg: Leg, outer_id: str) -> LegHandOver:
         now = asyncio.get_running_loop().time()
         bootstrap = self.vllm_nodes.bootstrap(node, now) if leg.hold else None
         if bootstrap is not None:
@@ -80,44 +80,44 @@ class VllmClient:
                 raise failure_of_error(node, error) from error
         return self.vllm_nodes.hand_over(node, leg, outer_id)
 
-    async def _ask(self, asked: "_LegCall", reader: LegReader) -> NodeConnection:
-        """At its endpoint for token ids, if it has one: it is asked for that once."""
-        node, manners = asked.node, self.vllm_nodes
+    async def _send(self, leg_call: "_LegCall", reader: LegReader) -> NodeConnection:
+        """Call the endpoint for token ids, or `/v1/completions` where that does not exist."""
+        node, vllm_nodes = leg_call.node, self.vllm_nodes
         try:
-            if manners.generates(node):
-                response = await self._made(asked, GENERATE, asked.generate_body())
+            if vllm_nodes.generates(node):
+                response = await self._send_to(leg_call, GENERATE, leg_call.generate_body())
                 if response.status not in NO_SUCH_PAGE:
                     return await check_status(node, response)
                 response.close()
-                manners.lacks_generate(node)
-            body = asked.completion_body()
+                vllm_nodes.lacks_generate(node)
+            body = leg_call.completion_body()
         except UnsupportedByVllm as error:
             cause = Cause.REFUSED
             raise NodeFailed(
                 node.node_id, str(error), cause, retryable=False, param=error.param
             ) from error
-        likeliest = asked.request.sampling.logprobs
+        likeliest = leg_call.request.sampling.logprobs
         reader.decode = partial(decode_completion, likeliest=likeliest)
-        response = await self._made(asked, COMPLETIONS, body)
+        response = await self._send_to(leg_call, COMPLETIONS, body)
         if response.status in NO_SUCH_PAGE:
-            manners.retry_generate(node)
+            vllm_nodes.retry_generate(node)
         return await check_status(node, response)
 
-    async def _made(self, asked: "_LegCall", path: str, body: bytes) -> NodeConnection:
-        trace = asked.leg.trace.headers if asked.leg.trace else {}
-        named = {REQUEST_ID: asked.outer_id, **dict(asked.manner.headers)}
+    async def _send_to(self, leg_call: "_LegCall", path: str, body: bytes) -> NodeConnection:
+        trace = leg_call.leg.trace.headers if leg_call.leg.trace else {}
+        named = {REQUEST_ID: leg_call.outer_id, **dict(leg_call.hand_over.headers)}
         headers = {**trace, **named, **self.key}
         call = NodeRequest(path, body, self.timeouts, headers)
-        return await call.send(self.connections, asked.node.registration.http_address)
+        return await call.send(self.connections, leg_call.node.registration.http_address)
 
-    def _answered(self, asked: "_LegCall", event: TicketEvent) -> None:
-        """Decode was sent to coordinates that were true once."""
-        if not self.vllm_nodes.learn_ticket(asked.node, asked.manner, event.ticket):
+    def _learn_ticket(self, leg_call: "_LegCall", event: TicketEvent) -> None:
+        """Learn from the ticket; raises NodeFailed if decode got outdated coordinates."""
+        if not self.vllm_nodes.learn_ticket(leg_call.node, leg_call.hand_over, event.ticket):
             reason = "it hands its KV over elsewhere than it did: it was started anew"
-            raise NodeFailed(asked.node.node_id, reason, Cause.REFUSED)
+            raise NodeFailed(leg_call.node.node_id, reason, Cause.REFUSED)
 
     def _doubt(self, node: Node, leg: Leg) -> None:
-        """What is known may be wrong, where a leg failed."""
+        """After a failed leg, forget what may have changed."""
         if leg.hold:
             self.vllm_nodes.doubt(node)
         elif leg.ticket is not None:
@@ -126,20 +126,20 @@ class VllmClient:
 
 @dataclass(frozen=True, slots=True)
 class _LegCall:
-    """One leg, and how it is asked for."""
+    """One leg, and how its node hands KV over."""
 
     node: Node
     request: Request
     leg: Leg
     outer_id: str
-    manner: LegHandOver
+    hand_over: LegHandOver
 
     def generate_body(self) -> bytes:
         """Raises UnsupportedByVllm."""
-        params = self.manner.params
+        params = self.hand_over.params
         return generate_body(self.request, self.outer_id, params, self.leg.hold)
 
     def completion_body(self) -> bytes:
         """Raises UnsupportedByVllm."""
-        model, params = self.node.registration.model, self.manner.params
+        model, params = self.node.registration.model, self.hand_over.params
         return completion_body(self.request, model, params, self.leg.hold)

@@ -1,8 +1,8 @@
-"""Which nodes may get more, where there is a limit to what each may have of this proxy.
+"""Limits on what each node may have of this proxy at once.
 
-Where none may, all may: whoever has lost its node goes on beyond a limit rather than not at
-all, and new requests wait at the gate for as long as that lasts. Where decode nodes may run
-prompts instead, nobody waits for a prefill node, and one that is full gets nothing.
+Where all nodes are full, all may be chosen: a request that lost its node goes on beyond a limit
+rather than fail, and new ones wait at the admission gate meanwhile. Where decode nodes may run
+prompts instead, a full prefill node is never chosen.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from proxy.routing.claims import Claims
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """Of each decode node: choices, and tokens of prompts and answers; of each prefill node:
-    prompts that are not run yet, and their tokens.
+    """The limits of each decode node (choices; tokens of prompts and answers), and of each
+    prefill node (prompts that are not run yet; their tokens).
     """
 
     decode: LoadLimit = UNLIMITED
@@ -26,14 +26,14 @@ class NodeCapacity:
     def with_room_or_all(
         self, nodes: Sequence[Node], claims: Claims, tokens: float
     ) -> Sequence[Node]:
-        """Those that have room for one more request of so many tokens, or else all.
+        """Nodes with room for a request of so many tokens, or all if none has.
 
         All `nodes` are of one role.
         """
         return self.with_room(nodes, claims, tokens) or nodes
 
     def with_room(self, nodes: Sequence[Node], claims: Claims, tokens: float) -> Sequence[Node]:
-        """Those that have room, or nobody."""
+        """Nodes with room; may be empty."""
         if not nodes or (most := self._most(nodes[0].role)) == UNLIMITED:
             return nodes
         return [one for one in nodes if _has(most, one, claims, tokens)]
@@ -43,7 +43,7 @@ class NodeCapacity:
 
 
 def _has(most: LoadLimit, node: Node, claims: Claims, tokens: float) -> bool:
-    """One that is larger than the limit goes alone."""
+    """Whether one more request fits; one larger than the limit fits an idle node."""
     share = claims.at(node)
     if not share.requests:
         return True

@@ -1,29 +1,29 @@
-"""What this proxy has under way at each node, counted exactly: whoever claims gives back."""
+"""Exact counts of the requests and tokens that this proxy has under way at each node."""
 
 from dataclasses import dataclass, field
 
 from discovery.registry import Node
 
 MOST_IDLE = 4096
-WINDOW = 8  # prompts; a batch of several ends all at once, so one alone says little
+WINDOW = 8  # prompts; those of one batch end together, so one alone is no measurement
 
 
 @dataclass(frozen=True, slots=True)
 class PromptSize:
-    """What is to be computed: `missing` tokens behind `cached` ones."""
+    """A prompt to compute: `missing` tokens behind `cached` ones."""
 
     missing: int
     cached: int
 
     @property
     def pairs(self) -> int:
-        """Of a missing token and one before it: what attention computes."""
+        """Pairs of a missing token and one before it: what attention computes."""
         return self.missing * (2 * self.cached + self.missing) // 2
 
 
 @dataclass(slots=True)
 class PromptWork:
-    """Prompts, summed up."""
+    """The sum of several prompts."""
 
     prompts: int = 0
     tokens: int = 0
@@ -38,7 +38,7 @@ class PromptWork:
 
 @dataclass(frozen=True, slots=True)
 class WorkTiming:
-    """So much work took a node so long, without a pause."""
+    """A node took so long for so much work, without a pause."""
 
     work: PromptWork
     seconds: float
@@ -48,9 +48,9 @@ class WorkTiming:
 class NodeClaims:
     """What this proxy has at one node now.
 
-    `decoding` of its `requests` have begun to bring tokens there. `ahead` is what prompts have
-    yet to compute, `tokens` all whose KV is held there, or will be. The last two are as of the
-    node's last word. `working_since`: the node has worked on `ahead` and nothing else.
+    `decoding` of its `requests` have begun to decode there. `ahead`: prompts still to be
+    computed, on which the node has worked since `working_since`. `tokens`: all whose KV is held
+    there, or will be. `requests_then` and `tokens_then` are as of the node's last heartbeat.
     """
 
     requests: int = 0
@@ -67,10 +67,10 @@ class NodeClaims:
     most: int = 0
 
     def others(self, node: Node) -> int:
-        """Requests that the node speaks of and this proxy did not send.
+        """Requests in the node's last heartbeat that this proxy did not send.
 
-        A node counts ours too: as many as there were at most since it spoke before, lest one
-        that has ended meanwhile is taken for somebody else's.
+        Ours are taken off: as many as there were at most since the heartbeat before, so that
+        none that ended meanwhile is taken for another proxy's.
         """
         if self.heard_at != node.heard_at:
             self.heard_at, self.tokens_then = node.heard_at, self.tokens
@@ -78,23 +78,23 @@ class NodeClaims:
         return max(0, node.load.waiting + node.load.running - self.requests_then)
 
     def unheard_tokens(self, node: Node) -> int:
-        """Tokens that were claimed since the node last said how many blocks are free."""
+        """Tokens that were claimed since the node last reported its free blocks."""
         self.others(node)
         return max(0, self.tokens - self.tokens_then)
 
     def begin(self, prompt: PromptSize, now: float) -> None:
-        """One more prompt is to be run."""
+        """Add a prompt to be run."""
         if not self.ahead.prompts:
             self.working_since = now
         self.ahead.add(prompt)
 
     def finish(self, prompt: PromptSize, now: float) -> WorkTiming | None:
-        """One was run; answers with what is known once several were, or all."""
+        """A prompt was run; returns a timing once `WINDOW` of them were, or all."""
         spent = max(0.0, now - self.working_since)
         self.ahead.add(prompt, -1)
         self.done.add(prompt)
         self.done_s, self.worked_s = self.done_s + spent, self.worked_s + spent
-        self.working_since = max(self.working_since, now)  # it may be told late
+        self.working_since = max(self.working_since, now)  # its event may come late
         if self.ahead.prompts and self.done.prompts < WINDOW:
             return None
         measured = WorkTiming(self.done, self.done_s)
@@ -102,7 +102,7 @@ class NodeClaims:
         return measured
 
     def drop(self, prompt: PromptSize, now: float) -> None:
-        """One will not be run, or not to its end: what was measured beside it says nothing."""
+        """A prompt will not be run to its end, which voids the measurement under way."""
         self.ahead.add(prompt, -1)
         self.done, self.done_s, self.working_since = PromptWork(), 0.0, now
 
@@ -112,7 +112,7 @@ NOTHING = NodeClaims()
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """One request's part of a share; `ran` and `end` count once, however often they come."""
+    """One request's part of a node's claims; repeated calls of a method count once."""
 
     node_claims: NodeClaims
     tokens: int
@@ -121,7 +121,7 @@ class Claim:
     ended: bool = False
 
     def set_cached(self, cached: int) -> None:
-        """So much of its prompt is there, as the node says, who knows it."""
+        """The node reported how many tokens of the prompt were cached."""
         if self.prompt is not None:
             self.node_claims.ahead.add(self.prompt, -1)
             total = self.prompt.missing + self.prompt.cached
@@ -129,18 +129,18 @@ class Claim:
             self.node_claims.ahead.add(self.prompt)
 
     def prompt_finished(self, now: float) -> WorkTiming | None:
-        """Its prompt is done."""
+        """The prompt was run."""
         prompt, self.prompt = self.prompt, None
         return self.node_claims.finish(prompt, now) if prompt else None
 
     def decode_began(self) -> None:
-        """Its first token of many is there."""
+        """The node sent its first token."""
         if not (self.decoding or self.ended):
             self.decoding = True
             self.node_claims.decoding += 1
 
     def end(self, now: float) -> None:
-        """Nothing of it is there any more."""
+        """The node has nothing of the request any more."""
         if self.ended:
             return
         self.ended = True
@@ -154,13 +154,13 @@ class Claim:
 
 @dataclass(slots=True)
 class Claims:
-    """The shares of all nodes that were sent something lately."""
+    """The claims at all nodes that were sent requests lately."""
 
     shares: dict[str, NodeClaims] = field(default_factory=dict)
     most: int = MOST_IDLE
 
     def __len__(self) -> int:
-        """Requests that are claimed, once for each node that they are at."""
+        """Claims that have not ended, over all nodes."""
         return sum(share.requests for share in self.shares.values())
 
     def claim(
@@ -179,20 +179,20 @@ class Claims:
         return Claim(share, tokens, prompt)
 
     def at(self, node: Node) -> NodeClaims:
-        """What is there; not to be changed."""
+        """What is claimed there; read only."""
         return self.shares.get(node.node_id, NOTHING)
 
     def others_at(self, node: Node) -> int:
-        """Requests there that are not from this proxy."""
+        """Requests at the node that other proxies sent."""
         share = self.shares.get(node.node_id)
         return share.others(node) if share else node.load.waiting + node.load.running
 
     def requests_at(self, node: Node) -> int:
-        """Of this proxy and of others, running or waiting."""
+        """All requests at the node, running or waiting."""
         share = self.shares.get(node.node_id)
         return self.others_at(node) + (share.requests if share else 0)
 
     def _forget_idle(self) -> None:
-        """What is idle is kept until here: the node's last word may still count ours."""
+        """Idle entries are kept until here: a heartbeat may still count our requests."""
         if len(self.shares) >= self.most:
             self.shares = {key: one for key, one in self.shares.items() if one.requests}

@@ -20,7 +20,7 @@ MOST_KNOWN = 65_536
 
 @dataclass(frozen=True, slots=True)
 class CacheLocation:
-    """A node as it was then: another start of it has another id."""
+    """A node that has the KV in its cache; after a restart it has another id."""
 
     http_address: str
     node_id: str
@@ -28,7 +28,7 @@ class CacheLocation:
 
 @dataclass(slots=True)
 class Conversations:
-    """The latest names, `most` of them; those not met for longest are forgotten."""
+    """An LRU map of prefix hashes, `most` of them, to the decode nodes that have their KV."""
 
     most: int = MOST_KNOWN
     _locations: OrderedDict[bytes, CacheLocation] = field(default_factory=OrderedDict)
@@ -37,10 +37,10 @@ class Conversations:
         return len(self._locations)
 
     def remember(self, names: PrefixHashes, asked_tokens: int, node: Node) -> None:
-        """This node has the KV of these tokens, of which the first were asked with.
+        """The node has the tokens' KV, of which the first `asked_tokens` are the request's.
 
-        Of the request itself the last name suffices: an answer that is written into the next
-        prompt in another way may have to be left out, and what came before it not.
+        Of the request itself the last hash suffices: it is found if the next prompt repeats the
+        request, even if it writes the answer differently.
         """
         place = CacheLocation(node.registration.http_address, node.node_id)
         for name in names[max(0, asked_tokens // STRIDE - 1) :]:
@@ -50,7 +50,7 @@ class Conversations:
             self._locations.popitem(last=False)
 
     def find(self, names: PrefixHashes) -> CacheLocation | None:
-        """Where the longest part of a request with these names was seen."""
+        """The location of the longest known prefix of these hashes."""
         for name in reversed(names):
             if place := self._locations.get(name):
                 self._locations.move_to_end(name)
@@ -59,9 +59,9 @@ class Conversations:
 
 
 def cache_at(node: Node, reader: Node) -> CacheHint | None:
-    """How `reader` asks this node's prefix cache; None: it could make nothing of the answer.
+    """How `reader` asks this node's prefix cache; None: the two caches do not fit.
 
-    A node names its blocks by their tokens, so those of another size have other names.
+    Block hashes depend on the block size, so nodes with different sizes share none.
     """
     theirs, ours = node.registration, reader.registration
     fingerprint = ours.fingerprint

@@ -1,11 +1,10 @@
-"""Which plan ends earliest, by what prompts, steps and links have taken so far.
+"""The plan with the least predicted cost, by measured times of prompts, steps and transfers.
 
     with a prefill node:   wait, run, move the KV, decode
-    without:               wait, run, decode; meanwhile those that decode there stand still
+    without:               wait, run, decode; meanwhile requests that decode there stand still
 
-A request's own end is not all: one more in a batch slows each of the others, and a prompt that
-is run beside them stops them all. What others lose counts as what the request itself loses;
-else everybody would be sent where only the newest gains.
+A plan's cost includes what other requests lose: one more in a batch slows each of them, and a
+prompt that a decode node runs stops them. Their seconds count as the request's own.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,9 +31,9 @@ Partners = Callable[[Node], Sequence[Node]]
 
 
 class NodeCost(NamedTuple):
-    """What one node would take: seconds until its part is done, and what it costs in all.
+    """The seconds of a node's part of a plan, and its cost with what other requests lose.
 
-    `missing`: the tokens of the prompt that it does not have.
+    `missing`: tokens of the prompt that the node has not cached.
     """
 
     cost_s: float
@@ -45,37 +44,37 @@ class NodeCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CostBased:
-    """The cheapest plan among the likelier ones; as a policy, the cheaper node of a role."""
+    """Chooses the cheapest plan among candidates; as a Policy, the cheapest node of a role."""
 
     claims: Claims
     prefixes: PrefixIndex
     costs: Costs
     chance: Random
 
-    def choose(self, nodes: Sequence[Node], ask: RoutingQuery, partner: Node | None) -> Node:
+    def choose(self, nodes: Sequence[Node], query: RoutingQuery, partner: Node | None) -> Node:
         """See Policy."""
         if len(nodes) == 1:
             return nodes[0]
         if nodes[0].role is Role.DECODE:
-            return min(self._decode_costs(nodes, ask), key=_cost).node
-        begins = self._prefill_costs(nodes, ask)
+            return min(self._decode_costs(nodes, query), key=_cost).node
+        begins = self._prefill_costs(nodes, query)
         if partner is None:
             return min(begins, key=_cost).node
-        end = self.decode_cost(partner, ask)
+        end = self.decode_cost(partner, query)
         return min(begins, key=lambda begin: begin.cost_s + self._link_s(begin, end)).node
 
     def plan(
-        self, decodes: Sequence[Node], partners: Partners, ask: RoutingQuery, *, local: bool
+        self, decodes: Sequence[Node], partners: Partners, query: RoutingQuery, *, local: bool
     ) -> Plan:
-        """Both nodes at once; with `local`, perhaps the decode node alone."""
-        ends = self._decode_costs(decodes, ask)
+        """Choose both nodes at once; with `local`, the decode node alone if that is cheaper."""
+        ends = self._decode_costs(decodes, query)
         known, begins = None, list[NodeCost]()  # most decode nodes have the same partners
         best, plan = inf, None
         for end in nsmallest(BEST, ends, key=_cost):
             prefills = partners(end.node)
             if prefills is not known:
                 known = prefills
-                begins = nsmallest(BEST, self._prefill_costs(prefills, ask), key=_cost)
+                begins = nsmallest(BEST, self._prefill_costs(prefills, query), key=_cost)
             for begin in begins:
                 cost_s = begin.cost_s + self._link_s(begin, end) + end.cost_s
                 if cost_s < best:
@@ -83,7 +82,7 @@ class CostBased:
         if plan and not local:
             return self._pair_plan(*plan)
         alone_s, first_s, end = min(
-            ((*self._alone_cost(end, ask), end) for end in ends), key=itemgetter(0)
+            ((*self._alone_cost(end, query), end) for end in ends), key=itemgetter(0)
         )
         if plan is None:
             return _alone_plan(end, first_s, PlanReason.NO_PREFILL)
@@ -93,42 +92,42 @@ class CostBased:
             else _alone_plan(end, first_s, PlanReason.CHEAPER)
         )
 
-    def plan_pair(self, prefill: Node, decode: Node, ask: RoutingQuery) -> tuple[float, Plan]:
-        """What this pair would cost."""
-        begin, end = self._prefill_cost(prefill, ask), self.decode_cost(decode, ask)
+    def plan_pair(self, prefill: Node, decode: Node, query: RoutingQuery) -> tuple[float, Plan]:
+        """The cost of this pair, in seconds, and its plan."""
+        begin, end = self._prefill_cost(prefill, query), self.decode_cost(decode, query)
         return begin.cost_s + self._link_s(begin, end) + end.cost_s, self._pair_plan(begin, end)
 
     def plan_alone(
-        self, decode: Node, ask: RoutingQuery, why: PlanReason
+        self, decode: Node, query: RoutingQuery, why: PlanReason
     ) -> tuple[float, Plan]:
-        """What it would cost to run all of it on a decode node."""
-        end = self.decode_cost(decode, ask)
-        cost_s, first_s = self._alone_cost(end, ask)
+        """The cost of a decode node that runs the prompt too, in seconds, and its plan."""
+        end = self.decode_cost(decode, query)
+        cost_s, first_s = self._alone_cost(end, query)
         return cost_s, _alone_plan(end, first_s, why)
 
-    def decode_cost(self, node: Node, ask: RoutingQuery) -> NodeCost:
-        """What a decode node would take from the first token on."""
+    def decode_cost(self, node: Node, query: RoutingQuery) -> NodeCost:
+        """The cost of decoding on this node, from the first token on."""
         share, others = self.claims.at(node), self.claims.others_at(node)
         count, more, fit = (
             share.requests + others,
-            self.costs.tokens_to_come(ask.request),
+            self.costs.tokens_to_come(query.request),
             self.costs.step(node),
         )
-        each = share.tokens / share.requests if share.requests else ask.num_tokens
+        each = share.tokens / share.requests if share.requests else query.num_tokens
         held = share.tokens + others * each
-        step_s = fit.at(of_batch(count + 1, held + ask.num_tokens + more / 2))
+        step_s = fit.at(of_batch(count + 1, held + query.num_tokens + more / 2))
         slower_s = max(0.0, step_s - fit.at(of_batch(count, held)))
         seconds = more * step_s
         if node.load.total_blocks:
-            seconds += self._room_s(node, ask.num_tokens + more, seconds)
+            seconds += self._room_s(node, query.num_tokens + more, seconds)
         cost_s = seconds + count * more * slower_s + self.chance.random() * EQUAL_S
-        return NodeCost(cost_s, seconds, node, self._missing(node, ask))
+        return NodeCost(cost_s, seconds, node, self._missing(node, query))
 
-    def _alone_cost(self, end: NodeCost, ask: RoutingQuery) -> tuple[float, float]:
-        """That cost, and when its first token would come: asked of many nodes for one plan."""
+    def _alone_cost(self, end: NodeCost, query: RoutingQuery) -> tuple[float, float]:
+        """The cost if decode runs the prompt too, and the seconds to the first token."""
         node = end.node
-        run_s = self._run_s(node, ask.num_tokens, end.missing)
-        first_s = self._wait_s(node, ask) + run_s
+        run_s = self._run_s(node, query.num_tokens, end.missing)
+        first_s = self._wait_s(node, query) + run_s
         stopped_s = run_s * self.claims.requests_at(node)
         return first_s + self.chance.random() * EQUAL_S + end.cost_s + stopped_s, first_s
 
@@ -136,50 +135,50 @@ class CostBased:
         finish_s = begin.seconds + self._link_s(begin, end) + end.seconds
         return Plan(begin.node, end.node, Estimate(begin.seconds, finish_s))
 
-    def _prefill_costs(self, nodes: Sequence[Node], ask: RoutingQuery) -> list[NodeCost]:
-        return [self._prefill_cost(node, ask) for node in self._candidates(nodes, ask)]
+    def _prefill_costs(self, nodes: Sequence[Node], query: RoutingQuery) -> list[NodeCost]:
+        return [self._prefill_cost(node, query) for node in self._candidates(nodes, query)]
 
-    def _prefill_cost(self, node: Node, ask: RoutingQuery) -> NodeCost:
-        missing = self._missing(node, ask)
-        seconds = self._wait_s(node, ask) + self._run_s(node, ask.num_tokens, missing)
+    def _prefill_cost(self, node: Node, query: RoutingQuery) -> NodeCost:
+        missing = self._missing(node, query)
+        seconds = self._wait_s(node, query) + self._run_s(node, query.num_tokens, missing)
         return NodeCost(seconds + self.chance.random() * EQUAL_S, seconds, node, missing)
 
-    def _decode_costs(self, nodes: Sequence[Node], ask: RoutingQuery) -> list[NodeCost]:
-        return [self.decode_cost(node, ask) for node in self._candidates(nodes, ask)]
+    def _decode_costs(self, nodes: Sequence[Node], query: RoutingQuery) -> list[NodeCost]:
+        return [self.decode_cost(node, query) for node in self._candidates(nodes, query)]
 
     def _room_s(self, node: Node, tokens: float, seconds: float) -> float:
-        """Until there is room: others have to end, one every so often."""
+        """Seconds until there are enough free blocks: other requests have to end."""
         block, load = block_tokens(node), node.load
         free = load.free_blocks * block - self.claims.at(node).unheard_tokens(node)
         return max(0.0, seconds * (tokens - free) / (load.total_blocks * block))
 
-    def _wait_s(self, node: Node, ask: RoutingQuery) -> float:
-        """Until all prompts before it are done, less what the first of them had already."""
+    def _wait_s(self, node: Node, query: RoutingQuery) -> float:
+        """Seconds until all prompts before it are run, less what the first has run already."""
         share, others, wait_s = self.claims.at(node), self.claims.others_at(node), 0.0
         if others and node.role is Role.PREFILL:
-            wait_s = others * self._run_s(node, ask.num_tokens, ask.num_tokens)
+            wait_s = others * self._run_s(node, query.num_tokens, query.num_tokens)
         if not share.ahead.prompts:
             return wait_s
         ahead_s = self.costs.prompt(node).at(of_work(share.ahead))
-        had_s = max(0.0, ask.now - share.working_since)
+        had_s = max(0.0, query.now - share.working_since)
         return wait_s + ahead_s - min(had_s, ahead_s / share.ahead.prompts)
 
     def _run_s(self, node: Node, tokens: int, missing: int) -> float:
         pairs = missing * (2 * tokens - missing) // 2
         return self.costs.prompt(node).at(of_prompt(missing, pairs))
 
-    def _missing(self, node: Node, ask: RoutingQuery) -> int:
-        """Of a prompt that is all there, the last token is computed again."""
-        return max(1, ask.num_tokens - self.prefixes.cached(node, ask.prefix_hashes))
+    def _missing(self, node: Node, query: RoutingQuery) -> int:
+        """Tokens to compute; of a prompt that is all cached, the last one is computed again."""
+        return max(1, query.num_tokens - self.prefixes.cached(node, query.prefix_hashes))
 
     def _link_s(self, begin: NodeCost, end: NodeCost) -> float:
         num_bytes = end.missing * bytes_of_token(end.node)
         return self.costs.link_s(begin.node, end.node, num_bytes)
 
-    def _candidates(self, nodes: Sequence[Node], ask: RoutingQuery) -> Sequence[Node]:
+    def _candidates(self, nodes: Sequence[Node], query: RoutingQuery) -> Sequence[Node]:
         if len(nodes) <= MAX_CANDIDATES:
             return nodes
-        holders = self.prefixes.holders(ask.prefix_hashes, MOST_HOLDERS)
+        holders = self.prefixes.holders(query.prefix_hashes, MOST_HOLDERS)
         return sample_nodes(nodes, holders, self.chance)
 
 
@@ -188,7 +187,7 @@ def _alone_plan(end: NodeCost, first_s: float, why: PlanReason) -> Plan:
 
 
 def bytes_of_token(node: Node) -> float:
-    """Of its KV, as the layout has it; 0: it does not say."""
+    """Bytes of KV per token, by the node's layout; 0: unknown."""
     layout = node.registration.kv_layout or {}
     regions, ranks = layout.get("block_bytes"), layout.get("tensor_parallel_size", 1)
     if not isinstance(regions, list | tuple) or not isinstance(ranks, int):

@@ -1,4 +1,4 @@
-"""One plan under way: what it takes of nodes and gives back, and what is learnt from it."""
+"""A plan that is carried out: what it claims of nodes, and what its events teach."""
 
 from dataclasses import dataclass, field
 from typing import Self
@@ -17,7 +17,7 @@ LEAST_BYTES = 1  # of a hand-over, to say something about its link
 
 @dataclass(frozen=True, slots=True)
 class RoutingState:
-    """All that plans are made from."""
+    """The state that policies decide by, and that plans in flight update."""
 
     claims: Claims = field(default_factory=Claims)
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
@@ -26,7 +26,7 @@ class RoutingState:
 
 @dataclass(frozen=True, slots=True)
 class _DecodeStart:
-    """How it stood when an answer's first token came from decode."""
+    """The decode node's counts when it sent its first token."""
 
     at: float
     requests: int
@@ -36,18 +36,18 @@ class _DecodeStart:
 
 @dataclass(slots=True, eq=False)
 class PlanInFlight:
-    """From `take_off` to `land`, which gives back whatever was taken, however it ended."""
+    """From `claim` until `release`, which gives back all that is claimed, however it ended."""
 
     state: RoutingState
     plan: Plan
     query: RoutingQuery
-    _prefill_claim: Claim | None = None  # at the prefill node, while the prompt is run there
+    _prefill_claim: Claim | None = None  # while the prompt is run there
     _decode_claim: Claim = field(init=False)
     _prompt_sent: SentPrompt = field(init=False)
     _claimed: bool = False
-    _decode_sent: SentPrompt | None = None  # where the KV is moved to, and is not yet
+    _decode_sent: SentPrompt | None = None  # until the KV is at the decode node
     _cached: int | None = None
-    _ran: bool = False  # the prompt
+    _ran: bool = False  # the prompt was run
     _moved_bytes: int = 0
     _first_at: float | None = None
     _steps: _DecodeStart | None = None
@@ -55,22 +55,24 @@ class PlanInFlight:
     _finished: bool = False
 
     def claim(self) -> Self:
-        """Take what the plan will need; before anybody else plans, or anything is heard."""
-        books, plan, ask = self.state, self.plan, self.query
+        """Claim what the plan needs, before the next plan is made."""
+        books, plan, query = self.state, self.plan, self.query
         self._claimed = True
-        self._prompt_sent = books.prefixes.send(plan.first, ask.prefix_hashes)
-        cached = min(self._prompt_sent.cached_tokens, ask.num_tokens - 1)
-        prompt = PromptSize(ask.num_tokens - cached, cached)
+        self._prompt_sent = books.prefixes.send(plan.first, query.prefix_hashes)
+        cached = min(self._prompt_sent.cached_tokens, query.num_tokens - 1)
+        prompt = PromptSize(query.num_tokens - cached, cached)
         if plan.prefill is None:
             self._decode_claim = self._claim_decode(plan.decode, prompt)
             return self
-        self._prefill_claim = books.claims.claim(plan.prefill, ask.num_tokens, ask.now, prompt)
-        self._decode_sent = books.prefixes.send(plan.decode, ask.prefix_hashes)
+        self._prefill_claim = books.claims.claim(
+            plan.prefill, query.num_tokens, query.now, prompt
+        )
+        self._decode_sent = books.prefixes.send(plan.decode, query.prefix_hashes)
         self._decode_claim = self._claim_decode(plan.decode)
         return self
 
     def record_event(self, node: Node, event: Event | NodeFailed, now: float) -> None:
-        """What a leg says; called for every event, so most say nothing here."""
+        """Update claims and costs by an event of a leg."""
         match event:
             case TokenEvent():
                 self._hear_tokens(node, event, now)
@@ -80,16 +82,16 @@ class PlanInFlight:
             case StageEvent(stage="transfer"):
                 self._moved_bytes = event.num_bytes
             case EndEvent() if node is self.plan.prefill and self._prefill_claim:
-                self._prompt_ran(now)  # vLLM says nothing of its token, only that it has run it
+                self._prompt_ran(now)  # a vLLM prefill leg sends no token
             case FailedEvent() | NodeFailed() if node is self.plan.prefill:
                 self._prompt_over(now)
 
     def count_tokens(self, num_tokens: int) -> None:
-        """So many more tokens of decode, neither its first nor its last."""
+        """Count tokens of decode, neither its first nor its last."""
         self._tokens += num_tokens
 
     def replace_decode(self, decode: Node, now: float) -> None:
-        """Another decode node takes the KV instead."""
+        """Another decode node fetches the KV instead."""
         self._decode_claim.end(now)
         if self._decode_sent:
             self._decode_sent.take_back()
@@ -99,7 +101,7 @@ class PlanInFlight:
         self._decode_sent = self.state.prefixes.send(decode, self.query.prefix_hashes)
 
     def release(self, now: float) -> None:
-        """It is over, if it has ever begun."""
+        """Give back what is claimed, if anything is."""
         if not self._claimed:
             return
         self._prompt_over(now)
@@ -129,7 +131,7 @@ class PlanInFlight:
                 self._decode_ends(event, now)
 
     def _prompt_ran(self, now: float) -> None:
-        """At its first node, whoever said the first token."""
+        """The prompt was run at the plan's first node."""
         self._ran = True
         claim = self._prefill_claim or self._decode_claim
         if measured := claim.prompt_finished(now):

@@ -1,4 +1,4 @@
-"""A straight line through what was measured, kept up to date with every new point."""
+"""A linear fit through measurements, updated with every new point."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,12 +37,12 @@ class LinearFit:
                 self._variance[at][at] = self.sure * max(weight, LEAST) ** 2
 
     def at(self, x: Sequence[float]) -> float:
-        """What y is to be expected; never less than nothing."""
+        """The expected y; never negative."""
         total: float = sum(map(mul, self.weights, x))
         return total if total > 0.0 else 0.0
 
     def learn(self, x: Sequence[float], y: float) -> None:
-        """One more point."""
+        """Add a point."""
         expected = self.at(x)
         scale = 1.0 / max(expected, y * 0.1, LEAST)
         scaled = [one * scale for one in x]
@@ -93,7 +93,7 @@ class LinearFit:
         self.weights = [max(0.0, one) for one in weights]
 
     def _forget(self) -> None:
-        """What is old weighs less, but no weight gets less sure than it was at first."""
+        """Old points weigh less, but no weight's variance grows beyond its first."""
         weights, variance = self.weights, self._variance
         widest = max(
             row[i] / FORGETTING / max(weights[i], LEAST) ** 2 for i, row in enumerate(variance)
@@ -102,5 +102,5 @@ class LinearFit:
             self._variance = [[one / FORGETTING for one in row] for row in variance]
 
     def like(self, sure: float) -> "LinearFit":
-        """Another that begins here."""
+        """A new fit that begins with these weights."""
         return LinearFit(list(self.weights), sure, 0, self._spread)

@@ -1,4 +1,4 @@
-"""What is asked of a policy, and what it answers with."""
+"""What a policy is asked (RoutingQuery), and what a planner answers (Plan)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,25 +10,25 @@ from proxy.routing.prefix_hashes import PrefixHashes, hash_prefixes
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Seconds from the plan to the first token, and to the last, as they are foretold."""
+    """Predicted seconds from the plan to the first token, and to the last."""
 
     first_token_s: float
     finish_s: float
 
 
 class PlanReason(StrEnum):
-    """What decided whether a prefill node takes part, and which one."""
+    """What decided whether a prefill node takes part, and which."""
 
-    POLICY = "policy"  # both nodes are its choice
+    POLICY = "policy"  # both nodes are the policies' choice
     CHEAPER = "cheaper"  # than any prefill node, as --local-prefill auto found
     NO_PREFILL = "no_prefill"  # none is to be had that fits and has room
     ALWAYS = "always"  # --local-prefill says so
-    CHOICE = "choice"  # it goes where the request's first choice went
+    CHOICE = "choice"  # (of `n`) it goes where the request's first choice went
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who runs the prompt and who the rest; without a prefill node, decode does both."""
+    """The nodes of an attempt; without a prefill node, decode runs the prompt too."""
 
     prefill: Node | None
     decode: Node
@@ -58,15 +58,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class RoutingQuery:
-    """One request as a plan sees it, at one moment."""
+    """One request as the policies see it, at one moment."""
 
     request: Request
     now: float
     prefix_hashes: PrefixHashes
-    num_tokens: int  # of the prompt, and of what was generated before
+    num_tokens: int  # of the prompt, and of what earlier attempts generated
 
     @classmethod
     def of(cls, request: Request, now: float) -> "RoutingQuery":
-        """With the names of its tokens."""
+        """With the prefix hashes of its tokens."""
         tokens = request.tokens
         return cls(request, now, hash_prefixes(request.cache_salt, tokens), len(tokens))

@@ -1,4 +1,4 @@
-"""Each request's plan: made by policies, carried out as a flight."""
+"""Makes each attempt's plan by the policies of both roles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,28 +18,28 @@ from proxy.routing.sibling_plans import SiblingPlans
 
 
 class RoutePlanner(Protocol):
-    """Whoever makes plans. Nothing of it waits."""
+    """What the pipeline needs of a planner. No method waits."""
 
-    def plan(self, ask: RoutingQuery, decodes: Sequence[Node], partners: Partners) -> Plan:
-        """For one try. `decodes` is not empty; `partners` are the prefill nodes that fit."""
+    def plan(self, query: RoutingQuery, decodes: Sequence[Node], partners: Partners) -> Plan:
+        """Plan an attempt. `decodes` is not empty; `partners`: prefill nodes of one."""
 
-    def choose(self, nodes: Sequence[Node], ask: RoutingQuery, partner: Node | None) -> Node:
-        """One node of a role: for a prompt alone, or in another's place beside `partner`."""
+    def choose(self, nodes: Sequence[Node], query: RoutingQuery, partner: Node | None) -> Node:
+        """Choose one node: for pooling, or a replacement decode node for `partner`'s KV."""
 
-    def start(self, plan: Plan, ask: RoutingQuery) -> PlanInFlight:
-        """It is carried out from when it takes off until it lands."""
+    def start(self, plan: Plan, query: RoutingQuery) -> PlanInFlight:
+        """Carry out a plan; it counts from its `claim` to its `release`."""
 
     def pool(self, node: Node, lengths: Sequence[int], now: float) -> PoolingInFlight:
-        """The same of prompts of these lengths that are pooled at a node."""
+        """The same for pooling prompts of these lengths at a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Decode's node first, as it works longest, then one of the prefill nodes that fit it;
-    both at once where `judge` is the policy of both.
+    """Chooses the decode node first, as it works longest, then one of its prefill partners;
+    both at once where `cost_based` is the policy of both.
 
-    `local` says whether a decode node runs a prompt itself although a prefill node is ready:
-    `auto` where `judge` finds it cheaper. Without a prefill node it always does.
+    `local`: whether a decode node runs a prompt itself although a prefill node is available;
+    `auto` where `cost_based` finds it cheaper. Without a prefill node it always does.
     """
 
     prefill: Policy
@@ -50,69 +50,69 @@ class Planner:
     siblings: SiblingPlans = field(default_factory=SiblingPlans)
     capacity: NodeCapacity = field(default_factory=NodeCapacity)
 
-    def plan(self, ask: RoutingQuery, decodes: Sequence[Node], partners: Partners) -> Plan:
+    def plan(self, query: RoutingQuery, decodes: Sequence[Node], partners: Partners) -> Plan:
         """See RoutePlanner."""
-        decodes = self._with_room(decodes, ask)
-        plan = self.siblings.plan(ask.request, decodes, partners)
-        plan = plan or self._plan(ask, decodes, self._roomy(partners, ask))
+        decodes = self._with_room(decodes, query)
+        plan = self.siblings.plan(query.request, decodes, partners)
+        plan = plan or self._plan(query, decodes, self._roomy(partners, query))
         if plan.prefill and not _fits_context(
-            plan.prefill, ask
-        ):  # rare: only then all are looked at
-            holding = partial(_partners_that_fit, partners, ask)
-            plan = self._plan(ask, decodes, self._roomy(holding, ask))
-        self.siblings.remember(ask.request, plan)
+            plan.prefill, query
+        ):  # rare: only then all are checked
+            holding = partial(_partners_that_fit, partners, query)
+            plan = self._plan(query, decodes, self._roomy(holding, query))
+        self.siblings.remember(query.request, plan)
         return plan
 
-    def choose(self, nodes: Sequence[Node], ask: RoutingQuery, partner: Node | None) -> Node:
+    def choose(self, nodes: Sequence[Node], query: RoutingQuery, partner: Node | None) -> Node:
         """See RoutePlanner."""
         if partner is None:
-            some = self.capacity.with_room_or_all(nodes, self.state.claims, ask.num_tokens)
-            return self.prefill.choose(some, ask, None)
-        return self.decode.choose(self._with_room(nodes, ask), ask, partner)
+            some = self.capacity.with_room_or_all(nodes, self.state.claims, query.num_tokens)
+            return self.prefill.choose(some, query, None)
+        return self.decode.choose(self._with_room(nodes, query), query, partner)
 
-    def start(self, plan: Plan, ask: RoutingQuery) -> PlanInFlight:
+    def start(self, plan: Plan, query: RoutingQuery) -> PlanInFlight:
         """See RoutePlanner."""
-        return PlanInFlight(self.state, plan, ask)
+        return PlanInFlight(self.state, plan, query)
 
     def pool(self, node: Node, lengths: Sequence[int], now: float) -> PoolingInFlight:
         """See RoutePlanner."""
         return PoolingInFlight(self.state, node, lengths, now)
 
-    def _with_room(self, decodes: Sequence[Node], ask: RoutingQuery) -> Sequence[Node]:
-        tokens = ask.num_tokens + self.state.costs.tokens_to_come(ask.request)
+    def _with_room(self, decodes: Sequence[Node], query: RoutingQuery) -> Sequence[Node]:
+        tokens = query.num_tokens + self.state.costs.tokens_to_come(query.request)
         return self.capacity.with_room_or_all(decodes, self.state.claims, tokens)
 
-    def _roomy(self, partners: Partners, ask: RoutingQuery) -> Partners:
-        """Where decode nodes may run prompts, full prefill nodes get none."""
+    def _roomy(self, partners: Partners, query: RoutingQuery) -> Partners:
+        """Partners with capacity; all if none has any, unless decode may run the prompt."""
         if self.capacity.prefill == UNLIMITED:
             return partners
         among = (
             self.capacity.with_room_or_all if self.local == "never" else self.capacity.with_room
         )
-        return lambda decode: among(partners(decode), self.state.claims, ask.num_tokens)
+        return lambda decode: among(partners(decode), self.state.claims, query.num_tokens)
 
-    def _plan(self, ask: RoutingQuery, decodes: Sequence[Node], partners: Partners) -> Plan:
+    def _plan(self, query: RoutingQuery, decodes: Sequence[Node], partners: Partners) -> Plan:
         if self.prefill is self.decode is self.cost_based and self.local != "always":
-            return self.cost_based.plan(decodes, partners, ask, local=self.local == "auto")
-        decode = self.decode.choose(decodes, ask, None)
+            return self.cost_based.plan(decodes, partners, query, local=self.local == "auto")
+        decode = self.decode.choose(decodes, query, None)
         prefills = () if self.local == "always" else partners(decode)
         if not prefills:
             why = PlanReason.ALWAYS if self.local == "always" else PlanReason.NO_PREFILL
-            return self.cost_based.plan_alone(decode, ask, why)[1]
+            return self.cost_based.plan_alone(decode, query, why)[1]
         pair_s, pair = self.cost_based.plan_pair(
-            self.prefill.choose(prefills, ask, decode), decode, ask
+            self.prefill.choose(prefills, query, decode), decode, query
         )
         if self.local != "auto":
             return pair
-        alone_s, alone = self.cost_based.plan_alone(decode, ask, PlanReason.CHEAPER)
+        alone_s, alone = self.cost_based.plan_alone(decode, query, PlanReason.CHEAPER)
         return alone if alone_s < pair_s else pair
 
 
-def _partners_that_fit(partners: Partners, ask: RoutingQuery, decode: Node) -> Sequence[Node]:
-    return [one for one in partners(decode) if _fits_context(one, ask)]
+def _partners_that_fit(partners: Partners, query: RoutingQuery, decode: Node) -> Sequence[Node]:
+    return [one for one in partners(decode) if _fits_context(one, query)]
 
 
-def _fits_context(prefill: Node, ask: RoutingQuery) -> bool:
-    """Whether its context has room for the prompt and a token; who does not say has it."""
+def _fits_context(prefill: Node, query: RoutingQuery) -> bool:
+    """Whether its context holds the prompt and a token; unknown counts as yes."""
     longest = prefill.registration.max_model_len
-    return longest is None or ask.num_tokens < longest
+    return longest is None or query.num_tokens < longest

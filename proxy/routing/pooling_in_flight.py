@@ -1,4 +1,4 @@
-"""Prompts that are pooled at one node: what they take of it and give back, as others do."""
+"""Pooling requests under way at one node: what they claim of it until they end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from proxy.routing.in_flight import RoutingState
 
 @dataclass(slots=True, eq=False)
 class PoolingInFlight:
-    """From the choice of a node to `land`, however it ended; `lengths` are of the prompts."""
+    """Claims the node on creation, until `release`; `lengths` are the prompts' tokens."""
 
     state: RoutingState
     node: Node
@@ -19,19 +19,19 @@ class PoolingInFlight:
     _claims: list[Claim] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Take it all: the node has no KV of them that it would use."""
+        """Claim all prompts in full: pooling uses no cached KV."""
         for length in self.lengths:
             prompt = PromptSize(length, 0)
             claimed = self.state.claims.claim(self.node, length, self.now, prompt)
             self._claims.append(claimed)
 
     def prompts_finished(self, now: float) -> None:
-        """The node has run all of them, which shows how long it takes for prompts."""
+        """The node has run all of them: learn how long it took."""
         for claim in self._claims:
             if measured := claim.prompt_finished(now):
                 self.state.costs.learn_prompts(self.node, measured)
 
     def release(self, now: float) -> None:
-        """It is over."""
+        """Give back what is claimed."""
         for claim in self._claims:
             claim.end(now)

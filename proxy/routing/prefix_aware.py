@@ -1,4 +1,4 @@
-"""To whom most of a prompt is known, unless it has too much to do."""
+"""A policy that weighs prefix cache hits against load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,32 +13,32 @@ from proxy.routing.prefixes import PrefixIndex
 from proxy.routing.sampling import MAX_CANDIDATES, sample_nodes
 
 MOST_HOLDERS = 2
-USUAL_TOKENS = 512  # of a request that somebody else has sent
+USUAL_TOKENS = 512  # of a request that another proxy has sent
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixAware:
-    """The node that has fewest tokens before it: the prompt's own that it does not have, and
-    those of requests there. Both are work of one kind, so neither needs a weight.
+    """The node with the fewest tokens of work: the prompt's tokens that it has not cached, and
+    those of requests there. Both are in tokens, so neither needs a weight.
 
-    For prefill the work ahead is what prompts have left to compute; for decode it is the
-    tokens whose KV is read in every step, and the prompt's own have to be moved.
+    At a prefill node, requests' tokens are those still to be computed; at a decode node, those
+    whose KV is read in every step, and uncached ones of the prompt have to be transferred.
     """
 
     prefixes: PrefixIndex
     claims: Claims
     chance: Random
 
-    def choose(self, nodes: Sequence[Node], ask: RoutingQuery, partner: Node | None) -> Node:
-        """Compare those that have some of it, and some that may not; ties by chance."""
+    def choose(self, nodes: Sequence[Node], query: RoutingQuery, partner: Node | None) -> Node:
+        """Compare holders of its prefix and some others; ties by chance."""
         some = nodes
         if len(nodes) > MAX_CANDIDATES:
-            holders = self.prefixes.holders(ask.prefix_hashes, MOST_HOLDERS)
+            holders = self.prefixes.holders(query.prefix_hashes, MOST_HOLDERS)
             some = sample_nodes(nodes, holders, self.chance)
-        return min(some, key=lambda node: (self._ahead(node, ask), self.chance.random()))
+        return min(some, key=lambda node: (self._ahead(node, query), self.chance.random()))
 
-    def _ahead(self, node: Node, ask: RoutingQuery) -> int:
-        missing = ask.num_tokens - self.prefixes.cached(node, ask.prefix_hashes)
+    def _ahead(self, node: Node, query: RoutingQuery) -> int:
+        missing = query.num_tokens - self.prefixes.cached(node, query.prefix_hashes)
         share = self.claims.at(node)
         work = share.ahead.tokens if node.role is Role.PREFILL else share.tokens
         others = self.claims.others_at(node) * USUAL_TOKENS

@@ -1,7 +1,7 @@
-"""Names of tokens: one for every STRIDE of them, each made from the one before it.
+"""Prefix hashes: one for every STRIDE tokens, each chained to the one before it.
 
-So a name stands for all tokens up to its end, as a node's block hashes do, and two prompts that
-begin alike have the same names as far as they are alike. Another salt, other names.
+A hash stands for all tokens up to its end, as nodes' block hashes do: two prompts with a common
+prefix have its hashes in common. The cache salt is hashed in.
 """
 
 from array import array
@@ -14,9 +14,9 @@ PrefixHashes = tuple[bytes, ...]
 
 
 def hash_prefixes(salt: str, tokens: tuple[int, ...], known: PrefixHashes = ()) -> PrefixHashes:
-    """Of the first STRIDE tokens, of twice as many, and so on; what is left over has none.
+    """The hashes of the first STRIDE tokens, of twice as many, and so on; the rest has none.
 
-    `known` are those that the first of the tokens are known to have.
+    `known`: hashes of the first tokens, if they were computed before.
     """
     data = memoryview(array("I", tokens[len(known) * STRIDE :]).tobytes())
     step, names = STRIDE * TOKEN_BYTES, list(known)

@@ -20,18 +20,18 @@ USUAL_BLOCK = 16  # tokens
 
 @dataclass(slots=True)
 class _Cache:
-    """One start of one node."""
+    """The estimated cache of one node; a restarted node is another."""
 
     address: str
     names: OrderedDict[bytes, int] = field(default_factory=OrderedDict)  # name: last use
-    pending: set[int] = field(default_factory=set)  # uses of which the prompt is not run yet
+    pending: set[int] = field(default_factory=set)  # uses whose prompts are not run yet
 
 
 @dataclass(frozen=True, slots=True)
 class SentPrompt:
-    """One prompt at one node, of whose names the first `thought` were believed to be there.
+    """One prompt sent to one node, expected to have its first `expected_hashes` cached.
 
-    `known_use` is when the last of those was used there before; 0: it may not be there yet.
+    `known_use`: when the last of those was used before; 0: its prompt may still be running.
     """
 
     prefixes: "PrefixIndex"
@@ -44,23 +44,23 @@ class SentPrompt:
 
     @property
     def cached_tokens(self) -> int:
-        """So much of it was believed to be there."""
+        """Tokens that were expected to be cached."""
         return self.expected_hashes * STRIDE
 
     def computed(self, cached_tokens: int | None) -> None:
-        """It was run, and so much of it had been there."""
+        """The prompt was run; the node reported so many cached tokens."""
         self.prefixes.computed(self)
         if cached_tokens is not None and cached_tokens + self.block < self.cached_tokens:
             self.prefixes.had_less(self)
 
     def take_back(self, cached_tokens: int | None = None) -> None:
-        """It was not run after all; so much of it is there all the same, by the node's word."""
+        """The prompt was not run; the node reported so many cached tokens all the same."""
         self.prefixes.take_back(self, (cached_tokens or 0) // STRIDE)
 
 
 @dataclass(slots=True)
 class PrefixIndex:
-    """What all nodes' caches are thought to hold; bounded by `most` names."""
+    """The estimated prefix caches of all nodes; bounded by `most` hashes."""
 
     most: int = MOST_NAMES
     _caches: OrderedDict[str, _Cache] = field(default_factory=OrderedDict)
@@ -69,16 +69,16 @@ class PrefixIndex:
     _uses: int = 0
 
     def __len__(self) -> int:
-        """How many names are known, once for each node."""
+        """The number of hashes, over all nodes."""
         return sum(len(cache.names) for cache in self._caches.values())
 
     def cached(self, node: Node, names: PrefixHashes) -> int:
-        """So many tokens of a prompt with these names the node is thought to have."""
+        """How many tokens of a prompt with these hashes the node is expected to have cached."""
         cache = self._caches.get(node.node_id)
         return 0 if cache is None else _known_prefix(names, cache.names) * STRIDE
 
     def holders(self, names: PrefixHashes, most: int) -> list[str]:
-        """Ids of nodes that have something of it, who has most first; about `most` of them."""
+        """Ids of nodes with a prefix of it, the longest first; about `most` of them."""
         found = dict[str, None]()
         for name in reversed(names[: _known_prefix(names, self._holders)]):
             if len(found) >= most:
@@ -90,7 +90,7 @@ class PrefixIndex:
         return list(found)
 
     def send(self, node: Node, names: PrefixHashes) -> "SentPrompt":
-        """It is going to have these."""
+        """A prompt with these hashes is sent to the node, which will have them."""
         cache = self._cache(node)
         thought = self.cached(node, names) // STRIDE
         last_use = cache.names[names[thought - 1]] if thought else 0
@@ -112,13 +112,13 @@ class PrefixIndex:
             cache.pending.discard(sent.use)
 
     def had_less(self, sent: "SentPrompt") -> None:
-        """What it was thought to have was not there, so nothing that was used before it is."""
+        """The expected prefix was not cached: drop all that was used no later."""
         cache = self._caches.get(sent.node_id)
         while cache and cache.names and next(iter(cache.names.values())) <= sent.known_use:
             self._unhold(sent.node_id, cache.names.popitem(last=False)[0])
 
     def take_back(self, sent: "SentPrompt", there: int) -> None:
-        """The prompt was never run there, but the first `there` of its names are there."""
+        """The prompt was never run, but its first `there` hashes are cached."""
         if cache := self._caches.get(sent.node_id):
             cache.pending.discard(sent.use)
             for name in sent.prefix_hashes[max(sent.expected_hashes, there) :]:
@@ -129,7 +129,7 @@ class PrefixIndex:
     def _cache(self, node: Node) -> _Cache:
         address = node.registration.http_address
         if (before := self._at.get(address)) not in (None, node.node_id):
-            self._drop(before or "")  # another start: its memory is empty
+            self._drop(before or "")  # it restarted: its cache is empty
         if (cache := self._caches.get(node.node_id)) is None:
             cache = self._caches[node.node_id] = _Cache(address)
             self._at[address] = node.node_id
@@ -160,7 +160,7 @@ class PrefixIndex:
 
 
 def _known_prefix(names: PrefixHashes, known: Container[bytes]) -> int:
-    """So many of the first are known: a prefix of what is known is, too."""
+    """How many of the first hashes are known, by bisection: all before a known one are."""
     if not names or names[0] not in known:
         return 0
     low, high = 1, len(names)

@@ -32,12 +32,12 @@ class SessionAffinity:
     _known: set[str] = field(default_factory=set)
     _crowds: dict[int, tuple[Sequence[Node], Mapping[str, Node]]] = field(default_factory=dict)
 
-    def choose(self, nodes: Sequence[Node], ask: RoutingQuery, partner: Node | None) -> Node:
+    def choose(self, nodes: Sequence[Node], query: RoutingQuery, partner: Node | None) -> Node:
         """See Policy. `nodes` does not change from then on: it is looked at once."""
-        if not ask.request.session:
-            return self.otherwise.choose(nodes, ask, partner)
+        if not query.request.session:
+            return self.otherwise.choose(nodes, query, partner)
         here, owners, places = self._by_address(nodes), self._owners, self._places
-        at = bisect_right(places, _points(ask.request.session)[0])
+        at = bisect_right(places, _points(query.request.session)[0])
         while True:  # each of `nodes` is on the ring, and there is one at least
             if at >= len(places):
                 at = 0

@@ -16,16 +16,16 @@ Family = tuple[str, int]
 class SiblingPlans:
     """Where the first of several choices went.
 
-    They are told by what `api/text_requests.py` makes of one call: ids that differ in the
+    They are recognised by what `api/text_requests.py` makes of one call: ids that differ in the
     number at their end, equal seeds, and a sample index for each but the first. Where the
-    first one's nodes are not to be had, it is planned anew; a prefill node that is full is to
+    first one's nodes are not available, it is planned anew; a prefill node that is full is to
     be had, as the prompt is there already.
     """
 
     _plans: dict[Family, tuple[str | None, str]] = field(default_factory=dict)
 
     def remember(self, request: Request, plan: Plan) -> None:
-        """This one's plan holds for the next ones."""
+        """Later choices of this request get this plan."""
         if family := _family(request):
             self._plans.pop(family, None)
             prefill = plan.prefill.node_id if plan.prefill else None
@@ -36,7 +36,7 @@ class SiblingPlans:
     def plan(
         self, request: Request, decodes: Sequence[Node], partners: Partners
     ) -> Plan | None:
-        """An elder one's, if both nodes can be had; without a prefill node if it had none."""
+        """The plan of the request's first choice, if its nodes are still available."""
         family = _family(request)
         if family is None or not request.sampling.sample_index or family not in self._plans:
             return None
