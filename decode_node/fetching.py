@@ -54,14 +54,14 @@ class CacheFetcher:
     _left_alone: dict[str, float] = field(default_factory=dict)
     _done: list[FetchedPrefix] = field(default_factory=list)
 
-    def paced(self, num_tokens: int, seconds: float) -> None:
+    def record_pace(self, num_tokens: int, seconds: float) -> None:
         """A batch of so many tokens took so long: what it would take to compute others."""
         if num_tokens >= self.engine.info.block_size:
             pace = seconds / num_tokens
             before = pace if self._pace_s is None else self._pace_s
             self._pace_s = before + WEIGHT * (pace - before)
 
-    def begin(self, request: Request, cache: CacheHint) -> bool:
+    def start(self, request: Request, cache: CacheHint) -> bool:
         """Ask for what is missing here; False: compute it now, it is not worth it."""
         now, info = self.clock(), self.engine.info
         if cache.fingerprint != info.fingerprint or self._is_left_alone(cache, now):
@@ -75,7 +75,7 @@ class CacheFetcher:
         if fetch is None:
             name, until = f"fetch-{request.request_id}", now + self._patience(missing)
             fetch = self._asked[name] = _CacheFetch(name, {}, cache, keys, have, until)
-            self.sink.ask(name, cache, keys[have:])
+            self.sink.request_loan(name, cache, keys[have:])
         fetch.waiting[request.request_id] = now
         self._waiting[request.request_id] = fetch
         return True
@@ -88,7 +88,7 @@ class CacheFetcher:
                 self._stop(fetch)
         self._done = [done for done in self._done if done.request_id != request_id]
 
-    def arrive(self, arrived: Arrived) -> None:
+    def handle_arrival(self, arrived: Arrived) -> None:
         """A pull of ours has ended."""
         fetch, sealed = self._pulling.pop(arrived.ticket_id), arrived.sealed
         size, count = self.engine.info.block_size, fetch.upto - fetch.have
@@ -97,14 +97,14 @@ class CacheFetcher:
             self.engine.give_back(fetch.name)
             if fetch.waiting:  # else it was given up on our side
                 self._leave_alone(fetch.cache)
-            self._end(fetch, 0, arrived.moved)
+            self._end(fetch, 0, arrived.stats)
         else:
             self.engine.keep(fetch.name)
-            self._end(fetch, count * size, arrived.moved)
+            self._end(fetch, count * size, arrived.stats)
 
     def collect(self) -> Sequence[FetchedPrefix]:
         """Pull what is lent; tell who waits no longer, each once."""
-        for loan in self.sink.lent():
+        for loan in self.sink.loans():
             self._take(loan)
         now = self.clock()
         for fetch in {one.name: one for one in self._waiting.values()}.values():

@@ -21,7 +21,7 @@ class DecodeJob:
     held: bool = False
     aborted: bool = False
 
-    def over(self, stage: str, now: float) -> StageEvent:
+    def waited_stage(self, stage: str, now: float) -> StageEvent:
         """What it has waited for since it came."""
         return StageEvent(stage, now - self.since, at_s=now - self.since)
 
@@ -33,7 +33,7 @@ class StageClock:
     came: float
     since: float
 
-    def over(self, stage: str, now: float) -> StageEvent:
+    def finish_stage(self, stage: str, now: float) -> StageEvent:
         """The stage is over, and the next one begins."""
         since, self.since = self.since, now
         return StageEvent(stage, now - since, at_s=now - self.came)

@@ -93,7 +93,7 @@ def build_connector(
     service = TransferService(
         identity, memory.regions, mover, reception, memory.level, sums=sums
     )
-    service.others = [other.introduced for other in others]
+    service.other_ranks = [other.introduced for other in others]
     return Connector.over(service)
 
 

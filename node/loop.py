@@ -76,7 +76,7 @@ class NodeLoop:
             self._waiting.append(_WaitingLeg(request, leg, since))
             return []
         if leg.hold:
-            if leg.cache is not None and self.decode.fetcher.begin(request, leg.cache):
+            if leg.cache is not None and self.decode.fetcher.start(request, leg.cache):
                 self._fetching[request.request_id] = _WaitingLeg(request, leg, since)
                 return []
             return self.prefill.submit(request, leg.outer_id, since)
@@ -119,7 +119,7 @@ class NodeLoop:
         """Run the batch; the events of its tokens."""
         began = self.prefill.clock()
         result = self.engine.step()
-        self.decode.fetcher.paced(result.num_tokens, self.prefill.clock() - began)
+        self.decode.fetcher.record_pace(result.num_tokens, self.prefill.clock() - began)
         self.idle = result.num_tokens == 0
         workers = self.prefill, self.decode, self.pooling
         return [event for worker in workers for event in worker.book(result)]

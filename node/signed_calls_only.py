@@ -67,7 +67,7 @@ class SignedCallsOnly:
         self._senders[sender] = junk  # the latest last
         while len(self._senders) > MOST_SENDERS:
             del self._senders[next(iter(self._senders))]
-        if count := junk.another(self.clock()):
+        if count := junk.count_one(self.clock()):
             what = f"{scope['method']} {scope['path']!r:.200}"
             log.warning("refused %d calls of %s, such as %s: %s", count, sender, what, error)
 

@@ -15,10 +15,10 @@ class CacheLender:
     _names: dict[str, str] = field(default_factory=dict)
     _count: int = 0
 
-    def answer(self) -> None:
+    def answer_requests(self) -> None:
         """To each that has asked: the first of the blocks it named, as many as are here."""
         size = self.engine.info.block_size
-        for asked in self.source.asked():
+        for asked in self.source.loan_requests():
             self._count += 1
             name = f"loan-{self._count}"
             if not (blocks := self.engine.lend(name, asked.keys)):

@@ -18,12 +18,12 @@ from kv_transfer.integrity.checksums import BlockChecksums, combine_regions
 class RemoteChecksums(Protocol):
     """Another rank of ours, which sums what is in its own region."""
 
-    def ask_sums(
+    def request_checksums(
         self, cut: BlockMapping | None, slots: Sequence[Sequence[int]], level: CheckLevel
     ) -> None:
         """Of images of a cut, by their slots; without one, of blocks. Nobody waits."""
 
-    def hear_sums(self) -> list[int]:
+    def receive_checksums(self) -> list[int]:
         """What was asked for first; raises RankStuck where it does not come."""
 
 
@@ -44,9 +44,9 @@ class RankChecksums:
         if not blocks:
             return []
         for other in self.others:
-            other.ask_sums(None, [(block,) for block in blocks], level)
+            other.request_checksums(None, [(block,) for block in blocks], level)
         ours = self.ours.of(blocks, level)
-        return combine_regions([ours, *(other.hear_sums() for other in self.others)])
+        return combine_regions([ours, *(other.receive_checksums() for other in self.others)])
 
     def of_pieces(
         self, cut: BlockMapping, slots: Sequence[Sequence[int]], level: CheckLevel
@@ -55,10 +55,10 @@ class RankChecksums:
         parts = checksum_parts(cut)
         for rank, part in parts:
             if rank > 0:
-                self.others[rank - 1].ask_sums(part, slots, level)
+                self.others[rank - 1].request_checksums(part, slots, level)
         return combine_regions(
             [
-                self.others[rank - 1].hear_sums()
+                self.others[rank - 1].receive_checksums()
                 if rank > 0
                 else self.ours.of_pieces(part, slots, level)
                 for rank, part in parts

@@ -1,4 +1,4 @@
-"""The sinks that a source has met: who may read, how carefully, and in which parts. Pure."""
+"""The sinks that said Hello to this source, and the checksums that each needs. Pure."""
 
 from dataclasses import dataclass, field
 
@@ -10,43 +10,44 @@ from kv_transfer.wire import Hello
 
 Peer = bytes
 ChecksumSpec = tuple[CheckLevel, BlockMapping]
-"""How carefully a sink wants to look at what it reads, and what is to be summed for it: whole
-blocks, or parts of them (blocks/checksum_mapping.py).
+"""A sink's check level, and what each checksum covers: blocks, or parts of them
+(blocks/checksum_mapping.py).
 """
 MOST_KNOWN_SINKS = 4096
 
 
 @dataclass(slots=True)
 class KnownSinks:
-    """One entry for each sink that said Hello and fits; `most` of them, the latest to ask.
+    """The sinks whose layout fits, at most `most`: the least recently seen is dropped.
 
-    A sink that was forgotten is a Stranger when it comes back, and says Hello again.
+    A sink that was dropped is answered with Stranger, and says Hello again.
     """
 
     fingerprint: str
     layout: KvLayout
     most: int = MOST_KNOWN_SINKS
-    _wishes: dict[Peer, ChecksumSpec] = field(default_factory=dict)
+    _checksum_specs: dict[Peer, ChecksumSpec] = field(default_factory=dict)
 
-    def greet(self, peer: Peer, hello: Hello) -> str | None:
-        """Take it in; or else why no KV of ours fits it. What it was before is forgotten."""
-        self._wishes.pop(peer, None)
+    def admit(self, peer: Peer, hello: Hello) -> str | None:
+        """Add or replace a sink; returns why our KV does not fit it, or None."""
+        self._checksum_specs.pop(peer, None)
         if hello.fingerprint != self.fingerprint:
             return f"fingerprint is {self.fingerprint} here and {hello.fingerprint} there"
         if reason := can_pull(self.layout, hello.layout):
             return reason
-        self._wishes[peer] = hello.level, source_checksum_mapping(self.layout, hello.layout)
-        if len(self._wishes) > self.most:  # sinks that are long gone never say so
-            del self._wishes[next(iter(self._wishes))]
+        mapping = source_checksum_mapping(self.layout, hello.layout)
+        self._checksum_specs[peer] = hello.level, mapping
+        if len(self._checksum_specs) > self.most:  # sinks that are long gone never say so
+            del self._checksum_specs[next(iter(self._checksum_specs))]
         return None
 
-    def asks(self, peer: Peer) -> bool:
-        """Whether it was met; who asked last is forgotten last."""
-        if peer not in self._wishes:
+    def touch(self, peer: Peer) -> bool:
+        """Mark a sink as recently seen; False if it is not known."""
+        if peer not in self._checksum_specs:
             return False
-        self._wishes[peer] = self._wishes.pop(peer)
+        self._checksum_specs[peer] = self._checksum_specs.pop(peer)
         return True
 
-    def wish(self, peer: Peer) -> ChecksumSpec:
-        """What checksums it needs."""
-        return self._wishes.get(peer, (CheckLevel.OFF, WHOLE_BLOCKS))
+    def checksum_spec(self, peer: Peer) -> ChecksumSpec:
+        """The checksums this sink needs."""
+        return self._checksum_specs.get(peer, (CheckLevel.OFF, WHOLE_BLOCKS))

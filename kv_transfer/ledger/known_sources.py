@@ -30,11 +30,11 @@ class KnownSources:
 
     _met: dict[Address, _Source] = field(default_factory=dict)
 
-    def use(self, address: Address, *, now: float) -> None:
+    def mark_used(self, address: Address, *, now: float) -> None:
         """Somebody needs this one."""
         self._met.setdefault(address, _Source(now)).used_at = now
 
-    def leave_idle(self, busy: Container[Address], *, now: float) -> list[Address]:
+    def forget_idle(self, busy: Container[Address], *, now: float) -> list[Address]:
         """Forget, and tell, those that nobody needed for long, but for the `busy`."""
         late = [at for at, one in self._met.items() if now - one.used_at >= IDLE_S]
         idle = [at for at in late if at not in busy]
@@ -42,28 +42,28 @@ class KnownSources:
             del self._met[address]
         return idle
 
-    def greet(self, address: Address, engine_id: str | None, *, now: float) -> bool:
+    def should_say_hello(self, address: Address, engine_id: str | None, *, now: float) -> bool:
         """Whether to say Hello: once, and again when another engine took the address, or when
         there was no Welcome for a while: one of the two may have been lost.
         """
         source = self._met[address]
         waits = source.greeted_at is not None and now - source.greeted_at < BEAT_S
-        if waits or self.host(address, engine_id) is not None:
+        if waits or self.welcome_of(address, engine_id) is not None:
             return False
         source.greeted_at = now
         return True
 
-    def welcome(self, address: Address, welcome: Welcome) -> None:
+    def store_welcome(self, address: Address, welcome: Welcome) -> None:
         """It has told where its memory is."""
         if source := self._met.get(address):
             source.greeted_at, source.welcome = None, welcome
 
     def knows(self, address: Address, welcome: Welcome) -> bool:
         """Whether this one has told us before, and nothing is new."""
-        host = self.host(address)
+        host = self.welcome_of(address)
         return host is not None and host.engine_id == welcome.engine_id
 
-    def host(self, address: Address, engine_id: str | None = None) -> Welcome | None:
+    def welcome_of(self, address: Address, engine_id: str | None = None) -> Welcome | None:
         """Where its memory is, once it has told; of no other engine, if one is named."""
         source = self._met.get(address)
         if source is None or source.welcome is None:

@@ -1,6 +1,6 @@
-"""One offer: the blocks that are final, who reads them, and what it was told. Pure.
+"""One offer of a source: its final blocks, the sink that reads them, and what that sink knows.
 
-What it goes through is drawn in state.py.
+Pure. Its states are drawn in state.py.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,11 @@ LAST = {
 
 @dataclass(slots=True)
 class KvOffer:
-    """A ticket between `offer` and its Settled; `sink` asked for it last, by the name `key`.
+    """A ticket between `offer` and its Settled. `sink` has it: the last that sent a Look.
 
-    `pull` is the number of its pull. Those before it are `former` ones, and have lost it for
-    good; for those who `left` it, pulls up to a number are over.
+    The sink asked by the name `key`, for its pull number `pull`. `former_sinks` lost the ticket
+    to a later sink and may not have it back. `released_pulls`: by sink and key, the highest
+    pull number for which a Leave came.
     """
 
     ticket_id: str
@@ -33,96 +34,100 @@ class KvOffer:
     state: HandOverState = HandOverState.QUEUED
     level: CheckLevel = CheckLevel.OFF
     blocks: list[int] = field(default_factory=list)
-    sums: list[int] = field(default_factory=list)  # of the first of them, unless it is OFF
-    seen: BlockMapping = WHOLE_BLOCKS  # of a block: how many slots have a checksum of their own
+    checksums: list[int] = field(default_factory=list)  # of the first blocks; none at level OFF
+    checksum_mapping: BlockMapping = WHOLE_BLOCKS  # what of a block is checksummed
     sealed: Sealed | None = None
     sink: Peer | None = None
-    former: set[Peer] = field(default_factory=set)
-    left: dict[tuple[Peer, str], int] = field(default_factory=dict)  # by sink and key
+    former_sinks: set[Peer] = field(default_factory=set)
+    released_pulls: dict[tuple[Peer, str], int] = field(default_factory=dict)
     key: str = ""
     pull: int = 0
-    told: int = 0  # blocks
-    fresh: bool = False  # there is something to tell
+    num_told: int = 0  # blocks that the sink knows of
+    has_news: bool = False  # for the sink
 
     def extend(self, blocks: Sequence[int]) -> None:
-        """These are final, too; raises IllegalTransition once it is sealed."""
+        """Add final blocks; raises IllegalTransition once the offer is sealed."""
         if not blocks:
             return
         if self.state is not HandOverState.FILLING:
             self.state = self.state.to(HandOverState.FILLING)
         self.blocks += blocks
-        self.fresh = True
+        self.has_news = True
 
     def seal(self, sealed: Sealed) -> None:
-        """That is all of them; raises IllegalTransition if it was already."""
+        """All blocks are final; raises IllegalTransition for a second seal."""
         self.state = self.state.to(HandOverState.SEALED)
-        self.sealed, self.fresh = sealed, True
+        self.sealed, self.has_news = sealed, True
         self._follow()
 
     @property
     def num_ready(self) -> int:
-        """How many blocks can be told of: with their checksums, if they are to have any."""
-        return len(self.sums) // self.seen.our_slots if self.level else len(self.blocks)
+        """Blocks that the sink may be told of; above level OFF, those with checksums."""
+        if not self.level:
+            return len(self.blocks)
+        return len(self.checksums) // self.checksum_mapping.our_slots
 
-    def look_closer(self, level: CheckLevel, seen: BlockMapping) -> None:
-        """Its blocks need checksums of this level at least, and of what is seen of them so."""
-        if level > self.level or seen != self.seen:
-            self.level, self.seen, self.sums = max(level, self.level), seen, []
+    def require_checksums(self, level: CheckLevel, mapping: BlockMapping) -> None:
+        """Blocks need checksums of at least this level, by this mapping; others are dropped."""
+        if level > self.level or mapping != self.checksum_mapping:
+            self.level, self.checksum_mapping = max(level, self.level), mapping
+            self.checksums = []
 
-    def summed(self, wish: ChecksumSpec, start: int, sums: Sequence[int]) -> None:
-        """Blocks from `start` on have these checksums, unless others are needed by now."""
-        if (wish, start) == ((self.level, self.seen), self.num_ready):
-            self.sums += sums
-            self.fresh = True
+    def add_checksums(self, wish: ChecksumSpec, start: int, sums: Sequence[int]) -> None:
+        """Store checksums of blocks from `start` on, unless the requirement has changed."""
+        if (wish, start) == ((self.level, self.checksum_mapping), self.num_ready):
+            self.checksums += sums
+            self.has_news = True
 
-    def comes_late(self, sink: Peer, said: Look | Settle) -> bool:
-        """Whether this is of a pull that its sink has left, or after which it began another."""
-        is_latest = (sink, said.key) == (self.sink, self.key)
-        latest = self.pull if is_latest else 0
-        return said.pull < latest or said.pull <= self.left.get((sink, said.key), -1)
+    def is_stale(self, sink: Peer, message: Look | Settle) -> bool:
+        """Whether the sink has released the message's pull, or begun a later one since."""
+        is_current_sink = (sink, message.key) == (self.sink, self.key)
+        latest = self.pull if is_current_sink else 0
+        last_released = self.released_pulls.get((sink, message.key), -1)
+        return message.pull < latest or message.pull <= last_released
 
-    def asked(self, sink: Peer, look: Look) -> None:
-        """This sink has the ticket now, and the blocks of it that it knows."""
+    def assign_sink(self, sink: Peer, look: Look) -> None:
+        """Give the ticket to this sink, which knows the first `look.known` blocks."""
         if self.sink not in (None, sink):
-            self.former.add(self.sink)
+            self.former_sinks.add(self.sink)
         self.sink, self.key, self.pull = sink, look.key, look.pull
-        self.told = min(look.known, self.num_ready)
+        self.num_told = min(look.known, self.num_ready)
         self._follow()
 
-    def leave(self, sink: Peer, key: str, pull: int) -> bool:
-        """This pull is over, as if it had never asked, but for the state: nothing goes back.
+    def release_claim(self, sink: Peer, key: str, pull: int) -> bool:
+        """This sink's pull is over; whether the sink had the ticket, which is now nobody's.
 
-        Whether it had the ticket.
+        The state stays as it is: no transition goes back.
         """
-        self.left[sink, key] = max(pull, self.left.get((sink, key), pull))
+        self.released_pulls[sink, key] = max(pull, self.released_pulls.get((sink, key), pull))
         if (sink, key) != (self.sink, self.key) or pull < self.pull:
             return False
         self.sink = None
         return True
 
     def end(self, outcome: Outcome) -> None:
-        """The blocks are not lent any more."""
+        """The blocks belong to the engine again."""
         self.state = self.state.to(LAST[outcome])
 
     def _follow(self) -> None:
         if self.state is HandOverState.SEALED and self.sink is not None:
             self.state = self.state.to(HandOverState.PULLING)
 
-    def name_for(self, key: str) -> str | None:
-        """What to tell who knows it by this key."""
+    def ticket_id_beside(self, key: str) -> str | None:
+        """The id that a message has beside `key`; None where the key is the ticket id."""
         return None if key == self.ticket_id else self.ticket_id
 
-    def news(self) -> News:
-        """What the sink was not told of yet; it counts as told now."""
-        start, self.told, self.fresh = self.told, self.num_ready, False
-        blocks = tuple(self.blocks[start : self.told])
-        each = self.seen.our_slots
-        sums = tuple(self.sums[start * each : self.told * each])
-        sealed = self.sealed if self.told == len(self.blocks) else None
-        name = self.name_for(self.key)
+    def next_news(self) -> News:
+        """The blocks that the sink does not know of; from now on they count as known."""
+        start, self.num_told, self.has_news = self.num_told, self.num_ready, False
+        blocks = tuple(self.blocks[start : self.num_told])
+        each = self.checksum_mapping.our_slots
+        sums = tuple(self.checksums[start * each : self.num_told * each])
+        sealed = self.sealed if self.num_told == len(self.blocks) else None
+        name = self.ticket_id_beside(self.key)
         facts = self.key, start, blocks, sealed, sums, self.level, name, self.pull
         return News(*facts, each)
 
-    def gone(self, reason: str) -> Gone:
-        """What to tell its sink, which has it no more."""
+    def gone_message(self, reason: str) -> Gone:
+        """The message that ends the ticket for its sink."""
         return Gone(self.key, reason, self.pull)

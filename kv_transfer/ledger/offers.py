@@ -44,9 +44,9 @@ ANOTHER = "another sink has asked for it"
 
 @dataclass(frozen=True, slots=True)
 class ChecksumOrder:
-    """Blocks of an offer, from the `start`-th on, that need checksums before they are told.
+    """Blocks of an offer, from the `start`-th on, whose checksums are to be made.
 
-    `seen` is what of each is summed: itself, or each of its slots (blocks/checksum_mapping.py).
+    `seen`: what each checksum covers, a block or a slot of it (blocks/checksum_mapping.py).
     """
 
     ticket_id: str
@@ -69,17 +69,17 @@ class OfferBook:
     layout: InitVar[KvLayout]
     engine_id: str
     level: CheckLevel = CheckLevel.OFF
-    guests: KnownSinks = field(init=False)
+    known_sinks: KnownSinks = field(init=False)
     outbox: list[tuple[Peer, FromSource]] = field(default_factory=list)
     settled: list[Settled] = field(default_factory=list)
-    asked: list[LoanRequest] = field(default_factory=list)
+    loan_requests: list[LoanRequest] = field(default_factory=list)
     _offers: dict[str, KvOffer] = field(default_factory=dict)
     _by_outer: dict[str, str] = field(default_factory=dict)
     _leases: LeaseTable = field(default_factory=LeaseTable)
     _driven_until: float = -math.inf
 
     def __post_init__(self, fingerprint: str, layout: KvLayout) -> None:
-        self.guests = KnownSinks(fingerprint, layout)
+        self.known_sinks = KnownSinks(fingerprint, layout)
 
     def offer(self, ticket_id: str, outer_id: str | None) -> None:
         """Open a lease without a deadline."""
@@ -134,11 +134,11 @@ class OfferBook:
         for ticket_id in self._leases.expire(now):
             self._close(ticket_id, Outcome.EXPIRED)
 
-    def returned(self, now: float) -> None:
-        """Our own thread was away: a Look that came meanwhile may be heard in a while only."""
+    def extend_leases(self, now: float) -> None:
+        """The transfer thread was stalled: a Look that came meanwhile may not be read yet."""
         self._leases.grant(now + SILENCE_S)
 
-    def missing_sums(self, most: int) -> list[ChecksumOrder]:
+    def missing_checksums(self, most: int) -> list[ChecksumOrder]:
         """Blocks that need checksums: of each offer some, and `most` of all, or one of each."""
         wanting = [
             (name, offer)
@@ -148,24 +148,28 @@ class OfferBook:
         each = max(1, most // max(1, len(wanting)))
         return [
             ChecksumOrder(
-                name, one.level, one.num_ready, one.blocks[one.num_ready :][:each], one.seen
+                name,
+                one.level,
+                one.num_ready,
+                one.blocks[one.num_ready :][:each],
+                one.checksum_mapping,
             )
             for name, one in wanting
         ]
 
-    def summed(self, order: ChecksumOrder, sums: Sequence[int]) -> None:
+    def add_checksums(self, order: ChecksumOrder, sums: Sequence[int]) -> None:
         """The checksums that were missing."""
         if offer := self._offers.get(order.ticket_id):
-            offer.summed((order.level, order.seen), order.start, sums)
+            offer.add_checksums((order.level, order.seen), order.start, sums)
 
     def flush(self) -> None:
         """Tell every sink what came up since it was last told."""
         for offer in self._offers.values():
-            if offer.fresh and offer.sink is not None:
-                self.outbox.append((offer.sink, offer.news()))
+            if offer.has_news and offer.sink is not None:
+                self.outbox.append((offer.sink, offer.next_news()))
 
-    def heard(self, peer: Peer, message: FromSink, *, now: float) -> None:
-        """Answer one message of a sink."""
+    def handle_message(self, peer: Peer, message: FromSink, *, now: float) -> None:
+        """Handle one message of a sink; answers go to `outbox`."""
         match message:
             case Hello():
                 self._greet(peer, message)
@@ -177,7 +181,7 @@ class OfferBook:
                 self._abandoned(peer, self._meant(message))
             case Leave():
                 self._left(peer, message, now)
-            case Drive() if self.guests.asks(peer):
+            case Drive() if self.known_sinks.touch(peer):
                 self._driven_until = now + DRIVEN_S
             case Ask():
                 self._ask(peer, message)
@@ -192,13 +196,13 @@ class OfferBook:
         return now < self._driven_until
 
     def _greet(self, peer: Peer, hello: Hello) -> None:
-        reason = self.guests.greet(peer, hello)
+        reason = self.known_sinks.admit(peer, hello)
         self.outbox.append((peer, Refused(reason) if reason else self.welcome()))
 
     def _ask(self, peer: Peer, ask: Ask) -> None:
         asked = LoanRequest(peer, ask.name, ask.keys)
         if ask.engine_id == self.engine_id:
-            self.asked.append(asked)
+            self.loan_requests.append(asked)
         else:  # it was started anew, and has nothing
             self.decline(asked)
 
@@ -206,19 +210,19 @@ class OfferBook:
         ticket_id = self._find(look.key)
         if look.engine_id not in (None, self.engine_id):
             self._deny(peer, look, "the source was started anew")
-        elif not self.guests.asks(peer):
+        elif not self.known_sinks.touch(peer):
             self.outbox.append((peer, Stranger(look.key, look.pull)))
         elif (offer := self._offers.get(ticket_id)) is None:
             self._deny(peer, look, "the lease is over")
-        elif peer in offer.former:
+        elif peer in offer.former_sinks:
             self._deny(peer, look, ANOTHER)
-        elif not offer.comes_late(peer, look):
+        elif not offer.is_stale(peer, look):
             self._leases.renew(ticket_id, until=now + SILENCE_S)
             if offer.sink not in (None, peer):
-                self.outbox.append((offer.sink, offer.gone(ANOTHER)))
-            offer.look_closer(*self.guests.wish(peer))
-            offer.asked(peer, look)
-            self.outbox.append((peer, offer.news()))
+                self.outbox.append((offer.sink, offer.gone_message(ANOTHER)))
+            offer.require_checksums(*self.known_sinks.checksum_spec(peer))
+            offer.assign_sink(peer, look)
+            self.outbox.append((peer, offer.next_news()))
 
     def _deny(self, peer: Peer, asked: Look | Settle, reason: str) -> None:
         self.outbox.append((peer, Gone(asked.key, reason, asked.pull)))
@@ -228,10 +232,10 @@ class OfferBook:
         offer = self._offers.get(ticket_id)
         if offer and (offer.state is not HandOverState.PULLING or offer.sink is None):
             self._deny(peer, settle, "it is not sealed, or was never asked for")
-        elif offer and (offer.sink != peer or offer.comes_late(peer, settle)):
+        elif offer and (offer.sink != peer or offer.is_stale(peer, settle)):
             self._deny(peer, settle, ANOTHER)
         elif offer and self._end(ticket_id, Outcome.DELIVERED, tell=False):
-            confirmed = Confirmed(key, offer.name_for(key), settle.pull)
+            confirmed = Confirmed(key, offer.ticket_id_beside(key), settle.pull)
             self.outbox.append((peer, confirmed))
         else:
             self._deny(peer, settle, "the lease is over")
@@ -244,14 +248,18 @@ class OfferBook:
     def _left(self, peer: Peer, leave: Leave, now: float) -> None:
         ticket_id = self._meant(leave)
         offer = self._offers.get(ticket_id)
-        if offer and self.guests.asks(peer) and offer.leave(peer, leave.key, leave.pull):
+        if (
+            offer
+            and self.known_sinks.touch(peer)
+            and offer.release_claim(peer, leave.key, leave.pull)
+        ):
             self._leases.renew(ticket_id, until=now + LEASE_S if offer.sealed else None)
 
     def _rename(self, outer_id: str, ticket_id: str) -> None:
         """A newer offer takes the name: who reads the older one by it must not go on here."""
         older = self._offers.get(self._by_outer.get(outer_id, ""))
         if older and older.sink is not None and older.key == outer_id:
-            self.outbox.append((older.sink, older.gone("a newer offer has its name")))
+            self.outbox.append((older.sink, older.gone_message("a newer offer has its name")))
             older.sink = None
         self._by_outer[outer_id] = ticket_id
 
@@ -272,5 +280,5 @@ class OfferBook:
         if offer.outer_id is not None and self._by_outer.get(offer.outer_id) == ticket_id:
             del self._by_outer[offer.outer_id]
         if tell and offer.sink is not None:
-            self.outbox.append((offer.sink, offer.gone(outcome)))
+            self.outbox.append((offer.sink, offer.gone_message(outcome)))
         self.settled.append(Settled(ticket_id, outcome))

@@ -28,14 +28,14 @@ class PendingLoans:
     def __len__(self) -> int:
         return len(self._open)
 
-    def ask(self, name: str, cache: CacheHint, keys: Sequence[bytes], *, now: float) -> Ask:
+    def start(self, name: str, cache: CacheHint, keys: Sequence[bytes], *, now: float) -> Ask:
         """The message to send; a name that is in use is an error."""
         if name in self._open:
             raise ValueError(f"{name} is asked for already")
         self._open[name] = cache, now + SILENCE_S
         return Ask(name, cache.engine_id, tuple(keys))
 
-    def heard(self, lent: Lent) -> bool:
+    def take_answer(self, lent: Lent) -> bool:
         """Book an answer; False if nobody waits for it."""
         if lent.name not in self._open:
             return False
@@ -47,7 +47,7 @@ class PendingLoans:
         self.answered.append(Loan(lent.name, ticket, lent.num_blocks))
         return True
 
-    def lost(self, address: Address) -> None:
+    def fail_source(self, address: Address) -> None:
         """Nothing more will come from there."""
         self._end([name for name, (at, _) in self._open.items() if at.address == address])
 
@@ -55,7 +55,7 @@ class PendingLoans:
         """Whoever has not answered by now will not."""
         self._end([name for name, (_, until) in self._open.items() if until <= now])
 
-    def end(self) -> None:
+    def cancel_all(self) -> None:
         """Wait for nobody."""
         self._end(list(self._open))
 

@@ -91,11 +91,11 @@ class Pull:
         key = self.ticket.ticket_id
         return key, None if self.offer_id == key else self.offer_id
 
-    def is_of(self, message: News | Confirmed) -> bool:
+    def concerns(self, message: News | Confirmed) -> bool:
         """Whether this is about the offer that it began with, not one before or after it."""
         return self.offer_id in (None, message.ticket_id or message.key)
 
-    def learn(self, news: News, *, now: float) -> None:
+    def take_news(self, news: News, *, now: float) -> None:
         """Take in what is new; where something before it was lost, the next Look asks again."""
         if news.start > len(self.theirs):
             return
@@ -108,7 +108,7 @@ class Pull:
         self.sealed = news.sealed or self.sealed
         self._follow()
 
-    def mismatch(self, cut: BlockMapping) -> LayoutMismatch | None:
+    def block_count_error(self, cut: BlockMapping) -> LayoutMismatch | None:
         """Why what is on offer cannot be what was reserved for it."""
         assert self.into is not None
         offered, reserved = len(self.theirs), len(self.into)
@@ -116,7 +116,7 @@ class Pull:
             return None
         return LayoutMismatch(f"{offered} blocks on offer, {reserved} reserved")
 
-    def unchecked(self, level: CheckLevel, cut: BlockMapping) -> CorruptKv | None:
+    def missing_checksums(self, level: CheckLevel, cut: BlockMapping) -> CorruptKv | None:
         """Why its bytes could not be looked at as carefully as they should be."""
         wanted = bool(self.checks) or level is not CheckLevel.OFF
         needed = len(self.theirs) * cut.their_slots
@@ -153,7 +153,7 @@ class Pull:
             self.seconds += now - self.moving_since
 
     @property
-    def is_all_here(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether there is nothing left to read, now or later."""
         return self.state is HandOverState.PULLING and self.in_flight == 0
 
@@ -180,7 +180,7 @@ class Pull:
             return Arrived(self.ticket.ticket_id, error=self.error)
         self.state = self.state.to(HandOverState.SETTLED)
         moved = TransferStats(self.num_bytes, self.seconds)
-        return Arrived(self.ticket.ticket_id, self.sealed, moved=moved)
+        return Arrived(self.ticket.ticket_id, self.sealed, stats=moved)
 
     def _follow(self) -> None:
         """As far as what it was told takes it."""

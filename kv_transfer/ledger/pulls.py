@@ -1,6 +1,5 @@
-"""The sink's books: every pull from its ticket to its one Arrived. Pure: time is an argument.
-
-What one pull goes through is in pull.py; this is what it is told, and by whom.
+"""The sink's books: every pull (pull.py) from its ticket to its one Arrived. Pure: time is an
+argument.
 """
 
 from collections.abc import Sequence
@@ -45,19 +44,18 @@ from kv_transfer.wire import (
 
 @dataclass(slots=True)
 class PullBook:
-    """What to send is left in `outbox`, what to read in `orders`, what ended in `arrived`.
+    """Messages to send are in `outbox`, reads to start in `orders`, ended pulls in `arrived`.
 
-    `parted` has the sources that were given up, or not needed for long: whatever is read
-    from them should end.
+    `to_disconnect`: sources that failed or were long idle, with reads to cancel.
     """
 
     hello: Hello
     beat_s: float = BEAT_S
     outbox: list[tuple[Address, FromSink]] = field(default_factory=list)
     orders: list[ReadOrder] = field(default_factory=list)
-    parted: list[Address] = field(default_factory=list)
+    to_disconnect: list[Address] = field(default_factory=list)
     arrived: list[Arrived] = field(default_factory=list)
-    asks: PendingLoans = field(default_factory=PendingLoans)
+    pending_loans: PendingLoans = field(default_factory=PendingLoans)
     _pulls: dict[str, Pull] = field(default_factory=dict)
     _num_over: int = 0
     _sources: KnownSources = field(default_factory=KnownSources)
@@ -66,14 +64,16 @@ class PullBook:
     @property
     def num_open(self) -> int:
         """Tickets held, pulled, or asked for."""
-        return len(self._pulls) + len(self.asks)
+        return len(self._pulls) + len(self.pending_loans)
 
-    def ask(self, name: str, cache: CacheHint, keys: Sequence[bytes], *, now: float) -> None:
+    def request_loan(
+        self, name: str, cache: CacheHint, keys: Sequence[bytes], *, now: float
+    ) -> None:
         """Ask for a ticket; and introduce us, for what comes then."""
-        self._sources.use(cache.address, now=now)
-        if self._sources.greet(cache.address, cache.engine_id, now=now):
+        self._sources.mark_used(cache.address, now=now)
+        if self._sources.should_say_hello(cache.address, cache.engine_id, now=now):
             self._say(cache.address, self.hello, now)
-        self._say(cache.address, self.asks.ask(name, cache, keys, now=now), now)
+        self._say(cache.address, self.pending_loans.start(name, cache, keys, now=now), now)
 
     def hold(self, ticket: KvTicket, *, now: float) -> None:
         """Look at it from now on; a job that pulls it already does."""
@@ -96,7 +96,7 @@ class PullBook:
         self._say((ticket.host, ticket.port), abandon, now)
         self._cancel(pull, now)
 
-    def leave(self, ticket: KvTicket, *, now: float) -> None:
+    def release_claim(self, ticket: KvTicket, *, now: float) -> None:
         """As `abandon`, but the source keeps the KV for another sink."""
         if pull := self._pulls.get(ticket.ticket_id):
             self._say(pull.address, Leave(*pull.names, pull.number), now)
@@ -104,36 +104,36 @@ class PullBook:
 
     def abandon_all(self, *, now: float) -> None:
         """Give up everything."""
-        self.asks.end()
+        self.pending_loans.cancel_all()
         for pull in list(self._pulls.values()):
             if pull.state is not HandOverState.ENDING:
                 self.abandon(pull.ticket, now=now)
 
-    def heard(self, address: Address, message: FromSource, *, now: float) -> None:
-        """Take in one message of the source at this address."""
+    def handle_message(self, address: Address, message: FromSource, *, now: float) -> None:
+        """Handle one message of the source at this address."""
         match message:
             case Welcome():
                 self._welcome(address, message, now)
             case Refused() | TurnedAway():
-                self.lost(address, rejection_error(message), now=now)
+                self.fail_source(address, rejection_error(message), now=now)
             case Stranger():
                 self._introduce(address, message, now)
             case Lent(ticket_id=ticket_id):
-                if not self.asks.heard(message) and ticket_id is not None:
+                if not self.pending_loans.take_answer(message) and ticket_id is not None:
                     self._say(address, Abandon(ticket_id), now)
             case News() | Gone() | Confirmed():
                 if pull := self._meant(address, message):
                     self._hear_of(pull, message, now)
 
-    def knows(self, address: Address, welcome: Welcome) -> bool:
-        """Whether this Welcome only repeats what we were told: reads may be under way."""
+    def has_welcome(self, address: Address, welcome: Welcome) -> bool:
+        """Whether this Welcome repeats what is known: reads may be under way."""
         return self._sources.knows(address, welcome)
 
-    def lost(self, address: Address, error: TransferError, *, now: float) -> None:
-        """Nothing more will come from there; reads under way are to be stopped."""
+    def fail_source(self, address: Address, error: TransferError, *, now: float) -> None:
+        """Fail every pull from this address; its reads are to be cancelled."""
         self._sources.forget(address)
-        self.parted.append(address)
-        self.asks.lost(address)
+        self.to_disconnect.append(address)
+        self.pending_loans.fail_source(address)
         for pull in list(self._pulls.values()):
             if pull.address == address:
                 self._fail(pull, error, now)
@@ -148,49 +148,47 @@ class PullBook:
             self._give_up(pull, error, now)
         elif error is not None:
             self._fail(pull, error, now)
-            # a host that was met again since has another link
-            if isinstance(error, PeerUnreachable) and self._sources.host(pull.address) is host:
-                self.lost(pull.address, error, now=now)
+            # a source that was met again since has another link
+            is_same_link = self._sources.welcome_of(pull.address) is host
+            if isinstance(error, PeerUnreachable) and is_same_link:
+                self.fail_source(pull.address, error, now=now)
         elif pull.can_end:
             self._close(pull)
         else:
             self._advance(pull, now)
 
     def needs_driving(self, address: Address, *, now: float) -> None:
-        """Reads there may wait for their source to poll its agent: it is told to."""
-        if self._sources.host(address) is not None:
+        """Tell a source to poll its agent: a read of ours may wait for it."""
+        if self._sources.welcome_of(address) is not None:
             self._say(address, Drive(), now)
 
-    def give_up(self, now: float) -> None:
-        """End the pulls whose source is silent, or does not let itself be read any more.
-
-        A pull that is read for ends once its reads have: whoever was lost is parted from.
-        """
-        self.asks.expire(now)
+    def fail_silent_pulls(self, now: float) -> None:
+        """Fail the pulls whose source is silent, or whose reads do not end."""
+        self.pending_loans.expire(now)
         for pull in list(self._pulls.values()):
-            host = self._sources.host(pull.address)
+            host = self._sources.welcome_of(pull.address)
             if host is not None and self._reads.is_stuck(host, now=now):
                 stuck = PeerUnreachable(f"no read from {pull.address} has ended for too long")
-                self.lost(pull.address, stuck, now=now)
+                self.fail_source(pull.address, stuck, now=now)
             elif pull.error is None and now - pull.heard_at >= SILENCE_S:
                 silent = PeerUnreachable(f"{pull.address} was silent for {SILENCE_S} s")
-                self.lost(pull.address, silent, now=now)
+                self.fail_source(pull.address, silent, now=now)
 
-    def returned(self, now: float) -> None:
-        """Our own thread was away: it asked nobody, and saw no read end. Time counts anew."""
-        self._reads.returned(now)
+    def restart_timeouts(self, now: float) -> None:
+        """The transfer thread was stalled: every silence counts from now."""
+        self._reads.restart_timeouts(now)
         for pull in self._pulls.values():
             pull.heard_at = now
 
     def tick(self, now: float) -> None:
         """Give up on who is silent, and let the others know that we are still here."""
-        self.give_up(now)
+        self.fail_silent_pulls(now)
         for pull in list(self._pulls.values()):
             if pull.error is None and pull.is_due(self.beat_s, now=now):
                 self._greet(pull, now)
                 self._look(pull, now)
         busy = {pull.address for pull in self._pulls.values()}
-        self.parted += self._sources.leave_idle(busy, now=now)
+        self.to_disconnect += self._sources.forget_idle(busy, now=now)
 
     def _cancel(self, pull: Pull | None, now: float) -> None:
         if pull and pull.is_held:
@@ -200,20 +198,20 @@ class PullBook:
 
     def _hear_of(self, pull: Pull, message: News | Gone | Confirmed, now: float) -> None:
         match message:
-            case News() if not pull.is_of(message):
+            case News() if not pull.concerns(message):
                 self._fail(pull, LeaseExpired("a newer offer has its name"), now)
             case News():
-                pull.learn(message, now=now)
+                pull.take_news(message, now=now)
                 self._advance(pull, now)
             case Gone(reason=reason):
                 self._fail(pull, LeaseExpired(reason), now)
-            case Confirmed() if pull.state is HandOverState.SETTLING and pull.is_of(message):
+            case Confirmed() if pull.state is HandOverState.SETTLING and pull.concerns(message):
                 self._close(pull)
 
     def _meant(
         self, address: Address, message: News | Gone | Confirmed | Stranger
     ) -> Pull | None:
-        """Whom this is said to: not another pull by the same name, elsewhere or later."""
+        """The pull that this message is for; None for another one by the same name."""
         pull = self._pulls.get(message.key)
         if pull is None or (pull.address, pull.number) != (address, message.pull):
             return None
@@ -226,21 +224,21 @@ class PullBook:
         return pull
 
     def _say(self, address: Address, message: FromSink, now: float) -> None:
-        self._sources.use(address, now=now)
+        self._sources.mark_used(address, now=now)
         self.outbox.append((address, message))
 
     def _look(self, pull: Pull, now: float) -> None:
         self._say(pull.address, pull.look(now=now), now)
 
     def _greet(self, pull: Pull, now: float) -> None:
-        self._sources.use(pull.address, now=now)
-        if self._sources.greet(pull.address, pull.ticket.engine_id, now=now):
+        self._sources.mark_used(pull.address, now=now)
+        if self._sources.should_say_hello(pull.address, pull.ticket.engine_id, now=now):
             self._say(pull.address, self.hello, now)
 
     def _introduce(self, address: Address, stranger: Stranger, now: float) -> None:
         """The source has forgotten us, or is another one; a Hello may be on its way already."""
         pull = self._meant(address, stranger)
-        if pull is None or pull.error is not None or self._sources.host(address) is None:
+        if pull is None or pull.error is not None or self._sources.welcome_of(address) is None:
             return
         self._sources.forget(address)
         if pull.theirs:
@@ -255,9 +253,9 @@ class PullBook:
             ours = self.hello.fingerprint
             reason = f"fingerprint is {welcome.fingerprint} there and {ours} here"
         if reason:
-            self.lost(address, LayoutMismatch(reason), now=now)
+            self.fail_source(address, LayoutMismatch(reason), now=now)
             return
-        self._sources.welcome(address, welcome)
+        self._sources.store_welcome(address, welcome)
         for pull in list(self._pulls.values()):
             if pull.address != address:
                 continue
@@ -268,16 +266,16 @@ class PullBook:
 
     def _advance(self, pull: Pull, now: float) -> None:
         """Order the reads that have become possible; settle when all are done."""
-        host = self._sources.host(pull.address, pull.ticket.engine_id)
+        host = self._sources.welcome_of(pull.address, pull.ticket.engine_id)
         if not pull.is_reading or host is None:
             return
-        way = map_blocks(host.layout, self.hello.layout)
-        if useless := pull.mismatch(way) or pull.unchecked(self.hello.level, way):
-            self._give_up(pull, useless, now)
+        mapping, level = map_blocks(host.layout, self.hello.layout), self.hello.level
+        if error := pull.block_count_error(mapping) or pull.missing_checksums(level, mapping):
+            self._give_up(pull, error, now)
             return
-        if order := self._reads.order(pull, host, way, now=now):
+        if order := self._reads.order(pull, host, mapping, now=now):
             self.orders.append(order)
-        if pull.is_all_here:
+        if pull.is_complete:
             self._say(pull.address, pull.settle(now=now), now)
 
     def _give_up(self, pull: Pull, error: TransferError, now: float) -> None:

@@ -70,7 +70,7 @@ class ReadBook:
         ended.pull.read_ends(now=now)
         return ended.pull, ended.host
 
-    def returned(self, now: float) -> None:
+    def restart_timeouts(self, now: float) -> None:
         """Nobody looked for a while: what has moved meanwhile is seen in a moment only."""
         for read in self._open.values():
             read.moved_at = now

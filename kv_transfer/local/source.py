@@ -66,9 +66,9 @@ class LocalSource:
         """Settle at once."""
         self.book.withdraw(ticket_id)
 
-    def asked(self) -> Sequence[LoanRequest]:
+    def loan_requests(self) -> Sequence[LoanRequest]:
         """What sinks have asked for since the last call."""
-        news, self.book.asked = self.book.asked, []
+        news, self.book.loan_requests = self.book.loan_requests, []
         return news
 
     def lend(self, asked: LoanRequest, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
@@ -93,18 +93,18 @@ class LocalSource:
         """Withdraw every open offer."""
         self.book.withdraw_all()
 
-    def ask(self, peer: bytes, message: FromSink) -> list[FromSource]:
+    def deliver(self, peer: bytes, message: FromSink) -> list[FromSource]:
         """Called by a sink: its message, and what this source has to say to it."""
         if self.asleep:
             self._unheard.append((peer, message))
             return []
         self._wake_up()
-        self.book.heard(peer, message, now=self.clock())
+        self.book.handle_message(peer, message, now=self.clock())
         if self._make_sums():
             self.book.flush()
-        return self.mail(peer)
+        return self.take_messages(peer)
 
-    def mail(self, peer: bytes) -> list[FromSource]:
+    def take_messages(self, peer: bytes) -> list[FromSource]:
         """What there is to say to a sink that has said nothing."""
         if self.asleep:
             return []
@@ -114,15 +114,15 @@ class LocalSource:
 
     def _make_sums(self) -> bool:
         """Whether there were any to make."""
-        orders = self.book.missing_sums(sum(region.num_blocks for region in self.regions))
+        orders = self.book.missing_checksums(sum(region.num_blocks for region in self.regions))
         for order in orders:
-            self.book.summed(order, make_checksums(self._sums, order))
+            self.book.add_checksums(order, make_checksums(self._sums, order))
         return bool(orders)
 
     def _wake_up(self) -> None:
         unheard, self._unheard = self._unheard, []
         for peer, message in unheard:
-            self.book.heard(peer, message, now=self.clock())
+            self.book.handle_message(peer, message, now=self.clock())
 
     def _welcome(self) -> Welcome:
         regions = tuple(describe(region) for region in self.regions)

@@ -19,10 +19,10 @@ class KvReader(Protocol):
     All calls come from one thread and none of them waits.
     """
 
-    def meet(self, address: Address, welcome: Welcome) -> None:
+    def connect(self, address: Address, welcome: Welcome) -> None:
         """Get ready to read from this peer; raises TransferError."""
 
-    def part(self, address: Address) -> None:
+    def disconnect(self, address: Address) -> None:
         """Forget a peer; reads from it that are under way end with an error."""
 
     def read(self, order: ReadOrder) -> None:
@@ -31,7 +31,7 @@ class KvReader(Protocol):
     def poll(self) -> Sequence[ReadEnd]:
         """Make progress, for peers too, and tell which reads ended since the last call."""
 
-    def waits_for(self) -> Collection[Address]:
+    def stalled_sources(self) -> Collection[Address]:
         """Peers whose `poll` may help a read of ours now; told again while it may."""
 
 
@@ -43,7 +43,7 @@ class Mover(KvReader, Protocol):
         """What a peer needs to reach our memory."""
 
     @property
-    def driven(self) -> bool:
+    def needs_polling(self) -> bool:
         """Whether peers that read from us may need our `poll`, and nothing announces them."""
 
     @property
@@ -64,13 +64,13 @@ class ReaderWrapper:
 
     mover: KvReader
 
-    def meet(self, address: Address, welcome: Welcome) -> None:
+    def connect(self, address: Address, welcome: Welcome) -> None:
         """As the reader does, here and below."""
-        self.mover.meet(address, welcome)
+        self.mover.connect(address, welcome)
 
-    def part(self, address: Address) -> None:
+    def disconnect(self, address: Address) -> None:
         """See KvReader, here and below."""
-        self.mover.part(address)
+        self.mover.disconnect(address)
 
     def read(self, order: ReadOrder) -> None:
         """Begin."""
@@ -80,9 +80,9 @@ class ReaderWrapper:
         """Make progress."""
         return self.mover.poll()
 
-    def waits_for(self) -> Collection[Address]:
+    def stalled_sources(self) -> Collection[Address]:
         """Who may help."""
-        return self.mover.waits_for()
+        return self.mover.stalled_sources()
 
 
 @dataclass(slots=True)
@@ -97,9 +97,9 @@ class MoverWrapper(ReaderWrapper):
         return self.mover.card
 
     @property
-    def driven(self) -> bool:
+    def needs_polling(self) -> bool:
         """As the mover's."""
-        return self.mover.driven
+        return self.mover.needs_polling
 
     @property
     def pending(self) -> bool:

@@ -105,7 +105,7 @@ class NixlMover:
         return bytes(self.agent.get_agent_metadata())
 
     @property
-    def driven(self) -> bool:
+    def needs_polling(self) -> bool:
         """NIXL agents have no thread of their own here."""
         return True
 
@@ -119,9 +119,9 @@ class NixlMover:
         """NIXL has nothing to wait on."""
         return {}
 
-    def meet(self, address: Address, welcome: Welcome) -> None:
+    def connect(self, address: Address, welcome: Welcome) -> None:
         """Load the peer's metadata; one that restarted is another peer."""
-        self.part(address)
+        self.disconnect(address)
         if len(welcome.cards) != 1:
             raise PeerUnreachable(f"{address}: one rank expected, {len(welcome.cards)} offered")
         left = [peer for peer in self._leaving if peer.agent == welcome.engine_id]
@@ -129,7 +129,7 @@ class NixlMover:
         self._peers[address] = left[0] if left else self._load(address, welcome)
         self._leaving = [peer for peer in self._leaving if peer not in left]
 
-    def part(self, address: Address) -> None:
+    def disconnect(self, address: Address) -> None:
         """Drop the peer's metadata, once what is under way has ended by itself."""
         for read in self._reads:
             if read.order.address == address and read.waiting:
@@ -178,7 +178,7 @@ class NixlMover:
         self._forget()
         return [(read.order.read_id, read.error) for read in over]
 
-    def waits_for(self) -> Collection[Address]:
+    def stalled_sources(self) -> Collection[Address]:
         """Where the processor copies, or an adapter, a piece ends in milliseconds: a read from
         our machine that stands still shares no memory, so its source is as good as elsewhere.
         """
@@ -193,7 +193,7 @@ class NixlMover:
     def close(self) -> None:
         """Forget the peers; the memory is let go with the agent."""
         for address in list(self._peers):
-            self.part(address)
+            self.disconnect(address)
         self.blocks.release()
 
     def _pieces(self, order: ReadOrder) -> Iterator[TransferMaker]:

@@ -45,9 +45,9 @@ class RanksMover:
         return self.movers[0].card
 
     @property
-    def driven(self) -> bool:
+    def needs_polling(self) -> bool:
         """Whether any is."""
-        return any(mover.driven for mover in self.movers)
+        return any(mover.needs_polling for mover in self.movers)
 
     @property
     def pending(self) -> bool:
@@ -59,9 +59,9 @@ class RanksMover:
         """All of them."""
         return {fd: what for mover in self.movers for fd, what in mover.interests.items()}
 
-    def meet(self, address: Address, welcome: Welcome) -> None:
+    def connect(self, address: Address, welcome: Welcome) -> None:
         """Each of our ranks meets each of theirs, or the one agent that has all regions."""
-        self.part(address)
+        self.disconnect(address)
         agents = len(welcome.cards)
         if not welcome.regions or agents not in (1, len(welcome.regions)):
             told = f"{agents} cards for {len(welcome.regions)} ranks"
@@ -70,13 +70,13 @@ class RanksMover:
         for rank in range(agents):
             alone = welcome if agents == 1 else _rank_of(welcome, rank)
             for mover in self.movers:
-                mover.meet(address_of(address, rank), alone)
+                mover.connect(address_of(address, rank), alone)
 
-    def part(self, address: Address) -> None:
+    def disconnect(self, address: Address) -> None:
         """From all of its ranks."""
         for rank in range(self._met.pop(address, 0)):
             for mover in self.movers:
-                mover.part(address_of(address, rank))
+                mover.disconnect(address_of(address, rank))
 
     def read(self, order: ReadOrder) -> None:
         """In parts, as many as there are pairs of ranks."""
@@ -110,9 +110,9 @@ class RanksMover:
                     ended.append((whole.read_id, whole.error))
         return ended
 
-    def waits_for(self) -> Collection[Address]:
+    def stalled_sources(self) -> Collection[Address]:
         """Peers of any rank."""
-        waited = {at for mover in self.movers for at in mover.waits_for()}
+        waited = {at for mover in self.movers for at in mover.stalled_sources()}
         return {
             address
             for address, count in self._met.items()

@@ -92,7 +92,7 @@ class RemoteMover:
         return self.introduced.card
 
     @property
-    def driven(self) -> bool:
+    def needs_polling(self) -> bool:
         """As the other process says."""
         return self.introduced.driven
 
@@ -106,11 +106,11 @@ class RemoteMover:
         """What it says."""
         return {self.line.fileno(): select.POLLIN}
 
-    def meet(self, address: Address, welcome: Welcome) -> None:
+    def connect(self, address: Address, welcome: Welcome) -> None:
         """That it failed shows at the first read."""
         self._tell(ConnectCommand(address, welcome))
 
-    def part(self, address: Address) -> None:
+    def disconnect(self, address: Address) -> None:
         """Its reads end with an error."""
         self._tell(DisconnectCommand(address))
 
@@ -129,23 +129,23 @@ class RemoteMover:
             self._waits += news.waits_for
             self._answered = True
         now = self.clock()
-        if self.driven and now - self._driven_at >= DRIVE_S:
+        if self.needs_polling and now - self._driven_at >= DRIVE_S:
             self._driven_at = now
             self._tell(ProgressCommand())
         self._ask(now)
         return ended
 
-    def waits_for(self) -> Collection[Address]:
+    def stalled_sources(self) -> Collection[Address]:
         """As it said last."""
         return self._waits
 
-    def ask_sums(
+    def request_checksums(
         self, cut: BlockMapping | None, slots: Sequence[Sequence[int]], level: CheckLevel
     ) -> None:
         """Of images that `cut` puts together of its region; without one, of blocks."""
         self._tell(ChecksumCommand(cut, tuple(map(tuple, slots)), level))
 
-    def hear_sums(self) -> list[int]:
+    def receive_checksums(self) -> list[int]:
         """What was asked for first; raises RankStuck where it does not come."""
         with suppress(EOFError, OSError):
             while self.line.poll(STUCK_S):
@@ -193,7 +193,9 @@ class MoverServer:
     @property
     def introduced(self) -> RankIntroduction:
         """The first word."""
-        return RankIntroduction(describe(self.region), self.mover.card, self.mover.driven)
+        return RankIntroduction(
+            describe(self.region), self.mover.card, self.mover.needs_polling
+        )
 
     def introduce(self) -> None:
         """Say it; before anything else."""
@@ -213,7 +215,7 @@ class MoverServer:
             asked = asked or isinstance(message, Ping)
             self._do(message)
         ended = tuple(_words(*one) for one in self.mover.poll())
-        waits = tuple(self.mover.waits_for())
+        waits = tuple(self.mover.stalled_sources())
         if ended or waits or asked:
             self.line.send_bytes(msgspec.msgpack.encode(ReadReport(ended, waits)))
 
@@ -234,12 +236,12 @@ class MoverServer:
             found = tuple(_sums_of(self.sums, message))
             self.line.send_bytes(msgspec.msgpack.encode(ChecksumReport(found)))
         elif isinstance(message, DisconnectCommand):
-            self.mover.part(message.address)
+            self.mover.disconnect(message.address)
         elif isinstance(message, ConnectCommand):
             try:
-                self.mover.meet(message.address, message.welcome)
+                self.mover.connect(message.address, message.welcome)
             except TransferError:
-                self.mover.part(message.address)  # so its reads fail
+                self.mover.disconnect(message.address)  # so its reads fail
 
 
 def _sums_of(sums: Checksums, asked: ChecksumCommand) -> Sequence[int]:

@@ -64,7 +64,7 @@ class _SourceLink:
             return self.lookup.fileno(), select.POLLIN
         return self.connection.fileno(), BOTH if self.requests else select.POLLIN
 
-    def connected(self) -> socket.socket | None:
+    def connect_if_resolved(self) -> socket.socket | None:
         """Begin to connect, once it is known where to; raises OSError."""
         if self.connection is None and (found := self.lookup.found()):
             family, _, _, _, place = found[0]
@@ -107,7 +107,7 @@ class TcpMover:
         return cls(serving, msgspec.msgpack.encode(card))
 
     @property
-    def driven(self) -> bool:
+    def needs_polling(self) -> bool:
         """Sockets announce whoever reads."""
         return False
 
@@ -123,19 +123,19 @@ class TcpMover:
         announced = {number: what for number, what in links if number is not None}
         return {**self.serving.interests, **announced}
 
-    def meet(self, address: Address, welcome: Welcome) -> None:
+    def connect(self, address: Address, welcome: Welcome) -> None:
         """Begin to connect; that it failed shows at the first read."""
-        self.part(address)
+        self.disconnect(address)
         try:
             with one_error():
                 card = msgspec.msgpack.decode(welcome.cards[0], type=_TcpCard)
             link = _SourceLink(self.look_up(card.host, card.port), bytearray(card.secret))
-            link.connected()
+            link.connect_if_resolved()
         except (msgspec.DecodeError, IndexError, OSError) as error:
             raise PeerUnreachable(f"{address}: {error!r}") from error
         self._links[address] = link
 
-    def part(self, address: Address) -> None:
+    def disconnect(self, address: Address) -> None:
         """Close the link; what it still had to bring is cancelled."""
         if link := self._links.pop(address, None):
             self._end_all(link, TransferCancelled())
@@ -163,19 +163,19 @@ class TcpMover:
         ended, self._ended = self._ended, []
         return ended
 
-    def waits_for(self) -> Collection[Address]:
+    def stalled_sources(self) -> Collection[Address]:
         """Sockets announce what there is to do."""
         return ()
 
     def close(self) -> None:
         """Close every socket."""
         for address in list(self._links):
-            self.part(address)
+            self.disconnect(address)
         self.serving.close()
 
     def _drive(self, address: Address, link: _SourceLink) -> None:
         try:
-            if (connection := link.connected()) is None:
+            if (connection := link.connect_if_resolved()) is None:
                 return
             send_bytes(connection, link.requests)
             while link.targets:

@@ -43,9 +43,9 @@ class SideChannel:
     _ways: dict[Address, SourceConnection] = field(default_factory=dict)
     _junk: dict[str, LogThrottle] = field(default_factory=lambda: defaultdict(LogThrottle))
 
-    def from_sinks(self, ready: Ready, now: float) -> Iterator[tuple[Peer, FromSink]]:
-        """What those who came to us say."""
-        for peer, said in self.reception.hear(ready, now):
+    def receive_from_sinks(self, ready: Ready, now: float) -> Iterator[tuple[Peer, FromSink]]:
+        """Messages of the sinks that connected to this node."""
+        for peer, said in self.reception.receive(ready, now):
             try:
                 if isinstance(said, BadFrames):
                     raise said
@@ -55,10 +55,12 @@ class SideChannel:
             else:
                 yield peer, message
 
-    def from_sources(self, ready: Ready, now: float) -> Iterator[tuple[Address, FromSource]]:
+    def receive_from_sources(
+        self, ready: Ready, now: float
+    ) -> Iterator[tuple[Address, FromSource]]:
         """What those say whom we went to."""
         for address, way in list(self._ways.items()):
-            for frame in way.hear(ready, now):
+            for frame in way.receive(ready, now):
                 try:
                     message = decode_from_source(frame)
                 except msgspec.DecodeError as error:
@@ -68,11 +70,11 @@ class SideChannel:
                         self._drop(address, NotIntroduced(message.reason, AT_SOURCE), now)
                     yield address, message
 
-    def tell_sink(self, peer: Peer, message: FromSource) -> None:
+    def send_to_sink(self, peer: Peer, message: FromSource) -> None:
         """Whoever is gone does not hear it."""
-        self.reception.say(peer, encode(message))
+        self.reception.send(peer, encode(message))
 
-    def tell_source(self, address: Address, message: FromSink, now: float) -> None:
+    def send_to_source(self, address: Address, message: FromSink, now: float) -> None:
         """Raises PeerUnreachable for one that has not listened for long."""
         way = self._ways.get(address)
         if way is None:
@@ -81,11 +83,11 @@ class SideChannel:
             way.introductions = reception.introductions
             self._ways[address] = way
         try:
-            way.say(encode(message), now)
+            way.send(encode(message), now)
         except BadFrames as error:
             raise PeerUnreachable(f"{address}: {error}") from error
 
-    def part(self, address: Address) -> None:
+    def disconnect(self, address: Address) -> None:
         """No more of this source."""
         if way := self._ways.pop(address, None):
             way.close()
@@ -98,5 +100,5 @@ class SideChannel:
 
     def _drop(self, sender: object, error: Exception, now: float) -> None:
         reason = error.reason if isinstance(error, NotIntroduced) else MALFORMED
-        if count := self._junk[reason].another(now):
+        if count := self._junk[reason].count_one(now):
             log.warning(DROP_LOG_LINES.get(reason, TURNED_AWAY), count, sender, error)

@@ -13,7 +13,7 @@ class LogThrottle:
     _untold: int = 0
     _told_at: float | None = None
 
-    def another(self, now: float) -> int | None:
+    def count_one(self, now: float) -> int | None:
         """How many there were since this was last told; None: do not tell now."""
         self._untold += 1
         if self._told_at is not None and now - self._told_at < self.quiet_s:

@@ -20,7 +20,7 @@ class Poller:
         """Wait for this one, too; for other events if it was watched before."""
         self._poller.register(descriptor, events)
 
-    def forget(self, descriptor: int) -> None:
+    def unwatch(self, descriptor: int) -> None:
         """Not for this one any more; to be called before it is closed."""
         self._poller.unregister(descriptor)
 
@@ -30,7 +30,7 @@ class Poller:
             self._follow(interests)
         self._poller.poll(math.ceil(timeout_s * 1000))
 
-    def look(self) -> Ready:
+    def ready_now(self) -> Ready:
         """Who is ready now."""
         return dict(self._poller.poll(0))
 

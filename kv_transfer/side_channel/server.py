@@ -86,7 +86,7 @@ class SideChannelServer:
         """Where to come to."""
         return int(self.listener.getsockname()[1])
 
-    def hear(self, ready: Ready, now: float) -> Iterator[tuple[Peer, bytes | BadFrames]]:
+    def receive(self, ready: Ready, now: float) -> Iterator[tuple[Peer, bytes | BadFrames]]:
         """What those who are ready say, in order; what has no sense ends its connection."""
         for number in ready.keys() & self._guests.keys():
             if guest := self._guests.get(number):  # not closed by one before it
@@ -96,7 +96,7 @@ class SideChannelServer:
         if now - self._dismissed_at >= DISMISS_S:
             self._dismiss(now)
 
-    def say(self, peer: Peer, message: bytes) -> None:
+    def send(self, peer: Peer, message: bytes) -> None:
         """Nobody of that name is here: then nobody misses it."""
         if guest := self._by_name.get(peer):
             try:
@@ -128,7 +128,7 @@ class SideChannelServer:
             full = True
         if full is not self._full:
             self._full, number = full, self.listener.fileno()
-            (self.waiting.forget if full else self.waiting.watch)(number)
+            (self.waiting.unwatch if full else self.waiting.watch)(number)
         return connection
 
     def _dismiss(self, now: float) -> None:
@@ -186,7 +186,7 @@ class SideChannelServer:
     def _close(self, guest: _SinkConnection) -> None:
         if self._guests.pop(guest.connection.fileno(), None) is None:
             return
-        self.waiting.forget(guest.connection.fileno())
+        self.waiting.unwatch(guest.connection.fileno())
         self._nameless.pop(guest.connection.fileno(), None)
         guest.connection.close()
         if guest.name is not None and self._by_name.get(guest.name) is guest:

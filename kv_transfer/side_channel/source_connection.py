@@ -39,12 +39,12 @@ class SourceConnection:
     introductions: Introductions = field(default_factory=PlainNames)
     _lookup: Lookup | None = None
 
-    def say(self, message: bytes, now: float) -> None:
+    def send(self, message: bytes, now: float) -> None:
         """Now, or once there is a connection; raises BadFrames where too much waits for one."""
         self._outgoing.add(framed(message))
         self._drive(now)
 
-    def hear(self, ready: Ready, now: float) -> Iterator[bytes]:
+    def receive(self, ready: Ready, now: float) -> Iterator[bytes]:
         """What the source says, if it is ready. To be called in every turn."""
         if self._connection is None:
             self._drive(now)
@@ -61,7 +61,7 @@ class SourceConnection:
             self._lookup.close()
             self._lookup = None
         if self._connection is not None:
-            self.waiting.forget(self._connection.fileno())
+            self.waiting.unwatch(self._connection.fileno())
             self._connection.close()
             self._connection = None
 

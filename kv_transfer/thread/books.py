@@ -34,13 +34,13 @@ Command = Callable[[], None]
 class PeerSender(Protocol):
     """How peers are told: sinks by their names, sources by their addresses."""
 
-    def tell_sink(self, peer: Peer, message: FromSource) -> None:
+    def send_to_sink(self, peer: Peer, message: FromSource) -> None:
         """Whoever is gone does not hear it."""
 
-    def tell_source(self, address: Address, message: FromSink, now: float) -> None:
+    def send_to_source(self, address: Address, message: FromSink, now: float) -> None:
         """Raises PeerUnreachable for one that has not listened for long."""
 
-    def part(self, address: Address) -> None:
+    def disconnect(self, address: Address) -> None:
         """No more of this source."""
 
 
@@ -76,7 +76,7 @@ class CommandQueue:
         while self._waiting:
             self._waiting.popleft()()
 
-    def silence(self) -> None:
+    def stop_signalling(self) -> None:
         """Nobody is there any more to be woken."""
         self._rung = True
 
@@ -98,36 +98,36 @@ class TransferBooks:
     news: WakeSignal
     clock: Callable[[], float]
 
-    def begin(self, *, away: bool = False) -> float:
+    def begin_turn(self, *, away: bool = False) -> float:
         """What time it is for who may be late. `away`: for a while nobody was heard."""
         self._part(self.clock())  # from whom a sweep gave up: no more is heard
         self.commands.run()
         now = self.clock()  # whatever was said until now is heard before anybody is late
         if away:
-            self.offers.returned(now)
-            self.pulls.returned(now)
+            self.offers.extend_leases(now)
+            self.pulls.restart_timeouts(now)
         return now
 
-    def hear_sink(self, peer: Peer, message: FromSink, now: float) -> None:
+    def handle_sink_message(self, peer: Peer, message: FromSink, now: float) -> None:
         """A sink says something."""
         if self.commands:  # an offer was posted before anybody could ask for it
             self.commands.run()
-        self.offers.heard(peer, message, now=now)
+        self.offers.handle_message(peer, message, now=now)
 
-    def hear_source(self, address: Address, message: FromSource, now: float) -> None:
+    def handle_source_message(self, address: Address, message: FromSource, now: float) -> None:
         """A source says something; who tells where its memory is, is met first."""
-        if address in self.pulls.parted:
+        if address in self.pulls.to_disconnect:
             return  # it was given up by what it said before
         try:
-            if isinstance(message, Welcome) and not self.pulls.knows(address, message):
-                self.mover.meet(address, message)
+            if isinstance(message, Welcome) and not self.pulls.has_welcome(address, message):
+                self.mover.connect(address, message)
         except TransferError as error:
-            self.pulls.lost(address, error, now=now)
+            self.pulls.fail_source(address, error, now=now)
         else:
-            if address not in self.pulls.parted:  # given up while it was met
-                self.pulls.heard(address, message, now=now)
+            if address not in self.pulls.to_disconnect:  # given up while it was met
+                self.pulls.handle_message(address, message, now=now)
 
-    def finish(self, now: float) -> None:
+    def finish_turn(self, now: float) -> None:
         """All that follows."""
         self.offers.flush()
         self._answer(now)  # peers wait for it; what follows can
@@ -144,7 +144,7 @@ class TransferBooks:
         self.commands.run()
         now = self.clock()
         self.offers.expire(now)
-        self.pulls.give_up(now)
+        self.pulls.fail_silent_pulls(now)
         self._report()
 
     def end(self) -> None:
@@ -169,37 +169,37 @@ class TransferBooks:
 
     def _send(self, now: float) -> None:
         for peer, answer in self.offers.outbox:
-            self.voice.tell_sink(peer, answer)
+            self.voice.send_to_sink(peer, answer)
         self.offers.outbox.clear()
         sent, self.pulls.outbox = self.pulls.outbox, []
         for address, message in sent:
             try:
-                self.voice.tell_source(address, message, now)
+                self.voice.send_to_source(address, message, now)
             except PeerUnreachable as error:
-                self.pulls.lost(address, error, now=now)
+                self.pulls.fail_source(address, error, now=now)
 
     def _read_mover(self, now: float) -> None:
         for read_id, error in self.mover.poll():
             if isinstance(error, PeerUnreachable):
                 log.warning("a read failed: %s", error)
             self.pulls.read_done(read_id, error, now=now)
-        for address in self.mover.waits_for():
+        for address in self.mover.stalled_sources():
             self.pulls.needs_driving(address, now=now)
 
     def _make_sums(self) -> None:
         """Checksums of what is on offer, some in each turn."""
         most = max(1, BYTES_AT_ONCE // max(1, self.sums.block_bytes))
-        for order in self.offers.missing_sums(most):
-            self.offers.summed(order, make_checksums(self.sums, order))
+        for order in self.offers.missing_checksums(most):
+            self.offers.add_checksums(order, make_checksums(self.sums, order))
 
     def _part(self, now: float) -> None:
         """Let go of sources that were given up; what was read from them ends."""
-        while self.pulls.parted:
-            address = self.pulls.parted.pop()
-            self.mover.part(address)
-            self.voice.part(address)
+        while self.pulls.to_disconnect:
+            address = self.pulls.to_disconnect.pop()
+            self.mover.disconnect(address)
+            self.voice.disconnect(address)
             self._read_mover(now)
 
     def _report(self) -> None:
-        if self.queues.take(self.offers, self.pulls):
+        if self.queues.collect_from(self.offers, self.pulls):
             self.news.ring()

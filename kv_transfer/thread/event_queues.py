@@ -18,16 +18,18 @@ class EventQueues:
 
     settled: deque[Settled] = field(default_factory=deque)
     arrived: deque[Arrived] = field(default_factory=deque)
-    asked: deque[LoanRequest] = field(default_factory=lambda: deque(maxlen=MOST_LOAN_REQUESTS))
-    lent: deque[Loan] = field(default_factory=deque)
+    loan_requests: deque[LoanRequest] = field(
+        default_factory=lambda: deque(maxlen=MOST_LOAN_REQUESTS)
+    )
+    loans: deque[Loan] = field(default_factory=deque)
 
-    def take(self, offers: OfferBook, pulls: PullBook) -> bool:
+    def collect_from(self, offers: OfferBook, pulls: PullBook) -> bool:
         """Hand on what the books have told; whether there was anything."""
         news = [
             _hand_on(offers.settled, self.settled),
-            _hand_on(offers.asked, self.asked),
+            _hand_on(offers.loan_requests, self.loan_requests),
             _hand_on(pulls.arrived, self.arrived),
-            _hand_on(pulls.asks.answered, self.lent),
+            _hand_on(pulls.pending_loans.answered, self.loans),
         ]
         return any(news)
 

@@ -52,15 +52,15 @@ class _LockReleasingReader(ReaderWrapper):
 
     lock: threading.Lock
 
-    def meet(self, address: Address, welcome: Welcome) -> None:
+    def connect(self, address: Address, welcome: Welcome) -> None:
         """See KvReader, here and below."""
         with self._lock_released():
-            self.mover.meet(address, welcome)
+            self.mover.connect(address, welcome)
 
-    def part(self, address: Address) -> None:
+    def disconnect(self, address: Address) -> None:
         """Closing a link may take long."""
         with self._lock_released():
-            self.mover.part(address)
+            self.mover.disconnect(address)
 
     def read(self, order: ReadOrder) -> None:
         """Starting a read may take long."""
@@ -94,7 +94,7 @@ class TransferService:
     clock: Clock = time.monotonic
     pause: Callable[[float], None] = time.sleep
     queues: EventQueues = field(default_factory=EventQueues)
-    others: Sequence[
+    other_ranks: Sequence[
         RankIntroduction
     ] = ()  # ranks of ours, whose memory has agents of their own
 
@@ -145,14 +145,14 @@ class TransferService:
         """Wait for something to happen, at most `longest_s`; do all that follows from it."""
         self._wait(min(longest_s, self._turn_s()))
         with self._lock:
-            now = self.books.begin(away=self._attendance.was_away())
-            ready = self._waiting.look()
-            for peer, said in self._exchange.from_sinks(ready, now):
-                self.books.hear_sink(peer, said, now)
-            for address, told in self._exchange.from_sources(ready, now):
-                self.books.hear_source(address, told, now)
-            self.books.finish(now)
-            self._attendance.rests()
+            now = self.books.begin_turn(away=self._attendance.was_away())
+            ready = self._waiting.ready_now()
+            for peer, said in self._exchange.receive_from_sinks(ready, now):
+                self.books.handle_sink_message(peer, said, now)
+            for address, told in self._exchange.receive_from_sources(ready, now):
+                self.books.handle_source_message(address, told, now)
+            self.books.finish_turn(now)
+            self._attendance.end_turn()
 
     def sweep(self) -> None:
         """Where a turn takes too long: run commands, end what is late, and say so.
@@ -174,33 +174,33 @@ class TransferService:
     def close(self) -> None:
         """Let go of everything, with no word to anybody; the books are not looked at again."""
         with self._lock:
-            self._attendance.waits(math.inf)
+            self._attendance.begin_wait(math.inf)
         self.mover.close()
         self._exchange.close()
-        self.commands.silence()
+        self.commands.stop_signalling()
         self._wake.close()
         self._news.close()
 
     def _turn_s(self) -> float:
-        if self.mover.pending or self.offers.missing_sums(1):
+        if self.mover.pending or self.offers.missing_checksums(1):
             return 0.0
-        if self.mover.driven and self.offers.needs_driving(self.clock()):
+        if self.mover.needs_polling and self.offers.needs_driving(self.clock()):
             return DRIVEN_TURN_S
         return OPEN_TURN_S if self.offers.num_open or self.pulls.num_open else IDLE_TURN_S
 
     def _wait(self, timeout_s: float) -> None:
         if self.mover.pending:
             self.pause(READING_PAUSE_S)
-        self._attendance.waits(timeout_s)
+        self._attendance.begin_wait(timeout_s)
         self._waiting.wait(self.mover.interests, timeout_s)
-        self._attendance.works()
+        self._attendance.begin_work()
 
     def wake_engine(self) -> None:
         """Make `news_fd` readable."""
         self._news.ring()
 
     def _welcome(self) -> Welcome:
-        me, others = self.identity, self.others
+        me, others = self.identity, self.other_ranks
         ours = self.regions[:1] if others else self.regions
         regions = *map(describe, ours), *(other.region for other in others)
         cards = self.mover.card, *(other.card for other in others)

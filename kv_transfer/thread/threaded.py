@@ -56,9 +56,9 @@ class ThreadedSource:
         """Take the blocks back; final at its Settled."""
         self.service.post(partial(self.service.offers.withdraw, ticket_id))
 
-    def asked(self) -> Sequence[LoanRequest]:
+    def loan_requests(self) -> Sequence[LoanRequest]:
         """What was asked for since the last call."""
-        return _drain(self.service.queues.asked)
+        return _drain(self.service.queues.loan_requests)
 
     def lend(self, asked: LoanRequest, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
         """One command: offered, sealed and told."""
@@ -112,17 +112,17 @@ class ThreadedSink:
         """Tell the source."""
         self.service.post(partial(self._abandon, ticket))
 
-    def leave(self, ticket: KvTicket) -> None:
+    def release_claim(self, ticket: KvTicket) -> None:
         """Tell the source to keep it for another."""
         self.service.post(partial(self._leave, ticket))
 
-    def ask(self, name: str, cache: CacheHint, keys: Sequence[bytes]) -> None:
+    def request_loan(self, name: str, cache: CacheHint, keys: Sequence[bytes]) -> None:
         """The answer is told by `lent`."""
         self.service.post(partial(self._ask, name, cache, tuple(keys)))
 
-    def lent(self) -> Sequence[Loan]:
+    def loans(self) -> Sequence[Loan]:
         """What was answered since the last call."""
-        return _drain(self.service.queues.lent)
+        return _drain(self.service.queues.loans)
 
     def poll(self) -> Sequence[Arrived]:
         """What ended since the last call."""
@@ -135,7 +135,7 @@ class ThreadedSink:
         self.service.post(self._abandon_all)
 
     def _ask(self, name: str, cache: CacheHint, keys: Sequence[bytes]) -> None:
-        self.service.pulls.ask(name, cache, keys, now=self.service.clock())
+        self.service.pulls.request_loan(name, cache, keys, now=self.service.clock())
 
     def _hold(self, ticket: KvTicket) -> None:
         self.service.pulls.hold(ticket, now=self.service.clock())
@@ -147,7 +147,7 @@ class ThreadedSink:
         self.service.pulls.abandon(ticket, now=self.service.clock())
 
     def _leave(self, ticket: KvTicket) -> None:
-        self.service.pulls.leave(ticket, now=self.service.clock())
+        self.service.pulls.release_claim(ticket, now=self.service.clock())
 
     def _abandon_all(self) -> None:
         self.service.pulls.abandon_all(now=self.service.clock())

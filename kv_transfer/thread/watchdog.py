@@ -27,16 +27,16 @@ class TurnWatchdog:
         """How long ago it should have begun, or has begun, the turn that is not over."""
         return max(0.0, self.clock() - self.due_at)
 
-    def waits(self, timeout_s: float) -> None:
+    def begin_wait(self, timeout_s: float) -> None:
         """From now on, for so long at most."""
         self.due_at = self.clock() + timeout_s
 
-    def works(self) -> None:
+    def begin_work(self) -> None:
         """The wait is over."""
         self._look()
         self.due_at = self.clock()
 
-    def rests(self) -> None:
+    def end_turn(self) -> None:
         """The turn is over: whoever waited to step in has nothing to do any more."""
         self._look()
         self.due_at = self.clock()

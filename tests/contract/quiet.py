@@ -39,14 +39,14 @@ def writes_on(start: Start) -> list[int]:
 def _writes_on(
     source: Mover, sink: Mover, welcome: Welcome, ours: bytearray, polls: int
 ) -> bool:
-    sink.meet(AT, welcome)
+    sink.connect(AT, welcome)
     sink.read(ReadOrder(polls, AT, [BlockRun(0, 0, BLOCKS)]))
     ended = [end for _ in range(polls) for end in _poll(source, sink)]
-    sink.part(AT)
+    sink.disconnect(AT)
     while not ended:
         ended += _poll(source, sink)
     ours[:] = POISON
-    sink.meet(AT, welcome)  # somebody else has business there
+    sink.connect(AT, welcome)  # somebody else has business there
     for _ in range(LAST_POLLS):
         _poll(source, sink)
     return ours != POISON

@@ -32,15 +32,15 @@ def cache(rig: Rig) -> CacheHint:
 
 
 def ask(rig: Rig, where: CacheHint, name: str = "q") -> LoanRequest:
-    rig.sink.ask(name, where, KEYS)
+    rig.sink.request_loan(name, where, KEYS)
     assert rig.arrive() == []
-    (asked,) = rig.source.asked()
+    (asked,) = rig.source.loan_requests()
     return asked
 
 
 def lent(rig: Rig) -> tuple[Loan, KvTicket]:
     assert rig.arrive() == []
-    (loan,) = rig.sink.lent()
+    (loan,) = rig.sink.loans()
     assert loan.ticket is not None
     return loan, loan.ticket
 
@@ -63,16 +63,16 @@ class TestLoans:
     def test_nothing_to_lend_is_an_answer(self, rig: Rig) -> None:
         rig.source.decline(ask(rig, cache(rig)))
         assert rig.arrive() == []
-        assert rig.sink.lent() == [Loan("q")]
-        assert rig.sink.lent() == []
+        assert rig.sink.loans() == [Loan("q")]
+        assert rig.sink.loans() == []
 
     def test_a_source_that_was_started_anew_has_nothing_to_lend(self, rig: Rig) -> None:
         where = cache(rig)
         other = CacheHint("of yesterday", where.host, where.port, where.fingerprint)
-        rig.sink.ask("q", other, KEYS)
+        rig.sink.request_loan("q", other, KEYS)
         assert rig.arrive() == []
-        assert rig.source.asked() == []
-        assert rig.sink.lent() == [Loan("q")]
+        assert rig.source.loan_requests() == []
+        assert rig.sink.loans() == [Loan("q")]
 
     def test_a_loan_that_nobody_comes_for_ends_soon(self, rig: Rig) -> None:
         rig.source.lend(ask(rig, cache(rig)), "loan", [0], SEALED)
@@ -92,10 +92,10 @@ class TestLoans:
         asked = ask(rig, cache(rig))
         rig.advance(SILENCE_S)
         assert rig.arrive() == []
-        assert rig.sink.lent() == [Loan("q")]
+        assert rig.sink.loans() == [Loan("q")]
         rig.source.lend(asked, "loan", [0], SEALED)
         assert rig.arrive() == []
-        assert rig.sink.lent() == []
+        assert rig.sink.loans() == []
         assert rig.outcomes() == [Outcome.WITHDRAWN]
 
     def test_a_loan_that_is_taken_back_is_void(self, rig: Rig) -> None:
@@ -110,14 +110,14 @@ class TestLoans:
     def test_a_source_that_is_gone_does_not_leave_a_question_open(self, rig: Rig) -> None:
         where = cache(rig)
         rig.unplug()
-        rig.sink.ask("q", where, KEYS)
+        rig.sink.request_loan("q", where, KEYS)
         rig.arrive()
         rig.advance(SILENCE_S)
         rig.arrive()
-        assert rig.sink.lent() == [Loan("q")]
+        assert rig.sink.loans() == [Loan("q")]
 
     def test_closing_ends_every_question(self, rig: Rig) -> None:
         ask(rig, cache(rig))
         rig.sink.close()
         assert rig.arrive() == []
-        assert rig.sink.lent() == [Loan("q")]
+        assert rig.sink.loans() == [Loan("q")]

@@ -203,7 +203,7 @@ def test_who_was_turned_away_is_heard_no_more_and_forgotten_when_he_leaves(port:
         port.turn_until_answered(stranger)
         assert isinstance(stranger.answer(), TurnedAway)
         stranger.connection.sendall(framed(bytes(1 << 10)))
-        assert not port.reception.waiting.look()
+        assert not port.reception.waiting.ready_now()
         assert port.reception._guests
     while port.reception._guests:
         port.service.turn(0.01)

@@ -24,9 +24,9 @@ def test_a_link_that_broke_costs_one_pull(make: RigMaker) -> None:
         assert move(rig, "before").error is None
         ticket = rig.source.offer("where")
         assert isinstance(rig.sink, ThreadedSink)
-        rig.sink.service.mover.part((ticket.host, ticket.port))  # the books do not know
+        rig.sink.service.mover.disconnect((ticket.host, ticket.port))  # the books do not know
         assert isinstance(move(rig, "under").error, PeerUnreachable)
         rig.ours[0] = 0
         after = move(rig, "after")
-        assert after == Arrived(after.ticket_id, Sealed(1, 7), moved=ANY_MOVE)
+        assert after == Arrived(after.ticket_id, Sealed(1, 7), stats=ANY_MOVE)
         assert rig.letters[:1] == b"a"

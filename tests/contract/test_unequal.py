@@ -97,7 +97,7 @@ def test_bytes_land_where_they_belong(make: Maker, case: str) -> None:
             (arrived,) = hand_over(pair, blocks, into)
             assert arrived.error is None
             assert sink.wrong(into, range(tokens)) == []
-            assert arrived.moved.num_bytes == -(-tokens // slot) * slot * per_token
+            assert arrived.stats.num_bytes == -(-tokens // slot) * slot * per_token
 
 
 @pytest.mark.parametrize("case", ["blocks twice as large", "blocks half as large"])

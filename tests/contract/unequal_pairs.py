@@ -106,7 +106,7 @@ def _apart(start: Start, theirs: Memory, ours: Memory) -> Iterator[Pair]:
         servers.append(served)
     with network(movers, theirs, ours) as pair:
         for service, served in zip(pair.living, servers, strict=True):
-            service.others = [one.introduced for one in served]
+            service.other_ranks = [one.introduced for one in served]
         pair.ranks = [one for served in servers for one in served]
         yield pair
     for one in pair.ranks:

@@ -14,18 +14,18 @@ class FakeMover:
     """Remembers whom it met and from whom it parted; `meeting` is called while it meets."""
 
     pending: bool = False
-    driven: bool = False
+    needs_polling: bool = False
     card: bytes = b"card"
     interests: Mapping[int, int] = field(default_factory=dict)
     parted: list[Address] = field(default_factory=list)
     met: list[Address] = field(default_factory=list)
     meeting: Callable[[Address], None] = lambda _: None
 
-    def meet(self, address: Address, welcome: Welcome) -> None:
+    def connect(self, address: Address, welcome: Welcome) -> None:
         self.meeting(address)
         self.met.append(address)
 
-    def part(self, address: Address) -> None:
+    def disconnect(self, address: Address) -> None:
         self.parted.append(address)
 
     def read(self, order: ReadOrder) -> None:
@@ -34,7 +34,7 @@ class FakeMover:
     def poll(self) -> Sequence[ReadEnd]:
         return []
 
-    def waits_for(self) -> Collection[Address]:
+    def stalled_sources(self) -> Collection[Address]:
         return ()
 
     def close(self) -> None:

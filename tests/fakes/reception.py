@@ -16,7 +16,7 @@ def heard(reception: SideChannelServer, count: int, *, now: float = 0.0) -> list
     said = list[Said]()
     while len(said) < count:
         reception.waiting.wait({}, PATIENCE_S)
-        said += reception.hear(reception.waiting.look(), now)
+        said += reception.receive(reception.waiting.ready_now(), now)
     return said
 
 
@@ -27,7 +27,7 @@ def until(
     said = list[Said]()
     while not true():
         reception.waiting.wait({}, PATIENCE_S)
-        said += reception.hear(reception.waiting.look(), now)
+        said += reception.receive(reception.waiting.ready_now(), now)
     return said
 
 

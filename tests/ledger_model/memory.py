@@ -51,11 +51,11 @@ class SlowMover:
     _met: dict[Address, Host] = field(default_factory=dict)
     _ended: list[ReadEnd] = field(default_factory=list)
 
-    def meet(self, address: Address, welcome: Welcome) -> None:
-        self.part(address)
+    def connect(self, address: Address, welcome: Welcome) -> None:
+        self.disconnect(address)
         self._met[address] = self.hosts[welcome.cards[0]]
 
-    def part(self, address: Address) -> None:
+    def disconnect(self, address: Address) -> None:
         self._met.pop(address, None)
         for one in list(self.readings):
             if self.cuts and one.order.address == address:
@@ -87,7 +87,7 @@ class SlowMover:
         ended, self._ended = self._ended, []
         return ended
 
-    def waits_for(self) -> Collection[Address]:
+    def stalled_sources(self) -> Collection[Address]:
         return ()
 
     def _end(self, reading: Reading, error: PeerUnreachable | None) -> None:

@@ -46,12 +46,12 @@ class WatchedQueues(EventQueues):
 
     ended: Ended = lambda _: None
 
-    def take(self, offers: OfferBook, pulls: PullBook) -> bool:
+    def collect_from(self, offers: OfferBook, pulls: PullBook) -> bool:
         for settled in offers.settled:
             self.ended(settled)
         for arrived in pulls.arrived:
             self.ended(arrived)
-        return EventQueues.take(self, offers, pulls)
+        return EventQueues.collect_from(self, offers, pulls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ class Frames:
     name: bytes
     address: Address
 
-    def tell_sink(self, peer: bytes, message: FromSource) -> None:
+    def send_to_sink(self, peer: bytes, message: FromSource) -> None:
         self.network.answer(peer, self.address, encode(message))
 
-    def tell_source(self, address: Address, message: FromSink, now: float) -> None:
+    def send_to_source(self, address: Address, message: FromSink, now: float) -> None:
         self.network.ask(self.name, address, encode(message))
 
-    def part(self, address: Address) -> None:
+    def disconnect(self, address: Address) -> None:
         self.network.part(self.name, address)
 
 
@@ -111,22 +111,22 @@ class Shell:
 
     def begin(self, *, away: bool = False) -> None:
         """What comes before any message. `away`: those that came are heard later."""
-        self.books.begin(away=away)
+        self.books.begin_turn(away=away)
 
     def asked(self, peer: bytes, frame: bytes) -> None:
         """A sink's message has come."""
-        self.books.hear_sink(peer, decode_from_sink(frame), self.clock())
-        self.books.finish(self.clock())
+        self.books.handle_sink_message(peer, decode_from_sink(frame), self.clock())
+        self.books.finish_turn(self.clock())
 
     def answered(self, address: Address, frame: bytes) -> None:
         """A source's message has come."""
-        self.books.hear_source(address, decode_from_source(frame), self.clock())
-        self.books.finish(self.clock())
+        self.books.handle_source_message(address, decode_from_source(frame), self.clock())
+        self.books.finish_turn(self.clock())
 
     def turn(self, *, away: bool = False) -> None:
         """Nothing has come."""
         self.begin(away=away)
-        self.books.finish(self.clock())
+        self.books.finish_turn(self.clock())
 
     def sweep(self) -> None:
         """A turn takes too long: the other thread looks through the books."""

@@ -98,8 +98,8 @@ class WatchedSource:
     def withdraw(self, ticket_id: str) -> None:
         self.inner.withdraw(ticket_id)
 
-    def asked(self) -> Sequence[LoanRequest]:
-        return self.inner.asked()
+    def loan_requests(self) -> Sequence[LoanRequest]:
+        return self.inner.loan_requests()
 
     def lend(self, asked: LoanRequest, name: str, blocks: Sequence[int], sealed: Sealed) -> str:
         ticket_id = self.inner.lend(asked, name, blocks, sealed)
@@ -146,7 +146,7 @@ class WatchedSink:
     was_delivered: Callable[[KvTicket], bool]
     kv_by_key: KvByKey
     wanted: dict[str, Sequence[bytes]] = field(default_factory=dict)  # by the question's name
-    loans: dict[str, Sequence[bytes]] = field(default_factory=dict)  # by ticket
+    lent_keys: dict[str, Sequence[bytes]] = field(default_factory=dict)  # by ticket
     pulled: dict[str, tuple[KvTicket, Sequence[int], int]] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)  # and their Arrived not read yet
     news: list[Arrived] = field(default_factory=list)
@@ -163,20 +163,20 @@ class WatchedSink:
     def abandon(self, ticket: KvTicket) -> None:
         self.inner.abandon(ticket)
 
-    def leave(self, ticket: KvTicket) -> None:
-        self.inner.leave(ticket)
+    def release_claim(self, ticket: KvTicket) -> None:
+        self.inner.release_claim(ticket)
 
-    def ask(self, name: str, cache: CacheHint, keys: Sequence[bytes]) -> None:
+    def request_loan(self, name: str, cache: CacheHint, keys: Sequence[bytes]) -> None:
         assert name not in self.wanted, "a question's name is used twice"
         self.wanted[name] = keys
-        self.inner.ask(name, cache, keys)
+        self.inner.request_loan(name, cache, keys)
 
-    def lent(self) -> Sequence[Loan]:
-        loans = self.inner.lent()
+    def loans(self) -> Sequence[Loan]:
+        loans = self.inner.loans()
         for loan in loans:
             keys = self.wanted.pop(loan.name)  # asked once, answered once
             if loan.ticket is not None:
-                self.loans[loan.ticket.ticket_id] = keys[: loan.num_blocks]
+                self.lent_keys[loan.ticket.ticket_id] = keys[: loan.num_blocks]
         return loans
 
     def poll(self) -> Sequence[Arrived]:
@@ -205,7 +205,7 @@ class WatchedSink:
             return
         ticket, into, _ = self.pulled[name]
         assert self.was_delivered(ticket), "arrived, and was not delivered"
-        if (keys := self.loans.get(name)) is not None:
+        if (keys := self.lent_keys.get(name)) is not None:
             check_keys(self.engine, into, keys, self.kv_by_key, "borrowed")
             return
         held = self.engine.sequences.reserved.values()

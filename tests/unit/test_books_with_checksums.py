@@ -31,15 +31,15 @@ def offered(level: CheckLevel, *blocks: int) -> OfferBook:
 
 
 def look(book: OfferBook, peer: bytes, level: CheckLevel = OFF, known: int = 0) -> FromSource:
-    book.heard(peer, replace(HELLO, level=level), now=0)
-    book.heard(peer, Look("t", "engine", known), now=0)
+    book.handle_message(peer, replace(HELLO, level=level), now=0)
+    book.handle_message(peer, Look("t", "engine", known), now=0)
     told, book.outbox = book.outbox[-1][1], []
     return told
 
 
 def make_sums(book: OfferBook, most: int = 100) -> None:
-    for order in book.missing_sums(most):
-        book.summed(order, [10 * block + order.level for block in order.blocks])
+    for order in book.missing_checksums(most):
+        book.add_checksums(order, [10 * block + order.level for block in order.blocks])
 
 
 def test_a_block_is_told_of_once_it_has_its_checksum() -> None:
@@ -51,7 +51,7 @@ def test_a_block_is_told_of_once_it_has_its_checksum() -> None:
     make_sums(book)
     book.flush()
     assert book.outbox.pop() == (A, News("t", 1, (6,), SEALED, (62,), FULL))
-    assert book.missing_sums(1) == []
+    assert book.missing_checksums(1) == []
 
 
 def test_without_checksums_nothing_waits() -> None:
@@ -74,19 +74,21 @@ def test_a_sink_of_smaller_blocks_gets_a_checksum_for_each_of_its_own() -> None:
     book.offer("t", None)
     book.extend("t", [5, 6])
     book.seal("t", SEALED, now=0)
-    book.heard(A, replace(HELLO, layout=PAIRS), now=0)
-    book.heard(A, Look("t", "engine", 0), now=0)
+    book.handle_message(A, replace(HELLO, layout=PAIRS), now=0)
+    book.handle_message(A, Look("t", "engine", 0), now=0)
     make_sums(book)
     assert look(book, A) == News("t", 0, (), None, (), FULL, slots=2)
-    (order,) = book.missing_sums(100)
+    (order,) = book.missing_checksums(100)
     assert order.seen.our_slots == 2
-    book.summed(order, [50, 51, 60, 61])
+    book.add_checksums(order, [50, 51, 60, 61])
     told = look(book, A, known=1)
     assert told == News("t", 1, (6,), SEALED, (60, 61), FULL, slots=2)
     sink = PullBook(HELLO)
     sink.pull(TICKET, [7, 8, 9], 1, now=0)  # the first half is known, the last not there
-    sink.heard(AT, replace(WELCOME, layout=PAIRS), now=0)
-    sink.heard(AT, News("t", 0, (5, 6), SEALED, (50, 51, 60, 61), FULL, slots=2), now=0)
+    sink.handle_message(AT, replace(WELCOME, layout=PAIRS), now=0)
+    sink.handle_message(
+        AT, News("t", 0, (5, 6), SEALED, (50, 51, 60, 61), FULL, slots=2), now=0
+    )
     (read,) = sink.orders
     assert (list(read.runs), read.checks) == (
         [BlockRun(11, 8, 2)],
@@ -97,20 +99,20 @@ def test_a_sink_of_smaller_blocks_gets_a_checksum_for_each_of_its_own() -> None:
 def test_a_checksum_that_comes_too_late_is_not_told() -> None:
     """Others were asked for meanwhile."""
     book = offered(SAMPLED, 5)
-    (order,) = book.missing_sums(1)
+    (order,) = book.missing_checksums(1)
     look(book, A, FULL)
-    book.summed(order, [51])
+    book.add_checksums(order, [51])
     assert look(book, A, FULL) == News("t", 0, (), None, (), FULL)
     book.withdraw("t")
-    book.summed(order, [51])  # nor for an offer that is over
-    assert book.missing_sums(1) == []
+    book.add_checksums(order, [51])  # nor for an offer that is over
+    assert book.missing_checksums(1) == []
 
 
 def test_no_offer_waits_for_the_checksums_of_a_long_one() -> None:
     book = offered(FULL, *range(1000))
     book.offer("short", None)
     book.extend("short", (7, 8))
-    assert [(order.ticket_id, len(order.blocks)) for order in book.missing_sums(10)] == [
+    assert [(order.ticket_id, len(order.blocks)) for order in book.missing_checksums(10)] == [
         ("t", 5),
         ("short", 2),
     ]
@@ -128,8 +130,8 @@ def test_kv_without_the_checksums_that_are_wanted_is_not_read(told: News) -> Non
     """Its source does not know of them, or makes worse ones."""
     book = PullBook(replace(HELLO, level=FULL))
     book.pull(TICKET, [0], 0, now=0)
-    book.heard(AT, WELCOME, now=0)
-    book.heard(AT, told, now=0)
+    book.handle_message(AT, WELCOME, now=0)
+    book.handle_message(AT, told, now=0)
     (arrived,) = book.arrived
     assert isinstance(arrived.error, CorruptKv)
     assert not book.orders
@@ -139,9 +141,9 @@ def test_kv_without_the_checksums_that_are_wanted_is_not_read(told: News) -> Non
 def test_each_block_is_compared_with_its_own_checksum() -> None:
     book = PullBook(HELLO)
     book.pull(TICKET, [4, 3, 2], 1, now=0)
-    book.heard(AT, WELCOME, now=0)
-    book.heard(AT, News("t", 0, (5, 6), None, (50, 60), SAMPLED), now=0)
-    book.heard(AT, News("t", 1, (6, 7), None, (61, 70), FULL), now=0)
+    book.handle_message(AT, WELCOME, now=0)
+    book.handle_message(AT, News("t", 0, (5, 6), None, (50, 60), SAMPLED), now=0)
+    book.handle_message(AT, News("t", 1, (6, 7), None, (61, 70), FULL), now=0)
     first, second = book.orders
     assert (list(first.runs), first.checks) == ([BlockRun(6, 3, 1)], [(SAMPLED, 60)])
     assert (list(second.runs), second.checks) == ([BlockRun(7, 2, 1)], [(FULL, 70)])

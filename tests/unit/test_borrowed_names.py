@@ -41,8 +41,8 @@ def sink() -> PullBook:
     """It has the first of two blocks of the older offer."""
     book = PullBook(HELLO)
     book.pull(OUTER, [0, 1], 0, now=0)
-    book.heard(AT, WELCOME, now=0)
-    book.heard(AT, News("outer", 0, (5,), ticket_id="old"), now=0)
+    book.handle_message(AT, WELCOME, now=0)
+    book.handle_message(AT, News("outer", 0, (5,), ticket_id="old"), now=0)
     (order,) = book.orders
     book.read_done(order.read_id, None, now=0)
     book.outbox.clear()
@@ -53,7 +53,7 @@ def sink() -> PullBook:
 def test_a_late_word_on_the_older_offer_leaves_the_newer_alone(
     source: OfferBook, farewell: type[Settle | Abandon | Leave]
 ) -> None:
-    source.heard(A, farewell("outer", "old"), now=0)
+    source.handle_message(A, farewell("outer", "old"), now=0)
     assert not any(isinstance(answer, Confirmed) for _, answer in said(source))
     assert "new" not in [settled.ticket_id for settled in source.settled]
     assert look(source, key="outer") == [
@@ -62,19 +62,19 @@ def test_a_late_word_on_the_older_offer_leaves_the_newer_alone(
 
 
 def test_blocks_of_two_offers_are_not_mixed(sink: PullBook) -> None:
-    sink.heard(AT, News("outer", 1, (6,), SEALED, ticket_id="new"), now=0)
+    sink.handle_message(AT, News("outer", 1, (6,), SEALED, ticket_id="new"), now=0)
     assert [type(one.error) for one in sink.arrived] == [LeaseExpired]
 
 
 def test_what_is_settled_is_what_was_read(sink: PullBook) -> None:
     sealed = Sealed(2, 42)
-    sink.heard(AT, News("outer", 1, (6,), sealed, ticket_id="old"), now=0)
+    sink.handle_message(AT, News("outer", 1, (6,), sealed, ticket_id="old"), now=0)
     order = sink.orders[-1]
     sink.read_done(order.read_id, None, now=0)
     assert sink.outbox == [(AT, Settle("outer", "old"))]
-    sink.heard(AT, Confirmed("outer", "new"), now=0)
+    sink.handle_message(AT, Confirmed("outer", "new"), now=0)
     assert sink.arrived == []
-    sink.heard(AT, Confirmed("outer", "old"), now=0)
+    sink.handle_message(AT, Confirmed("outer", "old"), now=0)
     assert [one.sealed for one in sink.arrived] == [sealed]
 
 
@@ -92,20 +92,20 @@ def test_a_late_word_on_an_earlier_pull_is_not_of_the_next(
     sink.abandon(OUTER, now=0)
     sink.pull(OUTER, [3], 0, now=0)
     assert sink.outbox[-1] == (AT, Look("outer", None, 0, pull=1))
-    sink.heard(AT, News("outer", 0, (6,), ticket_id="new", pull=1), now=0)
+    sink.handle_message(AT, News("outer", 0, (6,), ticket_id="new", pull=1), now=0)
     (order,) = sink.orders[1:]
-    sink.heard(AT, late, now=0)
-    sink.heard(AT, News("outer", 1, (), Sealed(1, 2), ticket_id="new", pull=1), now=0)
+    sink.handle_message(AT, late, now=0)
+    sink.handle_message(AT, News("outer", 1, (), Sealed(1, 2), ticket_id="new", pull=1), now=0)
     sink.read_done(order.read_id, None, now=0)
-    sink.heard(AT, Confirmed("outer", "new"), now=0)  # of the first of them
+    sink.handle_message(AT, Confirmed("outer", "new"), now=0)  # of the first of them
     assert [type(one.error) for one in sink.arrived] == [TransferCancelled]
-    sink.heard(AT, Confirmed("outer", "new", pull=1), now=0)
+    sink.handle_message(AT, Confirmed("outer", "new", pull=1), now=0)
     assert [one.sealed for one in sink.arrived] == [None, Sealed(1, 2)]
 
 
 def test_a_word_from_another_source_is_not_of_its_own(sink: PullBook) -> None:
-    sink.heard(("other", 1), Gone("outer", "the lease is over"), now=0)
-    sink.heard(("other", 1), News("outer", 1, (6,), ticket_id="old"), now=0)
+    sink.handle_message(("other", 1), Gone("outer", "the lease is over"), now=0)
+    sink.handle_message(("other", 1), News("outer", 1, (6,), ticket_id="old"), now=0)
     assert (sink.arrived, len(sink.orders)) == ([], 1)
 
 
@@ -113,28 +113,28 @@ def test_a_lost_welcome_is_asked_for_again_with_the_next_beat() -> None:
     book = PullBook(HELLO)
     book.pull(OUTER, [0], 0, now=0)
     book.outbox.clear()
-    book.heard(AT, News("outer", 0, (5,), ticket_id="old"), now=0.2)
+    book.handle_message(AT, News("outer", 0, (5,), ticket_id="old"), now=0.2)
     book.tick(0.25)
     assert book.outbox == [(AT, HELLO), (AT, Look("outer", None, 1))]
-    book.heard(AT, WELCOME, now=0.3)
+    book.handle_message(AT, WELCOME, now=0.3)
     assert len(book.orders) == 1
 
 
 def test_a_welcome_that_comes_twice_is_known() -> None:
     book = PullBook(HELLO)
     book.pull(OUTER, [0], 0, now=0)
-    assert not book.knows(AT, WELCOME)
-    book.heard(AT, WELCOME, now=0)
-    assert book.knows(AT, WELCOME)
+    assert not book.has_welcome(AT, WELCOME)
+    book.handle_message(AT, WELCOME, now=0)
+    assert book.has_welcome(AT, WELCOME)
 
 
 def test_blocks_are_not_looked_for_in_another_engines_memory() -> None:
     """Which has taken the address, and was met by another pull."""
     book = PullBook(HELLO)
     book.pull(KvTicket("t", "before", *AT, "same"), [0], 0, now=0)
-    book.heard(AT, WELCOME, now=0)
-    book.heard(AT, News("t", 0, (5,)), now=0)
+    book.handle_message(AT, WELCOME, now=0)
+    book.handle_message(AT, News("t", 0, (5,)), now=0)
     assert book.orders == []
-    book.heard(AT, Gone("t", "the source was started anew"), now=0)
+    book.handle_message(AT, Gone("t", "the source was started anew"), now=0)
     ((one),) = book.arrived
-    assert one == Arrived("t", error=one.error, moved=TransferStats())
+    assert one == Arrived("t", error=one.error, stats=TransferStats())

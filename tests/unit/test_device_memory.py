@@ -73,7 +73,7 @@ def mover_over(agent: Agent) -> NixlMover:
     mover = NixlMover.over(agent, REGIONS)  # type: ignore[arg-type]
     theirs = RemoteRegion(THEIRS, BLOCK, BLOCKS, "cuda:1")
     layout = KvLayout("bytes", 1, 1, (BLOCK,))
-    mover.meet(AT, Welcome("engine", "same", layout, (theirs,), (b"card",), "here"))
+    mover.connect(AT, Welcome("engine", "same", layout, (theirs,), (b"card",), "here"))
     return mover
 
 

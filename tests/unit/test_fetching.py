@@ -183,7 +183,7 @@ def test_one_that_does_not_answer_is_waited_for_no_longer_than_this() -> None:
 
 def test_the_wait_is_half_of_what_computing_takes() -> None:
     two = Two()
-    two.fetcher.paced(88, 0.88)
+    two.fetcher.record_pace(88, 0.88)
     two.submit()
     two.now += 0.43
     assert not admitted(two.turn(answering=False))
@@ -218,8 +218,8 @@ def test_what_is_not_what_was_asked_for_is_not_believed() -> None:
     while not two.used()[1]:
         two.turn()
     (ticket_id,) = two.fetcher._pulling
-    two.fetcher.arrive(
-        Arrived(ticket_id, Sealed(88, 0, b"other tokens"), moved=TransferStats(9, 0.0))
+    two.fetcher.handle_arrival(
+        Arrived(ticket_id, Sealed(88, 0, b"other tokens"), stats=TransferStats(9, 0.0))
     )
     assert two.fetcher.collect() == [FetchedPrefix("r", 0, 0, 0.0, 9)]
     assert two.ours.known(two.ours.keys(Request(RequestId("x"), PROMPT))) == 0
@@ -230,7 +230,7 @@ def test_more_than_was_asked_for_is_refused() -> None:
     two.submit()
     two.turn(2)
     ticket = two.source.offer("odd")  # of a source that cannot count
-    two.sink.book.asks.answered.append(Loan("fetch-r", ticket, 23))
+    two.sink.book.pending_loans.answered.append(Loan("fetch-r", ticket, 23))
     two.fetcher._asked.setdefault("fetch-r", two.fetcher._waiting[RequestId("r")])
     assert [done.num_tokens for done in two.fetcher.collect()] == [0]
 

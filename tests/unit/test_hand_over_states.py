@@ -79,7 +79,7 @@ def test_what_is_not_all_there_or_was_never_asked_for_cannot_be_settled(
         book.seal("t", SEALED, now=0)
     else:
         look(book)
-    book.heard(A, Settle("t"), now=0)
+    book.handle_message(A, Settle("t"), now=0)
     assert said(book) == [(A, Gone("t", "it is not sealed, or was never asked for"))]
     assert book.num_open == 1
 

@@ -15,13 +15,13 @@ def book() -> PullBook:
 
 def test_it_is_made_anew_by_the_next_pull(book: PullBook) -> None:
     book.read_done(begin(book), None, now=0)
-    book.heard(AT, News("t", 1, (), SEALED), now=0)
-    book.heard(AT, Confirmed("t"), now=0)
+    book.handle_message(AT, News("t", 1, (), SEALED), now=0)
+    book.handle_message(AT, Confirmed("t"), now=0)
     book.tick(now=IDLE_S - 1)
-    assert book.parted == []
+    assert book.to_disconnect == []
     book.tick(now=IDLE_S)
     book.tick(now=IDLE_S)
-    assert book.parted == [AT]
+    assert book.to_disconnect == [AT]
     said(book)
     book.pull(ticket("u"), [0], 0, now=IDLE_S)
     assert said(book) == [HELLO, Look("u", "engine", 0, pull=1)]
@@ -30,14 +30,14 @@ def test_it_is_made_anew_by_the_next_pull(book: PullBook) -> None:
 def test_so_are_those_that_were_only_told_no(book: PullBook) -> None:
     book.abandon(ticket(), now=0)
     book.tick(now=IDLE_S)
-    assert book.parted == [AT]
+    assert book.to_disconnect == [AT]
 
 
 def test_what_is_pulled_over_is_not_idle(book: PullBook) -> None:
     read_id = begin(book, blocks=tuple(range(6000)))  # which may take as long
     book.abandon(ticket(), now=0)
     book.tick(now=IDLE_S)
-    assert book.parted == []
+    assert book.to_disconnect == []
     book.read_done(read_id, None, now=IDLE_S)
     book.tick(now=IDLE_S)
-    assert book.parted == [AT]
+    assert book.to_disconnect == [AT]

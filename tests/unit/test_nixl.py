@@ -113,7 +113,7 @@ class Rig:
     def meet(self) -> None:
         theirs = RemoteRegion(THEIRS, PIECE_BYTES, BLOCKS, "cpu")
         layout = KvLayout("bytes", 1, 1, (PIECE_BYTES,))
-        self.mover.meet(
+        self.mover.connect(
             AT, Welcome("engine", "same", layout, (theirs,), (b"peer",), self.where)
         )
 
@@ -224,14 +224,14 @@ def first_read(rig: Rig) -> None:
 
 def test_the_first_read_makes_a_connection_for_which_its_source_has_to_poll(rig: Rig) -> None:
     rig.read(1, 0, 1)
-    assert set(rig.mover.waits_for()) == {AT}
-    assert not rig.mover.waits_for()
+    assert set(rig.mover.stalled_sources()) == {AT}
+    assert not rig.mover.stalled_sources()
     rig.now[0] += AGAIN_S
-    assert set(rig.mover.waits_for()) == {AT}
+    assert set(rig.mover.stalled_sources()) == {AT}
     rig.agent.end()
     rig.mover.poll()
     rig.read(2, 0, 1)
-    assert not rig.mover.waits_for()
+    assert not rig.mover.stalled_sources()
 
 
 def test_a_first_read_that_failed_proves_nothing(rig: Rig) -> None:
@@ -239,7 +239,7 @@ def test_a_first_read_that_failed_proves_nothing(rig: Rig) -> None:
     rig.agent.end("ERR")
     rig.mover.poll()
     rig.read(2, 0, 1)
-    assert set(rig.mover.waits_for()) == {AT}
+    assert set(rig.mover.stalled_sources()) == {AT}
 
 
 def test_between_machines_a_source_polls_while_it_is_read_and_no_longer(rig: Rig) -> None:
@@ -247,16 +247,16 @@ def test_between_machines_a_source_polls_while_it_is_read_and_no_longer(rig: Rig
     rig.where = "there"
     rig.meet()
     first_read(rig)
-    assert not rig.mover.waits_for()
+    assert not rig.mover.stalled_sources()
     rig.now[0] += 10.0
     rig.read(1, 0, 2)
-    assert set(rig.mover.waits_for()) == {AT}
+    assert set(rig.mover.stalled_sources()) == {AT}
     rig.now[0] += AGAIN_S
-    assert set(rig.mover.waits_for()) == {AT}
+    assert set(rig.mover.stalled_sources()) == {AT}
     rig.agent.end()
     rig.mover.poll()
     rig.now[0] += AGAIN_S
-    assert not rig.mover.waits_for()
+    assert not rig.mover.stalled_sources()
 
 
 def test_one_that_stands_still_shares_no_memory_with_us(rig: Rig) -> None:
@@ -267,15 +267,15 @@ def test_one_that_stands_still_shares_no_memory_with_us(rig: Rig) -> None:
     rig.agent.begun[1].state = "DONE"
     assert rig.mover.poll() == []
     rig.now[0] += STALLED_S / 2
-    assert not rig.mover.waits_for()  # one piece has ended
+    assert not rig.mover.stalled_sources()  # one piece has ended
     rig.now[0] += STALLED_S
-    assert set(rig.mover.waits_for()) == {AT}
+    assert set(rig.mover.stalled_sources()) == {AT}
     rig.agent.end()
     rig.mover.poll()
     rig.now[0] += AGAIN_S
-    assert not rig.mover.waits_for()
+    assert not rig.mover.stalled_sources()
     rig.read(2, 0, 1)
-    assert set(rig.mover.waits_for()) == {AT}  # at once
+    assert set(rig.mover.stalled_sources()) == {AT}  # at once
 
 
 def test_blocks_outside_are_told_by_poll(rig: Rig) -> None:

@@ -41,14 +41,14 @@ def said(book: OfferBook) -> list[tuple[bytes, FromSource]]:
 
 
 def enter(book: OfferBook, peer: bytes = A) -> None:
-    book.heard(peer, Hello("same", LAYOUT), now=0)
+    book.handle_message(peer, Hello("same", LAYOUT), now=0)
     assert said(book) == [(peer, WELCOME)]
 
 
 def look(
     book: OfferBook, peer: bytes = A, key: str = "t", known: int = 0, now: float = 0
 ) -> list[tuple[bytes, FromSource]]:
-    book.heard(peer, Look(key, "engine", known), now=now)
+    book.handle_message(peer, Look(key, "engine", known), now=now)
     return said(book)
 
 
@@ -56,7 +56,7 @@ def deliver(book: OfferBook, key: str, peer: bytes = A) -> None:
     book.offer(key, None)
     book.seal(key, SEALED, now=0)
     look(book, peer, key)
-    book.heard(peer, Settle(key), now=0)
+    book.handle_message(peer, Settle(key), now=0)
     assert said(book) == [(peer, Confirmed(key))]
 
 
@@ -72,13 +72,13 @@ class TestNeedsDriving:
         enter(book)
         for now in (0, 10):
             assert not book.needs_driving(now)
-            book.heard(A, Drive(), now=now)
+            book.handle_message(A, Drive(), now=now)
             assert book.needs_driving(now + AGAIN_S)
             assert not book.needs_driving(now + DRIVEN_S)
         assert said(book) == []
 
     def test_strangers_keep_nobody_awake(self, book: OfferBook) -> None:
-        book.heard(B, Drive(), now=0)
+        book.handle_message(B, Drive(), now=0)
         assert not book.needs_driving(0)
 
 
@@ -112,7 +112,7 @@ def test_who_gives_up_is_not_told_so(book: OfferBook, looked: bool) -> None:
     book.offer("t", None)
     if looked:
         look(book)
-    book.heard(A, Abandon("t"), now=0)
+    book.handle_message(A, Abandon("t"), now=0)
     assert said(book) == []
     assert book.settled == [Settled("t", Outcome.WITHDRAWN)]
 
@@ -136,11 +136,11 @@ def test_who_looks_last_has_the_ticket(book: OfferBook) -> None:
     enter(book, B)
     book.offer("t", None)
     look(book)
-    book.heard(B, Look("t", "engine", 0), now=0)
+    book.handle_message(B, Look("t", "engine", 0), now=0)
     taken = "another sink has asked for it"
     assert said(book) == [(A, Gone("t", taken)), (B, News("t", 0, ()))]
     assert look(book) == [(A, Gone("t", taken))]  # and does not get it back
-    book.heard(A, Abandon("t"), now=0)  # too late: it is no longer his
+    book.handle_message(A, Abandon("t"), now=0)  # too late: it is no longer his
     book.extend("t", [1])
     book.flush()
     assert said(book) == [(B, News("t", 0, (1,)))]
@@ -154,7 +154,7 @@ def test_who_looks_last_has_the_ticket(book: OfferBook) -> None:
 )
 def test_who_does_not_fit_gets_nothing_any_more(book: OfferBook, hello: Hello) -> None:
     enter(book)
-    book.heard(A, hello, now=0)
+    book.handle_message(A, hello, now=0)
     ((peer, refusal),) = said(book)
     assert (peer, type(refusal)) == (A, Refused)
     book.offer("t", None)
@@ -167,7 +167,7 @@ def test_a_ticket_of_our_predecessor_is_not_ours(
 ) -> None:
     enter(book)
     book.offer("t", None)
-    book.heard(A, Look("t", engine_id, 0), now=0)
+    book.handle_message(A, Look("t", engine_id, 0), now=0)
     ((_, answer),) = said(book)
     assert isinstance(answer, News) is known
 
@@ -222,14 +222,14 @@ def test_a_name_that_changes_hands_ends_what_was_read_by_it(book: OfferBook) -> 
 def test_a_settlement_counts_once(book: OfferBook) -> None:
     enter(book)
     deliver(book, "t")
-    book.heard(A, Settle("t"), now=0)
+    book.handle_message(A, Settle("t"), now=0)
     assert said(book) == [(A, Gone("t", "the lease is over"))]
     assert book.settled == [Settled("t", Outcome.DELIVERED)]
 
 
 def test_a_sink_that_asks_is_not_forgotten_for_those_that_do_not(book: OfferBook) -> None:
     """Whoever has not asked for longest goes first, and need not say Hello again until then."""
-    book.guests.most = 2
+    book.known_sinks.most = 2
     enter(book, A)
     for stranger in (b"x", b"y", b"z"):
         enter(book, stranger)
@@ -238,7 +238,7 @@ def test_a_sink_that_asks_is_not_forgotten_for_those_that_do_not(book: OfferBook
 
 
 def test_sinks_that_never_say_farewell_are_forgotten_and_may_come_back(book: OfferBook) -> None:
-    book.guests.most = 2
+    book.known_sinks.most = 2
     for peer in (A, B, b"sink c"):
         enter(book, peer)
     book.offer("t", None)

@@ -61,9 +61,9 @@ def begin(book: PullBook, name: str = "t", blocks: tuple[int, ...] = (5,)) -> in
     book.pull(ticket(name), range(len(blocks)), 0, now=0)
     sent = said(book)
     if Hello in map(type, sent):
-        book.heard(AT, replace(WELCOME), now=0)  # every answer is a message of its own
+        book.handle_message(AT, replace(WELCOME), now=0)  # every answer is a message of its own
     (number,) = (one.pull for one in sent if isinstance(one, Look))
-    book.heard(AT, News(name, 0, blocks, pull=number), now=0)
+    book.handle_message(AT, News(name, 0, blocks, pull=number), now=0)
     (order,) = orders(book)
     return order.read_id
 
@@ -81,7 +81,7 @@ class TestABrokenLink:
         book.hold(ticket("held"), now=0)
         book.read_done(reads[0], BROKEN, now=1)
         assert errors(book) == {"t": BROKEN}  # the other may still be written to
-        assert book.parted == [AT]
+        assert book.to_disconnect == [AT]
         book.read_done(reads[1], TransferCancelled(), now=1)
         assert errors(book) == {"u": BROKEN}
         book.pull(ticket("held"), [0], 0, now=1)
@@ -90,15 +90,15 @@ class TestABrokenLink:
 
     def test_of_one_pull_is_the_same_for_all_its_reads(self, book: PullBook) -> None:
         book.pull(ticket(), [0, 1], 0, now=0)
-        book.heard(AT, WELCOME, now=0)
+        book.handle_message(AT, WELCOME, now=0)
         for start in (0, 1):
-            book.heard(AT, News("t", start, (5,)), now=0)
+            book.handle_message(AT, News("t", start, (5,)), now=0)
         one, two = (order.read_id for order in orders(book))
         book.read_done(one, BROKEN, now=1)
         assert errors(book) == {}
         book.read_done(two, PeerUnreachable("too"), now=1)
         assert errors(book) == {"t": BROKEN}
-        assert book.parted == [AT]
+        assert book.to_disconnect == [AT]
 
     def test_is_made_anew_by_the_next_pull(self, book: PullBook) -> None:
         book.read_done(begin(book), BROKEN, now=0)
@@ -111,7 +111,7 @@ class TestABrokenLink:
         new = begin(book, "v")  # with a hello and a welcome of its own
         book.read_done(also_old, BROKEN, now=0)
         assert set(errors(book)) == {"t", "u"}
-        assert book.parted == [AT]
+        assert book.to_disconnect == [AT]
         book.read_done(new, None, now=0)
         assert book.num_open == 1
 
@@ -120,14 +120,14 @@ class TestABrokenLink:
         book.abandon(ticket(), now=0)
         book.read_done(read, BROKEN, now=0)
         assert isinstance(errors(book)["t"], TransferCancelled)
-        assert book.parted == [AT]
+        assert book.to_disconnect == [AT]
 
     def test_is_not_what_a_read_that_was_stopped_means(self, book: PullBook) -> None:
         read = begin(book)
         book.hold(ticket("held"), now=0)
         book.read_done(read, TransferCancelled(), now=0)
         assert set(errors(book)) == {"t"}
-        assert book.parted == []
+        assert book.to_disconnect == []
 
     def test_ends_nothing_at_another_source(self, book: PullBook) -> None:
         read = begin(book)
@@ -139,47 +139,47 @@ class TestABrokenLink:
 
 def test_bytes_and_seconds_of_a_pull_are_counted(book: PullBook) -> None:
     book.pull(ticket(), [0, 1, 2], 1, now=0)
-    book.heard(AT, WELCOME, now=0)
-    book.heard(AT, News("t", 0, (5, 6)), now=10)
+    book.handle_message(AT, WELCOME, now=0)
+    book.handle_message(AT, News("t", 0, (5, 6)), now=10)
     (first,) = orders(book)
     assert list(first.runs) == [BlockRun(6, 1, 1)]
     book.read_done(first.read_id, None, now=12)
-    book.heard(AT, News("t", 2, (9,), SEALED), now=20)
+    book.handle_message(AT, News("t", 2, (9,), SEALED), now=20)
     (second,) = orders(book)
     assert list(second.runs) == [BlockRun(9, 2, 1)]
     assert said(book)[2:] == []
     book.read_done(second.read_id, None, now=21)
     assert said(book) == [Settle("t")]
-    book.heard(AT, Confirmed("t"), now=22)
-    assert book.arrived == [Arrived("t", SEALED, moved=TransferStats(8, 3))]
+    book.handle_message(AT, Confirmed("t"), now=22)
+    assert book.arrived == [Arrived("t", SEALED, stats=TransferStats(8, 3))]
 
 
 def test_seconds_of_reads_at_the_same_time_count_once(book: PullBook) -> None:
     book.pull(ticket(), [0, 1], 0, now=0)
-    book.heard(AT, News("t", 0, (5,)), now=0)
+    book.handle_message(AT, News("t", 0, (5,)), now=0)
     assert orders(book) == []  # where its memory is has not been told
-    book.heard(AT, WELCOME, now=10)
-    book.heard(AT, News("t", 1, (6,), SEALED), now=11)
-    book.heard(AT, News("t", 2, ()), now=11)
+    book.handle_message(AT, WELCOME, now=10)
+    book.handle_message(AT, News("t", 1, (6,), SEALED), now=11)
+    book.handle_message(AT, News("t", 2, ()), now=11)
     one, two = (order.read_id for order in orders(book))
     book.read_done(one, None, now=12)
     book.read_done(two, None, now=14)
-    book.heard(AT, Confirmed("t"), now=14)
-    assert book.arrived == [Arrived("t", SEALED, moved=TransferStats(8, 4))]
+    book.handle_message(AT, Confirmed("t"), now=14)
+    assert book.arrived == [Arrived("t", SEALED, stats=TransferStats(8, 4))]
 
 
 def test_holding_what_is_pulled_changes_nothing(book: PullBook) -> None:
     read = begin(book)
     book.hold(ticket(), now=0)
     assert said(book) == []
-    book.heard(AT, News("t", 1, (), SEALED), now=0)
+    book.handle_message(AT, News("t", 1, (), SEALED), now=0)
     book.read_done(read, None, now=0)
     assert said(book) == [Settle("t")]
 
 
 def test_a_settlement_has_time_for_its_answer(book: PullBook) -> None:
     read = begin(book)
-    book.heard(AT, News("t", 1, (), SEALED), now=0)
+    book.handle_message(AT, News("t", 1, (), SEALED), now=0)
     book.read_done(read, None, now=1)
     book.tick(SILENCE_S + 0.9)
     assert book.num_open == 1
@@ -189,9 +189,9 @@ def test_a_settlement_has_time_for_its_answer(book: PullBook) -> None:
 
 def test_news_that_overlap_or_leave_a_gap(book: PullBook) -> None:
     begin(book, blocks=(5, 6))
-    book.heard(AT, News("t", 1, (6,)), now=0)
+    book.handle_message(AT, News("t", 1, (6,)), now=0)
     assert orders(book) == []
-    book.heard(AT, News("t", 3, (8,)), now=0)  # what is before it was lost
+    book.handle_message(AT, News("t", 3, (8,)), now=0)  # what is before it was lost
     assert orders(book) == []
     book.tick(BEAT_S)
     assert said(book) == [Look("t", "engine", 2)]
@@ -199,8 +199,8 @@ def test_news_that_overlap_or_leave_a_gap(book: PullBook) -> None:
 
 def test_a_confirmation_nobody_asked_for_ends_nothing(book: PullBook) -> None:
     begin(book)
-    book.heard(AT, Confirmed("t"), now=0)
-    book.heard(AT, Confirmed("unknown"), now=0)
+    book.handle_message(AT, Confirmed("t"), now=0)
+    book.handle_message(AT, Confirmed("unknown"), now=0)
     assert book.arrived == []
     assert book.num_open == 1
 
@@ -209,7 +209,7 @@ def test_hello_is_said_once_and_again_to_a_successor(book: PullBook) -> None:
     book.hold(ticket("a"), now=0)
     book.hold(ticket("b", engine_id="successor"), now=0)  # nobody has answered yet
     assert [type(one) for one in said(book)] == [Hello, Look, Look]
-    book.heard(AT, WELCOME, now=0)
+    book.handle_message(AT, WELCOME, now=0)
     book.hold(ticket("c"), now=0)
     book.hold(ticket("d", engine_id=None), now=0)
     assert Hello not in map(type, said(book))
@@ -220,13 +220,13 @@ def test_hello_is_said_once_and_again_to_a_successor(book: PullBook) -> None:
 def test_a_look_is_a_heartbeat_until_it_is_settled(book: PullBook) -> None:
     book.hold(ticket(), now=0)
     assert Look("t", "engine", 0) in said(book)
-    book.heard(AT, WELCOME, now=0)
+    book.handle_message(AT, WELCOME, now=0)
     book.tick(BEAT_S - 0.01)
     assert said(book) == []
     book.tick(BEAT_S)
     assert said(book) == [Look("t", "engine", 0)]
     book.pull(ticket(), [], 0, now=BEAT_S)
-    book.heard(AT, News("t", 0, (), SEALED), now=BEAT_S)
+    book.handle_message(AT, News("t", 0, (), SEALED), now=BEAT_S)
     assert said(book) == [Settle("t")]
     book.tick(2 * BEAT_S)
     assert said(book) == []
@@ -234,14 +234,14 @@ def test_a_look_is_a_heartbeat_until_it_is_settled(book: PullBook) -> None:
 
 def test_silence_is_counted_from_the_last_word(book: PullBook) -> None:
     book.pull(ticket(), [0], 0, now=0)
-    book.heard(AT, WELCOME, now=0)
-    book.heard(AT, News("t", 0, ()), now=1)
+    book.handle_message(AT, WELCOME, now=0)
+    book.handle_message(AT, News("t", 0, ()), now=1)
     book.tick(1 + SILENCE_S - 0.01)
-    assert book.parted == []
+    assert book.to_disconnect == []
     book.tick(1 + SILENCE_S)
-    assert book.parted == [AT]
+    assert book.to_disconnect == [AT]
     book.tick(9)
-    assert book.parted == [AT]  # once
+    assert book.to_disconnect == [AT]  # once
 
 
 def test_a_ticket_held_by_nobody_any_more_is_forgotten(book: PullBook) -> None:
@@ -255,9 +255,9 @@ def test_a_ticket_held_by_nobody_any_more_is_forgotten(book: PullBook) -> None:
 
 def test_a_held_ticket_keeps_what_became_of_it(book: PullBook) -> None:
     book.hold(ticket(), now=0)
-    book.heard(AT, Gone("t", "over"), now=0)
+    book.handle_message(AT, Gone("t", "over"), now=0)
     book.tick(SILENCE_S)
-    assert (book.parted, book.arrived) == ([], [])
+    assert (book.to_disconnect, book.arrived) == ([], [])
     book.pull(ticket(), [0], 0, now=0)
     assert isinstance(errors(book)["t"], LeaseExpired)
 

@@ -20,16 +20,16 @@ from tests.unit.test_pulls import book as book
 )
 def test_a_source_that_does_not_fit(book: PullBook, answer: Refused | Welcome) -> None:
     book.pull(ticket(), [0], 0, now=0)
-    book.heard(AT, answer, now=0)
+    book.handle_message(AT, answer, now=0)
     assert isinstance(errors(book)["t"], LayoutMismatch)
-    assert book.parted == [AT]
+    assert book.to_disconnect == [AT]
 
 
 @pytest.mark.parametrize("news", [News("t", 0, (1, 2)), News("t", 0, (), SEALED)])
 def test_another_number_of_blocks_is_given_back(book: PullBook, news: News) -> None:
     book.pull(ticket(), [0], 0, now=0)
-    book.heard(AT, WELCOME, now=0)
+    book.handle_message(AT, WELCOME, now=0)
     said(book)
-    book.heard(AT, news, now=0)
+    book.handle_message(AT, news, now=0)
     assert said(book) == [Abandon("t")]
     assert isinstance(errors(book)["t"], LayoutMismatch)

@@ -46,14 +46,14 @@ class Rank:
     remote: RemoteMover
     server: MoverServer
 
-    def ask_sums(
+    def request_checksums(
         self, cut: BlockMapping | None, slots: Sequence[Sequence[int]], level: CheckLevel
     ) -> None:
-        self.remote.ask_sums(cut, slots, level)
+        self.remote.request_checksums(cut, slots, level)
         self.server.turn()
 
-    def hear_sums(self) -> list[int]:
-        return self.remote.hear_sums()
+    def receive_checksums(self) -> list[int]:
+        return self.remote.receive_checksums()
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def test_a_rank_that_is_gone_is_not_waited_for() -> None:
         assert isinstance(rank, Rank)
         rank.server.line.close()
         with pytest.raises(RankStuck):
-            rank.remote.hear_sums()
+            rank.remote.receive_checksums()
 
 
 @pytest.mark.parametrize("ranks", [(2, 3), (3, 2), (4, 6), (6, 4)])

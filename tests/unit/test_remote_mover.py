@@ -61,7 +61,7 @@ class Both:
 def both() -> Iterator[Both]:
     here, there = Pipe()
     with here, there:
-        reader = Reader(driven=True)
+        reader = Reader(needs_polling=True)
         server = MoverServer(there, reader, REGION, BlockChecksums([REGION]))
         server.introduce()
         found = Both(server, reader, RemoteMover.over(here))
@@ -72,7 +72,7 @@ def both() -> Iterator[Both]:
 def test_it_is_introduced_by_its_region_and_its_card(both: Both) -> None:
     told = both.remote.introduced
     assert (told.region.address, told.region.num_blocks) == (4096, 8)
-    assert (both.remote.card, both.remote.driven) == (b"card", True)
+    assert (both.remote.card, both.remote.needs_polling) == (b"card", True)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_read_goes_there_and_its_end_comes_back(
     both: Both, error: PeerUnreachable | TransferCancelled | None
 ) -> None:
     order = ReadOrder(-3, AT, pair_runs([1, 2, 7], [4, 5, 0]), (), CUT)
-    both.remote.meet(AT, welcome(1, 1))
+    both.remote.connect(AT, welcome(1, 1))
     both.remote.read(order)
     both.server.turn()
     (read,) = both.reader.orders
@@ -100,7 +100,7 @@ def test_a_peer_that_cannot_be_met_is_parted_from(both: Both) -> None:
         raise PeerUnreachable("no such agent")
 
     both.reader.meeting = refuse
-    both.remote.meet(AT, welcome(1, 1))
+    both.remote.connect(AT, welcome(1, 1))
     both.server.turn()
     assert both.reader.parted == [AT]
 
@@ -122,7 +122,7 @@ def test_a_read_from_two_ranks_is_over_when_both_parts_are() -> None:
     """Until then something may still be written to its blocks; the first error is told."""
     movers = Reader(), Reader()
     ranks = RanksMover(movers)
-    ranks.meet(AT, welcome(2, 2))
+    ranks.connect(AT, welcome(2, 2))
     ours = [MappedPiece(0, 0, 0, 0, 32), MappedPiece(1, 1, 0, 0, 32)]
     ranks.read(
         ReadOrder(5, AT, pair_runs([1], [2]), (), BlockMapping(1, 1, 32, 64, tuple(ours)))
@@ -148,17 +148,17 @@ def test_who_was_never_met_is_not_read_from() -> None:
 
 def test_a_peer_without_memory_is_refused() -> None:
     with pytest.raises(PeerUnreachable, match="1 cards for 0 ranks"):
-        RanksMover((Reader(),)).meet(AT, welcome(1, 0))
+        RanksMover((Reader(),)).connect(AT, welcome(1, 0))
 
 
 def test_a_peer_with_too_few_cards_is_refused() -> None:
     with pytest.raises(PeerUnreachable, match="2 cards for 3 ranks"):
-        RanksMover((Reader(),)).meet(AT, welcome(2, 3))
+        RanksMover((Reader(),)).connect(AT, welcome(2, 3))
 
 
 def test_parting_is_from_every_rank() -> None:
     movers = Reader(), Reader()
     ranks = RanksMover(movers)
-    ranks.meet(AT, welcome(2, 2))
-    ranks.part(AT)
+    ranks.connect(AT, welcome(2, 2))
+    ranks.disconnect(AT)
     assert [mover.parted for mover in movers] == [[AT, ("source rank 1", 1)]] * 2

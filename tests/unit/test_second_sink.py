@@ -20,10 +20,10 @@ def test_a_sink_whose_ticket_was_taken_is_never_confirmed(book: OfferBook) -> No
     book.seal("t", SEALED, now=0)
     look(book, B)
     said(book)
-    book.heard(A, Settle("t"), now=0)
+    book.handle_message(A, Settle("t"), now=0)
     assert said(book) == [(A, Gone("t", "another sink has asked for it"))]
     assert book.settled == []
-    book.heard(B, Settle("t"), now=0)
+    book.handle_message(B, Settle("t"), now=0)
     assert said(book) == [(B, Confirmed("t"))]
     assert book.settled == [Settled("t", Outcome.DELIVERED)]
 
@@ -36,13 +36,13 @@ def test_a_ticket_that_was_left_is_as_if_nobody_had_asked(
     enter(book, B)
     book.offer("t", None)
     look(book)
-    book.heard(A, Leave("t"), now=1)
+    book.handle_message(A, Leave("t"), now=1)
     book.expire(100)  # nothing is sealed: there is no hurry
     book.extend("t", [1])
     book.seal("t", SEALED, now=100)
     book.flush()
     assert said(book) == []
-    book.heard(again, Look("t", "engine", 0, pull), now=100 + LEASE_S - 1)
+    book.handle_message(again, Look("t", "engine", 0, pull), now=100 + LEASE_S - 1)
     assert said(book) == [(again, News("t", 0, (1,), SEALED, pull=pull))]
 
 
@@ -57,13 +57,13 @@ def test_a_look_that_comes_after_it_was_left_does_not_take_it_back(
     book.seal("t", SEALED, now=0)
     if not early:
         look(book)
-    book.heard(A, Leave("t"), now=0)
+    book.handle_message(A, Leave("t"), now=0)
     assert look(book, now=1) == []
     book.expire(LEASE_S - 1)
     assert book.settled == []
     look(book, B, now=2)
     assert look(book, now=2) == []  # nor from who has it now
-    book.heard(B, Settle("t"), now=2)
+    book.handle_message(B, Settle("t"), now=2)
     assert said(book) == [(B, Confirmed("t"))]
 
 
@@ -73,13 +73,13 @@ def test_what_is_late_of_a_sinks_first_pull_is_not_of_its_second(book: OfferBook
     book.extend("t", [1, 2])
     book.seal("t", SEALED, now=0)
     look(book)
-    book.heard(A, Look("t", "engine", 0, pull=3), now=0)
+    book.handle_message(A, Look("t", "engine", 0, pull=3), now=0)
     said(book)
     assert look(book, known=2) == []
-    book.heard(A, Leave("t"), now=0)
-    book.heard(A, Settle("t"), now=0)
+    book.handle_message(A, Leave("t"), now=0)
+    book.handle_message(A, Settle("t"), now=0)
     assert said(book) == [(A, Gone("t", "another sink has asked for it"))]
-    book.heard(A, Settle("t", pull=3), now=0)
+    book.handle_message(A, Settle("t", pull=3), now=0)
     assert said(book) == [(A, Confirmed("t", pull=3))]
 
 
@@ -88,10 +88,10 @@ def test_a_sink_may_read_one_offer_by_two_names(book: OfferBook) -> None:
     enter(book)
     book.offer("t", "outer")
     book.extend("t", [1])
-    book.heard(A, Look("t", "engine", 0, pull=5), now=0)
+    book.handle_message(A, Look("t", "engine", 0, pull=5), now=0)
     said(book)
     assert look(book, key="outer") == [(A, News("outer", 0, (1,), ticket_id="t"))]
-    book.heard(A, Leave("t", pull=5), now=0)
+    book.handle_message(A, Leave("t", pull=5), now=0)
     assert look(book, key="outer", known=1) == [(A, News("outer", 1, (), ticket_id="t"))]
 
 
@@ -102,8 +102,8 @@ def test_a_sealed_ticket_that_was_left_waits_once_more_for_a_whole_lease(
     book.offer("t", None)
     look(book)
     book.seal("t", SEALED, now=0)
-    book.heard(A, Leave("t"), now=1)
-    book.heard(A, Leave("t"), now=2)  # said twice, it counts once
+    book.handle_message(A, Leave("t"), now=1)
+    book.handle_message(A, Leave("t"), now=2)  # said twice, it counts once
     book.expire(LEASE_S)
     assert book.settled == []
     book.expire(1 + LEASE_S)
@@ -115,6 +115,6 @@ def test_only_who_has_a_ticket_can_leave_it(book: OfferBook) -> None:
     enter(book, B)
     book.offer("t", None)
     look(book, B)
-    book.heard(A, Leave("t"), now=0)
+    book.handle_message(A, Leave("t"), now=0)
     book.expire(SILENCE_S)
     assert book.settled == [Settled("t", Outcome.EXPIRED)]

@@ -97,7 +97,7 @@ def test_who_was_given_up_between_two_turns_is_parted_from_before_anything_else(
 ) -> None:
     """Or what is begun with the same source in this turn would be parted from, too."""
     at, seen = ("host", 1), list[Address]()
-    rig.service.pulls.parted.append(at)  # as the sweep leaves it
+    rig.service.pulls.to_disconnect.append(at)  # as the sweep leaves it
     rig.service.post(lambda: seen.extend(rig.mover.parted))
     rig.service.turn(0)
     assert seen == [at]
@@ -110,14 +110,16 @@ def test_who_was_given_up_while_it_was_met_is_not_taken_for_known(rig: Rig) -> N
     welcome = Welcome("e", "same", service.identity.layout, (), (b"card",), "machine")
     source = SideChannelServer.bind(HERE, 0, Poller())
     at = HERE, source.port
-    rig.mover.meeting = lambda address: service.pulls.lost(address, lost, now=service.clock())
+    rig.mover.meeting = lambda address: service.pulls.fail_source(
+        address, lost, now=service.clock()
+    )
     service.pulls.hold(KvTicket("t", None, *at, None), now=service.clock())
     while not rig.mover.met:
         service.turn()
-        for sink, _ in source.hear(source.waiting.look(), 0.0):
-            source.say(sink, encode(welcome))
+        for sink, _ in source.receive(source.waiting.ready_now(), 0.0):
+            source.send(sink, encode(welcome))
     assert rig.mover.parted == [at]
-    assert not service.pulls.knows(at, welcome)
+    assert not service.pulls.has_welcome(at, welcome)
     source.close()
 
 
@@ -127,7 +129,7 @@ def test_an_offer_is_known_before_anybody_can_ask_for_it(rig: Rig) -> None:
     me, hello = service.identity, Hello("same", KvLayout("bytes", 1, 1, ()))
     with calling((HERE, me.port)) as sink:
         sink.say(hello)
-        while not service.offers.guests.asks(b"sink"):
+        while not service.offers.known_sinks.touch(b"sink"):
             service.turn()
         assert isinstance(sink.answer(), Welcome)
 
@@ -179,7 +181,7 @@ class Nap:
     def watch(self, *_: object) -> None:
         """Nothing is waited for."""
 
-    def look(self) -> Ready:
+    def ready_now(self) -> Ready:
         return {}
 
     def wait(self, *_: object) -> None:

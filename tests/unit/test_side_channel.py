@@ -34,7 +34,7 @@ def answered(way: SourceConnection, count: int) -> list[bytes]:
     said = list[bytes]()
     while len(said) < count:
         way.waiting.wait({}, PATIENCE_S)
-        said += way.hear(way.waiting.look(), 0.0)
+        said += way.receive(way.waiting.ready_now(), 0.0)
     return said
 
 
@@ -67,10 +67,10 @@ def test_messages_go_both_ways_in_order(reception: SideChannelServer) -> None:
     way = way_to(reception)
     messages = [bytes([number]) * number for number in range(100)]
     for message in messages:
-        way.say(message, 0.0)
+        way.send(message, 0.0)
     assert heard(reception, 100) == [(b"sink", message) for message in messages]
     for message in messages:
-        reception.say(b"sink", message)
+        reception.send(b"sink", message)
     assert answered(way, 100) == messages
     way.close()
 
@@ -81,9 +81,9 @@ def test_a_message_may_come_byte_by_byte(reception: SideChannelServer) -> None:
         said = list[Said]()
         for byte in data:
             connection.sendall(bytes([byte]))
-            while not (ready := reception.waiting.look()):
+            while not (ready := reception.waiting.ready_now()):
                 reception.waiting.wait({}, PATIENCE_S)
-            said += reception.hear(ready, 0.0)
+            said += reception.receive(ready, 0.0)
         said += heard(reception, 2 - len(said))
     assert said == [(b"sink", b""), (b"sink", b"hello")]
 
@@ -91,11 +91,11 @@ def test_a_message_may_come_byte_by_byte(reception: SideChannelServer) -> None:
 def test_a_long_message_waits_for_its_reader(reception: SideChannelServer) -> None:
     """The kernel takes a part of it at a time, and neither side waits for that."""
     way, long = way_to(reception), bytes(LARGEST_FRAME - 1024)
-    way.say(long, 0.0)
+    way.send(long, 0.0)
     said = list[Said]()
     while not said:
-        said += reception.hear(reception.waiting.look(), 0.0)
-        list(way.hear(way.waiting.look(), 0.0))
+        said += reception.receive(reception.waiting.ready_now(), 0.0)
+        list(way.receive(way.waiting.ready_now(), 0.0))
     assert said == [(b"sink", long)]
     way.close()
 
@@ -104,12 +104,12 @@ def test_who_is_not_there_yet_is_told_once_it_is(reception: SideChannelServer) -
     port = reception.port
     reception.close()
     way = SourceConnection((HERE, port), b"sink", Poller())
-    way.say(b"hello", 0.0)
-    list(way.hear(way.waiting.look(), 0.0))  # refused
+    way.send(b"hello", 0.0)
+    list(way.receive(way.waiting.ready_now(), 0.0))  # refused
     later = SideChannelServer.bind(HERE, port, Poller())
-    list(way.hear(way.waiting.look(), RETRY_S / 2))
+    list(way.receive(way.waiting.ready_now(), RETRY_S / 2))
     assert way._connection is None  # not so soon
-    list(way.hear(way.waiting.look(), RETRY_S))
+    list(way.receive(way.waiting.ready_now(), RETRY_S))
     assert heard(later, 1) == [(b"sink", b"hello")]
     way.close()
     later.close()
@@ -118,14 +118,14 @@ def test_who_is_not_there_yet_is_told_once_it_is(reception: SideChannelServer) -
 def test_a_source_that_restarts_at_its_port_is_met_again(reception: SideChannelServer) -> None:
     """And knows us by our name: it is said on each connection."""
     way, port = way_to(reception), reception.port
-    way.say(b"one", 0.0)
+    way.send(b"one", 0.0)
     assert heard(reception, 1) == [(b"sink", b"one")]
     reception.close()
     while way._connection is not None:
         way.waiting.wait({}, PATIENCE_S)
-        list(way.hear(way.waiting.look(), 0.0))
+        list(way.receive(way.waiting.ready_now(), 0.0))
     later = SideChannelServer.bind(HERE, port, Poller())
-    way.say(b"two", RETRY_S)
+    way.send(b"two", RETRY_S)
     assert heard(later, 1) == [(b"sink", b"two")]
     way.close()
     later.close()
@@ -155,10 +155,10 @@ def test_a_newer_connection_takes_over_a_name(reception: SideChannelServer) -> N
     with raw(reception, framed(b"sink") + framed(b"old")) as old:
         assert heard(reception, 1) == [(b"sink", b"old")]
         new = way_to(reception)
-        new.say(b"new", 0.0)
+        new.send(b"new", 0.0)
         assert heard(reception, 1) == [(b"sink", b"new")]
         assert is_over(old)
-        reception.say(b"sink", b"hello")
+        reception.send(b"sink", b"hello")
         assert answered(new, 1) == [b"hello"]
         new.close()
 
@@ -176,13 +176,13 @@ def test_what_has_no_sense_ends_its_connection_only(
     reception: SideChannelServer, junk: bytes
 ) -> None:
     way = way_to(reception, b"other")
-    way.say(b"one", 0.0)
+    way.send(b"one", 0.0)
     heard(reception, 1)
     with raw(reception, junk) as stranger:
         ((_, bad),) = heard(reception, 1)
         assert isinstance(bad, BadFrames)
         assert is_over(stranger)
-    way.say(b"two", 0.0)
+    way.send(b"two", 0.0)
     assert heard(reception, 1) == [(b"other", b"two")]
     way.close()
 
@@ -205,8 +205,8 @@ class Endless:
 
 
 def test_nobody_is_told_nothing(reception: SideChannelServer) -> None:
-    reception.say(b"nobody", b"hello")
-    assert reception.waiting.look() == {}
+    reception.send(b"nobody", b"hello")
+    assert reception.waiting.ready_now() == {}
 
 
 def test_what_nobody_reads_is_not_kept_for_ever(
@@ -217,12 +217,12 @@ def test_what_nobody_reads_is_not_kept_for_ever(
     with raw(reception, framed(b"sink")) as deaf:
         until(reception, lambda: bool(reception._by_name))
         while reception._by_name:
-            reception.say(b"sink", bytes(1 << 9))
+            reception.send(b"sink", bytes(1 << 9))
         assert deaf.recv(1)  # what had been sent
     way = SourceConnection((HERE, 1), b"sink", Poller())
-    way.say(bytes(1 << 9), 0.0)
+    way.send(bytes(1 << 9), 0.0)
     with pytest.raises(BadFrames):
-        way.say(bytes(1 << 9), 0.0)
+        way.send(bytes(1 << 9), 0.0)
     way.close()
 
 
@@ -232,10 +232,10 @@ def test_a_name_is_looked_up_by_somebody_else(reception: SideChannelServer) -> N
     way = SourceConnection(
         ("localhost", reception.port), b"sink", Poller(), look_up=lambda *_: slow
     )
-    way.say(b"hello", 0.0)
+    way.send(b"hello", 0.0)
     assert way._connection is None
     slow._found.set_result(addresses(HERE, reception.port))
-    list(way.hear(way.waiting.look(), 0.0))
+    list(way.receive(way.waiting.ready_now(), 0.0))
     assert heard(reception, 1) == [(b"sink", b"hello")]
     way.close()
 
@@ -243,12 +243,12 @@ def test_a_name_is_looked_up_by_somebody_else(reception: SideChannelServer) -> N
 def test_connections_announce_what_there_is_to_do(reception: SideChannelServer) -> None:
     """Nobody asks in vain: nothing is ready where nothing was said."""
     way = way_to(reception)
-    way.say(b"hello", 0.0)
+    way.send(b"hello", 0.0)
     heard(reception, 1)
-    list(way.hear(way.waiting.look(), 0.0))
-    assert way.waiting.look() == {}
-    assert reception.waiting.look() == {}
-    reception.say(b"sink", b"x")
+    list(way.receive(way.waiting.ready_now(), 0.0))
+    assert way.waiting.ready_now() == {}
+    assert reception.waiting.ready_now() == {}
+    reception.send(b"sink", b"x")
     way.waiting.wait({}, PATIENCE_S)
-    assert list(way.waiting.look().values()) == [select.POLLIN]
+    assert list(way.waiting.ready_now().values()) == [select.POLLIN]
     way.close()

@@ -51,10 +51,10 @@ class Sink:
         """Until nobody has anything to say."""
         while messages := self.said():
             for message in messages:
-                source.heard(b"sink", message, now=0)
+                source.handle_message(b"sink", message, now=0)
             answers, source.outbox = source.outbox, []
             for _, answer in answers:
-                self.book.heard(AT, answer, now=0)
+                self.book.handle_message(AT, answer, now=0)
             orders, self.book.orders = self.book.orders, []
             for order in orders:
                 self.book.read_done(order.read_id, None, now=0)
@@ -85,15 +85,15 @@ def test_a_source_that_was_started_anew_is_met_anew(sink: Sink, engine_id: str |
 def test_what_is_known_of_a_source_that_has_forgotten_us_is_void(sink: Sink) -> None:
     for name in ("half", "new"):
         sink.book.pull(ticket(name), [0, 1], 0, now=0)
-    sink.book.heard(AT, welcome(), now=0)
-    sink.book.heard(AT, News("half", 0, (5,)), now=0)
+    sink.book.handle_message(AT, welcome(), now=0)
+    sink.book.handle_message(AT, News("half", 0, (5,)), now=0)
     sink.said()
     ((order,), sink.book.orders) = sink.book.orders, []
     for name in ("new", "half", "unknown"):
-        sink.book.heard(AT, Stranger(name), now=0)
+        sink.book.handle_message(AT, Stranger(name), now=0)
     assert sink.said() == [HELLO, Look("new", "engine", 0)]  # one Hello is enough
-    sink.book.heard(AT, welcome(), now=0)
-    sink.book.heard(AT, Stranger("half"), now=0)
+    sink.book.handle_message(AT, welcome(), now=0)
+    sink.book.handle_message(AT, Stranger("half"), now=0)
     sink.book.read_done(order.read_id, None, now=0)
     ((name, error),) = [(one.ticket_id, one.error) for one in sink.book.arrived]
     assert (name, type(error)) == ("half", LeaseExpired)
@@ -101,10 +101,10 @@ def test_what_is_known_of_a_source_that_has_forgotten_us_is_void(sink: Sink) -> 
 
 def test_a_pull_that_has_failed_does_not_introduce_itself(sink: Sink) -> None:
     sink.book.hold(ticket(), now=0)
-    sink.book.heard(AT, welcome(), now=0)
-    sink.book.heard(AT, Gone("t", "over"), now=0)
+    sink.book.handle_message(AT, welcome(), now=0)
+    sink.book.handle_message(AT, Gone("t", "over"), now=0)
     sink.said()
-    sink.book.heard(AT, Stranger("t"), now=0)
+    sink.book.handle_message(AT, Stranger("t"), now=0)
     assert sink.said() == []
 
 
@@ -114,7 +114,7 @@ def test_a_source_that_was_lost_is_let_go_once_more(sink: Sink) -> None:
     sink.book.tick(SILENCE_S)
     sink.book.pull(ticket("lost", port=1), [0], 0, now=SILENCE_S)
     sink.book.tick(SILENCE_S + IDLE_S)
-    assert sink.book.parted == [AT, AT]
+    assert sink.book.to_disconnect == [AT, AT]
 
 
 def test_sources_that_nobody_needs_are_let_go(sink: Sink) -> None:
@@ -122,10 +122,10 @@ def test_sources_that_nobody_needs_are_let_go(sink: Sink) -> None:
     sink.book.hold(ticket("held", port=1), now=0)
     sink.book.abandon(ticket("over", port=2), now=0)
     sink.book.abandon(ticket("lately", port=3), now=1)
-    sink.book.heard(AT, welcome(), now=0)
-    sink.book.heard(AT, News("held", 0, (), None), now=IDLE_S)
+    sink.book.handle_message(AT, welcome(), now=0)
+    sink.book.handle_message(AT, News("held", 0, (), None), now=IDLE_S)
     sink.book.tick(IDLE_S)
-    assert sink.book.parted == [("host", 2)]
+    assert sink.book.to_disconnect == [("host", 2)]
     sink.said()
     sink.book.abandon(ticket("over", port=2), now=IDLE_S)
     sink.book.hold(ticket("held as well", port=1), now=IDLE_S)
@@ -135,38 +135,38 @@ def test_sources_that_nobody_needs_are_let_go(sink: Sink) -> None:
 def test_a_new_engine_at_an_address_ends_what_is_read_of_the_old_one(sink: Sink) -> None:
     """At its first word, not once the old one was silent for long (vllm#49238)."""
     sink.book.pull(ticket("old"), [0, 1], 0, now=0)
-    sink.book.heard(AT, welcome(), now=0)
-    sink.book.heard(AT, News("old", 0, (5,)), now=0)
+    sink.book.handle_message(AT, welcome(), now=0)
+    sink.book.handle_message(AT, News("old", 0, (5,)), now=0)
     ((order,), sink.book.orders) = sink.book.orders, []
     sink.book.pull(ticket("new", "another"), [2], 0, now=0)
     assert HELLO in sink.said()
-    assert not sink.book.knows(AT, welcome("another"))
-    sink.book.heard(AT, welcome("another"), now=0)
+    assert not sink.book.has_welcome(AT, welcome("another"))
+    sink.book.handle_message(AT, welcome("another"), now=0)
     assert sink.book.arrived == []  # the read may still write
     sink.book.read_done(order.read_id, None, now=0)
     ((name, error),) = [(one.ticket_id, one.error) for one in sink.book.arrived]
     assert (name, type(error)) == ("old", LeaseExpired)
-    sink.book.heard(AT, News("new", 0, (6,)), now=0)
+    sink.book.handle_message(AT, News("new", 0, (6,)), now=0)
     assert [one.runs[0].theirs for one in sink.book.orders] == [6]
 
 
 def test_a_ticket_of_an_old_engine_leaves_the_link_to_the_new_one_alone(sink: Sink) -> None:
     sink.book.pull(ticket("new"), [0], 0, now=0)
-    sink.book.heard(AT, welcome(), now=0)
+    sink.book.handle_message(AT, welcome(), now=0)
     sink.said()
     sink.book.pull(ticket("old", "gone"), [1], 0, now=0)
     assert HELLO in sink.said()
-    assert sink.book.knows(AT, welcome())
-    sink.book.heard(AT, welcome(), now=0)
+    assert sink.book.has_welcome(AT, welcome())
+    sink.book.handle_message(AT, welcome(), now=0)
     assert [type(one.error) for one in sink.book.arrived] == [LeaseExpired]
-    sink.book.heard(AT, News("new", 0, (5,), Sealed(1, 7)), now=0)
+    sink.book.handle_message(AT, News("new", 0, (5,), Sealed(1, 7)), now=0)
     assert len(sink.book.orders) == 1
 
 
 def test_a_source_is_told_that_reads_may_wait_for_it() -> None:
     book = PullBook(HELLO)
     book.pull(ticket(), [0], 0, now=0)
-    book.heard(AT, welcome("engine"), now=0)
+    book.handle_message(AT, welcome("engine"), now=0)
     book.outbox.clear()
     book.needs_driving(AT, now=0)
     book.needs_driving(("nobody", 1), now=0)

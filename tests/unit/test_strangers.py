@@ -33,7 +33,7 @@ def test_who_does_not_say_its_name_does_not_stay(reception: SideChannelServer) -
             until(reception, lambda: bool(reception._by_name))
             guests = reception._guests
             assert len(guests) == 2
-            list(reception.hear({}, INTRODUCTION_S + 1))  # nobody else has to come for that
+            list(reception.receive({}, INTRODUCTION_S + 1))  # nobody else has to come for that
             assert [one.name for one in guests.values()] == [b"sink"]
             assert is_over(silent)
             named.sendall(framed(b"here"))
@@ -82,10 +82,10 @@ def test_a_port_without_file_descriptors_wakes_nobody_again_and_again(
     with raw(reception, framed(b"sink")), monkeypatch.context() as patch:
         patch.setattr(server, "accept", no_room)
         reception.waiting.wait({}, PATIENCE_S)
-        assert not list(reception.hear(reception.waiting.look(), 0.0))
-        assert not reception.waiting.look()
+        assert not list(reception.receive(reception.waiting.ready_now(), 0.0))
+        assert not reception.waiting.ready_now()
         patch.undo()
-        list(reception.hear({}, 0.0))
+        list(reception.receive({}, 0.0))
         until(reception, lambda: bool(reception._by_name))
         with raw(reception):
             until(reception, lambda: bool(reception._nameless))

@@ -24,9 +24,9 @@ def ticket(name: str) -> KvTicket:
 def begin(book: PullBook, name: str = "t", blocks: tuple[int, ...] = (5,)) -> int:
     """Pull, and be told of the blocks; the id of the read that follows."""
     book.pull(ticket(name), range(len(blocks)), 0, now=0)
-    if book._sources.host(AT) is None:
-        book.heard(AT, WELCOME, now=0)
-    book.heard(AT, News(name, 0, blocks), now=0)
+    if book._sources.welcome_of(AT) is None:
+        book.handle_message(AT, WELCOME, now=0)
+    book.handle_message(AT, News(name, 0, blocks), now=0)
     (order,), book.orders = book.orders, []
     return order.read_id
 
@@ -38,9 +38,9 @@ def test_a_read_that_never_ends_ends_its_pull(book: PullBook) -> None:
     """TensorRT-LLM#12542: the source lives, and its bytes do not come."""
     read = begin(book)
     for beat in (1.0, 2.0):
-        book.heard(AT, News("t", 1, ()), now=beat)
+        book.handle_message(AT, News("t", 1, ()), now=beat)
         book.tick(beat)
-    assert book.parted == [AT]
+    assert book.to_disconnect == [AT]
     assert book.arrived == []  # it may still write
     book.read_done(read, TransferCancelled(), now=2)
     (arrived,) = book.arrived
@@ -51,26 +51,26 @@ def test_reads_that_end_one_by_one_are_not_stuck(book: PullBook) -> None:
     reads = [begin(book, name) for name in "tuv"]
     for beat, read in enumerate(reads, 1):
         for name in "tuv":
-            book.heard(AT, News(name, 1, ()), now=beat)
+            book.handle_message(AT, News(name, 1, ()), now=beat)
         book.tick(beat)
-        assert book.parted == []
+        assert book.to_disconnect == []
         book.read_done(read, None, now=beat)
 
 
 def test_a_read_of_many_blocks_may_take_longer(book: PullBook) -> None:
     begin(book, blocks=tuple(range(1000)))
     for beat in range(1, 11):
-        book.heard(AT, News("t", 1000, ()), now=beat)
+        book.handle_message(AT, News("t", 1000, ()), now=beat)
         book.tick(beat)
-    assert book.parted == []
+    assert book.to_disconnect == []
 
 
 def test_an_abandoned_pull_does_not_wait_for_a_stuck_read(book: PullBook) -> None:
     begin(book)
     book.abandon(ticket("t"), now=0)
     book.tick(SILENCE_S - 0.1)
-    assert book.parted == []
+    assert book.to_disconnect == []
     book.tick(SILENCE_S + 0.1)
-    assert book.parted == [AT]
+    assert book.to_disconnect == [AT]
     book.tick(9)
-    assert book.parted == [AT]  # once
+    assert book.to_disconnect == [AT]  # once

@@ -47,7 +47,7 @@ def source() -> Iterator[TcpMover]:
 def sink(source: TcpMover) -> Iterator[TcpMover]:
     memory = bytearray(BLOCK * BLOCKS)
     one = mover(memory)
-    one.meet(AT, welcome(source))
+    one.connect(AT, welcome(source))
     yield one
     one.close()
 
@@ -66,7 +66,7 @@ def sink(source: TcpMover) -> Iterator[TcpMover]:
 )
 def test_a_card_without_sense_is_no_way_to_its_peer(sink: TcpMover, card: bytes) -> None:
     with pytest.raises(PeerUnreachable):
-        sink.meet(("elsewhere", 1), welcome(sink, card))
+        sink.connect(("elsewhere", 1), welcome(sink, card))
 
 
 def ready(mover: TcpMover) -> bool:
@@ -179,7 +179,7 @@ def test_a_read_of_very_many_runs_is_asked_for_in_parts() -> None:
     theirs = bytearray(random.Random(1).randbytes(4 * MANY * SMALL))
     ours = bytearray(len(theirs))
     source, sink = scattered(theirs), scattered(ours)
-    sink.meet(AT, welcome(source))
+    sink.connect(AT, welcome(source))
     sink.read(
         ReadOrder(1, AT, [BlockRun(2 * one, 2 * (MANY - 1 - one), 1) for one in range(MANY)])
     )
@@ -199,7 +199,7 @@ def test_a_name_that_is_not_known_yet_holds_up_no_turn(source: TcpMover) -> None
     slow, memory = Lookup(), bytearray(BLOCK * BLOCKS)
     sink = mover(memory)
     sink.look_up = lambda *_: slow
-    sink.meet(AT, welcome(source))
+    sink.connect(AT, welcome(source))
     sink.read(ReadOrder(1, AT, [BlockRun(0, 0, 1)]))
     assert sink.poll() == []
     slow._found.set_result(addresses(*source.serving.listener.getsockname()))
@@ -213,7 +213,7 @@ def test_a_name_that_is_not_known_yet_holds_up_no_turn(source: TcpMover) -> None
 def test_a_name_that_nobody_has_fails_its_reads(source: TcpMover) -> None:
     slow, sink = Lookup(), mover(bytearray(BLOCK * BLOCKS))
     sink.look_up = lambda *_: slow
-    sink.meet(AT, welcome(source))
+    sink.connect(AT, welcome(source))
     sink.read(ReadOrder(1, AT, [BlockRun(0, 0, 1)]))
     slow._found.set_exception(OSError("no such host"))
     (ended,) = sink.poll()

@@ -15,7 +15,7 @@ def test_a_wakeup_that_nobody_hears_does_not_keep_who_rings_it() -> None:
     for _ in range(100_000):
         wakeup.ring()
     waiting.wait({}, LONG_S)  # comes back at once
-    assert waiting.look()
+    assert waiting.ready_now()
     wakeup.close()
 
 
@@ -24,13 +24,13 @@ def test_descriptors_that_are_not_named_any_more_wake_nobody() -> None:
     try:
         os.write(write, b"x")
         waiting.wait({read: select.POLLIN}, LONG_S)  # comes back at once
-        assert waiting.look() == {read: select.POLLIN}
+        assert waiting.ready_now() == {read: select.POLLIN}
         waiting.wait({write: select.POLLIN}, AT_ONCE)
-        assert waiting.look() == {}
+        assert waiting.ready_now() == {}
         waiting.wait({write: select.POLLIN | select.POLLOUT}, LONG_S)
-        assert waiting.look() == {write: select.POLLOUT}
+        assert waiting.ready_now() == {write: select.POLLOUT}
         waiting.wait({}, AT_ONCE)
-        assert waiting.look() == {}
+        assert waiting.ready_now() == {}
     finally:
         os.close(read)
         os.close(write)
@@ -42,10 +42,10 @@ def test_who_is_forgotten_wakes_nobody() -> None:
         os.write(write, b"x")
         waiting.watch(read)
         waiting.watch(write, select.POLLOUT)
-        assert waiting.look() == {read: select.POLLIN, write: select.POLLOUT}
+        assert waiting.ready_now() == {read: select.POLLIN, write: select.POLLOUT}
         waiting.watch(write, select.POLLIN)
-        waiting.forget(read)
-        assert waiting.look() == {}
+        waiting.unwatch(read)
+        assert waiting.ready_now() == {}
     finally:
         os.close(read)
         os.close(write)
