@@ -27,8 +27,8 @@ from engine.loading import load_engine
 from engine.ranks.opening import refuse_ranks
 from engine.request import Request, RequestId, Sampling
 from engine.settings import EngineConfig
-from engine.sharding.group import LOOPBACK, Group
-from engine.sharding.share import Share
+from engine.sharding.group import LOOPBACK, RankGroup
+from engine.sharding.shard import Shard
 from engine.torch_engine import TorchEngine
 from node.ipc import EngineProcessConfig
 from node.ranks import Ranks, start_ranks
@@ -143,7 +143,7 @@ def opened(model: str, load_format: str, ranks: int) -> Bench:
         kv_load_failure="recompute",
     )
     others = start_ranks(job)
-    return Bench(ranks, load_engine(config, others.crew), others)
+    return Bench(ranks, load_engine(config, others.followers), others)
 
 
 def sums_alone(engine: TorchEngine, ranks: int, step: Step) -> float:
@@ -151,22 +151,22 @@ def sums_alone(engine: TorchEngine, ranks: int, step: Step) -> float:
     config, dtype = engine.decoder.config, engine.memory.block_rows.dtype
     words, layers = config.vocab_size, engine.decoder.kv_shape.layers
 
-    def work(group: Group) -> None:
+    def work(group: RankGroup) -> None:
         hidden = torch.zeros(step.rows, config.hidden_size, dtype=dtype)
-        part = torch.zeros(step.picks, len(group.share.part(words)), dtype=dtype)
+        part = torch.zeros(step.picks, len(group.shard.part(words)), dtype=dtype)
         for _ in range(SUMS_OF_A_LAYER * layers):
-            group.sum(hidden)
-        group.columns(part, words)
+            group.all_reduce(hidden)
+        group.all_gather_columns(part, words)
 
     return _together(ranks, work)
 
 
-def _together(ranks: int, work: Callable[[Group], None]) -> float:
+def _together(ranks: int, work: Callable[[RankGroup], None]) -> float:
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
 
     def one(rank: int) -> float:
         mine = store if rank == 0 else TCPStore(LOOPBACK, store.port)
-        group, took = Group.meet(mine, Share(rank, ranks), CPU), list[float]()
+        group, took = RankGroup.connect(mine, Shard(rank, ranks), CPU), list[float]()
         for _ in range(ROUNDS + 1):
             begun = time.perf_counter()
             work(group)

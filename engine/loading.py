@@ -6,7 +6,7 @@ import os
 import torch
 
 from engine.api import Engine, EngineInfo
-from engine.attention.kv_memory import Kept, KvMemory
+from engine.attention.kv_memory import KvMemory, KvMemoryArgs
 from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of, open_checkpoint
 from engine.checkpoints.ends import end_tokens
 from engine.checkpoints.placement import Placement
@@ -24,9 +24,9 @@ from engine.pooling.encoder_loading import load_encoder
 from engine.pooling.encoders import is_encoder
 from engine.pooling.loading import load_pooler
 from engine.pooling.reading import read_pooling
-from engine.ranks.crew import Crew, Post
 from engine.ranks.follower import Follower
 from engine.ranks.leading import LeadingModel, LeadingRunner
+from engine.ranks.links import FollowerLinks, LeaderLink
 from engine.ranks.memory import LeadingMemory, SharedMemory
 from engine.ranks.opening import device_of, threads_of, whole_kv
 from engine.running.accelerator import Accelerator
@@ -36,8 +36,8 @@ from engine.running.runner import Runner
 from engine.scheduling.drafting import NgramDrafter
 from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig, read_speculative_config
-from engine.sharding.group import Group
-from engine.sharding.share import Share
+from engine.sharding.group import RankGroup
+from engine.sharding.shard import Shard
 from engine.sizing import batch_tokens, enough, limits_of, max_len_of, num_blocks
 from engine.tiers.opening import check_tiers, open_tiers
 from engine.torch_engine import TorchEngine
@@ -47,15 +47,17 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"  # torch's name for them, for memory from 2 MiB on
 
 
-def open_engine(config: EngineConfig, crew: Crew | None = None, *, beside_bytes: int) -> Engine:
+def open_engine(
+    config: EngineConfig, followers: FollowerLinks | None = None, *, transfer_bytes: int
+) -> Engine:
     """Whatever kind of engine the checkpoint wants; raises UnusableCheckpoint.
 
-    `crew`: the other ranks, which load their parts at the same time (`load_follower`).
-    `beside_bytes` of each device are for who moves KV.
+    `followers`: the other ranks, which load their parts at the same time (`load_follower`);
+    `transfer_bytes` of each device are left to the KV connector.
     """
     checkpoint = open_checkpoint(config.model, config.dummy_seed)
     if not is_encoder(checkpoint.config):
-        return _decoder_engine(checkpoint, config, crew, beside_bytes=beside_bytes)
+        return _decoder_engine(checkpoint, config, followers, transfer_bytes=transfer_bytes)
     if config.dummy_seed is not None:
         raise UnusableCheckpoint("--load-format dummy: encoders want their own weights")
     if config.quantization is not None:
@@ -75,38 +77,38 @@ def open_engine(config: EngineConfig, crew: Crew | None = None, *, beside_bytes:
 
 def load_engine(
     config: EngineConfig,
-    crew: Crew | None = None,
+    followers: FollowerLinks | None = None,
     accelerator: Accelerator | None = None,
     *,
-    beside_bytes: int = 0,
+    transfer_bytes: int = 0,
 ) -> TorchEngine:
     """Of a decoder: read the checkpoint and take the memory; raises UnusableCheckpoint.
 
-    `accelerator` instead of the one that `config.device` names.
+    `accelerator` is used instead of the one that `config.device` names.
     """
     checkpoint = open_checkpoint(config.model, config.dummy_seed)
-    return _decoder_engine(checkpoint, config, crew, accelerator, beside_bytes)
+    return _decoder_engine(checkpoint, config, followers, accelerator, transfer_bytes)
 
 
 def load_follower(
     config: EngineConfig,
     rank: int,
-    post: Post,
+    leader: LeaderLink,
     accelerator: Accelerator | None = None,
     *,
-    beside_bytes: int,
+    transfer_bytes: int,
 ) -> Follower:
-    """A rank's part, for the leader at the other end of `post`; as `open_engine`."""
+    """One rank's part, which follows `leader`; see `open_engine`."""
     prepare_torch(threads_of(config))
     checkpoint = open_checkpoint(config.model, config.dummy_seed)
     shape, device = read_config(checkpoint, config.model_impl), device_of(config, rank)
-    opened = OpenDevice.of(config, str(device), accelerator, beside_bytes)
-    group = Group.meet(post.store, Share(rank, config.tensor_parallel_size), device)
+    opened = OpenDevice.of(config, str(device), accelerator, transfer_bytes)
+    group = RankGroup.connect(leader.store, Shard(rank, config.tensor_parallel_size), device)
     model, kept = _load_part(checkpoint, config, shape, device, opened, group)
     assert isinstance(model, Decoder)
-    memory = SharedMemory(post.memory_fd, kept)
+    memory = SharedMemory(leader.memory_fd, kept)
     runner = _runner(config, opened, model, memory, limits_of(config, shape, device), group)
-    follower = Follower(model, memory, runner, group, post.channel)
+    follower = Follower(model, memory, runner, group, leader.channel)
     follower.report()
     return follower
 
@@ -117,7 +119,7 @@ def _load_whole(
     shape: AnyConfig,
     device: torch.device,
     opened: OpenDevice | None,
-    crew: Crew | None,
+    followers: FollowerLinks | None,
 ) -> tuple[Model, KvMemory, Runner]:
     """In one process, or with the others' parts behind the same three."""
     limits = limits_of(config, shape, device)
@@ -125,17 +127,17 @@ def _load_whole(
         model, kept = _load_part(checkpoint, config, shape, device, opened, None)
         memory = KvMemory(*kept)
         return model, memory, _runner(config, opened, model, memory, limits, None)
-    if crew is None:
+    if followers is None:
         raise EngineError(f"{FLAG} {config.tensor_parallel_size}: no other ranks were started")
-    group = Group.meet(crew.store, Share(0, crew.size), device)
+    group = RankGroup.connect(followers.store, Shard(0, followers.size), device)
     model, kept = _load_part(checkpoint, config, shape, device, opened, group)
     assert isinstance(model, Decoder)
     leading = LeadingMemory(*kept)
-    runner = LeadingRunner(_runner(config, opened, model, leading, limits, group), crew)
-    leading.meet(crew)
-    crew.go()
-    group.go()
-    return LeadingModel(model, crew, group), leading, runner
+    runner = LeadingRunner(_runner(config, opened, model, leading, limits, group), followers)
+    leading.attach(followers)
+    followers.set_stall_timeout()
+    group.set_stall_timeout()
+    return LeadingModel(model, followers, group), leading, runner
 
 
 def _load_part(
@@ -144,8 +146,8 @@ def _load_part(
     shape: AnyConfig,
     device: torch.device,
     opened: OpenDevice | None,
-    group: Group | None,
-) -> tuple[Model, Kept]:
+    group: RankGroup | None,
+) -> tuple[Model, KvMemoryArgs]:
     """All weights, or one rank's, and of what KvMemory is made; ranks have as many blocks."""
     dtype, limits = _dtype(config, checkpoint), limits_of(config, shape, device)
     kernels, max_len = _kernels(config, dtype, device, opened), max_len_of(config, shape)
@@ -167,7 +169,7 @@ def _load_part(
     else:
         blocks = enough(found, config, max_len, found * block_bytes)
     if group is not None:
-        blocks = group.least(blocks)
+        blocks = group.all_reduce_min(blocks)
     return model, (kv, blocks, config.block_size, dtype, device, kernels)
 
 
@@ -177,7 +179,7 @@ def _runner(
     model: Model,
     memory: KvMemory,
     limits: Limits,
-    group: Group | None,
+    group: RankGroup | None,
 ) -> Runner:
     """Ranks have sums between their kernels, so nothing of theirs is replayed on a CPU."""
     if opened is None:
@@ -188,19 +190,19 @@ def _runner(
 def _decoder_engine(
     checkpoint: Checkpoint,
     config: EngineConfig,
-    crew: Crew | None = None,
+    followers: FollowerLinks | None = None,
     accelerator: Accelerator | None = None,
-    beside_bytes: int = 0,
+    transfer_bytes: int = 0,
 ) -> TorchEngine:
     check_tiers(config)
     prepare_torch(threads_of(config))
     shape, device = read_config(checkpoint, config.model_impl), device_of(config, 0)
-    opened = OpenDevice.of(config, str(device), accelerator, beside_bytes)
+    opened = OpenDevice.of(config, str(device), accelerator, transfer_bytes)
     dtype, limits = _dtype(config, checkpoint), limits_of(config, shape, device)
     max_len = max_len_of(config, shape)
     pooling = read_pooling(checkpoint.folder, checkpoint.config)
     pooler = load_pooler(checkpoint, pooling, shape.hidden_size, device)
-    model, memory, runner = _load_whole(checkpoint, config, shape, device, opened, crew)
+    model, memory, runner = _load_whole(checkpoint, config, shape, device, opened, followers)
     kv = whole_kv(shape, model.kv_shape, config.tensor_parallel_size)
     parts = checkpoint.made_of(kv_variant(shape, max_len, config.quantization))
     info = EngineInfo(
@@ -220,21 +222,19 @@ def _decoder_engine(
         engine.sampler.warm(device)
     tiers = open_tiers(config, info, memory)
     if tiers is not None:
-        engine.put_below(tiers)
-    _equip(engine, checkpoint, config)
+        engine.attach_tiers(tiers)
+    _add_features(engine, checkpoint, config)
     return engine
 
 
-def _equip(engine: TorchEngine, checkpoint: Checkpoint, config: EngineConfig) -> None:
-    """With what foretells tokens, and with what knows grammars, where they are wanted."""
-    info = engine.info
+def _add_features(engine: TorchEngine, checkpoint: Checkpoint, config: EngineConfig) -> None:
+    """Set the drafter for speculative decoding, and the grammar backend, where wanted."""
     if config.speculative_config is not None:
-        foretell = read_speculative_config(config.speculative_config)
-        engine.scheduler.drafter = NgramDrafter(foretell)
-    if info.pooling.generates:
-        engine.sampler.grammars = load_grammars(
-            checkpoint.folder, engine.sampler.vocabulary, info.eos_token_ids
-        )
+        drafts = read_speculative_config(config.speculative_config)
+        engine.scheduler.drafter = NgramDrafter(drafts)
+    if engine.info.pooling.generates:
+        vocabulary, ends = engine.sampler.vocabulary, engine.info.eos_token_ids
+        engine.sampler.grammars = load_grammars(checkpoint.folder, vocabulary, ends)
 
 
 def prepare_torch(threads: int | None) -> None:

@@ -75,11 +75,11 @@ class TorchEngine:
         stepper = stepper_for(PlainStepper(scheduler, decoder, runner, sampler, pooler))
         return cls(info, decoder, memory, scheduler, sampler, eos, pooler, stepper)
 
-    def put_below(self, tiers: Tiers) -> None:
-        """What the KV memory forgets is kept there; before anything is handed in."""
+    def attach_tiers(self, tiers: Tiers) -> None:
+        """Keep evicted KV blocks in lower tiers; to be called before the first request."""
         self.tiers = tiers
         self.scheduler.sequences.kv.lower_tiers = tiers.book
-        self.stepper.put_below(tiers.carry_out)
+        self.stepper.save_before_launch(tiers.carry_out)
 
     @property
     def kv_regions(self) -> Seq[KvRegion]:
@@ -98,19 +98,19 @@ class TorchEngine:
 
     def generate(self, request: Request) -> None:
         """Queue it."""
-        self.scheduler.add(self._answered(request))
+        self.scheduler.add(self._generating(request))
 
     def prefill(self, request: Request) -> None:
         """Queue it, to park after its first token."""
-        self.scheduler.add(self._answered(request, parks=True))
+        self.scheduler.add(self._generating(request, parks=True))
 
     def reserve(self, request: Request) -> Reservation | None:
         """Take a seat and blocks. A request that was refused last is not looked at anew."""
         seq = self._refused
         if seq is None or seq.request is not request:
-            seq = self._answered(request)
+            seq = self._generating(request)
         reservation = self.scheduler.reserve(seq)
-        self._settle_below()
+        self._move_blocks()
         self._refused = seq if reservation is None else None
         return reservation
 
@@ -147,13 +147,13 @@ class TorchEngine:
     def lend(self, name: str, keys: Seq[bytes]) -> Seq[int]:
         """Others read them, as soon as they are told."""
         blocks = self.lending.lend(name, keys)
-        self._settle_below()
+        self._move_blocks()
         return blocks
 
     def borrow(self, name: str, keys: Seq[bytes], have: int) -> Seq[int] | None:
         """Others write to them, as soon as they are told."""
         blocks = self.lending.borrow(name, keys, have)
-        self._settle_below()
+        self._move_blocks()
         return blocks
 
     def keep(self, name: str) -> None:
@@ -186,18 +186,18 @@ class TorchEngine:
         """Run it. An engine without work checks its books instead."""
         batch = self.scheduler.batch
         if not batch:
-            self.stepper.settle()
+            self.stepper.synchronize()
             self.scheduler.sequences.check_idle()
             return StepResult((), (), 0)
         return self.stepper.step()
 
-    def _settle_below(self) -> None:
-        """Move what was to be moved, before others read blocks, or write to them."""
-        self.stepper.settle()
+    def _move_blocks(self) -> None:
+        """Carry out all block copies, before other nodes read blocks or write to them."""
+        self.stepper.synchronize()
         if self.tiers is not None:
             self.tiers.carry_out(wait=True)
 
-    def _answered(self, request: Request, *, parks: bool = False) -> Sequence:
+    def _generating(self, request: Request, *, parks: bool = False) -> Sequence:
         if not self.info.pooling.generates:
             raise WrongTask("this model does not generate text")
         return self._sequence(request, parks=parks)

@@ -24,7 +24,7 @@ from discovery.ports import listening_at
 from engine.errors import EngineError, RankLost
 from engine.loading import open_engine
 from engine.ranks.opening import refuse_ranks
-from engine.running.turns import alone_on, devices_of
+from engine.running.device_locks import devices_of, lock_devices
 from kv_transfer.checking import CheckLevel
 from kv_transfer.factory import KvMemory, KvPort, build_connector, device_bytes
 from kv_transfer.side_channel.port import open_port
@@ -161,11 +161,13 @@ def _load(
         held = open_port(job.kv_host, job.kv_port)
     if job.engine.tensor_parallel_size > 1:
         refuse_ranks(job.engine)
-    with alone_on(devices_of(job.engine), Path(gettempdir())):
+    with lock_devices(devices_of(job.engine), Path(gettempdir())):
         if job.engine.tensor_parallel_size > 1:
             ranks = start_ranks(job)
         beside = device_bytes(job.connector)
-        engine = open_engine(job.engine, ranks.crew if ranks else None, beside_bytes=beside)
+        engine = open_engine(
+            job.engine, ranks.followers if ranks else None, transfer_bytes=beside
+        )
     layout, level = layout_of(engine), CheckLevel.named(job.kv_checksum)
     memory = KvMemory(engine.info.fingerprint, layout, engine.kv_regions, level)
     names = SignedIntroductions(job.cluster_key.encode()) if job.cluster_key else None

@@ -20,8 +20,8 @@ from discovery.logs import start_logging
 from engine.errors import EngineError, RankLost
 from engine.loading import load_follower
 from engine.ranks.channel import Channel
-from engine.ranks.crew import Post
 from engine.ranks.follower import Follower
+from engine.ranks.links import LeaderLink
 from kv_transfer.factory import device_bytes, rank_server
 from kv_transfer.movers.remote import MoverServer
 from kv_transfer.thread.devices import enter_device
@@ -38,10 +38,10 @@ def main() -> None:
     die_with_parent()
     start_logging(job.log_level, lossy=job.lossy_log)
     channel = Channel(socket.socket(fileno=job.channel_fd))
-    post = Post(channel, TCPStore(LOOPBACK, job.store_port), job.memory_fd)
+    post = LeaderLink(channel, TCPStore(LOOPBACK, job.store_port), job.memory_fd)
     try:
         beside = device_bytes(job.connector)
-        follower = load_follower(job.engine, job.rank, post, beside_bytes=beside)
+        follower = load_follower(job.engine, job.rank, post, transfer_bytes=beside)
         server = _server(job, follower)
     except (EngineError, OSError, ImportError, ValueError, RuntimeError) as error:
         log.error("rank %d cannot start: %s", job.rank, error)

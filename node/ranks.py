@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from discovery.lifeline import end_with
 from engine.ranks.channel import Channel
-from engine.ranks.crew import Crew
+from engine.ranks.links import FollowerLinks
 from engine.settings import EngineConfig
 from node.ipc import EngineProcessConfig
 from node.niceness import set_niceness
@@ -50,7 +50,7 @@ class RankProcessConfig:
 class Ranks:
     """The follower ranks of an engine: all but rank 0."""
 
-    crew: Crew
+    followers: FollowerLinks
     movers: Sequence[Connection]
     processes: Sequence[Process]
 
@@ -85,8 +85,8 @@ def start_ranks(job: EngineProcessConfig) -> Ranks:
         processes.append(_start(config))
         channel.close()
         mover.close()
-    crew = Crew([Channel(ours) for ours, _ in pairs], store, fds)
-    return Ranks(crew, [ours for ours, _ in pipes], processes)
+    followers = FollowerLinks([Channel(ours) for ours, _ in pairs], store, fds)
+    return Ranks(followers, [ours for ours, _ in pipes], processes)
 
 
 def _start(job: RankProcessConfig) -> Process:

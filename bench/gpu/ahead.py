@@ -105,7 +105,7 @@ def _accelerator() -> Any:  # noqa: ANN401  engine.running.accelerator's, more t
         products = TritonProducts()
         drawing = SamplingKernels(choose, adjust, apply_bitmasks, gather_logprobs)
 
-        def bring(self, _: torch.Tensor) -> None:
+        def copy_to_host(self, _: torch.Tensor) -> None:
             """Nothing is there."""
 
         def recorder(self) -> "Compiling":

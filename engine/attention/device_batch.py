@@ -23,11 +23,11 @@ from engine.kernels.contract import (
 from engine.kernels.style import AttentionStyle
 
 
-class Places(NamedTuple):
-    """Where each row stands, and what it may look at, on the device."""
+class AttentionMetadata(NamedTuple):
+    """Positions, slot mapping, context lengths and block tables of a batch, on the device."""
 
     positions: Tensor  # [tokens] int64
-    slots: Tensor  # [tokens] int64: block * block_size + offset; -1 stands for nothing
+    slots: Tensor  # [tokens] int64: block * block_size + offset; -1: padding
     lengths: Tensor  # [sequences] int32 tokens of context, these among them; 0: nothing
     firsts: Tensor  # [sequences + 1] int32 rows where chunks begin, from the first chunk's on
     tables: Tensor  # [sequences, blocks] int32
@@ -43,14 +43,14 @@ class DeviceBatch:
 
     memory: KvMemory
     kernels: PagedKernels
-    places: Places
+    metadata: AttentionMetadata
     singles: int
     longest: int = 0
 
     @property
     def positions(self) -> Tensor:
         """See Batch, here and below."""
-        return self.places.positions
+        return self.metadata.positions
 
     def turn_and_write(
         self,
@@ -61,22 +61,26 @@ class DeviceBatch:
     ) -> Tensor:
         """In one launch."""
         angles = None if rotation is None else (rotation.table, rotation.positions)
-        kv, slots = self._kv(layer), self.places.slots
+        kv, slots = self._kv(layer), self.metadata.slots
         return self.kernels.turn_and_write(parts, angles, kv, slots, norms)
 
     def turn_and_write_latents(self, layer: int, latents: Latents, rotation: Rotation) -> None:
         """In one launch."""
         angles, kv = (rotation.table, rotation.positions), self._kv(layer)
-        self.kernels.turn_and_write_latents(latents, angles, kv, self.places.slots)
+        self.kernels.turn_and_write_latents(latents, angles, kv, self.metadata.slots)
 
     def write(self, layer: int, *parts: Tensor) -> None:
         """As they are."""
-        self.kernels.write(parts, self._kv(layer), self.places.slots)
+        self.kernels.write(parts, self._kv(layer), self.metadata.slots)
 
     def attend(self, layer: int, style: AttentionStyle, queries: Tensor) -> Tensor:
         """Singles and chunks each by their own kernel, into one tensor."""
         count, kv = self.singles, self._kv(layer)
-        tables, lengths, firsts = self.places.tables, self.places.lengths, self.places.firsts
+        tables, lengths, firsts = (
+            self.metadata.tables,
+            self.metadata.lengths,
+            self.metadata.firsts,
+        )
         width = kv.value_width or queries.shape[2]
         read = queries.new_empty(len(queries), queries.shape[1] * width)
         if count:

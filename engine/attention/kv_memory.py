@@ -41,7 +41,7 @@ class KvShape:
         return self.layers * self.parts * self.heads * self.width
 
 
-Kept = tuple[KvShape, int, int, torch.dtype, torch.device, Kernels | None]
+KvMemoryArgs = tuple[KvShape, int, int, torch.dtype, torch.device, Kernels | None]
 """What a KvMemory is made of: shape, blocks, tokens of a block, dtype, device, kernels."""
 
 

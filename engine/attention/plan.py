@@ -1,4 +1,4 @@
-"""What one forward pass is to run, in numbers of the host."""
+"""What one forward pass runs and samples, as numbers on the host."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from engine.attention.paged import Span
 
 
-class DrawNumbers(NamedTuple):
+class RowSampling(NamedTuple):
     """How one token is drawn; temperature 0 takes the likeliest. `key` names its noise.
 
     `instead` comes where nothing is left to draw.
@@ -38,39 +38,37 @@ class LogitChanges(NamedTuple):
     values: NDArray[np.float32]
 
 
-class Ask(NamedTuple):
-    """A row whose token's log-probability is to be told, and those of the `most` likeliest."""
+class LogprobRequest(NamedTuple):
+    """A row whose token's log-probability is wanted, and those of the `most` likeliest."""
 
     row: int
     most: int
 
 
-class Drawing(NamedTuple):
-    """How a token is drawn from each of some rows of logits, and what is told of them.
-
-    `changes` come before; of rows in `asks` it is told how likely the model found what was
-    drawn, whatever was changed.
+class SamplingPlan(NamedTuple):
+    """How a token is drawn from each of some rows of logits, and which log-probabilities to
+    return: those of the model, before `changes` are made to the logits.
     """
 
-    draws: Sequence[DrawNumbers]
+    draws: Sequence[RowSampling]
     changes: LogitChanges | None = None
-    asks: Sequence[Ask] = ()
+    logprob_requests: Sequence[LogprobRequest] = ()
 
 
 class Plan(NamedTuple):
     """`singles` of one token each, then `chunks`, whose tokens lie behind one another.
 
     `picks` are the rows, ascending, behind which a token is to be drawn: by whoever runs the
-    plan where it says how, in `drawing`, else later or by others. Where `sources` names a row
+    plan where it says how, in `sampling`, else later or by others. Where `sources` names a row
     of those that were drawn last, and not -1, the token is what was drawn there; the changes
-    of `drawing` do not know it, and penalties are to count it.
+    of `sampling` do not know it, and penalties are to count it.
     """
 
     tokens: Sequence[int]
     singles: Sequence[Span]
     chunks: Sequence[Span]
     picks: Sequence[int]
-    drawing: Drawing | None = None
+    sampling: SamplingPlan | None = None
     sources: Sequence[int] = ()
 
     @property

@@ -6,7 +6,7 @@ import torch
 
 from engine.checkpoints.storage import Storage
 from engine.kernels.contract import Kernels
-from engine.sharding.group import Group
+from engine.sharding.group import RankGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,5 +19,5 @@ class Placement:
     dtype: torch.dtype
     device: torch.device
     kernels: Kernels | None = None
-    group: Group | None = None
+    group: RankGroup | None = None
     storage: Storage | None = None

@@ -32,7 +32,7 @@ from engine.checkpoints.store import File, Store, Tensors
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import DualOutputNorms, Kernels, QuantizedOutputKernels
 from engine.kernels.weights import Weight, concat_outputs, reordered, same_input_order
-from engine.sharding.group import Group
+from engine.sharding.group import RankGroup
 
 WEIGHT = ".weight"
 WRAPPED = "model."  # a model that was saved without a head has its tensors without this
@@ -68,7 +68,7 @@ class Shelf:
     progress: Progress | None = None
     storage: Storage | None = None
     packing: Packing | None = None
-    group: Group | None = None
+    group: RankGroup | None = None
 
     def __contains__(self, name: str) -> bool:
         """Whether it is there to be taken."""
@@ -166,7 +166,7 @@ class Shelf:
         if self.packing.static:
             for name in STATIC:
                 self.drop(self._stored(f"{at}.{name}"))
-        ranks = 1 if self.group is None else self.group.share.size
+        ranks = 1 if self.group is None else self.group.shard.size
         sizes = outputs, inputs
         return read_packed(self.packing, self._read_placed, at, mark, sizes, ranks)
 

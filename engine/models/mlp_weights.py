@@ -25,7 +25,7 @@ from engine.models.experts import (
 )
 from engine.models.experts import Experts as RoutedExperts
 from engine.models.mlp import ACTIVATIONS, Activation, Gate, GatedMlp
-from engine.models.spread import Absent
+from engine.models.tensor_parallel import AbsentExpert
 
 
 def read_mlp(shelf: Shelf, config: ModelConfig, index: int) -> Mlp:
@@ -84,7 +84,7 @@ def _gathered(shelf: Shelf, config: ModelConfig, each: list[Expert]) -> RoutedEx
     count, ours = experts.routing.num_experts, _ours(shelf, experts)
     unit, in_torch = _unit(config, experts), _unit_in_torch(config, experts)
     if shelf.storage is None:
-        absent = Expert(Absent(2 * experts.width), Absent(config.hidden_size))
+        absent = Expert(AbsentExpert(2 * experts.width), AbsentExpert(config.hidden_size))
         all_of_them = [absent] * ours.start + each + [absent] * (count - ours.stop)
         return LoopedExperts(all_of_them, _activation(shelf, *unit) or in_torch)
     inward, outward = ([getattr(one, name) for one in each] for name in ("gate_up", "down"))
@@ -109,7 +109,7 @@ def _unit_in_torch(config: ModelConfig, experts: Experts) -> Activation:
 def _ours(shelf: Shelf, experts: Experts) -> range:
     """Which experts this rank has."""
     count = experts.routing.num_experts
-    return range(count) if shelf.group is None else shelf.group.share.part(count)
+    return range(count) if shelf.group is None else shelf.group.shard.part(count)
 
 
 def _router(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> Router:

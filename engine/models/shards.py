@@ -20,7 +20,7 @@ from engine.errors import UnusableCheckpoint
 from engine.kernels.weights import joined
 from engine.models.config import ModelConfig
 from engine.models.expert_config import Latent
-from engine.sharding.share import Share, shares_out
+from engine.sharding.shard import Shard, divides_evenly
 
 FLAG = "--tensor-parallel-size"
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
@@ -59,10 +59,10 @@ class Zeros:
         return torch.zeros_like(self.file.get_tensor(name))
 
 
-def check_shares(config: ModelConfig, size: int) -> None:
+def check_divisible(config: ModelConfig, size: int) -> None:
     """Raises UnusableCheckpoint that names what does not go into so many ranks."""
     experts, told = config.experts, f"{FLAG} {size}"
-    if config.latent is None and not shares_out(config.num_kv_heads, size):
+    if config.latent is None and not divides_evenly(config.num_kv_heads, size):
         raise UnusableCheckpoint(f"{told}: {config.num_kv_heads} KV heads do not share out")
     sizes = {"heads": config.num_heads}
     if experts is None or not all(layer.sparse for layer in config.layers):
@@ -84,7 +84,7 @@ def check_groups(config: ModelConfig, size: int, outputs: int, inputs: int) -> N
 
     Raises UnusableCheckpoint. What can be parted at all is seen to before.
     """
-    part, latent, both = config_of(config, Share(0, size)), config.latent, max(outputs, inputs)
+    part, latent, both = config_of(config, Shard(0, size)), config.latent, max(outputs, inputs)
     queries, keys, answers = (part.num_heads * config.head_dim,) * 3
     if latent is None:
         keys = part.num_kv_heads * config.head_dim
@@ -108,9 +108,9 @@ def _latent_rows(config: ModelConfig, latent: Latent) -> tuple[int, int]:
     return latent.plain_dim + config.head_dim, latent.plain_dim + latent.value_dim
 
 
-def config_of(config: ModelConfig, share: Share) -> ModelConfig:
+def config_of(config: ModelConfig, shard: Shard) -> ModelConfig:
     """As if the model had our part only; what every rank has is as it was."""
-    each, experts = share.size, config.experts
+    each, experts = shard.size, config.experts
     if experts is not None and experts.shared is not None:
         shared = replace(experts.shared, width=experts.shared.width // each)
         experts = replace(experts, shared=shared)
@@ -124,23 +124,23 @@ def config_of(config: ModelConfig, share: Share) -> ModelConfig:
 
 
 def parts_of(
-    files: Mapping[str, File], config: ModelConfig, share: Share
+    files: Mapping[str, File], config: ModelConfig, shard: Shard
 ) -> dict[str, Tensors]:
     """The same tensors, each the part that is ours; `config` is the whole model's.
 
     Experts that are another rank's are not among them.
     """
-    found, rules = dict[str, Tensors](), _rules(config, share)
-    ours = share.part(config.experts.routing.num_experts) if config.experts else range(0)
+    found, rules = dict[str, Tensors](), _rules(config, shard)
+    ours = shard.part(config.experts.routing.num_experts) if config.experts else range(0)
     for name, file in files.items():
         if (expert := EXPERT.search(name)) and int(expert[1]) not in ours:
             continue
         part, found[name] = _part_name(name), file
         if STACKED.search(name):
-            found[name] = Part(file, ROWS, _even(share))
+            found[name] = Part(file, ROWS, _even(shard))
         elif not expert and part in rules:
             found[name] = Part(file, *rules[part])
-        elif not expert and part in ADDED and share.rank > 0:
+        elif not expert and part in ADDED and shard.rank > 0:
             found[name] = Zeros(file)
     return found
 
@@ -150,19 +150,19 @@ def _part_name(name: str) -> str:
     return ".".join(name.rsplit(".", 2)[-2:])
 
 
-def _rules(config: ModelConfig, share: Share) -> dict[str, tuple[Axis, Ranges]]:
+def _rules(config: ModelConfig, shard: Shard) -> dict[str, tuple[Axis, Ranges]]:
     """By the last two words of a tensor's name: where it is cut, and what is ours of it."""
-    even, kv = _even(share), _kv_rows(config, share)
+    even, kv = _even(shard), _kv_rows(config, shard)
     outputs: dict[str, Ranges] = {
         "q_proj": even,
         "q_b_proj": even,
         "kv_b_proj": even,
         "k_proj": kv,
         "v_proj": kv,
-        "qkv_proj": _fused_rows(config, share),
+        "qkv_proj": _fused_rows(config, shard),
         "gate_proj": even,
         "up_proj": even,
-        "gate_up_proj": _both_halves(share),
+        "gate_up_proj": _both_halves(shard),
         "lm_head": even,
     }
     rules: dict[str, tuple[Axis, Ranges]] = {"self_attn.sinks": (ROWS, even)}
@@ -176,22 +176,22 @@ def _rules(config: ModelConfig, share: Share) -> dict[str, tuple[Axis, Ranges]]:
     return rules
 
 
-def _even(share: Share) -> Ranges:
-    return lambda size: [share.part(size)]
+def _even(shard: Shard) -> Ranges:
+    return lambda size: [shard.part(size)]
 
 
-def _both_halves(share: Share) -> Ranges:
+def _both_halves(shard: Shard) -> Ranges:
     """Gates, then ups."""
 
     def ranges(size: int) -> list[range]:
-        ours = share.part(size // 2)
+        ours = shard.part(size // 2)
         return [ours, range(size // 2 + ours.start, size // 2 + ours.stop)]
 
     return ranges
 
 
-def _kv_rows(config: ModelConfig, share: Share) -> Ranges:
-    heads = share.heads(config.num_kv_heads)
+def _kv_rows(config: ModelConfig, shard: Shard) -> Ranges:
+    heads = shard.heads(config.num_kv_heads)
 
     def ranges(size: int) -> list[range]:
         each = size // config.num_kv_heads
@@ -200,10 +200,10 @@ def _kv_rows(config: ModelConfig, share: Share) -> Ranges:
     return ranges
 
 
-def _fused_rows(config: ModelConfig, share: Share) -> Ranges:
+def _fused_rows(config: ModelConfig, shard: Shard) -> Ranges:
     """Queries, then keys, then values."""
     kv_heads, heads = config.num_kv_heads, config.num_heads
-    ours, kv_ours = share.part(heads), share.heads(kv_heads)
+    ours, kv_ours = shard.part(heads), shard.heads(kv_heads)
 
     def ranges(size: int) -> list[range]:
         each = size // (heads + 2 * kv_heads)

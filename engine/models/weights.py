@@ -26,7 +26,12 @@ from engine.models.mlp_weights import read_mlp
 from engine.models.norm import LayerNorm, Norm, norm_before
 from engine.models.rope import head_order, rope_table
 from engine.models.shards import config_of, parts_of
-from engine.models.spread import SpreadAttention, SpreadHead, SpreadMlp, SpreadNorm
+from engine.models.tensor_parallel import (
+    ParallelAttention,
+    ParallelMlp,
+    ParallelNorm,
+    VocabParallelHead,
+)
 
 CLASSES, HEAD = "score.weight", "lm_head.weight"
 
@@ -45,8 +50,8 @@ def load_decoder(
     parts: Parts = dict
     group, placed = place.group, (place.dtype, place.device, place.kernels)
     if group is not None:
-        parts = partial(parts_of, config=config, share=group.share)
-        config = config_of(config, group.share)
+        parts = partial(parts_of, config=config, shard=group.shard)
+        config = config_of(config, group.shard)
     with filled_shelf(store, *placed, parts) as shelf:
         shelf.group, shelf.storage, shelf.packing = group, place.storage, config.packing
         if classifies(checkpoint.config):
@@ -84,7 +89,7 @@ def store_of(
 
 def _build(shelf: Shelf, config: ModelConfig, max_len: int) -> Decoder:
     hidden, vocabulary = config.hidden_size, config.vocab_size
-    words = shelf.group.share.part(vocabulary) if shelf.group else range(vocabulary)
+    words = shelf.group.shard.part(vocabulary) if shelf.group else range(vocabulary)
     embedding = shelf.take("model.embed_tokens.weight", vocabulary, hidden)
     layers = tuple(_layer(shelf, config, index) for index in range(config.num_layers))
     norm = _norm(shelf, config, "model.norm", hidden)
@@ -92,7 +97,7 @@ def _build(shelf: Shelf, config: ModelConfig, max_len: int) -> Decoder:
         shelf.drop_all(f"model.layers.{index}.")
     head = shelf.head(_head_weight(shelf, config, embedding[words.start : words.stop]))
     if shelf.group is not None:
-        head = SpreadHead(head, vocabulary, shelf.group)
+        head = VocabParallelHead(head, vocabulary, shelf.group)
     ropes = [rope_table(rope, config.head_dim, max_len) for rope in config.ropes]
     placed = tuple(rope.to(shelf.device, shelf.dtype) for rope in ropes)
     scale = config.embedding_scale
@@ -133,7 +138,10 @@ def _layer(shelf: Shelf, config: ModelConfig, index: int) -> Layer:
         scale = config.residual_scale
         few = few_rows_layer(shelf.kernels, (attention, mlp), norms, config.activation, scale)
     if shelf.group is not None:
-        attention, mlp = SpreadAttention(attention, shelf.group), SpreadMlp(mlp, shelf.group)
+        attention, mlp = (
+            ParallelAttention(attention, shelf.group),
+            ParallelMlp(mlp, shelf.group),
+        )
     return Layer(
         attention=attention,
         mlp=mlp,
@@ -214,7 +222,7 @@ def _head_norm(shelf: Shelf, config: ModelConfig, name: str, heads: int) -> Norm
     norm = _norm(shelf, config, name, count * config.head_dim)
     if shelf.group is None or config.qk_norm != "all":
         return norm
-    return SpreadNorm(norm.weight, norm.eps, group=shelf.group)
+    return ParallelNorm(norm.weight, norm.eps, group=shelf.group)
 
 
 def _norm(shelf: Shelf, config: ModelConfig, name: str, size: int) -> Norm:

@@ -1,1 +1,1 @@
-"""The processes that run one model together: one leads, the others follow."""
+"""Tensor parallelism over processes: rank 0 leads, the other ranks follow its messages."""

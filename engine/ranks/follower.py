@@ -1,4 +1,4 @@
-"""A rank that follows: it makes every step that it is told of, and samples nothing."""
+"""A follower rank: runs every plan that the leader sends, and samples nothing."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ import torch
 from engine.attention.kv_memory import KvMemory
 from engine.models.decoder import Decoder
 from engine.ranks.channel import Channel
-from engine.ranks.crew import DONE
-from engine.ranks.steps import ClearBehind, Drawn, Logits, Step, decode
-from engine.running.drawing import DeviceDrawer
+from engine.ranks.links import DONE
+from engine.ranks.messages import ClearBehind, ComputeLogits, ReceiveTokens, RunPlan, decode
+from engine.running.device_sampler import KernelSampler
 from engine.running.runner import Runner
-from engine.sharding.group import Group
+from engine.sharding.group import RankGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,35 +22,37 @@ class Follower:
     decoder: Decoder
     memory: KvMemory
     runner: Runner
-    group: Group
+    group: RankGroup
     channel: Channel
 
     def report(self) -> None:
-        """All is loaded: say where our memory is."""
+        """Tell the leader that all is loaded, and where this rank's KV memory is."""
         (region,) = self.memory.regions
         self.channel.send(msgspec.msgpack.encode(region))
-        self.group.go()
+        self.group.set_stall_timeout()
 
     @torch.inference_mode()
     def run(self) -> None:
-        """What the leader says, in its order."""
+        """Act on the leader's messages in order, until it closes the channel."""
         while (frame := self.channel.receive()) is not None:
             message = decode(frame)
-            if isinstance(message, Step):
+            if isinstance(message, RunPlan):
                 self.runner.run(message.read())
-            elif isinstance(message, Logits):
+            elif isinstance(message, ComputeLogits):
                 self._logits(message.rows)
-            elif isinstance(message, Drawn):
-                drawer = self.runner.drawer
-                assert isinstance(drawer, DeviceDrawer), "ours draws, as the leader's does"
-                drawer.share(message.count)
+            elif isinstance(message, ReceiveTokens):
+                device_sampler = self.runner.device_sampler
+                assert isinstance(device_sampler, KernelSampler), (
+                    "ours draws, as the leader's does"
+                )
+                device_sampler.share(message.count)
             else:
                 self._clear_behind(message)
 
     def _logits(self, rows: int) -> None:
         memory, size = self.memory.block_rows, self.decoder.config.hidden_size
         room = torch.empty(rows, size, dtype=memory.dtype, device=memory.device)
-        self.decoder.logits(self.group.told(room))
+        self.decoder.logits(self.group.broadcast(room))
 
     def _clear_behind(self, order: ClearBehind) -> None:
         self.memory.clear_behind(order.block, order.tokens)

@@ -1,4 +1,4 @@
-"""What the rank that leads does, all ranks do: as it runs a batch, and beside batches."""
+"""The leading rank's runner, sampler and model: each call is also sent to the followers."""
 
 from dataclasses import dataclass
 
@@ -6,44 +6,44 @@ from torch import Tensor
 
 from engine.attention.batch import Batch
 from engine.attention.kv_memory import KvShape
-from engine.attention.plan import Drawing, Plan
+from engine.attention.plan import Plan, SamplingPlan
 from engine.models.decoder import Decoder
 from engine.models.model import Shape
-from engine.ranks.crew import Crew
-from engine.ranks.steps import Drawn, Logits, Step
-from engine.running.runner import Drawer, Ran, Runner, Sent
-from engine.sharding.group import Group
+from engine.ranks.links import FollowerLinks
+from engine.ranks.messages import ComputeLogits, ReceiveTokens, RunPlan
+from engine.running.runner import DeviceSampler, ForwardOutput, PendingTokens, Runner
+from engine.sharding.group import RankGroup
 
 
 @dataclass(frozen=True, slots=True)
 class LeadingRunner:
-    """See Runner: every rank runs the plan with a runner of its own."""
+    """See Runner: sends each plan to the followers, and runs our part."""
 
     ours: Runner
-    crew: Crew
+    followers: FollowerLinks
 
     @property
-    def drawer(self) -> Drawer | None:
+    def device_sampler(self) -> DeviceSampler | None:
         """See Runner; the others learn what ours draws."""
-        ours = self.ours.drawer
-        return None if ours is None else LeadingDrawer(ours, self.crew)
+        ours = self.ours.device_sampler
+        return None if ours is None else LeadingSampler(ours, self.followers)
 
-    def run(self, plan: Plan) -> Ran:
+    def run(self, plan: Plan) -> ForwardOutput:
         """See Runner; each rank comes to the same."""
-        self.crew.tell(Step.of(plan))
+        self.followers.broadcast(RunPlan.of(plan))
         return self.ours.run(plan)
 
 
 @dataclass(frozen=True, slots=True)
-class LeadingDrawer:
-    """See Drawer: the others are told to share, as no plan told them."""
+class LeadingSampler:
+    """See DeviceSampler: the others are told to share, as no plan told them."""
 
-    ours: Drawer
-    crew: Crew
+    ours: DeviceSampler
+    followers: FollowerLinks
 
-    def draw(self, logits: Tensor, drawing: Drawing) -> Sent:
-        """See Drawer."""
-        self.crew.tell(Drawn(len(drawing.draws)))
+    def draw(self, logits: Tensor, drawing: SamplingPlan) -> PendingTokens:
+        """See DeviceSampler."""
+        self.followers.broadcast(ReceiveTokens(len(drawing.draws)))
         return self.ours.draw(logits, drawing)
 
     def wait(self) -> None:
@@ -56,8 +56,8 @@ class LeadingModel:
     """See Model, for what is asked beside the running of plans."""
 
     ours: Decoder
-    crew: Crew
-    group: Group
+    followers: FollowerLinks
+    group: RankGroup
 
     @property
     def config(self) -> Shape:
@@ -75,5 +75,5 @@ class LeadingModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See Model: the others are told of it, and are given the rows."""
-        self.crew.tell(Logits(len(hidden)))
-        return self.ours.logits(self.group.told(hidden.contiguous()))
+        self.followers.broadcast(ComputeLogits(len(hidden)))
+        return self.ours.logits(self.group.broadcast(hidden.contiguous()))

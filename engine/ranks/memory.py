@@ -16,23 +16,25 @@ import torch
 from torch import Tensor
 
 from engine.api import KvRegion
-from engine.attention.kv_memory import Kept, KvMemory
-from engine.ranks.crew import Crew
+from engine.attention.kv_memory import KvMemory, KvMemoryArgs
+from engine.ranks.links import FollowerLinks
 
 
 class LeadingMemory(KvMemory):
     """Rank 0's own, and what it knows of the others'. Blocks are the same on all ranks."""
 
-    _crew: Crew | None = None
+    _followers: FollowerLinks | None = None
     _others: Sequence[KvRegion] = ()
     _maps: Sequence[mmap.mmap] = ()
 
-    def meet(self, crew: Crew) -> None:
+    def attach(self, followers: FollowerLinks) -> None:
         """Wait until the others have theirs."""
-        self._crew = crew
-        self._others = [msgspec.msgpack.decode(frame, type=KvRegion) for frame in crew.hear()]
+        self._followers = followers
+        self._others = [
+            msgspec.msgpack.decode(frame, type=KvRegion) for frame in followers.receive_all()
+        ]
         if self.block_rows.device.type == "cpu":
-            pairs = list(zip(crew.memory_fds, self._others, strict=True))
+            pairs = list(zip(followers.memory_fds, self._others, strict=True))
             self._maps = [mmap.mmap(fd, one.block_bytes * one.num_blocks) for fd, one in pairs]
             self._others = [_at(*pair) for pair in zip(self._maps, self._others, strict=True)]
 
@@ -44,14 +46,14 @@ class LeadingMemory(KvMemory):
     def clear_behind(self, block: int, tokens: int) -> None:
         """On all ranks, before this returns: then others may write to the block."""
         super().clear_behind(block, tokens)
-        if self._crew is not None:
-            self._crew.clear_behind(block, tokens)
+        if self._followers is not None:
+            self._followers.clear_behind(block, tokens)
 
 
 class SharedMemory(KvMemory):
     """A follower's, in a file that its leader has, too."""
 
-    def __init__(self, fd: int, kept: Kept) -> None:
+    def __init__(self, fd: int, kept: KvMemoryArgs) -> None:
         self._fd = fd
         super().__init__(*kept)
 

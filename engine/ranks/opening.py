@@ -10,7 +10,7 @@ from engine.errors import EngineError, UnusableCheckpoint, UnusableTier
 from engine.kernels.weights import GROUP
 from engine.models.choosing import AnyConfig, read_config
 from engine.models.config import ModelConfig
-from engine.models.shards import FLAG, check_groups, check_shares
+from engine.models.shards import FLAG, check_divisible, check_groups
 from engine.pooling.encoders import is_encoder
 from engine.settings import EngineConfig
 
@@ -28,7 +28,7 @@ def check_ranks(config: EngineConfig, shape: AnyConfig) -> None:
     told = f"{FLAG} {config.tensor_parallel_size}"
     if not isinstance(shape, ModelConfig):
         raise UnusableCheckpoint(f"{told}: transformers' own code runs in one process only")
-    check_shares(shape, config.tensor_parallel_size)
+    check_divisible(shape, config.tensor_parallel_size)
     if config.quantization == "int4":
         check_groups(shape, config.tensor_parallel_size, outputs=1, inputs=GROUP)
     for flag, asked in (

@@ -1,1 +1,1 @@
-"""One forward pass over a batch: plainly, or on a device from numbers that are there."""
+"""Runners: one forward pass over a batch, on the host, or on a device with CUDA graphs."""

@@ -1,4 +1,4 @@
-"""What a step needs of a device beyond torch's operations; for CUDA, and to be stood in for."""
+"""What a step needs of a device beyond torch's operations: a contract, and it for CUDA."""
 
 import gc
 from typing import Protocol
@@ -11,7 +11,7 @@ from engine.kernels.contract import PagedKernels
 from engine.kernels.products import Products
 from engine.kernels.sampling import SamplingKernels
 from engine.running.graphs import CudaRecorder, Recorder
-from engine.running.runner import Brought
+from engine.running.runner import HostCopy
 
 
 class Accelerator(Protocol):
@@ -29,24 +29,24 @@ class Accelerator(Protocol):
     def drawing(self) -> SamplingKernels | None:
         """Draws on the device; None: the host's sampler does."""
 
-    def bring(self, numbers: Tensor) -> Brought:
-        """Send whole numbers [n] to the host, behind what was launched; nobody waits."""
+    def copy_to_host(self, numbers: Tensor) -> HostCopy:
+        """Start a copy of integers [n] to the host, behind what was launched; does not wait."""
 
     def wait(self) -> None:
-        """Until all that was launched is done."""
+        """Wait until all that was launched is done."""
 
     def recorder(self) -> Recorder:
         """For all graphs of one engine."""
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Free, and in all; what torch keeps for later is not free."""
+        """Free bytes, and all bytes; what torch's cache holds is not free."""
 
-    def forget(self) -> None:
-        """Give back what torch keeps for later."""
+    def empty_cache(self) -> None:
+        """Return what torch's caching allocator holds to the device."""
 
 
-class _BroughtByCuda:
-    """Into pinned memory of its own; torch gives it away again only after the copy."""
+class _CudaHostCopy:
+    """A copy into pinned memory of its own; torch reuses that only after the copy."""
 
     def __init__(self, numbers: Tensor) -> None:
         self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
@@ -55,7 +55,7 @@ class _BroughtByCuda:
         self._event.record()
 
     def read(self) -> list[int]:
-        """See Brought."""
+        """See HostCopy."""
         self._event.synchronize()
         found: list[int] = self._host.tolist()
         return found
@@ -75,9 +75,9 @@ class CudaAccelerator:
         self.products: Products | None = products
         self.drawing: SamplingKernels | None = drawing
 
-    def bring(self, numbers: Tensor) -> Brought:
+    def copy_to_host(self, numbers: Tensor) -> HostCopy:
         """See Accelerator, here and below."""
-        return _BroughtByCuda(numbers)
+        return _CudaHostCopy(numbers)
 
     def wait(self) -> None:
         """By the one stream that all is launched on."""
@@ -93,8 +93,8 @@ class CudaAccelerator:
         free, total = torch.cuda.mem_get_info(self._device)
         return free, total
 
-    def forget(self) -> None:
-        """Tensors of cycles that nobody has any more among it."""
+    def empty_cache(self) -> None:
+        """Garbage cycles are collected first: tensors in them are returned too."""
         gc.collect()
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()

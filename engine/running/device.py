@@ -7,16 +7,16 @@ from torch import Tensor
 
 from engine.attention.device_batch import DeviceBatch
 from engine.attention.kv_memory import KvMemory
-from engine.attention.plan import Drawing, Plan
+from engine.attention.plan import Plan, SamplingPlan
 from engine.models.model import Model
 from engine.running.accelerator import Accelerator
-from engine.running.drawing import DeviceDrawer
+from engine.running.device_sampler import KernelSampler
 from engine.running.graphs import Graphs, Recorder, Step, fitting_size, graph_sizes
-from engine.running.runner import Ran
+from engine.running.runner import ForwardOutput
 from engine.running.staging import BatchSize, DeviceFields, Staging, num_bytes, table_blocks
-from engine.running.warming import everything, row_counts, shown
+from engine.running.warming import row_counts, warm_up_sampling, with_progress
 from engine.scheduling.sequence_manager import Limits
-from engine.sharding.group import Group
+from engine.sharding.group import RankGroup
 
 MOST_PICKS = 129  # that a warm-up makes logits of: beyond, products are of one kind
 
@@ -32,10 +32,10 @@ class DeviceRunner:
     memory: KvMemory
     accelerator: Accelerator
     limits: Limits
-    group: Group | None = None
+    group: RankGroup | None = None
     staging: Staging = field(init=False)
     drawn: Tensor = field(init=False)  # [sequences] int64: the tokens that were drawn last
-    drawer: DeviceDrawer | None = None
+    device_sampler: KernelSampler | None = None
     graphs: Graphs | None = None
 
     def __post_init__(self) -> None:
@@ -45,9 +45,11 @@ class DeviceRunner:
         self.staging = Staging(most, self.memory.block_size, device)
         self.drawn = torch.zeros(most.sequences, dtype=torch.int64, device=device)
         if (kernels := self.accelerator.drawing) is not None:
-            self.drawer = DeviceDrawer(self.accelerator, kernels, self.drawn, self.group)
+            self.device_sampler = KernelSampler(
+                self.accelerator, kernels, self.drawn, self.group
+            )
 
-    def run(self, plan: Plan) -> Ran:
+    def run(self, plan: Plan) -> ForwardOutput:
         """See Runner."""
         graphs, count = self.graphs, len(plan.singles)
         graph = None if graphs is None else fitting_size(graphs.sizes, count, len(plan.chunks))
@@ -57,22 +59,24 @@ class DeviceRunner:
         if graphs is not None and graph is not None:
             ran = graphs.replay(graph, count)
             if ran.logits is not None and not plan.picks_all:
-                ran = Ran(ran.hidden, ran.logits[picks])
+                ran = ForwardOutput(ran.hidden, ran.logits[picks])
         else:
             longest = max((span.length for span in plan.chunks), default=0)
             hidden = self._forward(fields, count, longest)
             picked = hidden if plan.picks_all else hidden[picks]
-            ran = Ran(hidden, self.model.logits(picked) if plan.picks else None)
-        return ran if plan.drawing is None else self._drawn(ran, fields, plan.drawing)
+            ran = ForwardOutput(hidden, self.model.logits(picked) if plan.picks else None)
+        return ran if plan.sampling is None else self._drawn(ran, fields, plan.sampling)
 
-    def _drawn(self, ran: Ran, fields: DeviceFields, drawing: Drawing) -> Ran:
+    def _drawn(
+        self, ran: ForwardOutput, fields: DeviceFields, drawing: SamplingPlan
+    ) -> ForwardOutput:
         """With tokens behind each row of logits, if there are any and we draw."""
-        if self.drawer is None or ran.logits is None:
+        if self.device_sampler is None or ran.logits is None:
             return ran
         settings = fields.drawn_by(len(drawing.draws))
         latest = None if drawing.changes is None else self._tokens(fields, -1)
-        sent = self.drawer.draw_at_once(ran.logits, drawing, settings, latest)
-        return ran._replace(sent=sent)
+        pending = self.device_sampler.draw_at_once(ran.logits, drawing, settings, latest)
+        return ran._replace(pending=pending)
 
     @torch.inference_mode()
     def warm(self) -> None:
@@ -80,7 +84,7 @@ class DeviceRunner:
 
         All rows stand for nothing, so nothing is read, and nothing is written.
         """
-        for tokens in shown(row_counts(self.staging.most.tokens), "compiling kernels"):
+        for tokens in with_progress(row_counts(self.staging.most.tokens), "compiling kernels"):
             self._try(tokens)
 
     def _try(self, tokens: int) -> None:
@@ -91,15 +95,15 @@ class DeviceRunner:
         sequences = min(tokens, 2, self.limits.max_sequences)
         singles = 0 if sequences < min(tokens, 2) else 1
         size = BatchSize(tokens, sequences, self._most_blocks)
-        rows, drawing = min(tokens, MOST_PICKS), everything(self.model.config.vocab_size)
+        rows, drawing = min(tokens, MOST_PICKS), warm_up_sampling(self.model.config.vocab_size)
         fields = self.staging.stage(size, Plan((), (), (), range(rows), drawing))
         hidden = self._forward(fields, singles, tokens - singles)
         logits = self.model.logits(hidden[fields.picks[:rows]])
-        ran = self._drawn(Ran(hidden, logits[:1]), fields, drawing)
-        if ran.sent is not None and self.drawer is not None:
-            self.drawer.draw(logits[:1], drawing)
-        elif self.drawer is not None:
-            self.drawer.share(1)
+        ran = self._drawn(ForwardOutput(hidden, logits[:1]), fields, drawing)
+        if ran.pending is not None and self.device_sampler is not None:
+            self.device_sampler.draw(logits[:1], drawing)
+        elif self.device_sampler is not None:
+            self.device_sampler.share(1)
 
     @torch.inference_mode()
     def capture(self, recorder: Recorder) -> None:
@@ -108,7 +112,7 @@ class DeviceRunner:
         rows, config = sizes[-1], self.model.config
         like = self.memory.block_rows
         self.graphs = Graphs(
-            Ran(
+            ForwardOutput(
                 like.new_empty(rows, config.hidden_size),
                 like.new_empty(rows, config.vocab_size, dtype=torch.float32),
             )
@@ -119,15 +123,15 @@ class DeviceRunner:
         """Over the fields of so many sequences, which stand for nothing as yet."""
         fields = self.staging.clear(self._graph_size(sequences))
 
-        def step() -> Ran:
+        def step() -> ForwardOutput:
             hidden = self._forward(fields, sequences)
-            return Ran(hidden, self.model.logits(hidden))
+            return ForwardOutput(hidden, self.model.logits(hidden))
 
         return step
 
     def _forward(self, fields: DeviceFields, singles: int, longest: int = 0) -> Tensor:
         kernels = self.accelerator.kernels
-        batch = DeviceBatch(self.memory, kernels, fields.places, singles, longest)
+        batch = DeviceBatch(self.memory, kernels, fields.metadata, singles, longest)
         return self.model.forward(self._tokens(fields, fields.tokens), batch)
 
     def _tokens(self, fields: DeviceFields, others: Tensor | int) -> Tensor:

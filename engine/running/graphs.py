@@ -17,15 +17,15 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-from engine.running.runner import Ran
-from engine.running.warming import shown
+from engine.running.runner import ForwardOutput
+from engine.running.warming import with_progress
 
 SMALL_SIZES = (1, 2, 4)
 OURS_ALONE = "thread_local"  # is captured: NCCL has a thread that looks at events meanwhile
 SIZE_STEP = 8
 WARM_UPS = 2  # before a capture: kernels are compiled, libraries take their workspaces
 
-Step: TypeAlias = Callable[[], Ran]
+Step: TypeAlias = Callable[[], ForwardOutput]
 
 
 def graph_sizes(most: int) -> list[int]:
@@ -83,7 +83,7 @@ class CudaRecorder:
 class Graphs:
     """Of each size one; all write to `outputs`, whose rows are as many as the largest has."""
 
-    outputs: Ran
+    outputs: ForwardOutput
     _replays: dict[int, Callable[[], None]] = field(default_factory=dict)
 
     @property
@@ -96,18 +96,18 @@ class Graphs:
     ) -> None:
         """`step_of` a size is its step; the largest first, for the pool's sake."""
         order = sorted(sizes, reverse=True)
-        for size in shown(order, "capturing graphs"):
+        for size in with_progress(order, "capturing graphs"):
             self._replays[size] = recorder.record(
                 partial(_keep, _first_rows(self.outputs, size), step_of(size))
             )
 
-    def replay(self, size: int, used: int) -> Ran:
+    def replay(self, size: int, used: int) -> ForwardOutput:
         """What the first `used` rows came to."""
         self._replays[size]()
         return _first_rows(self.outputs, used)
 
 
-def _keep(outputs: Ran, step: Step) -> None:
+def _keep(outputs: ForwardOutput, step: Step) -> None:
     made = step()
     assert outputs.logits is not None
     assert made.logits is not None
@@ -115,6 +115,6 @@ def _keep(outputs: Ran, step: Step) -> None:
     outputs.logits.copy_(made.logits)
 
 
-def _first_rows(ran: Ran, count: int) -> Ran:
+def _first_rows(ran: ForwardOutput, count: int) -> ForwardOutput:
     assert ran.logits is not None
-    return Ran(ran.hidden[:count], ran.logits[:count])
+    return ForwardOutput(ran.hidden[:count], ran.logits[:count])

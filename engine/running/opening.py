@@ -9,23 +9,23 @@ from engine.errors import UnusableDevice
 from engine.models.decoder import Decoder, Mlp
 from engine.models.experts import LoopedExperts, SparseMlp
 from engine.models.model import Model
-from engine.models.spread import SpreadMlp
+from engine.models.tensor_parallel import ParallelMlp
 from engine.running.accelerator import Accelerator, open_accelerator
 from engine.running.device import DeviceRunner
-from engine.running.kv_room import FLAG, DeviceRoom, tell
+from engine.running.kv_budget import FLAG, DeviceMemoryBudget, log_kv_cache_size
 from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig
-from engine.sharding.group import Group
+from engine.sharding.group import RankGroup
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenDevice:
-    """A device with kernels of its own; `room` None: KV is bounded in bytes."""
+    """A device with kernels of its own; `budget` None: KV is bounded in bytes."""
 
     accelerator: Accelerator
-    room: DeviceRoom | None
+    budget: DeviceMemoryBudget | None
     eager: bool
 
     @classmethod
@@ -34,12 +34,12 @@ class OpenDevice:
         config: EngineConfig,
         device: str,
         accelerator: Accelerator | None = None,
-        beside_bytes: int = 0,
+        transfer_bytes: int = 0,
     ) -> "OpenDevice | None":
         """Before anything is loaded. None: torch alone runs there, as on a CPU.
 
-        `accelerator` instead of the one that `device` names; `beside_bytes` of our share of it
-        are for others of this process. Raises UnusableDevice.
+        `accelerator` is used instead of the one that `device` names; `transfer_bytes` of our
+        share are left to the KV connector. Raises UnusableDevice.
         """
         accelerator = accelerator or open_accelerator(device)
         share, bounded = config.gpu_memory_utilization, config.kv_cache_memory_bytes is not None
@@ -50,25 +50,27 @@ class OpenDevice:
                     "--kv-cache-memory-bytes bounds KV"
                 )
             return None
-        room = None if bounded else DeviceRoom.begin(accelerator, share, beside_bytes)
-        return cls(accelerator, room, config.enforce_eager)
+        budget = (
+            None if bounded else DeviceMemoryBudget.begin(accelerator, share, transfer_bytes)
+        )
+        return cls(accelerator, budget, config.enforce_eager)
 
     def num_blocks(
         self, model: Model, memory_of: Callable[[int], KvMemory], limits: Limits
     ) -> int | None:
-        """See DeviceRoom; None without one."""
-        if self.room is None:
+        """See DeviceMemoryBudget; None without one."""
+        if self.budget is None:
             return None
-        return self.room.num_blocks(model, memory_of, limits, graphs=not self.eager)
+        return self.budget.num_blocks(model, memory_of, limits, graphs=not self.eager)
 
     def runner(
-        self, model: Model, memory: KvMemory, limits: Limits, group: Group | None
+        self, model: Model, memory: KvMemory, limits: Limits, group: RankGroup | None
     ) -> DeviceRunner:
         """With all it launches compiled, and its graphs; before anything is in KV memory.
 
         All ranks of a `group` at the same time: each batch has its sums with the others.
         """
-        tell(memory.num_blocks, memory.block_size, limits.max_model_len or 1)
+        log_kv_cache_size(memory.num_blocks, memory.block_size, limits.max_model_len or 1)
         runner = DeviceRunner(model, memory, self.accelerator, limits, group)
         runner.warm()
         if self.eager:
@@ -90,5 +92,5 @@ def capturable(model: Model) -> bool:
 
 
 def _asks(mlp: Mlp) -> bool:
-    ours = mlp.ours if isinstance(mlp, SpreadMlp) else mlp
+    ours = mlp.ours if isinstance(mlp, ParallelMlp) else mlp
     return isinstance(ours, SparseMlp) and isinstance(ours.experts, LoopedExperts)

@@ -18,7 +18,7 @@ from engine.kernels.cpu.native import CpuKernels
 from engine.models.decoder import Decoder
 from engine.models.model import Model
 from engine.models.rope import Rotations
-from engine.running.runner import PlainRunner, Ran, Runner, finished
+from engine.running.runner import ForwardOutput, PlainRunner, Runner, with_logits
 
 log = logging.getLogger(__name__)
 MOST = 32  # sequences: beyond, products are oneDNN's, and Python is little of a step
@@ -60,17 +60,17 @@ class ReplayingRunner:
         self.plain = PlainRunner(self.model, self.memory)
 
     @property
-    def drawer(self) -> None:
+    def device_sampler(self) -> None:
         """See Runner."""
 
-    def run(self, plan: Plan) -> Ran:
+    def run(self, plan: Plan) -> ForwardOutput:
         """See Runner."""
         count = len(plan.singles)
         if plan.chunks or count > MOST or not self.replays:
             return self.plain.run(plan)
         step = self._steps.get(count)
         hidden = self._record(plan) if step is None else step.run(self.model, plan)
-        return finished(self.model, hidden, plan)
+        return with_logits(self.model, hidden, plan)
 
     def _record(self, plan: Plan) -> Tensor:
         """Run it, and keep what makes the next ones, if there is anything."""

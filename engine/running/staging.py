@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.attention.device_batch import Places
+from engine.attention.device_batch import AttentionMetadata
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
 
 ALIGNMENT = 128  # of fields, in bytes
 TABLE_STEP = 16  # tables are so many blocks wide, or a multiple: fewer kinds of launch
-PLACES = 64  # sizes whose fields are kept: to find them takes longer than to fill them
+KEPT_SIZES = 64  # sizes whose fields are kept: to find them takes longer than to fill them
 PADDING = -1  # the slot of a row that stands for nothing
 LONG, SHORT, FLOAT = np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.float32)
 TORCH = {LONG: torch.int64, SHORT: torch.int32, FLOAT: torch.float32}
@@ -115,9 +115,11 @@ class DeviceFields(NamedTuple):
     tables: Tensor
 
     @property
-    def places(self) -> Places:
-        """What attention is told."""
-        return Places(self.positions, self.slots, self.lengths, self.firsts, self.tables)
+    def metadata(self) -> AttentionMetadata:
+        """The fields that attention reads."""
+        return AttentionMetadata(
+            self.positions, self.slots, self.lengths, self.firsts, self.tables
+        )
 
     def drawn_by(self, count: int) -> tuple[Tensor, ...]:
         """How the first tokens are drawn, in the order of DrawNumbers."""
@@ -125,10 +127,10 @@ class DeviceFields(NamedTuple):
         return tuple(one[:count] for one in each)
 
 
-class _Place(NamedTuple):
-    """Where a batch of one size lies, in both buffers: all of it, and its fields.
+class _StagedBatch(NamedTuple):
+    """A batch of one size in both buffers: all of its bytes, and its fields.
 
-    At the same addresses for good.
+    Their addresses never change.
     """
 
     host: Tensor
@@ -149,7 +151,7 @@ class Staging:
         self._copied = torch.cuda.Event() if on_gpu else None
         self._size: BatchSize | None = None
         self._known = list[tuple[Sequence[int], int]]()
-        self._place = lru_cache(PLACES)(self._placed)
+        self._place = lru_cache(KEPT_SIZES)(self._placed)
 
     def stage(self, size: BatchSize, plan: Plan) -> DeviceFields:
         """Send a batch on its way, behind what the device was told before; it fits in `size`.
@@ -170,11 +172,13 @@ class Staging:
         """A batch of this size in which every row stands for nothing."""
         return self.stage(size, Plan((), (), (), ()))
 
-    def _placed(self, size: BatchSize) -> _Place:
+    def _placed(self, size: BatchSize) -> _StagedBatch:
         fields = layout(size)
         end = fields.tables.end
         there = DeviceFields(*map(self._tensor, fields))
-        return _Place(self._host[:end], self._device[:end], [*map(self._view, fields)], there)
+        return _StagedBatch(
+            self._host[:end], self._device[:end], [*map(self._view, fields)], there
+        )
 
     def _write(self, size: BatchSize, views: Sequence[NDArray[np.int64]], plan: Plan) -> None:
         ids, positions, picks, sources, slots, lengths, firsts, *drawing, tables = views
@@ -183,7 +187,7 @@ class Staging:
         picks[: len(plan.picks)] = plan.picks
         sources[:] = PADDING
         sources[: len(plan.sources)] = plan.sources
-        draws = () if plan.drawing is None else plan.drawing.draws
+        draws = () if plan.sampling is None else plan.sampling.draws
         if draws:
             for view, numbers in zip(drawing, zip(*draws, strict=True), strict=True):
                 view[: len(draws)] = numbers

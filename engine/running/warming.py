@@ -1,4 +1,4 @@
-"""What is launched before requests come, so that nothing is compiled while they wait.
+"""Warm-up: which kernels are launched before requests come, so that none compiles later.
 
 A kernel is compiled for each kind of launch, when it is first made. Whatever else a kind
 follows from, weights and their shapes say it; in a step it follows from how many rows there
@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from engine.attention.plan import Ask, Drawing, DrawNumbers, LogitChanges
+from engine.attention.plan import LogitChanges, LogprobRequest, RowSampling, SamplingPlan
 
 Item = TypeVar("Item")
 
@@ -30,10 +30,10 @@ def row_counts(most: int) -> list[int]:
     return sorted(counts)
 
 
-def everything(vocabulary: int) -> Drawing:
-    """One token, with all that can be asked for."""
-    return Drawing(
-        [DrawNumbers(1.0, 0, 0.5, 0.0, (0, 0))],
+def warm_up_sampling(vocabulary: int) -> SamplingPlan:
+    """Sampling of one row with every feature on, so that each kernel compiles."""
+    return SamplingPlan(
+        [RowSampling(1.0, 0, 0.5, 0.0, (0, 0))],
         LogitChanges(
             masked=np.zeros(1, np.int32),
             bits=np.full((1, -(-vocabulary // 32)), -1, np.int32),
@@ -42,11 +42,11 @@ def everything(vocabulary: int) -> Drawing:
             tokens=np.zeros(2, np.int32),
             values=np.zeros(2, np.float32),
         ),
-        [Ask(0, 1)],
+        [LogprobRequest(0, 1)],
     )
 
 
-def shown(items: Iterable[Item], title: str) -> Iterator[Item]:
-    """Each, behind a bar on standard error, if that is a terminal somebody may watch."""
+def with_progress(items: Iterable[Item], title: str) -> Iterator[Item]:
+    """Each item, with a progress bar on standard error if that is a terminal."""
     console = Console(stderr=True)
     yield from track(items, title, console=console, disable=not console.is_terminal)

@@ -1,1 +1,1 @@
-"""What a rank has of a model that several processes run together, and how they add up."""
+"""Tensor parallelism: what part of a model each rank has, and their collectives."""

@@ -1,4 +1,4 @@
-"""What ranks say to each other within a step: sums and the like, over torch.distributed.
+"""Collectives between ranks within a step (all-reduce and the like), over torch.distributed.
 
 gloo on CPUs, NCCL on CUDA devices, by the same calls. The group is an object that is handed to
 the layers that need it; torch's own default group, which a process has one of, is not touched.
@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import (  # torch.distributed gives them no type
 )
 
 from engine.errors import EngineError, RankLost
-from engine.sharding.share import Share
+from engine.sharding.shard import Shard
 
 LOADING_S = 1800.0  # that ranks wait for one another while they load
 STALL_S = 15.0  # a rank that is so late in a step is given up, and the others end
@@ -27,58 +27,58 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
-    """All ranks; each makes the same calls in the same order, and waits for the others.
+class RankGroup:
+    """Collectives over all ranks: each rank makes the same calls in the same order.
 
-    A call raises RankLost once another rank is gone, or late: STALL_S, or LOADING_S until
-    `go`. On a device calls are launched behind what was launched before, also into a graph
-    that is captured; who is late is then seen by NCCL's own thread, which ends the process.
+    A call raises RankLost once another rank is gone, or late: by LOADING_S at first, by STALL_S
+    after `set_stall_timeout`. On a device a call is launched behind earlier work, also into a
+    CUDA graph; a late rank is then seen by NCCL's own thread, which ends the process.
     `calls` is a dist.ProcessGroup over `backend`, to which torch gives no types.
     """
 
-    share: Share
+    shard: Shard
     backend: Any
     device: torch.device
     calls: Any = None
 
     @classmethod
-    def meet(cls, store: TCPStore, share: Share, device: torch.device) -> "Group":
-        """Wait for the other ranks at `store`."""
+    def connect(cls, store: TCPStore, shard: Shard, device: torch.device) -> "RankGroup":
+        """Rendezvous with the other ranks at `store`."""
         kinds, on_gpu = dist.ProcessGroup.BackendType, device.type == "cuda"
         make, kind = (_nccl, kinds.NCCL) if on_gpu else (_gloo, kinds.GLOO)
-        backend = make(store, share, timedelta(seconds=LOADING_S))
-        calls: Any = dist.ProcessGroup(store, share.rank, share.size)
+        backend = make(store, shard, timedelta(seconds=LOADING_S))
+        calls: Any = dist.ProcessGroup(store, shard.rank, shard.size)
         calls._set_default_backend(kind)
         calls._register_backend(device, kind, backend)
-        return cls(share, backend, device, calls)
+        return cls(shard, backend, device, calls)
 
-    def go(self, stall_s: float = STALL_S) -> None:
-        """All are loaded: from now on nobody may be late."""
+    def set_stall_timeout(self, stall_s: float = STALL_S) -> None:
+        """All ranks are loaded: from now on a collective fails after `stall_s`."""
         self.backend._set_default_timeout(timedelta(seconds=stall_s))
 
-    def sum(self, part: Tensor) -> Tensor:
-        """The sum of all ranks' parts, [..] as each of them, in place, on every rank."""
+    def all_reduce(self, part: Tensor) -> Tensor:
+        """Sum `part` [..] over all ranks, in place; every rank has the sum."""
         part = part.contiguous()
         _end(self.calls.allreduce, [part], _in_line(dist.AllreduceOptions()))
         return part
 
-    def least(self, number: int) -> int:
-        """The smallest of what the ranks say."""
+    def all_reduce_min(self, number: int) -> int:
+        """The smallest of the ranks' numbers, on every rank."""
         told, options = torch.tensor([number], device=self.device), dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
         _end(self.calls.allreduce, [told], _in_line(options))
         return int(told.item())
 
-    def told(self, by_the_first: Tensor) -> Tensor:
-        """What rank 0 has, in place, on every rank; the others bring room for it."""
+    def broadcast(self, by_the_first: Tensor) -> Tensor:
+        """Copy rank 0's tensor into that of every rank, in place."""
         options = dist.BroadcastOptions()
         options.rootRank = 0
         _end(self.calls.broadcast, [by_the_first], _in_line(options))
         return by_the_first
 
-    def columns(self, part: Tensor, count: int) -> Tensor:
-        """[rows, our part of `count` columns] to [rows, count], on every rank."""
-        ranks = [Share(rank, self.share.size) for rank in range(self.share.size)]
+    def all_gather_columns(self, part: Tensor, count: int) -> Tensor:
+        """Gather [rows, our part of `count` columns] into [rows, count], on every rank."""
+        ranks = [Shard(rank, self.shard.size) for rank in range(self.shard.size)]
         widths = [len(rank.part(count)) for rank in ranks]
         part = F.pad(part, (0, max(widths) - part.shape[1])).contiguous()  # all of one size
         found = part.new_empty(len(ranks) * part.shape[0], part.shape[1])
@@ -102,20 +102,20 @@ def _end(call: Callable[..., Any], *told: object) -> None:
         raise RankLost(f"another rank is gone, or late: {why}") from error
 
 
-def _gloo(store: TCPStore, share: Share, stall: timedelta) -> object:
+def _gloo(store: TCPStore, shard: Shard, stall: timedelta) -> object:
     """Over the loopback: all ranks are on one machine."""
     make: Any = dist.ProcessGroupGloo
     options = make._Options()
     options._devices = [make.create_device(hostname=LOOPBACK)]
     options._timeout = stall
-    return make(store, share.rank, share.size, options)
+    return make(store, shard.rank, shard.size, options)
 
 
-def _nccl(store: TCPStore, share: Share, stall: timedelta) -> object:
+def _nccl(store: TCPStore, shard: Shard, stall: timedelta) -> object:
     """Not there in a torch that was built for CPUs."""
     if not dist.is_nccl_available():
         raise EngineError("--tensor-parallel-size on a CUDA device needs a torch with NCCL")
     make: Any = dist.ProcessGroupNCCL
     options = make.Options()
     options._timeout = stall
-    return make(store, share.rank, share.size, options)
+    return make(store, shard.rank, shard.size, options)

@@ -1,1 +1,1 @@
-"""One step: the batch that was chosen is run and booked, or was begun before it was chosen."""
+"""One engine step: run the scheduled batch and record its tokens, or launch it ahead."""

@@ -1,28 +1,28 @@
-"""Decode steps are launched before the tokens of the step before them are read.
+"""Async scheduling: a decode step is launched before the previous one's tokens are read.
 
-While a step runs, the host reads the one before, books it, tells its tokens, takes in what
-came, and has the scheduler choose: the device need not wait for any of that, for its next
-step is in line behind the one that runs, and takes its tokens from where that one leaves them.
-What was begun is a guess at what the scheduler will choose. It is right but for sequences that
-have ended, whose rows are not looked at, and for those that have come, who join one step later.
+While a step runs on the device, the host reads the tokens of the step before, records and
+reports them, and schedules. The device never waits for that: its next step is queued behind
+the one that runs, and takes its input tokens from where that one leaves them. A step launched
+ahead is a guess at what the scheduler will choose. The guess is right but for sequences that
+have finished, whose rows are ignored, and for new ones, which join one step later.
 
     device   |  step 7      |  step 8      |  step 9
-    host        launch 8, read 7, book 7, choose 8, launch 9, read 8, ...
+    host        launch 8, read 7, commit 7, schedule 8, launch 9, read 8, ...
 
-Where a row has a mask, a bias or a grammar, what may be drawn follows from the token before, so
-from what the host has yet to read. Then a step is launched as far as its logits, and the draw
-follows when the scheduler has chosen it: the device need not wait where the host is done with
-all that before the logits are there.
+Where a row has a mask, a bias or a grammar, what may be drawn depends on the token before,
+which the host has yet to read. Then a step is launched only as far as its logits, and its draw
+once the scheduler has chosen the batch. The device waits only if the host is not done with
+that when the logits are there.
 
     device   | logits 7 | draw 7 | logits 8          | draw 8 | logits 9
-    host       launch draw 7 and logits 8, read 7, book 7, choose 8, masks of 8,
+    host       launch draw 7 and logits 8, read 7, commit 7, schedule 8, masks of 8,
                launch draw 8 and logits 9, read 8, ...
 
 The same holds for a row whose answer has not yet its `min_tokens`, and only for so long.
 
-A row that nobody asks for has written one token's KV behind the end of its sequence, to a
-block that was the sequence's when it was launched. Who gets the block next in this engine
-writes to it in the device's order, so later; before others may write to blocks, `settle`.
+A row whose sequence has finished wrote one token's KV behind the sequence's end, to a block
+that was the sequence's at the launch. The next sequence here that gets the block writes to it
+later, in the device's order. Before the transfer thread may write to blocks, `synchronize`.
 """
 
 from collections.abc import Callable
@@ -35,97 +35,110 @@ import torch
 from engine.api import StepResult
 from engine.attention.paged import Span
 from engine.attention.plan import Plan
-from engine.running.runner import Drawer, Ran, Sent
+from engine.running.runner import DeviceSampler, ForwardOutput, PendingTokens
 from engine.sampling.logits_processor import below_min_tokens, restricts_tokens
-from engine.scheduling.scheduler import SampledTokens
-from engine.stepping.draws import Asked
-from engine.stepping.rows import Chosen, Row, chosen_of, is_foreseeable, next_rows
+from engine.scheduling.scheduler import Chunk, SampledTokens
+from engine.stepping.pending_draw import PendingDraw
+from engine.stepping.rows import (
+    DecodeRow,
+    ScheduledRow,
+    can_launch_ahead,
+    match_batch,
+    next_rows,
+)
 from engine.stepping.stepper import PlainStepper, Stepper
 
 
-class Begun(NamedTuple):
-    """A step that was launched, and what is asked of it; None: its draw is still to come."""
+class LaunchedStep(NamedTuple):
+    """A step whose forward pass was launched; `draw` is None while its draw is not."""
 
-    rows: Seq[Row]
-    ran: Ran
-    asked: Asked | None
+    rows: Seq[DecodeRow]
+    output: ForwardOutput
+    draw: PendingDraw | None
 
 
 @dataclass(slots=True)
 class AheadStepper:
-    """See Stepper. Batches with anything but single next tokens go the plain way."""
+    """See Stepper. Batches with anything but plain decode rows are run by `plain`."""
 
     plain: PlainStepper
-    drawer: Drawer
-    begun: Begun | None = None
-    _keep: Callable[[], None] = lambda: None
+    device_sampler: DeviceSampler
+    launched: LaunchedStep | None = None
+    _save_blocks: Callable[[], None] = lambda: None
 
     @torch.inference_mode()
     def step(self) -> StepResult:
-        """Launch what is left of this step, and the next one, then read this one."""
-        scheduler, begun, self.begun = self.plain.scheduler, self.begun, None
+        """Launch this step's draw and the next step, then read this step's tokens."""
+        scheduler, launched, self.launched = self.plain.scheduler, self.launched, None
         batch = scheduler.batch
-        chosen, others = chosen_of(() if begun is None else begun.rows, batch)
-        if begun is None or not chosen:
-            if scheduler.drafter is not None or not all(map(is_foreseeable, batch)):
+        scheduled, missed = match_batch(() if launched is None else launched.rows, batch)
+        if launched is None or not scheduled:
+            if scheduler.drafter is not None or not all(map(can_launch_ahead, batch)):
                 return self.plain.step()
-            begun = self._launch([Row.of(chunk) for chunk in batch])
-            chosen, others = chosen_of(begun.rows, batch)
-        asked, sent = self._drawn(begun, chosen)
-        if all(map(is_foreseeable, others)):
-            rows = next_rows(scheduler, chosen, others)
-            self._keep()  # what the blocks held that rows were given just now
-            self.begun = self._launch(rows) if rows else None
-        scheduler.keep_in_batch([chunk for chunk, _ in chosen])
-        tokens, logprobs = asked.read(sent)
+            launched = self._launch([DecodeRow.of(chunk) for chunk in batch])
+            scheduled, missed = match_batch(launched.rows, batch)
+        draw, pending = self._launch_draw(launched, scheduled)
+        if all(map(can_launch_ahead, missed)):
+            self._launch_next(scheduled, missed)
+        scheduler.keep_in_batch([chunk for chunk, _ in scheduled])
+        tokens, logprobs = draw.read(pending)
         return scheduler.commit(
             {
                 chunk.seq.request_id: SampledTokens(
                     [tokens[row]], [logprobs[row]] if row in logprobs else ()
                 )
-                for chunk, row in chosen
+                for chunk, row in scheduled
             }
         )
 
-    def settle(self) -> None:
-        """Wait for what was begun; its tokens are as good as before."""
-        if self.begun is not None:
-            self.drawer.wait()
+    def synchronize(self) -> None:
+        """Wait for the step launched ahead; it stays valid, and its tokens are read later."""
+        if self.launched is not None:
+            self.device_sampler.wait()
 
-    def put_below(self, keep: Callable[[], None]) -> None:
-        """See Stepper: a row may be given a block that nobody has chosen yet."""
-        self._keep = keep
+    def save_before_launch(self, save: Callable[[], None]) -> None:
+        """See Stepper: launching ahead takes blocks that no `schedule` has given out."""
+        self._save_blocks = save
 
-    def _launch(self, rows: Seq[Row]) -> Begun:
-        """All of a step, or as far as its logits."""
-        asked, asking = None, [(row.seq, row.seq.request.sampling) for row in rows]
-        if not any(
+    def _launch_next(self, scheduled: Seq[ScheduledRow], missed: Seq[Chunk]) -> None:
+        """Launch the step behind this one, whose tokens the host has not read yet."""
+        rows = next_rows(self.plain.scheduler, scheduled, missed)
+        self._save_blocks()  # copies what blocks held that were just given to rows
+        self.launched = self._launch(rows) if rows else None
+
+    def _launch(self, rows: Seq[DecodeRow]) -> LaunchedStep:
+        """Launch a whole step, or only as far as its logits if a row's draw has to wait."""
+        draw, samplings = None, [(row.seq, row.seq.request.sampling) for row in rows]
+        draw_must_wait = any(
             restricts_tokens(one) or (one.min_tokens and below_min_tokens(seq))
-            for seq, one in asking
-        ):
-            asked = Asked.of(self.plain.sampler, rows, range(len(rows)))
+            for seq, one in samplings
+        )
+        if not draw_must_wait:
+            draw = PendingDraw.of(self.plain.sampler, rows, range(len(rows)))
         plan = Plan(
             [row.token for row in rows],
             [Span(row.start, 1, row.blocks) for row in rows],
             (),
             range(len(rows)),
-            None if asked is None else asked.drawing,
+            None if draw is None else draw.sampling,
             [-1 if row.source is None else row.source for row in rows],
         )
-        return Begun(rows, self.plain.runner.run(plan), asked)
+        return LaunchedStep(rows, self.plain.runner.run(plan), draw)
 
-    def _drawn(self, begun: Begun, chosen: Seq[Chosen]) -> tuple[Asked, Sent]:
-        """A step's tokens are on their way now, if they were not."""
-        rows, ran, asked = begun
-        if asked is not None:
-            assert ran.sent is not None, "a runner that draws"
-            return asked, ran.sent
-        assert ran.logits is not None, "each row is picked"
-        asked = Asked.of(self.plain.sampler, rows, [row for _, row in chosen])
-        return asked, self.drawer.draw(ran.logits, asked.drawing)
+    def _launch_draw(
+        self, launched: LaunchedStep, scheduled: Seq[ScheduledRow]
+    ) -> tuple[PendingDraw, PendingTokens]:
+        """Launch the step's draw, unless it was launched with the forward pass."""
+        rows, output, draw = launched
+        if draw is not None:
+            assert output.pending is not None, "a runner that draws"
+            return draw, output.pending
+        assert output.logits is not None, "each row is picked"
+        draw = PendingDraw.of(self.plain.sampler, rows, [row for _, row in scheduled])
+        return draw, self.device_sampler.draw(output.logits, draw.sampling)
 
 
 def stepper_for(plain: PlainStepper) -> Stepper:
-    """Ahead where tokens are drawn on the device, and go into the next step from there."""
-    drawer = plain.runner.drawer
-    return plain if drawer is None else AheadStepper(plain, drawer)
+    """An AheadStepper where the device draws tokens, and feeds them to the next step itself."""
+    device_sampler = plain.runner.device_sampler
+    return plain if device_sampler is None else AheadStepper(plain, device_sampler)

@@ -1,8 +1,8 @@
-"""Which next tokens can be begun before the scheduler asks for them, and which it asks for.
+"""Rows of decode steps launched ahead, and how they are matched with the scheduled batch.
 
 A sequence's next step is known while its last token is not: one token, at the next position,
-in a block that it has or can have. Whether it is wanted is known only later: the token before
-it may have been its last. Nothing here knows a device.
+in a block that it has or can have. Whether that row is needed is known only later: the token
+before it may have finished the answer. Nothing here knows a device.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,10 +13,9 @@ from engine.scheduling.scheduler import Chunk, Scheduler
 from engine.scheduling.sequence import Sequence as Seq
 
 
-class Row(NamedTuple):
-    """The next token of `seq`, at `start`: `token`, or what row `source` draws just now.
-
-    `blocks` is the sequence's list as it was: should it be put back, it has another one then.
+class DecodeRow(NamedTuple):
+    """The next token of `seq`, at `start`: `token`, or what row `source` of the running step
+    draws. `blocks` is the sequence's list at the launch: a preemption gives it a new list.
     """
 
     seq: Seq
@@ -26,26 +25,26 @@ class Row(NamedTuple):
     source: int | None = None
 
     @classmethod
-    def of(cls, chunk: Chunk) -> "Row":
-        """One that the scheduler chose."""
+    def of(cls, chunk: Chunk) -> "DecodeRow":
+        """The row of a chunk that the scheduler chose."""
         return cls(chunk.seq, chunk.start, chunk.seq.blocks, chunk.tokens[0])
 
     def is_of(self, chunk: Chunk) -> bool:
-        """Whether it is all of a chunk of its sequence, which was not put back meanwhile."""
+        """Whether it computes exactly this chunk; the sequence was not preempted meanwhile."""
         return self.start == chunk.start and chunk.size == 1 and self.blocks is chunk.seq.blocks
 
 
-class Chosen(NamedTuple):
-    """A chunk of the batch, and the row that was begun for it."""
+class ScheduledRow(NamedTuple):
+    """A chunk of the scheduled batch, and the index of the row launched for it."""
 
     chunk: Chunk
     row: int
 
 
-def is_foreseeable(chunk: Chunk) -> bool:
-    """Whether it is one token, and all that is to be done with its logits is to draw from them.
+def can_launch_ahead(chunk: Chunk) -> bool:
+    """Whether it is one decode token whose logits are only sampled from.
 
-    Log-probabilities are told of as many of the likeliest as kernels take.
+    Log-probabilities are possible for as many of the likeliest as kernels return.
     """
     seq = chunk.seq
     alone = chunk.size == 1 and chunk.samples and not seq.parks and seq.prompt_logprobs is None
@@ -54,31 +53,33 @@ def is_foreseeable(chunk: Chunk) -> bool:
     return alone and told
 
 
-def chosen_of(begun: Sequence[Row], batch: Iterable[Chunk]) -> tuple[list[Chosen], list[Chunk]]:
-    """What of the batch was begun, and the others.
+def match_batch(
+    begun: Sequence[DecodeRow], batch: Iterable[Chunk]
+) -> tuple[list[ScheduledRow], list[Chunk]]:
+    """Which chunks of the batch were launched ahead, and the chunks that were not.
 
-    The rows of those that are over mean nothing any more.
+    Rows that match no chunk are of sequences that finished or were preempted.
     """
     rows = {id(row.seq): index for index, row in enumerate(begun)}
-    chosen, others = list[Chosen](), list[Chunk]()
+    chosen, others = list[ScheduledRow](), list[Chunk]()
     for chunk in batch:
         index = rows.get(id(chunk.seq))
         if index is not None and begun[index].is_of(chunk):
-            chosen.append(Chosen(chunk, index))
+            chosen.append(ScheduledRow(chunk, index))
         else:
             others.append(chunk)
     return chosen, others
 
 
 def next_rows(
-    scheduler: Scheduler, chosen: Iterable[Chosen], others: Iterable[Chunk]
-) -> list[Row]:
-    """The step behind the one that runs: who goes on from it, and who could not join it.
+    scheduler: Scheduler, chosen: Iterable[ScheduledRow], others: Iterable[Chunk]
+) -> list[DecodeRow]:
+    """The rows of the next step: sequences of the running step, and chunks that missed it.
 
-    Whoever has its last token by number now, or has failed, does not go on, nor who would need
-    a block that somebody else may need.
+    Without sequences that reach `max_tokens` or have failed, and those that would need a block
+    that another sequence may need.
     """
-    rows = list[Row]()
+    rows = list[DecodeRow]()
     for chunk, index in chosen:
         seq, start = chunk.seq, chunk.start + 1
         if (
@@ -86,5 +87,5 @@ def next_rows(
             and seq.failure is None
             and scheduler.try_reserve_position(seq, start)
         ):
-            rows.append(Row(seq, start, seq.blocks, source=index))
-    return rows + [Row.of(chunk) for chunk in others]
+            rows.append(DecodeRow(seq, start, seq.blocks, source=index))
+    return rows + [DecodeRow.of(chunk) for chunk in others]

@@ -1,4 +1,4 @@
-"""How a batch is run and booked: the contract, and the plain way, one batch after the other."""
+"""The Stepper contract, and the plain stepper: one batch after the other."""
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
@@ -20,23 +20,23 @@ from engine.scheduling.scheduler import Chunk, SampledTokens, Scheduler
 
 
 class Stepper(Protocol):
-    """Runs what the scheduler chose."""
+    """Runs the batch that the scheduler chose, and commits its tokens."""
 
     def step(self) -> StepResult:
-        """The batch, which is not empty."""
+        """Run the scheduled batch, which is not empty."""
 
-    def settle(self) -> None:
-        """Wait until nothing that was begun writes to blocks that others are given now."""
+    def synchronize(self) -> None:
+        """Wait until no launched step writes to blocks any more."""
 
-    def put_below(self, keep: Callable[[], None]) -> None:
-        """`keep` saves what blocks held that are given to others since the batch was chosen:
-        it is called before anything is launched that writes to them.
+    def save_before_launch(self, save: Callable[[], None]) -> None:
+        """Set `save`, which copies evicted blocks to the lower tiers: it is called before a
+        launch that writes to blocks given out since the batch was chosen.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class PlainStepper:
-    """When a step returns, all of it is over."""
+    """When a step returns, nothing of it runs any more."""
 
     scheduler: Scheduler
     model: Model
@@ -58,10 +58,10 @@ class PlainStepper:
             drawn = self._sample(ordered, ran.logits)
         return replace(self.scheduler.commit(drawn), pooled=pooled, scored=scored)
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Nothing runs between steps."""
 
-    def put_below(self, keep: Callable[[], None]) -> None:
+    def save_before_launch(self, save: Callable[[], None]) -> None:
         """No block is given to anybody between the choice of a batch and its run."""
 
     def _pool(self, batch: Seq[Chunk], hidden: torch.Tensor) -> list[Pooled]:

@@ -19,7 +19,7 @@ from engine.kernels.token_logprobs import TokenLogprobs
 from engine.loading import load_engine
 from engine.request import Sampling
 from engine.running.graphs import Recorder
-from engine.running.runner import Brought
+from engine.running.runner import HostCopy
 from engine.sampling.logprobs import logprobs_of
 from engine.sampling.logprobs import top_logprobs as of_sampler
 from engine.sampling.noise import gumbel
@@ -163,7 +163,7 @@ def tell(logits: Tensor, rows: Tensor, chosen: Tensor, told: TokenLogprobs) -> N
         told.logprobs[index] = torch.tensor([one.logprob for one in others])
 
 
-class _FakeBrought:
+class _FakeHostCopy:
     def __init__(self, numbers: Tensor, accelerator: "FakeAccelerator") -> None:
         self._numbers, self._accelerator = numbers.tolist(), accelerator
         self._name = accelerator.begun
@@ -215,8 +215,8 @@ class FakeAccelerator:
         self.order.append("draw")
         return draw(*numbers, **more)
 
-    def bring(self, numbers: Tensor) -> Brought:
-        return _FakeBrought(numbers, self)
+    def copy_to_host(self, numbers: Tensor) -> HostCopy:
+        return _FakeHostCopy(numbers, self)
 
     def recorder(self) -> Recorder:
         return self.tape
@@ -224,7 +224,7 @@ class FakeAccelerator:
     def memory_bytes(self) -> tuple[int, int]:
         return self.free, self.total
 
-    def forget(self) -> None:
+    def empty_cache(self) -> None:
         return
 
 

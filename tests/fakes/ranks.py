@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from engine.loading import load_engine, load_follower
 from engine.ranks.channel import Channel
-from engine.ranks.crew import Crew, Post
+from engine.ranks.links import FollowerLinks, LeaderLink
 from engine.running.accelerator import Accelerator
 from engine.settings import EngineConfig
 from engine.torch_engine import TorchEngine
@@ -41,7 +41,7 @@ def ranked(
             ours, theirs = (opened.enter_context(one) for one in socket.socketpair())
             fds.append(os.memfd_create("kv"))
             opened.callback(os.close, fds[-1])
-            post = Post(Channel(theirs), TCPStore(HOST, store.port), fds[-1])
+            post = LeaderLink(Channel(theirs), TCPStore(HOST, store.port), fds[-1])
             threads.append(
                 Thread(target=_follow, args=(config, rank, post, accelerators[rank]))
             )
@@ -49,7 +49,7 @@ def ranked(
         for thread in threads:
             thread.start()
         try:
-            yield load_engine(config, Crew(channels, store, fds), accelerators[0])
+            yield load_engine(config, FollowerLinks(channels, store, fds), accelerators[0])
         finally:
             for channel in channels:
                 channel.socket.close()
@@ -58,6 +58,6 @@ def ranked(
 
 
 def _follow(
-    config: EngineConfig, rank: int, post: Post, accelerator: Accelerator | None
+    config: EngineConfig, rank: int, post: LeaderLink, accelerator: Accelerator | None
 ) -> None:
-    load_follower(config, rank, post, accelerator, beside_bytes=0).run()
+    load_follower(config, rank, post, accelerator, transfer_bytes=0).run()

@@ -21,7 +21,7 @@ from engine.models.decoder import Decoder
 from engine.models.experts import SparseMlp, StackedExperts
 from engine.models.grouped_attention import GroupedAttention
 from engine.models.mlp import GatedMlp
-from engine.sharding.share import Share
+from engine.sharding.shard import Shard
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
 from tests.fakes.driver import prompt, prompt_logits, requests, run
@@ -195,4 +195,4 @@ def test_a_rank_refuses_groups_that_are_not_there(tmp_path: Path) -> None:
     _edit(packed, _beyond)
     for rank in range(2):
         with pytest.raises(UnusableCheckpoint, match=f"{DOWN}.g_idx: a group beyond the last"):
-            part_of(packed, Share(rank, 2))
+            part_of(packed, Shard(rank, 2))

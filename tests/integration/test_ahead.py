@@ -233,7 +233,7 @@ def test_what_comes_over_joins_those_that_run(llama: Path) -> None:
     answers = dict[RequestId, list[int]]()
     for request in everything:
         waited = accelerator.waits
-        begun = isinstance(sink.stepper, AheadStepper) and sink.stepper.begun is not None
+        begun = isinstance(sink.stepper, AheadStepper) and sink.stepper.launched is not None
         move(source, sink, request)
         assert accelerator.waits == waited + begun
         for one in sink.resume(request.request_id, [first[request.request_id]]):

@@ -52,7 +52,7 @@ def made(folder: Path, family: str, auto: str = HEADLESS, **more: Any) -> Path: 
 
 def opened(folder: Path, **settings: Any) -> EncoderEngine:  # noqa: ANN401
     chosen = {"dtype": "float32", "threads": 1, **settings}
-    engine = open_engine(EngineConfig(model=str(folder), **chosen), beside_bytes=0)
+    engine = open_engine(EngineConfig(model=str(folder), **chosen), transfer_bytes=0)
     assert isinstance(engine, EncoderEngine)
     return engine
 

@@ -131,7 +131,7 @@ def test_layers_behind_the_pooling_count(tmp_path: Path, family: str) -> None:
     wide, narrow = (write_dense(tmp_path / path, *shape) for path, shape in shapes.items())
     insert_modules(tmp_path, list(shapes))
     config = EngineConfig(model=str(tmp_path), dtype="float32", threads=1)
-    engine = open_engine(config, beside_bytes=0)
+    engine = open_engine(config, transfer_bytes=0)
     for tokens, found in zip(PROMPTS, embed(engine, poolings(PROMPTS)), strict=True):
         mean = hidden_states(tmp_path, tokens).mean(0, keepdim=True)
         inner = torch.tanh(mean @ wide["linear.weight"].T + wide["linear.bias"])

@@ -40,7 +40,7 @@ def tight(llama: Path, slots: int, load: Callable[..., TorchEngine] = load) -> T
     )
     blocks = engine.memory.bytes_of_blocks
     book = TierBook(HostBook(slots), blocks.shape[1])
-    engine.put_below(Tiers(book, HostMemory(blocks, slots), None, clock=lambda: 0.0))
+    engine.attach_tiers(Tiers(book, HostMemory(blocks, slots), None, clock=lambda: 0.0))
     return engine
 
 

@@ -16,8 +16,8 @@ from engine.kernels.products import TorchProducts
 from engine.models.choosing import load_model, read_config
 from engine.models.decoder import Decoder
 from engine.models.experts import SparseMlp, StackedExperts
-from engine.models.spread import SpreadMlp
-from engine.sharding.group import Group
+from engine.models.tensor_parallel import ParallelMlp
+from engine.sharding.group import RankGroup
 from tests.fakes.checkpoints import MIXTURE_SHAPE, make_checkpoint
 from tests.fakes.driver import load, prompt, prompt_logits
 from tests.fakes.mixtures import pack_mxfp4, stack_experts
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 STACKS = ["mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3"]
 
 
-def part_of(folder: Path, group: Group) -> Decoder:
+def part_of(folder: Path, group: RankGroup) -> Decoder:
     """A rank's, with its experts in one piece of memory."""
     checkpoint = open_checkpoint(str(folder))
     place = Placement(torch.float32, CPU, group=group, storage=Storage(TorchProducts()))
@@ -39,13 +39,13 @@ def part_of(folder: Path, group: Group) -> Decoder:
 
 def experts_of(model: Decoder) -> list[int]:
     """How many are here, of each layer that has any."""
-    parts = [layer.mlp.ours for layer in model.layers if isinstance(layer.mlp, SpreadMlp)]
+    parts = [layer.mlp.ours for layer in model.layers if isinstance(layer.mlp, ParallelMlp)]
     routed = [part.experts for part in parts if isinstance(part, SparseMlp)]
     assert all(isinstance(one, StackedExperts) for one in routed)
     return [one.gate_up.weight.shape[0] for one in routed if isinstance(one, StackedExperts)]
 
 
-def said(folder: Path, group: Group) -> tuple[list[int], Tensor]:
+def said(folder: Path, group: RankGroup) -> tuple[list[int], Tensor]:
     """One rank's experts, and the logits of all of TOKENS."""
     model = part_of(folder, group)
     blocks = range(-(-len(TOKENS) // BLOCK))

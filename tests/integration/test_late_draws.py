@@ -202,8 +202,8 @@ def test_what_was_begun_and_not_drawn_is_waited_for(llama: Path) -> None:
         engine.schedule()
         engine.step()
     assert isinstance(engine.stepper, AheadStepper)
-    assert engine.stepper.begun is not None
-    assert engine.stepper.begun.asked is None
+    assert engine.stepper.launched is not None
+    assert engine.stepper.launched.draw is None
     assert engine.reserve(requests([PROMPTS[2]])[0])
     assert accelerator.waits == 1
 

@@ -18,8 +18,8 @@ from engine.models.choosing import load_model, read_config
 from engine.models.model import Model
 from engine.ranks.opening import refuse_ranks
 from engine.settings import EngineConfig
-from engine.sharding.group import Group
-from engine.sharding.share import Share
+from engine.sharding.group import RankGroup
+from engine.sharding.shard import Shard
 from engine.stepping.stepper import PlainStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import make_checkpoint
@@ -59,9 +59,9 @@ def made(folder: Path, family: str, layout: str) -> tuple[Path, Path]:
     return packed, plain
 
 
-def part_of(folder: Path, share: Share) -> Model:
+def part_of(folder: Path, share: Shard) -> Model:
     """What a rank reads, which is not run."""
-    checkpoint, group = open_checkpoint(str(folder)), Group(share, None, CPU)
+    checkpoint, group = open_checkpoint(str(folder)), RankGroup(share, None, CPU)
     place = Placement(torch.float32, CPU, group=group, storage=Storage(TorchProducts()))
     return load_model(checkpoint, read_config(checkpoint, "auto"), 64, place)
 
@@ -78,7 +78,7 @@ def logits(engine: TorchEngine, tokens: tuple[int, ...]) -> Tensor:
 def parts_say_the_same(packed: Path, plain: Path) -> None:
     """Of two ranks each has the numbers of its part."""
     for rank in range(2):
-        ours, theirs = (part_of(one, Share(rank, 2)) for one in (packed, plain))
+        ours, theirs = (part_of(one, Shard(rank, 2)) for one in (packed, plain))
         pairs = list(zip(numbers(ours), numbers(theirs), strict=True))
         assert len(pairs) > 6
         for one, other in pairs:

@@ -31,7 +31,7 @@ SHAPES = {
 def batch(memory: KvMemory, kernels: TorchKernels, device: torch.device) -> DeviceBatch:
     size = BatchSize(tokens=ROWS, sequences=4, blocks=6)
     fields = Staging(size, BLOCK, device).stage(size, Plan(range(ROWS), SINGLES, CHUNKS, ()))
-    return DeviceBatch(memory, kernels, fields.places, 2, LONGEST)
+    return DeviceBatch(memory, kernels, fields.metadata, 2, LONGEST)
 
 
 @pytest.mark.parametrize("normed", [False, True])

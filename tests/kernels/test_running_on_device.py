@@ -33,10 +33,10 @@ def test_what_is_brought_are_the_numbers_of_then_and_nobody_waits(device: torch.
     accelerator = open_accelerator(str(device))
     assert accelerator is not None
     numbers = torch.randint(0, 1000, (64,), device=device)
-    before = accelerator.bring(numbers).read()  # pinned memory is there from now on
+    before = accelerator.copy_to_host(numbers).read()  # pinned memory is there from now on
     assert before == numbers.tolist()
     torch.cuda._sleep(PAUSE_CYCLES)
-    brought = accelerator.bring(numbers)
+    brought = accelerator.copy_to_host(numbers)
     assert not torch.cuda.current_stream(device).query(), "the device was waited for"
     numbers.zero_()
     assert brought.read() == before

@@ -36,7 +36,7 @@ def plan() -> Plan:
 def device_batch(memory: KvMemory, size: BatchSize) -> DeviceBatch:
     staging = Staging(size, BLOCK, torch.device("cpu"))
     longest = max(chunk.length for chunk in CHUNKS)
-    return DeviceBatch(memory, TorchKernels(), staging.stage(size, plan()).places, 2, longest)
+    return DeviceBatch(memory, TorchKernels(), staging.stage(size, plan()).metadata, 2, longest)
 
 
 def memory_of(shape: KvShape) -> KvMemory:
@@ -90,7 +90,7 @@ def test_rows_behind_the_last_chunk_answer_zero() -> None:
     staging = Staging(BatchSize(9, 3, 16), BLOCK, torch.device("cpu"))
     for sequences, singles in ((1, 0), (2, 1), (3, 1)):
         size = BatchSize(9, sequences, 16)
-        places = staging.clear(size).places
+        places = staging.clear(size).metadata
         batch = DeviceBatch(memory, TorchKernels(), places, singles, 9)
         answer = batch.attend(LAYER, STYLES["plain"], torch.randn(9, HEADS, 8))
         assert torch.equal(answer, torch.zeros(9, HEADS * 8))
@@ -100,6 +100,6 @@ def test_a_row_that_stands_for_nothing_reads_nothing_and_answers_zero() -> None:
     memory = memory_of(SHAPES["shared heads"])
     memory.block_rows.fill_(torch.nan)
     staging = Staging(BatchSize(2, 2, 16), BLOCK, torch.device("cpu"))
-    batch = DeviceBatch(memory, TorchKernels(), staging.clear(BatchSize(2, 2, 16)).places, 2)
+    batch = DeviceBatch(memory, TorchKernels(), staging.clear(BatchSize(2, 2, 16)).metadata, 2)
     answer = batch.attend(LAYER, STYLES["plain"], torch.randn(2, HEADS, 8))
     assert torch.equal(answer, torch.zeros(2, HEADS * 8))

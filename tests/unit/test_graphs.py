@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.running.graphs import Graphs, Step, fitting_size, graph_sizes
-from engine.running.runner import Ran
+from engine.running.runner import ForwardOutput
 from tests.fakes.device import TapeRecorder
 
 
@@ -37,15 +37,15 @@ def test_chunks_and_drafts_are_run_without_a_graph() -> None:
 
 def test_the_largest_is_captured_first_and_each_answers_for_its_rows() -> None:
     order, source = list[int](), torch.arange(8.0)
-    outputs = Ran(torch.zeros(4, 2), torch.zeros(4, 3))
+    outputs = ForwardOutput(torch.zeros(4, 2), torch.zeros(4, 3))
     graphs, recorder = Graphs(outputs), TapeRecorder()
 
     def step_of(size: int) -> Step:
         order.append(size)
 
-        def step() -> Ran:
+        def step() -> ForwardOutput:
             doubled = source[:size, None] * 2
-            return Ran(doubled.expand(size, 2), doubled.expand(size, 3))
+            return ForwardOutput(doubled.expand(size, 2), doubled.expand(size, 3))
 
         return step
 

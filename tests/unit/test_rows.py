@@ -9,7 +9,13 @@ from engine.scheduling.kv_manager import KvManager
 from engine.scheduling.scheduler import Chunk, SampledTokens, Scheduler
 from engine.scheduling.sequence import Sequence
 from engine.scheduling.sequence_manager import Limits, SequenceManager
-from engine.stepping.rows import Chosen, Row, chosen_of, is_foreseeable, next_rows
+from engine.stepping.rows import (
+    DecodeRow,
+    ScheduledRow,
+    can_launch_ahead,
+    match_batch,
+    next_rows,
+)
 
 PLAIN = Sampling(max_tokens=8, temperature=0.7, top_p=0.9, ignore_eos=True)
 SINGLE = {
@@ -50,46 +56,46 @@ def running(*sequences: Sequence, blocks: int = 40) -> tuple[Scheduler, list[Chu
 @pytest.mark.parametrize("kind", SINGLE)
 def test_single_next_tokens_can_be_begun(kind: str) -> None:
     _, (chunk,) = running(sequence("a", 5, SINGLE[kind]))
-    assert is_foreseeable(chunk)
+    assert can_launch_ahead(chunk)
 
 
 @pytest.mark.parametrize("most", [-1, MOST_TOP_LOGPROBS + 1])
 def test_what_kernels_do_not_tell_cannot(most: int) -> None:
     _, (chunk,) = running(sequence("a", 5, replace(PLAIN, logprobs=most)))
-    assert not is_foreseeable(chunk)
+    assert not can_launch_ahead(chunk)
 
 
 def test_nor_can_chunks_drafts_or_what_parks_or_is_pooled_or_scored() -> None:
     seq = sequence("a", 5)
     seq.computed = 4
-    assert is_foreseeable(Chunk(seq, 4, 1))
-    assert not is_foreseeable(Chunk(seq, 3, 2))
-    assert not is_foreseeable(Chunk(seq, 3, 1))
-    assert not is_foreseeable(Chunk(seq, 4, 1, [9]))
+    assert can_launch_ahead(Chunk(seq, 4, 1))
+    assert not can_launch_ahead(Chunk(seq, 3, 2))
+    assert not can_launch_ahead(Chunk(seq, 3, 1))
+    assert not can_launch_ahead(Chunk(seq, 4, 1, [9]))
     seq.parks = True
-    assert not is_foreseeable(Chunk(seq, 4, 1))
+    assert not can_launch_ahead(Chunk(seq, 4, 1))
     seq.parks, seq.prompt_logprobs = False, []
-    assert not is_foreseeable(Chunk(seq, 4, 1))
+    assert not can_launch_ahead(Chunk(seq, 4, 1))
     seq.prompt_logprobs, seq.pooling = None, PoolingRequest(RequestId("a"), (1,), "embed")
-    assert not is_foreseeable(Chunk(seq, 4, 1))
+    assert not can_launch_ahead(Chunk(seq, 4, 1))
 
 
 def test_who_goes_on_takes_its_token_from_its_row() -> None:
     one, other = sequence("a", 5), sequence("b", 6)
     made, batch = running(one, other)
-    rows = next_rows(made, [Chosen(chunk, row) for row, chunk in enumerate(batch)], [])
+    rows = next_rows(made, [ScheduledRow(chunk, row) for row, chunk in enumerate(batch)], [])
     assert [(row.seq, row.start, row.source) for row in rows] == [(one, 6, 0), (other, 7, 1)]
 
 
 def test_who_has_its_last_token_by_number_does_not_go_on() -> None:
     made, batch = running(sequence("a", 5, replace(PLAIN, max_tokens=2)))
-    assert next_rows(made, [Chosen(batch[0], 0)], []) == []
+    assert next_rows(made, [ScheduledRow(batch[0], 0)], []) == []
 
 
 def test_who_comes_joins_with_the_token_it_has() -> None:
     one, other = sequence("a", 5), sequence("b", 6)
     made, batch = running(one, other)
-    rows = next_rows(made, [Chosen(batch[0], 0)], [batch[1]])
+    rows = next_rows(made, [ScheduledRow(batch[0], 0)], [batch[1]])
     assert (rows[1].seq, rows[1].start, rows[1].token, rows[1].source) == (other, 6, 7, None)
 
 
@@ -97,7 +103,7 @@ def test_who_has_failed_does_not_go_on() -> None:
     one, other = sequence("a", 5), sequence("b", 6)
     made, batch = running(one, other)
     one.failure = "nothing fits"
-    rows = next_rows(made, [Chosen(chunk, row) for row, chunk in enumerate(batch)], [])
+    rows = next_rows(made, [ScheduledRow(chunk, row) for row, chunk in enumerate(batch)], [])
     assert [row.seq for row in rows] == [other]
 
 
@@ -108,32 +114,35 @@ def test_nobody_is_deprived_of_a_block() -> None:
     assert made.try_reserve_position(seq, 7)
     assert not made.try_reserve_position(seq, 8)
     seq.computed = 7
-    assert [row.start for row in next_rows(made, [Chosen(batch[0], 0)], [])] == [7]
+    assert [row.start for row in next_rows(made, [ScheduledRow(batch[0], 0)], [])] == [7]
 
 
 def test_what_was_begun_is_chosen_where_all_is_as_it_was() -> None:
     one, other = sequence("a", 5), sequence("b", 6)
     _, batch = running(one, other)
-    begun = [Row.of(batch[1]), Row.of(batch[0])]
-    assert chosen_of(begun, batch) == ([Chosen(batch[0], 1), Chosen(batch[1], 0)], [])
-    assert chosen_of(begun[:1], batch) == ([Chosen(batch[1], 0)], [batch[0]])
-    assert chosen_of([begun[0]._replace(start=99)], batch) == ([], batch)
+    begun = [DecodeRow.of(batch[1]), DecodeRow.of(batch[0])]
+    assert match_batch(begun, batch) == (
+        [ScheduledRow(batch[0], 1), ScheduledRow(batch[1], 0)],
+        [],
+    )
+    assert match_batch(begun[:1], batch) == ([ScheduledRow(batch[1], 0)], [batch[0]])
+    assert match_batch([begun[0]._replace(start=99)], batch) == ([], batch)
 
 
 def test_what_has_drafts_now_was_not_begun() -> None:
     seq = sequence("a", 5)
     _, (chunk,) = running(seq)
     drafted = [Chunk(seq, chunk.start, 1, [9])]
-    assert chosen_of([Row.of(chunk)], drafted) == ([], drafted)
+    assert match_batch([DecodeRow.of(chunk)], drafted) == ([], drafted)
 
 
 def test_who_was_put_back_meanwhile_is_not_taken_for_what_it_was() -> None:
     """Its next token may stand at the same place, but in other blocks."""
     seq = sequence("a", 5)
     _, batch = running(seq)
-    begun = [Row.of(batch[0])]
+    begun = [DecodeRow.of(batch[0])]
     seq.blocks = list(seq.blocks)
-    assert chosen_of(begun, batch) == ([], batch)
+    assert match_batch(begun, batch) == ([], batch)
 
 
 def test_what_was_not_run_is_chosen_again() -> None:

@@ -5,9 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.attention.paged import Span
-from engine.attention.plan import Ask, Drawing, DrawNumbers, Plan
-from engine.ranks.steps import UNTOLD, ClearBehind, Drawn, Logits, Step, ToRank, decode, encode
-from engine.sharding.share import Share, shares_out
+from engine.attention.plan import LogprobRequest, Plan, RowSampling, SamplingPlan
+from engine.ranks.messages import (
+    PLACEHOLDER,
+    ClearBehind,
+    ComputeLogits,
+    RankMessage,
+    ReceiveTokens,
+    RunPlan,
+    decode,
+    encode,
+)
+from engine.sharding.shard import Shard, divides_evenly
 from kv_transfer.layout import KvLayout
 
 sizes = st.integers(1, 9)
@@ -15,7 +24,7 @@ sizes = st.integers(1, 9)
 
 @given(size=sizes, count=st.integers(0, 100))
 def test_every_part_goes_to_one_rank(size: int, count: int) -> None:
-    parts = [Share(rank, size).part(count) for rank in range(size)]
+    parts = [Shard(rank, size).part(count) for rank in range(size)]
     assert [one for part in parts for one in part] == list(range(count))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -24,14 +33,14 @@ def test_every_part_goes_to_one_rank(size: int, count: int) -> None:
 def test_heads_lie_where_the_layout_says(size: int, heads: int) -> None:
     """What a peer reads from a rank's memory is what that rank keeps there."""
     layout = KvLayout("float32", 16, heads, (1,) * size, size)
-    if shares_out(heads, size):
+    if divides_evenly(heads, size):
         for rank in range(size):
-            assert Share(rank, size).heads(heads) == layout.heads_of(rank)
+            assert Shard(rank, size).heads(heads) == layout.heads_of(rank)
 
 
 @pytest.mark.parametrize(("heads", "size", "goes"), [(4, 2, True), (2, 4, True), (3, 2, False)])
 def test_one_number_divides_the_other(heads: int, size: int, goes: bool) -> None:
-    assert shares_out(heads, size) is goes
+    assert divides_evenly(heads, size) is goes
 
 
 spans = st.lists(
@@ -43,20 +52,20 @@ spans = st.lists(
 numbers = st.lists(st.integers(0, 1 << 20))
 
 
-draws = st.lists(st.just(DrawNumbers(0.9, 3, 0.5, 0.1, (1, 2), 7)), min_size=1, max_size=3)
-drawn = st.none() | st.builds(Drawing, draws, st.none(), st.just([Ask(0, 1)]))
+draws = st.lists(st.just(RowSampling(0.9, 3, 0.5, 0.1, (1, 2), 7)), min_size=1, max_size=3)
+drawn = st.none() | st.builds(SamplingPlan, draws, st.none(), st.just([LogprobRequest(0, 1)]))
 sources = st.lists(st.integers(-1, 99))
 
 
 @given(plan=st.builds(Plan, numbers, spans, spans, numbers, drawn, sources))
 def test_a_batch_is_told_as_it_is(plan: Plan) -> None:
     """But for how tokens are drawn, which the rank that leads does for all."""
-    told = decode(encode(Step.of(plan)))
-    assert isinstance(told, Step)
-    drawing = plan.drawing and Drawing([UNTOLD] * len(plan.drawing.draws))
-    assert told.read() == plan._replace(drawing=drawing)
+    told = decode(encode(RunPlan.of(plan)))
+    assert isinstance(told, RunPlan)
+    sampling = plan.sampling and SamplingPlan([PLACEHOLDER] * len(plan.sampling.draws))
+    assert told.read() == plan._replace(sampling=sampling)
 
 
-@pytest.mark.parametrize("message", [Logits(3), ClearBehind(5, 2), Drawn(4)])
-def test_orders_are_told_as_they_are(message: ToRank) -> None:
+@pytest.mark.parametrize("message", [ComputeLogits(3), ClearBehind(5, 2), ReceiveTokens(4)])
+def test_orders_are_told_as_they_are(message: RankMessage) -> None:
     assert decode(encode(message)) == message

@@ -6,7 +6,7 @@ from threading import Event, Thread
 
 import pytest
 
-from engine.running.turns import alone_on, devices_of
+from engine.running.device_locks import devices_of, lock_devices
 from engine.settings import EngineConfig
 
 
@@ -21,14 +21,14 @@ def test_who_comes_second_waits_and_says_so(
             told.set()
 
     def second() -> None:
-        with alone_on(["b", "a"], tmp_path):
+        with lock_devices(["b", "a"], tmp_path):
             order.append("second")
 
-    logger, handler = logging.getLogger("engine.running.turns"), Told()
+    logger, handler = logging.getLogger("engine.running.device_locks"), Told()
     logger.addHandler(handler)
     thread = Thread(target=second)
     try:
-        with caplog.at_level(logging.INFO), alone_on(["a", "b"], tmp_path):
+        with caplog.at_level(logging.INFO), lock_devices(["a", "b"], tmp_path):
             thread.start()
             assert told.wait(30)
             order.append("first")
@@ -40,14 +40,14 @@ def test_who_comes_second_waits_and_says_so(
 
 
 def test_other_devices_are_not_waited_for(tmp_path: Path) -> None:
-    with alone_on(["a"], tmp_path), alone_on(["b"], tmp_path):
+    with lock_devices(["a"], tmp_path), lock_devices(["b"], tmp_path):
         assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_where_no_file_can_be_made_all_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with alone_on(["a"], tmp_path / "missing"):
+    with lock_devices(["a"], tmp_path / "missing"):
         assert "no turns with engines" in caplog.text
 
 

@@ -1,11 +1,11 @@
-"""What one of several ranks has of what is shared out among them. Pure arithmetic."""
+"""Which part of heads, rows or experts each tensor-parallel rank has. Pure arithmetic."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """Rank `rank` of `size`; ranks share out evenly, neighbours to the same rank."""
+class Shard:
+    """The part of rank `rank` of `size`: an even, contiguous slice."""
 
     rank: int
     size: int
@@ -25,7 +25,7 @@ class Share:
         return range(first, first + 1)
 
 
-def shares_out(count: int, size: int) -> bool:
+def divides_evenly(count: int, size: int) -> bool:
     """Whether so many KV heads go to so many ranks: one number divides the other."""
     small, large = sorted((count, size))
     return large % small == 0

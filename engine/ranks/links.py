@@ -1,4 +1,4 @@
-"""The ranks that follow, as the one that leads sees them."""
+"""The links between rank 0, the leader, and the ranks that follow it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from torch._C._distributed_c10d import TCPStore  # torch.distributed gives it no
 
 from engine.errors import RankLost
 from engine.ranks.channel import Channel
-from engine.ranks.steps import ClearBehind, ToRank, encode
+from engine.ranks.messages import ClearBehind, RankMessage, encode
 from engine.sharding.group import STALL_S
 
 DONE = b"done"
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class FollowerLinks:
     """A channel to each rank that follows, from rank 1 on; all meet at `store`."""
 
     channels: Sequence[Channel]
@@ -26,8 +26,8 @@ class Crew:
         """How many ranks there are, with the one that leads."""
         return len(self.channels) + 1
 
-    def tell(self, message: ToRank) -> None:
-        """To all; they do it in the order in which they are told. Raises RankLost."""
+    def broadcast(self, message: RankMessage) -> None:
+        """Send a message to every follower; they act in order. Raises RankLost."""
         frame = encode(message)
         for rank, channel in enumerate(self.channels, 1):
             try:
@@ -35,8 +35,8 @@ class Crew:
             except OSError as error:
                 raise RankLost(f"rank {rank} does not listen: {error!r}") from error
 
-    def hear(self) -> Sequence[bytes]:
-        """What each has to say; raises RankLost."""
+    def receive_all(self) -> Sequence[bytes]:
+        """One frame from each follower; raises RankLost."""
         frames = list[bytes]()
         for rank, channel in enumerate(self.channels, 1):
             try:
@@ -48,20 +48,20 @@ class Crew:
             frames.append(frame)
         return frames
 
-    def go(self, stall_s: float = STALL_S) -> None:
-        """All are loaded: from now on nobody may be so late."""
+    def set_stall_timeout(self, stall_s: float = STALL_S) -> None:
+        """All ranks are loaded: from now on a follower that is `stall_s` late is lost."""
         for channel in self.channels:
             channel.socket.settimeout(stall_s)
 
     def clear_behind(self, block: int, tokens: int) -> None:
         """On every other rank, before this returns: then others may write to the block."""
-        self.tell(ClearBehind(block, tokens))
-        self.hear()
+        self.broadcast(ClearBehind(block, tokens))
+        self.receive_all()
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
-    """What a rank that follows has of its leader; `memory_fd` is an empty file to be shared."""
+class LeaderLink:
+    """A follower's link to its leader; `memory_fd` is an empty file for its KV memory."""
 
     channel: Channel
     store: TCPStore

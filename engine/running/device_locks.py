@@ -1,9 +1,9 @@
-"""Engines that start on one device take turns.
+"""Locks that let only one engine at a time start on a device.
 
-An engine sizes its KV by what is free on its device before and after its weights are there
-(engine/running/kv_room.py). What another one takes meanwhile would count as its own. So all of
-a start, from the first look to the last graph, is made with a lock on each of its devices:
-a file in the folder for temporary ones, unlocked by the kernel with the end of who has it.
+An engine sizes its KV cache by the free memory of its device before and after loading weights
+(engine/running/kv_budget.py), so memory that another engine takes meanwhile would be counted
+as its own. All of a start, from the first measurement to the last CUDA graph, holds a lock on
+each device: a file in the temporary folder, which the kernel unlocks when its holder dies.
 """
 
 import fcntl
@@ -37,8 +37,8 @@ def devices_of(config: EngineConfig) -> list[str]:
 
 
 @contextmanager
-def alone_on(devices: Sequence[str], folder: Path) -> Iterator[None]:
-    """Wait until nobody else starts on any of them; all take them in the same order."""
+def lock_devices(devices: Sequence[str], folder: Path) -> Iterator[None]:
+    """Wait until no other engine starts on any of them; always locked in the same order."""
     with ExitStack() as held:
         for name in sorted(devices):
             held.enter_context(_locked(folder / f"pdserve-start-{name}.lock"))

@@ -1,8 +1,8 @@
-"""How much of a device's memory is for KV: what a run of the largest batch leaves of our share.
+"""How much device memory the KV cache gets: what the largest batch leaves of our share.
 
-The share is --gpu-memory-utilization of all the device has. Weights are taken from it, whatever
-else this process has on the device, what the largest batch needs while it runs, what graphs
-keep for themselves, and what is taken later: by batches' numbers, and by who moves KV.
+The share is --gpu-memory-utilization of the device's memory. From it come the weights, anything
+else this process has on the device, the activations of the largest batch, what CUDA graphs
+hold, and what is allocated later: batch staging buffers, and buffers for KV transfer.
 """
 
 import logging
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """Bytes beside weights and KV: of the largest batch, of graphs for decode steps, and what
-    is taken once KV is sized.
+class MemoryNeeds:
+    """Bytes beside weights and KV: activations of the largest batch, CUDA graphs, and what is
+    allocated `later`, once KV is sized.
     """
 
     batch: int
@@ -39,24 +39,24 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRoom:
-    """Our share of a device's memory, and what was free before anything of ours was there.
+class DeviceMemoryBudget:
+    """Our `share` of a device's memory, and what was `free` before anything of ours was there.
 
-    `beside` bytes of the share are for others of this process.
+    `transfer_bytes` of the share are left to the KV connector.
     """
 
     accelerator: Accelerator
     share: int
     free: int
-    beside: int = 0
+    transfer_bytes: int = 0
 
     @classmethod
     def begin(
-        cls, accelerator: Accelerator, utilization: float | None, beside: int = 0
-    ) -> "DeviceRoom":
+        cls, accelerator: Accelerator, utilization: float | None, transfer_bytes: int = 0
+    ) -> "DeviceMemoryBudget":
         """Before weights are loaded; raises UnusableDevice."""
         free, _ = accelerator.memory_bytes()
-        return cls(accelerator, share_bytes(accelerator, utilization), free, beside)
+        return cls(accelerator, share_bytes(accelerator, utilization), free, transfer_bytes)
 
     def num_blocks(
         self,
@@ -66,16 +66,18 @@ class DeviceRoom:
         *,
         graphs: bool,
     ) -> int:
-        """As many blocks as find room beside all else; raises UnusableDevice.
+        """How many KV blocks fit beside all else; raises UnusableDevice.
 
         `memory_of` makes a memory of so many. The model is loaded.
         """
         memory = memory_of(least_blocks(limits, memory_of(1).block_size))
         needs = measure(model, self.accelerator, memory, limits, graphs=graphs)
-        needs = replace(needs, later=self.beside + staged_bytes(limits, memory.block_size))
+        needs = replace(
+            needs, later=self.transfer_bytes + staged_bytes(limits, memory.block_size)
+        )
         block_bytes = memory.regions[0].block_bytes
         del memory
-        self.accelerator.forget()
+        self.accelerator.empty_cache()
         left, _ = self.accelerator.memory_bytes()
         return kv_bytes(self.share, self.free - left, needs) // block_bytes
 
@@ -94,7 +96,7 @@ def share_bytes(accelerator: Accelerator, utilization: float | None) -> int:
     return share
 
 
-def kv_bytes(share: int, used: int, needs: Needs) -> int:
+def kv_bytes(share: int, used: int, needs: MemoryNeeds) -> int:
     """What is left of our share, `used` being what of the device we have already."""
     left = share - used - needs.batch - needs.graphs - needs.later
     if left <= 0:
@@ -107,8 +109,8 @@ def kv_bytes(share: int, used: int, needs: Needs) -> int:
     return left
 
 
-def tell(blocks: int, block_size: int, max_len: int) -> None:
-    """In vLLM's words, which people grep for."""
+def log_kv_cache_size(blocks: int, block_size: int, max_len: int) -> None:
+    """Log the size of the KV cache in vLLM's words, which people grep for."""
     tokens = blocks * block_size
     log.info("GPU KV cache size: %s tokens", f"{tokens:,}")
     each = -(-max_len // block_size) * block_size
@@ -119,12 +121,12 @@ def tell(blocks: int, block_size: int, max_len: int) -> None:
 
 def measure(
     model: Model, accelerator: Accelerator, memory: KvMemory, limits: Limits, *, graphs: bool
-) -> Needs:
+) -> MemoryNeeds:
     """Run the largest batches there can be over a `memory` that is just large enough."""
     runner = DeviceRunner(model, memory, accelerator, limits)
     singles = _needs(accelerator, runner, _singles(limits))
     prompts = _needs(accelerator, runner, _prompts(memory, limits))
-    return Needs(max(prompts, singles), singles if graphs else 0)
+    return MemoryNeeds(max(prompts, singles), singles if graphs else 0)
 
 
 def least_blocks(limits: Limits, block_size: int) -> int:
@@ -140,14 +142,14 @@ def _needs(accelerator: Accelerator, runner: DeviceRunner, plan: Plan) -> int:
     """
     free = 0
     for _ in range(2):
-        accelerator.forget()
+        accelerator.empty_cache()
         free, _ = accelerator.memory_bytes()
         ran = runner.run(plan)
         assert ran.logits is not None
         spare = [torch.empty_like(ran.logits) for _ in range(LIKE_LOGITS)]
         del ran, spare
     left, _ = accelerator.memory_bytes()
-    accelerator.forget()
+    accelerator.empty_cache()
     return free - left
 
 

@@ -13,7 +13,14 @@ from engine.kernels.gpu.twins import TorchKernels
 from engine.loading import load_engine
 from engine.running.accelerator import CudaAccelerator, open_accelerator
 from engine.running.device import DeviceRunner
-from engine.running.kv_room import GIB, DeviceRoom, Needs, kv_bytes, share_bytes, tell
+from engine.running.kv_budget import (
+    GIB,
+    DeviceMemoryBudget,
+    MemoryNeeds,
+    kv_bytes,
+    log_kv_cache_size,
+    share_bytes,
+)
 from engine.running.staging import num_bytes
 from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig
@@ -41,11 +48,11 @@ def test_a_share_that_is_not_free_is_refused_by_name() -> None:
 
 
 def test_kv_gets_what_is_left_and_nothing_left_is_refused_with_what_took_it() -> None:
-    assert kv_bytes(1000, 300, Needs(batch=100, graphs=50, later=30)) == 520
+    assert kv_bytes(1000, 300, MemoryNeeds(batch=100, graphs=50, later=30)) == 520
     with pytest.raises(UnusableDevice, match=r"weights take 3.00 GiB, the largest batch 1.00"):
-        kv_bytes(4 * GIB, 3 * GIB, Needs(GIB, GIB // 2))
+        kv_bytes(4 * GIB, 3 * GIB, MemoryNeeds(GIB, GIB // 2))
     with pytest.raises(UnusableDevice, match=r"what moves KV 1.50 GiB"):
-        kv_bytes(4 * GIB, GIB, Needs(GIB, GIB // 2, 3 * GIB // 2))
+        kv_bytes(4 * GIB, GIB, MemoryNeeds(GIB, GIB // 2, 3 * GIB // 2))
 
 
 class Filling(FakeAccelerator):
@@ -55,7 +62,7 @@ class Filling(FakeAccelerator):
         super().__init__(TorchKernels(), 1 << 20, 1 << 20)
         self.batches = 0
 
-    def forget(self) -> None:
+    def empty_cache(self) -> None:
         self.free = (1 << 20) - 5000  # weights
 
     def memory_bytes(self) -> tuple[int, int]:
@@ -67,7 +74,7 @@ class Filling(FakeAccelerator):
 def test_the_largest_batch_is_run_before_kv_is_sized(tmp_path: Path) -> None:
     model = load(make_checkpoint(tmp_path)).decoder
     accelerator = Filling()
-    room = DeviceRoom.begin(accelerator, 0.5, beside=9000)
+    room = DeviceMemoryBudget.begin(accelerator, 0.5, transfer_bytes=9000)
     seen = list[int]()
 
     def memory_of(blocks: int) -> KvMemory:
@@ -86,7 +93,7 @@ def test_the_largest_batch_is_run_before_kv_is_sized(tmp_path: Path) -> None:
 
 def test_lines_of_the_log_are_vllms(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        tell(78_125, 16, 8192)
+        log_kv_cache_size(78_125, 16, 8192)
     assert "GPU KV cache size: 1,250,000 tokens" in caplog.text
     assert "Maximum concurrency for 8,192 tokens per request: 152.59x" in caplog.text
 
@@ -108,7 +115,7 @@ def test_who_moves_kv_is_left_what_it_takes(tmp_path: Path) -> None:
     config = EngineConfig(model=str(folder), threads=1, gpu_memory_utilization=0.5)
 
     def kv_beside(num_bytes: int) -> int:
-        engine = load_engine(config, accelerator=FakeAccelerator(), beside_bytes=num_bytes)
+        engine = load_engine(config, accelerator=FakeAccelerator(), transfer_bytes=num_bytes)
         (region,) = engine.kv_regions
         return region.num_blocks * region.block_bytes
 

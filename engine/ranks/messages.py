@@ -1,7 +1,7 @@
-"""What the rank that leads tells those that follow: frames of msgpack, numbers as arrays.
+"""Messages from the leading rank to its followers: frames of msgpack, numbers as arrays.
 
-A batch is told as what it was made of, so that each rank makes its own: tokens, and of each
-sequence where it begins, how much of it is computed, and its blocks.
+A batch is sent as its plan, and each rank builds its own tensors from it: tokens, and for each
+sequence its start, length and blocks.
 """
 
 from array import array
@@ -9,13 +9,13 @@ from array import array
 import msgspec
 
 from engine.attention.paged import Span
-from engine.attention.plan import Drawing, DrawNumbers, Plan
+from engine.attention.plan import Plan, RowSampling, SamplingPlan
 
 NUMBER = "i"  # of four bytes: tokens, positions and blocks are below 2**31
-UNTOLD = DrawNumbers(0.0, 0, 1.0, 0.0, (0, 0))
+PLACEHOLDER = RowSampling(0.0, 0, 1.0, 0.0, (0, 0))
 
 
-class Step(msgspec.Struct, frozen=True, tag=1, array_like=True):
+class RunPlan(msgspec.Struct, frozen=True, tag=1, array_like=True):
     """Run one plan, of which the first `singles` sequences want one token each.
 
     `spans` has three numbers for each sequence: start, length, and how many of `blocks`. So
@@ -31,8 +31,8 @@ class Step(msgspec.Struct, frozen=True, tag=1, array_like=True):
     draws: int = 0
 
     @classmethod
-    def of(cls, plan: Plan) -> "Step":
-        """All that there is to it."""
+    def of(cls, plan: Plan) -> "RunPlan":
+        """Pack a plan."""
         spans, blocks = array(NUMBER), array(NUMBER)
         for span in (*plan.singles, *plan.chunks):
             spans.extend((span.start, span.length, len(span.blocks)))
@@ -41,7 +41,7 @@ class Step(msgspec.Struct, frozen=True, tag=1, array_like=True):
             array(NUMBER, one).tobytes() for one in (plan.tokens, plan.picks, plan.sources)
         )
         places = spans.tobytes(), blocks.tobytes()
-        draws = 0 if plan.drawing is None else len(plan.drawing.draws)
+        draws = 0 if plan.sampling is None else len(plan.sampling.draws)
         return cls(tokens, *places, len(plan.singles), picks, sources, draws)
 
     def read(self) -> Plan:
@@ -53,12 +53,12 @@ class Step(msgspec.Struct, frozen=True, tag=1, array_like=True):
             first += count
         singles, chunks = spans[: self.singles], spans[self.singles :]
         tokens, picks, sources = map(_numbers, (self.tokens, self.picks, self.sources))
-        drawing = Drawing([UNTOLD] * self.draws) if self.draws else None
+        drawing = SamplingPlan([PLACEHOLDER] * self.draws) if self.draws else None
         return Plan(tokens, singles, chunks, picks, drawing, sources)
 
 
-class Logits(msgspec.Struct, frozen=True, tag=2, array_like=True):
-    """So many rows of hidden states follow; your part of the vocabulary is wanted for them."""
+class ComputeLogits(msgspec.Struct, frozen=True, tag=2, array_like=True):
+    """Compute your part of the logits for `rows` of hidden states, which are broadcast next."""
 
     rows: int
 
@@ -70,25 +70,25 @@ class ClearBehind(msgspec.Struct, frozen=True, tag=3, array_like=True):
     tokens: int
 
 
-class Drawn(msgspec.Struct, frozen=True, tag=4, array_like=True):
-    """So many tokens of the last plan are drawn now, by the rank that leads: hear them."""
+class ReceiveTokens(msgspec.Struct, frozen=True, tag=4, array_like=True):
+    """Receive `count` tokens of the last plan, which the leader samples and broadcasts now."""
 
     count: int
 
 
-ToRank = Step | Logits | ClearBehind | Drawn
+RankMessage = RunPlan | ComputeLogits | ClearBehind | ReceiveTokens
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(ToRank)
+_decoder = msgspec.msgpack.Decoder(RankMessage)
 
 
-def encode(message: ToRank) -> bytes:
+def encode(message: RankMessage) -> bytes:
     """One frame."""
     return _encoder.encode(message)
 
 
-def decode(frame: bytes) -> ToRank:
-    """What the leader said."""
-    message: ToRank = _decoder.decode(frame)
+def decode(frame: bytes) -> RankMessage:
+    """The message in one frame."""
+    message: RankMessage = _decoder.decode(frame)
     return message
 
 

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens that were drawn on a device, for rows that want to be told."""
+"""Log-probabilities of tokens sampled on a device, for the rows that ask for them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.attention.plan import Ask
+from engine.attention.plan import LogprobRequest
 from engine.kernels.token_logprobs import GatherLogprobs, logprobs_size, logprobs_views
 from engine.kernels.uploading import uploaded
 
 
-class Asking(NamedTuple):
-    """Rows `places` [n] int32 of `logits` as the model gave them: `rows` of a batch."""
+class LogprobRows(NamedTuple):
+    """Unmodified logits: rows `places` [n] int32 of `logits` are `rows` [n] of the batch."""
 
     logits: Tensor
     places: Tensor
@@ -21,17 +21,19 @@ class Asking(NamedTuple):
     most: int
 
 
-def asking(logits: Tensor, asks: Sequence[Ask], *, changing: bool) -> Asking:
-    """What is needed of `logits`, which may be `changing` before anything is drawn."""
+def gather_logprob_rows(
+    logits: Tensor, asks: Sequence[LogprobRequest], *, changing: bool
+) -> LogprobRows:
+    """Find the rows that ask; copied if `logits` are `changing` before sampling."""
     (rows,) = uploaded([np.array([one.row for one in asks], np.int32)], logits.device)
     most = max(one.most for one in asks)
     if not changing:
-        return Asking(logits, rows, rows, most)
+        return LogprobRows(logits, rows, rows, most)
     places = torch.arange(len(asks), dtype=torch.int32, device=logits.device)
-    return Asking(logits.index_select(0, rows), places, rows, most)
+    return LogprobRows(logits.index_select(0, rows), places, rows, most)
 
 
-def told_of(tell: GatherLogprobs, ask: Asking, drawn: Tensor) -> Tensor:
+def launch_logprobs(tell: GatherLogprobs, ask: LogprobRows, drawn: Tensor) -> Tensor:
     """[numbers] int32 for engine/kernels/token_logprobs.py:logprobs_views; nobody waits.
 
     `drawn` [rows] has a token for each row of the batch.

@@ -1,4 +1,4 @@
-"""Parts of layers whose answer is the sum of all ranks' (engine/sharding/group.py)."""
+"""Tensor-parallel parts of layers: each rank computes a part, then all-reduces or gathers."""
 
 from dataclasses import dataclass
 
@@ -11,65 +11,67 @@ from engine.kernels.rows import Rows, whole_rows
 from engine.models.decoder import Attention, Mlp
 from engine.models.norm import Norm
 from engine.models.rope import Rotations
-from engine.sharding.group import Group
+from engine.sharding.group import RankGroup
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SpreadAttention:
-    """Each rank has some heads."""
+class ParallelAttention:
+    """Each rank has some heads; the outputs are summed by an all-reduce."""
 
     ours: Attention
-    group: Group
+    group: RankGroup
 
     def __call__(self, normed: Rows, rotations: Rotations, batch: Batch) -> Tensor:
         """See Attention in engine/models/decoder.py."""
-        return self.group.sum(self.ours(normed, rotations, batch))
+        return self.group.all_reduce(self.ours(normed, rotations, batch))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SpreadMlp:
-    """Each rank has some columns of the middle, or some experts."""
+class ParallelMlp:
+    """Each rank has some intermediate columns, or some experts; all-reduced."""
 
     ours: Mlp
-    group: Group
+    group: RankGroup
 
     def __call__(self, normed: Rows) -> Tensor:
         """See Mlp in engine/models/decoder.py."""
-        return self.group.sum(self.ours(normed))
+        return self.group.all_reduce(self.ours(normed))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SpreadNorm(Norm):
+class ParallelNorm(Norm):
     """RMS over all heads, of which each rank has as many; its weight is our part.
 
     Where several ranks have copies of a head, all heads have as many, and the mean is the same.
     """
 
-    group: Group | None = None
+    group: RankGroup | None = None
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """[tokens, our size] or [tokens, heads, size] to the same; computed in float32."""
         assert self.group is not None
         ours = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
-        mean = self.group.sum(ours.square().mean(-1, keepdim=True)) / self.group.share.size
+        mean = (
+            self.group.all_reduce(ours.square().mean(-1, keepdim=True)) / self.group.shard.size
+        )
         return (ours * torch.rsqrt(mean + self.eps) * self.weight).to(inputs.dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SpreadHead:
-    """Each rank has some words of the vocabulary; every rank learns what all of them get."""
+class VocabParallelHead:
+    """Each rank has some rows of the vocabulary; the logits are all-gathered."""
 
     ours: Linear
     words: int
-    group: Group
+    group: RankGroup
 
     def __call__(self, inputs: Rows) -> Tensor:
         """See Linear in engine/kernels/contract.py."""
-        return self.group.columns(self.ours(inputs), self.words)
+        return self.group.all_gather_columns(self.ours(inputs), self.words)
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
+class AbsentExpert:
     """A product of an expert that another rank has: zeros."""
 
     outputs: int

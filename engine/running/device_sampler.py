@@ -1,4 +1,4 @@
-"""Tokens are drawn on a device, with the step that they end or once the host knows how."""
+"""Samples tokens with kernels on the device, with the forward pass or launched later."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.attention.plan import Drawing, DrawNumbers
+from engine.attention.plan import RowSampling, SamplingPlan
 from engine.kernels.sampling import SamplingKernels
 from engine.kernels.searching import search_for
 from engine.kernels.uploading import Part, uploaded
 from engine.running.accelerator import Accelerator
-from engine.running.runner import Sent
-from engine.running.telling import asking, told_of
-from engine.sharding.group import Group
+from engine.running.logprob_rows import gather_logprob_rows, launch_logprobs
+from engine.running.runner import PendingTokens
+from engine.sharding.group import RankGroup
 
-SETTINGS = 6  # how many numbers say how a token is drawn: DrawNumbers
+SETTINGS = 6  # how many numbers say how a token is drawn: RowSampling
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceDrawer:
-    """See Drawer. Of the ranks of a `group` the first draws, and tells the others.
+class KernelSampler:
+    """See DeviceSampler. Of the ranks of a `group` the first draws, and tells the others.
 
     `drawn` [sequences] int64 has a token for each row, until others are drawn.
     """
@@ -29,10 +29,10 @@ class DeviceDrawer:
     accelerator: Accelerator
     kernels: SamplingKernels
     drawn: Tensor
-    group: Group | None
+    group: RankGroup | None
 
-    def draw(self, logits: Tensor, drawing: Drawing) -> Sent:
-        """See Drawer; settings and changes go by one copy."""
+    def draw(self, logits: Tensor, drawing: SamplingPlan) -> PendingTokens:
+        """See DeviceSampler; settings and changes go by one copy."""
         parts = [*_settings(drawing.draws), *(drawing.changes or ())]
         there = uploaded(parts, logits.device)
         alive = None
@@ -45,16 +45,16 @@ class DeviceDrawer:
     def draw_at_once(
         self,
         logits: Tensor,
-        drawing: Drawing,
+        drawing: SamplingPlan,
         settings: Sequence[Tensor],
         latest: Tensor | None,
-    ) -> Sent | None:
+    ) -> PendingTokens | None:
         """From a step that was just launched; None: another rank draws.
 
         `settings` are the numbers of `drawing`, where they are staged on the device. `latest`
         [rows] has the token that a row's answer has beside those the host knows, or -1.
         """
-        if self.group is not None and self.group.share.rank > 0:
+        if self.group is not None and self.group.shard.rank > 0:
             self.share(len(drawing.draws))
             return None
         changes = list[Tensor]()
@@ -63,45 +63,51 @@ class DeviceDrawer:
         return self._draw(logits, drawing, settings, changes, latest=latest)
 
     def share(self, count: int) -> None:
-        """Of what was drawn last the first `count` are rank 0's, on every rank: all call this.
+        """Broadcast the first `count` sampled tokens from rank 0; every rank has to call this.
 
-        `draw` does on the rank that draws.
+        `draw` does it on the rank that samples.
         """
         if self.group is not None:
-            self.group.told(self.drawn[:count])
+            self.group.broadcast(self.drawn[:count])
 
     def wait(self) -> None:
-        """See Drawer."""
+        """See DeviceSampler."""
         self.accelerator.wait()
 
     def _draw(
         self,
         logits: Tensor,
-        drawing: Drawing,
+        drawing: SamplingPlan,
         settings: Sequence[Tensor],
         changes: Sequence[Tensor],
         *,
         latest: Tensor | None = None,
         alive: Tensor | None = None,
-    ) -> Sent:
-        """Note what is to be told of, change, choose, and send it on its way."""
-        kernels, bring, draws = self.kernels, self.accelerator.bring, drawing.draws
+    ) -> PendingTokens:
+        """Gather logits for log-probabilities, adjust logits, sample, and start the copies."""
+        kernels, copy_to_host, draws = (
+            self.kernels,
+            self.accelerator.copy_to_host,
+            drawing.draws,
+        )
         ask = None
-        if drawing.asks:
-            ask = asking(logits, drawing.asks, changing=bool(changes))
+        if drawing.logprob_requests:
+            ask = gather_logprob_rows(logits, drawing.logprob_requests, changing=bool(changes))
         _change(kernels, logits, changes, latest)
         *numbers, instead = settings
         search, drawn = search_for(one[:4] for one in draws), self.drawn[: len(draws)]
         kernels.choose(logits, *numbers, instead=instead, out=drawn, alive=alive, search=search)
         self.share(len(draws))
-        return Sent(
-            bring(drawn),
-            None if ask is None else bring(told_of(kernels.gather_logprobs, ask, drawn)),
-            None if alive is None else bring(alive),
+        return PendingTokens(
+            copy_to_host(drawn),
+            None
+            if ask is None
+            else copy_to_host(launch_logprobs(kernels.gather_logprobs, ask, drawn)),
+            None if alive is None else copy_to_host(alive),
         )
 
 
-def _settings(draws: Sequence[DrawNumbers]) -> Iterator[Part]:
+def _settings(draws: Sequence[RowSampling]) -> Iterator[Part]:
     """One behind the other, in their order."""
     temperatures, top_k, top_p, min_p, keys, instead = zip(*draws, strict=True)
     yield np.array(temperatures, np.float32)
@@ -115,7 +121,7 @@ def _settings(draws: Sequence[DrawNumbers]) -> Iterator[Part]:
 def _change(
     kernels: SamplingKernels, logits: Tensor, changes: Sequence[Tensor], latest: Tensor | None
 ) -> None:
-    """As LogitChanges say, which were uploaded."""
+    """Apply uploaded LogitChanges to the logits, in place."""
     if changes:
         masked, bits, headers, factors, tokens, values = changes
         if len(masked):
