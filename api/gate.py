@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from api.generator import StreamFailed
-from engine.request import Model
+from engine.request import ModelKey
 
 GATEWAY_TIMEOUT = 504
 TOO_LONG = "its time was over before the answer was"
@@ -33,7 +33,7 @@ class AdmissionRequest:
     choices: int = 1
     priority: int = 0
     timeout_s: float | None = None
-    model: Model | None = None
+    model: ModelKey | None = None
 
 
 class AdmittedRequest(Protocol):

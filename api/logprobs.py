@@ -7,7 +7,7 @@ import msgspec
 
 from api.node_logprobs import TOKEN_ID, PromptLogprobs, json_logprob, prompt_logprobs_of
 from engine.request import Logprob, Logprobs
-from engine.spelling import Vocabulary
+from engine.token_bytes import TokenBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class CompletionLogprobs(msgspec.Struct, frozen=True):
 class LogprobFormatter:
     """Writes log-probabilities, naming tokens by their text or (`by_id`) by `token_id:N`."""
 
-    vocabulary: Vocabulary
+    vocabulary: TokenBytes
     by_id: bool = False
 
     def chat(self, places: Sequence[ScoredToken]) -> ChatLogprobs | None:

@@ -9,7 +9,7 @@ from api.tools.schemas import arguments_grammar
 from api.tools.strict import ReasoningInGrammar
 from api.tools.structured import StructuredOutput
 from api.wire import WireError
-from engine.errors import CheckersBusy, GrammarRefused
+from engine.errors import GrammarCheckBusy, GrammarRefused
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar
 
@@ -102,7 +102,7 @@ class RequestGrammars:
             await self.checker.checked(grammar)
         except GrammarRefused as refusal:
             return str(refusal)
-        except CheckersBusy as busy:
+        except GrammarCheckBusy as busy:
             raise TooBusy(str(busy)) from busy
         return None
 

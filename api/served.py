@@ -15,7 +15,7 @@ from api.text.tokenizing import TextCodec, silent
 from api.tools.dialects.known import AUTO, ToolCallParser
 from engine.grammars.checking import GrammarChecker
 from engine.pooling.config import PoolingConfig
-from engine.request import Model
+from engine.request import ModelKey
 from kv_transfer.errors import MalformedTicket
 
 MAX_LOGPROBS = 20  # as vLLM and OpenAI have it
@@ -65,7 +65,7 @@ class ServedModel:
     defaults: Defaults = OPENAI
     max_logprobs: int = MAX_LOGPROBS
     grammars: GrammarChecker = field(default_factory=GrammarChecker)
-    key: Model | None = None
+    key: ModelKey | None = None
     no_text: str = NO_TOKENIZER
     pending: bool = False
     tool_call_parser: ToolCallParser = AUTO

@@ -16,7 +16,7 @@ from api.served import LegReader, ServedModel
 from api.text.stopping import StopStrings
 from api.text.tokenizing import TextCodec
 from api.tools.calling import ToolCalling
-from engine.request import Grammar, Marks, Request, RequestId, Sampling
+from engine.request import Grammar, ReasoningMarks, Request, RequestId, Sampling
 
 MOST_CALLS = 2_048
 Tokens = tuple[int, ...]
@@ -29,7 +29,7 @@ class GeneratorCall:
     request: Request
     leg: Leg = WHOLE
 
-    def with_grammar_after(self, marks: Marks) -> "GeneratorCall":
+    def with_grammar_after(self, marks: ReasoningMarks) -> "GeneratorCall":
         """The same call; its grammar applies after one of these reasoning end marks."""
         sampling = replace(self.request.sampling, grammar_behind=marks)
         return GeneratorCall(replace(self.request, sampling=sampling), self.leg)

@@ -11,7 +11,7 @@ from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of, open_check
 from engine.checkpoints.ends import end_tokens
 from engine.checkpoints.placement import Placement
 from engine.checkpoints.storage import ROUNDINGS, Storage, open_storage
-from engine.errors import EngineError, NoKernels, UnusableCheckpoint, UnusableTier
+from engine.errors import EngineError, KernelsUnavailable, UnusableCheckpoint, UnusableTier
 from engine.grammars.compiling import load_grammars
 from engine.kernels.contract import Kernels
 from engine.kernels.cpu.native import CpuKernels, open_kernels
@@ -38,7 +38,7 @@ from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig, read_speculative_config
 from engine.sharding.group import RankGroup
 from engine.sharding.shard import Shard
-from engine.sizing import batch_tokens, enough, limits_of, max_len_of, num_blocks
+from engine.sizing import batch_tokens, check_fits, limits_of, max_len_of, num_blocks
 from engine.tiers.opening import check_tiers, open_tiers
 from engine.torch_engine import TorchEngine
 
@@ -156,7 +156,7 @@ def _load_part(
     model = load_model(checkpoint, shape, max_len, place)
     if isinstance(kernels, CpuKernels):
         kernels.move_to_large_pages()
-    _tell_of_quantization(config, place)
+    _log_quantization(config, place)
     kv = model.kv_shape
     block_bytes = config.block_size * kv.numbers * dtype.itemsize
 
@@ -167,7 +167,7 @@ def _load_part(
     if found is None:
         blocks = num_blocks(config, max_len, block_bytes, device)
     else:
-        blocks = enough(found, config, max_len, found * block_bytes)
+        blocks = check_fits(found, config, max_len, found * block_bytes)
     if group is not None:
         blocks = group.all_reduce_min(blocks)
     return model, (kv, blocks, config.block_size, dtype, device, kernels)
@@ -181,7 +181,7 @@ def _runner(
     limits: Limits,
     group: RankGroup | None,
 ) -> Runner:
-    """Ranks have sums between their kernels, so nothing of theirs is replayed on a CPU."""
+    """On a CPU, ranks are not replayed: there are all-reduces between their kernels."""
     if opened is None:
         return host_runner(model, memory, eager=config.enforce_eager or group is not None)
     return opened.runner(model, memory, limits, group)
@@ -250,7 +250,7 @@ def prepare_torch(threads: int | None) -> None:
 def _kernels(
     config: EngineConfig, dtype: torch.dtype, device: torch.device, opened: OpenDevice | None
 ) -> Kernels | None:
-    """Raises NoKernels where what is demanded needs them."""
+    """Raises KernelsUnavailable where what is demanded needs them."""
     if opened is not None and config.quantization in (None, *ROUNDINGS):
         return opened.accelerator.kernels
     kernels = open_kernels(config.cpu_kernels) if device.type == "cpu" else None
@@ -258,7 +258,7 @@ def _kernels(
         return kernels
     wanted = f"--quantization {config.quantization}"
     if kernels is None:
-        raise NoKernels(f"{wanted} needs the compiled CPU kernels")
+        raise KernelsUnavailable(f"{wanted} needs the compiled CPU kernels")
     if dtype is not torch.bfloat16:
         raise UnusableCheckpoint(f"{wanted} goes with bfloat16, and --dtype is {dtype}")
     kernels.quantize()
@@ -268,7 +268,7 @@ def _kernels(
 def _storage(
     config: EngineConfig, shape: AnyConfig, device: torch.device, opened: OpenDevice | None
 ) -> Storage | None:
-    """Raises NoKernels, and UnusableCheckpoint where weights would be rounded twice."""
+    """Raises KernelsUnavailable; or UnusableCheckpoint if weights would be rounded twice."""
     packing = shape.packing if isinstance(shape, ModelConfig) else None
     if packing is not None and config.quantization is not None:
         raise UnusableCheckpoint(
@@ -282,8 +282,8 @@ def _storage(
     return open_storage(rounding, packing, config.cpu_kernels, device, products, kernels)
 
 
-def _tell_of_quantization(config: EngineConfig, place: Placement) -> None:
-    """What it cost, or that there was nothing to quantize."""
+def _log_quantization(config: EngineConfig, place: Placement) -> None:
+    """Log the error that quantization made; raises if nothing was quantized."""
     if config.quantization is None:
         return
     told = place.kernels.quantizer if isinstance(place.kernels, CpuKernels) else place.storage

@@ -11,7 +11,7 @@ LONGEST_LOOKUP = 64
 
 
 class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How tokens are foretold, in vLLM's words: `num_speculative_tokens` at most at once.
+    """Speculative decoding, in vLLM's words: `num_speculative_tokens` at most per draft.
 
     `ngram` looks where the last tokens stood before, `prompt_lookup_max` of them or fewer, but
     no fewer than `prompt_lookup_min`.
@@ -46,7 +46,7 @@ class EngineConfig:
     graphs there, and without replayed steps on a CPU. `threads` are the cores of the CPU.
     `cpu_kernels` are `native`, `torch`, or `auto`: native if they can be had. `quantization`
     is `int8` on a CPU, `fp8` or `int4` on a GPU. `speculative_config` is JSON of a
-    SpeculativeConfig; None foretells nothing. `kv_offloading_size` is GiB of host memory below
+    SpeculativeConfig; None: no drafts. `kv_offloading_size` is GiB of host memory below
     a GPU's KV memory, `kv_disk_size` GiB of disk below that, at `kv_disk_path`; None: no such
     tier. `load_format` is `auto` or `safetensors`, or `dummy`: weights made up from `seed`.
     `tensor_parallel_size` is how many ranks share out the model; more than one are started

@@ -4,7 +4,7 @@ import torch
 
 from engine.errors import UnusableCheckpoint
 from engine.free_memory import free_memory_bytes
-from engine.models.model import Shape
+from engine.models.model import ModelShape
 from engine.scheduling.sequence_manager import Limits
 from engine.settings import EngineConfig
 
@@ -13,8 +13,8 @@ NARROW = 512  # hidden size up to which a batch on a CPU may be twice as long
 KV_SHARE_OF_FREE_MEMORY = 0.25
 
 
-def limits_of(config: EngineConfig, shape: Shape, device: torch.device) -> Limits:
-    """Of a decoder's batches and sequences; raises UnusableCheckpoint."""
+def limits_of(config: EngineConfig, shape: ModelShape, device: torch.device) -> Limits:
+    """The limits of a decoder's batches and sequences; raises UnusableCheckpoint."""
     tokens = batch_tokens(config, device, shape.hidden_size)
     return Limits(tokens, config.max_num_seqs, max_len_of(config, shape))
 
@@ -32,7 +32,7 @@ def batch_tokens(config: EngineConfig, device: torch.device, hidden_size: int | 
     return CPU_BATCH_TOKENS * 2 if narrow else CPU_BATCH_TOKENS
 
 
-def max_len_of(config: EngineConfig, shape: Shape) -> int:
+def max_len_of(config: EngineConfig, shape: ModelShape) -> int:
     """Tokens of the longest sequence; raises UnusableCheckpoint."""
     wanted = config.max_model_len or shape.max_positions
     if wanted > shape.max_positions:
@@ -53,10 +53,10 @@ def num_blocks(
         if device.type == "cpu":
             budget //= config.tensor_parallel_size
     blocks = min(per_sequence * config.max_num_seqs, budget // block_bytes)
-    return enough(blocks, config, max_len, budget)
+    return check_fits(blocks, config, max_len, budget)
 
 
-def enough(blocks: int, config: EngineConfig, max_len: int, budget: int) -> int:
+def check_fits(blocks: int, config: EngineConfig, max_len: int, budget: int) -> int:
     """`blocks`, if one sequence of full length fits in them; raises UnusableCheckpoint."""
     if blocks < -(-max_len // config.block_size):
         raise UnusableCheckpoint(

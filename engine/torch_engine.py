@@ -13,7 +13,7 @@ from engine.api import (
     StepResult,
 )
 from engine.attention.kv_memory import KvMemory
-from engine.errors import EmptyPrompt, UnknownToken, WrongTask
+from engine.errors import EmptyPrompt, UnknownToken, UnsupportedTask
 from engine.models.model import Model
 from engine.pooling.checks import check_task
 from engine.pooling.pooler import Pooler
@@ -177,7 +177,7 @@ class TorchEngine:
         """Choose the next batch, and fill what it finds in lower tiers."""
         if self.tiers is None:
             return self.scheduler.schedule()
-        self.tiers.take_news()
+        self.tiers.collect_finished_jobs()
         admitted = self.scheduler.schedule()
         self.tiers.carry_out()
         return admitted
@@ -199,7 +199,7 @@ class TorchEngine:
 
     def _generating(self, request: Request, *, parks: bool = False) -> Sequence:
         if not self.info.pooling.generates:
-            raise WrongTask("this model does not generate text")
+            raise UnsupportedTask("this model does not generate text")
         return self._sequence(request, parks=parks)
 
     def _sequence(self, request: Request, *, parks: bool = False) -> Sequence:

@@ -25,7 +25,7 @@ from api.generator import (
 )
 from api.wire import WireError
 from discovery.registration import Registration, to_map
-from engine.errors import CheckersBusy, GrammarRefused
+from engine.errors import GrammarCheckBusy, GrammarRefused
 from engine.grammars.checking import GrammarChecker
 from engine.request import Request, RequestId
 from kv_transfer.ticket import KvTicket
@@ -87,7 +87,7 @@ class NodeRoutes:
                 await self.grammars.checked(grammar)
         except GrammarRefused as refusal:
             return _bad_call(WireError(str(refusal), "structured_outputs"))
-        except CheckersBusy as busy:
+        except GrammarCheckBusy as busy:
             return _bad_call(WireError(str(busy)), UNAVAILABLE, "ServiceUnavailableError")
         except WireError as error:
             return _bad_call(error)

@@ -32,7 +32,7 @@ from discovery.registry import Registry
 from discovery.signed_calls import Signing
 from discovery.terminal import handle_hang_ups
 from engine.grammars.checking import GrammarChecker
-from engine.request import Model
+from engine.request import ModelKey
 from proxy.admin.guard import Guard, is_for_clients
 from proxy.admin.secrets import MalformedSecrets, Secrets
 from proxy.admin.stopping_health import StoppingHealth
@@ -243,7 +243,7 @@ def _uvicorn(
 
 
 def _ingress(config: ProxyConfig, registry: Registry) -> Ingress:
-    def nodes(model: Model | None) -> NodeCounts:
+    def nodes(model: ModelKey | None) -> NodeCounts:
         now = time.monotonic()
         roles = Role.DECODE, Role.PREFILL
         return NodeCounts(*(len(registry.nodes(role, now=now, model=model)) for role in roles))

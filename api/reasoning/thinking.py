@@ -15,7 +15,7 @@ from api.tools.dialects.harmony import MARKS
 from api.tools.parsing.output import SPACE
 from api.tools.strict import ReasoningInGrammar
 from engine.grammars.structural_tags import AnyText, TriggeredTags, read_structural_tag
-from engine.request import Grammar, Marks
+from engine.request import Grammar, ReasoningMarks
 
 JSON_KINDS = ("json_object", "json_schema")
 _PARTS = re.compile(r"<\|\w+\|>|\w+| ")
@@ -42,7 +42,7 @@ class Thinking:
             return MARKS
         return self.form.marks
 
-    def beside(self, find: Find) -> tuple[Marks | None, ReasoningInGrammar]:
+    def beside(self, find: Find) -> tuple[ReasoningMarks | None, ReasoningInGrammar]:
         """Where a grammar of text and calls begins. No marks: it holds all of the answer, with
         reasoning in it, as calls may end that, come before its last message, or tokens do not
         tell where it ends.
@@ -67,27 +67,29 @@ class Thinking:
         thoughts = ThoughtReader(self.form, self.begun, self.tells)
         return AnswerReader(thoughts, *self.form.around) if self.form.around else thoughts
 
-    def marks(self, grammar: Grammar, find: Find, *, calls: bool = False) -> Marks | None:
+    def marks(
+        self, grammar: Grammar, find: Find, *, calls: bool = False
+    ) -> ReasoningMarks | None:
         """Behind which a grammar that can be served begins. None: with the answer, as it speaks
         of the closing mark itself, or as marks that are no tokens cannot be seen for sure. If
         it leaves room for `calls`, channels in which they are made are as free as reasoning.
         """
         return None if self._is_spoken_of(grammar) else self.places(find, calls=calls)
 
-    def places(self, find: Find, *, calls: bool = False) -> Marks | None:
+    def places(self, find: Find, *, calls: bool = False) -> ReasoningMarks | None:
         """Those behind which any grammar begins. None: they are no tokens."""
         if (close := self._tokens(self.form.closes, find)) is None:
             return None
         also = [self._tokens(one, find) for one in self.form.also]
         closes = (close, *filter(None, also))
         if self.begun:
-            return Marks(closes)
+            return ReasoningMarks(closes)
         opens, before = self._tokens(self.form.opens, find), find(self.form.before)
         if opens is None:
             return None
         spaced = () if before is None else ((before, *opens),)
         call = self._tokens(self.form.calling, find) if calls and self.form.calling else None
-        return Marks(closes, (opens, *spaced, *filter(None, [call])))
+        return ReasoningMarks(closes, (opens, *spaced, *filter(None, [call])))
 
     def _tokens(self, mark: str, find: Find) -> tuple[int, ...] | None:
         """One, or of a header each of its marks and what is between them."""

@@ -23,7 +23,7 @@ from unicodedata import is_normalized
 import tiktoken
 
 from api.text.byte_words import is_known, pattern_of
-from engine.spelling import byte_characters, part_of
+from engine.token_bytes import byte_characters, part_of
 
 MOST_ADDED, LONGEST_ADDED = 4096, 64  # tokens; characters, that their pattern is as deep as
 LONGEST = 1 << 18  # characters: no other thread runs while added tokens are looked for

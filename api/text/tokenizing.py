@@ -15,7 +15,7 @@ from api.text.detokenizing import Alone, Detokenizer
 from api.text.ends import Reader, Uncuttable
 from api.text.turns import Turns, parter
 from engine.request import LARGEST_TOKEN
-from engine.spelling import Vocabulary, is_byte_level, vocabulary_of
+from engine.token_bytes import TokenBytes, is_byte_level, token_bytes_of
 
 LONG = 1 << 18  # characters; a tokenizer takes about half a kilobyte of memory for each
 SLICE = 1 << 16
@@ -68,9 +68,9 @@ class TextCodec:
         return frozenset(token for token, says in added if says.special)
 
     @cached_property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> TokenBytes:
         """What single tokens say."""
-        return vocabulary_of(self.fast, self._alone)
+        return token_bytes_of(self.fast, self._alone)
 
     @cached_property
     def pairs(self) -> BytePairs | None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.checkpoints.linear import PlainLinear
 from engine.checkpoints.packing import Packing
-from engine.errors import NoKernels
+from engine.errors import KernelsUnavailable
 from engine.kernels.contract import (
     DualOutputNorms,
     Linear,
@@ -144,7 +144,7 @@ def open_storage(
     products: Products | None = None,
     kernels: QuantizingKernels | None = None,
 ) -> Storage | None:
-    """For what `--quantization` or a checkpoint asks; raises NoKernels where it cannot be.
+    """For what `--quantization` or a checkpoint asks; raises KernelsUnavailable.
 
     `products` and `kernels` are the device's own. None: on a CPU, which keeps weights as its
     own kernels want them.
@@ -160,12 +160,12 @@ def open_storage(
             and torch.cuda.get_device_capability(device) < FP8_SINCE
         ):
             name = torch.cuda.get_device_name(device)
-            raise NoKernels(f"{wanted}: {name} cannot multiply in 8 bits")
+            raise KernelsUnavailable(f"{wanted}: {name} cannot multiply in 8 bits")
         return Storage(products, rounding, kernels)
     if wanted is None:
         return None
     if cpu_kernels != "torch":
-        raise NoKernels(
+        raise KernelsUnavailable(
             f"{wanted} is for --device cuda; a CPU has --quantization int8, of whole weights, "
             "and --cpu-kernels torch runs this one in plain torch, slowly"
         )

@@ -22,7 +22,7 @@ from types import TracebackType
 
 import msgspec
 
-from engine.errors import CheckersBusy, GrammarRefused
+from engine.errors import GrammarCheckBusy, GrammarRefused
 from engine.request import LONGEST_SOURCE, Grammar
 
 DEADLINE_S = 0.8
@@ -98,13 +98,13 @@ class GrammarChecker:
         if self._known(grammar):
             return
         if not self._room.acquire(blocking=False):
-            raise CheckersBusy(BUSY)
+            raise GrammarCheckBusy(BUSY)
         turn = self._threads.submit(self.check, grammar)
         turn.add_done_callback(lambda _: self._room.release())
         await asyncio.wrap_future(turn)
 
     def check(self, grammar: Grammar) -> None:
-        """Raises GrammarRefused, within the deadline once it is its turn, or CheckersBusy."""
+        """Raises GrammarRefused within the deadline, from its turn on; or GrammarCheckBusy."""
         if not self._known(grammar) and (said := self._asked(grammar)) != GOOD:
             raise GrammarRefused(said)
 
@@ -119,7 +119,7 @@ class GrammarChecker:
         self._waiting.append(grammar)
         try:
             if not self._lock.acquire(timeout=LONGEST_WAIT_S):
-                raise CheckersBusy(BUSY)
+                raise GrammarCheckBusy(BUSY)
         finally:
             self._waiting.remove(grammar)
         try:
@@ -152,7 +152,7 @@ class GrammarChecker:
         self.close()
 
     def _ask(self, grammar: Grammar) -> str:
-        """What is wrong with it; nothing: the empty string. Raises CheckersBusy."""
+        """What is wrong with it; nothing: the empty string. Raises GrammarCheckBusy."""
         examiner = self._start()
         _tell(examiner, grammar)
         short_s = min(CROWDED_S, self.deadline_s)
@@ -160,14 +160,14 @@ class GrammarChecker:
         if line is None:
             if self._waiting:
                 self._end()
-                raise CheckersBusy(BUSY)
+                raise GrammarCheckBusy(BUSY)
             line = _read_line(examiner, self.deadline_s - short_s)
         if line:
             return msgspec.json.decode(line, type=str)
         status = None if line is None else examiner.wait()
         self._end()
         if status == -signal.SIGKILL:  # that was somebody else, and not for this grammar
-            raise CheckersBusy("what checks grammars was killed")
+            raise GrammarCheckBusy("what checks grammars was killed")
         return f"{grammar.kind} takes too long to compile, or too much memory"
 
     def _start(self) -> "Popen[bytes]":
@@ -178,7 +178,7 @@ class GrammarChecker:
             self._examiner = Popen(command, stdin=PIPE, stdout=PIPE)
             if not _read_line(self._examiner, START_S):
                 self._end()
-                raise CheckersBusy(f"{EXAMINER} does not start")
+                raise GrammarCheckBusy(f"{EXAMINER} does not start")
         return self._examiner
 
     def _end(self) -> None:

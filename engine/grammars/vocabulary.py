@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from engine.errors import GrammarRefused
-from engine.spelling import vocabulary_of
+from engine.token_bytes import token_bytes_of
 
 TOKENIZER = "tokenizer.json"
 WORD_BITS = 32
@@ -68,7 +68,7 @@ class _Spelling:
             return str(fast.decode([token], skip_special_tokens=False))
 
         self._fast = fast
-        self.tokens = list(map(vocabulary_of(fast, decode).spell, range(size)))
+        self.tokens = list(map(token_bytes_of(fast, decode).spell, range(size)))
         added = fast.get_added_tokens_decoder().items()
         self.special_token_ids = [token for token, one in added if one.special]
         self.eos_token_id = eos[0] if eos else self._add_end()

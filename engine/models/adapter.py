@@ -68,7 +68,7 @@ class AdaptedModel:
 
     def forward(self, tokens: Tensor, batch: Batch) -> Tensor:
         """[tokens] ids to [tokens, hidden], KV written on the way."""
-        with attending(_Paged(batch)):
+        with patched_attention(_PagedAttention(batch)):
             outputs = self.base(
                 input_ids=tokens.unsqueeze(0),
                 position_ids=batch.positions.unsqueeze(0),
@@ -89,8 +89,8 @@ class AdaptedModel:
         return logits.float()
 
 
-def broken() -> tuple[type[Exception], ...]:
-    """What it raises of checkpoints, too; slow to load, like itself."""
+def loading_errors() -> tuple[type[Exception], ...]:
+    """Exceptions that transformers raises for bad checkpoints; slow to import, like itself."""
     from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
 
@@ -109,7 +109,7 @@ def read_adapted_config(checkpoint: Checkpoint) -> AdaptedConfig:
         text = config.get_text_config()
         layers, most = text.num_hidden_layers, _max_positions(text)
         return AdaptedConfig(text.vocab_size, text.hidden_size, layers, most)
-    except broken() as error:
+    except loading_errors() as error:
         raise UnusableCheckpoint(f"config.json: {error}") from error
 
 
@@ -134,7 +134,7 @@ def load_whole(
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # told, and refused below
             )
-    except broken() as error:
+    except loading_errors() as error:
         raise UnusableCheckpoint(f"{checkpoint.folder}: {error}") from error
     whole, told = loaded
     for what in ("missing", "unexpected", "mismatched"):
@@ -153,7 +153,7 @@ def _made_up(folder: Path, dtype: torch.dtype, seed: int) -> Any:  # noqa: ANN40
             config = AutoConfig.from_pretrained(folder, local_files_only=True)
             auto: Any = AutoModelForCausalLM
             whole = auto.from_config(config, dtype=dtype, attn_implementation="eager")
-    except broken() as error:
+    except loading_errors() as error:
         raise UnusableCheckpoint(f"{folder}: {error}") from error
     for name, one in whole.named_parameters():
         made = Made(tuple(one.shape), one.dtype, one.device, seed)
@@ -192,8 +192,8 @@ _current: ContextVar[Attend] = ContextVar("_current")
 
 
 @contextmanager
-def attending(attend: Attend) -> Iterator[None]:
-    """Every layer attends by this; it gets what `_attend` gets.
+def patched_attention(attend: Attend) -> Iterator[None]:
+    """Within it, every layer computes attention by `attend`, with the arguments of `_attend`.
 
     Layers have no other way to learn of the batch: not all hand on what they are given."""
     token = _current.set(attend)
@@ -223,8 +223,8 @@ def _attend(
 
 
 @dataclass(frozen=True, slots=True)
-class _Paged:
-    """Attention of one batch, through its blocks."""
+class _PagedAttention:
+    """Attention of one batch over the KV in its blocks."""
 
     batch: Batch
 

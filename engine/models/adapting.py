@@ -1,4 +1,4 @@
-"""Takes a model of transformers in, if it computes through our attention what it does alone.
+"""Loads a transformers model, after a check that our paged attention gives its own results.
 
 Two short prompts are run by the model's own eager attention, each in one piece, and then
 through KV blocks: both in one batch, in chunks, with a single token between. What differs has
@@ -20,9 +20,9 @@ from engine.models.adapter import (
     BROKEN,
     AdaptedConfig,
     AdaptedModel,
-    attending,
     layer_of,
     load_whole,
+    patched_attention,
 )
 from engine.models.families import LIST
 
@@ -49,12 +49,12 @@ def load_adapted(
     except BROKEN as error:
         why = f"{name} does not run over blocks: {error}"
         raise UnusableCheckpoint(f"{why}; these do: {LIST}") from error
-    except _Unfit as error:
+    except _UnsupportedModel as error:
         raise UnusableCheckpoint(f"{name}: {error}; these run: {LIST}") from error
     return model
 
 
-class _Unfit(Exception):
+class _UnsupportedModel(Exception):
     """Why a model cannot be run."""
 
 
@@ -64,9 +64,9 @@ def _check(
 ) -> None:
     text = model.whole.config.get_text_config()
     if others := set(getattr(text, "layer_types", None) or ()) - KINDS:
-        raise _Unfit(f"layers of {', '.join(sorted(others))} do not run here")
+        raise _UnsupportedModel(f"layers of {', '.join(sorted(others))} do not run here")
     if getattr(text, "attention_chunk_size", None):
-        raise _Unfit("attention in chunks does not run here")
+        raise _UnsupportedModel("attention in chunks does not run here")
     prompts = _prompts(model.config, getattr(text, "sliding_window", None), device)
     theirs = [_alone(model, prompt) for prompt in prompts]
     theirs.append(model.whole(input_ids=prompts[0][None], use_cache=False).logits[0])
@@ -79,7 +79,7 @@ def _check(
     for one, other in zip(ours, theirs, strict=True):
         away = float((one.float() - other.float()).norm() / other.float().norm())
         if not away < TOLERANCE[dtype]:  # nor is it where it is no number
-            raise _Unfit(
+            raise _UnsupportedModel(
                 f"over blocks it differs from itself by {away:.2g}: it has state beside keys "
                 "and values, or attends in a way of its own"
             )
@@ -93,15 +93,15 @@ def _look_at_layers(model: AdaptedModel, device: torch.device) -> None:
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, **_: object
     ) -> Tensor:
         if key.shape != value.shape or key.shape[-1] != query.shape[-1]:
-            raise _Unfit("keys and values of unlike shapes do not run here")
+            raise _UnsupportedModel("keys and values of unlike shapes do not run here")
         seen[layer_of(module)] = key.shape[1], key.shape[-1]
         return query.transpose(1, 2)
 
     token = torch.zeros((1, 1), dtype=torch.long, device=device)
-    with attending(look):
+    with patched_attention(look):
         model.base(input_ids=token, use_cache=False)
     if sorted(seen) != list(range(model.config.num_layers)) or len(set(seen.values())) > 1:
-        raise _Unfit("its layers do not all have keys and values of one shape")
+        raise _UnsupportedModel("its layers do not all have keys and values of one shape")
     heads, dim = seen[0]
     model.kv_shape = KvShape(len(seen), heads, dim)
 

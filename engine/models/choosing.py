@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from engine.checkpoints.checkpoint import Checkpoint
 from engine.checkpoints.placement import Placement
-from engine.errors import UnknownModel, UnusableCheckpoint
+from engine.errors import UnsupportedArchitecture, UnusableCheckpoint
 from engine.models.adapter import AdaptedConfig, read_adapted_config
 from engine.models.adapting import load_adapted
 from engine.models.config import ModelConfig, parse_config
@@ -23,7 +23,7 @@ def read_config(checkpoint: Checkpoint, implementation: str) -> AnyConfig:
         return read_adapted_config(checkpoint)
     try:
         return parse_config(checkpoint.config)
-    except UnknownModel as error:
+    except UnsupportedArchitecture as error:
         if implementation != "auto":
             raise
         try:

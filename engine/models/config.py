@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from engine.checkpoints.packing import Packing, read_packing
-from engine.errors import UnknownModel, UnusableCheckpoint
-from engine.models.expert_config import Experts, Latent
+from engine.errors import UnsupportedArchitecture, UnusableCheckpoint
+from engine.models.expert_config import ExpertConfig, LatentConfig
 from engine.models.families import FAMILIES, LIST
 from engine.models.family import FULL, SLIDING, Family, generates
 from engine.models.rope_config import EVERY, Halves, Rope, Size, max_positions, read_ropes
@@ -76,8 +76,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     logits_softcap: float | None = None
     tied_embeddings: bool = False
     sinks: bool = False
-    experts: Experts | None = None
-    latent: Latent | None = None
+    experts: ExpertConfig | None = None
+    latent: LatentConfig | None = None
     unused_layers: int = 0
     packing: Packing | None = None
 
@@ -123,7 +123,7 @@ def _family(raw: Mapping[str, Any]) -> Family:
     kind, architectures = raw.get("model_type"), raw.get("architectures")
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     if family is None or architectures not in (None, *family.architectures):
-        raise UnknownModel(
+        raise UnsupportedArchitecture(
             f"config.json: {architectures} (model_type {kind}) is not supported; "
             f"these are: {LIST}"
         )
@@ -133,14 +133,14 @@ def _family(raw: Mapping[str, Any]) -> Family:
 def _refuse_what_we_cannot(raw: Mapping[str, Any], family: Family) -> None:
     for key, neutral in family.neutral.items():
         if raw.get(key) not in neutral:
-            raise UnknownModel(f"config.json: {key} {raw[key]} is not supported")
+            raise UnsupportedArchitecture(f"config.json: {key} {raw[key]} is not supported")
 
 
 def _refuse_activation(name: str) -> None:
     known = get_args(Activation)
     if name not in known:
         these = ", ".join(known)
-        raise UnknownModel(
+        raise UnsupportedArchitecture(
             f"config.json: hidden_act {name} is not supported; these are: {these}"
         )
 

@@ -36,8 +36,8 @@ class Mlp(Protocol):
         """[tokens, hidden] to [tokens, hidden]."""
 
 
-class FewRowsWay(Protocol):
-    """Another way to compute a layer, for few rows (engine/models/few_rows.py)."""
+class FewRowsPath(Protocol):
+    """A fused computation of a layer for few rows (engine/models/few_rows.py)."""
 
     @property
     def most_rows(self) -> int:
@@ -64,7 +64,7 @@ class Layer:
     mlp_norm: LayerNorm | None = None
     mlp_output_norm: Norm | None = None
     residual_scale: float = 1.0
-    few: FewRowsWay | None = None
+    few: FewRowsPath | None = None
 
     def forward(
         self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch

@@ -1,18 +1,18 @@
-"""What a config says of its experts, and how checkpoints call their tensors. Torch-free."""
+"""Settings of experts and of latent attention, and their tensors' names. Torch-free."""
 
 import msgspec
 
 from engine.models.routing import Count, Routing
 
 
-class Clamp(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of gpt-oss's gated unit (clamped_swiglu in engine/models/experts.py)."""
+class ClampedSwiglu(msgspec.Struct, frozen=True, kw_only=True):
+    """Parameters of gpt-oss's activation (clamped_swiglu in engine/models/experts.py)."""
 
     alpha: float = 1.702
     limit: float = 7.0
 
 
-class Shared(msgspec.Struct, frozen=True, kw_only=True):
+class SharedExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
     """An expert that every token is sent to; `gate` names the tensor that weighs it, if any."""
 
     name: str
@@ -20,7 +20,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     gate: str | None = None
 
 
-class Experts(msgspec.Struct, frozen=True, kw_only=True):
+class ExpertConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The experts of one layer, the same in all layers that have any.
 
     In a checkpoint they are under `block` of their layer: the router as `router`, each expert
@@ -36,13 +36,13 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     router_bias: bool = False
     correction: bool = False
-    shared: Shared | None = None
+    shared: SharedExpertConfig | None = None
     stacked_across: bool = False
-    clamp: Clamp | None = None
+    clamp: ClampedSwiglu | None = None
 
 
-class Latent(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes of attention over latents (engine/models/latent_attention.py).
+class LatentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes of multi-head latent attention (engine/models/latent_attention.py).
 
     The part of a head that is rotated is as wide as the model's `head_dim`. `query_rank` is
     None where queries are made in one step.

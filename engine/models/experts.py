@@ -19,7 +19,7 @@ from engine.checkpoints.storage import Stack
 from engine.kernels.products import Products, Route
 from engine.kernels.rows import Rows, whole_rows
 from engine.models.mlp import Activation, Gate, GatedMlp
-from engine.models.routing import Groups, Routing
+from engine.models.routing import ExpertGroups, Routing
 
 TINY = 1e-20  # where all chosen scores are zero, weights are zero too
 
@@ -177,7 +177,7 @@ class SparseMlp:
         return mixed if self.shared is None else mixed + self.shared(normed)
 
 
-def _within_groups(wanted: Tensor, groups: Groups) -> Tensor:
+def _within_groups(wanted: Tensor, groups: ExpertGroups) -> Tensor:
     """The same scores, -inf outside of each token's best groups."""
     grouped: Tensor = wanted.unflatten(-1, (groups.count, -1))  # [tokens, groups, experts]
     quality = grouped.topk(groups.judged_by, dim=-1).values.sum(-1)

@@ -21,7 +21,7 @@ from engine.models.rope import Rotations
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FewRowsLayer:
-    """See FewRowsWay in engine/models/decoder.py.
+    """See FewRowsPath in engine/models/decoder.py.
 
     `inward` leads to queries, keys and values, `outward` from what was read, as in the
     attention that `read`s between them.
@@ -40,13 +40,13 @@ class FewRowsLayer:
 
     @property
     def most_rows(self) -> int:
-        """See FewRowsWay."""
+        """See FewRowsPath."""
         return self.products.most_rows
 
     def forward(
         self, hidden: Tensor, made: Tensor | None, rotations: Rotations, batch: Batch
     ) -> tuple[Tensor, None]:
-        """See FewRowsWay."""
+        """See FewRowsPath."""
         if made is not None:
             hidden = hidden.add(made, alpha=self.residual_scale)
         mixed = self._product(self.inward, hidden, Fusion(norm=self.attention_norm))

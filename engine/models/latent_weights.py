@@ -7,7 +7,7 @@ from engine.checkpoints.linear import Linear
 from engine.checkpoints.shelf import Shelf
 from engine.kernels.style import AttentionStyle
 from engine.models.config import ModelConfig
-from engine.models.expert_config import Latent
+from engine.models.expert_config import LatentConfig
 from engine.models.latent_attention import LatentAttention, LatentQuery
 from engine.models.norm import Norm, norm_before
 from engine.models.rope import head_order
@@ -17,7 +17,7 @@ NORM_EPS = 1e-6  # of these norms alone, whatever the config says of the others
 
 
 def read_latent_attention(
-    shelf: Shelf, config: ModelConfig, latent: Latent, index: int, at: str
+    shelf: Shelf, config: ModelConfig, latent: LatentConfig, index: int, at: str
 ) -> LatentAttention:
     """Layer `index`'s, under `at`."""
     hidden, heads, rank = config.hidden_size, config.num_heads, latent.rank

@@ -12,7 +12,7 @@ from engine.checkpoints.storage import Stack, in_order, stacked
 from engine.kernels.contract import CLAMPED, Linear
 from engine.models.config import ModelConfig
 from engine.models.decoder import Mlp
-from engine.models.expert_config import Experts
+from engine.models.expert_config import ExpertConfig
 from engine.models.experts import (
     Expert,
     LoopedExperts,
@@ -66,7 +66,7 @@ def _gate_before(
     return partial(kernels.gated, gate=gate, clamp=clamp)
 
 
-def _sparse(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> SparseMlp:
+def _sparse(shelf: Shelf, config: ModelConfig, experts: ExpertConfig, at: str) -> SparseMlp:
     """Under the family's name for the block, or under the one that transformers gives it."""
     named = f"{at}{experts.block}."
     at = named if f"{named}{experts.router}.weight" in shelf else f"{at}mlp."
@@ -93,26 +93,26 @@ def _gathered(shelf: Shelf, config: ModelConfig, each: list[Expert]) -> RoutedEx
     return StackedExperts(gate_up, down, gating, products, count, ours.start)
 
 
-def _unit(config: ModelConfig, experts: Experts) -> tuple[str, tuple[float, float] | None]:
+def _unit(config: ModelConfig, experts: ExpertConfig) -> tuple[str, tuple[float, float] | None]:
     """What kernels call that which is between an expert's products, and its numbers."""
     if (clamp := experts.clamp) is None:
         return config.activation, None
     return CLAMPED, (clamp.alpha, clamp.limit)
 
 
-def _unit_in_torch(config: ModelConfig, experts: Experts) -> Activation:
+def _unit_in_torch(config: ModelConfig, experts: ExpertConfig) -> Activation:
     if (clamp := experts.clamp) is None:
         return partial(gated, activate=ACTIVATIONS[config.activation])
     return partial(clamped_swiglu, alpha=clamp.alpha, limit=clamp.limit)
 
 
-def _ours(shelf: Shelf, experts: Experts) -> range:
+def _ours(shelf: Shelf, experts: ExpertConfig) -> range:
     """Which experts this rank has."""
     count = experts.routing.num_experts
     return range(count) if shelf.group is None else shelf.group.shard.part(count)
 
 
-def _router(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> Router:
+def _router(shelf: Shelf, config: ModelConfig, experts: ExpertConfig, at: str) -> Router:
     """In float32, whatever the model is in."""
     name, count = f"{at}{experts.router}", experts.routing.num_experts
     exact = torch.float32
@@ -126,7 +126,7 @@ def _router(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> Rou
 
 
 def _shared(
-    shelf: Shelf, config: ModelConfig, experts: Experts, at: str
+    shelf: Shelf, config: ModelConfig, experts: ExpertConfig, at: str
 ) -> SharedExpert | None:
     if (shared := experts.shared) is None:
         return None
@@ -136,7 +136,7 @@ def _shared(
     return SharedExpert(_dense(shelf, config, f"{at}{shared.name}.", shared.width), gate)
 
 
-def _experts(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> list[Expert]:
+def _experts(shelf: Shelf, config: ModelConfig, experts: ExpertConfig, at: str) -> list[Expert]:
     """Those that this rank has."""
     if experts.stacked_across:
         return _stacked_across(shelf, config, experts, f"{at}experts.")
@@ -154,7 +154,7 @@ def _experts(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> li
     ]
 
 
-def _stacked(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> list[Expert]:
+def _stacked(shelf: Shelf, config: ModelConfig, experts: ExpertConfig, at: str) -> list[Expert]:
     """[experts, outputs, inputs], gates first."""
     count, wide, hidden = len(_ours(shelf, experts)), experts.width, config.hidden_size
     gates_and_ups = shelf.each(f"{at}gate_up_proj", count, 2 * wide, hidden)
@@ -163,7 +163,7 @@ def _stacked(shelf: Shelf, config: ModelConfig, experts: Experts, at: str) -> li
 
 
 def _stacked_across(
-    shelf: Shelf, config: ModelConfig, experts: Experts, at: str
+    shelf: Shelf, config: ModelConfig, experts: ExpertConfig, at: str
 ) -> list[Expert]:
     """Gates and ups alternate, and there are biases."""
     count, wide, hidden = len(_ours(shelf, experts)), experts.width, config.hidden_size

@@ -8,8 +8,8 @@ from engine.attention.batch import Batch
 from engine.attention.kv_memory import KvShape
 
 
-class Shape(Protocol):
-    """What the engine has to know of a model's config."""
+class ModelShape(Protocol):
+    """The sizes of a model that the engine needs to know."""
 
     @property
     def vocab_size(self) -> int:
@@ -28,7 +28,7 @@ class Model(Protocol):
     """Token ids in, hidden states out, KV written on the way."""
 
     @property
-    def config(self) -> Shape:
+    def config(self) -> ModelShape:
         """What the engine has to know."""
 
     @property

@@ -12,7 +12,7 @@ from msgspec import Meta
 Count = Annotated[int, Meta(ge=1)]
 
 
-class Groups(msgspec.Struct, frozen=True, kw_only=True):
+class ExpertGroups(msgspec.Struct, frozen=True, kw_only=True):
     """Experts in `count` groups of one size; a token chooses within the `chosen` best.
 
     A group is as good as the sum of its `judged_by` best experts (DeepSeek-AI 2024,
@@ -37,7 +37,7 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     scoring: Literal["softmax", "sigmoid"] = "softmax"
     normalised: bool = False
     scale: float = 1.0
-    groups: Groups | None = None
+    groups: ExpertGroups | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError where there are too few experts to choose from."""

@@ -1,8 +1,9 @@
 """A rank's part of a model: its own config, and which part of each tensor it reads.
 
-Heads, the columns in the middle of each MLP, whole experts, and the rows of the vocabulary are
-shared out (Shoeybi et al. 2019, "Megatron-LM", section 3). What leads to them is cut by rows,
-what leads back by columns, and the ranks' answers add up. Nothing is read whole and then cut.
+Heads, the intermediate columns of each MLP, whole experts, and the rows of the vocabulary are
+split over ranks (Shoeybi et al. 2019, "Megatron-LM", section 3). Weights that lead to them are
+split by rows, weights that lead back by columns, and the ranks' outputs are summed by an
+all-reduce. Each rank reads only its slices from the files.
 The embedding is whole on every rank: it is looked up, not read, so it costs memory only.
 """
 
@@ -19,7 +20,7 @@ from engine.checkpoints.store import File, Tensors
 from engine.errors import UnusableCheckpoint
 from engine.kernels.weights import joined
 from engine.models.config import ModelConfig
-from engine.models.expert_config import Latent
+from engine.models.expert_config import LatentConfig
 from engine.sharding.shard import Shard, divides_evenly
 
 FLAG = "--tensor-parallel-size"
@@ -32,8 +33,8 @@ Ranges = Callable[[int], Sequence[range]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Stands for a file, of whose tensor it gives some stretches along `axis`."""
+class TensorSlice:
+    """A checkpoint file as one rank sees it: slices of its tensors along `axis`."""
 
     file: File
     axis: Axis
@@ -49,8 +50,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Zeros:
-    """Stands for a file whose tensor another rank adds to the sum of all."""
+class ZeroTensors:
+    """A file whose tensor (a bias behind an all-reduce) rank 0 alone adds: zeros here."""
 
     file: File
 
@@ -84,7 +85,11 @@ def check_groups(config: ModelConfig, size: int, outputs: int, inputs: int) -> N
 
     Raises UnusableCheckpoint. What can be parted at all is seen to before.
     """
-    part, latent, both = config_of(config, Shard(0, size)), config.latent, max(outputs, inputs)
+    part, latent, both = (
+        shard_config(config, Shard(0, size)),
+        config.latent,
+        max(outputs, inputs),
+    )
     queries, keys, answers = (part.num_heads * config.head_dim,) * 3
     if latent is None:
         keys = part.num_kv_heads * config.head_dim
@@ -103,13 +108,13 @@ def check_groups(config: ModelConfig, size: int, outputs: int, inputs: int) -> N
             raise UnusableCheckpoint(f"{told} are not in groups of {unit}")
 
 
-def _latent_rows(config: ModelConfig, latent: Latent) -> tuple[int, int]:
+def _latent_rows(config: ModelConfig, latent: LatentConfig) -> tuple[int, int]:
     """What a head has of queries, and of keys with values, made of latents."""
     return latent.plain_dim + config.head_dim, latent.plain_dim + latent.value_dim
 
 
-def config_of(config: ModelConfig, shard: Shard) -> ModelConfig:
-    """As if the model had our part only; what every rank has is as it was."""
+def shard_config(config: ModelConfig, shard: Shard) -> ModelConfig:
+    """The config of one rank's part of the model."""
     each, experts = shard.size, config.experts
     if experts is not None and experts.shared is not None:
         shared = replace(experts.shared, width=experts.shared.width // each)
@@ -123,10 +128,10 @@ def config_of(config: ModelConfig, shard: Shard) -> ModelConfig:
     )
 
 
-def parts_of(
+def shard_tensors(
     files: Mapping[str, File], config: ModelConfig, shard: Shard
 ) -> dict[str, Tensors]:
-    """The same tensors, each the part that is ours; `config` is the whole model's.
+    """Each file's tensors as this rank's slices of them; `config` is the whole model's.
 
     Experts that are another rank's are not among them.
     """
@@ -137,11 +142,11 @@ def parts_of(
             continue
         part, found[name] = _part_name(name), file
         if STACKED.search(name):
-            found[name] = Part(file, ROWS, _even(shard))
+            found[name] = TensorSlice(file, ROWS, _even(shard))
         elif not expert and part in rules:
-            found[name] = Part(file, *rules[part])
+            found[name] = TensorSlice(file, *rules[part])
         elif not expert and part in ADDED and shard.rank > 0:
-            found[name] = Zeros(file)
+            found[name] = ZeroTensors(file)
     return found
 
 

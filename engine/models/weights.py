@@ -25,7 +25,7 @@ from engine.models.mlp import GatedMlp
 from engine.models.mlp_weights import read_mlp
 from engine.models.norm import LayerNorm, Norm, norm_before
 from engine.models.rope import head_order, rope_table
-from engine.models.shards import config_of, parts_of
+from engine.models.shards import shard_config, shard_tensors
 from engine.models.tensor_parallel import (
     ParallelAttention,
     ParallelMlp,
@@ -50,8 +50,8 @@ def load_decoder(
     parts: Parts = dict
     group, placed = place.group, (place.dtype, place.device, place.kernels)
     if group is not None:
-        parts = partial(parts_of, config=config, shard=group.shard)
-        config = config_of(config, group.shard)
+        parts = partial(shard_tensors, config=config, shard=group.shard)
+        config = shard_config(config, group.shard)
     with filled_shelf(store, *placed, parts) as shelf:
         shelf.group, shelf.storage, shelf.packing = group, place.storage, config.packing
         if classifies(checkpoint.config):

@@ -17,7 +17,7 @@ from engine.api import (
     Sampled,
     StepResult,
 )
-from engine.errors import EmptyPrompt, RequestTooLong, UnknownToken, WrongTask
+from engine.errors import EmptyPrompt, RequestTooLong, UnknownToken, UnsupportedTask
 from engine.pooling.checks import check_task
 from engine.pooling.pooler import Pooler
 from engine.request import PoolingRequest, Request, RequestId
@@ -84,14 +84,14 @@ class EncoderEngine:
         return not self.info.pooling.generates
 
     def generate(self, request: Request) -> None:
-        """Not here: raises WrongTask."""
-        raise WrongTask("this model does not generate text")
+        """Not here: raises UnsupportedTask."""
+        raise UnsupportedTask("this model does not generate text")
 
     prefill = generate
 
     def reserve(self, request: Request) -> Reservation | None:
-        """Not here: raises WrongTask."""
-        raise WrongTask("this model does not generate text")
+        """Not here: raises UnsupportedTask."""
+        raise UnsupportedTask("this model does not generate text")
 
     def resume(self, request_id: RequestId, tokens: Seq[int]) -> Seq[Sampled]:
         """Nothing is ever reserved."""
@@ -182,4 +182,6 @@ class EncoderEngine:
             raise UnknownToken(f"{rid}: {odd} not in 0..{known - 1}")
         segments = max(1, self.model.segments)
         if types and (len(types) != len(tokens) or max(types) >= segments):
-            raise WrongTask(f"{rid}: token_types are not of {segments} kinds, one a token")
+            raise UnsupportedTask(
+                f"{rid}: token_types are not of {segments} kinds, one a token"
+            )

@@ -9,7 +9,7 @@ import torch
 from engine.api import EngineInfo
 from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of
 from engine.errors import UnusableCheckpoint
-from engine.models.adapter import broken
+from engine.models.adapter import loading_errors
 from engine.models.family import classifies
 from engine.pooling.encoder_engine import EncoderEngine, EncoderModel
 from engine.pooling.encoders import longest_prompt
@@ -64,7 +64,7 @@ def _model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> 
         module, told = auto.from_pretrained(
             checkpoint.folder, dtype=dtype, output_loading_info=True, use_safetensors=True
         )
-    except broken() as error:
+    except loading_errors() as error:
         raise UnusableCheckpoint(f"{files[0].parent}: {error}") from error
     if missing := sorted(name for name in told["missing_keys"] if UNUSED not in name):
         raise UnusableCheckpoint(f"tensor {missing[0]} is missing")

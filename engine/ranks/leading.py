@@ -8,7 +8,7 @@ from engine.attention.batch import Batch
 from engine.attention.kv_memory import KvShape
 from engine.attention.plan import Plan, SamplingPlan
 from engine.models.decoder import Decoder
-from engine.models.model import Shape
+from engine.models.model import ModelShape
 from engine.ranks.links import FollowerLinks
 from engine.ranks.messages import ComputeLogits, ReceiveTokens, RunPlan
 from engine.running.runner import DeviceSampler, ForwardOutput, PendingTokens, Runner
@@ -60,7 +60,7 @@ class LeadingModel:
     group: RankGroup
 
     @property
-    def config(self) -> Shape:
+    def config(self) -> ModelShape:
         """Of our part; what an engine asks of it is as in the whole."""
         return self.ours.config
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 from copy import copy
 from dataclasses import dataclass, field
 
-from engine.request import Marks
+from engine.request import ReasoningMarks
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class ReasoningTracker:
     `num_tokens` is how many were followed so far.
     """
 
-    marks: Marks
+    marks: ReasoningMarks
     in_reasoning: bool = field(init=False)
     grammar_start: int | None = None
     num_tokens: int = 0

@@ -1,1 +1,1 @@
-"""What lies below the KV memory: blocks that it forgets are kept, and come back by copy."""
+"""KV cache tiers in host memory and on disk: evicted blocks are kept there and copied back."""

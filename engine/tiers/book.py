@@ -1,15 +1,16 @@
-"""What is kept below the KV memory, and how it comes back. Pure: no bytes, no disk, no clock.
+"""Which evicted KV blocks the lower tiers hold. Bookkeeping only: no bytes, no disk, no clock.
 
-    KV memory ── keep ──▶ slot of host memory ── Job(WRITE) ──▶ place on disk
-        ▲                     │        ▲                            │
-        └───── restore ───────┘        └──────── Job(READ) ─────────┘
+    KV memory ── store ─▶ slot of host memory ── DiskJob(WRITE) ─▶ place on disk
+        ▲                     │        ▲                                │
+        └───── restore ───────┘        └───────── DiskJob(READ) ────────┘
 
-A block is known by its key, which names its content. When KV memory forgets one, its bytes are
-kept in a slot, and from there on disk, if there is one. Back they come by a copy from a slot,
-which whoever runs the batch carries out before it; from disk to a slot takes a while, so a
-request that wants it (`fetch`) waits beside the line, and is told in `ended`.
+A block is known by its key, the hash of its content. When KV memory evicts a block, its bytes
+are copied to a slot of host memory, and from there written to disk, if there is a disk. A block
+is restored by a copy from its slot before the batch runs. Reading from disk to a slot takes a
+while, so a request that wants it (`fetch`) leaves the waiting queue until `take_ended_fetches`
+returns it.
 
-`copies` are carried out in their order, `jobs` behind them. A job's end is told to `moved`.
+`copies` are carried out in their order, and `jobs` after them; `finish_job` reports each job.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,19 +20,19 @@ from engine.api import TierLoad
 from engine.request import RequestId
 from engine.tiers.disk_book import DiskBook
 from engine.tiers.host_book import HostBook
-from engine.tiers.moves import Copy, Job, Way
+from engine.tiers.moves import Copy, DiskJob, DiskOperation
 
 
 @dataclass(slots=True)
-class _Counts:
+class _TierCounts:
     stored: int = 0
     loaded: int = 0
     misses: int = 0
 
 
 @dataclass(slots=True)
-class _Fetch:
-    """`pinned` stay in their slots for one request; `awaited` of them are on their way."""
+class _DiskFetch:
+    """The keys `pinned` in their slots for one request; `awaited` ones are still being read."""
 
     pinned: set[bytes] = field(default_factory=set)
     awaited: set[bytes] = field(default_factory=set)
@@ -49,14 +50,14 @@ class TierBook:
     block_bytes: int
     disk: DiskBook | None = None
     copies: list[Copy] = field(default_factory=list)
-    jobs: list[Job] = field(default_factory=list)
-    _fetches: dict[RequestId, _Fetch] = field(default_factory=dict)
+    jobs: list[DiskJob] = field(default_factory=list)
+    _fetches: dict[RequestId, _DiskFetch] = field(default_factory=dict)
     _arriving: set[bytes] = field(default_factory=set)
     _writing: set[bytes] = field(default_factory=set)
-    _late: set[bytes] = field(default_factory=set)
+    _overdue: set[bytes] = field(default_factory=set)
     _ended: list[RequestId] = field(default_factory=list)
-    _in_host: _Counts = field(default_factory=_Counts)
-    _on_disk: _Counts = field(default_factory=_Counts)
+    _in_host: _TierCounts = field(default_factory=_TierCounts)
+    _on_disk: _TierCounts = field(default_factory=_TierCounts)
     _had_disk: bool = False
     _pinned: int = 0  # by fetches; a key that several want counts as often
 
@@ -64,8 +65,8 @@ class TierBook:
         """From the beginning on; that there was one is told even when it is gone."""
         self.disk, self._had_disk = disk, True
 
-    def keep(self, key: bytes, block: int) -> None:
-        """KV memory is about to forget a block: keep its bytes, if there is a slot."""
+    def store(self, key: bytes, block: int) -> None:
+        """KV memory evicts a block: copy its bytes to host memory, if a slot is free."""
         if self.host.find(key) is not None:
             return
         slot = self.host.place(key)
@@ -78,7 +79,7 @@ class TierBook:
             if place is not None:
                 self.host.pin(key)
                 self._writing.add(key)
-                self.jobs.append(Job(Way.WRITE, key, slot, place))
+                self.jobs.append(DiskJob(DiskOperation.WRITE, key, slot, place))
 
     def touch(self, keys: Sequence[bytes]) -> None:
         """These will be wanted soon, the first of them above all."""
@@ -94,8 +95,8 @@ class TierBook:
         self._in_host.loaded += 1
         return True
 
-    def missed(self, blocks: int) -> None:
-        """So many were wanted and have to be computed."""
+    def count_misses(self, blocks: int) -> None:
+        """Count blocks that were looked for in the tiers, and have to be computed."""
         self._in_host.misses += blocks
         self._on_disk.misses += blocks
 
@@ -105,11 +106,11 @@ class TierBook:
         What is read stays there until `release`, and so does what is there already. False, and
         no change: nothing is on disk of which KV memory and host memory do not know.
         """
-        if self.disk is None or self._late:
+        if self.disk is None or self._overdue:
             return False
-        fetch = self._fetches[owner] = _Fetch()
+        fetch = self._fetches[owner] = _DiskFetch()
         for key in keys:
-            if self._pinned >= self.host.slots // 2 or not self._hold(key):
+            if self._pinned >= self.host.slots // 2 or not self._bring_to_host(key):
                 break
             self.host.pin(key)
             self._pinned += 1
@@ -120,38 +121,38 @@ class TierBook:
         return bool(fetch.awaited)
 
     def release(self, owner: RequestId) -> None:
-        """What was fetched for it may go; whoever fetched nothing is fine."""
+        """Unpin what was fetched for a request; one that fetched nothing is fine."""
         fetch = self._fetches.pop(owner, None)
         if fetch is not None:
             self._pinned -= len(fetch.pinned)
             for key in fetch.pinned:
                 self.host.unpin(key)
 
-    def give_up(self, owner: RequestId) -> None:
-        """Its time is over: it goes on with what has come. Nothing new is read until the rest
-        of it came: the disk is slow, or hangs.
+    def stop_waiting(self, owner: RequestId) -> None:
+        """End a request's wait: it goes on with what was read in time. The disk is slow, so
+        nothing more is fetched until the overdue reads are finished.
         """
         fetch = self._fetches.get(owner)
         if fetch is not None and fetch.awaited:
-            self._late |= fetch.awaited
+            self._overdue |= fetch.awaited
             fetch.awaited = set()
             self._ended.append(owner)
 
-    def moved(self, job: Job, *, ok: bool) -> None:
-        """A job is over; not `ok`: the bytes are not where they should be."""
-        if job.way is Way.WRITE:
+    def finish_job(self, job: DiskJob, *, ok: bool) -> None:
+        """Record that a job ended; not `ok`: it failed, and its bytes are lost."""
+        if job.operation is DiskOperation.WRITE:
             self._written(job.key, ok=ok)
         else:
             self._read(job.key, ok=ok)
 
     def lose_disk(self) -> None:
-        """It is broken or full: nothing is read or written from now on."""
+        """The disk is broken or full: nothing is read or written from now on."""
         self.disk = None
         for owner in list(self._fetches):
-            self.give_up(owner)
+            self.stop_waiting(owner)
 
-    def ended(self) -> Sequence[RequestId]:
-        """Whose fetch is over since the last call: all that came is in host memory."""
+    def take_ended_fetches(self) -> Sequence[RequestId]:
+        """Requests whose fetch ended since the last call; what was read is in host memory."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -183,8 +184,8 @@ class TierBook:
         """Raise if something is kept for a request although nobody is here."""
         assert not self._fetches, f"kept for nobody: {sorted(self._fetches)}"
 
-    def _hold(self, key: bytes) -> bool:
-        """It is in host memory, or on its way there."""
+    def _bring_to_host(self, key: bytes) -> bool:
+        """Whether it is in host memory, or a read from disk could be started."""
         if self.host.find(key) is not None:
             return True
         place = self.disk.find(key) if self.disk is not None else None
@@ -193,7 +194,7 @@ class TierBook:
             return False
         self._arriving.add(key)
         self.host.pin(key)
-        self.jobs.append(Job(Way.READ, key, slot, place))
+        self.jobs.append(DiskJob(DiskOperation.READ, key, slot, place))
         return True
 
     def _written(self, key: bytes, *, ok: bool) -> None:
@@ -209,7 +210,7 @@ class TierBook:
 
     def _read(self, key: bytes, *, ok: bool) -> None:
         self._arriving.remove(key)
-        self._late.discard(key)
+        self._overdue.discard(key)
         if ok:
             self._on_disk.loaded += 1
             self.host.unpin(key)
@@ -222,7 +223,7 @@ class TierBook:
                     self._ended.append(owner)
 
     def _forget(self, key: bytes) -> None:
-        """It could not be read: whoever waits for it goes on without."""
+        """It could not be read: requests that wait for it go on without."""
         self.host.drop(key)
         if self.disk is not None:
             self.disk.forget(key)

@@ -1,4 +1,4 @@
-"""Which place on disk holds whose bytes. Least recently used goes first."""
+"""Which place on disk holds which key. The least recently used key is evicted first."""
 
 from collections import OrderedDict
 from collections.abc import Iterable

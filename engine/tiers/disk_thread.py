@@ -5,8 +5,8 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from engine.tiers.host_memory import Copied, HostMemory
-from engine.tiers.moves import Job, Way
+from engine.tiers.host_memory import CopyEvent, HostMemory
+from engine.tiers.moves import DiskJob, DiskOperation
 from engine.tiers.slab import Slab
 
 log = logging.getLogger(__name__)
@@ -20,9 +20,9 @@ class DiskThread:
 
     def __init__(self, slab: Slab, host: HostMemory) -> None:
         self._slab, self._slots = slab, host.slots.numpy()
-        self._reads: deque[tuple[Job, Copied]] = deque()
-        self._writes: deque[tuple[Job, Copied]] = deque()
-        self._finished: deque[tuple[Job, bool]] = deque()
+        self._reads: deque[tuple[DiskJob, CopyEvent]] = deque()
+        self._writes: deque[tuple[DiskJob, CopyEvent]] = deque()
+        self._finished: deque[tuple[DiskJob, bool]] = deque()
         self._work = threading.Condition()
         self._ends = False
         self._broken = False
@@ -34,15 +34,15 @@ class DiskThread:
         """It failed for good."""
         return self._broken
 
-    def submit(self, jobs: Sequence[Job], after: Copied) -> None:
+    def submit(self, jobs: Sequence[DiskJob], after: CopyEvent) -> None:
         """Begin with them once those copies are done."""
         with self._work:
             for job in jobs:
-                queue = self._reads if job.way is Way.READ else self._writes
+                queue = self._reads if job.operation is DiskOperation.READ else self._writes
                 queue.append((job, after))
             self._work.notify()
 
-    def finished(self) -> Sequence[tuple[Job, bool]]:
+    def finished(self) -> Sequence[tuple[DiskJob, bool]]:
         """What is over since the last call."""
         if self._broken:  # there is no thread any more to say so
             with self._work:
@@ -73,14 +73,14 @@ class DiskThread:
         finally:
             self._broken = True
 
-    def _carry_out(self, job: Job) -> bool:
+    def _carry_out(self, job: DiskJob) -> bool:
         slot = self._slots[job.slot].data
-        if job.way is Way.READ:
+        if job.operation is DiskOperation.READ:
             return self._slab.read(job.key, job.place, slot)
         self._slab.write(job.key, job.place, slot)
         return True
 
-    def _queued(self) -> Iterator[tuple[Job, Copied]]:
+    def _queued(self) -> Iterator[tuple[DiskJob, CopyEvent]]:
         while True:
             with self._work:
                 while not (self._reads or self._writes):

@@ -1,4 +1,4 @@
-"""Which slot of host memory holds whose bytes. Least recently used goes first."""
+"""Which slot of host memory holds which key. The least recently used key is evicted first."""
 
 from collections import OrderedDict
 

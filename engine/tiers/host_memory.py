@@ -22,8 +22,8 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """The end of some copies; None: they are done."""
+class CopyEvent:
+    """Completion of some copies; `event` None: they are done already."""
 
     event: torch.cuda.Event | None = None
 
@@ -37,7 +37,7 @@ class Copied:
                 self.event.synchronize()
 
 
-DONE = Copied()
+DONE = CopyEvent()
 
 
 class HostMemory:
@@ -50,7 +50,7 @@ class HostMemory:
             pin(self.slots, torch.cuda.cudart())
         self._stream = torch.cuda.Stream(blocks.device) if on_gpu else None
 
-    def carry_out(self, copies: Sequence[Copy]) -> Copied:
+    def carry_out(self, copies: Sequence[Copy]) -> CopyEvent:
         """One after the other, each as if the former were done; what is computed from now on
         finds them done.
         """
@@ -64,7 +64,7 @@ class HostMemory:
             event = torch.cuda.Event()
             event.record(self._stream)
         computing.wait_event(event)
-        return Copied(event)
+        return CopyEvent(event)
 
     def _copy(self, copies: Sequence[Copy]) -> None:
         for first, count in _runs(copies):

@@ -1,4 +1,4 @@
-"""What is to be done with the bytes of blocks: copies at once, and work for the disk."""
+"""Data movements between tiers: copies to and from host memory, and jobs for the disk."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -13,18 +13,18 @@ class Copy:
     out: bool
 
 
-class Way(Enum):
-    """From a slot to the disk, or back."""
+class DiskOperation(Enum):
+    """WRITE: from a slot to the disk; READ: from the disk to a slot."""
 
     WRITE = auto()
     READ = auto()
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DiskJob:
     """Move the bytes of `key` between a slot and a place on disk; nobody else uses the slot."""
 
-    way: Way
+    operation: DiskOperation
     key: bytes
     slot: int
     place: int

@@ -1,4 +1,4 @@
-"""The tiers below KV memory: the book decides, memory and disk carry it out."""
+"""The tiers below KV memory: TierBook decides, HostMemory and a Disk carry it out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,19 +6,19 @@ from typing import Protocol
 
 from engine.request import RequestId
 from engine.tiers.book import TierBook
-from engine.tiers.host_memory import DONE, Copied, HostMemory
-from engine.tiers.moves import Job
+from engine.tiers.host_memory import DONE, CopyEvent, HostMemory
+from engine.tiers.moves import DiskJob
 
 FETCH_S = 1.0  # longer than this a request does not wait for the disk, but computes
 
 
 class Disk(Protocol):
-    """Carries jobs out beside the engine: those that read before those that write."""
+    """Carries out disk jobs in a thread of its own: reads before writes."""
 
-    def submit(self, jobs: Sequence[Job], after: Copied) -> None:
+    def submit(self, jobs: Sequence[DiskJob], after: CopyEvent) -> None:
         """Begin with them as soon as the copies before them are done; never waits."""
 
-    def finished(self) -> Sequence[tuple[Job, bool]]:
+    def finished(self) -> Sequence[tuple[DiskJob, bool]]:
         """What is over since the last call, and whether it worked: each job once."""
 
     @property
@@ -31,7 +31,7 @@ class Disk(Protocol):
 
 @dataclass(slots=True)
 class Tiers:
-    """To be called between batches: `take_news` before one is chosen, `carry_out` behind it.
+    """Called between batches: `collect_finished_jobs` before one is chosen, then `carry_out`.
 
     `carry_out` must come before anybody, on this machine or another, writes to blocks that
     the book's owner has handed out, and before anybody reads those that it has filled.
@@ -42,21 +42,21 @@ class Tiers:
     disk: Disk | None
     clock: Callable[[], float]
     fetch_s: float = FETCH_S
-    _copied: Copied = DONE  # the end of the last copies: they may still use slots
+    _copied: CopyEvent = DONE  # the end of the last copies: they may still use slots
     _since: dict[RequestId, float] = field(default_factory=dict)
 
-    def take_news(self) -> None:
-        """What the disk has done, and who has waited for it too long."""
+    def collect_finished_jobs(self) -> None:
+        """Record the jobs that the disk finished, and end waits that took too long."""
         if self.disk is None:
             return
         for job, ok in self.disk.finished():
-            self.book.moved(job, ok=ok)
+            self.book.finish_job(job, ok=ok)
         if self.disk.broken and self.book.disk is not None:
             self.book.lose_disk()
         self._end_waits()
 
     def carry_out(self, *, wait: bool = False) -> None:
-        """Move what the book has decided; `wait`: until all copies are done."""
+        """Start the copies and jobs that the book lists; `wait`: until all copies are done."""
         if self.book.copies:
             self._copied = self.host.carry_out(self.book.copies)
             self.book.copies = []
@@ -78,4 +78,4 @@ class Tiers:
         now = self.clock()
         for owner, since in self._since.items():
             if now - since >= self.fetch_s:
-                self.book.give_up(owner)
+                self.book.stop_waiting(owner)

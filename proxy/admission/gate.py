@@ -16,7 +16,7 @@ from api.gate import (
     UncountedRequest,
 )
 from api.generator import Embedder, PooledEvent
-from engine.request import Model, PoolingRequest
+from engine.request import ModelKey, PoolingRequest
 from proxy.admission.admission import Admission
 from proxy.admission.errors import QueueWaitTooLong
 from proxy.admission.limits import ApiCaller, KeyLimits
@@ -75,7 +75,7 @@ class AdmissionGate:
     clock: Callable[[], float] = time.monotonic
     waits: Waits = field(default_factory=Waits)
     _waiting: dict[QueueEntry, "asyncio.Future[None]"] = field(default_factory=dict)
-    _nodes: dict[Model | None, NodeCounts] = field(default_factory=dict)
+    _nodes: dict[ModelKey | None, NodeCounts] = field(default_factory=dict)
 
     @asynccontextmanager
     async def enter(self, visit: AdmissionRequest) -> AsyncGenerator[AdmittedRequest]:
@@ -187,7 +187,7 @@ class AdmissionGate:
             if woken is not None and not woken.done():
                 woken.set_result(None)
 
-    def _count(self, model: Model | None) -> NodeCounts:
+    def _count(self, model: ModelKey | None) -> NodeCounts:
         """Not anew for each request: there may be a thousand nodes."""
         if not self.admission.limits.of_nodes:
             return NOBODY

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from discovery.registration import Role
-from engine.request import Model
+from engine.request import ModelKey
 from proxy.admission.limits import AdmissionLimits, LoadLimit
 from proxy.admission.queue import QueueEntry
 
@@ -22,8 +22,8 @@ class NodeCounts(NamedTuple):
     prefill: int = 0
 
 
-CountNodes = Callable[[Model | None], NodeCounts]
-PoolKey = tuple[Role, Model | None]
+CountNodes = Callable[[ModelKey | None], NodeCounts]
+PoolKey = tuple[Role, ModelKey | None]
 
 
 @dataclass(slots=True)

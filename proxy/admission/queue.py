@@ -10,11 +10,11 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from engine.request import Model
+from engine.request import ModelKey
 from proxy.admission.limits import KeyLimits
 
 FEW_TIMES = 64
-Lane = tuple[str, Model | None, bool]
+Lane = tuple[str, ModelKey | None, bool]
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +38,7 @@ class QueueEntry:
     answered: bool = False
     number: int = 0
     charged: int = 0  # tokens, of its key's minute
-    model: Model | None = None  # None: any node will do
+    model: ModelKey | None = None  # None: any node will do
     pooled: bool = False  # there is no answer but a vector
     unfinished_prompts: set[int] = field(
         default_factory=set
@@ -82,7 +82,7 @@ class RequestQueue:
         lanes = self._waiting.items()
         return [one for (key, *_), lane in lanes if key == name for one in lane]
 
-    def waiting_for(self, model: Model | None) -> int:
+    def waiting_for(self, model: ModelKey | None) -> int:
         """How many wait for this model's nodes."""
         return sum(len(lane) for (_, one, _), lane in self._waiting.items() if one == model)
 

@@ -8,8 +8,8 @@ import torch
 from engine.tiers.book import TierBook
 from engine.tiers.disk_book import DiskBook
 from engine.tiers.host_book import HostBook
-from engine.tiers.host_memory import Copied, HostMemory
-from engine.tiers.moves import Job, Way
+from engine.tiers.host_memory import CopyEvent, HostMemory
+from engine.tiers.moves import DiskJob, DiskOperation
 from engine.tiers.tiers import Tiers
 from tests.fakes.engine import FakeEngine
 
@@ -24,18 +24,18 @@ class ScriptedDisk:
     def __init__(self, host: HostMemory, random: Random, **chance: float) -> None:
         self.broken = False
         self.stopped = False
-        self.done = list[Job]()
+        self.done = list[DiskJob]()
         self._host, self._random, self._chance = host, random, chance
         self._content: dict[int, tuple[bytes, bytes]] = {}
-        self._reads, self._writes = list[Job](), list[Job]()
+        self._reads, self._writes = list[DiskJob](), list[DiskJob]()
 
-    def submit(self, jobs: Sequence[Job], after: Copied) -> None:
+    def submit(self, jobs: Sequence[DiskJob], after: CopyEvent) -> None:
         after.wait()
-        self._reads += [job for job in jobs if job.way is Way.READ]
-        self._writes += [job for job in jobs if job.way is Way.WRITE]
+        self._reads += [job for job in jobs if job.operation is DiskOperation.READ]
+        self._writes += [job for job in jobs if job.operation is DiskOperation.WRITE]
 
-    def finished(self) -> Sequence[tuple[Job, bool]]:
-        news = list[tuple[Job, bool]]()
+    def finished(self) -> Sequence[tuple[DiskJob, bool]]:
+        news = list[tuple[DiskJob, bool]]()
         while not self.stopped and (self._reads or self._writes) and not self._happens("late"):
             job = (self._reads or self._writes).pop(0)
             self.done.append(job)
@@ -45,15 +45,15 @@ class ScriptedDisk:
     def close(self) -> None:
         """Nothing to do."""
 
-    def _carry_out(self, job: Job) -> bool:
+    def _carry_out(self, job: DiskJob) -> bool:
         slot = self._host.slots[job.slot]
         self.broken = self.broken or self._happens("breaks")
         if self.broken or self._happens("fails"):
-            if job.way is Way.READ:
+            if job.operation is DiskOperation.READ:
                 slot.fill_(255)
             self._content.pop(job.place, None)
             return False
-        if job.way is Way.WRITE:
+        if job.operation is DiskOperation.WRITE:
             self._content[job.place] = job.key, slot.numpy().tobytes()
             return True
         key, content = self._content[job.place]

@@ -21,7 +21,7 @@ from deploy.cli import VARIABLES, app
 from deploy.config import DEMO_MODEL, StatusConfig, UpConfig
 from discovery.registration import Load, Registration, Role
 from discovery.registry import Registry
-from engine.request import Marks, Sampling
+from engine.request import ReasoningMarks, Sampling
 from kv_transfer import ticket
 from kv_transfer.layout import KvLayout
 from node.config import NodeConfig, ServingOptions
@@ -62,7 +62,7 @@ STRUCTS: dict[str, list[type[msgspec.Struct]]] = {
         *(generate._Body, generate._Asks, generated.NodeChunk, generated.NodeChoice),
         *(generated.NodeError, generated._Extra, generated.NodeUsage, generated._Details),
         *(generator.PromptEvent, generator.StageEvent),
-        *(ticket._Params, ticket._Ours, ticket.CacheHint, Sampling, Marks),
+        *(ticket._Params, ticket._Ours, ticket.CacheHint, Sampling, ReasoningMarks),
     ],
     "registration.md": [Registration, Load, KvLayout],
     "api.md": [

@@ -7,7 +7,7 @@ import pytest
 from api.errors import LEFT_OUT, LONGEST_MESSAGE, LONGEST_PARAM, shortened
 from api.generator import WHOLE, Event, Leg, StreamFailed, Tap, TokenEvent
 from api.served import ServedModel
-from engine.errors import CheckersBusy
+from engine.errors import GrammarCheckBusy
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar, Request
 from proxy.errors import NodeFailed, NoNodeAvailable
@@ -234,7 +234,7 @@ async def test_the_same_id_gives_the_same_seed_and_another_id_another() -> None:
 async def test_a_grammar_that_nobody_can_look_at_now_may_come_again() -> None:
     class Busy(GrammarChecker):
         async def checked(self, grammar: Grammar) -> None:
-            raise CheckersBusy("too many")
+            raise GrammarCheckBusy("too many")
 
     door = ServedModel(("tiny",), CODEC, lambda: 200, grammars=Busy())
     said = await Client(FakeDoor(lambda request, leg: ()), door).complete(guided_regex="a")

@@ -11,7 +11,7 @@ from api.generator import Event, Leg, PromptEvent, TokenEvent
 from api.node_logprobs import MIN_LOGPROB
 from api.text.tokenizing import TextCodec
 from engine.request import FinishReason, Logprob, Logprobs, Request
-from engine.spelling import Vocabulary
+from engine.token_bytes import TokenBytes
 from tests.fakes.http import Client, Json
 from tests.fakes.text import EOS, FakeDoor, byte_level, metaspace, served
 
@@ -237,8 +237,8 @@ async def test_much_to_tell_is_told_where_it_holds_up_nobody(*, stream: bool) ->
 
     class Noting(TextCodec):
         @property
-        def vocabulary(self) -> Vocabulary:
-            return Vocabulary(spell)
+        def vocabulary(self) -> TokenBytes:
+            return TokenBytes(spell)
 
     def much(request: Request, leg: Leg) -> list[Event]:
         del request, leg

@@ -11,7 +11,7 @@ from engine.checkpoints.checkpoint import open_checkpoint
 from engine.checkpoints.dummy import Made, dummy_store
 from engine.errors import UnusableCheckpoint
 from engine.models.config import parse_config
-from engine.models.shards import parts_of
+from engine.models.shards import shard_tensors
 from engine.sharding.shard import Shard
 from engine.torch_engine import TorchEngine
 from tests.fakes.adapted import ADAPTED
@@ -100,7 +100,7 @@ def test_ranks_make_their_parts_of_the_same_weights(real: Path) -> None:
     shapes = {f"{at}.q_proj.weight": (32, 32), f"{at}.o_proj.weight": (32, 32)}
     store = dummy_store(shapes, torch.float32, CPU, 0)
     whole = {name: file.get_tensor(name) for name, file in store.tensors.items()}
-    ranks = [parts_of(store.tensors, config, Shard(rank, 2)) for rank in range(2)]
+    ranks = [shard_tensors(store.tensors, config, Shard(rank, 2)) for rank in range(2)]
     for dim, name in enumerate(shapes):
         parts = [rank[name].get_tensor(name) for rank in ranks]
         assert torch.equal(torch.cat(parts, dim), whole[name])

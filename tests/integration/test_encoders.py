@@ -12,9 +12,9 @@ from engine.errors import (
     EngineError,
     RequestTooLong,
     UnknownToken,
+    UnsupportedTask,
     UnusableCheckpoint,
     UnusableTier,
-    WrongTask,
 )
 from engine.loading import open_engine
 from engine.pooling.encoder_engine import EncoderEngine
@@ -89,7 +89,7 @@ def test_classes_are_transformers(tmp_path: Path, family: str) -> None:
     for tokens, probabilities in zip(PROMPTS, found, strict=True):
         wanted = theirs(tmp_path, tokens, CLASSIFIER).softmax(-1)
         torch.testing.assert_close(probabilities[0], wanted, atol=1e-5, rtol=0)
-    with pytest.raises(WrongTask):
+    with pytest.raises(UnsupportedTask):
         engine.embed(poolings(PROMPTS, task="token_classify")[0])
 
 
@@ -164,9 +164,9 @@ def test_sentence_transformers_says_how_long_a_text_may_be(tmp_path: Path) -> No
         (PoolingRequest(RequestId("x"), ()), EngineError),
         (PoolingRequest(RequestId("x"), (384,)), UnknownToken),
         (PoolingRequest(RequestId("x"), prompt(513)), RequestTooLong),
-        (PoolingRequest(RequestId("x"), (1, 2), "classify"), WrongTask),
-        (PoolingRequest(RequestId("x"), (1, 2), token_types=(0,)), WrongTask),
-        (PoolingRequest(RequestId("x"), (1, 2), token_types=(0, 2)), WrongTask),
+        (PoolingRequest(RequestId("x"), (1, 2), "classify"), UnsupportedTask),
+        (PoolingRequest(RequestId("x"), (1, 2), token_types=(0,)), UnsupportedTask),
+        (PoolingRequest(RequestId("x"), (1, 2), token_types=(0, 2)), UnsupportedTask),
     ],
 )
 def test_what_cannot_be_done_is_refused(
@@ -176,7 +176,7 @@ def test_what_cannot_be_done_is_refused(
     with pytest.raises(error):
         engine.embed(asked)
     for ask in (engine.generate, engine.prefill, engine.reserve):
-        with pytest.raises(WrongTask):
+        with pytest.raises(UnsupportedTask):
             ask(Request(RequestId("r"), (1,)))
     assert (engine.load.waiting, engine.load.running) == (0, 0)
 

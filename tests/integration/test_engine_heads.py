@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.errors import UnusableCheckpoint, WrongTask
+from engine.errors import UnsupportedTask, UnusableCheckpoint
 from engine.loading import open_engine
 from engine.request import Request, RequestId
 from engine.settings import EngineConfig
@@ -104,7 +104,7 @@ def test_without_a_head_for_tokens_there_are_none(tmp_path: Path, auto: str) -> 
     engine = load(tmp_path)
     request = Request(RequestId("r"), PROMPTS[0])
     for ask in (engine.generate, engine.prefill, engine.reserve):
-        with pytest.raises(WrongTask, match="does not generate"):
+        with pytest.raises(UnsupportedTask, match="does not generate"):
             ask(request)
     assert_idle(engine)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.errors import EngineError, RequestTooLong, UnusableCheckpoint, WrongTask
+from engine.errors import EngineError, RequestTooLong, UnsupportedTask, UnusableCheckpoint
 from engine.request import PoolingRequest, RequestId
 from tests.fakes.checkpoints import edit_config, make_checkpoint
 from tests.fakes.driver import assert_idle, drain, eager, load, prompt, requests, run
@@ -128,7 +128,9 @@ def test_a_cut_embedding_is_normalised_anew(folders: Folders) -> None:
         )
         wanted = torch.nn.functional.normalize(whole[:, :8], dim=-1)
         torch.testing.assert_close(cut, wanted)
-        with pytest.raises(WrongTask, match="dimensions 9 is not one of 8, 16") as refused:
+        with pytest.raises(
+            UnsupportedTask, match="dimensions 9 is not one of 8, 16"
+        ) as refused:
             engine.embed(poolings([PROMPTS[4]], dimensions=9)[0])
         assert refused.value.param == "dimensions"
     finally:
@@ -138,8 +140,8 @@ def test_a_cut_embedding_is_normalised_anew(folders: Folders) -> None:
 @pytest.mark.parametrize(
     ("asked", "error"),
     [
-        (PoolingRequest(RequestId("x"), (1,), "classify"), WrongTask),
-        (PoolingRequest(RequestId("x"), (1,), dimensions=8), WrongTask),
+        (PoolingRequest(RequestId("x"), (1,), "classify"), UnsupportedTask),
+        (PoolingRequest(RequestId("x"), (1,), dimensions=8), UnsupportedTask),
         (PoolingRequest(RequestId("x"), prompt(513)), RequestTooLong),
         (PoolingRequest(RequestId("x"), (384,)), EngineError),
         (PoolingRequest(RequestId("x"), ()), EngineError),

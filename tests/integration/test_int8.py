@@ -9,7 +9,7 @@ import torch
 
 from deploy.config import DEMO_MODEL
 from engine.checkpoints.linear import linear
-from engine.errors import NoKernels, UnusableCheckpoint
+from engine.errors import KernelsUnavailable, UnusableCheckpoint
 from engine.kernels.cpu.build import library
 from engine.kernels.cpu.int8 import Int8Linear, quantize
 from engine.kernels.cpu.native import CpuKernels
@@ -67,7 +67,7 @@ def test_the_demo_model_says_nearly_the_same(caplog: pytest.LogCaptureFixture) -
 
 def test_what_cannot_be_quantized_is_refused(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "llama")
-    with pytest.raises(NoKernels, match="--quantization int8 needs"):
+    with pytest.raises(KernelsUnavailable, match="--quantization int8 needs"):
         load(tmp_path, dtype="bfloat16", quantization="int8", cpu_kernels="torch")
     with pytest.raises(UnusableCheckpoint, match="goes with bfloat16"):
         load(tmp_path, dtype="float32", quantization="int8")

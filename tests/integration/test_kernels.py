@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.attention.kv_memory import KvMemory, KvShape
 from engine.attention.paged import AttentionBatch, Span
 from engine.checkpoints.linear import PackedLinear, PlainLinear, linear
-from engine.errors import NoKernels
+from engine.errors import KernelsUnavailable
 from engine.kernels.cpu import build
 from engine.kernels.cpu.native import CpuKernels, open_kernels
 from engine.kernels.style import AttentionStyle
@@ -176,13 +176,13 @@ def test_without_a_compiler_plain_torch_is_used_unless_kernels_are_demanded(
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert open_kernels("auto") is None
-    with pytest.raises(NoKernels, match="/nonexistent"):
+    with pytest.raises(KernelsUnavailable, match="/nonexistent"):
         open_kernels("native")
     assert not list(tmp_path.rglob("*.so"))
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
-    with pytest.raises(NoKernels, match="no-such-option"):
+    with pytest.raises(KernelsUnavailable, match="no-such-option"):
         build.compile_into(tmp_path / "kernels.so", "g++", ("--no-such-option",))
     assert not list(tmp_path.iterdir())
 
@@ -196,7 +196,7 @@ def test_a_library_that_cannot_be_opened_is_one_that_is_not_there(
     made.write_bytes(b"nothing that runs")
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     assert open_kernels("auto") is None
-    with pytest.raises(NoKernels, match=made.name):
+    with pytest.raises(KernelsUnavailable, match=made.name):
         open_kernels("native")
 
 
@@ -211,5 +211,5 @@ def test_a_user_without_a_home_needs_none(
     monkeypatch.delenv("HOME")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", nobody)
-    with pytest.raises(NoKernels, match="no folder to write to"):
+    with pytest.raises(KernelsUnavailable, match="no folder to write to"):
         build.library()

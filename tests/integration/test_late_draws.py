@@ -13,7 +13,7 @@ from engine.kernels.gpu.sampling.adjusting import adjust, apply_bitmasks
 from engine.kernels.gpu.sampling.choosing import choose
 from engine.kernels.gpu.sampling.token_logprobs import gather_logprobs
 from engine.kernels.sampling import SamplingKernels
-from engine.request import FinishReason, Grammar, Marks, Request, RequestId, Sampling
+from engine.request import FinishReason, Grammar, ReasoningMarks, Request, RequestId, Sampling
 from engine.stepping.ahead import AheadStepper
 from engine.torch_engine import TorchEngine
 from tests.fakes.driver import assert_idle, hand_over, load, prompt, requests, run
@@ -33,7 +33,9 @@ BOUND = {
         GRAMMAR, repetition_penalty=1.2, logit_bias=((5, 2.0),), bad_words=((102, 101),)
     ),
     "told of": replace(GRAMMAR, logprobs=3),
-    "behind reasoning": replace(GRAMMAR, grammar_behind=Marks(((1,),)), logit_bias=((1, 5.0),)),
+    "behind reasoning": replace(
+        GRAMMAR, grammar_behind=ReasoningMarks(((1,),)), logit_bias=((1, 5.0),)
+    ),
 }
 PROMPTS = [prompt(length) for length in (1, 5, 16, 17, 40, 64, 90)]
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from api.generator import TokenEvent
 from engine.errors import UnknownToken
-from engine.request import FinishReason, Grammar, Marks, Request, RequestId, Sampling
+from engine.request import FinishReason, Grammar, ReasoningMarks, Request, RequestId, Sampling
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import VOCABULARY
 from tests.fakes.cluster import Cluster
@@ -22,9 +22,9 @@ from tests.integration.test_engine_grammars import PERSON, PROMPTS, fits, told
 
 END, CLOSE, OPEN = 0, 1, 2  # special tokens, which no grammar writes
 PERSONS = Grammar("json_schema", json.dumps(PERSON))
-BEGUN, HALVED = Marks(((CLOSE,),)), Marks(((OPEN, CLOSE),))
-TWO_WAYS = Marks(((OPEN, OPEN), (CLOSE, OPEN, CLOSE)))
-EITHER = Marks(((CLOSE,),), ((OPEN,), (9, OPEN)))
+BEGUN, HALVED = ReasoningMarks(((CLOSE,),)), ReasoningMarks(((OPEN, CLOSE),))
+TWO_WAYS = ReasoningMarks(((OPEN, OPEN), (CLOSE, OPEN, CLOSE)))
+EITHER = ReasoningMarks(((CLOSE,),), ((OPEN,), (9, OPEN)))
 LIKELY = ((CLOSE, 5.0), (OPEN, 4.5))
 THINKS = Sampling(150, grammar=PERSONS, grammar_behind=BEGUN, logit_bias=LIKELY)
 KINDS = {
@@ -66,7 +66,7 @@ def alone(engine: TorchEngine) -> list[list[int]]:
     return [run(engine, [request])[0] for request in every_kind()]
 
 
-def parted(answer: Sequence[int], marks: Marks) -> tuple[list[int], list[int] | None]:
+def parted(answer: Sequence[int], marks: ReasoningMarks) -> tuple[list[int], list[int] | None]:
     """Reasoning with its marks, and what follows it; None where it does not end."""
     said = tuple(answer)
     if marks.opens and not any(said[: len(one)] == one for one in marks.opens):
@@ -209,7 +209,7 @@ def test_an_end_in_the_reasoning_ends_the_answer_if_it_may(
 def test_marks_that_the_vocabulary_lacks_are_refused_and_cost_nothing(
     engine: TorchEngine,
 ) -> None:
-    odd = replace(THINKS, grammar_behind=Marks(((VOCABULARY,),)))
+    odd = replace(THINKS, grammar_behind=ReasoningMarks(((VOCABULARY,),)))
     request = Request(RequestId("a"), prompt(5), odd)
     for hand_in in (engine.generate, engine.prefill, engine.reserve):
         with pytest.raises(UnknownToken, match="grammar_behind"):

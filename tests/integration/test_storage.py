@@ -14,7 +14,7 @@ from engine.checkpoints.checkpoint import open_checkpoint
 from engine.checkpoints.linear import PlainLinear
 from engine.checkpoints.placement import Placement
 from engine.checkpoints.storage import Storage, StoredLinear
-from engine.errors import NoKernels, UnusableCheckpoint
+from engine.errors import KernelsUnavailable, UnusableCheckpoint
 from engine.kernels.products import TorchProducts
 from engine.models.choosing import load_model, read_config
 from engine.models.decoder import Decoder
@@ -131,7 +131,7 @@ def test_a_cpu_refuses_what_is_for_a_gpu_unless_it_is_told(
     rounding: str, tmp_path: Path
 ) -> None:
     make_checkpoint(tmp_path, "llama")
-    with pytest.raises(NoKernels, match=f"{rounding} is for --device cuda.*int8"):
+    with pytest.raises(KernelsUnavailable, match=f"{rounding} is for --device cuda.*int8"):
         load(tmp_path, quantization=rounding)
 
 

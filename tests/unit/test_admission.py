@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine.request import Model
+from engine.request import ModelKey
 from proxy.admission.admission import Admission
 from proxy.admission.errors import KeyQueueFull, QueueFull, QueueWaitTooLong
 from proxy.admission.limits import KeyLimits
@@ -24,7 +24,7 @@ class Door:
     admission: Admission
     now: float = 0.0
     nodes: NodeCounts = NONE
-    of_models: dict[Model | None, NodeCounts] = field(default_factory=dict)
+    of_models: dict[ModelKey | None, NodeCounts] = field(default_factory=dict)
     inside: list[QueueEntry] = field(default_factory=list)
 
     def come(
@@ -37,7 +37,7 @@ class Door:
         choices: int = 1,
         priority: int = 0,
         deadline: float | None = None,
-        model: Model | None = None,
+        model: ModelKey | None = None,
         pooled: bool = False,
     ) -> QueueEntry:
         what = name, limits, prompt_tokens, tokens, choices, priority, deadline
@@ -47,7 +47,7 @@ class Door:
             self.admission.check_wait(entry, now=self.now, nodes=self.count)
         return entry
 
-    def count(self, model: Model | None) -> NodeCounts:
+    def count(self, model: ModelKey | None) -> NodeCounts:
         return self.of_models.get(model, self.nodes)
 
     def came(self, entry: QueueEntry, tokens: int) -> None:

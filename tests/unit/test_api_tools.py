@@ -16,7 +16,7 @@ from api.tools.dialects.dialect import long_id, short_id
 from api.tools.dialects.kimi import new_id
 from api.tools.dialects.known import DIALECTS, ToolCallParser, find_dialect
 from api.tools.tool_choice import ToolSettings
-from engine.errors import CheckersBusy, GrammarRefused
+from engine.errors import GrammarCheckBusy, GrammarRefused
 from engine.request import FinishReason, Grammar
 from tests.fakes.asking import HI, Fields, chat, texts
 from tests.fakes.text import TEMPLATE, byte_level, served
@@ -288,7 +288,7 @@ async def test_a_tool_is_blamed_only_by_a_checker_that_has_time(
 
     async def checked(_checker: object, grammar: object) -> None:
         looks.append(grammar)
-        raise GrammarRefused("no") if len(looks) == 1 else CheckersBusy("busy")
+        raise GrammarRefused("no") if len(looks) == 1 else GrammarCheckBusy("busy")
 
     monkeypatch.setattr(type(door.grammars), "checked", checked)
     with pytest.raises(BadRequest) as refused:

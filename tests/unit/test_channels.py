@@ -11,7 +11,7 @@ from api.reasoning.forms import FORMS, find_form
 from api.reasoning.reader import Read
 from api.reasoning.thinking import Given, Thinking, thinking_of
 from api.tools.dialects.harmony import LONGEST_HEADER, MARKS
-from engine.request import Grammar, Marks
+from engine.request import Grammar, ReasoningMarks
 from tests.fakes.tools import cut
 
 OSS = FORMS["openai_gptoss"]
@@ -123,10 +123,12 @@ IDS = {"<|channel|>": 1, "analysis": 2, "<|message|>": 3, "final": 4}
 
 def test_a_grammar_begins_behind_the_header_of_the_last_message() -> None:
     json = Grammar("json_object")
-    assert Thinking(OSS, begun=True).marks(json, IDS.get) == Marks(((1, 4, 3),))
-    assert Thinking(OSS, begun=False).marks(json, IDS.get) == Marks(((1, 4, 3),), ((1, 2, 3),))
+    assert Thinking(OSS, begun=True).marks(json, IDS.get) == ReasoningMarks(((1, 4, 3),))
+    assert Thinking(OSS, begun=False).marks(json, IDS.get) == ReasoningMarks(
+        ((1, 4, 3),), ((1, 2, 3),)
+    )
     longer = {**IDS, " ": 5, "<|constrain|>": 6, "json": 7}
-    two = Marks(((1, 4, 3), (1, 4, 5, 6, 7, 3)))
+    two = ReasoningMarks(((1, 4, 3), (1, 4, 5, 6, 7, 3)))
     assert Thinking(OSS, begun=True).marks(json, longer.get) == two
     parted = {name: token for name, token in IDS.items() if name != "final"}
     assert Thinking(OSS, begun=False).marks(json, parted.get) is None

@@ -12,7 +12,7 @@ import torch
 
 from engine.api import KvRegion
 from engine.errors import UnusableTier
-from engine.tiers.host_memory import Copied, pin
+from engine.tiers.host_memory import CopyEvent, pin
 from kv_transfer.blocks.mapping import BlockMapping, MappedPiece
 from kv_transfer.errors import UnusableMemory
 from kv_transfer.layout import KvLayout
@@ -214,5 +214,5 @@ def test_whoever_waits_for_copies_is_on_their_device(monkeypatch: pytest.MonkeyP
     """The disk's thread has none of its own: CUDA would take memory of the first for it."""
     event = Event(torch.device("cuda", 1))
     monkeypatch.setattr(torch.cuda, "device", event.enter)
-    Copied(event).wait()  # type: ignore[arg-type]
+    CopyEvent(event).wait()  # type: ignore[arg-type]
     assert event.waited == [event.device]

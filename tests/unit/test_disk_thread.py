@@ -18,8 +18,8 @@ from engine.tiers.book import TierBook
 from engine.tiers.disk_book import DiskBook
 from engine.tiers.disk_thread import DiskThread
 from engine.tiers.host_book import HostBook
-from engine.tiers.host_memory import DONE, Copied, HostMemory
-from engine.tiers.moves import Job, Way
+from engine.tiers.host_memory import DONE, CopyEvent, HostMemory
+from engine.tiers.moves import DiskJob, DiskOperation
 from engine.tiers.slab import PAGE, Slab
 from engine.tiers.tiers import Tiers
 from tests.fakes.engine import FakeEngine
@@ -30,7 +30,7 @@ STRIDE = SIZE + PAGE
 
 
 @dataclass(frozen=True)
-class Held(Copied):
+class Held(CopyEvent):
     """Copies that end when you say so."""
 
     begun: Event = field(default_factory=Event)
@@ -48,17 +48,17 @@ def host(slots: int = 4) -> HostMemory:
     return memory
 
 
-def job(way: Way, n: int, slot: int) -> Job:
-    return Job(way, n.to_bytes(16, "little"), slot, n)
+def job(way: DiskOperation, n: int, slot: int) -> DiskJob:
+    return DiskJob(way, n.to_bytes(16, "little"), slot, n)
 
 
 def slab(path: Path) -> Slab:
     return Slab.open(path, "model", SIZE, 100 * STRIDE)
 
 
-def results(disk: DiskThread, count: int) -> list[tuple[Job, bool]]:
+def results(disk: DiskThread, count: int) -> list[tuple[DiskJob, bool]]:
     """So many, however long it takes."""
-    found, deadline = list[tuple[Job, bool]](), time.monotonic() + 10
+    found, deadline = list[tuple[DiskJob, bool]](), time.monotonic() + 10
     while len(found) < count:
         assert time.monotonic() < deadline
         found += disk.finished()
@@ -78,17 +78,24 @@ def files_may_grow_to(most: int) -> Iterator[None]:
 
 def test_who_reads_goes_before_who_writes_and_both_after_the_copies(tmp_path: Path) -> None:
     disk, held = DiskThread(slab(tmp_path), host()), Held()
-    disk.submit([job(Way.WRITE, 0, 0)], held)
+    disk.submit([job(DiskOperation.WRITE, 0, 0)], held)
     assert held.begun.wait(10)
-    disk.submit([job(Way.WRITE, 1, 1), job(Way.WRITE, 2, 2), job(Way.READ, 0, 3)], DONE)
+    disk.submit(
+        [
+            job(DiskOperation.WRITE, 1, 1),
+            job(DiskOperation.WRITE, 2, 2),
+            job(DiskOperation.READ, 0, 3),
+        ],
+        DONE,
+    )
     assert disk.finished() == []
     held.over.set()
-    done = [(one.way, one.place, ok) for one, ok in results(disk, 4)]
+    done = [(one.operation, one.place, ok) for one, ok in results(disk, 4)]
     assert done == [
-        (Way.WRITE, 0, True),
-        (Way.READ, 0, True),
-        (Way.WRITE, 1, True),
-        (Way.WRITE, 2, True),
+        (DiskOperation.WRITE, 0, True),
+        (DiskOperation.READ, 0, True),
+        (DiskOperation.WRITE, 1, True),
+        (DiskOperation.WRITE, 2, True),
     ]
     disk.close()
 
@@ -96,9 +103,9 @@ def test_who_reads_goes_before_who_writes_and_both_after_the_copies(tmp_path: Pa
 def test_what_was_read_is_in_the_slot(tmp_path: Path) -> None:
     memory = host()
     disk = DiskThread(slab(tmp_path), memory)
-    disk.submit([job(Way.WRITE, 1, 1)], DONE)
+    disk.submit([job(DiskOperation.WRITE, 1, 1)], DONE)
     results(disk, 1)
-    disk.submit([job(Way.READ, 1, 3), job(Way.READ, 2, 2)], DONE)
+    disk.submit([job(DiskOperation.READ, 1, 3), job(DiskOperation.READ, 2, 2)], DONE)
     assert [ok for _, ok in results(disk, 2)] == [True, False]
     assert memory.slots[3].unique().tolist() == [1]
     disk.close()
@@ -110,19 +117,19 @@ def test_a_full_disk_ends_the_tier_with_one_line(
 ) -> None:
     disk = DiskThread(slab(tmp_path), host())
     with files_may_grow_to(most), caplog.at_level(logging.ERROR):
-        disk.submit([job(Way.WRITE, n, 0) for n in range(6)], DONE)
+        disk.submit([job(DiskOperation.WRITE, n, 0) for n in range(6)], DONE)
         whole = most // STRIDE
         assert [ok for _, ok in results(disk, 6)] == [True] * whole + [False] * (6 - whole)
     assert disk.broken
     assert len(caplog.records) == 1
-    disk.submit([job(Way.READ, 0, 1)], DONE)
+    disk.submit([job(DiskOperation.READ, 0, 1)], DONE)
     assert [ok for _, ok in results(disk, 1)] == [False]
     disk.close()
 
 
 def test_what_is_submitted_is_written_before_the_end(tmp_path: Path) -> None:
     disk = DiskThread(slab(tmp_path), host())
-    disk.submit([job(Way.WRITE, n, n) for n in range(4)], DONE)
+    disk.submit([job(DiskOperation.WRITE, n, n) for n in range(4)], DONE)
     disk.close()
     assert len(slab(tmp_path).known()) == 4
 
@@ -178,5 +185,5 @@ def test_a_disk_that_fills_up_harms_no_request(tmp_path: Path) -> None:
     with files_may_grow_to(5 * PAGE):
         play_patiently(engine, arrivals(1))
         tiers.close()
-        tiers.take_news()
+        tiers.collect_finished_jobs()
     assert not tiers.book.load[1].on

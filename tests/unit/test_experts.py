@@ -26,7 +26,7 @@ from engine.models.experts import (
     gated,
 )
 from engine.models.mlp import Activation, GatedMlp
-from engine.models.routing import Groups, Routing
+from engine.models.routing import ExpertGroups, Routing
 
 HIDDEN, WIDTH, EXPERTS = 6, 5, 8
 PRODUCTS = ("gate_up", "down")
@@ -34,7 +34,7 @@ ROUTINGS = {
     "all in one softmax": Routing(num_experts=EXPERTS, top_k=2),
     "normalised": Routing(num_experts=EXPERTS, top_k=3, normalised=True),
     "best of groups": Routing(
-        num_experts=EXPERTS, top_k=3, scale=16.0, groups=Groups(count=4, chosen=2)
+        num_experts=EXPERTS, top_k=3, scale=16.0, groups=ExpertGroups(count=4, chosen=2)
     ),
     "sigmoid": Routing(num_experts=EXPERTS, top_k=2, scoring="sigmoid", scale=2.5),
     "sigmoid in groups": Routing(
@@ -43,7 +43,7 @@ ROUTINGS = {
         scoring="sigmoid",
         normalised=True,
         scale=2.5,
-        groups=Groups(count=2, chosen=1, judged_by=2),
+        groups=ExpertGroups(count=2, chosen=1, judged_by=2),
     ),
     "everybody": Routing(num_experts=EXPERTS, top_k=EXPERTS, normalised=True),
 }
@@ -137,7 +137,7 @@ def choices(router: Router, token: Tensor) -> dict[int, float]:
     return {i: scores[i] / total * routing.scale for i in best}
 
 
-def within_groups(wanted: dict[int, float], groups: Groups) -> set[int]:
+def within_groups(wanted: dict[int, float], groups: ExpertGroups) -> set[int]:
     size = EXPERTS // groups.count
 
     def quality(first: int) -> float:

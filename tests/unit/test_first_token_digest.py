@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from engine.request import Grammar, Marks, Request, RequestId, Sampling, first_token_digest
+from engine.request import (
+    Grammar,
+    ReasoningMarks,
+    Request,
+    RequestId,
+    Sampling,
+    first_token_digest,
+)
 
 BASE = Sampling(temperature=0.5, min_tokens=3)
 
@@ -39,7 +46,7 @@ CHANGES = {
     "logprobs": Change(3, shapes=False),
     "prompt_logprobs": Change(3, shapes=False),
     "grammar": Change(Grammar("regex", "a")),
-    "grammar_behind": Change(Marks(((3,),)), shapes=False),
+    "grammar_behind": Change(ReasoningMarks(((3,),)), shapes=False),
 }
 
 

@@ -12,7 +12,7 @@ from api.reasoning.forms import FORMS, ReasoningParser
 from api.reasoning.thinking import Thinking
 from api.text.tokenizing import TextCodec
 from engine.grammars.checking import GrammarChecker
-from engine.request import Grammar, Marks
+from engine.request import Grammar, ReasoningMarks
 from tests.fakes.asking import chat, complete
 from tests.fakes.text import TEMPLATE, byte_level, metaspace, served
 from tests.fakes.tools import TOOLS, special
@@ -21,7 +21,7 @@ from tests.unit.test_reasoning import tag_of, tags
 QWEN, GLM = FORMS["qwen3"], FORMS["glm45"]
 TOKENS = {"<think>": 5, "</think>": 6, "\n": 7}
 JSON = Grammar("json_object")
-BEGUN, EITHER = Marks(((6,),)), Marks(((6,),), ((5,), (7, 5)))
+BEGUN, EITHER = ReasoningMarks(((6,),)), ReasoningMarks(((6,),), ((5,), (7, 5)))
 FREE = {"type": "any_text", "excludes": ["<think>", "</think>"]}
 THOUGHT = {
     "type": "tag",
@@ -58,7 +58,7 @@ IN_A_ROW = tag_of({"type": "sequence", "elements": [THOUGHT, FREE]})
     ],
 )
 def test_a_grammar_that_speaks_of_the_mark_is_about_the_reasoning_too(
-    grammar: Grammar, marks: Marks | None
+    grammar: Grammar, marks: ReasoningMarks | None
 ) -> None:
     assert Thinking(QWEN, begun=True).marks(grammar, TOKENS.get) == marks
 
@@ -69,19 +69,23 @@ def test_a_grammar_that_speaks_of_the_mark_is_about_the_reasoning_too(
         (True, "<think>", BEGUN),
         (True, "</think>", None),
         (False, "", EITHER),
-        (False, "\n", Marks(((6,),), ((5,),))),
+        (False, "\n", ReasoningMarks(((6,),), ((5,),))),
         (False, "<think>", None),
         (False, "</think>", None),
     ],
 )
-def test_marks_have_to_be_tokens(begun: bool, missing: str, marks: Marks | None) -> None:
+def test_marks_have_to_be_tokens(
+    begun: bool, missing: str, marks: ReasoningMarks | None
+) -> None:
     known = {text: token for text, token in TOKENS.items() if text != missing}
     assert Thinking(GLM, begun).marks(JSON, known.get) == marks
 
 
 def test_only_where_models_write_one_is_a_new_line_part_of_the_mark() -> None:
     """With another model it would be the beginning of anything."""
-    assert Thinking(QWEN, begun=False).marks(JSON, TOKENS.get) == Marks(((6,),), ((5,),))
+    assert Thinking(QWEN, begun=False).marks(JSON, TOKENS.get) == ReasoningMarks(
+        ((6,),), ((5,),)
+    )
 
 
 def test_a_token_is_one_of_nothing_but_its_text() -> None:
@@ -99,13 +103,13 @@ OPEN = special("<think>", "</think>", end="<think>\n")
 CLOSED = special("<think>", "</think>", end="<think>\n\n</think>\n\n")
 OPENS, CLOSES = (MARKED.encode(one)[0] for one in ("<think>", "</think>"))
 NEW_LINE = MARKED.encode("\n")[0]
-BEHIND = Marks(((CLOSES,),))
-OR_AT_ONCE = Marks(((CLOSES,),), ((OPENS,),))
-OR_SPACED = Marks(((CLOSES,),), ((OPENS,), (NEW_LINE, OPENS)))
+BEHIND = ReasoningMarks(((CLOSES,),))
+OR_AT_ONCE = ReasoningMarks(((CLOSES,),), ((OPENS,),))
+OR_SPACED = ReasoningMarks(((CLOSES,),), ((OPENS,), (NEW_LINE, OPENS)))
 HEADERS = ("<|channel|>", "<|message|>", "analysis", "final")
 OSS = special(*HEADERS)
 CHANNEL, MESSAGE, ANALYSIS, FINAL = (OSS.encode(one)[0] for one in HEADERS)
-BEHIND_FINAL = Marks(((CHANNEL, FINAL, MESSAGE),), ((CHANNEL, ANALYSIS, MESSAGE),))
+BEHIND_FINAL = ReasoningMarks(((CHANNEL, FINAL, MESSAGE),), ((CHANNEL, ANALYSIS, MESSAGE),))
 MUST_CALL = {"tools": TOOLS, "tool_choice": "required"}
 HELD: dict[str, Any] = {"response_format": {"type": "json_object"}}
 OFF = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -159,7 +163,10 @@ def door(codec: TextCodec, parser: ReasoningParser = "qwen3", size: int | None =
     ],
 )
 async def test_a_chat_says_behind_which_tokens_its_grammar_begins(
-    codec: TextCodec, parser: ReasoningParser, fields: dict[str, Any], marks: Marks | None
+    codec: TextCodec,
+    parser: ReasoningParser,
+    fields: dict[str, Any],
+    marks: ReasoningMarks | None,
 ) -> None:
     asked = await chat({**fields, "n": 2}, door=door(codec, parser))
     found = [call.request.sampling.grammar_behind for call in asked.calls]

@@ -13,9 +13,9 @@ from api.served import ServedModel
 from api.text.tokenizing import TextCodec
 from api.text_requests import TextRequest
 from api.tools.dialects.known import DIALECTS
-from engine.errors import CheckersBusy
+from engine.errors import GrammarCheckBusy
 from engine.grammars.checking import GrammarChecker
-from engine.request import Grammar, Marks
+from engine.request import Grammar, ReasoningMarks
 from tests.fakes.asking import chat
 from tests.fakes.text import TEMPLATE, byte_level, served
 from tests.fakes.tools import TOOLS, WEATHER, special, tool
@@ -125,7 +125,7 @@ async def test_who_checks_may_be_busy(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def busy(_checker: object, grammar: Grammar) -> None:
         if grammar.kind == "structural_tag":
-            raise CheckersBusy("busy")
+            raise GrammarCheckBusy("busy")
         await checked(grammar)
 
     monkeypatch.setattr(GrammarChecker, "checked", busy)
@@ -139,10 +139,12 @@ async def test_gpt_oss_may_call_before_the_message_that_has_the_form() -> None:
     channel, message, analysis, final, commentary = (OSS.encode(one)[0] for one in HEADERS)
     closes, thinks = (channel, final, message), (channel, analysis, message)
     sampling = asked.calls[0].request.sampling
-    assert sampling.grammar_behind == Marks((closes,), (thinks, (channel, commentary)))
+    assert sampling.grammar_behind == ReasoningMarks((closes,), (thinks, (channel, commentary)))
     assert grammar_of(asked).kind == "json_schema"
     alone = await chat({"response_format": FORM}, door=door(OSS, "openai_gptoss"))
-    assert alone.calls[0].request.sampling.grammar_behind == Marks((closes,), (thinks,))
+    assert alone.calls[0].request.sampling.grammar_behind == ReasoningMarks(
+        (closes,), (thinks,)
+    )
     with pytest.raises(BadRequest, match="--reasoning-parser") as refused:
         await chat(fields, door=door(OSS))
     assert refused.value.param == "response_format"

@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from engine.errors import CheckersBusy, GrammarRefused
+from engine.errors import GrammarCheckBusy, GrammarRefused
 from engine.grammars.checking import (
     DEADLINE_S,
     MOST_WAITING,
@@ -121,7 +121,7 @@ def test_a_grammar_under_which_the_process_was_killed_may_come_again() -> None:
         assert checker._examiner is not None
         checker._examiner.poll = lambda: None  # type: ignore[method-assign]
         checker._examiner.kill()
-        with pytest.raises(CheckersBusy):
+        with pytest.raises(GrammarCheckBusy):
             checker.check(OTHER)
         checker.check(OTHER)
 
@@ -154,7 +154,7 @@ async def test_a_flood_is_told_to_come_again_and_the_known_go_on() -> None:
         await checker.checked(GOOD)
         assert monotonic() - began < 0.1
         said = await asyncio.gather(*flood, return_exceptions=True)
-        busy = sum(isinstance(one, CheckersBusy) for one in said)
+        busy = sum(isinstance(one, GrammarCheckBusy) for one in said)
         assert busy >= len(slow) - MOST_WAITING
-        assert all(isinstance(one, CheckersBusy | GrammarRefused) for one in said)
+        assert all(isinstance(one, GrammarCheckBusy | GrammarRefused) for one in said)
         await checker.checked(OTHER)

@@ -14,7 +14,7 @@ from engine.errors import UnknownToken
 from engine.request import (
     FinishReason,
     Grammar,
-    Marks,
+    ReasoningMarks,
     Request,
     RequestId,
     Sampling,
@@ -30,20 +30,20 @@ from tests.fakes.sampling import Parities, Parity, sequence
 VOCABULARY = 45
 EVEN = Grammar("regex", "0")  # tokens are even and odd in turn
 HM, YES, NO, END = 9, 4, 6, 7
-CLOSED, HALVED = Marks(((YES,),)), Marks(((YES, NO),))
-EITHER = Marks(((YES,),), ((NO,), (HM, NO)))
+CLOSED, HALVED = ReasoningMarks(((YES,),)), ReasoningMarks(((YES, NO),))
+EITHER = ReasoningMarks(((YES,),), ((NO,), (HM, NO)))
 
 TOKENS = st.integers(1, 4)
 MARK = st.lists(TOKENS, min_size=1, max_size=3).map(tuple)
 MARKS = st.builds(
-    Marks,
+    ReasoningMarks,
     st.lists(MARK, min_size=1, max_size=3).map(tuple),
     st.lists(MARK, max_size=3).map(tuple),
 )
 ANSWER = st.lists(TOKENS, max_size=12).map(tuple)
 
 
-def begins(marks: Marks, answer: Sequence[int]) -> int | str | None:
+def begins(marks: ReasoningMarks, answer: Sequence[int]) -> int | str | None:
     """The grammar's first token; None within reasoning, "mark" where one may be begun."""
     start, said = 0, tuple(answer)
     if marks.opens:
@@ -64,7 +64,7 @@ def begins(marks: Marks, answer: Sequence[int]) -> int | str | None:
 
 @given(MARKS, ANSWER, st.integers(0, 12))
 def test_a_grammar_begins_behind_the_first_closing_mark(
-    marks: Marks, answer: tuple[int, ...], cut: int
+    marks: ReasoningMarks, answer: tuple[int, ...], cut: int
 ) -> None:
     where, thought = begins(marks, answer), ReasoningTracker(marks)
     before = thought.advance(answer[:cut])
@@ -79,7 +79,7 @@ def test_a_grammar_begins_behind_the_first_closing_mark(
     assert before + more == list(answer[where:] if isinstance(where, int) else ())
 
 
-def late(marks: Marks) -> tuple[DeferredMatcher, Parity]:
+def late(marks: ReasoningMarks) -> tuple[DeferredMatcher, Parity]:
     grammar = Parity(EVEN, VOCABULARY)
     return DeferredMatcher(grammar, ReasoningTracker(marks)), grammar
 
@@ -97,7 +97,7 @@ def unpacked(words: Tensor) -> list[int]:
     return found
 
 
-def obviously(marks: Marks, answer: Sequence[int]) -> set[int]:
+def obviously(marks: ReasoningMarks, answer: Sequence[int]) -> set[int]:
     where, grammar = begins(marks, answer), Parity(EVEN, VOCABULARY)
     if where is None:
         return set(range(VOCABULARY))
@@ -110,7 +110,7 @@ def obviously(marks: Marks, answer: Sequence[int]) -> set[int]:
 
 @given(MARKS, ANSWER, st.integers(0, 12))
 def test_all_is_allowed_before_the_grammar_and_behind_drafts_too(
-    marks: Marks, answer: tuple[int, ...], cut: int
+    marks: ReasoningMarks, answer: tuple[int, ...], cut: int
 ) -> None:
     matcher, grammar = late(marks)
     matcher.advance(answer[:cut])
@@ -140,7 +140,9 @@ def test_reasoning_may_end_and_a_mark_may_not() -> None:
         assert matcher.failure == "stuck"
 
 
-def finishes(answer: Sequence[int], marks: Marks | None, **more: object) -> list[str | None]:
+def finishes(
+    answer: Sequence[int], marks: ReasoningMarks | None, **more: object
+) -> list[str | None]:
     """Of each of the answer's tokens, as they come."""
     settings: dict[str, object] = {"max_tokens": 9, "grammar": EVEN, "grammar_behind": marks}
     sampling = Sampling(**{**settings, **more})  # type: ignore[arg-type]
@@ -175,7 +177,10 @@ STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
     ],
 )
 def test_before_the_grammar_an_end_is_what_it_is_without_one(
-    answer: tuple[int, ...], marks: Marks | None, more: dict[str, object], last: str | None
+    answer: tuple[int, ...],
+    marks: ReasoningMarks | None,
+    more: dict[str, object],
+    last: str | None,
 ) -> None:
     *others, end = finishes(answer, marks, **more)
     assert others == [None] * len(others)
@@ -198,9 +203,14 @@ def test_where_nothing_is_left_only_a_grammar_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    "odd", [Marks(((3, 45),)), Marks(((3,),), ((45,),)), Marks(((3,),), ((3, 90),))]
+    "odd",
+    [
+        ReasoningMarks(((3, 45),)),
+        ReasoningMarks(((3,),), ((45,),)),
+        ReasoningMarks(((3,),), ((3, 90),)),
+    ],
 )
-def test_marks_that_no_token_has_are_refused_by_their_name(odd: Marks) -> None:
+def test_marks_that_no_token_has_are_refused_by_their_name(odd: ReasoningMarks) -> None:
     request = Request(RequestId("r"), (1,), Sampling(grammar=EVEN, grammar_behind=odd))
     with pytest.raises(UnknownToken, match="grammar_behind") as refused:
         check_sampling(request, VOCABULARY, frozenset())

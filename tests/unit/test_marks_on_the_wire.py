@@ -6,22 +6,26 @@ import pytest
 from api.generate import NodeCall, decode_call, encode_call
 from api.node_sampling import decode_sampling
 from api.wire import WireError
-from engine.request import Grammar, Marks, Request, RequestId, Sampling
+from engine.request import Grammar, ReasoningMarks, Request, RequestId, Sampling
 from node.ipc import SubmitLeg, decode_to_engine, encode
 from proxy.foreign.bodies import UnsupportedByVllm, sampling_params
 
 RID = RequestId("r")
 
 
-def asking(marks: Marks) -> Request:
+def asking(marks: ReasoningMarks) -> Request:
     return Request(RID, (1, 2), Sampling(grammar=Grammar("regex", "a"), grammar_behind=marks))
 
 
 @pytest.mark.parametrize(
     "marks",
-    [Marks(((4,),)), Marks(((4, 6), (5, 1, 6))), Marks(((4,),), ((6,), (9, 6)))],
+    [
+        ReasoningMarks(((4,),)),
+        ReasoningMarks(((4, 6), (5, 1, 6))),
+        ReasoningMarks(((4,),), ((6,), (9, 6))),
+    ],
 )
-def test_marks_travel_to_nodes_and_into_engines(marks: Marks) -> None:
+def test_marks_travel_to_nodes_and_into_engines(marks: ReasoningMarks) -> None:
     call = NodeCall(asking(marks))
     assert decode_call(encode_call(call), request_id=RID) == call
     submit = SubmitLeg(call.request, call.leg, 0.0)
@@ -29,7 +33,7 @@ def test_marks_travel_to_nodes_and_into_engines(marks: Marks) -> None:
 
 
 def test_nodes_of_vllm_are_not_told_of_marks() -> None:
-    said = sampling_params(asking(Marks(((4,),))), hold=False)
+    said = sampling_params(asking(ReasoningMarks(((4,),))), hold=False)
     assert said["structured_outputs"] == {"regex": "a"}
     assert "grammar_behind" not in said
 

@@ -12,7 +12,7 @@ from api.routes import openai_routes
 from api.served import ServedModel
 from discovery.registration import Registration, Role
 from discovery.registry import Node
-from engine.errors import CheckersBusy
+from engine.errors import GrammarCheckBusy
 from engine.grammars.checking import GrammarChecker
 from engine.request import Grammar, Request, RequestId, Sampling
 from kv_transfer.layout import KvLayout
@@ -108,7 +108,7 @@ async def test_a_grammar_that_cannot_be_served_never_reaches_the_engine() -> Non
 async def test_who_cannot_look_at_a_grammar_now_may_be_asked_again() -> None:
     class Busy(GrammarChecker):
         async def checked(self, grammar: Grammar) -> None:
-            raise CheckersBusy("too many")
+            raise GrammarCheckBusy("too many")
 
     nobody: Any = None
     body = {"token_ids": [1], "sampling_params": {"structured_outputs": {"regex": "a"}}}

@@ -2,13 +2,13 @@
 
 import pytest
 
-from engine.request import Model
+from engine.request import ModelKey
 from proxy.admission.errors import ModelQueueFull, QueueWaitTooLong
 from proxy.admission.pools import NodeCounts, NodePools
 from tests.unit.test_admission import Door, door
 
-LARGE: Model = ("large", "f")
-SMALL: Model = ("small", "f")
+LARGE: ModelKey = ("large", "f")
+SMALL: ModelKey = ("small", "f")
 
 
 def nodes(decode: int, prefill: int, **most: int | None) -> Door:

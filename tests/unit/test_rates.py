@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.request import Model
+from engine.request import ModelKey
 from proxy.admission.admission import Admission
 from proxy.admission.errors import KeyQueueFull, RequestsPerMinute, TokensPerMinute
 from proxy.admission.limits import AdmissionLimits, ApiCaller, KeyLimits
@@ -20,7 +20,7 @@ def entry(limits: KeyLimits, name: str = "a", tokens: int = 10, prompt: int = 0)
     return QueueEntry(name, limits, prompt, tokens)
 
 
-def nobody(_model: Model | None) -> NodeCounts:
+def nobody(_model: ModelKey | None) -> NodeCounts:
     return NodeCounts()
 
 

@@ -17,10 +17,10 @@ from api.responses.to_chat import chat_of as chat_of_responses
 from api.served import ServedModel, read_whole_request
 from api.text.tokenizing import TextCodec
 from api.text_requests import TextRequest
-from engine.errors import CheckersBusy
+from engine.errors import GrammarCheckBusy
 from engine.grammars.checking import GrammarChecker
 from engine.grammars.sources import to_llguidance
-from engine.request import Grammar, Marks
+from engine.request import Grammar, ReasoningMarks
 from tests.fakes.asking import chat
 from tests.fakes.text import TEMPLATE, byte_level, served
 from tests.fakes.tools import WEATHER, special, tool
@@ -120,7 +120,7 @@ async def test_all_of_them_may_be_too_much_together(monkeypatch: pytest.MonkeyPa
 
     async def busy(checker: GrammarChecker, grammar: Grammar) -> None:
         if grammar.kind == "structural_tag":
-            raise CheckersBusy("busy")
+            raise GrammarCheckBusy("busy")
         await checked(checker, grammar)
 
     long = {f"key{n}": {"enum": ["x" * 1000]} for n in range(300)}
@@ -148,7 +148,9 @@ async def test_text_begins_behind_reasoning() -> None:
     codec = special("<think>", "</think>")
     asked = await chat({"tools": TOOLS}, door=door(codec, "qwen3"))
     opens, closes = (codec.encode(one)[0] for one in ("<think>", "</think>"))
-    assert asked.calls[0].request.sampling.grammar_behind == Marks(((closes,),), ((opens,),))
+    assert asked.calls[0].request.sampling.grammar_behind == ReasoningMarks(
+        ((closes,),), ((opens,),)
+    )
     assert asked.thinking
     grammar = held(asked)
     assert grammar

@@ -64,7 +64,7 @@ def on_disk(**chance: float) -> tuple[FakeEngine, Tiers, ScriptedDisk, list[floa
     run(engine, ask("before"))
     drive_out(engine)
     drive_out(engine)
-    tiers.take_news()
+    tiers.collect_finished_jobs()
     return engine, tiers, tiers.disk, now
 
 
@@ -170,7 +170,7 @@ def test_who_waits_for_the_disk_holds_nothing_and_nobody_up() -> None:
 def test_nobody_waits_for_a_disk_that_hangs_longer_than_told_nor_twice() -> None:
     engine, tiers, disk, now = on_disk()
     drive_out(engine, STRANGERS)
-    tiers.take_news()
+    tiers.collect_finished_jobs()
     disk.stopped = True
     engine.generate(ask("waits", answer=3))
     engine.turn()

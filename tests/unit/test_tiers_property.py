@@ -65,7 +65,7 @@ def test_whatever_a_disk_does_the_tokens_are_the_same(
 def settle(tiers: Tiers) -> None:
     """Whatever was under way has ended, and nothing is kept for anybody."""
     for _ in range(200):
-        tiers.take_news()
+        tiers.collect_finished_jobs()
     tiers.book.check_idle()
     tiers.book.check()
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from engine.errors import NoKernels
+from engine.errors import KernelsUnavailable
 
 SOURCES = Path(__file__).parent / "native"
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fopenmp")
@@ -29,13 +29,13 @@ def main() -> None:
     """Say in one line what became of it; without a compiler that is no failure."""
     try:
         said = f"CPU kernels: {library()}"
-    except NoKernels as error:
+    except KernelsUnavailable as error:
         said = f"CPU kernels: none, plain torch is used ({error})"
     sys.stdout.write(said + "\n")
 
 
 def library() -> Path:
-    """The compiled kernels, which are compiled now if they never were; raises NoKernels."""
+    """The compiled kernels, compiled now if they never were; raises KernelsUnavailable."""
     name = f"pdserve-{_digest()}.so"
     for folder in _folders():
         with suppress(OSError):
@@ -45,11 +45,11 @@ def library() -> Path:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             return _build(folder / name)
-    raise NoKernels("no folder to write to")
+    raise KernelsUnavailable("no folder to write to")
 
 
 def compile_into(target: Path, compiler: str, flags: Sequence[str] = FLAGS) -> None:
-    """Compile all sources into one library; raises NoKernels.
+    """Compile all sources into one library; raises KernelsUnavailable.
 
     It appears at its place all at once, so who finds it finds it whole.
     """
@@ -60,9 +60,9 @@ def compile_into(target: Path, compiler: str, flags: Sequence[str] = FLAGS) -> N
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=LONGEST_S)
         except subprocess.CalledProcessError as error:
-            raise NoKernels(f"{compiler}: {_complaint(error.stderr)}") from error
+            raise KernelsUnavailable(f"{compiler}: {_complaint(error.stderr)}") from error
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NoKernels(f"{compiler}: {error}") from error
+            raise KernelsUnavailable(f"{compiler}: {error}") from error
         made.replace(target)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from engine.errors import NoKernels
+from engine.errors import KernelsUnavailable
 
 Kinds: TypeAlias = "tuple[type[c_void_p | c_int64 | c_float], ...]"
 Argument: TypeAlias = object  # a number, an address, None, or what ctypes points to
@@ -36,13 +36,13 @@ _LIGHT: dict[str, Kinds] = {  # over before another thread could have done anyth
 
 
 class Library:
-    """The shared library's functions; raises NoKernels if it cannot be opened."""
+    """The shared library's functions; raises KernelsUnavailable if it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         try:
             heavy, light = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
         except OSError as error:  # spoiled, or for another system's libraries
-            raise NoKernels(f"cannot be opened: {error}") from error
+            raise KernelsUnavailable(f"cannot be opened: {error}") from error
         self._opened = heavy
         self._functions = {
             name: Function(opened, name, kinds)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.errors import NoKernels
+from engine.errors import KernelsUnavailable
 from engine.kernels.contract import FewRowProducts, Linear
 from engine.kernels.cpu.attention import FORMATS, Numbers, PagedAttention
 from engine.kernels.cpu.build import library
@@ -27,7 +27,7 @@ GATES = {"silu": 0, "gelu_pytorch_tanh": 1}
 
 
 class CpuKernels:
-    """See Kernels in engine/kernels/contract.py; raises NoKernels if there is no library.
+    """See Kernels in engine/kernels/contract.py; raises KernelsUnavailable.
 
     With a `quantizer`, products have int8 weights.
     """
@@ -47,9 +47,11 @@ class CpuKernels:
         return record(self.library, self._arena, work)
 
     def quantize(self) -> None:
-        """Quantize weights to int8 from now on; raises NoKernels on a CPU that cannot."""
+        """Quantize weights to int8 from now on; raises KernelsUnavailable if the CPU cannot."""
         if not self.library.multiplies_int8_quads:
-            raise NoKernels("weights of 8 bits want a CPU with AVX512-VNNI and AVX512-BF16")
+            raise KernelsUnavailable(
+                "weights of 8 bits want a CPU with AVX512-VNNI and AVX512-BF16"
+            )
         self.quantizer = Quantizer(self.library)
 
     @property
@@ -247,14 +249,14 @@ class CpuKernels:
 def open_kernels(wanted: str) -> CpuKernels | None:
     """None where plain torch is `wanted`, or where there are none and `auto` leaves it open.
 
-    Raises NoKernels where they are wanted by name: `native`.
+    Raises KernelsUnavailable where they are wanted by name: `native`.
     """
     if wanted == "torch":
         log.info("kernels: plain torch, as demanded")
         return None
     try:
         kernels = CpuKernels(library())
-    except NoKernels as error:
+    except KernelsUnavailable as error:
         if wanted == "native":
             raise
         log.warning("kernels: plain torch, which is slower: %s", error)

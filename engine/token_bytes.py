@@ -1,4 +1,4 @@
-"""What single tokens say: the text and the bytes of each, also where it is half a character.
+"""The bytes and the text of single tokens, even where a token is part of a character.
 
 Byte-level tokenizers (GPT-2's) spell each byte as one printable character; tokenizers like
 sentencepiece write a space as "▁" and have tokens such as `<0xE2>` for bytes.
@@ -26,8 +26,8 @@ def byte_characters() -> Mapping[str, int]:
 
 
 @dataclass(slots=True)
-class Vocabulary:
-    """`spell` gives a token's bytes; what it said is kept, as answers repeat themselves."""
+class TokenBytes:
+    """The bytes of each token, from `spell`, cached: answers repeat tokens."""
 
     spell: Callable[[int], bytes]
     _known: dict[int, bytes] = field(default_factory=dict)
@@ -43,10 +43,10 @@ class Vocabulary:
         return self.bytes_of(token).decode(errors="replace")
 
 
-def vocabulary_of(fast: Any | None, decode: Callable[[int], str]) -> Vocabulary:  # noqa: ANN401
-    """Of a tokenizer's Rust part; without one, `decode` says what a single token is."""
+def token_bytes_of(fast: Any | None, decode: Callable[[int], str]) -> TokenBytes:  # noqa: ANN401
+    """From a tokenizer's Rust part; without one, `decode` gives a single token's text."""
     if fast is None:
-        return Vocabulary(lambda token: decode(token).encode(errors="replace"))
+        return TokenBytes(lambda token: decode(token).encode(errors="replace"))
     kinds = _kinds(part_of(fast.decoder))
     added = {token: says.content for token, says in fast.get_added_tokens_decoder().items()}
 
@@ -65,7 +65,7 @@ def vocabulary_of(fast: Any | None, decode: Callable[[int], str]) -> Vocabulary:
             return str(word).replace(SPACE, " ").encode()
         return decode(token).encode(errors="replace")
 
-    return Vocabulary(spell)
+    return TokenBytes(spell)
 
 
 def is_byte_level(fast: Any | None) -> bool:  # noqa: ANN401
