@@ -1,16 +1,17 @@
-"""What a checksum is of, and how either side comes to it. Pure.
+"""Which bytes a checksum covers, where source and sink have different layouts. Pure.
 
-A slot (mapping.py) is summed as it lies at the side with more ranks, at the source where both
-have as many: one checksum for each rank's part of it, and one of these. So whatever is summed
-is within one rank's memory on both sides, and on devices no rank sees another's.
+Both sides checksum a slot (mapping.py) in the layout of the side with more ranks, or of the
+source where both have as many. Each rank's part of a slot gets a checksum, and those are
+combined into one. So a part is always within one rank's memory, on both sides: ranks on
+devices cannot read each other's.
 
-    to fewer ranks   source | 0 | 1 |   sums what its ranks have
-                     sink   |   0   |   puts together what each rank of the source has
-    to more ranks    source |   0   |   puts together what each rank of the sink will have
-                     sink   | 0 | 1 |   sums what its ranks have
+    to fewer ranks   source | 0 | 1 |   each rank checksums its own bytes
+                     sink   |   0   |   puts each source rank's part together, checksums it
+    to more ranks    source |   0   |   puts each sink rank's part together, checksums it
+                     sink   | 0 | 1 |   each rank checksums its own bytes
 
-How a side puts parts of slots together is a cut as well, in which they are the blocks that are
-read.
+A BlockMapping says how a side puts the parts together: "theirs" are the parts, "ours" its own
+blocks.
 """
 
 from collections.abc import Sequence
@@ -25,8 +26,9 @@ from kv_transfer.layout import KvLayout
 
 @lru_cache(maxsize=64)
 def source_checksum_mapping(theirs: KvLayout, ours: KvLayout) -> BlockMapping:
-    """What a source of the layout `theirs` sums for a sink of `ours`: of each of its blocks so
-    many slots (`our_slots`); WHOLE_BLOCKS: its blocks as they are.
+    """How a source with layout `theirs` makes checksums for a sink with layout `ours`.
+
+    `our_slots` checksums for each source block; WHOLE_BLOCKS: one of the block as it is.
     """
     way = map_blocks(theirs, ours)
     if way.spreads:
@@ -54,7 +56,7 @@ def source_checksum_mapping(theirs: KvLayout, ours: KvLayout) -> BlockMapping:
 
 @lru_cache(maxsize=64)
 def sink_checksum_mapping(way: BlockMapping) -> BlockMapping:
-    """What a sink reading by this mapping checksums; WHOLE_BLOCKS: its blocks as they are."""
+    """How a sink reading by `way` makes checksums; WHOLE_BLOCKS: of blocks as they are."""
     if way.spreads:
         if way.our_slots == 1:
             return WHOLE_BLOCKS
@@ -71,7 +73,7 @@ def sink_checksum_mapping(way: BlockMapping) -> BlockMapping:
 
 @lru_cache(maxsize=64)
 def checksum_parts(seen: BlockMapping) -> Sequence[tuple[int, BlockMapping]]:
-    """Of each part that is summed, in order, which rank of ours has it, by which pieces."""
+    """For each part, in order: the rank of ours that has it, and the mapping of its pieces."""
     found = list[tuple[int, BlockMapping]]()
     for part in range(1 + max(piece.their_rank for piece in seen.pieces)):
         pieces = [piece for piece in seen.pieces if piece.their_rank == part]

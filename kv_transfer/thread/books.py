@@ -1,13 +1,14 @@
-"""Both books of a node, and the order in which a turn goes through them.
+"""A node's offers and pulls, and the order in which a turn works on them.
 
-Who makes the turns says what has come: the transfer thread, with its sockets (service.py), or
-a test that has none. What follows from it is the same.
+The transfer thread passes in the messages from its sockets (service.py); a test does so
+without sockets.
 
-    begin                       who was given up between two turns; what the engine asks for
-    hear_sink, hear_source      what has come, message by message
-    finish                      answers, reads, checksums, who is late; answers to all that
+    begin_turn                  disconnect failed sources; run the engine's commands
+    handle_sink_message,
+    handle_source_message       what has come, message by message
+    finish_turn                 answers, reads, checksums, timeouts; then answers to those
 
-A sweep and the end are turns of their own kind.
+`sweep` and `end` are used in place of a turn.
 """
 
 import logging
@@ -32,10 +33,10 @@ Command = Callable[[], None]
 
 
 class PeerSender(Protocol):
-    """How peers are told: sinks by their names, sources by their addresses."""
+    """Sends messages to peers: to sinks by name, to sources by address."""
 
     def send_to_sink(self, peer: Peer, message: FromSource) -> None:
-        """Whoever is gone does not hear it."""
+        """Dropped if the sink is not connected."""
 
     def send_to_source(self, address: Address, message: FromSink, now: float) -> None:
         """Raises PeerUnreachable for one that has not listened for long."""
@@ -45,7 +46,7 @@ class PeerSender(Protocol):
 
 
 class WakeSignal(Protocol):
-    """What wakes whoever waits for it."""
+    """Wakes a thread that waits for it."""
 
     def ring(self) -> None:
         """There is something to do."""
@@ -77,7 +78,7 @@ class CommandQueue:
             self._waiting.popleft()()
 
     def stop_signalling(self) -> None:
-        """Nobody is there any more to be woken."""
+        """The thread that waited has ended: wake nobody."""
         self._rung = True
 
     def __bool__(self) -> bool:
@@ -99,7 +100,7 @@ class TransferBooks:
     clock: Callable[[], float]
 
     def begin_turn(self, *, away: bool = False) -> float:
-        """What time it is for who may be late. `away`: for a while nobody was heard."""
+        """Returns the time for this turn's timeouts. `away`: the thread was stalled."""
         self._part(self.clock())  # from whom a sweep gave up: no more is heard
         self.commands.run()
         now = self.clock()  # whatever was said until now is heard before anybody is late
@@ -109,13 +110,13 @@ class TransferBooks:
         return now
 
     def handle_sink_message(self, peer: Peer, message: FromSink, now: float) -> None:
-        """A sink says something."""
+        """Handle one message of a sink."""
         if self.commands:  # an offer was posted before anybody could ask for it
             self.commands.run()
         self.offers.handle_message(peer, message, now=now)
 
     def handle_source_message(self, address: Address, message: FromSource, now: float) -> None:
-        """A source says something; who tells where its memory is, is met first."""
+        """Handle one message of a source; the mover connects on its first Welcome."""
         if address in self.pulls.to_disconnect:
             return  # it was given up by what it said before
         try:
@@ -128,7 +129,7 @@ class TransferBooks:
                 self.pulls.handle_message(address, message, now=now)
 
     def finish_turn(self, now: float) -> None:
-        """All that follows."""
+        """Answer, read, make checksums, apply timeouts."""
         self.offers.flush()
         self._answer(now)  # peers wait for it; what follows can
         self._read_mover(self.clock())
@@ -193,7 +194,7 @@ class TransferBooks:
             self.offers.add_checksums(order, make_checksums(self.sums, order))
 
     def _part(self, now: float) -> None:
-        """Let go of sources that were given up; what was read from them ends."""
+        """Disconnect failed sources, which ends the reads from them."""
         while self.pulls.to_disconnect:
             address = self.pulls.to_disconnect.pop()
             self.mover.disconnect(address)

@@ -1,6 +1,6 @@
 """One node's side of the hand-over: both books, the side channel, and a mover, turn by turn.
 
-What peers say and are told goes through `SideChannel`; what follows from it is in books.py.
+`SideChannel` carries the messages; `TransferBooks` (books.py) handles them.
 Everything happens in `turn`, in one thread; the engine's thread talks to it by two queues.
 Only `sweep` is another thread's: where a turn does not end, because the mover does not answer,
 it goes on with aborts and leases, so that no block waits for a turn. It has the books whenever
