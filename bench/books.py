@@ -31,7 +31,7 @@ MICRO = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LoadRun:
     """How one load went."""
 
     steps: int
@@ -78,7 +78,7 @@ def books_us(count: int, drafter: Drafter | None = None) -> float:
     return statistics.median(times) / count * MICRO
 
 
-def load(growth: Watermark) -> Run:
+def load(growth: Watermark) -> LoadRun:
     """All of a load at once; its answers have a limit that few of them reach."""
     chance = random.Random(1)
     room = SequenceManager(
@@ -105,7 +105,7 @@ def load(growth: Watermark) -> Run:
             one for one in room.running.values() if len(one.tokens) >= ends[one.request_id]
         ]:
             scheduler.remove(seq.request_id)  # as a stop string does
-    return Run(steps, room.preemptions, computed - least, statistics.mean(used))
+    return LoadRun(steps, room.preemptions, computed - least, statistics.mean(used))
 
 
 def _draw(scheduler: Scheduler) -> Iterator[tuple[RequestId, list[int]]]:

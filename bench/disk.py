@@ -32,7 +32,7 @@ NIXL = {"nixl aio": "use_aio", "nixl uring": "use_uring", "nixl posix aio": "use
 Blocks = NDArray[np.uint8]  # [blocks, BLOCK_BYTES]
 
 
-class Way(Protocol):
+class DiskPath(Protocol):
     """All of `blocks` to their places, or from there."""
 
     def write(self, count: int) -> None:
@@ -145,7 +145,7 @@ def main() -> None:
                 _rows(ways, count, Path(folder))
 
 
-def _rows(ways: dict[str, Way], count: int, folder: Path) -> None:
+def _rows(ways: dict[str, DiskPath], count: int, folder: Path) -> None:
     _row(f"write {count}", count, {name: way.write for name, way in ways.items()}, None)
     reads = {name: way.read for name, way in ways.items()}
     _row(f"read {count}, warm", count, reads, None)
@@ -176,7 +176,7 @@ def _drop(folder: Path) -> None:
 
 
 @contextmanager
-def _ways(blocks: Blocks, folder: Path) -> Iterator[dict[str, Way]]:
+def _ways(blocks: Blocks, folder: Path) -> Iterator[dict[str, DiskPath]]:
     """Each over a file of its own: what one has mapped is never dropped from the cache."""
     with ExitStack() as files:
 

@@ -24,7 +24,7 @@ import aiohttp
 import cyclopts
 
 from bench.cpu import children
-from bench.load import Outcome, Work, run_load
+from bench.load import Outcome, Workload, run_load
 from deploy.config import UpConfig
 from deploy.up import LocalCluster
 
@@ -55,7 +55,7 @@ class Options:
 
 
 @dataclass(slots=True)
-class Side:
+class ClusterTimes:
     """Times of one cluster, in seconds, one for each answer."""
 
     name: str
@@ -78,7 +78,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HandoverComparison:
     """The split side beside the other; medians, in seconds."""
 
     first: float
@@ -87,7 +87,7 @@ class Verdict:
     second_allowed: float
 
     @classmethod
-    def of(cls, split: Side, alone: Side, hop: float) -> "Verdict":
+    def of(cls, split: ClusterTimes, alone: ClusterTimes, hop: float) -> "HandoverComparison":
         """What the split one took, and what it may take."""
         first, second = statistics.median(alone.first), statistics.median(alone.second)
         return cls(
@@ -135,9 +135,11 @@ async def _compare(options: Options, folder: str, vocabulary: int) -> None:
         urls = {"split": await split.ready, "alone": await alone.ready}
         for cluster in (split, alone):
             _pin(cluster)
-        sides = [Side(name) for name in urls]
+        sides = [ClusterTimes(name) for name in urls]
         for number in range(-WARM_UP, options.runs):
-            work = Work(1, 1, options.prompt_tokens, options.output_tokens, vocabulary, number)
+            work = Workload(
+                1, 1, options.prompt_tokens, options.output_tokens, vocabulary, number
+            )
             for side in sides:
                 answer = await run_load(urls[side.name], MODEL, work)
                 if number >= 0:
@@ -195,14 +197,14 @@ async def _hop(url: str) -> float:
     return statistics.median(times)
 
 
-def _report(sides: Sequence[Side], hop: float) -> None:
+def _report(sides: Sequence[ClusterTimes], hop: float) -> None:
     for side in sides:
         _say(f"{side.name}: {side}")
         for name, seconds in side.stages.items():
             _say(f"    {name:10} {_spread(seconds)}")
     _say(f"one HTTP hop: {hop * MILLI:.2f} ms")
     split, alone = sides
-    _say(str(Verdict.of(split, alone, hop)))
+    _say(str(HandoverComparison.of(split, alone, hop)))
     _say(f"load of the machine after: {os.getloadavg()[0]:.2f}")
 
 

@@ -15,7 +15,7 @@ DONE = b"data: [DONE]"
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Workload:
     """What is asked: all prompts differ, and every answer has the same length."""
 
     requests: int = 256
@@ -68,7 +68,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-async def run_load(url: str, model: str, work: Work, key: str | None = None) -> Outcome:
+async def run_load(url: str, model: str, work: Workload, key: str | None = None) -> Outcome:
     """Ask everything; raises WrongAnswer, or what aiohttp raises."""
     outcome, prompts = Outcome(), work.prompts()
     timeout, headers = aiohttp.ClientTimeout(total=None), dict[str, str]()
@@ -88,7 +88,7 @@ async def run_load(url: str, model: str, work: Work, key: str | None = None) -> 
 class _Client:
     session: aiohttp.ClientSession
     model: str
-    work: Work
+    work: Workload
     outcome: Outcome
 
     async def run(self, prompts: Iterator[list[int]]) -> None:

@@ -13,7 +13,7 @@ import aiohttp
 
 from bench.config import BenchConfig
 from bench.cpu import family_seconds
-from bench.load import Outcome, Work, WrongAnswer, percentile, run_load
+from bench.load import Outcome, Workload, WrongAnswer, percentile, run_load
 from deploy.config import UpConfig
 from deploy.supervisor import ProcessFailed
 from deploy.up import LocalCluster
@@ -74,7 +74,7 @@ async def _split(config: BenchConfig, folder: str) -> None:
 
 
 async def _measure(config: BenchConfig, url: str, model: str, family: Family) -> None:
-    work = Work(
+    work = Workload(
         config.requests,
         config.concurrency,
         config.prompt_tokens,

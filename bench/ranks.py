@@ -47,7 +47,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Work:
+class RankWork:
     """Requests with prompts so long, each answered by so many tokens."""
 
     lengths: Sequence[int]
@@ -61,8 +61,8 @@ class Work:
 
 
 WORKS = {
-    f"prompt of {PROMPT}": Work([PROMPT], 1, Step(PROMPT, 1)),
-    f"decode of {SEATS}": Work([1] * SEATS, ANSWER, Step(SEATS, SEATS)),
+    f"prompt of {PROMPT}": RankWork([PROMPT], 1, Step(PROMPT, 1)),
+    f"decode of {SEATS}": RankWork([1] * SEATS, ANSWER, Step(SEATS, SEATS)),
 }
 
 
@@ -100,7 +100,7 @@ def main() -> None:
     os._exit(0)  # whoever lets go of ranks first is ended with them, as if they had died
 
 
-def line(bench: Bench, first: Bench, name: str, work: Work) -> str:
+def line(bench: Bench, first: Bench, name: str, work: RankWork) -> str:
     """Its rate, the ratio to the first engine's, and the most that this could be."""
     ours, theirs = bench.seconds[name], first.seconds[name]
     told = f"{bench.ranks} ranks, {name}: {work.tokens / statistics.median(ours):.0f} tokens/s"
@@ -177,7 +177,7 @@ def _together(ranks: int, work: Callable[[RankGroup], None]) -> float:
         return max(threads.map(one, range(ranks)))
 
 
-def _seconds(engine: TorchEngine, number: int, work: Work) -> float:
+def _seconds(engine: TorchEngine, number: int, work: RankWork) -> float:
     """Until all requests are answered."""
     sampling = Sampling(max_tokens=work.answer, temperature=0, ignore_eos=True)
     for index, length in enumerate(work.lengths):

@@ -8,9 +8,9 @@ import torch
 from engine.api import Engine, EngineInfo
 from engine.attention.kv_memory import KvMemory, KvMemoryArgs
 from engine.checkpoints.checkpoint import Checkpoint, fingerprint_of, open_checkpoint
-from engine.checkpoints.ends import end_tokens
+from engine.checkpoints.end_tokens import end_tokens
 from engine.checkpoints.placement import Placement
-from engine.checkpoints.storage import ROUNDINGS, Storage, open_storage
+from engine.checkpoints.storage import ROUNDINGS, LinearFactory, open_storage
 from engine.errors import EngineError, KernelsUnavailable, UnusableCheckpoint, UnusableTier
 from engine.grammars.compiling import load_grammars
 from engine.kernels.contract import Kernels
@@ -267,7 +267,7 @@ def _kernels(
 
 def _storage(
     config: EngineConfig, shape: AnyConfig, device: torch.device, opened: OpenDevice | None
-) -> Storage | None:
+) -> LinearFactory | None:
     """Raises KernelsUnavailable; or UnusableCheckpoint if weights would be rounded twice."""
     packing = shape.packing if isinstance(shape, ModelConfig) else None
     if packing is not None and config.quantization is not None:

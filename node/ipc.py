@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from api.generator import Event, Leg, PooledEvent
 from engine.api import EngineLoad
-from engine.pooling.config import ANYTHING, PoolingConfig
+from engine.pooling.config import DEFAULT_POOLING, PoolingConfig
 from engine.request import PoolingRequest, Request, RequestId
 from engine.settings import EngineConfig
 from kv_transfer.layout import KvLayout
@@ -94,7 +94,7 @@ class EngineReady(msgspec.Struct, frozen=True, tag="ready"):
     max_model_len: int
     kv_port: int
     load: EngineLoad
-    pooling: PoolingConfig = ANYTHING
+    pooling: PoolingConfig = DEFAULT_POOLING
     kv_connector: str | None = None
     made_of: Mapping[str, str] = {}
 

@@ -22,10 +22,10 @@ import torch
 
 from bench.books import books_us
 from bench.checkpoint import write_checkpoint
-from bench.engine.ours import Ours
+from bench.engine.ours import OurEngine
 from bench.engine.rates import Meter, Rates
-from bench.engine.theirs import Theirs
-from bench.engine.work import BYTES, SHAPES, Work
+from bench.engine.theirs import TransformersEngine
+from bench.engine.work import BYTES, SHAPES, ModelWork
 from engine.loading import prepare_torch
 from engine.settings import EngineConfig
 
@@ -75,25 +75,25 @@ class Line:
         """Of all its sequences."""
         return self.batch * (self.context or 1)
 
-    def ours(self, ours: Ours, runs: int) -> float:
+    def ours(self, ours: OurEngine, runs: int) -> float:
         """Our seconds."""
         if self.context is None:
             return ours.prompt_s(self.batch, runs)
         return ours.step_s(self.batch, self.context, runs)
 
-    def theirs(self, theirs: Theirs, runs: int) -> float:
+    def theirs(self, theirs: TransformersEngine, runs: int) -> float:
         """Theirs, of fewer runs."""
         if self.context is None:
             return theirs.prompt_s(self.batch, min(runs, 5))
         return theirs.step_s(self.batch, self.context, min(runs, 10))
 
-    def operations(self, work: Work) -> float:
+    def operations(self, work: ModelWork) -> float:
         """At least so many."""
         if self.context is None:
             return work.prompt_operations(self.batch)
         return work.step_operations(self.batch, self.context)
 
-    def bytes(self, work: Work) -> float:
+    def bytes(self, work: ModelWork) -> float:
         """At least so many; a prompt's are few beside its operations."""
         return 0 if self.context is None else work.step_bytes(self.batch, self.context)
 
@@ -106,12 +106,12 @@ class Bench:
     options: Options
     meter: Meter
     folder: str
-    work: Work = field(init=False)
+    work: ModelWork = field(init=False)
 
     def __post_init__(self) -> None:
         """Its work follows from its shape. Operations on 8 bits have bfloat16's ceiling."""
         narrow = self.options.quantization is not None
-        self.work = Work(SHAPES[self.name], weight_bytes=1 if narrow else BYTES)
+        self.work = ModelWork(SHAPES[self.name], weight_bytes=1 if narrow else BYTES)
 
     def run(self) -> None:
         """Ours first, then theirs: both at once would take Python from one another."""
@@ -122,7 +122,7 @@ class Bench:
         ours = [(line, took, runs) for line, took, runs in self._ours(sequences, tokens)]
         if not options.transformers:
             return
-        with Theirs.load(self.folder, sequences, tokens) as theirs:
+        with TransformersEngine.load(self.folder, sequences, tokens) as theirs:
             for line, took, runs in ours:
                 if line.kv_tokens > MOST_OF_THEIRS:
                     _say(f"{self.name:5} {line}: transformers left out, it takes minutes")
@@ -139,7 +139,7 @@ class Bench:
             quantization=options.quantization,
             enforce_eager=options.profile,
         )
-        ours = Ours.load(settings, self.work.shape, sequences, tokens)
+        ours = OurEngine.load(settings, self.work.shape, sequences, tokens)
         for line in self._lines():
             runs = _runs(partial(line.ours, ours))
             took = self._measure(line, ours, runs)
@@ -147,7 +147,7 @@ class Bench:
                 _say(ours.profile(line.batch, line.context, runs))
             yield line, took, runs
 
-    def _measure(self, line: Line, ours: Ours, runs: int) -> float:
+    def _measure(self, line: Line, ours: OurEngine, runs: int) -> float:
         """Our seconds: in rounds, each between two looks at what the machine does at most.
 
         That moves by half within seconds. The round that is told is the one in the middle, by

@@ -46,7 +46,7 @@ class Shape(Protocol):
 
 
 @dataclass(slots=True)
-class Ours:
+class OurEngine:
     """An engine with memory for the largest batch and context that it will be asked for."""
 
     engine: TorchEngine
@@ -61,7 +61,7 @@ class Ours:
         tokens: int,
         together: int | None = None,
         accelerator: Accelerator | None = None,
-    ) -> "Ours":
+    ) -> "OurEngine":
         """`settings`, for so many sequences of so many tokens; `together`: of all of them."""
         each = 4 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim
         most = sequences * tokens if together is None else together

@@ -27,7 +27,7 @@ PATIENCE_S = 300
 
 
 @dataclass(slots=True)
-class Theirs:
+class TransformersEngine:
     """One of its managers, with pages for the largest batch and context."""
 
     manager: Any
@@ -35,7 +35,7 @@ class Theirs:
 
     @classmethod
     @contextmanager
-    def load(cls, folder: str, sequences: int, tokens: int) -> Iterator["Theirs"]:
+    def load(cls, folder: str, sequences: int, tokens: int) -> Iterator["TransformersEngine"]:
         """Loaded as its own documentation does it, in bfloat16, with torch's attention."""
         disable_progress_bar()  # type: ignore[no-untyped-call]
         model = AutoModelForCausalLM.from_pretrained(
@@ -52,7 +52,7 @@ class Theirs:
         sequences: int,
         tokens: int,
         most: int = BATCH_TOKENS,
-    ) -> Iterator["Theirs"]:
+    ) -> Iterator["TransformersEngine"]:
         """With pages for so many sequences of so many tokens; `most` tokens in one batch."""
         logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
         greedy = GenerationConfig(  # type: ignore[no-untyped-call]

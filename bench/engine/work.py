@@ -25,7 +25,7 @@ SHAPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ModelWork:
     """Of a random Llama in bfloat16, or with weights of another size."""
 
     shape: Shape

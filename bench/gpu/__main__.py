@@ -24,7 +24,7 @@ import torch
 from bench.gpu import report
 from bench.gpu.ahead import compile_ahead
 from bench.gpu.ceilings import Ceilings
-from bench.gpu.lanes import Lanes, NoCeilings
+from bench.gpu.lanes import NoCeilings, RowProcesses
 from bench.gpu.measuring import Measured
 from bench.gpu.order import find_entries
 from bench.gpu.shapes import OF_A_GPU, SHAPES
@@ -39,7 +39,7 @@ class Book:
     """What was measured so far: said line by line, and written anew behind each."""
 
     out: Path | None
-    lanes: Lanes
+    lanes: RowProcesses
     said: dict[str, Any] = field(default_factory=report.asked)
     measured: list[Measured] = field(default_factory=list)
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _leave)
     job = {"device": asked.device, "shapes": list(asked.shapes), "only": list(asked.only)}
     entries = find_entries([SHAPES[name] for name in asked.shapes], asked.only)
-    book = Book(asked.out, Lanes(entries, job, ends_at, asked.row_seconds))
+    book = Book(asked.out, RowProcesses(entries, job, ends_at, asked.row_seconds))
     if asked.device != "cpu" and not asked.no_ahead:
         compile_ahead(entries, ends_at)
     try:

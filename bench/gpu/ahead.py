@@ -24,7 +24,7 @@ import torch
 
 from bench.gpu import rows as our_rows
 from bench.gpu.measuring import Measured, told
-from bench.gpu.order import Entry, find_entries
+from bench.gpu.order import RowEntry, find_entries
 from bench.gpu.shapes import SHAPES, Shape
 
 STEPS, OVERLAPPED = "steps", "overlapped_steps"
@@ -36,7 +36,7 @@ LONGEST_S = 150.0
 STDERR = 2
 
 
-def compile_ahead(entries: Sequence[Entry], ends_at: float) -> None:
+def compile_ahead(entries: Sequence[RowEntry], ends_at: float) -> None:
     """All that these launch; who is still at it by then, or for too long, is killed."""
     wanted = dict.fromkeys((one.shape.name, one.module) for one in entries)
     jobs = [job for job in wanted if job[1] not in WITHOUT_KERNELS]

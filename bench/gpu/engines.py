@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from bench.engine.ours import Ours
+from bench.engine.ours import OurEngine
 from bench.gpu.shapes import Shape
 from engine.running.accelerator import Accelerator
 from engine.settings import EngineConfig
@@ -27,9 +27,9 @@ class Loaded:
 
     shape: Shape
     accelerator: Accelerator | None = None
-    _ours: Ours | None = field(default=None)
+    _ours: OurEngine | None = field(default=None)
 
-    def on(self, device: torch.device) -> Ours:
+    def on(self, device: torch.device) -> OurEngine:
         """The engine."""
         if self._ours is None:
             with tempfile.TemporaryDirectory() as folder:
@@ -37,7 +37,7 @@ class Loaded:
                 self._ours = self._load(folder, device)
         return self._ours
 
-    def _load(self, folder: str, device: torch.device) -> Ours:
+    def _load(self, folder: str, device: torch.device) -> OurEngine:
         shape = self.shape
         settings = EngineConfig(
             model=folder,
@@ -51,7 +51,7 @@ class Loaded:
         sequences, decoded = max(shape.batches), shape.context + room_of(shape)
         longest = max(decoded, shape.prefill + 1)
         together = max(sequences * decoded, longest)
-        return Ours.load(settings, shape, sequences, longest, together, self.accelerator)
+        return OurEngine.load(settings, shape, sequences, longest, together, self.accelerator)
 
 
 def room_of(shape: Shape) -> int:

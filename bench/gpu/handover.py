@@ -25,7 +25,7 @@ KEY = 0x5EED  # of what the source's memory has in it
 
 
 @dataclass(slots=True)
-class Pair:
+class HandoverPair:
     """The sink's half, and a pipe to the source's process."""
 
     memory: Tensor
@@ -35,7 +35,9 @@ class Pair:
     numbers: "count[int]"
 
     @classmethod
-    def open(cls, device: torch.device, blocks: int, block_bytes: int, level: str) -> "Pair":
+    def open(
+        cls, device: torch.device, blocks: int, block_bytes: int, level: str
+    ) -> "HandoverPair":
         """Both with `blocks` of memory, and checksums as --kv-checksum has them.
 
         Raises RuntimeError where the source does not start.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.gpu.measuring import Measured
-from bench.gpu.order import Entry, lane_end
+from bench.gpu.order import RowEntry, lane_end
 
 STARTING_S = 120.0  # to import everything, and to measure ceilings
 ENDING_S = 10.0
@@ -32,15 +32,15 @@ class NoCeilings(Exception):
 
 
 @dataclass(slots=True)
-class Child:
-    """One process, and what it tells."""
+class RowProcess:
+    """A process that measures rows, and the queue of its reports."""
 
     process: "subprocess.Popen[bytes]"
     news: "queue.SimpleQueue[dict[str, Any] | None]"
 
     @classmethod
-    def start(cls, job: dict[str, Any], module: str = "bench.gpu.child") -> "Child":
-        """What it prints goes to our standard error."""
+    def start(cls, job: dict[str, Any], module: str = "bench.gpu.child") -> "RowProcess":
+        """Start it; its output goes to our standard error."""
         ours, theirs = os.pipe()
         process = subprocess.Popen(
             [sys.executable, "-m", module, json.dumps(job), str(theirs)],
@@ -54,7 +54,7 @@ class Child:
         return child
 
     def hear(self, seconds: float) -> dict[str, Any] | None:
-        """What it tells next; None: it has ended. Raises queue.Empty."""
+        """Its next report; None: it has ended. Raises queue.Empty after `seconds`."""
         return self.news.get(timeout=max(0.0, seconds))
 
     def ending(self) -> str:
@@ -82,13 +82,13 @@ class Child:
 
 
 @dataclass(slots=True)
-class Lanes:
-    """All that is to be measured; `job` is what each child is told of it, `ends_at` its end.
+class RowProcesses:
+    """Measures all rows, by one process after another; each is sent `job`.
 
     `ceilings` and `facts` are there once the first process has measured.
     """
 
-    entries: Sequence[Entry]
+    entries: Sequence[RowEntry]
     job: dict[str, Any]
     ends_at: float
     row_s: float
@@ -97,7 +97,7 @@ class Lanes:
     module: str = "bench.gpu.child"
 
     def results(self) -> Iterator[Measured]:
-        """Entry by entry; what there was no time for is named, too. Raises NoCeilings."""
+        """Row by row, also those that there was no time for. Raises NoCeilings."""
         index, failures = 0, 0
         while index < len(self.entries):
             if time.monotonic() >= self.ends_at:
@@ -118,7 +118,7 @@ class Lanes:
         """
         end = lane_end(self.entries, first, one_process=self.job["device"] == "cpu")
         told = {"first": first, "end": end, "ceilings": self.ceilings}
-        child = Child.start(self.job | told, self.module)
+        child = RowProcess.start(self.job | told, self.module)
         try:
             for index in range(first, end):
                 if isinstance(self.entries[index].row, Measured):
@@ -126,7 +126,7 @@ class Lanes:
                     continue
                 try:
                     yield self._next(child)
-                except _Ended as ended:
+                except _ProcessEnded as ended:
                     guilty = ended.begun or index == first
                     if guilty and self.ceilings is not None:
                         yield self.entries[index].failed(str(ended))
@@ -135,8 +135,8 @@ class Lanes:
         finally:
             child.kill()
 
-    def _next(self, child: Child) -> Measured:
-        """What is told of the row that is next; raises _Ended."""
+    def _next(self, child: RowProcess) -> Measured:
+        """What is told of the row that is next; raises _ProcessEnded."""
         begun, until = False, time.monotonic() + STARTING_S + self.row_s
         while True:
             left = min(until, self.ends_at) - time.monotonic()
@@ -144,9 +144,11 @@ class Lanes:
                 news = child.hear(left)
             except queue.Empty:
                 late = time.monotonic() < self.ends_at
-                raise _Ended(LATE.format(self.row_s) if late else NO_TIME, True) from None
+                raise _ProcessEnded(
+                    LATE.format(self.row_s) if late else NO_TIME, True
+                ) from None
             if news is None:
-                raise _Ended(child.ending(), begun)
+                raise _ProcessEnded(child.ending(), begun)
             if "measured" in news:
                 return Measured(**news["measured"])
             if "ceilings" in news:
@@ -155,7 +157,7 @@ class Lanes:
                 begun, until = True, time.monotonic() + self.row_s
 
 
-class _Ended(Exception):
+class _ProcessEnded(Exception):
     """A process, with the row that it had `begun`, or before it had."""
 
     def __init__(self, why: str, begun: bool) -> None:

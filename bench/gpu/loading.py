@@ -21,7 +21,7 @@ from bench.gpu.shapes import Shape
 from bench.gpu.timing import timer_of
 from bench.gpu.work import layer_bytes
 from engine.checkpoints.checkpoint import INDEX, Checkpoint, open_checkpoint
-from engine.checkpoints.dummy import Made
+from engine.checkpoints.dummy import DummyTensorFile
 from engine.checkpoints.placement import Placement
 from engine.checkpoints.staging import BUFFER_BYTES, PART_BYTES, READERS, read_all
 from engine.checkpoints.storage import open_storage
@@ -152,7 +152,7 @@ def _files(tensors: Mapping[str, object]) -> Iterator[Sequence[str]]:
     """Names of what goes into one file, in the order in which a model takes them."""
     names, size = list[str](), 0
     for name, tensor in tensors.items():
-        assert isinstance(tensor, Made), "weights of a dummy"
+        assert isinstance(tensor, DummyTensorFile), "weights of a dummy"
         names.append(name)
         size += tensor.num_bytes
         if size >= FILE_BYTES:

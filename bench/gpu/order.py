@@ -34,7 +34,7 @@ ALONE = {"steps", "overlapped_steps", "apart_steps", "their_steps"}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RowEntry:
     """A row of a shape and a module of rows, or why that module has none."""
 
     shape: Shape
@@ -50,13 +50,13 @@ class Entry:
 
 def find_entries(
     shapes: Sequence[Shape], only: Sequence[str], package: ModuleType = our_rows
-) -> list[Entry]:
+) -> list[RowEntry]:
     """Module by module, each for all shapes: rows with one of `only` in their line; none: all.
 
     The same in each process that asks.
     """
     return [
-        Entry(shape, module, row)
+        RowEntry(shape, module, row)
         for module in _modules(package)
         for shape in shapes
         for row in _rows(shape, f"{package.__name__}.{module}")
@@ -64,7 +64,7 @@ def find_entries(
     ]
 
 
-def lane_end(entries: Sequence[Entry], first: int, *, one_process: bool) -> int:
+def lane_end(entries: Sequence[RowEntry], first: int, *, one_process: bool) -> int:
     """The entry behind the last that a process may measure which begins with `first`."""
     if one_process:
         return len(entries)

@@ -32,7 +32,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TargetResult:
     """Of one target, for one shape; `value` None: there is no such row, or it failed."""
 
     shape: str
@@ -76,11 +76,11 @@ TARGETS = (
 """A prompt's floor is its operations at the rate of a large product, in the same run."""
 
 
-def verdicts(measured: Sequence[Measured]) -> Iterator[Verdict]:
+def verdicts(measured: Sequence[Measured]) -> Iterator[TargetResult]:
     """All targets for each shape that has a row for any."""
     for shape in dict.fromkeys(one.shape for one in measured):
         ours = [one for one in measured if one.shape == shape]
-        found = [Verdict(shape, target, _found(target, ours)) for target in TARGETS]
+        found = [TargetResult(shape, target, _found(target, ours)) for target in TARGETS]
         if any(_rows_of(verdict.target, ours) for verdict in found):
             yield from found
 

@@ -21,7 +21,7 @@ from typing import Annotated
 
 import cyclopts
 
-from bench.proxy.answers import Done
+from bench.proxy.answers import LoadResult
 from bench.proxy.cluster import Bench, open_bench
 from bench.proxy.crowd import heartbeats, plans
 from bench.proxy.figures import (
@@ -30,13 +30,13 @@ from bench.proxy.figures import (
     MOST_ADDED_S,
     MOST_REQUEST_S,
     MOST_TOKEN_S,
-    Costs,
-    Firsts,
-    Work,
+    CpuCosts,
+    FirstTokenTimes,
+    WindowWork,
     verdict,
 )
 from bench.proxy.floors import floors
-from bench.proxy.places import Places
+from bench.proxy.places import CoreSets
 
 SHORT, LONG = 8, 128  # tokens of an answer
 SHORT_RATE = 100.0  # requests in a second, of short answers
@@ -74,7 +74,7 @@ def main(options: Annotated[Options, cyclopts.Parameter(name="*")] | None = None
 
 async def _measure(options: Options) -> None:
     _say(f"load of the machine before: {os.getloadavg()[0]:.2f}")
-    places = Places.apart() if options.apart else Places.shared()
+    places = CoreSets.apart() if options.apart else CoreSets.shared()
     _say(f"cores of the proxy: {sorted(places.measured)}, of all else: {sorted(places.others)}")
     async with open_bench(places) as bench:
         alone, tokenizing = bench.tokenizing_s(), bench.tokenizing_s(1 / SHORT_RATE)
@@ -96,15 +96,15 @@ async def _measure(options: Options) -> None:
 
 async def _level(bench: Bench, options: Options, streams: int, tokenizing: float) -> None:
     """All kinds in turn, as what else goes on here comes and goes."""
-    short = {kind: list[Done]() for kind in KINDS}
-    long = {kind: list[Done]() for kind in KINDS}
+    short = {kind: list[LoadResult]() for kind in KINDS}
+    long = {kind: list[LoadResult]() for kind in KINDS}
     for _ in range(options.runs):
         for kind in KINDS:
             for length, said in ((SHORT, short), (LONG, long)):
                 step = step_s(streams, length) * options.burst
                 load = streams, length, step, options.burst, options.seconds
                 said[kind].append(await bench.ask(kind, *load))
-    firsts = {kind: Firsts.of(long[kind]) for kind in KINDS}
+    firsts = {kind: FirstTokenTimes.of(long[kind]) for kind in KINDS}
     costs = {kind: _costs(bench, kind, short[kind], long[kind]) for kind in COPYING}
     _say(f"    proxy  {costs['proxy']}, tokenizing included")
     _say(f"    relay  {costs['relay']}")
@@ -122,19 +122,24 @@ async def _level(bench: Bench, options: Options, streams: int, tokenizing: float
         _say("    " + verdict("added, p50", added.p50, MOST_ADDED_S, MILLI, "ms"))
 
 
-def _costs(bench: Bench, kind: str, short: list[Done], long: list[Done]) -> Costs:
+def _costs(
+    bench: Bench, kind: str, short: list[LoadResult], long: list[LoadResult]
+) -> CpuCosts:
     """A bare relay's tokens are its events: it knows no others."""
     pid, by_event = bench.pid(kind), kind in RELAYS
     pairs = zip(short, long, strict=True)
-    return Costs.median(
+    return CpuCosts.median(
         [
-            Costs.of(Work.of(a, pid, by_event=by_event), Work.of(b, pid, by_event=by_event))
+            CpuCosts.of(
+                WindowWork.of(a, pid, by_event=by_event),
+                WindowWork.of(b, pid, by_event=by_event),
+            )
             for a, b in pairs
         ]
     )
 
 
-def _say_writes(long: list[Done], burst: int) -> None:
+def _say_writes(long: list[LoadResult], burst: int) -> None:
     tokens, events = sum(one.tokens for one in long), sum(one.events for one in long)
     reads, seconds = sum(one.reads for one in long), sum(one.seconds for one in long)
     busy = sum(sum(one.cpu_s.values()) for one in long) / seconds

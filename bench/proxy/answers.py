@@ -1,4 +1,4 @@
-"""What the processes of this measurement say to each other."""
+"""The messages between the processes of this benchmark."""
 
 import msgspec
 
@@ -13,13 +13,13 @@ class Script(msgspec.Struct):
     burst: int = 1
 
 
-class Told(msgspec.Struct):
-    """What a scripted node tells of itself."""
+class NodeCounts(msgspec.Struct):
+    """How many tokens the scripted nodes have sent."""
 
     tokens: int = 0
 
 
-class Job(msgspec.Struct, kw_only=True):
+class LoadJob(msgspec.Struct, kw_only=True):
     """A closed loop of `streams` clients, watched for `window_s` once it runs smoothly.
 
     The first requests are of all `lengths`, later ones of the last, so that the ends of answers
@@ -40,10 +40,10 @@ class Job(msgspec.Struct, kw_only=True):
     spaces: bool = False
 
 
-class Done(msgspec.Struct, kw_only=True):
-    """What came of a job, within its window.
+class LoadResult(msgspec.Struct, kw_only=True):
+    """What a load generator counted within its job's window.
 
-    `firsts` are seconds to the first token; `reads` how often there was something to read.
+    `firsts` are times to first token in seconds; `reads` counts reads from sockets.
     """
 
     firsts: list[float]

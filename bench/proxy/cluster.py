@@ -13,9 +13,9 @@ import aiohttp
 import msgspec
 
 from api.text.tokenizing import TextCodec, load_text_codec
-from bench.proxy.answers import SCRIPT, Done, Job, Script
+from bench.proxy.answers import SCRIPT, LoadJob, LoadResult, Script
 from bench.proxy.load import LENGTH, cpu_clock
-from bench.proxy.places import Places, started_on
+from bench.proxy.places import CoreSets, started_on
 from deploy.config import DEMO_MODEL as DEMO
 from deploy.supervisor import SupervisedProcess
 
@@ -86,11 +86,11 @@ class Bench:
 
     async def ask(
         self, kind: str, streams: int, length: int, step_s: float, burst: int, window_s: float
-    ) -> Done:
+    ) -> LoadResult:
         """One window; raises LoadFailed."""
         await self._set(Script(step_s, burst))
         first = max(1, length // 16)
-        job = Job(
+        job = LoadJob(
             address=_address(self._child(kind)),
             path=CHAT if kind == "proxy" else CALL,
             body=self._chat() if kind == "proxy" else self._call(),
@@ -130,7 +130,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def open_bench(places: Places) -> AsyncIterator[Bench]:
+async def open_bench(places: CoreSets) -> AsyncIterator[Bench]:
     """Everything started and registered; ended with the context. Load comes from `others`."""
     codec = load_text_codec(DEMO)
     words = spaced(codec)
@@ -208,7 +208,7 @@ async def _registered(proxy: str) -> None:
             await asyncio.sleep(0.1)
 
 
-async def _load(job: Job) -> Done:
+async def _load(job: LoadJob) -> LoadResult:
     command = sys.executable, "-m", "bench.proxy.load"
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
@@ -217,7 +217,7 @@ async def _load(job: Job) -> Done:
     said, error = await process.communicate(msgspec.json.encode(job))
     if process.returncode:
         raise LoadFailed(error.decode())
-    return msgspec.json.decode(said, type=Done)
+    return msgspec.json.decode(said, type=LoadResult)
 
 
 def _address(child: SupervisedProcess) -> str:

@@ -16,7 +16,7 @@ from typing import cast
 import msgspec
 import uvloop
 
-from bench.proxy.answers import Done, Job
+from bench.proxy.answers import LoadJob, LoadResult
 
 END = b"0\r\n\r\n"
 OPEN_S = 0.02  # between the first requests of two streams, at most
@@ -50,7 +50,7 @@ class Tally:
 class Client(asyncio.Protocol):
     """One stream after another on one connection."""
 
-    def __init__(self, job: Job, tally: Tally, failed: "asyncio.Future[None]") -> None:
+    def __init__(self, job: LoadJob, tally: Tally, failed: "asyncio.Future[None]") -> None:
         self.job, self.tally, self.failed = job, tally, failed
         self.since, self.waiting, self.counted, self.tail = 0.0, False, False, b""
         self.wanted = self.spaces = self.newlines = self.returns = 0
@@ -119,7 +119,7 @@ def cpu_clock(pid: int) -> int:
     return ((~pid) << 3) | 2
 
 
-async def run(job: Job) -> Done:
+async def run(job: LoadJob) -> LoadResult:
     """Raises WrongAnswer, or OSError."""
     loop, tally = asyncio.get_running_loop(), Tally()
     failed: asyncio.Future[None] = loop.create_future()
@@ -139,7 +139,7 @@ async def run(job: Job) -> Done:
         failed.result()
     failed.cancel()
     spent = [late - early for early, late in zip(before, after, strict=True)]
-    return Done(
+    return LoadResult(
         firsts=tally.firsts,
         started=tally.started,
         ended=tally.ended,
@@ -152,13 +152,13 @@ async def run(job: Job) -> Done:
     )
 
 
-def _spent(job: Job) -> list[float]:
+def _spent(job: LoadJob) -> list[float]:
     return [time.clock_gettime(cpu_clock(pid)) for pid in (*job.pids, os.getpid())]
 
 
 def main() -> None:
     """One job."""
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=LoadJob)
     done = uvloop.run(run(job))
     sys.stdout.buffer.write(msgspec.json.encode(done))
 

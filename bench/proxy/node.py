@@ -21,7 +21,7 @@ import uvloop
 
 from api.generated import DONE, encode_event
 from api.generator import PromptEvent, StageEvent, TicketEvent, TokenEvent
-from bench.proxy.answers import HERE, SCRIPT, Script, Told
+from bench.proxy.answers import HERE, SCRIPT, NodeCounts, Script
 from discovery.announcer import Announcer
 from discovery.lifeline import end_with, report_to_starter
 from discovery.registration import Load, Registration, Role
@@ -58,13 +58,13 @@ class _Call(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Stage:
+class ScriptedNodes:
     """What all connections share: the script, and who is being answered."""
 
     tokens: tuple[int, ...]
     script: Script = field(default_factory=Script)
-    held: "dict[str, Door]" = field(default_factory=dict)
-    streams: "dict[Door, Stream]" = field(default_factory=dict)
+    held: "dict[str, ScriptedConnection]" = field(default_factory=dict)
+    streams: "dict[ScriptedConnection, Stream]" = field(default_factory=dict)
     said: int = 0
 
     async def run(self) -> None:
@@ -118,10 +118,10 @@ class Stream:
         return b"%b%d%b" % (self.head, token, self.tail)
 
 
-class Door(asyncio.Protocol):
+class ScriptedConnection(asyncio.Protocol):
     """One connection: one call after another."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: ScriptedNodes) -> None:
         self.stage, self.buffer, self.ticket = stage, b"", ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -161,7 +161,7 @@ class Door(asyncio.Protocol):
         if SCRIPT.encode() in head:
             if body:
                 self.stage.script = msgspec.json.decode(body, type=Script)
-            told = msgspec.json.encode(Told(self.stage.said))
+            told = msgspec.json.encode(NodeCounts(self.stage.said))
             self.transport.write(PLAIN % (len(told), told))
             return
         call = msgspec.json.decode(body, type=_Call)
@@ -231,7 +231,7 @@ def main() -> None:
 
 
 async def _run(proxy: str, model: str, tokens: tuple[int, ...], supervisor: int) -> None:
-    stage = Stage(tokens)
+    stage = ScriptedNodes(tokens)
     async with asyncio.TaskGroup() as tasks:
         prefill = await _open(Role.PREFILL, stage, model)
         decode = await _open(Role.DECODE, stage, model)
@@ -243,9 +243,11 @@ async def _run(proxy: str, model: str, tokens: tuple[int, ...], supervisor: int)
         )
 
 
-async def _open(role: Role, stage: Stage, model: str) -> Registration:
+async def _open(role: Role, stage: ScriptedNodes, model: str) -> Registration:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Door(stage), HERE, 0, backlog=BACKLOG)
+    server = await loop.create_server(
+        lambda: ScriptedConnection(stage), HERE, 0, backlog=BACKLOG
+    )
     address = f"{HERE}:{server.sockets[0].getsockname()[1]}"
     return Registration(
         role,

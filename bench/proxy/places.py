@@ -15,7 +15,7 @@ Cores = frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class CoreSets:
     """The cores of what is measured, and those of all else."""
 
     measured: Cores

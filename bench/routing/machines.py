@@ -26,7 +26,7 @@ class Speeds:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class SimulatedJob:
     """One request at one node: `missing` tokens to compute, then `steps` to decode."""
 
     number: int
@@ -40,24 +40,26 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class StepEvent:
     """To a job, in a step: it was `admitted`, its prompt `ran`, or it is `over`."""
 
     kind: str
-    job: Job
+    job: SimulatedJob
 
 
 @dataclass(slots=True)
-class Machine:
+class SimulatedNode:
     """Turns by `begin` and `end`, one step each."""
 
     name: str
     speeds: Speeds
     cache_tokens: int
     working: bool = False
-    _line: deque[Job] = field(default_factory=deque)
-    _batch: list[Job] = field(default_factory=list)
-    _ends: list[tuple[int, int, Job]] = field(default_factory=list)  # by their last step
+    _line: deque[SimulatedJob] = field(default_factory=deque)
+    _batch: list[SimulatedJob] = field(default_factory=list)
+    _ends: list[tuple[int, int, SimulatedJob]] = field(
+        default_factory=list
+    )  # by their last step
     _steps: int = 0
     _held: int = 0
     _cache: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
@@ -91,16 +93,16 @@ class Machine:
         while len(self._cache) * STRIDE > self.cache_tokens:
             self._cache.popitem(last=False)
 
-    def take(self, job: Job) -> None:
+    def take(self, job: SimulatedJob) -> None:
         """A prompt to run, and what comes behind it."""
         self._line.append(job)
 
-    def join(self, job: Job) -> None:
+    def join(self, job: SimulatedJob) -> None:
         """A request whose KV is here, to decode."""
         self._held += job.tokens
         heappush(self._ends, (self._steps + job.steps, job.number, job))
 
-    def begin(self, now: float) -> tuple[float, list[Happened]] | None:
+    def begin(self, now: float) -> tuple[float, list[StepEvent]] | None:
         """A step: how long it takes, and who was admitted to it; None: nothing to do."""
         if not (self._line or self._ends):
             return None
@@ -112,7 +114,7 @@ class Machine:
             if job.cached is None:
                 job.cached, job.begun = min(self.cached(job.names), job.tokens - 1), now
                 job.missing = job.tokens - job.cached
-                admitted.append(Happened("admitted", job))
+                admitted.append(StepEvent("admitted", job))
             chunk = min(room, job.missing)
             done = job.tokens - job.missing
             pairs += chunk * (2 * done + chunk) // 2
@@ -124,16 +126,16 @@ class Machine:
         seconds += self.running * speeds.request_s + self._held * speeds.held_token_s
         return seconds, admitted
 
-    def end(self) -> Iterator[Happened]:
+    def end(self) -> Iterator[StepEvent]:
         """What the step has brought."""
         self._steps += 1
         self._held += self.running
         while self._ends and self._ends[0][0] <= self._steps:
             _, _, job = heappop(self._ends)
             self._held -= job.tokens + job.steps
-            yield Happened("over", job)
+            yield StepEvent("over", job)
         for job in self._batch:
             if not job.missing:
                 self._line.remove(job)
                 self.keep(job.names)
-                yield Happened("ran", job)
+                yield StepEvent("ran", job)

@@ -12,7 +12,7 @@ from itertools import count
 from random import Random
 
 from api.generator import PromptEvent, StageEvent, TokenEvent
-from bench.routing.machines import Happened, Job, Machine, Speeds
+from bench.routing.machines import SimulatedJob, SimulatedNode, Speeds, StepEvent
 from discovery.registration import BEAT_S, Layout, Load, Registration, Role
 from discovery.registry import Node, Registry
 from engine.request import FinishReason, Request
@@ -62,7 +62,7 @@ class Outcome:
 
 
 @dataclass(slots=True, eq=False)
-class _Ride:
+class _SimulatedRequest:
     arrival: Arrival
     flight: PlanInFlight
     outcome: Outcome
@@ -78,11 +78,11 @@ class Simulation:
     seed: int = 0
     now: float = 0.0
     _registry: Registry = field(default_factory=Registry)
-    _machines: dict[str, Machine] = field(default_factory=dict)
+    _machines: dict[str, SimulatedNode] = field(default_factory=dict)
     _roles: dict[str, Role] = field(default_factory=dict)
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _order: Iterator[int] = field(default_factory=count)
-    _rides: dict[int, _Ride] = field(default_factory=dict)
+    _rides: dict[int, _SimulatedRequest] = field(default_factory=dict)
     _busy_until: dict[str, float] = field(default_factory=dict)
     _left: int = 0
     _outcomes: list[Outcome] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Simulation:
         for role, number in ((Role.PREFILL, cluster.prefill), (Role.DECODE, cluster.decode)):
             for index in range(number):
                 name = f"{role.lower()}{index}"
-                self._machines[name] = Machine(name, cluster.speeds, cluster.cache_tokens)
+                self._machines[name] = SimulatedNode(name, cluster.speeds, cluster.cache_tokens)
                 self._roles[name] = role
 
     def _arrive(self, number: int, arrival: Arrival) -> None:
@@ -118,8 +118,10 @@ class Simulation:
         plan = self._planner.plan(ask, decodes, self._partners)
         outcome = self._outcomes[number]
         outcome.split, outcome.foretold = plan.prefill is not None, plan.estimated_s
-        self._rides[number] = _Ride(arrival, self._planner.start(plan, ask).claim(), outcome)
-        job = Job(number, ask.prefix_hashes, ask.num_tokens, len(arrival.answer) - 1)
+        self._rides[number] = _SimulatedRequest(
+            arrival, self._planner.start(plan, ask).claim(), outcome
+        )
+        job = SimulatedJob(number, ask.prefix_hashes, ask.num_tokens, len(arrival.answer) - 1)
         self._later(self.cluster.call_s, partial(self._take, plan.first, job))
 
     def _partners(self, decode: Node) -> Sequence[Node]:
@@ -139,7 +141,7 @@ class Simulation:
             self._registry.apply(said, now=self.now)
         self._later(BEAT_S, self._beat)
 
-    def _take(self, node: Node, job: Job) -> None:
+    def _take(self, node: Node, job: SimulatedJob) -> None:
         self._machines[node.node_id].take(job)
         self._turn(node)
 
@@ -161,7 +163,7 @@ class Simulation:
             self._hear(node, one)
         self._turn(node)
 
-    def _hear(self, node: Node, happened: Happened) -> None:
+    def _hear(self, node: Node, happened: StepEvent) -> None:
         ride, job = self._rides[happened.job.number], happened.job
         if happened.kind == "admitted":
             ride.outcome.cached = job.cached or 0
@@ -171,7 +173,7 @@ class Simulation:
         else:
             self._first(node, ride, job)
 
-    def _first(self, node: Node, ride: _Ride, job: Job) -> None:
+    def _first(self, node: Node, ride: _SimulatedRequest, job: SimulatedJob) -> None:
         """The prompt was run: the first token goes to the client, its KV to decode."""
         ride.outcome.first_s = self.now - ride.arrival.at
         plan = ride.flight.plan
@@ -183,7 +185,7 @@ class Simulation:
         moved = StageEvent("transfer", arrived_s, num_bytes)
         self._later(arrived_s, partial(self._arrived, plan.decode, ride, job, moved))
 
-    def _move(self, prefill: Node, decode: Node, job: Job) -> tuple[float, int]:
+    def _move(self, prefill: Node, decode: Node, job: SimulatedJob) -> tuple[float, int]:
         """Seconds from now until a prompt's KV is there, and its bytes.
 
         Chunks were moved as they were run; what is left is the last one at least. A node moves
@@ -199,20 +201,22 @@ class Simulation:
         self._busy_until.update(dict.fromkeys(ends, done))
         return done + cluster.latency_s - self.now, num_bytes
 
-    def _arrived(self, decode: Node, ride: _Ride, job: Job, moved: StageEvent) -> None:
+    def _arrived(
+        self, decode: Node, ride: _SimulatedRequest, job: SimulatedJob, moved: StageEvent
+    ) -> None:
         ride.flight.record_event(decode, moved, self.now)
         ride.flight.record_event(decode, TokenEvent(ride.arrival.answer[:1]), self.now)
         self._machines[decode.node_id].keep(job.names)
         self._decode(decode, ride, job)
 
-    def _decode(self, node: Node, ride: _Ride, job: Job) -> None:
+    def _decode(self, node: Node, ride: _SimulatedRequest, job: SimulatedJob) -> None:
         if job.steps:
             self._machines[node.node_id].join(job)
             self._turn(node)
         else:
             self._finish(node, ride, job)
 
-    def _finish(self, node: Node, ride: _Ride, job: Job) -> None:
+    def _finish(self, node: Node, ride: _SimulatedRequest, job: SimulatedJob) -> None:
         arrival, flight = ride.arrival, ride.flight
         request = arrival.request
         names = hash_prefixes("", request.prompt + arrival.answer, job.names)

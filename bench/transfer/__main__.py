@@ -26,7 +26,7 @@ from bench.transfer.figures import (
     size_name,
 )
 from bench.transfer.memory import Placing
-from bench.transfer.pair import Blocks, Pair, open_pair
+from bench.transfer.pair import Blocks, TransferPair, open_pair
 from bench.transfer.raw import Copy
 from bench.transfer.source import KINDS, Kind
 from bench.transfer.steps import MOVED, measure
@@ -63,7 +63,7 @@ class Options:
 class Line:
     """One size in one placing: everything in turn."""
 
-    pair: Pair
+    pair: TransferPair
     copy: Copy
     num_bytes: int
     placing: Placing
@@ -129,7 +129,7 @@ def _by_block(options: Options) -> Iterator[tuple[int, list[int]]]:
         yield block, [size for size in options.sizes if blocks[size] == block]
 
 
-def _fixed(pair: Pair, kind: Kind, runs: int) -> list[Stages]:
+def _fixed(pair: TransferPair, kind: Kind, runs: int) -> list[Stages]:
     return [pair.hand_over(kind, [0], [0]) for _ in range(runs + 1)][1:]
 
 

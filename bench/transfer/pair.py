@@ -38,7 +38,7 @@ Blocks = Sequence[Sequence[int]]
 
 
 @dataclass(slots=True)
-class Watched(ReaderWrapper):
+class TimedReader(ReaderWrapper):
     """A reader, and when it was first asked and last done; the stages' clock."""
 
     ordered: float = 0.0
@@ -58,7 +58,7 @@ class Watched(ReaderWrapper):
 
 
 @dataclass(slots=True)
-class Pair:
+class TransferPair:
     """The sink's half, and a pipe to the source's."""
 
     memory: Memory
@@ -66,7 +66,7 @@ class Pair:
     raw: RawNixl
     plain: PlainSocket
     connectors: Mapping[Kind, Connector]
-    watched: Mapping[Kind, Watched]
+    watched: Mapping[Kind, TimedReader]
     _numbers: "count[int]"
     _pulled_at: float = 0.0
 
@@ -138,7 +138,7 @@ class Pair:
 @contextmanager
 def open_pair(
     num_bytes: int, block_bytes: int, level: CheckLevel = CheckLevel.OFF
-) -> Iterator[Pair]:
+) -> Iterator[TransferPair]:
     """Start the other process; at the end every hand-over must have been delivered there."""
     spawned, (ours, theirs) = multiprocessing.get_context("spawn"), multiprocessing.Pipe()
     with socket.create_server((HERE, 0)) as listener:
@@ -151,14 +151,16 @@ def open_pair(
     assert isinstance(ready, Ready)
     raw = RawNixl.open("raw-sink", memory)
     connectors = {kind: connect(kind, f"sink-{kind}", memory) for kind in KINDS}
-    watched = {kind: Watched(one.service.books.mover) for kind, one in connectors.items()}
+    watched = {kind: TimedReader(one.service.books.mover) for kind, one in connectors.items()}
     for kind, connector in connectors.items():
         connector.service.books.mover = watched[kind]
         connector.start()
     ours.send(Drive())
     raw.meet(ready.card, ready.address)
     raw.read([0], [0], lambda: ours.send(Drive()))
-    yield Pair(memory, ours, raw, PlainSocket(plain, memory), connectors, watched, numbers)
+    yield TransferPair(
+        memory, ours, raw, PlainSocket(plain, memory), connectors, watched, numbers
+    )
     ours.send(End())
     delivered, asked = ours.recv(), next(numbers)
     assert delivered == asked, f"{delivered} of {asked} hand-overs were delivered"

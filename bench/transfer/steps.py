@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.transfer.figures import MIB
-from bench.transfer.pair import Pair
+from bench.transfer.pair import TransferPair
 from bench.transfer.source import KINDS, Kind
 
 MOVED = 64 * MIB
 BATCH, CONTEXT, STEPS = 8, 128, 200
 
 
-def measure(pair: Pair) -> Iterator[tuple[str, float]]:
+def measure(pair: TransferPair) -> Iterator[tuple[str, float]]:
     """Median seconds of a step of 8 sequences on one thread: what runs beside it, and how long.
 
     The model is small, so that a step is many calls, each of which wants the interpreter.
@@ -22,7 +22,7 @@ def measure(pair: Pair) -> Iterator[tuple[str, float]]:
     import torch  # seconds that other measurements do without
 
     from bench.checkpoint import write_checkpoint
-    from bench.engine.ours import Ours
+    from bench.engine.ours import OurEngine
     from bench.engine.work import SHAPES
     from engine.settings import EngineConfig
 
@@ -30,7 +30,7 @@ def measure(pair: Pair) -> Iterator[tuple[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(Path(folder), SHAPES["tiny"], dtype=torch.bfloat16)
         settings = EngineConfig(model=folder, threads=1)
-        ours = Ours.load(settings, SHAPES["tiny"], BATCH, CONTEXT + STEPS + 1)
+        ours = OurEngine.load(settings, SHAPES["tiny"], BATCH, CONTEXT + STEPS + 1)
         ours.step_s(BATCH, CONTEXT, STEPS)
         yield "nothing", ours.step_s(BATCH, CONTEXT, STEPS)
         with pair.copying():
@@ -41,7 +41,7 @@ def measure(pair: Pair) -> Iterator[tuple[str, float]]:
 
 
 @contextmanager
-def _moving(pair: Pair, kind: Kind) -> Iterator[None]:
+def _moving(pair: TransferPair, kind: Kind) -> Iterator[None]:
     """One hand-over after the other, by a thread that only waits for them."""
     over = threading.Event()
     blocks = list(range(min(MOVED, pair.memory.num_bytes) // pair.memory.block_bytes))

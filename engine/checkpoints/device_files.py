@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.checkpoints.staging import Staging
+from engine.checkpoints.staging import DeviceUploader
 from engine.errors import UnusableCheckpoint
 
 LENGTH_BYTES = 8
@@ -45,10 +45,10 @@ class DeviceFile:
     entries: Mapping[str, Any]
     begin: int
     descriptor: int
-    staging: Staging
+    staging: DeviceUploader
 
     @classmethod
-    def open(cls, path: Path, staging: Staging) -> "DeviceFile":
+    def open(cls, path: Path, staging: DeviceUploader) -> "DeviceFile":
         """One that safetensors could open, so its header is sound."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         size = int.from_bytes(os.pread(descriptor, LENGTH_BYTES, 0), "little")

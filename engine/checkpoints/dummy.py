@@ -1,10 +1,10 @@
-"""Weights of any config without a checkpoint's: random, and the same wherever they are made.
+"""Dummy weights (`--load-format dummy`): random, and the same on every node and rank.
 
-A number depends on the seed, its tensor's name and its place in the tensor, and on nothing
-else: not on the device, nor on what part of the tensor is asked for. So nodes and ranks of one
-config and one seed have one model. The spread keeps activations about as large as they came
-in: weights of a product over n inputs have a deviation of 1 / sqrt(n), norms are near one, and
-biases are small. Numbers are uniform, made where they are needed, a tile at a time.
+A number depends only on the seed, its tensor's name and its index in the tensor; not on the
+device, nor on which part of the tensor is loaded. So nodes and ranks with one config and one
+seed have the same model. The deviations keep activations about as large as they came in:
+1 / sqrt(n) for the weights of a linear layer with n inputs; norms are near one, and biases
+small. Numbers are uniform, and are made on the device a tile at a time.
 """
 
 import math
@@ -15,8 +15,8 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from engine.checkpoints.shelf import Shelf
-from engine.checkpoints.store import File, Store
+from engine.checkpoints.store import File, TensorStore
+from engine.checkpoints.weight_loader import WeightLoader
 from engine.kernels.mixing import GOLDEN, mix, signed, uniform
 
 TITLE = "making weights"
@@ -26,8 +26,8 @@ UNIFORM_DEVIATION = 1 / math.sqrt(12)  # of numbers between 0 and 1
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """Stands for the file of one tensor, `shape`d as the config says."""
+class DummyTensorFile:
+    """A File with one dummy tensor of `shape`."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -43,21 +43,21 @@ class Made:
         """All of it."""
         return self.get_slice(name)[()]
 
-    def get_slice(self, name: str) -> "MadeSlice":
-        """To be made in parts."""
-        return MadeSlice(self, name)
+    def get_slice(self, name: str) -> "DummyTensorSlice":
+        """See File; only parts that are read are made."""
+        return DummyTensorSlice(self, name)
 
 
 @dataclass(frozen=True, slots=True)
-class MadeSlice:
-    """A tensor that was not made yet."""
+class DummyTensorSlice:
+    """See Slice: a dummy tensor whose parts are made when they are read."""
 
-    file: Made
+    file: DummyTensorFile
     name: str
     key: tuple[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Two halves of what its numbers are mixed from."""
+        """Hash seed and name to the two halves of the key of the random numbers."""
         digest = blake2b(f"{self.file.seed}/{self.name}".encode(), digest_size=8).digest()
         halves = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
         object.__setattr__(self, "key", tuple(map(signed, halves)))
@@ -108,31 +108,32 @@ class MadeSlice:
         mix(bits, spare)
         bits ^= high
         mix(bits, spare)
-        middle, deviation = spread(self.name, self.file.shape)
+        middle, deviation = init_mean_and_deviation(self.name, self.file.shape)
         return uniform(bits).sub_(0.5).mul_(deviation / UNIFORM_DEVIATION).add_(middle)
 
 
 @dataclass(slots=True)
-class AskingShelf(Shelf):
-    """Has nothing, and remembers what it was asked for; what it gives has a shape only.
+class ShapeRecorder(WeightLoader):
+    """Builds a model without a checkpoint, and records the names and shapes that it takes.
 
-    Where a checkpoint may store a part in several ways, it is asked for in the plainest.
+    The tensors that it returns are on the meta device. As it claims to contain no tensor, a
+    model takes each part in its plainest form.
     """
 
-    asked: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
-        """Nothing is there."""
+        """False, for any optional tensor."""
         return False
 
     def whole(self, name: str, *shape: int) -> Tensor:
-        """See Shelf."""
-        self.asked[name] = shape
+        """See WeightLoader."""
+        self.shapes[name] = shape
         return torch.empty(shape, dtype=self.dtype, device=self.device)
 
 
-def spread(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Mean and deviation of a tensor's numbers."""
+def init_mean_and_deviation(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Mean and standard deviation of a dummy tensor's numbers."""
     if len(shape) >= 2:  # [.., outputs, inputs]
         return 0.0, 1 / math.sqrt(shape[-1])
     return (1.0, NORM_DEVIATION) if NORM in name else (0.0, BIAS_DEVIATION)
@@ -140,10 +141,10 @@ def spread(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
 
 def dummy_store(
     shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, device: torch.device, seed: int
-) -> Store:
-    """All of them in `dtype`, made on the device when they are asked for."""
+) -> TensorStore:
+    """A store of dummy tensors of these `shapes` in `dtype`, made on `device` when read."""
     tensors: dict[str, File] = {
-        name: Made(shape, dtype, device, seed) for name, shape in shapes.items()
+        name: DummyTensorFile(shape, dtype, device, seed) for name, shape in shapes.items()
     }
     numbers = sum(math.prod(shape) for shape in shapes.values())
-    return Store(tensors, numbers * dtype.itemsize, TITLE)
+    return TensorStore(tensors, numbers * dtype.itemsize, TITLE)

@@ -1,4 +1,4 @@
-"""Bytes of a file onto a device, through two small buffers of main memory.
+"""Reads files onto a device, through two small (pinned) staging buffers in main memory.
 
 While one buffer is copied to the device, the next bytes are read into the other: so a load is
 as fast as the slower of disk and bus, and needs no more main memory than the buffers. Where
@@ -29,8 +29,8 @@ class _Buffer:
 
 
 @dataclass(slots=True)
-class Staging:
-    """Onto one device; for one thread."""
+class DeviceUploader:
+    """Reads parts of files onto one device; for use by one thread."""
 
     device: torch.device
     buffers: Sequence[_Buffer]
@@ -39,7 +39,7 @@ class Staging:
     _turn: int = 0
 
     @classmethod
-    def on(cls, device: torch.device, size: int = BUFFER_BYTES) -> "Staging":
+    def on(cls, device: torch.device, size: int = BUFFER_BYTES) -> "DeviceUploader":
         """Two buffers of `size` bytes."""
         cuda = device.type == "cuda"
         memories = [
@@ -67,7 +67,7 @@ class Staging:
         return target
 
     def _next(self) -> _Buffer:
-        """The one that was used longest ago, free again."""
+        """The least recently used buffer, once its last copy has ended."""
         buffer = self.buffers[self._turn]
         self._turn = (self._turn + 1) % len(self.buffers)
         if buffer.copied is not None:

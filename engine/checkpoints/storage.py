@@ -1,4 +1,4 @@
-"""How a model's weights are kept: whole, or rounded to 8 or 4 bits while they are loaded."""
+"""Linear layers over weights that are unquantized, or quantized to 8 or 4 bits on loading."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +38,7 @@ ROUNDINGS: Mapping[str, Callable[[Tensor], Weight]] = {"fp8": fp8_weight, "int4"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredLinear:
-    """y = x W^T + b, of a weight in some format."""
+    """y = x W^T + b, with a weight in any format of engine/kernels/weights.py."""
 
     weight: Weight  # of one expert
     bias: Tensor | None  # [1, outputs]
@@ -50,19 +50,19 @@ class StoredLinear:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stack:
-    """The same product of several experts, in one piece of memory."""
+class ExpertStack:
+    """The weights of one linear layer of several experts, in one tensor."""
 
     weight: Weight
     bias: Tensor | None  # [experts, outputs]
 
 
 @dataclass(slots=True)
-class Storage:
-    """Makes the products of a model; told what was lost by rounding, if there was any.
+class LinearFactory:
+    """Makes a model's linear layers, and quantizes their weights if it is told to.
 
-    `rounding` is one of ROUNDINGS, None keeps weights as they are. `kernels`, where there are
-    any, round rows on the way to a product that would else do so itself.
+    `rounding` is one of ROUNDINGS; None keeps weights as they are. `kernels` are norms and
+    gates with quantized output. `errors` has each layer's relative quantization error.
     """
 
     products: Products
@@ -71,7 +71,7 @@ class Storage:
     errors: list[Tensor] = field(default_factory=list)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        """`weight` [outputs, inputs], which is not kept where it is rounded."""
+        """A layer with `weight` [outputs, inputs], which is not kept if it is quantized."""
         if self.rounding is None:
             return PlainLinear(weight, bias)
         made = self.packed(_rounded(weight, ROUNDINGS[self.rounding]), bias)
@@ -79,24 +79,24 @@ class Storage:
         return made
 
     def head(self, weight: Tensor) -> Linear:
-        """The last product: whole where others have four bits, whose errors it would show."""
+        """The LM head: unquantized in int4 models, where its error would matter most."""
         return PlainLinear(weight) if self.rounding == "int4" else self.linear(weight)
 
     def packed(self, weight: Weight, bias: Tensor | None) -> StoredLinear:
-        """Of a weight that the checkpoint stores like that."""
+        """A layer whose weight the checkpoint stores quantized."""
         return StoredLinear(weight, None if bias is None else bias.unsqueeze(0), self.products)
 
     def quantized_kernels_for(
-        self, product: Linear | Stack | None
+        self, product: Linear | ExpertStack | None
     ) -> QuantizedOutputKernels | None:
-        """Norms and gates for what only `product` is given; None: it wants its rows whole."""
+        """Norms and gates whose output only `product` reads; None: it reads whole rows."""
         weight = _eight_bits(product)
         if self.kernels is None or weight is None:
             return None
         return self.kernels.quantized(weight.row_group)
 
-    def dual_norms_for(self, product: Linear | Stack | None) -> DualOutputNorms | None:
-        """Norms for what `product` is given, and others whole; None: it wants that as well."""
+    def dual_norms_for(self, product: Linear | ExpertStack | None) -> DualOutputNorms | None:
+        """Norms whose output `product` reads quantized and others whole; None: all whole."""
         weight = _eight_bits(product)
         if self.kernels is None or weight is None:
             return None
@@ -112,15 +112,15 @@ class Storage:
         )
 
 
-def _eight_bits(product: Linear | Stack | None) -> Fp8Weight | None:
-    weight = product.weight if isinstance(product, StoredLinear | Stack) else None
+def _eight_bits(product: Linear | ExpertStack | None) -> Fp8Weight | None:
+    weight = product.weight if isinstance(product, StoredLinear | ExpertStack) else None
     return weight if isinstance(weight, Fp8Weight) else None
 
 
 def in_order(gate_up: Linear, down: Linear) -> tuple[Linear, Linear]:
-    """The same two, with gates and ups in the order in which `down` has its inputs.
+    """Permute the outputs of `gate_up` to the order of `down`'s inputs (GPTQ's act-order).
 
-    So none is to be looked up on the way. Between the two every number is made for itself.
+    So `down` need not gather its inputs. The gate between the two works number by number.
     """
     if not isinstance(gate_up, StoredLinear) or not isinstance(down, StoredLinear):
         return gate_up, down
@@ -143,11 +143,11 @@ def open_storage(
     device: torch.device,
     products: Products | None = None,
     kernels: QuantizingKernels | None = None,
-) -> Storage | None:
-    """For what `--quantization` or a checkpoint asks; raises KernelsUnavailable.
+) -> LinearFactory | None:
+    """The factory for `--quantization` or a quantized checkpoint; raises KernelsUnavailable.
 
-    `products` and `kernels` are the device's own. None: on a CPU, which keeps weights as its
-    own kernels want them.
+    `products` and `kernels` are the device's own. Returns None for unquantized weights on a
+    CPU, whose layers engine/checkpoints/linear.py makes.
     """
     wanted = None if rounding is None else f"--quantization {rounding}"
     if packing is not None:
@@ -161,7 +161,7 @@ def open_storage(
         ):
             name = torch.cuda.get_device_name(device)
             raise KernelsUnavailable(f"{wanted}: {name} cannot multiply in 8 bits")
-        return Storage(products, rounding, kernels)
+        return LinearFactory(products, rounding, kernels)
     if wanted is None:
         return None
     if cpu_kernels != "torch":
@@ -169,22 +169,22 @@ def open_storage(
             f"{wanted} is for --device cuda; a CPU has --quantization int8, of whole weights, "
             "and --cpu-kernels torch runs this one in plain torch, slowly"
         )
-    return Storage(TorchProducts(), rounding)
+    return LinearFactory(TorchProducts(), rounding)
 
 
-def stacked(linears: Sequence[Linear]) -> Stack:
-    """Of what Storage made, all alike; each is let go of when the caller does so."""
+def stack_linears(linears: Sequence[Linear]) -> ExpertStack:
+    """Stack experts' layers of one LinearFactory, all of one format; this copies."""
     pairs = [_weight(one) for one in linears]
     biases = [bias for _, bias in pairs if bias is not None]
     assert len(biases) in (0, len(pairs)), "all have a bias, or none"
     weight = stack_experts([weight for weight, _ in pairs])
-    return Stack(weight, torch.cat(biases) if biases else None)
+    return ExpertStack(weight, torch.cat(biases) if biases else None)
 
 
 def _weight(one: Linear) -> tuple[Weight, Tensor | None]:
     if isinstance(one, StoredLinear):
         return one.weight, one.bias
-    assert isinstance(one, PlainLinear), "made by Storage"
+    assert isinstance(one, PlainLinear), "made by a LinearFactory"
     return PlainWeight(one.weight[None]), None if one.bias is None else one.bias[None]
 
 

@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.checkpoints.device_files import DeviceFile
-from engine.checkpoints.staging import Staging
+from engine.checkpoints.staging import DeviceUploader
 from engine.errors import UnusableCheckpoint
 
 IGNORED = "rotary_emb.inv_freq"  # old checkpoints carry it; it follows from the config
@@ -41,7 +41,7 @@ class File(Tensors, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class TensorStore:
     """All tensors that there are, by name, and how many bytes they have together."""
 
     tensors: dict[str, File]
@@ -49,7 +49,7 @@ class Store:
     title: str = "loading weights"
 
 
-def open_store(files: Sequence[Path], device: torch.device) -> Store:
+def open_store(files: Sequence[Path], device: torch.device) -> TensorStore:
     """Raises UnusableCheckpoint for what is no safetensors file.
 
     For a CPU the files are mapped, and what is needed as it is stays there. For any other
@@ -57,7 +57,7 @@ def open_store(files: Sequence[Path], device: torch.device) -> Store:
     """
     tensors, staging = dict[str, File](), None
     if device.type != "cpu":
-        staging = Staging.on(device)
+        staging = DeviceUploader.on(device)
     for file in files:
         try:
             opened = safe_open(file, framework="pt")
@@ -66,4 +66,4 @@ def open_store(files: Sequence[Path], device: torch.device) -> Store:
         names = [name for name in opened.keys() if IGNORED not in name]  # noqa: SIM118
         one: File = opened if staging is None else DeviceFile.open(file, staging)
         tensors |= dict.fromkeys(names, one)
-    return Store(tensors, sum(file.stat().st_size for file in files))
+    return TensorStore(tensors, sum(file.stat().st_size for file in files))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from engine.attention.batch import Batch
 from engine.attention.kv_memory import KvShape
 from engine.checkpoints.checkpoint import Checkpoint
-from engine.checkpoints.dummy import Made
+from engine.checkpoints.dummy import DummyTensorFile
 from engine.errors import UnusableCheckpoint
 from engine.kernels.style import AttentionStyle
 from engine.models.rope_config import TRAINED
@@ -156,7 +156,7 @@ def _made_up(folder: Path, dtype: torch.dtype, seed: int) -> Any:  # noqa: ANN40
     except loading_errors() as error:
         raise UnusableCheckpoint(f"{folder}: {error}") from error
     for name, one in whole.named_parameters():
-        made = Made(tuple(one.shape), one.dtype, one.device, seed)
+        made = DummyTensorFile(tuple(one.shape), one.dtype, one.device, seed)
         one.data.copy_(made.get_tensor(name))
     return whole
 

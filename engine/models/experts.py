@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.checkpoints.linear import Linear
-from engine.checkpoints.storage import Stack
+from engine.checkpoints.storage import ExpertStack
 from engine.kernels.products import Products, Route
 from engine.kernels.rows import Rows, whole_rows
 from engine.models.mlp import Activation, Gate, GatedMlp
@@ -139,8 +139,8 @@ class StackedExperts:
     Of `count` experts those from `first` on are here.
     """
 
-    gate_up: Stack
-    down: Stack
+    gate_up: ExpertStack
+    down: ExpertStack
     gating: Gate
     products: Products
     count: int
@@ -158,7 +158,7 @@ class StackedExperts:
         answers = self._multiply(self.gating(middle), outward, self.down)
         return self.products.combine(answers.view(tokens, top_k, -1), weights)
 
-    def _multiply(self, rows: Rows, route: Route, stack: Stack) -> Tensor:
+    def _multiply(self, rows: Rows, route: Route, stack: ExpertStack) -> Tensor:
         return self.products.grouped(rows, route, stack.weight, stack.bias)
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from engine.checkpoints.linear import Linear
-from engine.checkpoints.shelf import Shelf
+from engine.checkpoints.weight_loader import WeightLoader
 from engine.kernels.style import AttentionStyle
 from engine.models.config import ModelConfig
 from engine.models.expert_config import LatentConfig
@@ -17,7 +17,7 @@ NORM_EPS = 1e-6  # of these norms alone, whatever the config says of the others
 
 
 def read_latent_attention(
-    shelf: Shelf, config: ModelConfig, latent: LatentConfig, index: int, at: str
+    loader: WeightLoader, config: ModelConfig, latent: LatentConfig, index: int, at: str
 ) -> LatentAttention:
     """Layer `index`'s, under `at`."""
     hidden, heads, rank = config.hidden_size, config.num_heads, latent.rank
@@ -28,19 +28,19 @@ def read_latent_attention(
     query_rows = _rows(torch.arange(heads) * (plain + config.head_dim), plain, turned)
     query, asked = None, ("q_proj", query_rows)
     if latent.query_rank is not None:
-        query = _query(shelf, at, latent.query_rank, query_rows)
+        query = _query(loader, at, latent.query_rank, query_rows)
         asked = THROUGH_LATENT, torch.arange(latent.query_rank)
     row = _rows(torch.zeros(1, dtype=torch.int64), rank, turned)
-    up = shelf.take(f"{at}kv_b_proj.weight", heads * (plain + value), rank)
+    up = loader.take(f"{at}kv_b_proj.weight", heads * (plain + value), rank)
     keys, values = up.view(heads, plain + value, rank).split((plain, value), dim=1)
     return LatentAttention(
         index,
-        _inward(shelf, config, at, asked, row),
+        _inward(loader, config, at, asked, row),
         query,
-        Norm(shelf.take(f"{at}kv_a_layernorm.weight", rank), NORM_EPS, shelf.kernels),
+        Norm(loader.take(f"{at}kv_a_layernorm.weight", rank), NORM_EPS, loader.kernels),
         keys.contiguous(),
         values.transpose(1, 2).contiguous(),
-        shelf.fuse(at, {"o_proj": hidden}, heads * value, bias=config.output_bias),
+        loader.fuse(at, {"o_proj": hidden}, heads * value, bias=config.output_bias),
         AttentionStyle(config.attention_scale),
         config.ropes.index(plan.rope),
     )
@@ -51,28 +51,30 @@ def _rows(firsts: Tensor, plain: int, turned: Tensor) -> Tensor:
     return (firsts[:, None] + torch.cat((torch.arange(plain), plain + turned))).flatten()
 
 
-def _query(shelf: Shelf, at: str, rank: int, rows: Tensor) -> LatentQuery:
-    norm = Norm(shelf.take(f"{at}q_a_layernorm.weight", rank), NORM_EPS, shelf.kernels)
+def _query(loader: WeightLoader, at: str, rank: int, rows: Tensor) -> LatentQuery:
+    norm = Norm(loader.take(f"{at}q_a_layernorm.weight", rank), NORM_EPS, loader.kernels)
     parts = {"q_b_proj": len(rows)}
-    up = shelf.fuse(at, parts, rank, bias=False, order=rows)
-    return LatentQuery(norm_before(shelf.quantized_kernels_for(up), norm), up)
+    up = loader.fuse(at, parts, rank, bias=False, order=rows)
+    return LatentQuery(norm_before(loader.quantized_kernels_for(up), norm), up)
 
 
 def _inward(
-    shelf: Shelf, config: ModelConfig, at: str, asked: tuple[str, Tensor], row: Tensor
+    loader: WeightLoader, config: ModelConfig, at: str, asked: tuple[str, Tensor], row: Tensor
 ) -> Linear:
     """What is asked and what is kept, from the same input. Whole queries never have a bias."""
     name, rows = asked
-    kept, places = f"{at}kv_a_proj_with_mqa", row.to(shelf.device)
+    kept, places = f"{at}kv_a_proj_with_mqa", row.to(loader.device)
     weights = (
-        shelf.take(f"{at}{name}.weight", len(rows), config.hidden_size)[rows.to(shelf.device)],
-        shelf.take(f"{kept}.weight", len(row), config.hidden_size)[places],
+        loader.take(f"{at}{name}.weight", len(rows), config.hidden_size)[
+            rows.to(loader.device)
+        ],
+        loader.take(f"{kept}.weight", len(row), config.hidden_size)[places],
     )
     if not config.qkv_bias:
-        return shelf.linear(torch.cat(weights))
-    first = torch.zeros(len(rows), dtype=shelf.dtype, device=shelf.device)
+        return loader.linear(torch.cat(weights))
+    first = torch.zeros(len(rows), dtype=loader.dtype, device=loader.device)
     if name == THROUGH_LATENT:
-        first = shelf.take(f"{at}{name}.bias", len(rows))
-    return shelf.linear(
-        torch.cat(weights), torch.cat((first, shelf.take(f"{kept}.bias", len(row))[places]))
+        first = loader.take(f"{at}{name}.bias", len(rows))
+    return loader.linear(
+        torch.cat(weights), torch.cat((first, loader.take(f"{kept}.bias", len(row))[places]))
     )

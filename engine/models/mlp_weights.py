@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from engine.checkpoints import mxfp4
-from engine.checkpoints.shelf import Shelf
-from engine.checkpoints.storage import Stack, in_order, stacked
+from engine.checkpoints.storage import ExpertStack, in_order, stack_linears
+from engine.checkpoints.weight_loader import WeightLoader
 from engine.kernels.contract import CLAMPED, Linear
 from engine.models.config import ModelConfig
 from engine.models.decoder import Mlp
@@ -28,68 +28,77 @@ from engine.models.mlp import ACTIVATIONS, Activation, Gate, GatedMlp
 from engine.models.tensor_parallel import AbsentExpert
 
 
-def read_mlp(shelf: Shelf, config: ModelConfig, index: int) -> Mlp:
+def read_mlp(loader: WeightLoader, config: ModelConfig, index: int) -> Mlp:
     """Layer `index`'s."""
     at = f"model.layers.{index}."
     if config.experts is not None and config.layers[index].sparse:
-        return _sparse(shelf, config, config.experts, at)
-    return _dense(shelf, config, f"{at}mlp.", config.intermediate_size)
+        return _sparse(loader, config, config.experts, at)
+    return _dense(loader, config, f"{at}mlp.", config.intermediate_size)
 
 
-def _dense(shelf: Shelf, config: ModelConfig, at: str, wide: int) -> GatedMlp:
+def _dense(loader: WeightLoader, config: ModelConfig, at: str, wide: int) -> GatedMlp:
     parts = {"gate_proj": wide, "up_proj": wide}
     if config.fused_gate_up:
         parts = {"gate_up_proj": 2 * wide}
-    gate_up = shelf.fuse(at, parts, config.hidden_size, bias=config.mlp_bias)
-    down = shelf.fuse(at, {"down_proj": config.hidden_size}, wide, bias=config.mlp_bias)
+    gate_up = loader.fuse(at, parts, config.hidden_size, bias=config.mlp_bias)
+    down = loader.fuse(at, {"down_proj": config.hidden_size}, wide, bias=config.mlp_bias)
     gate_up, down = in_order(gate_up, down)
-    gate = _gate_before(shelf, down, config.activation)
+    gate = _gate_before(loader, down, config.activation)
     return GatedMlp(gate_up, down, ACTIVATIONS[config.activation], gate)
 
 
 def _activation(
-    shelf: Shelf, gate: str, clamp: tuple[float, float] | None = None
+    loader: WeightLoader, gate: str, clamp: tuple[float, float] | None = None
 ) -> Activation | None:
     """Gate and activation in one, where there is a kernel for it."""
-    if shelf.kernels is None or gate not in shelf.kernels.gates:
+    if loader.kernels is None or gate not in loader.kernels.gates:
         return None
-    return partial(shelf.kernels.gated, gate=gate, clamp=clamp)
+    return partial(loader.kernels.gated, gate=gate, clamp=clamp)
 
 
 def _gate_before(
-    shelf: Shelf, down: Linear | Stack, gate: str, clamp: tuple[float, float] | None = None
+    loader: WeightLoader,
+    down: Linear | ExpertStack,
+    gate: str,
+    clamp: tuple[float, float] | None = None,
 ) -> Gate | None:
     """The same, whose rows come out as `down` wants them."""
-    whole, kernels = _activation(shelf, gate, clamp), shelf.quantized_kernels_for(down)
+    whole, kernels = _activation(loader, gate, clamp), loader.quantized_kernels_for(down)
     if whole is None or kernels is None:
         return whole
     return partial(kernels.gated, gate=gate, clamp=clamp)
 
 
-def _sparse(shelf: Shelf, config: ModelConfig, experts: ExpertConfig, at: str) -> SparseMlp:
+def _sparse(
+    loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
+) -> SparseMlp:
     """Under the family's name for the block, or under the one that transformers gives it."""
     named = f"{at}{experts.block}."
-    at = named if f"{named}{experts.router}.weight" in shelf else f"{at}mlp."
+    at = named if f"{named}{experts.router}.weight" in loader else f"{at}mlp."
     return SparseMlp(
-        _router(shelf, config, experts, at),
-        _gathered(shelf, config, _experts(shelf, config, experts, at)),
-        _shared(shelf, config, experts, at),
+        _router(loader, config, experts, at),
+        _gathered(loader, config, _experts(loader, config, experts, at)),
+        _shared(loader, config, experts, at),
     )
 
 
-def _gathered(shelf: Shelf, config: ModelConfig, each: list[Expert]) -> RoutedExperts:
+def _gathered(loader: WeightLoader, config: ModelConfig, each: list[Expert]) -> RoutedExperts:
     """In one piece where one product can be of all; another rank's say nothing."""
     assert config.experts is not None
     experts = config.experts
-    count, ours = experts.routing.num_experts, _ours(shelf, experts)
+    count, ours = experts.routing.num_experts, _ours(loader, experts)
     unit, in_torch = _unit(config, experts), _unit_in_torch(config, experts)
-    if shelf.storage is None:
+    if loader.storage is None:
         absent = Expert(AbsentExpert(2 * experts.width), AbsentExpert(config.hidden_size))
         all_of_them = [absent] * ours.start + each + [absent] * (count - ours.stop)
-        return LoopedExperts(all_of_them, _activation(shelf, *unit) or in_torch)
+        return LoopedExperts(all_of_them, _activation(loader, *unit) or in_torch)
     inward, outward = ([getattr(one, name) for one in each] for name in ("gate_up", "down"))
-    gate_up, down, products = stacked(inward), stacked(outward), shelf.storage.products
-    gating = _gate_before(shelf, down, *unit) or in_torch
+    gate_up, down, products = (
+        stack_linears(inward),
+        stack_linears(outward),
+        loader.storage.products,
+    )
+    gating = _gate_before(loader, down, *unit) or in_torch
     return StackedExperts(gate_up, down, gating, products, count, ours.start)
 
 
@@ -106,89 +115,95 @@ def _unit_in_torch(config: ModelConfig, experts: ExpertConfig) -> Activation:
     return partial(clamped_swiglu, alpha=clamp.alpha, limit=clamp.limit)
 
 
-def _ours(shelf: Shelf, experts: ExpertConfig) -> range:
+def _ours(loader: WeightLoader, experts: ExpertConfig) -> range:
     """Which experts this rank has."""
     count = experts.routing.num_experts
-    return range(count) if shelf.group is None else shelf.group.shard.part(count)
+    return range(count) if loader.group is None else loader.group.shard.part(count)
 
 
-def _router(shelf: Shelf, config: ModelConfig, experts: ExpertConfig, at: str) -> Router:
+def _router(
+    loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
+) -> Router:
     """In float32, whatever the model is in."""
     name, count = f"{at}{experts.router}", experts.routing.num_experts
     exact = torch.float32
     correction = f"{name}.e_score_correction_bias"
     return Router(
         experts.routing,
-        shelf.take(f"{name}.weight", count, config.hidden_size, dtype=exact),
-        shelf.take(f"{name}.bias", count, dtype=exact) if experts.router_bias else None,
-        shelf.take(correction, count, dtype=exact) if experts.correction else None,
+        loader.take(f"{name}.weight", count, config.hidden_size, dtype=exact),
+        loader.take(f"{name}.bias", count, dtype=exact) if experts.router_bias else None,
+        loader.take(correction, count, dtype=exact) if experts.correction else None,
     )
 
 
 def _shared(
-    shelf: Shelf, config: ModelConfig, experts: ExpertConfig, at: str
+    loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
 ) -> SharedExpert | None:
     if (shared := experts.shared) is None:
         return None
     gate = None
     if shared.gate is not None:
-        gate = shelf.fuse(at, {shared.gate: 1}, config.hidden_size, bias=False)
-    return SharedExpert(_dense(shelf, config, f"{at}{shared.name}.", shared.width), gate)
+        gate = loader.fuse(at, {shared.gate: 1}, config.hidden_size, bias=False)
+    return SharedExpert(_dense(loader, config, f"{at}{shared.name}.", shared.width), gate)
 
 
-def _experts(shelf: Shelf, config: ModelConfig, experts: ExpertConfig, at: str) -> list[Expert]:
+def _experts(
+    loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
+) -> list[Expert]:
     """Those that this rank has."""
     if experts.stacked_across:
-        return _stacked_across(shelf, config, experts, f"{at}experts.")
-    if f"{at}experts.gate_up_proj" in shelf:
-        return _stacked(shelf, config, experts, f"{at}experts.")
+        return _stacked_across(loader, config, experts, f"{at}experts.")
+    if f"{at}experts.gate_up_proj" in loader:
+        return _stacked(loader, config, experts, f"{at}experts.")
     hidden, wide, (gate, up, down) = config.hidden_size, experts.width, experts.parts
     return [
         Expert(
             *in_order(
-                shelf.fuse(f"{at}experts.{one}.", {gate: wide, up: wide}, hidden, bias=False),
-                shelf.fuse(f"{at}experts.{one}.", {down: hidden}, wide, bias=False),
+                loader.fuse(f"{at}experts.{one}.", {gate: wide, up: wide}, hidden, bias=False),
+                loader.fuse(f"{at}experts.{one}.", {down: hidden}, wide, bias=False),
             )
         )
-        for one in _ours(shelf, experts)
+        for one in _ours(loader, experts)
     ]
 
 
-def _stacked(shelf: Shelf, config: ModelConfig, experts: ExpertConfig, at: str) -> list[Expert]:
+def _stacked(
+    loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
+) -> list[Expert]:
     """[experts, outputs, inputs], gates first."""
-    count, wide, hidden = len(_ours(shelf, experts)), experts.width, config.hidden_size
-    gates_and_ups = shelf.each(f"{at}gate_up_proj", count, 2 * wide, hidden)
-    downs = shelf.each(f"{at}down_proj", count, hidden, wide)
+    count, wide, hidden = len(_ours(loader, experts)), experts.width, config.hidden_size
+    gates_and_ups = loader.stacked_linears(f"{at}gate_up_proj", count, 2 * wide, hidden)
+    downs = loader.stacked_linears(f"{at}down_proj", count, hidden, wide)
     return [Expert(*pair) for pair in zip(gates_and_ups, downs, strict=True)]
 
 
 def _stacked_across(
-    shelf: Shelf, config: ModelConfig, experts: ExpertConfig, at: str
+    loader: WeightLoader, config: ModelConfig, experts: ExpertConfig, at: str
 ) -> list[Expert]:
     """Gates and ups alternate, and there are biases."""
-    count, wide, hidden = len(_ours(shelf, experts)), experts.width, config.hidden_size
+    count, wide, hidden = len(_ours(loader, experts)), experts.width, config.hidden_size
     apart = torch.arange(2 * wide).view(-1, 2).T.flatten()  # gates, then ups
-    gate_up = _across(shelf, f"{at}gate_up_proj", count, 2 * wide, hidden)
-    down = _across(shelf, f"{at}down_proj", count, hidden, wide)
-    gate_up_bias = shelf.whole(f"{at}gate_up_proj_bias", count, 2 * wide)[:, apart]
-    down_bias = shelf.whole(f"{at}down_proj_bias", count, hidden)
+    gate_up = _across(loader, f"{at}gate_up_proj", count, 2 * wide, hidden)
+    down = _across(loader, f"{at}down_proj", count, hidden, wide)
+    gate_up_bias = loader.whole(f"{at}gate_up_proj_bias", count, 2 * wide)[:, apart]
+    down_bias = loader.whole(f"{at}down_proj_bias", count, hidden)
     return [
         Expert(
-            shelf.linear(shelf.place(gate_up(one)[apart]), shelf.place(gate_up_bias[one])),
-            shelf.linear(shelf.place(down(one)), shelf.place(down_bias[one])),
+            loader.linear(loader.place(gate_up(one)[apart]), loader.place(gate_up_bias[one])),
+            loader.linear(loader.place(down(one)), loader.place(down_bias[one])),
         )
         for one in range(count)
     ]
 
 
 def _across(
-    shelf: Shelf, name: str, count: int, outputs: int, inputs: int
+    loader: WeightLoader, name: str, count: int, outputs: int, inputs: int
 ) -> Callable[[int], Tensor]:
     """One expert's [outputs, inputs] at a time: unpacked, or the other way round."""
-    if f"{name}_blocks" not in shelf:
-        plain = shelf.whole(name, count, inputs, outputs)
+    if f"{name}_blocks" not in loader:
+        plain = loader.whole(name, count, inputs, outputs)
         return lambda one: plain[one].T
     groups = inputs // mxfp4.BLOCK
-    blocks = shelf.whole(f"{name}_blocks", count, outputs, groups, mxfp4.BLOCK // 2)
-    scales = shelf.whole(f"{name}_scales", count, outputs, groups)
-    return lambda one: mxfp4.dequantise(blocks[one], scales[one], shelf.dtype)
+    blocks = loader.whole(f"{name}_blocks", count, outputs, groups, mxfp4.BLOCK // 2)
+    scales = loader.whole(f"{name}_scales", count, outputs, groups)
+    return lambda one: mxfp4.dequantise(blocks[one], scales[one], loader.dtype)

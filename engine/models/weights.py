@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from engine.checkpoints.checkpoint import Checkpoint
-from engine.checkpoints.dummy import AskingShelf, dummy_store
+from engine.checkpoints.dummy import ShapeRecorder, dummy_store
 from engine.checkpoints.placement import Placement
-from engine.checkpoints.shelf import Parts, Shelf, filled_shelf
-from engine.checkpoints.store import Store, open_store
+from engine.checkpoints.store import TensorStore, open_store
+from engine.checkpoints.weight_loader import Parts, WeightLoader, open_weights
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import DualOutputNorms, Linear, QuantizedOutputKernels
 from engine.kernels.style import AttentionStyle
@@ -52,13 +52,13 @@ def load_decoder(
     if group is not None:
         parts = partial(shard_tensors, config=config, shard=group.shard)
         config = shard_config(config, group.shard)
-    with filled_shelf(store, *placed, parts) as shelf:
-        shelf.group, shelf.storage, shelf.packing = group, place.storage, config.packing
+    with open_weights(store, *placed, parts) as loader:
+        loader.group, loader.storage, loader.packing = group, place.storage, config.packing
         if classifies(checkpoint.config):
-            shelf.drop(CLASSES)
+            loader.drop(CLASSES)
         if TEXT in checkpoint.config:
-            shelf.keep_text()
-        return _build(shelf, config, max_len)
+            loader.keep_text()
+        return _build(loader, config, max_len)
 
 
 def load_classes(
@@ -68,79 +68,79 @@ def load_classes(
     if checkpoint.dummy_seed is not None:
         raise UnusableCheckpoint(f"--load-format dummy: {CLASSES} is not made up")
     store = open_store(checkpoint.weight_files, device)
-    with filled_shelf(store, torch.float32, device) as shelf:
-        head = shelf.take(CLASSES, labels, hidden)
-        shelf.files.clear()
+    with open_weights(store, torch.float32, device) as loader:
+        head = loader.take(CLASSES, labels, hidden)
+        loader.files.clear()
     return head
 
 
 def store_of(
     checkpoint: Checkpoint, config: ModelConfig, dtype: torch.dtype, device: torch.device
-) -> Store:
+) -> TensorStore:
     """The checkpoint's files; or, of a dummy, all that a model of this config asks for."""
     if checkpoint.dummy_seed is None:
         return open_store(checkpoint.weight_files, device)
     if config.packing is not None:
         raise UnusableCheckpoint("--load-format dummy: quantized weights are not made up")
-    asking = AskingShelf({}, dtype, torch.device("meta"))
+    asking = ShapeRecorder({}, dtype, torch.device("meta"))
     _build(asking, config, max_len=1)
-    return dummy_store(asking.asked, dtype, device, checkpoint.dummy_seed)
+    return dummy_store(asking.shapes, dtype, device, checkpoint.dummy_seed)
 
 
-def _build(shelf: Shelf, config: ModelConfig, max_len: int) -> Decoder:
+def _build(loader: WeightLoader, config: ModelConfig, max_len: int) -> Decoder:
     hidden, vocabulary = config.hidden_size, config.vocab_size
-    words = shelf.group.shard.part(vocabulary) if shelf.group else range(vocabulary)
-    embedding = shelf.take("model.embed_tokens.weight", vocabulary, hidden)
-    layers = tuple(_layer(shelf, config, index) for index in range(config.num_layers))
-    norm = _norm(shelf, config, "model.norm", hidden)
+    words = loader.group.shard.part(vocabulary) if loader.group else range(vocabulary)
+    embedding = loader.take("model.embed_tokens.weight", vocabulary, hidden)
+    layers = tuple(_layer(loader, config, index) for index in range(config.num_layers))
+    norm = _norm(loader, config, "model.norm", hidden)
     for index in range(config.num_layers, config.num_layers + config.unused_layers):
-        shelf.drop_all(f"model.layers.{index}.")
-    head = shelf.head(_head_weight(shelf, config, embedding[words.start : words.stop]))
-    if shelf.group is not None:
-        head = VocabParallelHead(head, vocabulary, shelf.group)
+        loader.drop_all(f"model.layers.{index}.")
+    head = loader.head(_head_weight(loader, config, embedding[words.start : words.stop]))
+    if loader.group is not None:
+        head = VocabParallelHead(head, vocabulary, loader.group)
     ropes = [rope_table(rope, config.head_dim, max_len) for rope in config.ropes]
-    placed = tuple(rope.to(shelf.device, shelf.dtype) for rope in ropes)
+    placed = tuple(rope.to(loader.device, loader.dtype) for rope in ropes)
     scale = config.embedding_scale
     if scale is not None and config.embedding_scale_rounds:
-        scale = torch.tensor(scale, dtype=shelf.dtype).item()
+        scale = torch.tensor(scale, dtype=loader.dtype).item()
     return Decoder(config, embedding, layers, norm, head, placed, scale)
 
 
-def _head_weight(shelf: Shelf, config: ModelConfig, embedding: Tensor) -> Tensor:
+def _head_weight(loader: WeightLoader, config: ModelConfig, embedding: Tensor) -> Tensor:
     """[words, hidden]. A head that is tied is the `embedding`, unless the checkpoint has
     another: then its config is wrong, to transformers as to us.
     """
-    if config.tied_embeddings and HEAD not in shelf:
+    if config.tied_embeddings and HEAD not in loader:
         return embedding
-    weight = shelf.take(HEAD, *embedding.shape)
+    weight = loader.take(HEAD, *embedding.shape)
     if not config.tied_embeddings or not torch.equal(weight, embedding):
         return weight
     return embedding
 
 
-def _layer(shelf: Shelf, config: ModelConfig, index: int) -> Layer:
+def _layer(loader: WeightLoader, config: ModelConfig, index: int) -> Layer:
     at, names = f"model.layers.{index}.", config.norms
 
     def norm(name: str | None) -> Norm | None:
         if name is None:
             return None
-        return _norm(shelf, config, f"{at}{name}", config.hidden_size)
+        return _norm(loader, config, f"{at}{name}", config.hidden_size)
 
     def before(part: Attention | Mlp, name: str | None) -> LayerNorm | None:
         made = norm(name)
-        return made and norm_before(_rounding_for(shelf, part), made)
+        return made and norm_before(_rounding_for(loader, part), made)
 
-    attention = _attention(shelf, config, index, f"{at}self_attn.")
-    mlp = read_mlp(shelf, config, index)
+    attention = _attention(loader, config, index, f"{at}self_attn.")
+    mlp = read_mlp(loader, config, index)
     norms = before(attention, names.attention), before(mlp, names.mlp)
     few = None
-    if shelf.group is None and not (names.attention_output or names.mlp_output):
+    if loader.group is None and not (names.attention_output or names.mlp_output):
         scale = config.residual_scale
-        few = few_rows_layer(shelf.kernels, (attention, mlp), norms, config.activation, scale)
-    if shelf.group is not None:
+        few = few_rows_layer(loader.kernels, (attention, mlp), norms, config.activation, scale)
+    if loader.group is not None:
         attention, mlp = (
-            ParallelAttention(attention, shelf.group),
-            ParallelMlp(mlp, shelf.group),
+            ParallelAttention(attention, loader.group),
+            ParallelMlp(mlp, loader.group),
         )
     return Layer(
         attention=attention,
@@ -155,13 +155,13 @@ def _layer(shelf: Shelf, config: ModelConfig, index: int) -> Layer:
 
 
 def _rounding_for(
-    shelf: Shelf, part: Attention | Mlp
+    loader: WeightLoader, part: Attention | Mlp
 ) -> QuantizedOutputKernels | DualOutputNorms | None:
     """What rounds for a part of a layer; whole rows are for its router, if it has one."""
     if not isinstance(part, SparseMlp):
-        return shelf.quantized_kernels_for(_only_product(part))
+        return loader.quantized_kernels_for(_only_product(part))
     experts = part.experts
-    return shelf.dual_norms_for(
+    return loader.dual_norms_for(
         experts.gate_up if isinstance(experts, StackedExperts) else None
     )
 
@@ -175,9 +175,9 @@ def _only_product(part: Attention | Mlp) -> Linear | None:
     return part.gate_up if isinstance(part, GatedMlp) else None
 
 
-def _attention(shelf: Shelf, config: ModelConfig, index: int, at: str) -> Attention:
+def _attention(loader: WeightLoader, config: ModelConfig, index: int, at: str) -> Attention:
     if config.latent is not None:
-        return read_latent_attention(shelf, config, config.latent, index, at)
+        return read_latent_attention(loader, config, config.latent, index, at)
     plan, hidden, head_dim = config.layers[index], config.hidden_size, config.head_dim
     heads, kv_heads = config.num_heads, config.num_kv_heads
     queries, keys = heads * head_dim, kv_heads * head_dim
@@ -187,16 +187,16 @@ def _attention(shelf: Shelf, config: ModelConfig, index: int, at: str) -> Attent
     order = head_order(plan.rope, head_dim) if plan.rope else None
     rows = _rows(order, heads, kv_heads)
     norms = [
-        _head_norm(shelf, config, f"{at}{name}", count)
+        _head_norm(loader, config, f"{at}{name}", count)
         for name, count in (("q_norm", heads), ("k_norm", kv_heads))
     ]
-    sinks = shelf.take(f"{at}sinks", heads) if config.sinks else None
+    sinks = loader.take(f"{at}sinks", heads) if config.sinks else None
     return GroupedAttention(
         index,
         heads,
         kv_heads,
-        shelf.fuse(at, parts, hidden, bias=config.qkv_bias, order=rows),
-        shelf.fuse(at, {"o_proj": hidden}, queries, bias=config.output_bias),
+        loader.fuse(at, parts, hidden, bias=config.qkv_bias, order=rows),
+        loader.fuse(at, {"o_proj": hidden}, queries, bias=config.output_bias),
         AttentionStyle(config.attention_scale, plan.window, config.attention_softcap, sinks),
         rope=config.ropes.index(plan.rope) if plan.rope else None,
         query_norm=norms[0],
@@ -214,19 +214,19 @@ def _rows(order: Tensor | None, heads: int, kv_heads: int) -> Tensor | None:
     return torch.cat(((first + order).flatten(), values))
 
 
-def _head_norm(shelf: Shelf, config: ModelConfig, name: str, heads: int) -> Norm | None:
+def _head_norm(loader: WeightLoader, config: ModelConfig, name: str, heads: int) -> Norm | None:
     """Over one head, or over all of them."""
     if config.qk_norm is None:
         return None
     count = heads if config.qk_norm == "all" else 1
-    norm = _norm(shelf, config, name, count * config.head_dim)
-    if shelf.group is None or config.qk_norm != "all":
+    norm = _norm(loader, config, name, count * config.head_dim)
+    if loader.group is None or config.qk_norm != "all":
         return norm
-    return ParallelNorm(norm.weight, norm.eps, group=shelf.group)
+    return ParallelNorm(norm.weight, norm.eps, group=loader.group)
 
 
-def _norm(shelf: Shelf, config: ModelConfig, name: str, size: int) -> Norm:
+def _norm(loader: WeightLoader, config: ModelConfig, name: str, size: int) -> Norm:
     """A weight that is added to one is so in float32, where little of it is lost."""
-    weight = shelf.take(f"{name}.weight", size)
+    weight = loader.take(f"{name}.weight", size)
     weight = weight.float() + 1 if config.norm_adds_one else weight
-    return Norm(weight, config.norm_eps, shelf.kernels)
+    return Norm(weight, config.norm_eps, loader.kernels)

@@ -51,5 +51,5 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.labels) <= 1
 
 
-ANYTHING = PoolingConfig()
+DEFAULT_POOLING = PoolingConfig()
 """What a checkpoint that says nothing of pooling can be asked."""

@@ -9,8 +9,8 @@ import torch.nn.functional as F  # noqa: N812  the name the field knows it by
 from torch import Tensor
 
 from engine.checkpoints.checkpoint import Checkpoint
-from engine.checkpoints.shelf import filled_shelf
 from engine.checkpoints.store import open_store
+from engine.checkpoints.weight_loader import open_weights
 from engine.models.weights import load_classes
 from engine.pooling.config import Dense, PoolingConfig
 from engine.pooling.pooler import Pooler
@@ -54,7 +54,7 @@ def load_layers(
 
 
 def _layer(file: Path, dense: Dense, device: torch.device) -> DenseLayer:
-    with filled_shelf(open_store([file], device), torch.float32, device) as shelf:
-        weight = shelf.take("linear.weight", dense.outputs, dense.inputs)
-        bias = shelf.take("linear.bias", dense.outputs) if dense.bias else None
+    with open_weights(open_store([file], device), torch.float32, device) as loader:
+        weight = loader.take("linear.weight", dense.outputs, dense.inputs)
+        bias = loader.take("linear.bias", dense.outputs) if dense.bias else None
     return DenseLayer(weight, bias, THROUGH[dense.activation])

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from engine.checkpoints.device_files import DTYPES, DeviceFile
-from engine.checkpoints.staging import Staging, read_all
+from engine.checkpoints.staging import DeviceUploader, read_all
 from engine.checkpoints.store import open_store
 from engine.errors import UnusableCheckpoint
 from tests.fakes.checkpoints import make_checkpoint
@@ -24,7 +24,7 @@ root = Path(__file__).parents[2]
 
 def read(path: Path, buffer_bytes: int = 1000) -> DeviceFile:
     """Buffers so small that every tensor takes several."""
-    return DeviceFile.open(path, Staging.on(CPU, buffer_bytes))
+    return DeviceFile.open(path, DeviceUploader.on(CPU, buffer_bytes))
 
 
 def test_every_tensor_is_what_the_file_has(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_part_of_a_tensor_is_read_alone(tmp_path: Path) -> None:
     counted = list[int]()
     read_all, staging = file.staging.read, file.staging
 
-    class Counting(Staging):
+    class Counting(DeviceUploader):
         def read(self, file: int, offset: int, count: int) -> torch.Tensor:
             counted.append(count)
             return read_all(file, offset, count)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.checkpoints.checkpoint import open_checkpoint
-from engine.checkpoints.dummy import Made, dummy_store
+from engine.checkpoints.dummy import DummyTensorFile, dummy_store
 from engine.errors import UnusableCheckpoint
 from engine.models.config import parse_config
 from engine.models.shards import shard_tensors
@@ -86,7 +86,7 @@ def test_models_of_transformers_are_made_up_as_well(tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_tensor_is_the_part_of_the_whole() -> None:
-    made = Made((3, 70, 1000), torch.float32, CPU, 5)
+    made = DummyTensorFile((3, 70, 1000), torch.float32, CPU, 5)
     whole = made.get_tensor("x")
     part = made.get_slice("x")[slice(1, 3), slice(None), slice(7, 900)]
     assert torch.equal(part, whole[1:3, :, 7:900])
@@ -107,7 +107,7 @@ def test_ranks_make_their_parts_of_the_same_weights(real: Path) -> None:
 
 
 def deviation(name: str, *shape: int) -> Tensor:
-    return Made(shape, torch.float32, CPU, 0).get_tensor(name)
+    return DummyTensorFile(shape, torch.float32, CPU, 0).get_tensor(name)
 
 
 def test_weights_have_the_spread_that_keeps_activations_their_size() -> None:
@@ -121,7 +121,7 @@ def test_weights_have_the_spread_that_keeps_activations_their_size() -> None:
 
 
 def test_numbers_of_a_long_tensor_do_not_repeat() -> None:
-    long = Made((1 << 20,), torch.float32, CPU, 0).get_tensor("a")
+    long = DummyTensorFile((1 << 20,), torch.float32, CPU, 0).get_tensor("a")
     assert len(long.unique()) > 0.9 * len(long)
     assert abs(torch.corrcoef(torch.stack((long[:-1], long[1:])))[0, 1]) < 5e-3
 

@@ -11,7 +11,7 @@ from engine.attention.kv_memory import KvMemory
 from engine.attention.paged import AttentionBatch, Span
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.checkpoints.placement import Placement
-from engine.checkpoints.storage import Storage
+from engine.checkpoints.storage import LinearFactory
 from engine.kernels.products import TorchProducts
 from engine.models.choosing import load_model, read_config
 from engine.models.decoder import Decoder
@@ -31,7 +31,7 @@ STACKS = ["mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3"]
 def part_of(folder: Path, group: RankGroup) -> Decoder:
     """A rank's, with its experts in one piece of memory."""
     checkpoint = open_checkpoint(str(folder))
-    place = Placement(torch.float32, CPU, group=group, storage=Storage(TorchProducts()))
+    place = Placement(torch.float32, CPU, group=group, storage=LinearFactory(TorchProducts()))
     model = load_model(checkpoint, read_config(checkpoint, "auto"), len(TOKENS), place)
     assert isinstance(model, Decoder)
     return model

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.checkpoints.checkpoint import WEIGHTS
 from engine.checkpoints.linear import PlainLinear
-from engine.checkpoints.storage import Stack, StoredLinear
+from engine.checkpoints.storage import ExpertStack, StoredLinear
 from engine.errors import KernelsUnavailable, UnusableCheckpoint
 from engine.torch_engine import TorchEngine
 from tests.fakes.checkpoints import edit_config, make_checkpoint
@@ -51,7 +51,7 @@ def numbers(part: object) -> Iterator[Tensor]:
     """The weights of all products within, in the order of the model."""
     if isinstance(part, PlainLinear):
         yield part.weight.float()
-    elif isinstance(part, StoredLinear | Stack):
+    elif isinstance(part, StoredLinear | ExpertStack):
         yield from (part.weight.whole(one) for one in range(part.weight.shape[0]))
     elif isinstance(part, tuple):
         for one in part:

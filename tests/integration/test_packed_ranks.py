@@ -11,7 +11,7 @@ from engine.attention.paged import Span
 from engine.attention.plan import Plan
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.checkpoints.placement import Placement
-from engine.checkpoints.storage import Storage
+from engine.checkpoints.storage import LinearFactory
 from engine.errors import UnusableCheckpoint
 from engine.kernels.products import TorchProducts
 from engine.models.choosing import load_model, read_config
@@ -62,7 +62,7 @@ def made(folder: Path, family: str, layout: str) -> tuple[Path, Path]:
 def part_of(folder: Path, share: Shard) -> Model:
     """What a rank reads, which is not run."""
     checkpoint, group = open_checkpoint(str(folder)), RankGroup(share, None, CPU)
-    place = Placement(torch.float32, CPU, group=group, storage=Storage(TorchProducts()))
+    place = Placement(torch.float32, CPU, group=group, storage=LinearFactory(TorchProducts()))
     return load_model(checkpoint, read_config(checkpoint, "auto"), 64, place)
 
 

@@ -13,7 +13,7 @@ from deploy.config import DEMO_MODEL
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.checkpoints.linear import PlainLinear
 from engine.checkpoints.placement import Placement
-from engine.checkpoints.storage import Storage, StoredLinear
+from engine.checkpoints.storage import LinearFactory, StoredLinear
 from engine.errors import KernelsUnavailable, UnusableCheckpoint
 from engine.kernels.products import TorchProducts
 from engine.models.choosing import load_model, read_config
@@ -34,7 +34,7 @@ def narrow(folder: Path, quantization: str, **settings: object) -> TorchEngine:
 def whole_engine(folder: Path) -> TorchEngine:
     """As on a GPU, with weights as they are, in plain torch."""
     engine, checkpoint = load(folder), open_checkpoint(str(folder))
-    storage = Storage(TorchProducts())
+    storage = LinearFactory(TorchProducts())
     place = Placement(torch.float32, torch.device("cpu"), storage=storage)
     config = read_config(checkpoint, "auto")
     engine.decoder = load_model(checkpoint, config, engine.info.max_model_len, place)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.checkpoints.staging import Staging
+from engine.checkpoints.staging import DeviceUploader
 from engine.tiers.host_memory import HostMemory
 from engine.tiers.moves import Copy
 
@@ -35,7 +35,7 @@ def test_a_file_comes_onto_the_device_through_two_pinned_buffers(
     content = random_bytes(10_000_001, device=torch.device("cpu"))
     path = tmp_path / "bytes"
     path.write_bytes(content.numpy().tobytes())
-    staging = Staging.on(device, 1 << 20)
+    staging = DeviceUploader.on(device, 1 << 20)
     assert all(buffer.memory.is_pinned() for buffer in staging.buffers)
     with path.open("rb") as file:
         for first, count in ((0, 10_000_001), (17, 3), (5_000_000, 3_000_000)):

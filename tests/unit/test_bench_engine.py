@@ -7,9 +7,9 @@ import torch
 from safetensors import safe_open
 
 from bench.checkpoint import Shape, write_checkpoint
-from bench.engine.ours import Ours
+from bench.engine.ours import OurEngine
 from bench.engine.rates import Rates
-from bench.engine.work import Work
+from bench.engine.work import ModelWork
 from engine.settings import EngineConfig
 
 SHAPE = Shape(
@@ -27,13 +27,13 @@ def test_every_weight_of_a_product_is_counted(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, SHAPE, dtype=torch.bfloat16)
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         sizes = {name: file.get_tensor(name).numel() for name in file.keys()}  # noqa: SIM118
-    work = Work(SHAPE)
+    work = ModelWork(SHAPE)
     assert work.layer_weights == sum(n for name, n in sizes.items() if "proj" in name)
     assert work.head_weights == sizes["lm_head.weight"]
 
 
 def test_a_prompt_costs_two_operations_a_weight_and_attention_the_square() -> None:
-    work = Work(SHAPE)
+    work = ModelWork(SHAPE)
     pair = 4 * SHAPE.num_hidden_layers * SHAPE.num_attention_heads * SHAPE.head_dim
     causal = pair / 2  # half of all pairs of tokens see each other
     assert work.prompt_operations(10) == (
@@ -42,7 +42,7 @@ def test_a_prompt_costs_two_operations_a_weight_and_attention_the_square() -> No
 
 
 def test_a_step_reads_weights_once_and_each_sequences_kv() -> None:
-    work = Work(SHAPE)
+    work = ModelWork(SHAPE)
     kv = 2 * SHAPE.num_hidden_layers * SHAPE.num_key_value_heads * SHAPE.head_dim
     weights = work.layer_weights + work.head_weights
     assert work.step_bytes(3, 5) == 2 * (weights + 3 * 5 * kv)
@@ -63,7 +63,7 @@ def test_the_shortest_time_is_that_of_what_takes_longer() -> None:
 def test_steps_are_measured_on_kv_that_was_never_computed(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, SHAPE, dtype=torch.bfloat16)
     settings = EngineConfig(model=str(tmp_path), threads=1)
-    ours = Ours.load(settings, SHAPE, sequences=3, tokens=60)
+    ours = OurEngine.load(settings, SHAPE, sequences=3, tokens=60)
     assert ours.prompt_s(50, runs=1) > 0
     assert ours.step_s(batch=3, context=40, steps=4) > 0
     ours.engine.step()  # checks that no block is lost
@@ -73,7 +73,7 @@ def test_steps_are_measured_on_kv_that_was_never_computed(tmp_path: Path) -> Non
 def test_a_profile_names_what_a_step_does(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, SHAPE, dtype=torch.bfloat16)
     settings = EngineConfig(model=str(tmp_path), threads=1, enforce_eager=True)
-    ours = Ours.load(settings, SHAPE, sequences=2, tokens=60)
+    ours = OurEngine.load(settings, SHAPE, sequences=2, tokens=60)
     assert "attend" in ours.profile(batch=2, context=50, steps=4)
 
 

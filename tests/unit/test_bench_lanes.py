@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from bench.gpu.lanes import Lanes, NoCeilings
+from bench.gpu.lanes import NoCeilings, RowProcesses
 from bench.gpu.measuring import Measured
-from bench.gpu.order import ALONE, ORDER, Entry, find_entries, lane_end
+from bench.gpu.order import ALONE, ORDER, RowEntry, find_entries, lane_end
 from bench.gpu.row import Prepared, Row
 from bench.gpu.shapes import OF_A_GPU, SHAPES, TINY
 from engine.kernels.floor import Floor
@@ -18,24 +18,24 @@ from engine.kernels.floor import Floor
 LONG_S = 60.0
 
 
-def entry(name: str, module: str = "made_up", shape: str = "tiny") -> Entry:
-    return Entry(SHAPES[shape], module, Row(name, "", _prepared))
+def entry(name: str, module: str = "made_up", shape: str = "tiny") -> RowEntry:
+    return RowEntry(SHAPES[shape], module, Row(name, "", _prepared))
 
 
 def _prepared(_: torch.device) -> Prepared:
     return Prepared(lambda: None, Floor(1))
 
 
-def lanes(log: Path, deeds: str, *, row_s: float = LONG_S, **job: object) -> Lanes:
+def lanes(log: Path, deeds: str, *, row_s: float = LONG_S, **job: object) -> RowProcesses:
     """One row for each deed."""
     words = deeds.split()
     entries = [entry(f"row {index}") for index in range(len(words))]
     told: dict[str, Any] = {"device": "cpu", "deeds": words, "log": str(log), **job}
     ends_at = time.monotonic() + LONG_S
-    return Lanes(entries, told, ends_at, row_s, module="tests.fakes.bench_child")
+    return RowProcesses(entries, told, ends_at, row_s, module="tests.fakes.bench_child")
 
 
-def found(ours: Lanes) -> list[str | None]:
+def found(ours: RowProcesses) -> list[str | None]:
     results = list(ours.results())
     assert [one.name for one in results] == [f"row {index}" for index in range(len(results))]
     return [one.failed for one in results]

@@ -8,34 +8,36 @@ import sys
 import pytest
 import uvloop
 
-from bench.proxy.answers import HERE, Done, Script
-from bench.proxy.figures import Costs, Firsts, Work, verdict
-from bench.proxy.node import Door, Stage, Stream
-from bench.proxy.places import Places, started_on
+from bench.proxy.answers import HERE, LoadResult, Script
+from bench.proxy.figures import CpuCosts, FirstTokenTimes, WindowWork, verdict
+from bench.proxy.node import ScriptedConnection, ScriptedNodes, Stream
+from bench.proxy.places import CoreSets, started_on
 from engine.request import FinishReason, RequestId
 
 
-def window(**given: object) -> Done:
+def window(**given: object) -> LoadResult:
     said = {"started": 10, "ended": 10, "events": 0, "tokens": 0, "reads": 0, "seconds": 1.0}
-    return Done(**{"firsts": [], "cpu_s": {}, "own_cpu_s": 0.0, **said, **given})  # type: ignore[arg-type]
+    return LoadResult(**{"firsts": [], "cpu_s": {}, "own_cpu_s": 0.0, **said, **given})  # type: ignore[arg-type]
 
 
 def test_two_lengths_tell_a_request_from_its_tokens() -> None:
-    short = Work(requests=100, tokens=800, cpu_s=100 * 500e-6 + 800 * 50e-6)
-    long = Work(requests=30, tokens=3840, cpu_s=30 * 500e-6 + 3840 * 50e-6)
-    costs = Costs.of(short, long)
+    short = WindowWork(requests=100, tokens=800, cpu_s=100 * 500e-6 + 800 * 50e-6)
+    long = WindowWork(requests=30, tokens=3840, cpu_s=30 * 500e-6 + 3840 * 50e-6)
+    costs = CpuCosts.of(short, long)
     assert costs.request_s == pytest.approx(500e-6)
     assert costs.token_s == pytest.approx(50e-6)
 
 
 def test_a_request_that_a_window_cuts_counts_half() -> None:
     done = window(started=12, ended=9, tokens=40, events=50, cpu_s={"7": 0.5})
-    assert Work.of(done, 7) == Work(10.5, 40, 0.5)
-    assert Work.of(done, 7, by_event=True).tokens == 50
+    assert WindowWork.of(done, 7) == WindowWork(10.5, 40, 0.5)
+    assert WindowWork.of(done, 7, by_event=True).tokens == 50
 
 
 def test_what_is_added_is_beyond_the_same_share_of_the_other() -> None:
-    assert Firsts(0.75, 2.5).beyond(Firsts(0.5, 1.5)) == Firsts(0.25, 1.0)
+    assert FirstTokenTimes(0.75, 2.5).beyond(FirstTokenTimes(0.5, 1.5)) == FirstTokenTimes(
+        0.25, 1.0
+    )
 
 
 def test_reached_is_at_most_what_was_asked_for() -> None:
@@ -65,10 +67,10 @@ WHOLE = b'{"sampling_params": {"max_tokens": 4}}'
 CALL = b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(WHOLE), WHOLE)
 
 
-class Told(Door):
+class Told(ScriptedConnection):
     """Says when its client has left."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: ScriptedNodes) -> None:
         super().__init__(stage)
         self.lost = asyncio.get_running_loop().create_future()
 
@@ -77,9 +79,9 @@ class Told(Door):
         self.lost.set_result(None)
 
 
-async def left_early() -> tuple[Stage, "asyncio.Task[None]", bytes]:
+async def left_early() -> tuple[ScriptedNodes, "asyncio.Task[None]", bytes]:
     """A client leaves before its first token, while another is answered to its end."""
-    loop, stage = asyncio.get_running_loop(), Stage((5,), Script(step_s=0.001))
+    loop, stage = asyncio.get_running_loop(), ScriptedNodes((5,), Script(step_s=0.001))
     doors = list[Told]()
 
     def open_door() -> Told:
@@ -120,8 +122,8 @@ def test_what_is_measured_has_a_core_for_itself(
     monkeypatch: pytest.MonkeyPatch, cores: set[int], measured: set[int], others: set[int]
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
-    assert Places.apart() == Places(frozenset(measured), frozenset(others))
-    assert Places.shared() == Places(frozenset(cores), frozenset(cores))
+    assert CoreSets.apart() == CoreSets(frozenset(measured), frozenset(others))
+    assert CoreSets.shared() == CoreSets(frozenset(cores), frozenset(cores))
 
 
 def test_processes_stay_where_they_were_started() -> None:

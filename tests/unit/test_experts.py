@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from engine.checkpoints.linear import PlainLinear
-from engine.checkpoints.storage import stacked
+from engine.checkpoints.storage import stack_linears
 from engine.kernels.products import TorchProducts
 from engine.kernels.rows import Rows
 from engine.models.experts import (
@@ -85,7 +85,7 @@ def at_once(mlp: SparseMlp, part: range = range(EXPERTS)) -> SparseMlp:
     """The same experts in one piece, or some of them."""
     assert isinstance(mlp.experts, LoopedExperts)
     each = [mlp.experts.each[place] for place in part]
-    inward, outward = (stacked([getattr(one, name) for one in each]) for name in PRODUCTS)
+    inward, outward = (stack_linears([getattr(one, name) for one in each]) for name in PRODUCTS)
     gating, products = mlp.experts.gating, TorchProducts()
     stack = StackedExperts(inward, outward, gating, products, EXPERTS, part.start)
     return replace(mlp, experts=stack)

@@ -23,9 +23,9 @@ def rows(shape: Shape) -> Iterator[Row]:
 
 
 def _make(shape: Shape, level: str, device: torch.device) -> Prepared:
-    from bench.gpu.handover import Pair  # more than torch and triton
+    from bench.gpu.handover import HandoverPair  # more than torch and triton
 
     blocks = -(-shape.handed_over // shape.block_size)
-    pair = Pair.open(device, blocks, shape.block_size * shape.kv_bytes, level)
+    pair = HandoverPair.open(device, blocks, shape.block_size * shape.kv_bytes, level)
     floor = handover_floor(shape, shape.handed_over)
     return Prepared(pair.hand_over, floor, pair.twin, waits=True, close=pair.close)

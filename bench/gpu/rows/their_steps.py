@@ -19,10 +19,10 @@ from bench.gpu.work import prompt_floor, step_floor
 from engine.kernels.floor import Floor
 
 if TYPE_CHECKING:
-    from bench.engine.theirs import Theirs
+    from bench.engine.theirs import TransformersEngine
 
 STEPS, PROMPTS = 20, 3
-Measure = Callable[["Theirs"], float]
+Measure = Callable[["TransformersEngine"], float]
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ def rows(shape: Shape) -> Iterator[Row]:
     yield Row("transformers prefill", f"{prompt} tokens{by}", make)
 
 
-def _step_s(batch: int, context: int, theirs: "Theirs") -> float:
+def _step_s(batch: int, context: int, theirs: "TransformersEngine") -> float:
     return theirs.step_s(batch, context, STEPS)
 
 
@@ -71,8 +71,10 @@ def _make(
     model: _Model, room: tuple[int, int], measure: Measure, floor: Floor, device: torch.device
 ) -> Prepared:
     """`room` is for so many sequences of so many tokens."""
-    from bench.engine.theirs import Theirs  # more than torch and triton
+    from bench.engine.theirs import TransformersEngine  # more than torch and triton
 
     stack = ExitStack()
-    theirs = stack.enter_context(Theirs.over(model.on(device), *room, most=model.shape.prefill))
+    theirs = stack.enter_context(
+        TransformersEngine.over(model.on(device), *room, most=model.shape.prefill)
+    )
     return Prepared(partial(measure, theirs), floor, measures=True, close=stack.close)

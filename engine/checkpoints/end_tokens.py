@@ -1,7 +1,7 @@
-"""Which tokens end an answer, by what a checkpoint's files say. Torch-free.
+"""The end tokens (EOS) of a checkpoint. Torch-free.
 
-Those of generation_config.json, or else of config.json; and the tokenizer's own, as in vLLM:
-models that were taught to converse often end with that one, and say so nowhere else.
+They are those of generation_config.json, or else of config.json, and the tokenizer's
+`eos_token`, as in vLLM: many chat models end with that one and name it in no config.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ def end_tokens(checkpoint: Checkpoint) -> tuple[int, ...]:
 
 
 def _configured(checkpoint: Checkpoint) -> list[Any]:
-    """The first that says anything."""
+    """`eos_token_id` of the first config that has one."""
     generation = checkpoint.folder / "generation_config.json"
     configs = [read_json(generation)] if generation.exists() else []
     for config in (*configs, checkpoint.config, checkpoint.config.get("text_config") or {}):
@@ -48,7 +48,7 @@ def _configured(checkpoint: Checkpoint) -> list[Any]:
 
 
 def _tokenizers(folder: Path) -> Iterator[int]:
-    """By the name that its settings have for it."""
+    """The id of the tokenizer's `eos_token`."""
     settings, tokenizer = folder / "tokenizer_config.json", folder / "tokenizer.json"
     if not (settings.exists() and tokenizer.exists()):
         return

@@ -1,12 +1,12 @@
-"""The tensors of a checkpoint, taken by name, fused where a model fuses.
+"""Loads a checkpoint's weights for a model: tensors by name, and fused linear layers.
 
-On a CPU the files are mapped, not read. A large tensor that is needed as it is in its file
-stays there, and only what is looked at comes into memory; every other is copied once, into its
-place. For other devices see engine/checkpoints/store.py. What is missing, unknown or of another
-shape is refused by name.
+On a CPU the files are memory-mapped, not read. A large tensor that the model uses as it is in
+its file stays mapped, and only pages that are read come into memory; every other tensor is
+copied once, into its place. For other devices see engine/checkpoints/store.py. A missing
+tensor, an unknown one, or one of the wrong shape is refused by name.
 
-So the files of a running model must not be written to. Who replaces them by renaming, as the
-Hugging Face cache does, harms nobody.
+So the files of a running model must not be written to. Replacing them by renaming, as the
+Hugging Face cache does, is safe.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ from engine.checkpoints.packed import (
     read_stack,
 )
 from engine.checkpoints.packing import Packing
-from engine.checkpoints.storage import Stack, Storage
-from engine.checkpoints.store import File, Store, Tensors
+from engine.checkpoints.storage import ExpertStack, LinearFactory
+from engine.checkpoints.store import File, Tensors, TensorStore
 from engine.errors import UnusableCheckpoint
 from engine.kernels.contract import DualOutputNorms, Kernels, QuantizedOutputKernels
 from engine.kernels.weights import Weight, concat_outputs, reordered, same_input_order
@@ -42,12 +42,12 @@ OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.",
 
 
 Parts = Callable[[Mapping[str, File]], Mapping[str, Tensors]]
-"""What is wanted of all files (engine/models/shards.py)."""
+"""Picks, from all tensors, this rank's parts of them (engine/models/shards.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Renamed:
-    """One tensor of a file, by whatever name it is asked for."""
+    """One tensor of a file, under another name."""
 
     file: Tensors
     name: str
@@ -58,39 +58,39 @@ class _Renamed:
 
 
 @dataclass(slots=True)
-class Shelf:
-    """All tensors of all files by name; each is taken once."""
+class WeightLoader:
+    """All tensors of a checkpoint by name; each is taken once, and none may be left over."""
 
     files: dict[str, Tensors]
     dtype: torch.dtype
     device: torch.device
     kernels: Kernels | None = None
     progress: Progress | None = None
-    storage: Storage | None = None
+    storage: LinearFactory | None = None
     packing: Packing | None = None
     group: RankGroup | None = None
 
     def __contains__(self, name: str) -> bool:
-        """Whether it is there to be taken."""
+        """Whether the tensor is there, and was not taken yet."""
         return self._stored(name) in self.files
 
     def take(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """One tensor in `dtype`, or ours, on our device; a large one may lie in its file."""
+        """A tensor in `dtype`, or ours, on our device; a large one may stay mapped."""
         tensor = self.whole(name, *shape)
         placed = tensor.to(self.device, dtype or self.dtype)
         return placed.clone() if placed is tensor and tensor.nbytes < MAPPED_BYTES else placed
 
     def whole(self, name: str, *shape: int) -> Tensor:
-        """One tensor as it is in its file, which nobody may write to: see `place`.
+        """A tensor as it is in its file: read only, copy it by `place`.
 
-        A weight that is packed there is unpacked, into float32.
+        A quantized weight is dequantized to float32.
         """
         if self._packs(at := name.removesuffix(WEIGHT)) and at != name:
             return self._read_packed(at, *shape).whole(0)
         return self._read(name, *shape)
 
     def _read(self, name: str, *shape: int | None) -> Tensor:
-        """A size that is None may be any."""
+        """A tensor as it is in its file; a size of None allows any."""
         if name not in self:
             raise UnusableCheckpoint(f"tensor {name} is missing")
         stored = self._stored(name)
@@ -118,9 +118,9 @@ class Shelf:
         bias: bool,
         order: Tensor | None = None,
     ) -> Linear:
-        """Several products of the same input as one, their rows behind one another.
+        """Fuse several linear layers of the same input (as q, k and v) into one.
 
-        `order` [outputs] then says which row comes where.
+        Their output rows are concatenated, then permuted by `order` [outputs] if it is given.
         """
         if all(self._packs(f"{at}{name}") for name in parts):
             return self._fuse_packed(at, parts, inputs, bias=bias, order=order)
@@ -142,8 +142,8 @@ class Shelf:
             weight, offsets = weight[order], None if offsets is None else offsets[order]
         return self.linear(weight, offsets)
 
-    def each(self, name: str, count: int, outputs: int, inputs: int) -> list[Linear]:
-        """Products of so many experts that are stacked in one tensor."""
+    def stacked_linears(self, name: str, count: int, outputs: int, inputs: int) -> list[Linear]:
+        """The linear layers of `count` experts whose weights are stacked in one tensor."""
         if self.packing is not None and f"{name}{STACKED_SCALES}" in self:
             assert self.storage is not None, "checked before anything is read"
             stack = read_stack(self._read_placed, name, count, outputs, inputs)
@@ -152,7 +152,7 @@ class Shelf:
         return [self.linear(self.place(one)) for one in whole]
 
     def _mark(self, at: str) -> str | None:
-        """What says that the product of that name is stored in few bits, if it is."""
+        """The tensor whose presence shows that the layer `at` is stored quantized, if it is."""
         marks = MARKS[self.packing.layout] if self.packing is not None else ()
         return next((one for one in marks if f"{at}.{one}" in self), None)
 
@@ -182,7 +182,7 @@ class Shelf:
         bias: bool,
         order: Tensor | None,
     ) -> Linear:
-        """See fuse; the weights stay as they are stored, row by row with their scales."""
+        """See fuse, for quantized weights: rows are fused with their scales as they are."""
         assert self.storage is not None, "checked before anything is read"
         weights = [
             self._read_packed(f"{at}{name}", rows, inputs) for name, rows in parts.items()
@@ -202,33 +202,33 @@ class Shelf:
         return self.storage.packed(weight, offsets)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        """See engine/checkpoints/linear.py; a weight that is packed is not kept beside that."""
+        """See LinearFactory.linear, or else engine/checkpoints/linear.py."""
         if self.storage is not None:
             return self.storage.linear(weight, bias)
         return linear(weight, bias, self.kernels)
 
     def head(self, weight: Tensor) -> Linear:
-        """The last product, from hidden states to logits."""
+        """The LM head, from hidden states to logits."""
         if self.storage is not None:
             return self.storage.head(weight)
         return linear(weight, None, self.kernels)
 
     def quantized_kernels_for(
-        self, product: Linear | Stack | None
+        self, product: Linear | ExpertStack | None
     ) -> QuantizedOutputKernels | None:
-        """See Storage.quantized_kernels_for."""
+        """See LinearFactory.quantized_kernels_for."""
         return None if self.storage is None else self.storage.quantized_kernels_for(product)
 
-    def dual_norms_for(self, product: Linear | Stack | None) -> DualOutputNorms | None:
-        """See Storage.dual_norms_for."""
+    def dual_norms_for(self, product: Linear | ExpertStack | None) -> DualOutputNorms | None:
+        """See LinearFactory.dual_norms_for."""
         return None if self.storage is None else self.storage.dual_norms_for(product)
 
     def drop(self, name: str) -> None:
-        """Leave out a tensor that may be there."""
+        """Ignore a tensor that may be there."""
         self.files.pop(name, None)
 
     def keep_text(self) -> None:
-        """Of a model of text and images, only the text's part, by the names it has alone."""
+        """Of a multimodal checkpoint keep only the language model, under its plain names."""
         kept = dict[str, Tensors]()
         for name, file in self.files.items():
             if name.startswith(TEXT_PARTS):
@@ -240,18 +240,18 @@ class Shelf:
         self.files = kept
 
     def drop_all(self, at: str) -> None:
-        """Leave out all tensors under a name."""
+        """Ignore all tensors under a name."""
         names = at, at.removeprefix(WRAPPED)
         for name in [name for name in self.files if name.startswith(names)]:
             self.drop(name)
 
-    def must_be_empty(self) -> None:
-        """Whatever was not asked for belongs to another model."""
+    def check_all_taken(self) -> None:
+        """Raises UnusableCheckpoint if tensors are left: they belong to another model."""
         if left := sorted(self.files):
             raise UnusableCheckpoint(f"{len(left)} tensors too many, such as {left[0]}")
 
     def _stored(self, name: str) -> str:
-        """What it is called in the files."""
+        """The tensor's name in the files."""
         return name if name in self.files else name.removeprefix(WRAPPED)
 
     def _copy(self, name: str, target: Tensor) -> None:
@@ -265,26 +265,26 @@ def _fits(tensor: Tensor, shape: Sequence[int | None]) -> bool:
 
 
 @contextmanager
-def filled_shelf(
-    store: Store,
+def open_weights(
+    store: TensorStore,
     dtype: torch.dtype,
     device: torch.device,
     kernels: Kernels | None = None,
     parts: Parts = dict,
-) -> Iterator[Shelf]:
-    """All tensors of it, or `parts` of them, and a bar of how many were taken.
+) -> Iterator[WeightLoader]:
+    """A loader over all tensors of `store`, or `parts` of them, with a progress bar.
 
-    None may be left.
+    Raises UnusableCheckpoint at the end if a tensor was not taken.
     """
     with _progress(store) as progress:
-        shelf = Shelf(dict(parts(store.tensors)), dtype, device, kernels, progress)
-        yield shelf
-        shelf.must_be_empty()
+        loader = WeightLoader(dict(parts(store.tensors)), dtype, device, kernels, progress)
+        yield loader
+        loader.check_all_taken()
 
 
 @contextmanager
-def _progress(store: Store) -> Iterator[Progress]:
-    """Bytes and rate on standard error, if that is a terminal somebody may watch."""
+def _progress(store: TensorStore) -> Iterator[Progress]:
+    """A progress bar with bytes and rate, if standard error is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     console, total = Console(stderr=True), store.total_bytes
     with Progress(
