@@ -1,1 +1,1 @@
-"""Load and measurements: what a split costs, and what bounds it. Never decides a test."""
+"""Benchmarks: load generators and measurements; no test passes or fails by them."""

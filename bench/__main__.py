@@ -1,4 +1,4 @@
-"""`python -m bench`: a measurement, as `pdserve bench` makes it."""
+"""`python -m bench`: the same as `pdserve bench`."""
 
 from deploy.cli import main
 

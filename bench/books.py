@@ -1,4 +1,4 @@
-"""`python -m bench.books`: what scheduling costs, and what keeping room for growth saves.
+"""`python -m bench.books`: what scheduling costs, and what reserving blocks for growth saves.
 
 The first table is the processor time of one step's `schedule` and `commit`, published blocks
 among it, for each of the sequences that decode; nothing is computed. The second runs the same

@@ -1,4 +1,4 @@
-"""`python -m bench.chats`: what a chat's next turn costs until it is tokens, as it grows.
+"""`python -m bench.chats`: what rendering and tokenizing a growing chat costs at each turn.
 
 Each chat is asked again and again with another last turn, by a body as a client would send
 it: read, rendered by the bundled model's template, encoded. Beside it the same chat with a

@@ -1,4 +1,4 @@
-"""A random Llama in the Hugging Face layout: real files, real work, no sense."""
+"""Writes a checkpoint of a random Llama in the Hugging Face layout, to measure with."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The settings of a measurement; its command line is made from this."""
+"""The settings of `pdserve bench`; its command line is generated from them."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Where the processor's time goes, by process, as the kernel books it."""
+"""CPU time by process, as the operating system accounts for it."""
 
 import os
 from collections.abc import Iterable

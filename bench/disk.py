@@ -1,4 +1,4 @@
-"""`python -m bench.disk [FOLDER]`: how KV blocks get to a disk and back, way by way.
+"""`python -m bench.disk [FOLDER]`: ways to write KV blocks to a disk and read them back.
 
 Blocks are of the size of Qwen2.5-0.5B's, in one file of equal places. Warm, the file is in the
 page cache; cold, it was written back and dropped from it before each run, so the disk is read

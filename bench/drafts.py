@@ -1,4 +1,4 @@
-"""`python -m bench.drafts`: what foretelling tokens brings, and what it costs where it fails.
+"""`python -m bench.drafts`: what draft tokens gain, and what they cost when they are rejected.
 
 Two engines over the same weights, one of them with drafts, take turns. An answer that repeats
 is drawn from two tokens only, the largest each time. One that does not is drawn at temperature

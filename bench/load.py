@@ -1,4 +1,4 @@
-"""A closed loop of clients against one OpenAI endpoint: each asks again when it is answered."""
+"""A closed loop of clients against an OpenAI endpoint: each asks anew when answered."""
 
 import asyncio
 import json

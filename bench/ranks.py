@@ -1,4 +1,4 @@
-"""One engine whose model is shared out among ranks, beside the same cores in one process.
+"""Tensor parallel ranks of one engine, compared with one process on the same cores.
 
     python -m bench.ranks --model FOLDER --ranks 1 2
 

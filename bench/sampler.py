@@ -1,4 +1,4 @@
-"""`python -m bench.sampler`: what each thing that a request can ask costs a step.
+"""`python -m bench.sampler`: what each sampling setting costs a step.
 
 Logits are random, of a spread that language models have; each is one step of some sequences
 with prompts of some length, on one thread.

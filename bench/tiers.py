@@ -1,4 +1,4 @@
-"""`python -m bench.tiers [tiny|0.5b] [PROMPT]`: a forgotten prompt, until its first token.
+"""`python -m bench.tiers [tiny|0.5b] [PROMPT]`: first token of an evicted prompt.
 
 Computed anew, copied back from host memory, or read back from disk (from its cache, as a rule):
 one engine on one thread, the ways in turn in each run. KV memory has room for little more than

@@ -1,1 +1,1 @@
-"""One engine alone, beside what this machine could do at most, and beside transformers."""
+"""One engine alone, compared with this machine's ceilings and with transformers."""

@@ -1,4 +1,4 @@
-"""What this machine does at most: measured in the same run, on as many threads.
+"""The machine's ceilings, measured in the same run on as many threads.
 
 The best of some runs counts: a ceiling that is too low would flatter what is held against it.
 On a shared host it moves by half within seconds, so it is measured before and after each round.

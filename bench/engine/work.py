@@ -1,4 +1,4 @@
-"""What a model of some shape has to do: operations and bytes, counted from its weights."""
+"""The operations and bytes that prompts and steps need, counted from a model's shape."""
 
 from dataclasses import dataclass, replace
 

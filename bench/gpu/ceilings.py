@@ -1,4 +1,4 @@
-"""What the device does at most, measured in the same run: what floors are held against."""
+"""The device's peak rates, measured in the same run; floors in seconds follow from them."""
 
 from dataclasses import dataclass
 from functools import partial

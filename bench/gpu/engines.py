@@ -1,4 +1,4 @@
-"""Our engine over made-up weights of a shape, ready to be asked for steps and prompts.
+"""Our engine over dummy weights of a shape, shared by all rows of the shape.
 
 Whatever it imports is more than torch and triton, so rows import this only when they are made.
 """

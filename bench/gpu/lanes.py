@@ -1,4 +1,4 @@
-"""Rows measured by processes of their own, one after the other, each until it ends or is ended.
+"""Measures rows in child processes, one after the other.
 
 A row that breaks its process, or never comes back, is told as failed, and the next process
 begins behind it. When the time is up the one that runs is killed, whatever it does.

@@ -1,4 +1,4 @@
-"""One row after the other, each on its own: what fails is told by name, the rest goes on."""
+"""Measures rows one by one; a row that fails is reported, and the others go on."""
 
 import gc
 from collections.abc import Iterator, Sequence

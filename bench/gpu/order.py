@@ -1,4 +1,4 @@
-"""Which rows are measured, and in which order: what is asked for most comes first."""
+"""Which rows are measured, and in which order: the most important first."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""What was measured, as a table to read and as JSON to keep."""
+"""Writes the results as a table and as JSON."""
 
 import json
 import platform

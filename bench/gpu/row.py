@@ -1,4 +1,4 @@
-"""The contract of a row: what is run, on what, beside whom, and the least that it must do.
+"""The contract of a row: what to run, its inputs, its rivals, and its floor.
 
 A kernel's rows are a module of bench/gpu/rows/ with
 

@@ -1,4 +1,4 @@
-"""What is asked of a GPU, and whether it was reached: the table behind all rows."""
+"""Performance targets, and whether the rows reached them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a whole step has to read and compute, counted from a model's shape."""
+"""The bytes and operations that a whole step needs, counted from a model's shape."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The processes of this measurement: proxy, scripted nodes, relay, load generator."""
+"""Starts the benchmark's processes: proxy, scripted nodes, relay, load generator."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A thousand nodes: what one plan takes among them, and what their heartbeats do."""
+"""What routing plans and heartbeats cost with a thousand registered nodes."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""From what was counted to what one request and one token cost. Pure."""
+"""CPU cost of one request and of one token, from what was counted. Pure."""
 
 import statistics
 from collections.abc import Sequence

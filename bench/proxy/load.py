@@ -1,4 +1,4 @@
-"""The load generator: plain sockets, and nothing parsed that need not be.
+"""The load generator: plain sockets, and as little parsing as possible.
 
 Reads one job from standard input, says what came of it on standard output. A token's text
 begins with a space and has no other, an event has one behind `data:`, and JSON has none: so

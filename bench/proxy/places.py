@@ -1,4 +1,4 @@
-"""On which cores the processes of a measurement run: all on all, or the measured one apart.
+"""The cores on which processes run: all share all, or the measured process has its own.
 
 On two cores a proxy, its nodes and their clients are one too many, and whoever waits for a core
 has that time added to its answers. Apart, nobody waits; but whoever is sent something sleeps on

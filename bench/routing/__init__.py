@@ -1,1 +1,1 @@
-"""What policies bring: the proxy's planner over nodes simulated in virtual time."""
+"""Compares routing policies: the proxy's planner over nodes simulated in virtual time."""

@@ -1,4 +1,4 @@
-"""A node that is only timings: a line of prompts, a batch that decodes, a prefix cache.
+"""A simulated node: timings, a prefill queue, a decode batch and a prefix cache.
 
 A step takes what is in it: a fixed part, one for each prompt token and each pair of tokens of
 attention, one for each request that decodes and for each token that these hold. Prompts are run

@@ -1,4 +1,4 @@
-"""Requests to try policies with: chats that grow, and one length of prompt and answer."""
+"""Request traces for the simulation: growing chats, or requests of one size."""
 
 from dataclasses import dataclass
 from itertools import count

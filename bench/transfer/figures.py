@@ -1,4 +1,4 @@
-"""Figures of one line: times in, rates and shares out. Pure."""
+"""Transfer rates and shares of a floor, from measured times. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

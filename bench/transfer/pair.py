@@ -1,4 +1,4 @@
-"""Two processes and all that goes between them; this one is the sink."""
+"""The sink process of the transfer benchmark, and its link to the source process."""
 
 import multiprocessing
 import select

@@ -1,4 +1,4 @@
-"""The other process: offers blocks, lends its memory to raw NIXL, answers a plain socket."""
+"""The source process: offers KV blocks, and serves raw NIXL reads and a plain socket."""
 
 import ctypes
 import socket

@@ -1,4 +1,4 @@
-"""What transfers cost the engine in whose process they run: a step's time beside them."""
+"""How much KV transfers slow down the steps of an engine in the same process."""
 
 import tempfile
 import threading

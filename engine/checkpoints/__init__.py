@@ -1,1 +1,1 @@
-"""From a checkpoint's files to weights in their place: read, fused, rounded, or made up."""
+"""Loads checkpoints: weights are read, fused, quantized, or made up."""

@@ -1,4 +1,4 @@
-"""Weights that a checkpoint stores in 8 or 4 bits, read in the format of our kernels.
+"""Reads quantized weights of checkpoints (fp8, AWQ, GPTQ) in the format of our kernels.
 
 Nothing is rounded anew: the numbers and the scales are the checkpoint's, laid out otherwise.
 """

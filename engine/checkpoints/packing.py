@@ -1,4 +1,4 @@
-"""What a checkpoint says of weights that it stores in 8 or 4 bits. Torch-free.
+"""Reads `quantization_config`: how a checkpoint stores weights in 8 or 4 bits. Torch-free.
 
 Layouts are told apart by `quant_method`, in the words of transformers and vLLM; anything of
 them that is not done here is refused by its name, never guessed.

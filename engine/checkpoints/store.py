@@ -1,4 +1,4 @@
-"""Where the tensors of a model come from: files, as they are there, or read onto a device."""
+"""A checkpoint's safetensors files: memory-mapped on a CPU, or read onto a device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

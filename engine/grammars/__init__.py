@@ -1,1 +1,1 @@
-"""What an answer must look like: from a client's grammar to masks over the vocabulary."""
+"""Structured output: from a client's grammar to bitmasks over the vocabulary."""

@@ -1,4 +1,4 @@
-"""A vocabulary of bytes, for what asks about grammars and not about models."""
+"""A tokenizer with one token for each byte, to check grammars without a model."""
 
 from collections.abc import Sequence
 

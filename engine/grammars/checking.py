@@ -1,4 +1,4 @@
-"""Whether a grammar can be served, found out within a deadline. Torch-free.
+"""Checks within a deadline whether a grammar can be served. Torch-free.
 
 llguidance bounds most of its work, but not all of it, and none of it can be interrupted. So
 the check runs in a process of its own, which is ended when it takes too long: nothing that a

@@ -1,4 +1,4 @@
-"""The process behind a GrammarChecker: reads grammars, a line each, and says what is wrong.
+"""The process behind a GrammarChecker: it reads grammars line by line and writes refusals.
 
 `python -m engine.grammars.examining`; it ends with its standard input, or by an alarm when a
 grammar keeps it far beyond the deadline and nobody is left to end it.

@@ -1,4 +1,4 @@
-"""What Lark's terminals are made of, rewritten for what stands in a JSON string. Pure."""
+"""Literals and regexes of Lark terminals, rewritten for use inside a JSON string. Pure."""
 
 import json
 import re

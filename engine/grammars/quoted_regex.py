@@ -1,4 +1,4 @@
-r"""Regular expressions of texts, rewritten for what stands between a JSON string's quotes.
+r"""Regular expressions, rewritten to match their texts as escaped in a JSON string.
 
 There the text `say "hi"` is `say \"hi\"`. A quote, a backslash and a control character have one
 escape each, all else stands for itself. So what matches one character is rewritten, and all

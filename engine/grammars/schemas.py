@@ -1,4 +1,4 @@
-"""What of a JSON Schema is for readers only, and left out before it becomes a grammar. Pure.
+"""Removes annotations from a JSON Schema before it is compiled as a grammar. Pure.
 
 A `format` that JSON Schema does not define asks for nothing: it is an annotation (draft
 2020-12, Validation, 7.2.3). OpenAPI has `int64` and `byte`, pydantic `path` and `password`.

@@ -1,4 +1,4 @@
-"""A client's grammar in llguidance's own words, and how large it may be. Torch-free.
+"""Converts a client's grammar to llguidance's format, and limits its size. Torch-free.
 
 What is accepted, by kind:
 

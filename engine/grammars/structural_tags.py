@@ -1,4 +1,4 @@
-"""Structural tags: free text with stretches of fixed form in it, such as calls of tools. Pure.
+"""Structural tags: free text with structured parts in it, such as tool calls. Pure.
 
 Both forms that vLLM and xgrammar know are read:
 

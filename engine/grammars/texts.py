@@ -1,4 +1,4 @@
-"""Texts of Lark grammars that stand within other forms: in a JSON string, or up to a mark."""
+"""Lark grammars embedded in other formats: in a JSON string, or up to an end marker."""
 
 from collections.abc import Collection, Iterator
 

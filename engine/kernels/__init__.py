@@ -1,1 +1,1 @@
-"""What is faster than plain torch: C++ for CPUs, Triton for GPUs; each has a twin in torch."""
+"""Kernels in C++ for CPUs and Triton for GPUs; each has a twin in plain torch."""

@@ -1,4 +1,4 @@
-"""The least that a kernel has to do, which no version of it can be faster than. Torch-free."""
+"""A kernel's floor: the bytes and operations that any version of it needs. Torch-free."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,1 +1,1 @@
-"""From hidden states to vectors: what a model pools, and how."""
+"""Pooling models: embeddings, classification and scores from hidden states."""

@@ -1,4 +1,4 @@
-"""What a model is not asked to pool. Pure."""
+"""Refuses pooling requests that a model cannot serve. Pure."""
 
 from engine.errors import UnsupportedTask
 from engine.pooling.config import PoolingConfig

@@ -1,4 +1,4 @@
-"""What a model can be asked for beside tokens, and how its hidden states are pooled.
+"""A model's pooling tasks, and how its hidden states are pooled.
 
 Torch-free: a door reads the same to know its labels, and what it has to refuse.
 """

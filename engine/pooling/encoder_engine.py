@@ -1,4 +1,4 @@
-"""An engine for encoders: whole prompts in padded batches, and vectors; no KV and no tokens."""
+"""An engine for encoder models: whole prompts in padded batches; no KV and no sampling."""
 
 from bisect import insort
 from collections.abc import Sequence as Seq

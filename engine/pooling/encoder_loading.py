@@ -1,4 +1,4 @@
-"""From a checkpoint of an encoder to its engine; the model is transformers' own."""
+"""Loads an encoder checkpoint into an engine; the model runs by transformers' code."""
 
 import re
 import sys

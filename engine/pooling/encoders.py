@@ -1,4 +1,4 @@
-"""Which models see all of a prompt at once, and how much of it. Torch-free.
+"""Which models are encoders (bidirectional attention), and their longest prompt. Torch-free.
 
 They have no KV worth keeping, so they run whole, by transformers' own code.
 """

@@ -1,4 +1,4 @@
-"""The weights that stand behind a model: a classifier's head, sentence-transformers' layers."""
+"""Loads the weights behind a model: a classifier head, sentence-transformers' layers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Hidden states to vectors, chunk by chunk: one token's, their mean, or all of them.
+"""Pools hidden states to vectors, chunk by chunk: of one token, their mean, or all.
 
 Sums are kept in float32. What is kept of a prompt is dropped with its first chunk's coming
 again, so a prompt that was preempted simply starts over.

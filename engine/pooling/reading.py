@@ -1,4 +1,4 @@
-"""How a checkpoint says that it is to be pooled: its config, and sentence-transformers' files.
+"""Reads a checkpoint's pooling: from its config and sentence-transformers' files.
 
 `modules.json` lists what comes behind the model: a `Pooling` with its own config, `Dense`
 layers, and `Normalize`. Without it, decoders give their last token and encoders their first,

@@ -1,1 +1,1 @@
-"""Kernels in C++ for the CPU: compiled where there is a compiler, and otherwise not needed."""
+"""Kernels in C++ for the CPU; without a compiler plain torch runs instead."""

@@ -1,4 +1,4 @@
-"""What decode and prefill attention share: a tile of paged KV, its scores, the running softmax.
+"""Shared by decode and prefill attention: tiles of paged KV, scores, the online softmax.
 
 A tile is TILE tokens of one sequence and one KV head. Its rows are gathered by the block
 table, token by token, so a block may have any size and any stride; each row is contiguous, and

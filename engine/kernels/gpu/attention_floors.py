@@ -1,4 +1,4 @@
-"""The least that attention, and what goes before it, has to read, write and multiply."""
+"""Floors of attention, and of rotary embedding with the KV write before it."""
 
 from collections.abc import Sequence
 

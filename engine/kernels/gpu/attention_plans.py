@@ -1,4 +1,4 @@
-"""How launches of attention are cut, by hand, from what the host knows before it asks."""
+"""Tile sizes and splits of attention launches, chosen by hand-written rules on the host."""
 
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""A product of few rows with a whole weight, and what stands before and behind it, in a launch.
+"""A product of few rows with an unquantized weight, fused with norm, gate and residual.
 
     made = onto + scale * activate(norm(x) W^T + b)      each of it where it is there
 

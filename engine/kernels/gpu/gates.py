@@ -1,4 +1,4 @@
-"""activate(gate) * up on a GPU, in one pass over what one product made of both.
+"""Gated activations, activate(gate) * up, in one pass over a product's output.
 
 Computed in float32 and rounded once; bound by memory, see `gate_floor`. A tanh-GELU is
 x * sigmoid(2z), which is x / 2 * (1 + tanh(z)) and never overflows.

@@ -1,4 +1,4 @@
-"""What decode and prefill attention are called with, checked once."""
+"""Checks the arguments of decode and prefill attention."""
 
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Changes to logits in place: masks, and sparse lists of biases, bans and penalties.
+"""Changes logits in place: token bitmasks, and sparse lists of biases, bans and penalties.
 
 Lists have only the tokens that are concerned, so their bytes are next to nothing: 8 for each
 and two accesses to its logit, where tables over the vocabulary would be read whole.

@@ -1,4 +1,4 @@
-"""A token for each row of logits: temperature, min-p, top-k, top-p, noise, and the largest.
+"""Samples a token for each row: temperature, min-p, top-k, top-p, Gumbel noise, largest.
 
 The first launch reads all logits, in tiles. Where nothing is cut it adds the noise and keeps a
 tile's largest; where something is, the largest of each small group. In the second one program

@@ -1,4 +1,4 @@
-"""What is left of a row: the key of the smallest logit that min-p, top-k and top-p keep.
+"""Finds the smallest logit of a row that min-p, top-k and top-p keep.
 
 First among the row's likeliest tokens, on the chip. Where that leaves a doubt, from memory.
 """

@@ -1,4 +1,4 @@
-"""Flat rows: where its likeliest tokens do not tell a threshold, many programs search a row.
+"""Searches a flat row by many programs, if its likeliest tokens do not give the threshold.
 
 What is known of the threshold is an interval of keys. Twice every slice of a row weighs what
 lies at or above each of PIVOTS keys of the interval, which leaves a PIVOTS-th of it. Then the
