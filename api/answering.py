@@ -31,7 +31,7 @@ class Answer:
 
         def detokenizer(prompt: Sequence[int]) -> Detokenizer:
             one = codec.detokenizer(skip_special_tokens=special is not False, shown=shown)
-            return one.behind(prompt) if body.continues_text else one
+            return one.after_prompt(prompt) if body.continues_text else one
 
         self.request = request
         self._generator, self._gate = generator, gate

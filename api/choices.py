@@ -194,7 +194,7 @@ class ChoiceState:
         open_ = not reader.over
         reasoning, content = reader.read(text)
         self._reasoning += reasoning
-        if open_ and reader.thought:
+        if open_ and reader.found_reasoning:
             self.reasoning_tokens = self.num_tokens - self._content_tokens
         return content
 

@@ -46,7 +46,7 @@ def encode_text(
 ) -> Tokens:
     """The text's tokens; `special`: with special tokens around. Raises ContextTooLong."""
     if fit.truncate_to is not None:
-        text = codec.last(text, fit.truncate_to)
+        text = codec.keep_last(text, fit.truncate_to)
     check_length(codec, text, fit.max_tokens)
     return codec.encode(text, special_tokens=special)
 
@@ -71,7 +71,7 @@ def check_length(codec: TextCodec, text: str, context: int | None) -> None:
     """Refuse a text that cannot fit before all of it is encoded, which takes far more memory
     than the text does. Raises ContextTooLong.
     """
-    if context is not None and codec.outgrows(text, context):
+    if context is not None and codec.far_exceeds(text, context):
         raise _too_long(context)
 
 

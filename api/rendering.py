@@ -6,10 +6,10 @@ from typing import Any
 from api.bodies import ChatBody
 from api.chat_messages import template_messages
 from api.errors import BadRequest
-from api.reasoning.channels import in_channels
-from api.reasoning.forms import OFF, ReasoningParser, find_form
-from api.reasoning.switches import switched
-from api.reasoning.thinking import Given, Thinking, thinking_of
+from api.reasoning.channels import harmony_message
+from api.reasoning.formats import OFF, ReasoningParser, find_format
+from api.reasoning.switches import with_thinking_switch
+from api.reasoning.thinking import RenderedPrompt, Thinking, thinking_of
 from api.text.tokenizing import TextCodec
 from api.tools.functions import as_functions
 from api.wire import WireError
@@ -44,14 +44,14 @@ def render_chat(
     shape = codec.tokenizer.chat_template
     template = _template(body, shape)
     messages = template_messages(body.messages, shape)
-    form = None if parser == OFF else find_form(parser, shape)
+    form = None if parser == OFF else find_format(parser, shape)
     if form and form.channels:
-        messages = [in_channels(one) for one in messages]
+        messages = [harmony_message(one) for one in messages]
     text = codec.render(messages, template)
     if form is None or (form.channels and must_call):  # in a message that is not the last
         return text, None
     continued = messages[-1]["content"] if body.continue_final_message else ""
-    given = Given(text, continued, _kwargs(body, shape))
+    given = RenderedPrompt(text, continued, _kwargs(body, shape))
     return text, thinking_of(form, given, tells=body.include_reasoning is not False)
 
 
@@ -80,5 +80,8 @@ def _kwargs(body: ChatBody, shape: object) -> dict[str, object]:
         param = f"chat_template_kwargs.{min(taken)}"
         raise BadRequest(f"{param} is not supported", param)
     if effort is None:
-        return switched(given, shape, on=None)
-    return {**switched(given, shape, on=effort != "none"), "reasoning_effort": effort}
+        return with_thinking_switch(given, shape, on=None)
+    return {
+        **with_thinking_switch(given, shape, on=effort != "none"),
+        "reasoning_effort": effort,
+    }

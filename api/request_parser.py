@@ -148,9 +148,11 @@ class RequestParser:
         """Make the grammar apply after the reasoning; or drop reasoning, where the grammar
         leaves no room for it. `beside`: the model may call tools instead.
         """
-        if (marks := thinking.marks(grammar, self._token, calls=beside)) is not None:
-            return thinking.held(), [call.with_grammar_after(marks) for call in calls]
-        return thinking if thinking.has_room(grammar) else None, calls
+        if (marks := thinking.grammar_marks(grammar, self._token, calls=beside)) is not None:
+            return thinking.without_call_openings(), [
+                call.with_grammar_after(marks) for call in calls
+            ]
+        return thinking if thinking.can_reason_within(grammar) else None, calls
 
     async def _allow_tool_calls(
         self, holding: RequestGrammars, calls: list[GeneratorCall], form: Grammar
@@ -174,13 +176,13 @@ class RequestParser:
         the reasoning, or where a tool call ends it as well.
         """
         assert calling.dialect is not None
-        special = self.served.text.hidden
+        special = self.served.text.special_ids
         if any(self._token(one) in special for one in calling.dialect.spelt):
             _refuse_unconstrained(calling)
             return calls
         marks, reasoning = None, ReasoningInGrammar()
         if thinking is not None:
-            marks, reasoning = thinking.beside(self._token)
+            marks, reasoning = thinking.grammar_start(self._token)
         holding = RequestGrammars(self.served.grammars, "tools", calling)
         if (grammar := await holding.text_with_calls(reasoning)) is None:
             _refuse_unconstrained(calling)
@@ -190,7 +192,7 @@ class RequestParser:
 
     def _token(self, text: str) -> int | None:
         """The single token of the model that is this text, if there is one."""
-        token = self.served.text.token(text)
+        token = self.served.text.single_token(text)
         return None if token is None or token >= self.served.num_token_ids else token
 
     def _calling(self, body: ChatBody, codec: TextCodec) -> ToolCalling | None:

@@ -35,12 +35,12 @@ from api.models import find_model, list_models
 from api.pooling.bodies import (
     ClassifyBody,
     EmbeddingsBody,
-    Numbers,
+    PoolingResponse,
     RerankBody,
     ScoreBody,
     VectorsBody,
 )
-from api.pooling.endpoints import Body, PoolingDoor, has_text, read
+from api.pooling.endpoints import Body, PoolingEndpoints, has_text, read
 from api.refusals import VERSION, error_response, request_id_headers, wants_anthropic_format
 from api.served import LegReader, Models, read_whole_request
 from api.sse import answer_body
@@ -54,7 +54,7 @@ NOT_COMPACTED = (
     "Conversations are not compacted here: leave out of input what is not needed any more, or "
     'say truncation "auto"'
 )
-Pooling = Callable[[PoolingDoor, Body, str], Awaitable[Numbers]]
+Pooling = Callable[[PoolingEndpoints, Body, str], Awaitable[PoolingResponse]]
 
 
 def openai_routes(
@@ -193,17 +193,17 @@ def _pool(
             body = read(call.data, kind)
             outer_id = call.assign_id(body)
             served = await models.find(body.model, outer_id, text=has_text(body))
-            door = PoolingDoor(embedder, served, clock)
+            door = PoolingEndpoints(embedder, served, clock)
             return _json(await answer(door, body, outer_id))
 
         for path in paths:
             routes.add_url_rule(path, path.replace("/", "_"), endpoint, methods=["POST"])
 
-    serve(EmbeddingsBody, PoolingDoor.embeddings, "/v1/embeddings")
-    serve(VectorsBody, PoolingDoor.pooling, "/pooling")
-    serve(ClassifyBody, PoolingDoor.classify, "/classify")
-    serve(ScoreBody, PoolingDoor.score, "/score", "/v1/score")
-    serve(RerankBody, PoolingDoor.rerank, "/rerank", "/v1/rerank", "/v2/rerank")
+    serve(EmbeddingsBody, PoolingEndpoints.embeddings, "/v1/embeddings")
+    serve(VectorsBody, PoolingEndpoints.pooling, "/pooling")
+    serve(ClassifyBody, PoolingEndpoints.classify, "/classify")
+    serve(ScoreBody, PoolingEndpoints.score, "/score", "/v1/score")
+    serve(RerankBody, PoolingEndpoints.rerank, "/rerank", "/v1/rerank", "/v2/rerank")
 
 
 async def _call() -> HttpCall:

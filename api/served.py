@@ -10,8 +10,8 @@ from api.defaults import OPENAI, Defaults
 from api.errors import BadRequest, ModelNotFound, NoTokenizer, TooBusy
 from api.generate import read_leg
 from api.generator import WHOLE, Leg
-from api.reasoning.forms import OFF, ReasoningParser
-from api.text.tokenizing import TextCodec, silent
+from api.reasoning.formats import OFF, ReasoningParser
+from api.text.tokenizing import TextCodec, token_ids_only
 from api.tools.dialects.known import AUTO, ToolCallParser
 from engine.grammars.checking import GrammarChecker
 from engine.pooling.config import PoolingConfig
@@ -91,7 +91,7 @@ class ServedModel:
     def ready(self, *, text: bool) -> "ServedModel":
         """Itself; without a codec one that answers in token ids, unless `text` is needed."""
         codec = self.text if text else self.codec
-        return self if codec is not None else replace(self, codec=silent())
+        return self if codec is not None else replace(self, codec=token_ids_only())
 
     def resolve_name(self, model: str | None) -> str:
         """The name to answer under; a client that names no model gets the one there is."""

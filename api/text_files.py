@@ -20,7 +20,7 @@ import msgspec
 from api.defaults import AUTO, NONE
 from api.defaults import FILE as GENERATION
 from api.hub import fetched, local_folder
-from api.pooling.facts import CONFIG
+from api.pooling.model_config import CONFIG
 from api.text.tokenizing import TextCodec
 from api.wire import UNREADABLE
 from engine.pooling.reading import MODULES

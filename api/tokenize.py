@@ -84,7 +84,9 @@ async def tokenized(served: ServedModel, body: TokenizeBody, size: int) -> Token
 
     def encode() -> Tokenized:
         tokens = _tokens(served, body)
-        strings = [codec.entry(one) for one in tokens] if body.return_token_strs else None
+        strings = (
+            [codec.vocabulary_entry(one) for one in tokens] if body.return_token_strs else None
+        )
         return Tokenized(
             count=len(tokens), max_model_len=context, tokens=tokens, token_strs=strings
         )

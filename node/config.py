@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from api.reasoning.forms import ReasoningParser
+from api.reasoning.formats import ReasoningParser
 from api.tools.dialects.known import ToolCallParser
 from discovery.address import parse_address
 from discovery.checks import at_least, is_port, not_empty

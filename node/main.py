@@ -13,7 +13,7 @@ import uvloop
 from quart import Quart
 
 from api.defaults import load_defaults
-from api.door.keeper import LARGEST_BODY, DoorLimits, Keeper
+from api.door.limiter import LARGEST_BODY, ConnectionLimiter, DoorLimits
 from api.routes import openai_routes
 from api.served import ServedModel
 from api.text.tokenizing import TextCodec, load_text_codec
@@ -106,12 +106,12 @@ class _Node:
             raise first_failure(failures, EngineDied) or failures from None
 
     async def _serve(self) -> None:
-        keeper = Keeper(DoorLimits(write_s=SLOW_CLIENT_S, gone_s=GONE_S))
+        limiter = ConnectionLimiter(DoorLimits(write_s=SLOW_CLIENT_S, gone_s=GONE_S))
         announcer = self._announcer()
         controller = self._role_controller(announcer)
-        server = NodeServer(uvicorn_config(self._app(controller), keeper))
+        server = NodeServer(uvicorn_config(self._app(controller), limiter))
         async with asyncio.TaskGroup() as tasks:
-            services = self.engine, announcer, controller, keeper
+            services = self.engine, announcer, controller, limiter
             parts = [tasks.create_task(service.run()) for service in services]
             serving = tasks.create_task(server.serve(sockets=[self.listening]))
             try:

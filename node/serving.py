@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from api.door.keeper import Keeper
-from api.door.protocol import careful
+from api.door.limiter import ConnectionLimiter
+from api.door.protocol import limited_protocol
 from api.shutdown_logging import hide_cancellation_tracebacks
 from node.signed_calls_only import Asgi
 
@@ -32,12 +32,12 @@ class NodeServer(uvicorn.Server):
                 transport.pause_reading()
 
 
-def uvicorn_config(app: Asgi, keeper: Keeper) -> uvicorn.Config:
-    """Uvicorn's settings; `keeper` limits the connections."""
+def uvicorn_config(app: Asgi, limiter: ConnectionLimiter) -> uvicorn.Config:
+    """Uvicorn's settings; `limiter` limits the connections."""
     hide_cancellation_tracebacks()
     return uvicorn.Config(
         app,
-        http=careful(keeper),
+        http=limited_protocol(limiter),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 from quart import Quart, Response, request
 
-from api.door.keeper import LARGEST_BODY
+from api.door.limiter import LARGEST_BODY
 from api.endpoints import REQUEST_ID, Endpoint, Headers, TextEndpoints
 from api.errors import ApiError, body_of
 from api.messages.errors import PATH as MESSAGES

@@ -6,7 +6,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from api.reasoning.forms import ReasoningParser
+from api.reasoning.formats import ReasoningParser
 from api.tools.dialects.known import ToolCallParser
 from discovery.checks import at_least, is_port, not_empty
 from discovery.registration import DEFAULT_PORT

@@ -20,9 +20,9 @@ import zmq
 from quart import Quart
 
 from api.defaults import load_defaults
-from api.door.keeper import DoorLimits, Keeper
-from api.door.protocol import careful
-from api.pooling.facts import load_pooling
+from api.door.limiter import ConnectionLimiter, DoorLimits
+from api.door.protocol import limited_protocol
+from api.pooling.model_config import load_pooling
 from api.shutdown_logging import hide_cancellation_tracebacks
 from api.text.tokenizing import load_text_codec
 from discovery.lifeline import end_with, report_to_starter
@@ -113,10 +113,10 @@ async def _serve(process: ProxyProcess) -> None:
         lines = await stack.enter_async_context(open_connections())
         app = build(config, instances, lines, catalogue, ingress, secrets.guard)
         health = StoppingHealth(app.asgi_app)
-        http = _uvicorn(health, config, secrets, ingress.keeper)
+        http = _uvicorn(health, config, secrets, ingress.limiter)
         server = _Server(http, health, process.discovery, config)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        parts = instances, catalogue, secrets.watch, ingress.gate, ingress.keeper
+        parts = instances, catalogue, secrets.watch, ingress.gate, ingress.limiter
         helpers = [process.feed_registry(registry), *(part.run() for part in parts)]
         # whoever says no model has ours, if we were told of one
         helpers.append(ModelNameProbe(session, registry, fixed_name=bool(config.models)).run())
@@ -133,10 +133,10 @@ async def _serve(process: ProxyProcess) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ingress:
-    """Limits on clients: `keeper` on their connections, `gate` on their requests."""
+    """Limits on clients: `limiter` on their connections, `gate` on their requests."""
 
     gate: AdmissionGate
-    keeper: Keeper
+    limiter: ConnectionLimiter
 
 
 def build(
@@ -167,7 +167,7 @@ def build(
     spans = build_tracing(config.otlp_traces_endpoint, config.names[0])
     metrics = ProxyMetrics(registry, health)
     metrics.all.register(AdmissionMetrics(ingress.gate))
-    metrics.all.register(ConnectionMetrics(ingress.keeper))
+    metrics.all.register(ConnectionMetrics(ingress.limiter))
     door = ObservedPipeline(pipeline, metrics, config.names[0], pooling, kept, spans)
     return create_app(door, models, instances, guard, ingress.gate)
 
@@ -222,13 +222,13 @@ class _Server(uvicorn.Server):
 
 
 def _uvicorn(
-    app: StoppingHealth, config: ProxyConfig, secrets: Secrets, keeper: Keeper
+    app: StoppingHealth, config: ProxyConfig, secrets: Secrets, limiter: ConnectionLimiter
 ) -> uvicorn.Config:
     hide_cancellation_tracebacks()
     origins = CorsPolicy.of(config.allowed_origins, is_for_clients)
     http = uvicorn.Config(
         with_cors(app, origins),
-        http=careful(keeper, CorkedProtocol, origins.headers),
+        http=limited_protocol(limiter, CorkedProtocol, origins.headers),
         ws="none",
         lifespan="on",
         access_log=False,
@@ -254,7 +254,9 @@ def _ingress(config: ProxyConfig, registry: Registry) -> Ingress:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = None if files == resource.RLIM_INFINITY else files // FILES_PER_CLIENT
     write_s = config.slow_client_timeout_s
-    return Ingress(gate, Keeper(DoorLimits(write_s=write_s, gone_s=write_s, connections=most)))
+    return Ingress(
+        gate, ConnectionLimiter(DoorLimits(write_s=write_s, gone_s=write_s, connections=most))
+    )
 
 
 def _catalogue(

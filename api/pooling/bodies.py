@@ -15,7 +15,7 @@ Priority = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class PoolingBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What all of them share; null is the same as absent.
+    """The fields that all pooling bodies share; null is the same as absent.
 
     `truncate_prompt_tokens` -1 cuts a text to what the model has room for. Texts are cut at
     their end, unless `truncation_side` is left. `use_activation` false asks for vectors that
@@ -40,20 +40,20 @@ class EmbeddingsBody(PoolingBody, frozen=True, kw_only=True):
     dimensions: Limit | None = None
 
 
-class Segments(msgspec.Struct, frozen=True):
-    """What only our proxy says: the segments of each input's tokens."""
+class TokenTypes(msgspec.Struct, frozen=True):
+    """pdserve's own field, from proxy to node: token type ids of each input."""
 
     token_types: list[list[TokenId]] = []
 
 
 class VectorsBody(PoolingBody, frozen=True, kw_only=True):
-    """POST /pooling: any task, and what the proxy asks of a node."""
+    """POST /pooling: any task; the proxy calls its nodes by it, too."""
 
     input: Input = None
     task: PoolingTask | None = None
     encoding_format: Encoding | None = None
     dimensions: Limit | None = None
-    pdserve: Segments | None = None
+    pdserve: TokenTypes | None = None
 
     @property
     def segments(self) -> list[list[int]]:
@@ -85,8 +85,8 @@ class RerankBody(PoolingBody, frozen=True, kw_only=True):
     return_documents: bool | None = True
 
 
-class Usage(msgspec.Struct, frozen=True):
-    """Nothing is generated."""
+class PoolingUsage(msgspec.Struct, frozen=True):
+    """The token counts; nothing is generated."""
 
     prompt_tokens: int
     total_tokens: int
@@ -94,8 +94,8 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: None = None
 
 
-class Datum(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One input's part of an answer; each endpoint fills its own fields."""
+class PoolingItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One input's result; each endpoint fills its own fields."""
 
     index: int
     object: str | UnsetType = UNSET
@@ -109,8 +109,8 @@ class Datum(msgspec.Struct, frozen=True, omit_defaults=True):
     relevance_score: float | UnsetType = UNSET
 
 
-class Numbers(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of all of them, each Datum as JSON; reranked `results` are the best first."""
+class PoolingResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The response of all pooling endpoints; reranked `results` are the best first."""
 
     id: str
     object: str = "list"
@@ -118,4 +118,4 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     data: list[msgspec.Raw] | UnsetType = UNSET
     results: list[msgspec.Raw] | UnsetType = UNSET
-    usage: Usage
+    usage: PoolingUsage

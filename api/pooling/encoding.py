@@ -1,4 +1,4 @@
-"""Texts, and pairs of texts, to tokens that fit: cut before the special tokens go around."""
+"""Tokenizes inputs and pairs of texts; truncated so that their special tokens still fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ Tokens = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
-    """One prompt; `token_types` where its parts are told apart by more than their tokens."""
+class EncodedInput:
+    """One tokenized input; `token_types` (BERT's segment ids) where a pair needs them."""
 
     tokens: Tokens
     token_types: Tokens = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Encoder:
-    """Cuts prompts to `most` tokens; where that is None, they must fit into `context`."""
+class InputEncoder:
+    """Truncates inputs to `most` tokens; where that is None, they must fit into `context`."""
 
     codec: TextCodec | None
     most: int | None = None
@@ -29,27 +29,27 @@ class Encoder:
     side: str = "right"
     special_tokens: bool = True
 
-    def text(self, text: str) -> Encoded:
+    def text(self, text: str) -> EncodedInput:
         """The special tokens around a text are never cut off. Raises ContextTooLong."""
         codec = self._codec(text)
         if (fast := codec.fast) is None:
             tokens = codec.encode(text, special_tokens=self.special_tokens)
-            return Encoded(self.cut(tokens))
+            return EncodedInput(self.cut(tokens))
         text = self._end(codec, text)
-        with codec.turn(text):
+        with codec.encoding_lock(text):
             (encoding,) = fast.encode_batch_fast([text], add_special_tokens=False)
         self._shorten(encoding, self._room(fast, pair=False))
         return self._finished(fast, encoding, None)
 
-    def pair(self, first: str, second: str) -> Encoded:
+    def pair(self, first: str, second: str) -> EncodedInput:
         """As the tokenizer puts two texts together; it is the second that is cut."""
         codec = self._codec(first, second)
         if (fast := codec.fast) is None:
             raise NoTokenizer("This model's tokenizer has no way to put two texts together")
-        if self.most is not None and codec.outgrows(first, self.most):
+        if self.most is not None and codec.far_exceeds(first, self.most):
             raise _no_room()
         second = self._end(codec, second)
-        with codec.turn(first, second):
+        with codec.encoding_lock(first, second):
             one, two = fast.encode_batch_fast([first, second], add_special_tokens=False)
         room = self._room(fast, pair=True)
         self._shorten(two, None if room is None else room - len(one.ids))
@@ -73,7 +73,7 @@ class Encoder:
         """What is left of a long text, and a little more."""
         if self.most is None:
             return text
-        return (codec.first if self.side == "right" else codec.last)(text, self.most)
+        return (codec.keep_first if self.side == "right" else codec.keep_last)(text, self.most)
 
     def _room(self, fast: Any, *, pair: bool) -> int | None:  # noqa: ANN401  of tokenizers
         if self.most is None:
@@ -88,10 +88,10 @@ class Encoder:
             raise _no_room()
         encoding.truncate(room, direction=self.side)
 
-    def _finished(self, fast: Any, one: Any, two: Any) -> Encoded:  # noqa: ANN401
+    def _finished(self, fast: Any, one: Any, two: Any) -> EncodedInput:  # noqa: ANN401
         whole = fast.post_process(one, two, self.special_tokens)
         types = tuple(whole.type_ids)
-        return Encoded(tuple(whole.ids), types if any(types) else ())
+        return EncodedInput(tuple(whole.ids), types if any(types) else ())
 
 
 def _no_room() -> BadRequest:

@@ -10,21 +10,21 @@ from api.bodies import convert, read_object
 from api.errors import BadRequest
 from api.fields import POOLING
 from api.generator import Embedder
-from api.pooling.answering import as_data, datum, label_of, written
-from api.pooling.asking import PoolingAsker, Wanted
+from api.pooling.batches import PoolingBatches, Vector
 from api.pooling.bodies import (
     ClassifyBody,
-    Datum,
     EmbeddingsBody,
-    Numbers,
     PoolingBody,
+    PoolingItem,
+    PoolingResponse,
+    PoolingUsage,
     RerankBody,
     ScoreBody,
     Texts,
-    Usage,
     VectorsBody,
 )
-from api.pooling.running import Batches, Vector
+from api.pooling.request_parser import PoolingRequestParser, PoolingSpec
+from api.pooling.response_items import encode_vector, label_of, pooling_item, write_items
 from api.pooling.scoring import Pair, cosine, pairs_of
 from api.served import ServedModel
 from engine.request import PoolingRequest
@@ -45,7 +45,7 @@ def has_text(body: PoolingBody) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolingDoor:
+class PoolingEndpoints:
     """All of them over an Embedder. Each raises ApiError or StreamFailed."""
 
     embedder: Embedder
@@ -53,47 +53,47 @@ class PoolingDoor:
     clock: Callable[[], float]
 
     @property
-    def asker(self) -> PoolingAsker:
+    def parser(self) -> PoolingRequestParser:
         """What reads this door's inputs."""
-        return PoolingAsker(self.served)
+        return PoolingRequestParser(self.served)
 
-    async def embeddings(self, body: EmbeddingsBody, outer_id: str) -> Numbers:
+    async def embeddings(self, body: EmbeddingsBody, outer_id: str) -> PoolingResponse:
         """POST /v1/embeddings."""
         model = self.served.resolve_name(body.model)
-        self.asker.check("embed")
-        wanted = Wanted("embed", body.dimensions)
-        requests = await self.asker.inputs(body, body.input, wanted, outer_id)
-        vectors = await Batches(self.embedder).run(requests)
+        self.parser.check("embed")
+        wanted = PoolingSpec("embed", body.dimensions)
+        requests = await self.parser.inputs(body, body.input, wanted, outer_id)
+        vectors = await PoolingBatches(self.embedder).run(requests)
         data = (
-            Datum(index, "embedding", embedding=as_data(one, body.encoding_format))
+            PoolingItem(index, "embedding", embedding=encode_vector(one, body.encoding_format))
             for index, one in enumerate(vectors)
         )
         return await self._answer(f"embd-{outer_id}", model, data, requests)
 
-    async def pooling(self, body: VectorsBody, outer_id: str) -> Numbers:
+    async def pooling(self, body: VectorsBody, outer_id: str) -> PoolingResponse:
         """POST /pooling."""
         model, facts = self.served.resolve_name(body.model), self.served.pooling
         task = body.task or (facts.tasks[0] if facts else "embed")
-        self.asker.check(task, "task")
-        wanted = Wanted(task, body.dimensions)
-        requests = await self.asker.inputs(body, body.input, wanted, outer_id, body.segments)
-        vectors = await Batches(self.embedder).run(requests)
+        self.parser.check(task, "task")
+        wanted = PoolingSpec(task, body.dimensions)
+        requests = await self.parser.inputs(body, body.input, wanted, outer_id, body.segments)
+        vectors = await PoolingBatches(self.embedder).run(requests)
         whole = task.startswith("token_")
         data = (
-            datum(index, one, body.encoding_format, whole=whole)
+            pooling_item(index, one, body.encoding_format, whole=whole)
             for index, one in enumerate(vectors)
         )
         return await self._answer(f"pool-{outer_id}", model, data, requests)
 
-    async def classify(self, body: ClassifyBody, outer_id: str) -> Numbers:
+    async def classify(self, body: ClassifyBody, outer_id: str) -> PoolingResponse:
         """POST /classify."""
         model = self.served.resolve_name(body.model)
-        self.asker.check("classify")
-        requests = await self.asker.inputs(body, body.input, Wanted("classify"), outer_id)
-        vectors = await Batches(self.embedder).run(requests)
+        self.parser.check("classify")
+        requests = await self.parser.inputs(body, body.input, PoolingSpec("classify"), outer_id)
+        vectors = await PoolingBatches(self.embedder).run(requests)
         labels = self.served.pooling.labels if self.served.pooling else ()
         data = (
-            Datum(
+            PoolingItem(
                 index,
                 label=label_of(one, labels),
                 probs=one.values,
@@ -103,17 +103,17 @@ class PoolingDoor:
         )
         return await self._answer(f"classify-{outer_id}", model, data, requests)
 
-    async def score(self, body: ScoreBody, outer_id: str) -> Numbers:
+    async def score(self, body: ScoreBody, outer_id: str) -> PoolingResponse:
         """POST /score."""
         model = self.served.resolve_name(body.model)
         first = _one_of(body.text_1, body.queries, "text_1", "queries")
         second = _one_of(body.text_2, body.documents, "text_2", "documents")
         pairs = pairs_of(first, second)
         scores, requests = await self._scores(body, pairs, outer_id)
-        data = (Datum(index, "score", score=one) for index, one in enumerate(scores))
+        data = (PoolingItem(index, "score", score=one) for index, one in enumerate(scores))
         return await self._answer(f"score-{outer_id}", model, data, requests)
 
-    async def rerank(self, body: RerankBody, outer_id: str) -> Numbers:
+    async def rerank(self, body: RerankBody, outer_id: str) -> PoolingResponse:
         """POST /rerank: the best documents first; those of one score in their own order."""
         model = self.served.resolve_name(body.model)
         pairs = pairs_of(body.query, body.documents, "documents")
@@ -121,7 +121,7 @@ class PoolingDoor:
         best = sorted(enumerate(scores), key=lambda one: -one[1])[: body.top_n or None]
         told = body.return_documents is not False
         results = (
-            Datum(
+            PoolingItem(
                 index,
                 document={"text": body.documents[index]} if told else UNSET,
                 relevance_score=score,
@@ -134,15 +134,15 @@ class PoolingDoor:
         self, body: PoolingBody, pairs: Sequence[Pair], outer_id: str
     ) -> tuple[list[float], list[PoolingRequest]]:
         """A cross-encoder reads both at once; embeddings of each are compared."""
-        facts, batches = self.served.pooling, Batches(self.embedder)
+        facts, batches = self.served.pooling, PoolingBatches(self.embedder)
         if facts is not None and not facts.scores:
             labels = f"The model tells {len(facts.labels)} classes apart"
             raise BadRequest(f"{labels}: a score needs embeddings, or a head of one output")
         if facts is not None and facts.labels:
-            requests = await self.asker.pairs(body, pairs, outer_id)
+            requests = await self.parser.pairs(body, pairs, outer_id)
             return [one.values[0] for one in await batches.run(requests)], requests
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-        requests = await self.asker.texts(body, texts, outer_id)
+        requests = await self.parser.texts(body, texts, outer_id)
         vectors: dict[str, Vector] = dict(zip(texts, await batches.run(requests), strict=True))
         return [cosine(vectors[one], vectors[two]) for one, two in pairs], requests
 
@@ -150,16 +150,22 @@ class PoolingDoor:
         self,
         name: str,
         model: str,
-        data: Iterable[Datum],
+        data: Iterable[PoolingItem],
         requests: Sequence[PoolingRequest],
         *,
         ranked: bool = False,
-    ) -> Numbers:
+    ) -> PoolingResponse:
         tokens = sum(len(one.prompt) for one in requests)
-        created, usage, said = int(self.clock()), Usage(tokens, tokens), await written(data)
+        created, usage, said = (
+            int(self.clock()),
+            PoolingUsage(tokens, tokens),
+            await write_items(data),
+        )
         if ranked:
-            return Numbers(id=name, created=created, model=model, results=said, usage=usage)
-        return Numbers(id=name, created=created, model=model, data=said, usage=usage)
+            return PoolingResponse(
+                id=name, created=created, model=model, results=said, usage=usage
+            )
+        return PoolingResponse(id=name, created=created, model=model, data=said, usage=usage)
 
 
 def _one_of(given: Texts | None, other: Texts | None, name: str, alias: str) -> Texts:

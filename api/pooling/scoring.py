@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from api.errors import BadRequest
-from api.pooling.asking import MOST_INPUTS
+from api.pooling.batches import Vector
 from api.pooling.bodies import Texts
-from api.pooling.running import Vector
+from api.pooling.request_parser import MOST_INPUTS
 
 Pair = tuple[str, str]
 

@@ -1,1 +1,1 @@
-"""What a model thinks aloud before it answers, and how it is told from the answer. Pure."""
+"""Reasoning parsers: they split what a model thinks aloud from the content it answers. Pure."""

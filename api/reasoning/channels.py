@@ -1,4 +1,4 @@
-"""One choice's answer of gpt-oss, piece by piece: messages in channels, OpenAI's Harmony.
+"""Reads one choice's answer of gpt-oss: messages in channels, OpenAI's Harmony format.
 
     <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>It is
                                   ───                                                 ─────
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from api.reasoning.reader import Read
+from api.reasoning.reader import Split
 from api.tools.dialects.harmony import (
     CHANNEL,
     ENDS,
@@ -29,14 +29,18 @@ from api.tools.parsing.output import partial_marker
 
 ANALYSIS = "analysis"
 PREAMBLE = f"<|end|>{START}assistant{CHANNEL}commentary{MESSAGE}"
-PAST = ("reasoning_content", "thinking", "reasoning")  # the first that is there counts
+REASONING_FIELDS = (
+    "reasoning_content",
+    "thinking",
+    "reasoning",
+)  # the first that is there counts
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
 _NAME = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 _END = re.compile("|".join(map(re.escape, ENDS)))
 _HEADERS = (CHANNEL, START, "to=")
 
 
-class _Place(Enum):
+class _Section(Enum):
     HEADER = auto()
     REASONING = auto()
     CONTENT = auto()
@@ -45,75 +49,75 @@ class _Place(Enum):
 
 @dataclass(slots=True)
 class ChannelReader:
-    """`begun`: the answer begins in the middle of reasoning. Unless it `tells`, that is left
-    out. See ThoughtReader.
+    """Splits an answer in Harmony format. `starts_open`: it begins within reasoning, which is
+    left out unless `include_reasoning`.
     """
 
-    begun: bool = False
-    tells: bool = True
-    thought: bool = field(init=False)
-    plain: bool = False  # there are no messages any more: nothing is looked for
-    _place: _Place = field(init=False)
-    _held: str = ""  # of a header, or what may become a mark
+    starts_open: bool = False
+    include_reasoning: bool = True
+    found_reasoning: bool = field(init=False)
+    plain: bool = False  # the rest is content without headers
+    _place: _Section = field(init=False)
+    _held: str = ""  # an incomplete header, or what may become a mark
 
     def __post_init__(self) -> None:
-        self.thought = self.begun
-        self._place = _Place.REASONING if self.begun else _Place.HEADER
+        self.found_reasoning = self.starts_open
+        self._place = _Section.REASONING if self.starts_open else _Section.HEADER
 
     @property
     def over(self) -> bool:
-        """Whether what comes next is no reasoning; another message may have some."""
-        return self._place in (_Place.CONTENT, _Place.CALLING)
+        """Whether the open message is content; a later one may be reasoning."""
+        return self._place in (_Section.CONTENT, _Section.CALLING)
 
-    def read(self, text: str) -> Read:
-        """More of the answer."""
+    def read(self, text: str) -> Split:
+        """Read more of the answer."""
         reasoning, content = "", ""
         text, self._held = self._held + text, ""
         while text:
-            if self._place is _Place.HEADER:
+            if self._place is _Section.HEADER:
                 said, text = self._header(text)
                 content += said
                 continue
             body, end = self._body(text)
-            if self._place is _Place.REASONING:
+            if self._place is _Section.REASONING:
                 reasoning += body
             else:
                 content += body
             text = end if end.startswith(_HEADERS) else end.partition("|>")[2]
-            self._place = _Place.HEADER if end else self._place
-        return (reasoning if self.tells else ""), content
+            self._place = _Section.HEADER if end else self._place
+        return (reasoning if self.include_reasoning else ""), content
 
-    def finish(self) -> Read:
-        """No more text comes: half a mark is text, and half a header says nothing."""
+    def finish(self) -> Split:
+        """What was held back, as no more text comes; half a header is dropped."""
         held, self._held = self._held, ""
-        if self._place is _Place.HEADER:
-            header = self.thought or held.lstrip().startswith((CHANNEL, START))
+        if self._place is _Section.HEADER:
+            header = self.found_reasoning or held.lstrip().startswith((CHANNEL, START))
             return "", "" if header else held
-        if self._place is _Place.REASONING:
-            return (held if self.tells else ""), ""
+        if self._place is _Section.REASONING:
+            return (held if self.include_reasoning else ""), ""
         return "", held
 
-    def _header(self, text: str) -> Read:
-        """What it says as content, and what follows it; held until it is whole."""
+    def _header(self, text: str) -> Split:
+        """The content that a header stands for, and what follows it; held until it is whole."""
         header, message, rest = text.partition(MESSAGE)
         longest = LONGEST_HEADER if message else LONGEST_HEADER + len(MESSAGE)
         if not _may_begin(text) or len(header) > longest:
-            self._place, self.plain = _Place.CONTENT, True
+            self._place, self.plain = _Section.CONTENT, True
             return "", text
         if not message:
             self._held = text
             return "", ""
         if recipient := _RECIPIENT.search(header):
-            self._place = _Place.CALLING
+            self._place = _Section.CALLING
             return f"{FUNCTION}{recipient[1]}{MESSAGE}", rest
         name = _NAME.search(header)
         channel = name[1] if name else ""
-        self._place = _Place.REASONING if channel == ANALYSIS else _Place.CONTENT
-        self.thought = self.thought or channel == ANALYSIS
+        self._place = _Section.REASONING if channel == ANALYSIS else _Section.CONTENT
+        self.found_reasoning = self.found_reasoning or channel == ANALYSIS
         return "", rest
 
-    def _body(self, text: str) -> Read:
-        """A message up to its end, and that end with what follows; half a mark is held."""
+    def _body(self, text: str) -> Split:
+        """A message up to its end mark, and the rest; an incomplete mark is held back."""
         if self.plain:
             return text, ""
         if end := _END.search(text):
@@ -123,18 +127,20 @@ class ChannelReader:
 
 
 def _may_begin(text: str) -> bool:
-    """Whether it is, or may become, a header."""
+    """Whether the text begins with a header, or may become one."""
     start = text.lstrip()
     return any(start.startswith(one) or one.startswith(start) for one in _HEADERS)
 
 
-def in_channels(message: Mapping[str, Any]) -> dict[str, Any]:
-    """An assistant's past message for the template, which refuses a call with reasoning and
-    content: what it said between them follows as the message that it was.
+def harmony_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """An assistant's past message, for gpt-oss's template, which refuses a tool call that has
+    both reasoning and content: the content is put behind the reasoning, header and all.
     """
-    thought = next((one for name in PAST if (one := message.get(name)) is not None), None)
+    thought = next(
+        (one for name in REASONING_FIELDS if (one := message.get(name)) is not None), None
+    )
     content = message["content"]
     if not (isinstance(thought, str) and thought and content and "tool_calls" in message):
         return dict(message)
-    kept = {name: value for name, value in message.items() if name not in PAST}
+    kept = {name: value for name, value in message.items() if name not in REASONING_FIELDS}
     return {**kept, "content": "", "thinking": f"{thought}{PREAMBLE}{content}"}

@@ -1,4 +1,4 @@
-"""One choice's answer, piece by piece: what of it is reasoning, and what is content.
+"""Reasoning parsers: split one choice's answer into reasoning and content, as it streams in.
 
     <think>\n Let me see. \n</think>\n\nIt is 4.
              ───────────               ────────
@@ -12,35 +12,35 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
-from api.reasoning.forms import Form
+from api.reasoning.formats import ReasoningFormat
 from api.tools.parsing.output import SPACE, partial_marker
 
-Read = tuple[str, str]
-"""Reasoning and content that are certain now and were not before."""
+Split = tuple[str, str]
+"""The reasoning and the content that became certain with a piece of text."""
 
 
 class ReasoningReader(Protocol):
-    """Reads reasoning out of one choice's answer, whatever its model puts around it."""
+    """Splits reasoning from content in one choice's answer."""
 
-    thought: bool
-    """Whether some of the answer is reasoning."""
+    found_reasoning: bool
+    """Whether any of the answer is reasoning."""
 
     @property
     def over(self) -> bool:
-        """Whether what comes next is no reasoning, as far as is known."""
+        """Whether the text that comes next is not reasoning, as far as is known."""
 
     @property
     def plain(self) -> bool:
-        """Whether nothing is looked for in what comes: it need not be read."""
+        """Whether all further text is content, so that it need not be read."""
 
-    def read(self, text: str) -> Read:
-        """More of the answer."""
+    def read(self, text: str) -> Split:
+        """Read more of the answer."""
 
-    def finish(self) -> Read:
-        """What was held back: no more text comes."""
+    def finish(self) -> Split:
+        """What was held back, as no more text comes."""
 
 
-class _Place(Enum):
+class _Section(Enum):
     BEFORE = auto()  # of the opening mark, if one comes
     WITHIN = auto()
     BEHIND = auto()  # the closing mark, and no content yet
@@ -48,75 +48,75 @@ class _Place(Enum):
 
 
 @dataclass(slots=True)
-class ThoughtReader:
+class MarkedReasoningReader:
     """`begun`: what comes is reasoning, even without an opening mark. Unless it `tells`, that
     is left out.
     """
 
-    form: Form
-    begun: bool
-    tells: bool = True
-    thought: bool = field(init=False)  # some of the answer is reasoning
-    _place: _Place = _Place.BEFORE
+    reasoning_format: ReasoningFormat
+    starts_open: bool
+    include_reasoning: bool = True
+    found_reasoning: bool = field(init=False)  # some of the answer is reasoning
+    _place: _Section = _Section.BEFORE
     _space: list[str] = field(default_factory=list)  # it may stand beside a mark
     _mark: str = ""  # the beginning of one
     _silent: bool = True  # no reasoning was said
 
     def __post_init__(self) -> None:
-        self.thought = self.begun
+        self.found_reasoning = self.starts_open
 
     @property
     def over(self) -> bool:
-        """Whether nothing that comes is reasoning."""
-        return self._place in (_Place.BEHIND, _Place.CONTENT)
+        """Whether the reasoning has ended."""
+        return self._place in (_Section.BEHIND, _Section.CONTENT)
 
     @property
     def plain(self) -> bool:
-        """Whether nothing is looked for in what comes."""
+        """Whether all further text is content."""
         return self.over
 
-    def read(self, text: str) -> Read:
+    def read(self, text: str) -> Split:
         """More of the answer."""
-        if self._place is _Place.BEFORE:
+        if self._place is _Section.BEFORE:
             text = self._opened(text)
         reasoning = ""
-        if self._place is _Place.WITHIN:
+        if self._place is _Section.WITHIN:
             reasoning, text = self._within(text)
-        if self._place is _Place.BEHIND:
+        if self._place is _Section.BEHIND:
             text = text.lstrip(SPACE)
-            self._place = _Place.CONTENT if text else _Place.BEHIND
-        return (reasoning if self.tells else ""), text
+            self._place = _Section.CONTENT if text else _Section.BEHIND
+        return (reasoning if self.include_reasoning else ""), text
 
-    def finish(self) -> Read:
+    def finish(self) -> Split:
         """What was held back: no more text comes."""
         held, self._mark = self._taken_space() + self._mark, ""
-        if not self.thought:
+        if not self.found_reasoning:
             return "", held
         held = held.lstrip(SPACE) if self._silent else held
-        return (held if self.tells else ""), ""
+        return (held if self.include_reasoning else ""), ""
 
     def _opened(self, text: str) -> str:
-        """What follows the opening mark, or stands where none is; nothing while it may come."""
-        text, openings = self._mark + text, self.form.openings
+        """The text after the opening mark, or all if there is none; '' while it may come."""
+        text, openings = self._mark + text, self.reasoning_format.openings
         start = text.lstrip(SPACE)
         if any(len(start) < len(one) and one.startswith(start) for one in openings):
             self._space.append(text[: len(text) - len(start)])
             self._mark = start
             return ""
-        self._mark, self.thought = "", self.begun or start.startswith(openings)
+        self._mark, self.found_reasoning = "", self.starts_open or start.startswith(openings)
         space = self._taken_space()
-        self._place = _Place.WITHIN if self.thought else _Place.CONTENT
+        self._place = _Section.WITHIN if self.found_reasoning else _Section.CONTENT
         opened = next((one for one in openings if start.startswith(one)), "")
-        return start.removeprefix(opened) if self.thought else space + text
+        return start.removeprefix(opened) if self.found_reasoning else space + text
 
-    def _within(self, text: str) -> Read:
-        """What is reasoning, and what follows it."""
+    def _within(self, text: str) -> Split:
+        """The reasoning, and the text that follows it."""
         text, self._mark = self._mark + text, ""
         reasoning, end, rest = self._ended(text)
         if end:
-            self._place = _Place.BEHIND
+            self._place = _Section.BEHIND
         else:
-            ends = *self.form.closings, *self.form.calls
+            ends = *self.reasoning_format.closings, *self.reasoning_format.call_openings
             self._mark = max((partial_marker(text, mark) for mark in ends), key=len)
             reasoning = text[: len(text) - len(self._mark)]
         said = self._said(reasoning)
@@ -125,18 +125,22 @@ class ThoughtReader:
         return said, rest
 
     def _ended(self, text: str) -> tuple[str, str, str]:
-        """Reasoning, what ends it, and what follows; a mark of calls is part of that."""
-        ends = *self.form.closings, *self.form.calls
+        """Reasoning, the mark that ends it, and the rest; a call's mark stays in the rest."""
+        ends = *self.reasoning_format.closings, *self.reasoning_format.call_openings
         places = {mark: place for mark in ends if (place := text.find(mark)) >= 0}
         if not places:
             return text, "", ""
         first = min(places, key=places.__getitem__)
         reasoning, rest = text[: places[first]], text[places[first] :]
-        return reasoning, first, rest if first in self.form.calls else rest.removeprefix(first)
+        return (
+            reasoning,
+            first,
+            rest if first in self.reasoning_format.call_openings else rest.removeprefix(first),
+        )
 
     def _said(self, text: str) -> str:
-        """The text and the space before it; that behind it is held, and that before all left
-        out.
+        """The reasoning with the white space before it; trailing space is held back, leading
+        space dropped.
         """
         said = text.rstrip(SPACE)
         before = self._taken_space() + said if said else ""

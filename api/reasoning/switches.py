@@ -1,4 +1,4 @@
-"""What clients say with one word, and templates ask for by another: whether a model thinks."""
+"""The template variables that turn a model's thinking on and off."""
 
 import re
 from collections.abc import Mapping
@@ -7,28 +7,28 @@ from functools import lru_cache
 from api.tools.dialects.known import KNOWN_TEMPLATES, template_text
 
 SWITCHES = ("enable_thinking", "thinking")
-"""What templates call the variable with which a client says whether the model is to think."""
+"""The names that chat templates have for the variable."""
 USUAL = SWITCHES[0]
 _TAGS = re.compile(r"\{[{%](.*?)[}%]\}", re.DOTALL)
 _STRINGS = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
 
 
-def switched(
+def with_thinking_switch(
     variables: Mapping[str, object], template: object, *, on: bool | None
 ) -> dict[str, object]:
-    """The variables that a client gives, and the switch under each name that the template has
-    for it and the client does not give. `on` is what the client says otherwise, if it does.
+    """The client's template variables, with the thinking switch added under each name that the
+    template has for it. `on` is what the request's other fields say of thinking, if anything.
     """
     given = [value for name in SWITCHES if isinstance(value := variables.get(name), bool)]
     wish = given[0] if given else on
     if wish is None:
         return dict(variables)
-    asked = {*_asked(template_text(template)), *(() if on is None else (USUAL,))}
+    asked = {*_switches_of(template_text(template)), *(() if on is None else (USUAL,))}
     return {**{name: wish for name in SWITCHES if name in asked}, **variables}
 
 
 @lru_cache(KNOWN_TEMPLATES)
-def _asked(template: str) -> frozenset[str]:
-    """The switches that a template has. A member of a message, or a word, is none."""
+def _switches_of(template: str) -> frozenset[str]:
+    """The switches that a template reads: not attributes of messages, nor words in strings."""
     code = " ".join(_STRINGS.sub("''", tag) for tag in _TAGS.findall(template))
     return frozenset(one for one in SWITCHES if re.search(rf"(?<![\w.]){one}(?!\w)", code))

@@ -1,4 +1,4 @@
-"""Whether answers may begin with reasoning: by their prompt, and by their model."""
+"""Whether and how a request's answers reason, and where a grammar may begin after that."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from api.reasoning.answers import AnswerReader
+from api.reasoning.answer_marks import MarkedAnswerReader
 from api.reasoning.channels import ChannelReader
-from api.reasoning.forms import Form
-from api.reasoning.reader import ReasoningReader, ThoughtReader
+from api.reasoning.formats import ReasoningFormat
+from api.reasoning.reader import MarkedReasoningReader, ReasoningReader
 from api.reasoning.switches import SWITCHES
 from api.tools.dialects.harmony import MARKS
 from api.tools.parsing.output import SPACE
@@ -20,126 +20,146 @@ from engine.request import Grammar, ReasoningMarks
 JSON_KINDS = ("json_object", "json_schema")
 _PARTS = re.compile(r"<\|\w+\|>|\w+| ")
 _TAG = re.compile(r"[<\[][^<>\[\]]*[>\]]")
-UNSAID = ("excludes", "triggers")
-Find = Callable[[str], int | None]
-"""The token that is this text, if there is one."""
+NOT_WRITTEN = ("excludes", "triggers")
+FindToken = Callable[[str], int | None]
+"""Looks up the single token whose text is this, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Shared by all choices of a request. `begun`: the prompt ends in the middle of it, or the
-    model is known to begin with it. Clients are told of it only if it `tells`.
+    """How the answers to one request reason; shared by all its choices.
+
+    `starts_open`: the answer begins within reasoning, as the prompt opened it or the model is
+    known to. Without `include_reasoning` clients do not get it.
     """
 
-    form: Form
-    begun: bool
-    tells: bool = True
+    reasoning_format: ReasoningFormat
+    starts_open: bool
+    include_reasoning: bool = True
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """To be text, special tokens or not."""
-        if self.form.channels:
+        """Marks that have to be shown as text, even if they are special tokens."""
+        if self.reasoning_format.channels:
             return MARKS
-        return self.form.marks
+        return self.reasoning_format.marks
 
-    def beside(self, find: Find) -> tuple[ReasoningMarks | None, ReasoningInGrammar]:
-        """Where a grammar of text and calls begins. No marks: it holds all of the answer, with
-        reasoning in it, as calls may end that, come before its last message, or tokens do not
-        tell where it ends.
+    def grammar_start(
+        self, find: FindToken
+    ) -> tuple[ReasoningMarks | None, ReasoningInGrammar]:
+        """Where a grammar of text and tool calls begins. No marks: it constrains the whole
+        answer, reasoning included, as a call may end the reasoning or come before the last
+        message, or as no token marks the end of the reasoning.
         """
-        if self.form.channels:
-            return None, ReasoningInGrammar(channels=True, mid_message=self.begun)
-        if not self.form.calls and (marks := self.places(find)) is not None:
+        if self.reasoning_format.channels:
+            return None, ReasoningInGrammar(channels=True, mid_message=self.starts_open)
+        if (
+            not self.reasoning_format.call_openings
+            and (marks := self.end_marks(find)) is not None
+        ):
             return marks, ReasoningInGrammar()
-        tags = map(_TAG.match, (self.form.opens, self.form.closes))
+        tags = map(_TAG.match, (self.reasoning_format.opens, self.reasoning_format.closes))
         return None, ReasoningInGrammar([one[0] for one in tags if one])
 
-    def held(self) -> "Thinking":
-        """Where a grammar begins behind it: nodes know of no marks of calls, so these end
-        nothing.
+    def without_call_openings(self) -> "Thinking":
+        """The same, for a grammar that begins after the reasoning: nodes know only its end
+        marks, so the opening mark of a call does not end it.
         """
-        return replace(self, form=replace(self.form, calls=()))
+        return replace(self, reasoning_format=replace(self.reasoning_format, call_openings=()))
 
     def reader(self) -> ReasoningReader:
-        """For one choice."""
-        if self.form.channels:
-            return ChannelReader(self.begun, self.tells)
-        thoughts = ThoughtReader(self.form, self.begun, self.tells)
-        return AnswerReader(thoughts, *self.form.around) if self.form.around else thoughts
+        """A new reader, for one choice."""
+        if self.reasoning_format.channels:
+            return ChannelReader(self.starts_open, self.include_reasoning)
+        thoughts = MarkedReasoningReader(
+            self.reasoning_format, self.starts_open, self.include_reasoning
+        )
+        return (
+            MarkedAnswerReader(thoughts, *self.reasoning_format.answer_marks)
+            if self.reasoning_format.answer_marks
+            else thoughts
+        )
 
-    def marks(
-        self, grammar: Grammar, find: Find, *, calls: bool = False
+    def grammar_marks(
+        self, grammar: Grammar, find: FindToken, *, calls: bool = False
     ) -> ReasoningMarks | None:
-        """Behind which a grammar that can be served begins. None: with the answer, as it speaks
-        of the closing mark itself, or as marks that are no tokens cannot be seen for sure. If
-        it leaves room for `calls`, channels in which they are made are as free as reasoning.
+        """The token marks after which this grammar begins. None: it begins with the answer, as
+        it has the closing mark in itself, or as the marks are not single tokens. If the grammar
+        allows `calls`, the channels in which they are made are as free as reasoning.
         """
-        return None if self._is_spoken_of(grammar) else self.places(find, calls=calls)
+        return None if self._mentions_closing(grammar) else self.end_marks(find, calls=calls)
 
-    def places(self, find: Find, *, calls: bool = False) -> ReasoningMarks | None:
-        """Those behind which any grammar begins. None: they are no tokens."""
-        if (close := self._tokens(self.form.closes, find)) is None:
+    def end_marks(self, find: FindToken, *, calls: bool = False) -> ReasoningMarks | None:
+        """The token marks after which a grammar begins; None: a mark is not a single token."""
+        if (close := self._tokens(self.reasoning_format.closes, find)) is None:
             return None
-        also = [self._tokens(one, find) for one in self.form.also]
+        also = [self._tokens(one, find) for one in self.reasoning_format.other_closings]
         closes = (close, *filter(None, also))
-        if self.begun:
+        if self.starts_open:
             return ReasoningMarks(closes)
-        opens, before = self._tokens(self.form.opens, find), find(self.form.before)
+        opens, before = (
+            self._tokens(self.reasoning_format.opens, find),
+            find(self.reasoning_format.before_opening),
+        )
         if opens is None:
             return None
         spaced = () if before is None else ((before, *opens),)
-        call = self._tokens(self.form.calling, find) if calls and self.form.calling else None
+        call = (
+            self._tokens(self.reasoning_format.call_header, find)
+            if calls and self.reasoning_format.call_header
+            else None
+        )
         return ReasoningMarks(closes, (opens, *spaced, *filter(None, [call])))
 
-    def _tokens(self, mark: str, find: Find) -> tuple[int, ...] | None:
-        """One, or of a header each of its marks and what is between them."""
-        parts = _PARTS.findall(mark) if self.form.channels else [mark]
+    def _tokens(self, mark: str, find: FindToken) -> tuple[int, ...] | None:
+        """A mark's tokens: one, or for a Harmony header one for each of its parts."""
+        parts = _PARTS.findall(mark) if self.reasoning_format.channels else [mark]
         tokens = [token for part in parts if (token := find(part)) is not None]
         return tuple(tokens) if len(tokens) == len(parts) else None
 
-    def has_room(self, grammar: Grammar) -> bool:
-        """Where a grammar that can be served holds all of the answer: only one in which the
-        closing mark may come has room for reasoning.
+    def can_reason_within(self, grammar: Grammar) -> bool:
+        """Whether a grammar of the whole answer leaves room for reasoning: only if the closing
+        mark may occur in it.
         """
         if grammar.kind == "structural_tag":
             match read_structural_tag(grammar.source):
                 case AnyText(excludes):
-                    return self._may_come(excludes)
+                    return self._allows_closing(excludes)
                 case TriggeredTags(triggers, _, False, _, excludes):
-                    return self._may_come((*triggers, *excludes))
-        return self._is_spoken_of(grammar)
+                    return self._allows_closing((*triggers, *excludes))
+        return self._mentions_closing(grammar)
 
-    def _is_spoken_of(self, grammar: Grammar) -> bool:
-        """Whether the grammar has the closing mark in it, and not only to bar it."""
+    def _mentions_closing(self, grammar: Grammar) -> bool:
+        """Whether the grammar can write the closing mark, and does not only exclude it."""
         texts: Iterable[str] = [grammar.source]
         if grammar.kind == "structural_tag":
             texts = _texts(msgspec.to_builtins(read_structural_tag(grammar.source)))
         elif grammar.kind in JSON_KINDS:
             return False
-        return any(self.form.closes in text.replace("\\", "") for text in texts)
+        return any(self.reasoning_format.closes in text.replace("\\", "") for text in texts)
 
-    def _may_come(self, barred: Sequence[str]) -> bool:
-        """The closing mark, in free text without these."""
-        return not any(one in self.form.closes for one in barred)
+    def _allows_closing(self, barred: Sequence[str]) -> bool:
+        """Whether the closing mark may occur in free text that excludes these."""
+        return not any(one in self.reasoning_format.closes for one in barred)
 
 
 def _texts(tag: object) -> Iterator[str]:
-    """What a structural tag says, but for what it bars and what only begins a tag."""
+    """The texts that a structural tag writes, without its excludes and triggers."""
     left = [tag]
     while left:
         match left.pop():
             case str() as text:
                 yield text
             case Mapping() as said:
-                left += [value for key, value in said.items() if key not in UNSAID]
+                left += [value for key, value in said.items() if key not in NOT_WRITTEN]
             case list() | tuple() as said:
                 left += said
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What the model has before it: the prompt, and of that the message it continues, empty
-    where it begins one. `variables` are those that the client gave to the template.
+class RenderedPrompt:
+    """A rendered chat: the prompt, the message that the answer continues (empty where it begins
+    one), and the template `variables` that the client gave.
     """
 
     prompt: str
@@ -147,19 +167,21 @@ class Given:
     variables: Mapping[str, object]
 
 
-def thinking_of(form: Form, given: Given, *, tells: bool) -> Thinking | None:
-    """None where nothing is reasoning, and no marks are around the content. What the prompt's
-    end says goes before all else.
+def thinking_of(
+    form: ReasoningFormat, given: RenderedPrompt, *, tells: bool
+) -> Thinking | None:
+    """How the answers to this prompt reason; None where they do not. What the prompt's end
+    says goes before the model's default and the client's switch.
     """
-    thinks = _thinks(form, given)
+    thinks = _prompt_state(form, given)
     if thinks is not None:
-        return Thinking(form, thinks, tells) if thinks or form.around else None
+        return Thinking(form, thinks, tells) if thinks or form.answer_marks else None
     off = any(given.variables.get(switch) is False for switch in SWITCHES)
-    return Thinking(form, form.begun and not off, tells)
+    return Thinking(form, form.starts_open and not off, tells)
 
 
-def _thinks(form: Form, given: Given) -> bool | None:
-    """Whether the prompt has begun reasoning, or ended it; None: it says nothing."""
+def _prompt_state(form: ReasoningFormat, given: RenderedPrompt) -> bool | None:
+    """Whether the prompt opened reasoning (True) or closed it; None: it has no mark."""
     end = given.prompt.rstrip(SPACE)
     if end.endswith(form.closings):
         return False

@@ -1,6 +1,6 @@
-"""Texts to tokens by merges of bytes, several times quicker than a tokenizer's own library.
+"""Byte-level BPE by tiktoken, several times quicker than a tokenizer's own library.
 
-Of tokenizers that are nothing else: Llama 3's, Qwen's, gpt-oss's, DeepSeek's and their like.
+Only for tokenizers that are pure BPE: Llama 3's, Qwen's, gpt-oss's, DeepSeek's and their like.
 tiktoken knows a token by its bytes and merges whichever two neighbours are the token of the
 lowest rank; a `tokenizer.json` lists the pairs that may merge. Within a longer word the
 letters of a token are merged as they are by themselves, in the same order, so each token has
@@ -9,8 +9,8 @@ both libraries take the same steps; a token that its own letters never come to m
 known to tiktoken at all, unless more than two are left of it, as then no two neighbours can
 be mistaken for it.
 
-What is not known to be the same is left to the tokenizer: other kinds, other ways to cut a text
-into words, and letters that not every library may know (`byte_words`).
+All else is left to the tokenizer itself: other kinds of tokenizers, other pre-tokenization
+patterns, and letters that the two libraries may classify differently (`pre_tokenization`).
 """
 
 import re
@@ -22,7 +22,7 @@ from unicodedata import is_normalized
 
 import tiktoken
 
-from api.text.byte_words import is_known, pattern_of
+from api.text.pre_tokenization import is_cut_alike, pattern_of
 from engine.token_bytes import byte_characters, part_of
 
 MOST_ADDED, LONGEST_ADDED = 4096, 64  # tokens; characters, that their pattern is as deep as
@@ -32,25 +32,25 @@ NFC = {"type": "NFC"}
 NORMALIZERS = (None, {"type": "Sequence", "normalizers": []}, NFC)
 LETTERS = byte_characters()
 Ranks = dict[bytes, int]
-Parter = Callable[[str], list[str]]
-"""Of a text its parts: every second one is an added token."""
+Splitter = Callable[[str], list[str]]
+"""Splits a text into parts, of which every second one is an added token."""
 
 
 @dataclass(frozen=True, slots=True)
-class BytePairs:
-    """One tokenizer's, for many threads."""
+class BytePairEncoder:
+    """Encodes texts as one tokenizer would; thread-safe."""
 
     core: tiktoken.Encoding
     tokens: list[int]  # by rank
     added: Mapping[str, int]
-    parts: Parter
+    parts: Splitter
     normalizes: bool  # to NFC
     before: tuple[int, ...]  # special tokens that are put around a text
     behind: tuple[int, ...]
 
     def encode(self, text: str, *, special_tokens: bool) -> tuple[int, ...] | None:
-        """Its tokens, with those around a text if asked; None: ask the tokenizer."""
-        if len(text) > LONGEST or not is_known(text, normalized=self.normalizes):
+        """The tokens, with `special_tokens` around them; None: the tokenizer has to do it."""
+        if len(text) > LONGEST or not is_cut_alike(text, normalized=self.normalizes):
             return None
         found, tokens = list[int](), self.tokens
         for place, part in enumerate(self.parts(text)):
@@ -61,10 +61,10 @@ class BytePairs:
         return (*self.before, *found, *self.behind) if special_tokens else tuple(found)
 
 
-def byte_pairs(fast: Any) -> BytePairs | None:  # noqa: ANN401
-    """Of a tokenizer's Rust part; None if it is more than merges of bytes, or others."""
+def byte_pair_encoder(fast: Any) -> BytePairEncoder | None:  # noqa: ANN401
+    """The encoder of a tokenizer's Rust part; None if that is not known to be plain BPE."""
     pattern = pattern_of(part_of(fast.pre_tokenizer))
-    around = _around(part_of(fast.post_processor))
+    around = _special_tokens_around(part_of(fast.post_processor))
     decoder = fast.get_added_tokens_decoder()
     if pattern is None or around is None or not _is_plain(fast, decoder.values()):
         return None
@@ -78,13 +78,13 @@ def byte_pairs(fast: Any) -> BytePairs | None:  # noqa: ANN401
     ids = {_bytes(word): token for word, token in model["vocab"].items()}
     core = tiktoken.Encoding("", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
     tokens = [ids[one] for one in sorted(ranks, key=ranks.__getitem__)]
-    parts = _parter(decoder.values())
-    return BytePairs(core, tokens, added, parts, part_of(fast.normalizer) == NFC, *around)
+    parts = _added_token_splitter(decoder.values())
+    return BytePairEncoder(core, tokens, added, parts, part_of(fast.normalizer) == NFC, *around)
 
 
 def _is_plain(fast: Any, added: Collection[Any]) -> bool:  # noqa: ANN401
-    """Whether nothing is done to a text but to cut out added tokens, wherever they stand, and
-    what the model does.
+    """Whether a text is only split at added tokens and then merged: no other normalization,
+    truncation or padding.
     """
     if part_of(fast.normalizer) not in NORMALIZERS or fast.truncation or fast.padding:
         return False
@@ -101,8 +101,8 @@ def _is_plain(fast: Any, added: Collection[Any]) -> bool:  # noqa: ANN401
     )
 
 
-def _around(said: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # noqa: ANN401
-    """The tokens put before a text and behind it; None if that is not all that is done."""
+def _special_tokens_around(said: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # noqa: ANN401
+    """The special tokens put before and behind a text; None if more than that is done."""
     every = said["processors"] if said and said["type"] == "Sequence" else [said] * bool(said)
     templates = [one for one in every if one["type"] != "ByteLevel"]  # that one is of places
     if not templates:
@@ -117,10 +117,10 @@ def _around(said: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:  # noq
     return tuple(chain(*ids[: texts[0]])), tuple(chain(*ids[texts[0] :]))
 
 
-def _parter(added: Collection[Any]) -> Parter:
-    """Cuts a text around added tokens: those to be found in a normalized text come second."""
+def _added_token_splitter(added: Collection[Any]) -> Splitter:
+    """Splits a text at added tokens, first at those that are matched before normalization."""
     first, second = (
-        _cutter([one.content for one in added if one.normalized is late])
+        _splitter([one.content for one in added if one.normalized is late])
         for late in (False, True)
     )
     if second is None:
@@ -137,13 +137,13 @@ def _parter(added: Collection[Any]) -> Parter:
     return both
 
 
-def _cutter(words: list[str]) -> Parter | None:
-    """Where several begin at one place, the longest is meant; None: there are none."""
+def _splitter(words: list[str]) -> Splitter | None:
+    """Splits at these words, the longest first; None: there are no words."""
     return re.compile(f"({_either(sorted(words))})").split if words else None
 
 
 def _either(words: list[str]) -> str:
-    """A pattern of sorted words that looks at each letter once, the longest word first."""
+    """A trie-like pattern of sorted words that prefers the longest."""
     if len(words) == 1:
         return re.escape(words[0])
     letters = zip(words[0], words[-1], strict=False)  # between them all begin alike
@@ -155,7 +155,7 @@ def _either(words: list[str]) -> str:
 
 
 def _ranks(model: Mapping[str, Any], added: Set[bytes]) -> Ranks | None:
-    """Of tokens that merges come to, by bytes; None where tiktoken would come to others."""
+    """Merge ranks for tiktoken, by bytes; None where tiktoken would find other tokens."""
     words = {_bytes(word): word for word in model["vocab"]}
     listed = {(left, right): place for place, (left, right) in enumerate(model["merges"])}
     if any(bytes([byte]) not in words for byte in LETTERS.values()):
@@ -175,7 +175,7 @@ def _ranks(model: Mapping[str, Any], added: Set[bytes]) -> Ranks | None:
 
 
 def _merge(word: str, listed: Mapping[tuple[str, str], int]) -> tuple[int, int]:
-    """How many tokens a word by itself comes to, and its last merge; -1: it had none."""
+    """The number of tokens that merging a word ends with, and its last merge or -1."""
     parts, last, none = [*word], -1, len(listed)
     places = [listed.get(pair, none) for pair in pairwise(parts)]
     while places and (least := min(places)) < none:
@@ -188,7 +188,7 @@ def _merge(word: str, listed: Mapping[tuple[str, str], int]) -> tuple[int, int]:
 
 
 def _bytes(word: str) -> bytes:
-    """What a word of the vocabulary stands for; nothing, if it has another letter."""
+    """The bytes of a vocabulary word; empty if it has other than byte letters."""
     try:
         return bytes(map(LETTERS.__getitem__, word))
     except KeyError:

@@ -1,10 +1,10 @@
-"""Tokens to text as they come: pieces that add up to what decoding them all would give.
+"""Incremental detokenization: pieces of text that add up to the text of all tokens.
 
 A token's text may depend on its neighbours and may be half a character, so a window of the
-last tokens is decoded anew each time, and what is new in its text is said.
+last tokens is decoded anew each time, and the new part of its text is emitted.
 
-    tokens   … | a  b  c  d  e |          the window; its text's first part has been said
-    text     …   "wird schön er\ufffd"    the rest is said, but for what may be half a character
+    tokens   … | a  b  c  d  e |          the window; the first part of its text was emitted
+    text     …   "wird schön er\ufffd"    the rest is emitted, but for half a character
 
 The window starts at a border between characters, and is cut now and then, so that a token
 costs the same however many came before it.
@@ -16,15 +16,15 @@ behind a border, needs no window: its text is looked up.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-BROKEN = "\ufffd"  # what decoders put in the place of bytes that are no character (yet)
-HALF = 3  # of them at most stand for half a character
+REPLACEMENT = "\ufffd"  # what decoders put in the place of bytes that are no character (yet)
+MAX_REPLACEMENTS = 3  # of them at most stand for half a character
 CONTEXT = 8  # tokens; more than any character has bytes
-MOST_KNOWN = 1 << 19  # more than any vocabulary has; ids of nobody's are not kept for ever
-LONGEST = 4 * CONTEXT  # where no border comes: these bytes will never be text
+MAX_TOKEN_TEXTS = 1 << 19  # more than any vocabulary has; ids of nobody's are not kept for ever
+MAX_WINDOW = 4 * CONTEXT  # where no border comes: these bytes will never be text
 
 
-class Alone(dict[int, str | None]):
-    """What tokens say alone, found out when it is first asked for."""
+class TokenTexts(dict[int, str | None]):
+    """A cache of single tokens' texts, by id; None for a token that is half a character."""
 
     def __init__(
         self, decode: Callable[[Sequence[int]], str], visible: Callable[[int], bool]
@@ -34,90 +34,90 @@ class Alone(dict[int, str | None]):
 
     def __missing__(self, token: int) -> str | None:
         text = self._decode([token]) if self._visible(token) else ""
-        if len(self) < MOST_KNOWN:
-            self[token] = None if BROKEN in text else text
-        return None if BROKEN in text else text
+        if len(self) < MAX_TOKEN_TEXTS:
+            self[token] = None if REPLACEMENT in text else text
+        return None if REPLACEMENT in text else text
 
 
 @dataclass(slots=True)
 class Detokenizer:
-    """The text of one answer; `visible` says which tokens have any.
+    """Detokenizes one answer; tokens that are not `visible` have no text.
 
-    `alone` has what a token says wherever it stands, or None for half a character; there is
-    no `alone` where that depends on the neighbours.
+    `token_texts` has each token's text, or None for half a character; it is None itself where
+    the text of a token depends on its neighbours.
     """
 
     decode: Callable[[Sequence[int]], str]
     visible: Callable[[int], bool]
-    alone: Mapping[int, str | None] | None = None
+    token_texts: Mapping[int, str | None] | None = None
     _window: list[int] = field(default_factory=list)
-    _said: int = 0  # characters of the window's text
+    _emitted: int = 0  # characters of the window's text that were emitted
     _border: int = 0  # the last place in the window where a character began
 
     def fresh(self) -> "Detokenizer":
-        """One more like this one, that has seen nothing."""
-        return Detokenizer(self.decode, self.visible, self.alone)
+        """A new detokenizer like this one, which has seen no tokens."""
+        return Detokenizer(self.decode, self.visible, self.token_texts)
 
-    def behind(self, tokens: Sequence[int]) -> "Detokenizer":
-        """Itself, for what goes on with a text that ends so, where neighbours matter: words of
-        some tokenizers begin with a blank only if they are not a text's first.
+    def after_prompt(self, tokens: Sequence[int]) -> "Detokenizer":
+        """Itself, for an answer that continues these tokens. It matters where a token's text
+        depends on its neighbours: some tokenizers drop the space before a text's first word.
         """
         last = [token for token in tokens[-CONTEXT:] if self.visible(token)]
-        while self.alone is None and last and not self._window:
+        while self.token_texts is None and last and not self._window:
             text = self.decode(last)
-            if BROKEN not in text:
-                self._window, self._said, self._border = last, len(text), len(last)
+            if REPLACEMENT not in text:
+                self._window, self._emitted, self._border = last, len(text), len(last)
             last = last[1:]
         return self
 
     def add(self, token: int) -> str:
-        """The text that is certain now and was not before."""
-        known = None if self.alone is None or self._window else self.alone[token]
+        """Add a token; the text that became certain with it."""
+        known = None if self.token_texts is None or self._window else self.token_texts[token]
         if known is not None:
             return known
         if not self.visible(token):
             return ""
         self._window.append(token)
         text = self.decode(self._window)
-        piece = self._say(text, len(text) - self._held(text))
-        if self.alone is not None and not text.endswith(BROKEN):
-            self._window, self._said = [], 0
+        piece = self._emit(text, len(text) - self._incomplete(text))
+        if self.token_texts is not None and not text.endswith(REPLACEMENT):
+            self._window, self._emitted = [], 0
             return piece
         if len(self._window) > CONTEXT:
-            self._cut(text)
-        if not text.endswith(BROKEN):
+            self._shorten_window(text)
+        if not text.endswith(REPLACEMENT):
             self._border = len(self._window)
         return piece
 
     def finish(self) -> str:
-        """What was held back: no more tokens come."""
+        """The text that was held back, as no more tokens come."""
         if not self._window:
             return ""
         text = self.decode(self._window)
-        return self._say(text, len(text))
+        return self._emit(text, len(text))
 
-    def _held(self, text: str) -> int:
-        """How much of the end may turn into something else.
+    def _incomplete(self, text: str) -> int:
+        """How many characters at the end may still change, as bytes of a character are missing.
 
-        One half character spoils all bytes before it with some decoders, so each sign of one
-        counts, until there are so many that no character can be meant.
+        With some decoders half a character turns all bytes before it into replacement signs:
+        all are held back, until there are more than any character has bytes.
         """
-        broken = len(text) - len(text.rstrip(BROKEN))
-        return broken if len(self._window) <= LONGEST else min(broken, HALF)
+        broken = len(text) - len(text.rstrip(REPLACEMENT))
+        return broken if len(self._window) <= MAX_WINDOW else min(broken, MAX_REPLACEMENTS)
 
-    def _say(self, text: str, until: int) -> str:
-        start, self._said = self._said, max(self._said, until)
+    def _emit(self, text: str, until: int) -> str:
+        start, self._emitted = self._emitted, max(self._emitted, until)
         return text[start:until]
 
-    def _cut(self, text: str) -> None:
-        """Forget tokens before the last border, unless what follows is no text by itself."""
+    def _shorten_window(self, text: str) -> None:
+        """Drop tokens before the last border, unless what follows is no text by itself."""
         rest = self._window[self._border :]
         if self._border and (tail := self.decode(rest)):
-            self._keep(rest, text, tail)
-        elif len(self._window) > LONGEST:
+            self._restart_window(rest, text, tail)
+        elif len(self._window) > MAX_WINDOW:
             rest = self._window[-CONTEXT * 2 :]
-            self._keep(rest, text, self.decode(rest))
+            self._restart_window(rest, text, self.decode(rest))
 
-    def _keep(self, rest: list[int], text: str, tail: str) -> None:
-        self._said = max(0, len(tail) - (len(text) - self._said))
+    def _restart_window(self, rest: list[int], text: str, tail: str) -> None:
+        self._emitted = max(0, len(tail) - (len(text) - self._emitted))
         self._window, self._border = rest, 0

@@ -10,10 +10,10 @@ from threading import Lock
 from typing import Any, Protocol
 
 from api.errors import BadRequest, NoTokenizer
-from api.text.byte_pairs import BytePairs, byte_pairs
-from api.text.detokenizing import Alone, Detokenizer
-from api.text.ends import Reader, Uncuttable
-from api.text.turns import Turns, parter
+from api.text.byte_pairs import BytePairEncoder, byte_pair_encoder
+from api.text.detokenizing import Detokenizer, TokenTexts
+from api.text.truncation import NoCutPoint, TextTruncator
+from api.text.turns import TurnCache, turn_splitter
 from engine.request import LARGEST_TOKEN
 from engine.token_bytes import TokenBytes, is_byte_level, token_bytes_of
 
@@ -26,7 +26,7 @@ PATH_STARTS = ("/", ".")  # what begins so is no name on a hub
 
 
 class Tokenizer(Protocol):
-    """What we use of a tokenizer of transformers."""
+    """The part of a transformers tokenizer that is used here."""
 
     chat_template: object
     all_special_ids: list[int]
@@ -44,10 +44,10 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class TextCodec:
-    """One checkpoint's text. `fast` is the tokenizer's Rust part, where it has one.
+    """Encodes, decodes and renders text for one checkpoint; thread-safe.
 
-    Calls may come from several threads; none of them changes the tokenizer. Long texts are
-    encoded one at a time, as much memory as that takes.
+    `fast` is the tokenizer's Rust part, where it has one. Long texts are encoded one at a
+    time, as each takes much memory.
     """
 
     tokenizer: Tokenizer
@@ -60,8 +60,8 @@ class TextCodec:
         return max(self.tokenizer.get_vocab().values()) + 1
 
     @cached_property
-    def hidden(self) -> frozenset[int]:
-        """The special tokens, which are no text unless it is asked for."""
+    def special_ids(self) -> frozenset[int]:
+        """The ids of special tokens, whose text is left out by default."""
         if self.fast is None:
             return frozenset(self.tokenizer.all_special_ids)
         added = self.fast.get_added_tokens_decoder().items()
@@ -70,56 +70,56 @@ class TextCodec:
     @cached_property
     def vocabulary(self) -> TokenBytes:
         """What single tokens say."""
-        return token_bytes_of(self.fast, self._alone)
+        return token_bytes_of(self.fast, self._token_text)
 
     @cached_property
-    def pairs(self) -> BytePairs | None:
-        """The quicker way, where it is known to come to the same."""
-        return None if self.fast is None else byte_pairs(self.fast)
+    def pairs(self) -> BytePairEncoder | None:
+        """The quicker BPE encoder, where its tokens are known to be the same."""
+        return None if self.fast is None else byte_pair_encoder(self.fast)
 
     @cached_property
-    def turns(self) -> Turns | None:
-        """What conversations were encoded to; None where their turns cannot be told apart."""
+    def turns(self) -> TurnCache | None:
+        """The cache of encoded chat turns; None where a chat cannot be split into turns."""
         written = str(self.tokenizer.chat_template)
-        with suppress(BadRequest):  # some marks are made of a role: '<|' + role + '|>'
+        with suppress(BadRequest):  # some templates build marks from a role: '<|' + role + '|>'
             written += self.render(SAMPLE, {"add_generation_prompt": True})
-        parts = parter(self.fast, written)
-        return None if parts is None else Turns(parts)
+        parts = turn_splitter(self.fast, written)
+        return None if parts is None else TurnCache(parts)
 
-    def read_through(self) -> "TextCodec":
-        """Itself, once all that takes long the first time is done: what takes a look at every
-        token, and what compiles the chat template.
+    def warm_up(self) -> "TextCodec":
+        """Itself, with all cached properties computed: those that look at every token, and
+        those that compile the chat template.
         """
-        _ = self.num_token_ids, self.hidden, self.vocabulary, self.turns, self.pairs
+        _ = self.num_token_ids, self.special_ids, self.vocabulary, self.turns, self.pairs
         return self
 
     def encode(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
-        """The text's tokens, with those that the tokenizer puts around a text if asked.
+        """The text's tokens; `special_tokens`: with those that the tokenizer puts around it.
 
-        A batch of one, as only then other threads go on meanwhile.
+        Encoded as a batch of one, as only that releases the GIL.
         """
-        with self.turn(text):
+        with self.encoding_lock(text):
             return self._encode(text, special_tokens=special_tokens)
 
-    def token(self, text: str) -> int | None:
-        """The token that is this text and nothing else, if there is one."""
+    def single_token(self, text: str) -> int | None:
+        """The single token whose text is exactly this, if there is one."""
         tokens = self._encode(text, special_tokens=False)
-        alone = len(tokens) == 1 and self._alone(tokens[0]) == text
+        alone = len(tokens) == 1 and self._token_text(tokens[0]) == text
         return tokens[0] if alone else None
 
-    def entry(self, token: int) -> str:
-        """As the vocabulary writes the token, where the tokenizer tells; else its text."""
+    def vocabulary_entry(self, token: int) -> str:
+        """The token as the vocabulary writes it; its text, where the tokenizer does not say."""
         known = None if self.fast is None else self.fast.id_to_token(token)
-        return self._alone(token) if known is None else str(known)
+        return self._token_text(token) if known is None else str(known)
 
-    def turn(self, *texts: str) -> AbstractContextManager[object]:
-        """Held while they are encoded: one long text at a time, for the memory it takes."""
+    def encoding_lock(self, *texts: str) -> AbstractContextManager[object]:
+        """The lock to hold while encoding: one long text at a time, for the memory it takes."""
         return self._one_long if any(len(text) > LONG for text in texts) else nullcontext()
 
-    def outgrows(self, text: str, most: int) -> bool:
-        """Whether a long text has more than `most` tokens by far; never wrong if it says so.
+    def far_exceeds(self, text: str, most: int) -> bool:
+        """Whether a long text certainly has far more than `most` tokens.
 
-        Read in slices, and no further than it takes: a cut makes a few tokens more at most.
+        Encoded in slices, and no further than needed; each cut adds a few tokens at most.
         """
         tokens, places = 0, range(0, len(text) if len(text) > LONG else 0, SLICE)
         for place in places:
@@ -129,23 +129,23 @@ class TextCodec:
                 return True
         return False
 
-    def last(self, text: str, most: int) -> str:
-        """A long text's end with the same last tokens, so many at least, without those around
-        a text; read in stretches. Raises BadRequest.
+    def keep_last(self, text: str, most: int) -> str:
+        """A long text's end with at least its last `most` tokens, special tokens not counted;
+        encoded in stretches. Raises BadRequest.
         """
-        return self._end(text, lambda reader: reader.last(text, most))
+        return self._truncate(text, lambda reader: reader.last(text, most))
 
-    def first(self, text: str, most: int) -> str:
-        """The same of its beginning and first tokens."""
-        return self._end(text, lambda reader: reader.first(text, most))
+    def keep_first(self, text: str, most: int) -> str:
+        """A long text's beginning with at least its first `most` tokens; raises BadRequest."""
+        return self._truncate(text, lambda reader: reader.first(text, most))
 
-    def _end(self, text: str, cut: Callable[[Reader], str]) -> str:
+    def _truncate(self, text: str, cut: Callable[[TextTruncator], str]) -> str:
         if self.fast is None or len(text) <= LONG:
             return text
         try:
-            with self.turn(text):
-                return cut(Reader(self.fast))
-        except Uncuttable as error:
+            with self.encoding_lock(text):
+                return cut(TextTruncator(self.fast))
+        except NoCutPoint as error:
             why = f"a text of more than {LONG} characters without a place to cut it at"
             raise BadRequest(f"{why} cannot be truncated", "truncate_prompt_tokens") from error
 
@@ -186,7 +186,7 @@ class TextCodec:
     def detokenizer(
         self, *, skip_special_tokens: bool = True, shown: tuple[str, ...] = ()
     ) -> Detokenizer:
-        """For one answer, token by token; special tokens that say `shown` are never skipped."""
+        """A detokenizer for one answer; special tokens of these texts, `shown`, are kept."""
         kind = skip_special_tokens, shown
         if (one := self._detokenizers.get(kind)) is None:
             one = self._detokenizers[kind] = self._detokenizer(*kind)
@@ -194,12 +194,14 @@ class TextCodec:
 
     @cached_property
     def _detokenizers(self) -> dict[tuple[bool, tuple[str, ...]], Detokenizer]:
-        """Each kind, unused: what they look up is kept, as answers repeat themselves."""
+        """An unused detokenizer for each setting; copies of it share its cache of texts."""
         return {}
 
     def _detokenizer(self, skip: bool, shown: tuple[str, ...]) -> Detokenizer:
-        spared = {one for one in self.hidden if self._alone(one) in shown} if shown else ()
-        hidden = self.hidden.difference(spared) if skip else frozenset[int]()
+        spared = (
+            {one for one in self.special_ids if self._token_text(one) in shown} if shown else ()
+        )
+        hidden = self.special_ids.difference(spared) if skip else frozenset[int]()
 
         def decode(tokens: Sequence[int]) -> str:
             return self.decode(tokens, skip_special_tokens=False)
@@ -207,10 +209,10 @@ class TextCodec:
         def visible(token: int) -> bool:
             return token not in hidden and self._knows(token)
 
-        alone = Alone(decode, visible) if is_byte_level(self.fast) else None
+        alone = TokenTexts(decode, visible) if is_byte_level(self.fast) else None
         return Detokenizer(decode, visible, alone)
 
-    def _alone(self, token: int) -> str:
+    def _token_text(self, token: int) -> str:
         return self.decode([token], skip_special_tokens=False)
 
     def _knows(self, token: int) -> bool:
@@ -220,14 +222,14 @@ class TextCodec:
 
 
 def far_exceeds(tokens: int, most: int) -> bool:
-    """Whether so many tokens are too many, however a text was cut to count them."""
+    """Whether so many tokens are too many, even if they were counted in slices."""
     return tokens > BY_FAR * most + FEW
 
 
 def load_text_codec(folder: Path | str) -> TextCodec:
-    """A folder's tokenizer, or a hub name's; raises OSError, which names it, without one.
+    """The codec of a folder or a hub name, warmed up; raises OSError, which names it.
 
-    What is read of all its tokens is read now: later it would hold up every stream.
+    All caches are filled now: later that would delay every stream.
     """
     os.environ.setdefault(THREADS, "false")
     folder = Path(folder).expanduser() if str(folder).startswith("~") else folder
@@ -239,11 +241,11 @@ def load_text_codec(folder: Path | str) -> TextCodec:
         why = " ".join(str(error).split())
         hint = "--tokenizer names another folder"
         raise OSError(f"no tokenizer is to be had from {folder} ({hint}): {why}") from error
-    return codec.read_through()
+    return codec.warm_up()
 
 
 def _load(folder: Path | str) -> Tokenizer:
-    """What has a tokenizer.json is read as that says, which takes a second and no torch."""
+    """Load a tokenizer.json by the generic fast class, which takes a second and no torch."""
     from transformers.tokenization_utils_tokenizers import PreTrainedTokenizerFast
 
     if (Path(folder) / "tokenizer.json").exists():
@@ -256,8 +258,8 @@ def _load(folder: Path | str) -> Tokenizer:
     return other
 
 
-class _Silence:
-    """A tokenizer that says nothing, and is told nothing."""
+class _NoTokenizer:
+    """A stand-in tokenizer: encodes nothing, and every token decodes to empty text."""
 
     chat_template: object = None
     all_special_ids: list[int] = []  # noqa: RUF012  as the protocol has it
@@ -277,13 +279,13 @@ class _Silence:
         raise NoTokenizer("There is no tokenizer here")
 
 
-def silent() -> TextCodec:
-    """For answers in token ids: every token is known, and none has any text."""
-    return TextCodec(_Silence())
+def token_ids_only() -> TextCodec:
+    """A codec for answers in token ids only: every id is valid, and none has any text."""
+    return TextCodec(_NoTokenizer())
 
 
 def text_codec(tokenizer: Tokenizer) -> TextCodec:
-    """Over one of transformers' tokenizers, from now on nobody else's: ours never truncate."""
+    """A codec that owns a transformers tokenizer, with truncation and padding turned off."""
     fast = getattr(tokenizer, "backend_tokenizer", None)
     if fast is not None:
         fast.no_truncation()

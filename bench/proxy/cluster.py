@@ -171,7 +171,7 @@ def spaced(codec: TextCodec) -> list[int]:
     return [
         token
         for token, text in texts
-        if token not in codec.hidden
+        if token not in codec.special_ids
         and text[:1] == " "
         and text[1:].isalpha()
         and text.isascii()

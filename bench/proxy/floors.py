@@ -17,8 +17,8 @@ import uvicorn
 import uvloop
 from quart import Quart, Response, request
 
-from api.door.keeper import Keeper
-from api.door.protocol import careful
+from api.door.limiter import ConnectionLimiter
+from api.door.protocol import limited_protocol
 from bench.proxy.answers import HERE
 from bench.proxy.cluster import CHAT, running
 from bench.proxy.load import cpu_clock
@@ -93,7 +93,7 @@ def main() -> None:
     door = socket.create_server((HERE, 0))
     config = uvicorn.Config(
         app,
-        http=careful(Keeper(), CorkedProtocol),
+        http=limited_protocol(ConnectionLimiter(), CorkedProtocol),
         ws="none",
         lifespan="off",
         access_log=False,

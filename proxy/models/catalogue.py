@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from api.defaults import OPENAI
 from api.errors import BadRequest, ModelNotFound, TooBusy
-from api.reasoning.forms import OFF, ReasoningParser
+from api.reasoning.formats import OFF, ReasoningParser
 from api.served import MAX_LOGPROBS, ServedModel
 from api.tools.dialects.known import AUTO, ToolCallParser
 from discovery.kinds import Model

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from api.defaults import AUTO, OPENAI, Defaults, load_defaults
-from api.pooling.facts import load_pooling
+from api.pooling.model_config import load_pooling
 from api.text.tokenizing import TextCodec, load_text_codec
 from api.text_files import TOKENIZER, BadParcel, TextFilesError, unpack, write_files
 from engine.pooling.config import PoolingConfig

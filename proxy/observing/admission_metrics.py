@@ -13,7 +13,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from api.door.keeper import Keeper
+from api.door.limiter import ConnectionLimiter
 from proxy.admission.gate import BUCKETS_S, AdmissionGate
 from proxy.observing.metrics import PREFIX
 
@@ -50,16 +50,16 @@ class AdmissionMetrics(Collector):
 class ConnectionMetrics(Collector):
     """Client connections, and those that were refused or cut."""
 
-    keeper: Keeper
+    limiter: ConnectionLimiter
 
     def collect(self) -> Iterator[Metric]:
         """All of them."""
-        keeper = self.keeper
-        yield _gauge("connections", "Connections of clients", len(keeper.connections))
-        yield _gauge("body_bytes", "Bytes of bodies that are kept", keeper.held_bytes)
+        limiter = self.limiter
+        yield _gauge("connections", "Connections of clients", len(limiter.connections))
+        yield _gauge("body_bytes", "Bytes of bodies that are kept", limiter.held_bytes)
         name, help_text = PREFIX + "connections_refused", "Refused or cut, by reason"
         refused = CounterMetricFamily(name, help_text, labels=["reason"])
-        for reason, count in keeper.refused.items():
+        for reason, count in limiter.refused.items():
             refused.add_metric([reason], count)
         yield refused
 

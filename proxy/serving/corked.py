@@ -9,7 +9,7 @@ not, a callback flushes what was held back.
 import asyncio
 from typing import Any
 
-from api.door.protocol import CarefulProtocol
+from api.door.protocol import LimitedProtocol
 from proxy.serving.outlet import EXTENSION, CycleOutlet
 
 HEAD = b"HTTP/1.1 "
@@ -55,8 +55,8 @@ class CorkedTransport:
             self._inner.write(data)
 
 
-class CorkedProtocol(CarefulProtocol):
-    """CarefulProtocol over a CorkedTransport; each request gets a CycleOutlet."""
+class CorkedProtocol(LimitedProtocol):
+    """LimitedProtocol over a CorkedTransport; each request gets a CycleOutlet."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""

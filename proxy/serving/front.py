@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from api.door.keeper import LARGEST_BODY, Fault
+from api.door.limiter import LARGEST_BODY, ConnectionFault
 from api.endpoints import EVENTS, JSON, UNBUFFERED, Endpoint, HttpCall, check_type
 from api.errors import SERVER_ERROR, ApiError, ErrorBody, body_of
 from api.generator import StreamFailed
@@ -196,7 +196,7 @@ async def _body(receive: Receive) -> bytes:
         pieces.append(piece)
         size += len(piece)
         if size > LARGEST_BODY:
-            raise BodyTooLarge(Fault.LARGE_BODY.message)
+            raise BodyTooLarge(ConnectionFault.LARGE_BODY.message)
         if not message.get("more_body", False):
             return b"".join(pieces)
 

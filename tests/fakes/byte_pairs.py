@@ -6,8 +6,8 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
-from api.text.byte_pairs import BytePairs
-from api.text.byte_words import DEEPSEEK_3, GPT_OSS, LLAMA_3, NEMO, QWEN_2
+from api.text.byte_pairs import BytePairEncoder
+from api.text.pre_tokenization import DEEPSEEK_3, GPT_OSS, LLAMA_3, NEMO, QWEN_2
 
 PATTERNS = {
     "llama-3": (LLAMA_3,),
@@ -55,7 +55,7 @@ def theirs(tokenizer: Tokenizer, text: str, *, special: bool = False) -> tuple[i
 
 
 def ours(
-    pairs: BytePairs | None, text: str, *, special: bool = False
+    pairs: BytePairEncoder | None, text: str, *, special: bool = False
 ) -> tuple[int, ...] | None:
     """What the quick way says; None: it cannot tell."""
     assert pairs is not None

@@ -10,7 +10,7 @@ from random import Random
 import aiohttp
 import msgspec
 
-from api.reasoning.forms import OFF, ReasoningParser
+from api.reasoning.formats import OFF, ReasoningParser
 from api.served import ServedModel
 from api.text.tokenizing import TextCodec
 from api.text_files import TextParcel

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 
-from api.door.keeper import Keeper
-from api.door.protocol import Beside, CarefulProtocol, careful
+from api.door.limiter import ConnectionLimiter
+from api.door.protocol import ExtraHeaders, LimitedProtocol, limited_protocol
 from node.signed_calls_only import Asgi
 
 HERE = "127.0.0.1"
@@ -39,13 +39,13 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def serving(
     app: Asgi,
-    keeper: Keeper | None = None,
-    kind: type[CarefulProtocol] = CarefulProtocol,
-    beside: Beside | None = None,
+    limiter: ConnectionLimiter | None = None,
+    kind: type[LimitedProtocol] = LimitedProtocol,
+    beside: ExtraHeaders | None = None,
 ) -> AsyncGenerator[str]:
     """Its address; leaving stops it, and cuts what still runs."""
     door = socket.create_server((HERE, 0))
-    http = careful(keeper or Keeper(), kind, beside)
+    http = limited_protocol(limiter or ConnectionLimiter(), kind, beside)
     config = uvicorn.Config(app, http=http, ws="none", log_config=None, access_log=False)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[door]))

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from api import bodies, generate, generated, generator
-from api.door.keeper import Keeper
+from api.door.limiter import ConnectionLimiter
 from api.fields import CHAT, COMPLETIONS, NODE_SAMPLING, POOLING
 from api.pooling import bodies as pooled
 from api.tools import deltas, functions, tool_choice
@@ -75,7 +75,13 @@ STRUCTS: dict[str, list[type[msgspec.Struct]]] = {
     ],
     "pooling.md": [
         *(pooled.EmbeddingsBody, pooled.VectorsBody, pooled.ClassifyBody, pooled.ScoreBody),
-        *(pooled.RerankBody, pooled.Segments, pooled.Usage, pooled.Datum, pooled.Numbers),
+        *(
+            pooled.RerankBody,
+            pooled.TokenTypes,
+            pooled.PoolingUsage,
+            pooled.PoolingItem,
+            pooled.PoolingResponse,
+        ),
     ],
 }
 HONOURED = {
@@ -147,7 +153,7 @@ def metrics_of(registry: CollectorRegistry) -> Iterator[tuple[str, str]]:
 def of_the_proxy() -> CollectorRegistry:
     metrics = ProxyMetrics(Registry(), Health(Registry()))
     metrics.all.register(AdmissionMetrics(AdmissionGate()))
-    metrics.all.register(ConnectionMetrics(Keeper()))
+    metrics.all.register(ConnectionMetrics(ConnectionLimiter()))
     return metrics.all
 
 

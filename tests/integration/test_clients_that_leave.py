@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from quart import Quart
 
-from api.door.keeper import Keeper
+from api.door.limiter import ConnectionLimiter
 from api.endpoints import Endpoint, TextEndpoints
 from proxy.serving.corked import CorkedProtocol
 from proxy.serving.front import AsgiHeaders, TextFront
@@ -42,7 +42,7 @@ class Anybody:
 async def test_who_leaves_is_not_worked_for(
     said: Mapping[str, object], size: int, *, streams: bool
 ) -> None:
-    source, model, keeper, app = OneToken(), served(), Keeper(), Quart("door")
+    source, model, limiter, app = OneToken(), served(), ConnectionLimiter(), Quart("door")
     fields = {**said, "max_tokens": 9, "stream": streams, "user": "x" * size}
     data = post(msgspec.json.encode(fields))
     texts = TextEndpoints(source, model)
@@ -52,7 +52,7 @@ async def test_who_leaves_is_not_worked_for(
     app.asgi_app = TextFront(app.asgi_app, endpoints, Anybody())  # type: ignore[method-assign]
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(asyncio.timeout(PATIENCE_S))
-        address = await stack.enter_async_context(serving(app, keeper, CorkedProtocol))
+        address = await stack.enter_async_context(serving(app, limiter, CorkedProtocol))
         host, port = address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         for place in range(0, len(data), PIECE):

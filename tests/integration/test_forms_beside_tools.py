@@ -77,7 +77,7 @@ async def cluster_of(
     cluster = Cluster(x, 2, engine=engine)
     if tick is not None:
         cluster.decodes[0].script[tick] = Ill.KILL
-    parser: Any = "deepseek_r1" if codec.token("<think>") else "none"
+    parser: Any = "deepseek_r1" if codec.single_token("<think>") else "none"
     async with http_cluster(cluster, codec=codec, reasoning_parser=parser) as proxy:
         yield proxy
         assert await proxy.settled() == 0

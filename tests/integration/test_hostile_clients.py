@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from quart import Quart
 
-from api.door.keeper import DoorLimits, Fault, Keeper
+from api.door.limiter import ConnectionFault, ConnectionLimiter, DoorLimits
 from api.generator import WHOLE, Event, Leg, Tap, TokenEvent
 from api.routes import openai_routes
 from engine.request import FinishReason, Request
@@ -46,16 +46,18 @@ class Door:
 
 
 @asynccontextmanager
-async def door(limits: DoorLimits | None = None) -> AsyncGenerator[tuple[str, Keeper, Door]]:
-    """Its keeper sweeps when the test says so."""
-    keeper, app, generator = Keeper(limits or DoorLimits()), Quart("door"), Door()
+async def door(
+    limits: DoorLimits | None = None,
+) -> AsyncGenerator[tuple[str, ConnectionLimiter, Door]]:
+    """Its limiter sweeps when the test says so."""
+    limiter, app, generator = ConnectionLimiter(limits or DoorLimits()), Quart("door"), Door()
     model = served()
     app.register_blueprint(openai_routes(generator, model))
-    app.config["MAX_CONTENT_LENGTH"] = keeper.limits.body_bytes
-    async with asyncio.timeout(PATIENCE_S), serving(app, keeper) as address:
-        yield address, keeper, generator
-        await comes_true(lambda: not keeper.connections)
-        assert (keeper.held_bytes, len(keeper.heads), len(keeper.bodies)) == (0, 0, 0)
+    app.config["MAX_CONTENT_LENGTH"] = limiter.limits.body_bytes
+    async with asyncio.timeout(PATIENCE_S), serving(app, limiter) as address:
+        yield address, limiter, generator
+        await comes_true(lambda: not limiter.connections)
+        assert (limiter.held_bytes, len(limiter.heads), len(limiter.bodies)) == (0, 0, 0)
     model.grammars.close()
 
 
@@ -100,10 +102,10 @@ async def test_it_is_refused_and_others_are_served(what: str) -> None:
         client.close()
 
 
-SLOW: dict[str, tuple[int | None, bytes, Fault | None]] = {
-    "a head": (408, b"GET / HT", Fault.SLOW_HEAD),
-    "nothing": (None, b"", Fault.IDLE),
-    "the end of a line": (None, b"\r\n", Fault.IDLE),
+SLOW: dict[str, tuple[int | None, bytes, ConnectionFault | None]] = {
+    "a head": (408, b"GET / HT", ConnectionFault.SLOW_HEAD),
+    "nothing": (None, b"", ConnectionFault.IDLE),
+    "the end of a line": (None, b"\r\n", ConnectionFault.IDLE),
     "a body": (408, head(b"Content-Length: 9") + b"{", None),
 }
 
@@ -115,51 +117,51 @@ async def test_what_drips_is_cut_when_its_time_is_over(what: str, first: bytes) 
     status, data, fault = SLOW[what]
     if first and not data:
         return  # the time that a connection is kept for another request is the server's
-    async with door(NO_TIME) as (address, keeper, _):
+    async with door(NO_TIME) as (address, limiter, _):
         client = await connect(address)
         if first:
             await client.send(first)
             assert await client.answer() == 200
-            await comes_true(lambda: not keeper.heads)
+            await comes_true(lambda: not limiter.heads)
         await client.send(data)
         if fault:
-            await comes_true(lambda: [one.idle for one in keeper.heads] == [fault])
+            await comes_true(lambda: [one.idle for one in limiter.heads] == [fault])
         else:
-            await comes_true(lambda: bool(keeper.bodies))
-        keeper.sweep(asyncio.get_running_loop().time() + 1)
+            await comes_true(lambda: bool(limiter.bodies))
+        limiter.sweep(asyncio.get_running_loop().time() + 1)
         assert await client.status() == status
-        assert keeper.refused == {(fault or Fault.SLOW_BODY).reason: 1}
+        assert limiter.refused == {(fault or ConnectionFault.SLOW_BODY).reason: 1}
         client.close()
 
 
 async def test_a_long_answer_is_not_cut_for_its_clients_silence() -> None:
-    async with door(NO_TIME) as (address, keeper, generator):
+    async with door(NO_TIME) as (address, limiter, generator):
         client = await connect(address)
         await client.send(ENDLESS, b"\r\n")
         await client.reader.readuntil(b"data: ")
-        keeper.sweep(asyncio.get_running_loop().time() + 1)
-        keeper.writes.clear()
+        limiter.sweep(asyncio.get_running_loop().time() + 1)
+        limiter.writes.clear()
         before = generator.said
         while generator.said < before + 3:
             await client.reader.read(65536)
-        assert not keeper.refused
+        assert not limiter.refused
         client.close()
         await generator.closed.wait()
 
 
 async def test_a_client_that_takes_nothing_stops_its_nodes_and_is_cut_at_last() -> None:
-    async with door(DoorLimits(write_s=5.0)) as (address, keeper, generator):
+    async with door(DoorLimits(write_s=5.0)) as (address, limiter, generator):
         client = await stuck(address, ENDLESS)
         with client:
-            await comes_true(lambda: bool(keeper.writes))
+            await comes_true(lambda: bool(limiter.writes))
             await _still(generator)
-            (connection,) = keeper.writes
+            (connection,) = limiter.writes
             assert connection.unsent() < 300_000, "one frame above the mark"
-            keeper.sweep(asyncio.get_running_loop().time() + 1)
-            assert not keeper.refused
-            keeper.sweep(asyncio.get_running_loop().time() + 20)
+            limiter.sweep(asyncio.get_running_loop().time() + 1)
+            assert not limiter.refused
+            limiter.sweep(asyncio.get_running_loop().time() + 20)
             await generator.closed.wait()
-            assert keeper.refused == {"slow_client": 1}
+            assert limiter.refused == {"slow_client": 1}
 
 
 async def _still(generator: Door) -> None:
@@ -172,7 +174,7 @@ async def _still(generator: Door) -> None:
 
 
 async def test_requests_in_a_row_are_answered_and_too_many_are_not() -> None:
-    async with door() as (address, keeper, _):
+    async with door() as (address, limiter, _):
         client = await connect(address)
         await client.send(GOOD * 5)
         for _ in range(5):
@@ -181,12 +183,12 @@ async def test_requests_in_a_row_are_answered_and_too_many_are_not() -> None:
         client = await connect(address)
         await client.send(GOOD * 1000)
         await client.rest()
-        assert keeper.refused == {"pipelined": 1}
+        assert limiter.refused == {"pipelined": 1}
         client.close()
 
 
 async def test_noise_behind_a_request_ends_its_answer_and_nobody_elses() -> None:
-    async with door() as (address, keeper, generator):
+    async with door() as (address, limiter, generator):
         client, other = await connect(address), await connect(address)
         await other.send(ENDLESS)
         await other.reader.readuntil(b"data: ")
@@ -196,44 +198,44 @@ async def test_noise_behind_a_request_ends_its_answer_and_nobody_elses() -> None
         before = generator.said
         while generator.said < before + 3:
             await other.reader.read(65536)
-        assert keeper.refused == {"malformed": 1}
+        assert limiter.refused == {"malformed": 1}
         client.close()
         other.close()
 
 
 async def test_a_client_that_closes_its_half_has_left() -> None:
-    async with door() as (address, keeper, generator):
+    async with door() as (address, limiter, generator):
         client = await connect(address)
         await client.send(ENDLESS)
         client.writer.write_eof()
         await client.rest()
         await generator.closed.wait()
-        assert not keeper.refused
+        assert not limiter.refused
         client.close()
 
 
 async def test_bodies_of_all_together_have_a_limit() -> None:
     limits = DoorLimits(all_bodies=100_000)
     half = head(b"Content-Length: 90000") + b"x" * 60_000
-    async with door(limits) as (address, keeper, _):
+    async with door(limits) as (address, limiter, _):
         first, second = await connect(address), await connect(address)
         await first.send(half)
-        await comes_true(lambda: keeper.held_bytes == 60_000)
+        await comes_true(lambda: limiter.held_bytes == 60_000)
         await second.send(half)
         said = await second.rest()
         assert said.startswith(b"HTTP/1.1 503")
         assert b"retry-after: 1" in said
         first.close()
-        await comes_true(lambda: keeper.held_bytes == 0)
+        await comes_true(lambda: limiter.held_bytes == 0)
         assert await _asked(address) == 200
         second.close()
 
 
 async def test_of_too_many_connections_the_idle_ones_go() -> None:
-    async with door(DoorLimits(connections=20)) as (address, keeper, _):
+    async with door(DoorLimits(connections=20)) as (address, limiter, _):
         idle = [await connect(address) for _ in range(50)]
         assert await _asked(address) == 200
-        await comes_true(lambda: len(keeper.connections) <= 20)
-        assert keeper.refused["crowded"] >= 30
+        await comes_true(lambda: len(limiter.connections) <= 20)
+        assert limiter.refused["crowded"] >= 30
         for client in idle:
             client.close()

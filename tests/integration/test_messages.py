@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.generator import Event, Leg, PromptEvent, StreamFailed, TokenEvent
-from api.reasoning.forms import ReasoningParser
+from api.reasoning.formats import ReasoningParser
 from engine.grammars.checking import GrammarChecker
 from engine.request import FinishReason, Request
 from tests.fakes.http import Client, Json

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from api.door.keeper import LARGEST_BODY
+from api.door.limiter import LARGEST_BODY
 from api.text.tokenizing import load_text_codec
 from proxy.admin.guard import Guard
 from tests.fakes.cluster import Cluster

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.reasoning.forms import ReasoningParser
+from api.reasoning.formats import ReasoningParser
 from api.tools.dialects.known import ToolCallParser
 from tests.fakes.http import Client
 from tests.fakes.text import EOS, FakeDoor, says, served

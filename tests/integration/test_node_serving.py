@@ -6,7 +6,7 @@ import socket
 import pytest
 from quart import Quart
 
-from api.door.keeper import DoorLimits, Keeper
+from api.door.limiter import ConnectionLimiter, DoorLimits
 from node.serving import NodeServer, uvicorn_config
 from tests.fakes.waiting import comes_true
 
@@ -26,7 +26,7 @@ async def test_from_a_moment_on_no_request_begins() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = listening.getsockname()
-        server = NodeServer(uvicorn_config(app, Keeper(DoorLimits())))
+        server = NodeServer(uvicorn_config(app, ConnectionLimiter(DoorLimits())))
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         await comes_true(lambda: server.started)
         (running, run), (_, kept) = [await asyncio.open_connection(*address) for _ in range(2)]

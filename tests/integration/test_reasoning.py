@@ -12,7 +12,7 @@ from api.chat import ChatFormat
 from api.envelopes import AnswerWriter
 from api.generator import Event, Leg, PromptEvent, TokenEvent
 from api.logprobs import LogprobFormatter
-from api.reasoning.forms import ReasoningParser
+from api.reasoning.formats import ReasoningParser
 from api.sse import event_stream
 from api.text.tokenizing import TextCodec
 from engine.grammars.checking import GrammarChecker

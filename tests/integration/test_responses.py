@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from api.generator import Event, Leg, PromptEvent, TokenEvent
-from api.reasoning.forms import ReasoningParser
+from api.reasoning.formats import ReasoningParser
 from engine.grammars.checking import GrammarChecker
 from engine.request import FinishReason, Logprob, Request
 from tests.fakes.http import NOW, Client, Json

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, aclosing
 
 from quart import Quart
 
-from api.door.keeper import Keeper
+from api.door.limiter import ConnectionLimiter
 from api.generated import encode_event
 from api.generator import WHOLE, Event, Leg, PromptEvent, Tap, TokenEvent
 from api.routes import openai_routes
@@ -55,20 +55,20 @@ def pour(poured: list[int]) -> Iterator[Step]:
 
 
 async def test_a_client_that_takes_nothing_holds_little_memory() -> None:
-    poured, keeper, app, model = [0], Keeper(), Quart("door"), served()
+    poured, limiter, app, model = [0], ConnectionLimiter(), Quart("door"), served()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(asyncio.timeout(PATIENCE_S))
         scripts = [pour(poured) for _ in range(CLIENTS)]
         node = await stack.enter_async_context(raw_server(*scripts))
         lines = await stack.enter_async_context(open_connections())
         app.register_blueprint(openai_routes(OneNode(lines, node.address), model))
-        address = await stack.enter_async_context(serving(app, keeper))
+        address = await stack.enter_async_context(serving(app, limiter))
         tracemalloc.start()
         stack.callback(tracemalloc.stop)
         before, _ = tracemalloc.get_traced_memory()
         for _ in range(CLIENTS):
             stack.enter_context(await stuck(address, ENDLESS))
-        await _still(lambda: poured[0] if len(keeper.writes) == CLIENTS else None)
+        await _still(lambda: poured[0] if len(limiter.writes) == CLIENTS else None)
         held, _ = tracemalloc.get_traced_memory()
         assert (held - before) / CLIENTS < MOST_HELD
     model.grammars.close()

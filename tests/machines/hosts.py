@@ -1,6 +1,6 @@
 """`python -m tests.machines.hosts`: hosts that are gone, that sleep, and that are well.
 
-Exits with 1 where the kernel's word for them is not what `api/door/hosts.py` makes of it.
+Exits with 1 where the kernel's word for them is not what `api/door/tcp_info.py` makes of it.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
 
-from api.door.hosts import unheard_s
+from api.door.tcp_info import unacknowledged_s
 from tests.fakes.waiting import is_seen
 from tests.machines.lan import HERE, Lan, Machine, go_inside, lan
 
@@ -51,10 +51,10 @@ async def _watch(
     """With `fill` it has no room, and the kernel asks now and then whether it has."""
 
     async def is_heard() -> bool:
-        return unheard_s(wire) == 0.0
+        return unacknowledged_s(wire) == 0.0
 
     async def is_gone() -> bool:
-        return unheard_s(wire) >= GONE_S
+        return unacknowledged_s(wire) >= GONE_S
 
     os.kill(guest.pid, signal.SIGSTOP)
     wire.send(b"x")

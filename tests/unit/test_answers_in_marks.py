@@ -4,16 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.reasoning.forms import FORMS, Form, find_form
-from api.reasoning.reader import Read
-from api.reasoning.thinking import Given, Thinking, thinking_of
+from api.reasoning.formats import REASONING_FORMATS, ReasoningFormat, find_format
+from api.reasoning.reader import Split
+from api.reasoning.thinking import RenderedPrompt, Thinking, thinking_of
 from api.tools.dialects.known import DIALECTS, find_dialect
 from tests.fakes.tools import claims, cut
 
-ERNIE, HUNYUAN, GRANITE = FORMS["ernie45"], FORMS["hunyuan_a13b"], FORMS["granite"]
+ERNIE, HUNYUAN, GRANITE = (
+    REASONING_FORMATS["ernie45"],
+    REASONING_FORMATS["hunyuan_a13b"],
+    REASONING_FORMATS["granite"],
+)
 HERE, RESPONSE = "Here is my thought process:", "Here is my response:"
 CALL = '<tool_call>\n{"name": "clock"}\n</tool_call>'
-READ: list[tuple[Form, bool, str, Read]] = [
+READ: list[tuple[ReasoningFormat, bool, str, Split]] = [
     (ERNIE, True, "Hm.\n</think>\n\n<response>\nYes.\n</response>\n", ("Hm.", "Yes.")),
     (ERNIE, True, "Hm.\n</think>\nYes.", ("Hm.", "Yes.")),
     (ERNIE, True, f"Hm.\n</think>\n\n\n{CALL}\n", ("Hm.", f"{CALL}\n")),
@@ -51,21 +55,21 @@ READ: list[tuple[Form, bool, str, Read]] = [
 """A form, whether the answer begins in the middle of reasoning, the answer; what it is."""
 
 
-def read(form: Form, begun: bool, *pieces: str) -> Read:
+def read(form: ReasoningFormat, begun: bool, *pieces: str) -> Split:
     reader = Thinking(form, begun).reader()
     said = [*map(reader.read, pieces), reader.finish()]
     thought, content = ("".join(parts) for parts in zip(*said, strict=True))
-    assert reader.thought == (begun or bool(thought) or pieces_open(form, pieces))
+    assert reader.found_reasoning == (begun or bool(thought) or pieces_open(form, pieces))
     return thought, content
 
 
-def pieces_open(form: Form, pieces: tuple[str, ...]) -> bool:
+def pieces_open(form: ReasoningFormat, pieces: tuple[str, ...]) -> bool:
     return "".join(pieces).lstrip().startswith(form.openings)
 
 
 @pytest.mark.parametrize(("form", "begun", "text", "said"), READ)
 def test_marks_tell_reasoning_and_content_from_what_is_around_them(
-    form: Form, begun: bool, text: str, said: Read
+    form: ReasoningFormat, begun: bool, text: str, said: Split
 ) -> None:
     assert read(form, begun, text) == said
     assert read(form, begun, *text) == said
@@ -86,7 +90,7 @@ PARTS = [
     data=st.data(),
 )
 def test_no_cut_changes_what_is_read(
-    form: Form, text: str, begun: bool, data: st.DataObject
+    form: ReasoningFormat, text: str, begun: bool, data: st.DataObject
 ) -> None:
     whole = read(form, begun, text)
     assert read(form, begun, *text) == whole
@@ -106,22 +110,27 @@ def test_content_is_said_as_it_comes_and_what_may_be_a_mark_is_held() -> None:
 
 
 def test_marks_are_read_where_the_prompt_has_ended_the_reasoning() -> None:
-    ended = Given("hi<think>\n\n</think>\n", "", {})
+    ended = RenderedPrompt("hi<think>\n\n</think>\n", "", {})
     assert thinking_of(HUNYUAN, ended, tells=True) == Thinking(HUNYUAN, False)
-    assert thinking_of(FORMS["qwen3"], ended, tells=True) is None
+    assert thinking_of(REASONING_FORMATS["qwen3"], ended, tells=True) is None
     for mark in (HERE, "Here's my thought process:"):
-        begun = thinking_of(GRANITE, Given(f"hi {mark}\n", "", {}), tells=True)
+        begun = thinking_of(GRANITE, RenderedPrompt(f"hi {mark}\n", "", {}), tells=True)
         assert begun == Thinking(GRANITE, True)
-        assert thinking_of(GRANITE, Given("", f"{mark} a", {}), tells=True) == begun
+        assert thinking_of(GRANITE, RenderedPrompt("", f"{mark} a", {}), tells=True) == begun
     for mark in (RESPONSE, "Here's my response:"):
-        assert thinking_of(GRANITE, Given(f"{HERE} a {mark}", "", {}), tells=True) is None
-        assert thinking_of(GRANITE, Given("", f"{HERE} a {mark} b", {}), tells=True) is None
+        assert (
+            thinking_of(GRANITE, RenderedPrompt(f"{HERE} a {mark}", "", {}), tells=True) is None
+        )
+        assert (
+            thinking_of(GRANITE, RenderedPrompt("", f"{HERE} a {mark} b", {}), tells=True)
+            is None
+        )
 
 
 @pytest.mark.parametrize("name", ["ernie45", "olmo3", "step3"])
 def test_models_that_begin_with_reasoning_are_named(name: str) -> None:
-    form = FORMS[name]
-    assert thinking_of(form, Given("hi", "", {}), tells=True) == Thinking(form, True)
+    form = REASONING_FORMATS[name]
+    assert thinking_of(form, RenderedPrompt("hi", "", {}), tells=True) == Thinking(form, True)
 
 
 def test_all_marks_are_text_whether_they_are_special_tokens_or_not() -> None:
@@ -136,7 +145,7 @@ def test_all_marks_are_text_whether_they_are_special_tokens_or_not() -> None:
 
 def test_a_granite_and_an_ernie_are_known_by_their_templates() -> None:
     shown = f"Write your thoughts after '{HERE}' and write your response after '{RESPONSE}'"
-    assert find_form("auto", shown) is GRANITE
+    assert find_format("auto", shown) is GRANITE
     template = "<tool_call> ... '<response>\n' + message.content + '\n</response>\n'"
     assert find_dialect("auto", template) is DIALECTS["ernie45"]
     assert claims(template) == {"ernie45"}

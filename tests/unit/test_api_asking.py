@@ -169,5 +169,5 @@ async def test_a_text_that_cannot_fit_is_refused_before_it_takes_memory() -> Non
         await complete({"prompt": long})
     asked = await complete({"prompt": long, "truncate_prompt_tokens": 5})
     assert asked.calls[0].request.prompt == CODEC.encode(long)[-5:]
-    assert not CODEC.outgrows(long, len(CODEC.encode(long)) // 2), "cuts are no tokens"
-    assert CODEC.outgrows(long, len(CODEC.encode(long)) // 2 - FEW)
+    assert not CODEC.far_exceeds(long, len(CODEC.encode(long)) // 2), "cuts are no tokens"
+    assert CODEC.far_exceeds(long, len(CODEC.encode(long)) // 2 - FEW)

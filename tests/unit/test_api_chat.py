@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.errors import ApiError, BadRequest
-from api.reasoning.switches import switched
+from api.reasoning.switches import with_thinking_switch
 from api.sampling import MAX_TOKENS_UNKNOWN
 from tests.fakes.asking import HI, Fields, chat, texts
 from tests.fakes.text import byte_level, served
@@ -117,9 +117,12 @@ async def test_the_switch_has_the_name_that_the_template_asks_for(
 
 def test_a_word_of_that_name_is_no_switch() -> None:
     for template in (THINKING, "{{ thinking }}", "{% if thinking %}"):
-        assert switched({}, template, on=True) == {"enable_thinking": True, "thinking": True}
+        assert with_thinking_switch({}, template, on=True) == {
+            "enable_thinking": True,
+            "thinking": True,
+        }
     for template in (OTHER, "thinking", "{{ m['thinking'] }}", '{{ "a \\" thinking" }}'):
-        assert switched({}, template, on=True) == {"enable_thinking": True}
+        assert with_thinking_switch({}, template, on=True) == {"enable_thinking": True}
 
 
 @pytest.mark.parametrize(
@@ -242,7 +245,10 @@ async def test_what_takes_long_is_understood_in_a_thread() -> None:
         return codec.encode(text, special_tokens=special_tokens)
 
     own: Any = SimpleNamespace(
-        render=codec.render, encode=encode, outgrows=codec.outgrows, tokenizer=codec.tokenizer
+        render=codec.render,
+        encode=encode,
+        far_exceeds=codec.far_exceeds,
+        tokenizer=codec.tokenizer,
     )
     for times in (1, 100):
         await chat({"messages": [{"role": "user", "content": ""}] * times}, door=served(own))

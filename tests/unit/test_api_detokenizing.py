@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.text.detokenizing import BROKEN, CONTEXT, LONGEST, Detokenizer
+from api.text.detokenizing import CONTEXT, MAX_WINDOW, REPLACEMENT, Detokenizer
 from api.text.tokenizing import TextCodec
 from tests.fakes.text import EOS, TEXT, byte_level, metaspace
 
@@ -37,10 +37,10 @@ def test_a_text_that_goes_on_is_said_as_it_would_be_with_what_was_before(
     codec: TextCodec, before: str, text: str
 ) -> None:
     prompt, tokens = codec.encode(before), codec.encode(text)
-    detokenizer = codec.detokenizer().behind(prompt)
+    detokenizer = codec.detokenizer().after_prompt(prompt)
     said = "".join([*map(detokenizer.add, tokens), detokenizer.finish()])
     whole = codec.decode(prompt + tokens)
-    assert BROKEN in whole or codec.decode(prompt) + said == whole
+    assert REPLACEMENT in whole or codec.decode(prompt) + said == whole
 
 
 @pytest.mark.parametrize("skip", [True, False])
@@ -65,9 +65,9 @@ def test_broken_bytes_among_good_ones_do_not_take_words_away(tokens: list[int]) 
 
 @given(text=texts)
 def test_no_piece_has_half_a_character(text: str) -> None:
-    whole = text.replace(BROKEN, "")
+    whole = text.replace(REPLACEMENT, "")
     for piece in pieces(BYTES, BYTES.encode(whole)):
-        assert BROKEN not in piece
+        assert REPLACEMENT not in piece
 
 
 @CODECS
@@ -106,4 +106,4 @@ def test_a_token_costs_the_same_at_the_end_as_at_the_beginning(tokens: list[int]
     detokenizer = Detokenizer(decode, lambda token: token != EOS)
     said = "".join(detokenizer.add(token) for token in tokens) + detokenizer.finish()
     assert said == BYTES.decode(tokens)
-    assert longest <= LONGEST + CONTEXT
+    assert longest <= MAX_WINDOW + CONTEXT

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from api.text.ends import MARGIN, Reader, Uncuttable
+from api.text.truncation import MARGIN, NoCutPoint, TextTruncator
 from tests.fakes.tokenizers import CORPUS, KINDS, TRAINERS, WORDS, encoded, trained
 
 STRETCH, OVERLAP = 100, 200
@@ -28,10 +28,10 @@ def test_an_end_has_the_tokens_that_it_has_in_the_whole(
     kind: Callable[[], Tokenizer], text: str, most: int
 ) -> None:
     tokenizer = trained(kind)
-    whole, reader = encoded(tokenizer, text), Reader(tokenizer, STRETCH, OVERLAP)
+    whole, reader = encoded(tokenizer, text), TextTruncator(tokenizer, STRETCH, OVERLAP)
     try:
         last, first = reader.last(text, most), reader.first(text, most)
-    except Uncuttable:
+    except NoCutPoint:
         return
     assert text.endswith(last)
     assert text.startswith(first)
@@ -42,7 +42,7 @@ def test_an_end_has_the_tokens_that_it_has_in_the_whole(
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_usual_texts_little_is_left(kind: Callable[[], Tokenizer]) -> None:
     tokenizer, text = trained(kind), "the dog sat on the cat, and ran. " * 90
-    reader = Reader(tokenizer, STRETCH, OVERLAP)
+    reader = TextTruncator(tokenizer, STRETCH, OVERLAP)
     longest = 2 * (STRETCH + OVERLAP)
     assert len(reader.last(text, 5)) < longest
     assert len(reader.first(text, 5)) < longest + 8 * MARGIN
@@ -52,5 +52,5 @@ def test_where_nothing_says_that_a_cut_is_none_there_is_none() -> None:
     """A likeliest row of pieces may be another one as soon as anything is added."""
     made = Tokenizer(models.Unigram())
     made.train_from_iterator(CORPUS, TRAINERS["Unigram"]())
-    with pytest.raises(Uncuttable):
-        Reader(made, STRETCH, OVERLAP).last("the cat " * 200, 5)
+    with pytest.raises(NoCutPoint):
+        TextTruncator(made, STRETCH, OVERLAP).last("the cat " * 200, 5)

@@ -10,15 +10,15 @@ import msgspec
 import pytest
 
 from api.generator import RequestRefused
-from api.pooling.answering import written
-from api.pooling.bodies import Datum
-from api.pooling.running import (
+from api.pooling.batches import (
     BATCHES_AT_ONCE,
     MOST_AT_ONCE,
     MOST_TOKENS_AT_ONCE,
-    Batches,
-    split,
+    PoolingBatches,
+    split_batches,
 )
+from api.pooling.bodies import PoolingItem
+from api.pooling.response_items import write_items
 from api.text.tokenizing import LONG
 from engine.pooling.config import PoolingConfig
 from engine.request import PoolingRequest, RequestId
@@ -235,16 +235,16 @@ async def test_thousands_of_inputs_run_a_few_at_a_time() -> None:
 def test_long_prompts_make_small_batches() -> None:
     sizes = [MOST_TOKENS_AT_ONCE, 1, MOST_TOKENS_AT_ONCE - 1, 5, MOST_TOKENS_AT_ONCE + 5, 1]
     asked = [PoolingRequest(RequestId(str(i)), (0,) * size) for i, size in enumerate(sizes)]
-    batches = list(split(asked))
+    batches = list(split_batches(asked))
     assert [len(batch) for batch in batches] == [1, 2, 1, 1, 1]
     assert [one for batch in batches for one in batch] == asked
-    assert list(split([])) == []
+    assert list(split_batches([])) == []
 
 
 async def test_who_stops_waiting_takes_all_inputs_along() -> None:
     embedder = FakeEmbedder(gate=asyncio.Event())
     asked = [PoolingRequest(RequestId(str(i)), (i,)) for i in range(500)]
-    asking = asyncio.create_task(Batches(embedder).run(asked))
+    asking = asyncio.create_task(PoolingBatches(embedder).run(asked))
     while embedder.running < BATCHES_AT_ONCE:  # noqa: ASYNC110
         await asyncio.sleep(0)
     asking.cancel()
@@ -282,7 +282,7 @@ async def test_others_go_on_while_vectors_are_written() -> None:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(others())
-    said = await written(Datum(index, embedding=[0.5]) for index in range(20))
+    said = await write_items(PoolingItem(index, embedding=[0.5]) for index in range(20))
     task.cancel()
     assert turns[0] >= 20
     assert [msgspec.json.decode(one) for one in said][19] == {"index": 19, "embedding": [0.5]}

@@ -44,7 +44,7 @@ def test_a_folder_is_all_it_takes(tmp_path: Path) -> None:
 
 def test_no_request_waits_for_a_look_at_all_tokens(tmp_path: Path) -> None:
     codec = load_text_codec(folder(tmp_path))
-    assert {"num_token_ids", "hidden", "vocabulary"} <= set(vars(codec))
+    assert {"num_token_ids", "special_ids", "vocabulary"} <= set(vars(codec))
 
 
 @pytest.mark.parametrize("codec", [byte_level(), metaspace(byte_fallback=True)])
@@ -73,7 +73,7 @@ def test_a_vocabulary_is_in_memory_once_and_never_written_down(tmp_path: Path) -
     codec = load_text_codec(folder(tmp_path))
     tokenizer: Any = codec.tokenizer
     assert codec.fast is tokenizer.backend_tokenizer
-    terse = TextCodec(tokenizer, Terse(codec.fast)).read_through()
+    terse = TextCodec(tokenizer, Terse(codec.fast)).warm_up()
     for skips in (True, False):
         detokenizer = terse.detokenizer(skip_special_tokens=skips)
         assert "".join(map(detokenizer.add, terse.encode("the", special_tokens=False))) == "the"

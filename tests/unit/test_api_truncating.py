@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models
 
 from api.encoding import MOST_TOKENS
 from api.errors import BadRequest, ContextTooLong
-from api.pooling.encoding import Encoder
+from api.pooling.encoding import InputEncoder
 from api.text.tokenizing import LONG, TextCodec
 from tests.fakes.asking import complete
 from tests.fakes.text import byte_level, served
@@ -77,7 +77,7 @@ async def test_what_would_not_fit_truncated_either_is_refused_all_the_same(
 class Asked(TextCodec):
     """Of how many tokens it was asked whether a text has more by far: it has."""
 
-    def outgrows(self, text: str, most: int) -> bool:
+    def far_exceeds(self, text: str, most: int) -> bool:
         del text
         counts.append(most)
         return True
@@ -95,7 +95,7 @@ async def test_a_text_is_not_without_bounds_where_nobody_knows_the_context(
     with pytest.raises(ContextTooLong):
         await complete({"prompt": LONG_TEXT, **fields}, door=served(codec, context=None))
     with pytest.raises(ContextTooLong):
-        Encoder(codec).text(LONG_TEXT)
+        InputEncoder(codec).text(LONG_TEXT)
     assert counts == [MOST_TOKENS] * 2
 
 
@@ -103,7 +103,7 @@ async def test_a_text_is_not_without_bounds_where_nobody_knows_the_context(
 def test_what_is_pooled_is_one_end_of_the_whole_text(
     side: str, heard: Listening, codec: TextCodec, whole: tuple[int, ...]
 ) -> None:
-    encoder = Encoder(codec, most=9, side=side)
+    encoder = InputEncoder(codec, most=9, side=side)
     kept = whole[-9:] if side == "left" else whole[:9]
     assert encoder.text(LONG_TEXT).tokens == kept
     assert encoder.pair("the", LONG_TEXT).tokens[-5:] == (
@@ -116,7 +116,7 @@ def test_a_first_text_that_leaves_no_room_is_refused_before_it_takes_memory(
     heard: Listening, codec: TextCodec
 ) -> None:
     with pytest.raises(BadRequest, match="leaves no room"):
-        Encoder(codec, most=9).pair(LONG_TEXT, "the")
+        InputEncoder(codec, most=9).pair(LONG_TEXT, "the")
     assert 0 < heard.longest < LONG
 
 

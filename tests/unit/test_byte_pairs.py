@@ -14,7 +14,7 @@ from tokenizers import (
     processors,
 )
 
-from api.text.byte_pairs import LETTERS, LONGEST, LONGEST_ADDED, MOST_ADDED, byte_pairs
+from api.text.byte_pairs import LETTERS, LONGEST, LONGEST_ADDED, MOST_ADDED, byte_pair_encoder
 from api.text.tokenizing import load_text_codec
 from deploy.config import DEMO_MODEL
 from tests.fakes.byte_pairs import KINDS, LETTERS_OF, SPECIAL, ours, theirs, trained
@@ -27,7 +27,7 @@ RUNS = (" ", "\n", "a", "'", "1", " \n", "\t \n.", "'S", "漢", "<s>", "é ")
 @pytest.mark.parametrize("seed", range(6))
 def test_any_text_has_the_tokenizers_tokens(kind: str, seed: int) -> None:
     tokenizer, random, compared = trained(kind, seed), Random(), 0
-    pairs = byte_pairs(tokenizer)
+    pairs = byte_pair_encoder(tokenizer)
     for _ in range(200):
         text = "".join(random.choices(MORE, k=random.randrange(30)))
         if (tokens := ours(pairs, text)) is not None:
@@ -82,7 +82,7 @@ def test_any_merges_come_to_the_same_or_are_left_to_the_tokenizer(
     random, left = Random(), 0
     for _ in range(150):
         tokenizer = maker(random)
-        if (pairs := byte_pairs(tokenizer)) is None:
+        if (pairs := byte_pair_encoder(tokenizer)) is None:
             left += 1
             continue
         for _ in range(100):
@@ -95,7 +95,7 @@ def test_any_merges_come_to_the_same_or_are_left_to_the_tokenizer(
 @pytest.mark.parametrize("kind", KINDS)
 def test_long_runs_are_no_trouble(kind: str) -> None:
     tokenizer = trained(kind)
-    pairs = byte_pairs(tokenizer)
+    pairs = byte_pair_encoder(tokenizer)
     for run in RUNS:
         text = (run * LONGEST)[: LONGEST - 1] + "a"
         assert ours(pairs, text) == theirs(tokenizer, text)
@@ -110,7 +110,7 @@ def test_what_is_put_around_a_text_is_put_around_it(processor: str | None) -> No
         template = processors.TemplateProcessing(single=processor, special_tokens=names)
         places = processors.ByteLevel(trim_offsets=False)
         tokenizer.post_processor = processors.Sequence([places, template])
-    pairs = byte_pairs(tokenizer)
+    pairs = byte_pair_encoder(tokenizer)
     for text in ("", "a", "<s>b<|end|>"):
         assert ours(pairs, text, special=True) == theirs(tokenizer, text, special=True)
 
@@ -133,7 +133,7 @@ def test_added_tokens_may_begin_alike_and_be_words_and_letters(*, ignores: bool)
             [AddedToken(one, normalized=random.random() < 0.3) for one in ADDED]
         )
         tokenizer.normalizer = random.choice((None, normalizers.NFC()))
-        pairs = byte_pairs(tokenizer)
+        pairs = byte_pair_encoder(tokenizer)
         for _ in range(200):
             text = "".join(random.choices("é aÃ©Ġbc!()<|[>\n", k=random.randrange(12)))
             assert ours(pairs, text) == theirs(tokenizer, text), text
@@ -163,14 +163,14 @@ MORE_TO_DO = {
 def test_what_looks_around_itself_is_left_to_the_tokenizer(name: str) -> None:
     tokenizer = trained("gpt-2")
     tokenizer.add_tokens([MORE_TO_ADD[name]])
-    assert byte_pairs(tokenizer) is None
+    assert byte_pair_encoder(tokenizer) is None
 
 
 @pytest.mark.parametrize("name", MORE_TO_DO)
 def test_what_is_more_than_merges_of_bytes_is_left_to_the_tokenizer(name: str) -> None:
     tokenizer = trained("gpt-2")
     setattr(tokenizer, *MORE_TO_DO[name])
-    assert byte_pairs(tokenizer) is None
+    assert byte_pair_encoder(tokenizer) is None
 
 
 @pytest.mark.parametrize("option", [{"byte_fallback": True}, {"dropout": 0.5}])
@@ -178,7 +178,7 @@ def test_merges_with_more_to_them_are_left_to_the_tokenizer(option: dict[str, An
     tokenizer = trained("gpt-2")
     for name, value in option.items():
         setattr(tokenizer.model, name, value)
-    assert byte_pairs(tokenizer) is None
+    assert byte_pair_encoder(tokenizer) is None
 
 
 def test_lengths_and_more_added_tokens_than_a_pattern_takes_are_left_to_the_tokenizer() -> None:
@@ -186,7 +186,7 @@ def test_lengths_and_more_added_tokens_than_a_pattern_takes_are_left_to_the_toke
     short.enable_truncation(5)
     padded.enable_padding(length=9)
     many.add_special_tokens([f"<{one}>" for one in range(MOST_ADDED)])
-    assert [*map(byte_pairs, (short, padded, many))] == [None] * 3
+    assert [*map(byte_pair_encoder, (short, padded, many))] == [None] * 3
 
 
 def test_the_bundled_model_is_read_the_quick_way() -> None:

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from tokenizers import pre_tokenizers
 
-from api.text.byte_pairs import byte_pairs
-from api.text.byte_words import DEEPSEEK_3, GPT_OSS, LLAMA_3, is_known, pattern_of
+from api.text.byte_pairs import byte_pair_encoder
+from api.text.pre_tokenization import DEEPSEEK_3, GPT_OSS, LLAMA_3, is_cut_alike, pattern_of
 from tests.fakes.byte_pairs import KINDS, ours, split_by, theirs, trained
 
 PLACES = "a{0}b 1{0}2 {0}{0} {0}a\n{0}'{0} '{0}x"
@@ -24,14 +24,14 @@ SOME = [
 
 def sure() -> Iterator[str]:
     every = map(chr, range(sys.maxunicode + 1))
-    return (one for one in every if is_known(one, normalized=False))
+    return (one for one in every if is_cut_alike(one, normalized=False))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_know_the_same_letters_digits_signs_and_blanks(kind: str) -> None:
     """One after the other in all kinds of neighbourhood, many in one text."""
     tokenizer, every = trained(kind), list(sure())
-    pairs = byte_pairs(tokenizer)
+    pairs = byte_pair_encoder(tokenizer)
     assert len(every) > 50_000
     for start in range(0, len(every), MANY):
         text = "".join(PLACES.format(one) for one in every[start : start + MANY])
@@ -43,7 +43,7 @@ def test_both_know_the_same_letters_digits_signs_and_blanks(kind: str) -> None:
 def test_any_neighbours_are_cut_alike(kind: str) -> None:
     random = Random()
     tokenizer = trained(kind, random.randrange(1000))
-    pairs = byte_pairs(tokenizer)
+    pairs = byte_pair_encoder(tokenizer)
     for _ in range(3000):
         text = "".join(random.choices(SOME, k=random.randrange(9)))
         tokens = ours(pairs, text)
@@ -53,7 +53,7 @@ def test_any_neighbours_are_cut_alike(kind: str) -> None:
 
 @pytest.mark.parametrize("letter", NOBODYS)
 def test_what_letters_are_not_sure_of_is_left_to_the_tokenizer(letter: str) -> None:
-    assert ours(byte_pairs(trained("llama-3")), f"a{letter}") is None
+    assert ours(byte_pair_encoder(trained("llama-3")), f"a{letter}") is None
 
 
 PLAIN = pre_tokenizers.ByteLevel

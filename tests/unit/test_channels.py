@@ -7,20 +7,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from api.reasoning.channels import ChannelReader
-from api.reasoning.forms import FORMS, find_form
-from api.reasoning.reader import Read
-from api.reasoning.thinking import Given, Thinking, thinking_of
+from api.reasoning.formats import REASONING_FORMATS, find_format
+from api.reasoning.reader import Split
+from api.reasoning.thinking import RenderedPrompt, Thinking, thinking_of
 from api.tools.dialects.harmony import LONGEST_HEADER, MARKS
 from engine.request import Grammar, ReasoningMarks
 from tests.fakes.tools import cut
 
-OSS = FORMS["openai_gptoss"]
+OSS = REASONING_FORMATS["openai_gptoss"]
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
 NEXT = "<|end|><|start|>assistant"
 CALL = '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}'
 OTHER = '<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"a": 1}'
 CALLED = '<|channel|>commentary to=functions.f<|message|>{"a": 1}'
-READ: list[tuple[str, Read]] = [
+READ: list[tuple[str, Split]] = [
     (f"{ANALYSIS}Hm.\n{NEXT}{FINAL}It is 4.\n", ("Hm.\n", "It is 4.\n")),
     (f"{ANALYSIS}Hm.{NEXT}{FINAL}It is 4.<|return|>", ("Hm.", "It is 4.")),
     (f"{FINAL}It is 4.", ("", "It is 4.")),
@@ -49,14 +49,14 @@ READ: list[tuple[str, Read]] = [
 """An answer, and what of it is reasoning and what is content."""
 
 
-def read(pieces: Sequence[str], *, begun: bool = False, tells: bool = True) -> Read:
+def read(pieces: Sequence[str], *, begun: bool = False, tells: bool = True) -> Split:
     reader = ChannelReader(begun, tells)
     said = [*map(reader.read, pieces), reader.finish()]
     return "".join(thought for thought, _ in said), "".join(content for _, content in said)
 
 
 @pytest.mark.parametrize(("text", "said"), READ)
-def test_channels_tell_reasoning_from_content(text: str, said: Read) -> None:
+def test_channels_tell_reasoning_from_content(text: str, said: Split) -> None:
     assert read([text]) == said
     assert read([*text]) == said
 
@@ -109,13 +109,13 @@ def test_text_is_said_as_it_comes() -> None:
     said = ["", "One", " two", "", "", "", "", "", ""]
     content = ["", "", "", "", "", "", "Three", "", "<|x"]
     assert list(map(reader.read, texts)) == list(zip(said, content, strict=True))
-    assert (reader.thought, reader.over, reader.plain) == (True, True, False)
+    assert (reader.found_reasoning, reader.over, reader.plain) == (True, True, False)
 
 
 def test_where_there_are_no_messages_nothing_is_looked_for() -> None:
     reader = ChannelReader()
     assert reader.read("Yes") == ("", "Yes")
-    assert (reader.thought, reader.over, reader.plain) == (False, True, True)
+    assert (reader.found_reasoning, reader.over, reader.plain) == (False, True, True)
 
 
 IDS = {"<|channel|>": 1, "analysis": 2, "<|message|>": 3, "final": 4}
@@ -123,15 +123,17 @@ IDS = {"<|channel|>": 1, "analysis": 2, "<|message|>": 3, "final": 4}
 
 def test_a_grammar_begins_behind_the_header_of_the_last_message() -> None:
     json = Grammar("json_object")
-    assert Thinking(OSS, begun=True).marks(json, IDS.get) == ReasoningMarks(((1, 4, 3),))
-    assert Thinking(OSS, begun=False).marks(json, IDS.get) == ReasoningMarks(
+    assert Thinking(OSS, starts_open=True).grammar_marks(json, IDS.get) == ReasoningMarks(
+        ((1, 4, 3),)
+    )
+    assert Thinking(OSS, starts_open=False).grammar_marks(json, IDS.get) == ReasoningMarks(
         ((1, 4, 3),), ((1, 2, 3),)
     )
     longer = {**IDS, " ": 5, "<|constrain|>": 6, "json": 7}
     two = ReasoningMarks(((1, 4, 3), (1, 4, 5, 6, 7, 3)))
-    assert Thinking(OSS, begun=True).marks(json, longer.get) == two
+    assert Thinking(OSS, starts_open=True).grammar_marks(json, longer.get) == two
     parted = {name: token for name, token in IDS.items() if name != "final"}
-    assert Thinking(OSS, begun=False).marks(json, parted.get) is None
+    assert Thinking(OSS, starts_open=False).grammar_marks(json, parted.get) is None
 
 
 @pytest.mark.parametrize(
@@ -146,9 +148,11 @@ def test_a_grammar_begins_behind_the_header_of_the_last_message() -> None:
 def test_the_prompts_end_tells_where_an_answer_begins(
     end: str, continued: str, begun: bool | None
 ) -> None:
-    found = thinking_of(OSS, Given(end, continued, {}), tells=True)
+    found = thinking_of(OSS, RenderedPrompt(end, continued, {}), tells=True)
     assert found == (None if begun is None else Thinking(OSS, begun))
 
 
 def test_its_templates_are_known() -> None:
-    assert find_form("auto", "{{ '<|start|>assistant<|channel|>analysis<|message|>' }}") is OSS
+    assert (
+        find_format("auto", "{{ '<|start|>assistant<|channel|>analysis<|message|>' }}") is OSS
+    )

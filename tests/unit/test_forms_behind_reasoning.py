@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from api.errors import BadRequest
-from api.reasoning.forms import FORMS, ReasoningParser
+from api.reasoning.formats import REASONING_FORMATS, ReasoningParser
 from api.reasoning.thinking import Thinking
 from api.text.tokenizing import TextCodec
 from engine.grammars.checking import GrammarChecker
@@ -18,7 +18,7 @@ from tests.fakes.text import TEMPLATE, byte_level, metaspace, served
 from tests.fakes.tools import TOOLS, special
 from tests.unit.test_reasoning import tag_of, tags
 
-QWEN, GLM = FORMS["qwen3"], FORMS["glm45"]
+QWEN, GLM = REASONING_FORMATS["qwen3"], REASONING_FORMATS["glm45"]
 TOKENS = {"<think>": 5, "</think>": 6, "\n": 7}
 JSON = Grammar("json_object")
 BEGUN, EITHER = ReasoningMarks(((6,),)), ReasoningMarks(((6,),), ((5,), (7, 5)))
@@ -60,7 +60,7 @@ IN_A_ROW = tag_of({"type": "sequence", "elements": [THOUGHT, FREE]})
 def test_a_grammar_that_speaks_of_the_mark_is_about_the_reasoning_too(
     grammar: Grammar, marks: ReasoningMarks | None
 ) -> None:
-    assert Thinking(QWEN, begun=True).marks(grammar, TOKENS.get) == marks
+    assert Thinking(QWEN, starts_open=True).grammar_marks(grammar, TOKENS.get) == marks
 
 
 @pytest.mark.parametrize(
@@ -78,24 +78,26 @@ def test_marks_have_to_be_tokens(
     begun: bool, missing: str, marks: ReasoningMarks | None
 ) -> None:
     known = {text: token for text, token in TOKENS.items() if text != missing}
-    assert Thinking(GLM, begun).marks(JSON, known.get) == marks
+    assert Thinking(GLM, begun).grammar_marks(JSON, known.get) == marks
 
 
 def test_only_where_models_write_one_is_a_new_line_part_of_the_mark() -> None:
     """With another model it would be the beginning of anything."""
-    assert Thinking(QWEN, begun=False).marks(JSON, TOKENS.get) == ReasoningMarks(
+    assert Thinking(QWEN, starts_open=False).grammar_marks(JSON, TOKENS.get) == ReasoningMarks(
         ((6,),), ((5,),)
     )
 
 
 def test_a_token_is_one_of_nothing_but_its_text() -> None:
     codec = special("<think>")
-    assert codec.token("<think>") == codec.encode("<think>")[0] >= 300
-    assert codec.token("\n") == codec.encode("\n")[0]
-    assert codec.token("</think>") is None
-    assert codec.token("") is None
-    assert metaspace().token("<think>") is None  # one token each, of a letter it does not know
-    assert metaspace().token("ß") is None
+    assert codec.single_token("<think>") == codec.encode("<think>")[0] >= 300
+    assert codec.single_token("\n") == codec.encode("\n")[0]
+    assert codec.single_token("</think>") is None
+    assert codec.single_token("") is None
+    assert (
+        metaspace().single_token("<think>") is None
+    )  # one token each, of a letter it does not know
+    assert metaspace().single_token("ß") is None
 
 
 MARKED = special("<think>", "</think>", end="<|assistant|>")

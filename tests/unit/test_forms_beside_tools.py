@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api.errors import BadRequest, TooBusy
-from api.reasoning.forms import ReasoningParser
+from api.reasoning.formats import ReasoningParser
 from api.served import ServedModel
 from api.text.tokenizing import TextCodec
 from api.text_requests import TextRequest

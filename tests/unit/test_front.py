@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from api.door.keeper import LARGEST_BODY
+from api.door.limiter import LARGEST_BODY
 from api.endpoints import Endpoint, TextEndpoints
 from api.errors import ApiError
 from api.generator import WHOLE, Event, Generator, Leg, Tap

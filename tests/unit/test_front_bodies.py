@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from api.door.keeper import LARGEST_BODY
+from api.door.limiter import LARGEST_BODY
 from api.endpoints import HttpCall
 from api.envelopes import AnswerWriter
 from api.errors import BadRequest

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from api.reasoning.forms import FORMS, find_form
+from api.reasoning.formats import REASONING_FORMATS, find_format
 from api.tools.dialects.known import find_dialect
 
 
@@ -20,7 +20,7 @@ class Looked(str):
         return isinstance(part, str) and super().__contains__(part)
 
 
-@pytest.mark.parametrize("find", [find_dialect, find_form])
+@pytest.mark.parametrize("find", [find_dialect, find_format])
 def test_a_template_is_looked_through_once(
     find: Callable[[Literal["auto"], object], object],
 ) -> None:
@@ -32,6 +32,8 @@ def test_a_template_is_looked_through_once(
 
 
 def test_a_model_of_cohere_is_known_by_its_marks() -> None:
-    assert find_form("auto", "<|START_THINKING|><|END_THINKING|>") is FORMS["cohere"]
-    assert find_form("auto", "<think>") is not FORMS["minimax_m2"]
-    assert FORMS["minimax_m2"].begun
+    assert (
+        find_format("auto", "<|START_THINKING|><|END_THINKING|>") is REASONING_FORMATS["cohere"]
+    )
+    assert find_format("auto", "<think>") is not REASONING_FORMATS["minimax_m2"]
+    assert REASONING_FORMATS["minimax_m2"].starts_open

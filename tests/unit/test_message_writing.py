@@ -22,7 +22,7 @@ from api.messages.open_block import BlockKind, OpenBlock
 from api.messages.shapes import ToolUseBlock
 from api.messages.to_chat import chat_of
 from api.messages.writer import MessageWriter
-from api.reasoning.forms import ReasoningParser
+from api.reasoning.formats import ReasoningParser
 from api.request_parser import RequestParser
 from api.served import read_whole_request
 from api.sse import answer_body, event_stream

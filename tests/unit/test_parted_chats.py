@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from api.text.turns import MOST_PARTS, STRETCH, Parts, Turns, parter, places_of
+from api.text.turns import (
+    MOST_PARTS,
+    STRETCH,
+    TurnCache,
+    TurnSplitter,
+    mark_offsets,
+    turn_splitter,
+)
 from tests.fakes.tokenizers import KINDS, WORDS, encoded, trained
 
 START, END, ASIDE = "<|start|>", "<|end|>", "[A]"
@@ -53,8 +60,8 @@ class Stretches:
         return self.marks.finditer(text, start, end)
 
 
-def parts_of(tokenizer: Tokenizer, template: str = TEMPLATE) -> Parts:
-    parts = parter(tokenizer, template)
+def parts_of(tokenizer: Tokenizer, template: str = TEMPLATE) -> TurnSplitter:
+    parts = turn_splitter(tokenizer, template)
     assert parts is not None
     return parts
 
@@ -87,7 +94,7 @@ def test_a_text_is_parted_before_each_mark() -> None:
 
 
 def test_what_no_template_writes_is_no_mark() -> None:
-    parts = parter(with_tokens("<a>", "<b>"), "{{ '<a>' }}")
+    parts = turn_splitter(with_tokens("<a>", "<b>"), "{{ '<a>' }}")
     assert parts is not None
     assert parts("1<a>2<b>3<a>4") == ["1", "<a>2<b>3", "<a>4"]
 
@@ -102,7 +109,7 @@ def test_what_no_template_writes_is_no_mark() -> None:
     ],
 )
 def test_some_are_none(mark: str | AddedToken) -> None:
-    assert parter(with_tokens(mark), " ".join(("<m> m> \nm <m<", *WORDLIKE))) is None
+    assert turn_splitter(with_tokens(mark), " ".join(("<m> m> \nm <m<", *WORDLIKE))) is None
 
 
 @pytest.mark.parametrize("mark", WORDLIKE)
@@ -120,7 +127,7 @@ def test_a_long_text_is_searched_in_stretches(mark: str) -> None:
     for place in range(STRETCH - longest - 1, STRETCH + longest):
         text = f"{'<' * place}{mark}{'<' * 2 * STRETCH}{mark}"
         search = Stretches(re.compile(f"{re.escape(START)}|{re.escape(ASIDE)}"))
-        found = list(places_of(search, text, longest))  # type: ignore[arg-type]
+        found = list(mark_offsets(search, text, longest))  # type: ignore[arg-type]
         assert found == [place, len(text) - len(mark)]
         assert max(search.sizes) < STRETCH + longest
 
@@ -129,15 +136,15 @@ def test_a_long_text_is_searched_in_stretches(mark: str) -> None:
 def test_none_is_one_that_another_may_reach_into(other: str) -> None:
     """As the longest that begins first is found."""
     tokenizer = with_tokens("<m>", other)
-    assert parter(with_tokens("<m>"), "<m>") is not None
-    assert parter(tokenizer, "<m>") is None
+    assert turn_splitter(with_tokens("<m>"), "<m>") is not None
+    assert turn_splitter(tokenizer, "<m>") is None
 
 
 def test_a_tokenizer_that_finds_no_special_tokens_has_no_marks() -> None:
     tokenizer = with_tokens("<m>")
     tokenizer.encode_special_tokens = True
-    assert parter(tokenizer, "<m>") is None
-    assert parter(None, "<m>") is None
+    assert turn_splitter(tokenizer, "<m>") is None
+    assert turn_splitter(None, "<m>") is None
 
 
 def test_what_has_too_many_parts_is_no_conversation() -> None:
@@ -161,51 +168,51 @@ def words(text: str) -> Sequence[str]:
     return text.split()
 
 
-def read(turns: Turns, text: str) -> tuple[list[int], list[str]]:
+def read(turns: TurnCache, text: str) -> tuple[list[int], list[str]]:
     encode = Encoder()
     return [token for part in turns.tokens(text, encode) for token in part], encode.asked
 
 
 def test_only_what_is_new_is_encoded() -> None:
-    turns = Turns(words)
+    turns = TurnCache(words)
     assert read(turns, "you are kind") == ([3, 3, 4], ["you", "are", "kind"])
     assert read(turns, "you are kind today") == ([3, 3, 4, 5], ["today"])
     assert read(turns, "are you today") == ([3, 3, 5], [])
 
 
 def test_a_text_without_parts_is_encoded_each_time() -> None:
-    turns = Turns(lambda _: ())
+    turns = TurnCache(lambda _: ())
     for _ in range(2):
         assert read(turns, "you are") == ([7], ["you are"])
 
 
 def test_those_that_were_used_last_are_kept() -> None:
-    turns = Turns(words)
+    turns = TurnCache(words)
     read(turns, "aa")
-    turns.room = 3 * turns._taken
+    turns.max_bytes = 3 * turns._used_bytes
     assert read(turns, "bb cc aa dd")[1] == ["bb", "cc", "dd"]
     assert read(turns, "cc dd aa")[1] == []
     assert read(turns, "bb")[1] == ["bb"]
-    assert turns._taken <= turns.room
+    assert turns._used_bytes <= turns.max_bytes
 
 
 def test_what_two_encode_at_once_takes_its_room_once() -> None:
-    turns = Turns(words)
+    turns = TurnCache(words)
     read(turns, "aa")
-    size = turns._taken
+    size = turns._used_bytes
 
     def encode(part: str) -> Sequence[int]:
         read(turns, part)
         return (len(part),)
 
     assert list(turns.tokens("bb", encode))
-    assert turns._taken == 2 * size
+    assert turns._used_bytes == 2 * size
 
 
 def test_what_would_push_out_half_of_all_is_not_kept() -> None:
-    turns = Turns(words)
+    turns = TurnCache(words)
     read(turns, "aa")
-    turns.room = 4 * turns._taken
-    long = "b" * (2 * turns._taken + sys.getsizeof(""))
+    turns.max_bytes = 4 * turns._used_bytes
+    long = "b" * (2 * turns._used_bytes + sys.getsizeof(""))
     assert read(turns, long)[1] == read(turns, long)[1] == [long]
     assert read(turns, "aa")[1] == []

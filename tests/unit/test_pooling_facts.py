@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from api.pooling.facts import load_pooling
+from api.pooling.model_config import load_pooling
 from engine.pooling.config import PoolingConfig
 
 

@@ -7,16 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.reasoning.forms import FORMS, Form, ReasoningParser, find_form
-from api.reasoning.reader import Read, ThoughtReader
-from api.reasoning.thinking import Given, Thinking, thinking_of
+from api.reasoning.formats import (
+    REASONING_FORMATS,
+    ReasoningFormat,
+    ReasoningParser,
+    find_format,
+)
+from api.reasoning.reader import MarkedReasoningReader, Split
+from api.reasoning.thinking import RenderedPrompt, Thinking, thinking_of
 from api.tools.parsing.output import SPACE
 from engine.request import Grammar
 from tests.fakes.tools import cut
 
-R1, QWEN, MISTRAL = FORMS["deepseek_r1"], FORMS["qwen3"], FORMS["mistral"]
-KIMI, CALLS = FORMS["kimi_k2"], "<|tool_calls_section_begin|>"
-READ: list[tuple[Form, bool, str, Read]] = [
+R1, QWEN, MISTRAL = (
+    REASONING_FORMATS["deepseek_r1"],
+    REASONING_FORMATS["qwen3"],
+    REASONING_FORMATS["mistral"],
+)
+KIMI, CALLS = REASONING_FORMATS["kimi_k2"], "<|tool_calls_section_begin|>"
+READ: list[tuple[ReasoningFormat, bool, str, Split]] = [
     (QWEN, False, "<think>\nHm.\n\n</think>\n\nYes.\n", ("Hm.", "Yes.\n")),
     (QWEN, False, "\n <think>a  b</think>c", ("a  b", "c")),
     (QWEN, False, "<think>\n\n</think>\n\nYes.", ("", "Yes.")),
@@ -41,20 +50,30 @@ READ: list[tuple[Form, bool, str, Read]] = [
     (KIMI, True, f"Hm.</think>{CALLS}f", ("Hm.", f"{CALLS}f")),
     (KIMI, True, f"<think>{CALLS}f", ("", f"{CALLS}f")),
     (KIMI, True, CALLS[:-1], (CALLS[:-1], "")),
-    (KIMI, True, f"Hm. {KIMI.calls[1]}f{CALLS}", ("Hm.", f"{KIMI.calls[1]}f{CALLS}")),
+    (
+        KIMI,
+        True,
+        f"Hm. {KIMI.call_openings[1]}f{CALLS}",
+        ("Hm.", f"{KIMI.call_openings[1]}f{CALLS}"),
+    ),
     (QWEN, True, f"Hm. {CALLS}f</think>Yes.", (f"Hm. {CALLS}f", "Yes.")),
-    (FORMS["seed_oss"], False, "<seed:think>a</think></seed:think>b", ("a</think>", "b")),
+    (
+        REASONING_FORMATS["seed_oss"],
+        False,
+        "<seed:think>a</think></seed:think>b",
+        ("a</think>", "b"),
+    ),
 ]
 """A form, whether the answer begins in the middle of reasoning, the answer; what it is."""
 
 
-def read(form: Form, begun: bool, pieces: Sequence[str]) -> Read:
-    reader = ThoughtReader(form, begun)
+def read(form: ReasoningFormat, begun: bool, pieces: Sequence[str]) -> Split:
+    reader = MarkedReasoningReader(form, begun)
     said = [*map(reader.read, pieces), reader.finish()]
     return "".join(thought for thought, _ in said), "".join(content for _, content in said)
 
 
-def expected(form: Form, begun: bool, text: str) -> Read:
+def expected(form: ReasoningFormat, begun: bool, text: str) -> Split:
     """The same of a whole text, in the plainest words."""
     start = text.lstrip(SPACE)
     if not begun and not start.startswith(form.opens):
@@ -66,7 +85,7 @@ def expected(form: Form, begun: bool, text: str) -> Read:
 
 @pytest.mark.parametrize(("form", "begun", "text", "said"), READ)
 def test_marks_tell_reasoning_from_content(
-    form: Form, begun: bool, text: str, said: Read
+    form: ReasoningFormat, begun: bool, text: str, said: Split
 ) -> None:
     assert read(form, begun, [text]) == said
     assert read(form, begun, [*text]) == said
@@ -87,24 +106,24 @@ def test_no_cut_changes_what_is_read(text: str, begun: bool, data: st.DataObject
 
 
 def test_reasoning_is_said_as_it_comes_and_what_may_be_a_mark_is_held() -> None:
-    reader = ThoughtReader(QWEN, False)
+    reader = MarkedReasoningReader(QWEN, False)
     texts = ("<thi", "nk>\n", "One", ". \n", "Two", "</", "b></thin", "k>\n", "\nYes", "\n")
     said = ["", "", "One", ".", " \nTwo", "", "</b>", "", "", ""]
     content = ["", "", "", "", "", "", "", "", "Yes", "\n"]
     assert list(map(reader.read, texts)) == list(zip(said, content, strict=True))
-    assert (reader.thought, reader.over) == (True, True)
+    assert (reader.found_reasoning, reader.over) == (True, True)
 
 
 def test_who_does_not_want_reasoning_gets_the_rest() -> None:
-    reader = ThoughtReader(QWEN, False, tells=False)
+    reader = MarkedReasoningReader(QWEN, False, include_reasoning=False)
     said = [reader.read(one) for one in ("<think>Hm.", " Hm.</think>", "Yes.")]
     assert said == [("", ""), ("", ""), ("", "Yes.")]
-    cut_short = ThoughtReader(QWEN, True, tells=False)
+    cut_short = MarkedReasoningReader(QWEN, True, include_reasoning=False)
     assert [cut_short.read("Hm. </"), cut_short.finish()] == [("", "")] * 2
 
 
 TELLS_NOTHING = "<|user|>hi<|assistant|>\n"
-PROMPTS: list[tuple[Form, str, str, dict[str, object], bool | None]] = [
+PROMPTS: list[tuple[ReasoningFormat, str, str, dict[str, object], bool | None]] = [
     (R1, TELLS_NOTHING, "", {}, True),
     (QWEN, TELLS_NOTHING, "", {}, False),
     (R1, TELLS_NOTHING, "", {"enable_thinking": False}, False),
@@ -126,13 +145,13 @@ reasoning from its beginning, or None where it has none."""
 
 @pytest.mark.parametrize(("form", "prompt", "continued", "variables", "begun"), PROMPTS)
 def test_the_prompts_end_tells_whether_the_model_thinks(
-    form: Form,
+    form: ReasoningFormat,
     prompt: str,
     continued: str,
     variables: dict[str, object],
     begun: bool | None,
 ) -> None:
-    found = thinking_of(form, Given(prompt, continued, variables), tells=True)
+    found = thinking_of(form, RenderedPrompt(prompt, continued, variables), tells=True)
     assert found == (None if begun is None else Thinking(form, begun))
 
 
@@ -144,20 +163,20 @@ def test_the_prompts_end_tells_whether_the_model_thinks(
         ("deepseek_r1", None, R1),
         ("auto", "{{ '<think>' }}{{ '</think>' }}", QWEN),
         ("auto", {"default": "", "tool_use": "[THINK][/THINK]"}, MISTRAL),
-        ("auto", "<seed:think></seed:think>", FORMS["seed_oss"]),
+        ("auto", "<seed:think></seed:think>", REASONING_FORMATS["seed_oss"]),
         ("auto", "{% if think %}<think>{% endif %}", QWEN),
         ("auto", "<|assistant|>", None),
         ("auto", None, None),
     ],
 )
 def test_a_form_is_told_or_known_by_the_template(
-    told: ReasoningParser, template: object, form: Form | None
+    told: ReasoningParser, template: object, form: ReasoningFormat | None
 ) -> None:
-    assert find_form(told, template) is form
+    assert find_format(told, template) is form
 
 
 def test_every_form_can_be_chosen() -> None:
-    assert set(ReasoningParser.__args__) == {"none", "auto", *FORMS}  # type: ignore[attr-defined]
+    assert set(ReasoningParser.__args__) == {"none", "auto", *REASONING_FORMATS}  # type: ignore[attr-defined]
 
 
 def tags(**more: object) -> Grammar:
@@ -199,9 +218,9 @@ OLDER = {"structures": [{"begin": "<f>", "schema": True, "end": "</f>"}], "trigg
 def test_a_grammar_in_which_the_closing_mark_cannot_come_leaves_no_room(
     grammar: Grammar, room: bool
 ) -> None:
-    assert Thinking(QWEN, begun=True).has_room(grammar) is room
+    assert Thinking(QWEN, starts_open=True).can_reason_within(grammar) is room
 
 
 def test_a_mark_that_an_expression_has_to_escape_is_seen() -> None:
     held = Grammar("regex", r"[a-z]+\[/THINK\][0-9]")
-    assert Thinking(MISTRAL, begun=True).has_room(held)
+    assert Thinking(MISTRAL, starts_open=True).can_reason_within(held)

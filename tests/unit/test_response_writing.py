@@ -18,7 +18,7 @@ from api.endpoints import HttpCall, TextEndpoints
 from api.gate import ADMIT_ALL, AdmissionControl, AdmissionRequest, AdmittedRequest
 from api.generator import Leg, PromptEvent, StageEvent, StreamFailed, TokenEvent
 from api.logprobs import LogprobFormatter
-from api.reasoning.forms import ReasoningParser
+from api.reasoning.formats import ReasoningParser
 from api.request_parser import RequestParser
 from api.responses.bodies import ResponsesBody
 from api.responses.builder import ResponseBuilder

@@ -10,7 +10,7 @@ import pytest
 from api.errors import BadRequest, TooBusy
 from api.messages.bodies import read_messages
 from api.messages.to_chat import chat_of as chat_of_messages
-from api.reasoning.forms import FORMS, ReasoningParser
+from api.reasoning.formats import REASONING_FORMATS, ReasoningParser
 from api.request_parser import RequestParser
 from api.responses.bodies import read_responses
 from api.responses.to_chat import chat_of as chat_of_responses
@@ -172,7 +172,7 @@ async def test_reasoning_that_tokens_do_not_tell_or_calls_end_is_part_of_the_tex
     asked = await chat({"tools": TOOLS}, door=door(codec, parser))
     assert asked.calls[0].request.sampling.grammar_behind is None
     assert asked.thinking
-    assert asked.thinking.form == FORMS[parser]
+    assert asked.thinking.reasoning_format == REASONING_FORMATS[parser]
     grammar = held(asked)
     assert grammar
     assert fits(grammar, f"{words[0]}Hm.{words[1]}Well.")

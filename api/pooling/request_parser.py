@@ -1,4 +1,4 @@
-"""A body that asks for numbers becomes pooling requests: inputs to tokens, checked and cut."""
+"""From pooling bodies (embeddings, scores, classes) to PoolingRequests: tokenized, checked."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from api.encoding import run_off_loop
 from api.errors import BadRequest, ContextTooLong
 from api.pooling.bodies import Input, PoolingBody
-from api.pooling.encoding import Encoded, Encoder, Tokens
+from api.pooling.encoding import EncodedInput, InputEncoder, Tokens
 from api.prompts import prompts_of
 from api.served import ServedModel
 from engine.request import PoolingRequest, PoolingTask, RequestId
@@ -15,21 +15,21 @@ MOST_INPUTS = 2_048
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is wanted of every input of one body."""
+class PoolingSpec:
+    """The task for all inputs of one body."""
 
     task: PoolingTask
     dimensions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class PoolingAsker:
-    """Understands the inputs of one door."""
+class PoolingRequestParser:
+    """Parses the inputs of bodies for one served model."""
 
     served: ServedModel
 
     def check(self, task: PoolingTask, param: str | None = None) -> None:
-        """Raises BadRequest for what this model does not do, where the door knows."""
+        """Raises BadRequest for a task that the model is known not to support."""
         facts = self.served.pooling
         if facts is not None and task not in facts.tasks:
             can = " and ".join(facts.tasks)
@@ -39,7 +39,7 @@ class PoolingAsker:
         self,
         body: PoolingBody,
         given: Input,
-        wanted: Wanted,
+        wanted: PoolingSpec,
         outer_id: str,
         segments: Sequence[Sequence[int]] = (),
     ) -> list[PoolingRequest]:
@@ -55,18 +55,18 @@ class PoolingAsker:
     async def texts(
         self, body: PoolingBody, texts: Sequence[str], outer_id: str
     ) -> list[PoolingRequest]:
-        """To embed each of them."""
+        """One embedding request for each text; raises ApiError."""
         encoded = await self._encode(body, texts)
-        return self._requests(body, encoded, Wanted("embed"), outer_id)
+        return self._requests(body, encoded, PoolingSpec("embed"), outer_id)
 
     async def _encode(
         self, body: PoolingBody, prompts: Sequence[str | Tokens]
-    ) -> Sequence[Encoded]:
+    ) -> Sequence[EncodedInput]:
         encoder = self._encoder(body)
 
-        def encode() -> list[Encoded]:
+        def encode() -> list[EncodedInput]:
             return [
-                encoder.text(one) if isinstance(one, str) else Encoded(encoder.cut(one))
+                encoder.text(one) if isinstance(one, str) else EncodedInput(encoder.cut(one))
                 for one in prompts
             ]
 
@@ -78,23 +78,23 @@ class PoolingAsker:
         """One request for each pair, which a classifier reads as one prompt."""
         encoder = self._encoder(body)
 
-        def encode() -> list[Encoded]:
+        def encode() -> list[EncodedInput]:
             return [encoder.pair(*pair) for pair in texts]
 
         encoded = await run_off_loop(sum(len(one) + len(two) for one, two in texts), encode)
-        return self._requests(body, encoded, Wanted("classify"), outer_id)
+        return self._requests(body, encoded, PoolingSpec("classify"), outer_id)
 
     def _requests(
         self,
         body: PoolingBody,
-        encoded: Sequence[Encoded],
-        wanted: Wanted,
+        encoded: Sequence[EncodedInput],
+        wanted: PoolingSpec,
         outer_id: str,
         param: str | None = None,
     ) -> list[PoolingRequest]:
-        """Raises ContextTooLong, and BadRequest for ids that no token has.
+        """Raises ContextTooLong, and BadRequest for token ids outside the vocabulary.
 
-        `param` is the field they are in, where it is one.
+        `param` is the body's field of the inputs, where it is one field.
         """
         for one in encoded:
             self._check_tokens(one, param)
@@ -113,10 +113,10 @@ class PoolingAsker:
             for index, one in enumerate(encoded)
         ]
 
-    def _encoder(self, body: PoolingBody) -> Encoder:
+    def _encoder(self, body: PoolingBody) -> InputEncoder:
         special, side = body.add_special_tokens is not False, body.truncation_side or "right"
         context = self.served.max_model_len()
-        return Encoder(self.served.codec, self._most(body), context, side, special)
+        return InputEncoder(self.served.codec, self._most(body), context, side, special)
 
     def _most(self, body: PoolingBody) -> int | None:
         wanted, context = body.truncate_prompt_tokens, self.served.max_model_len()
@@ -129,7 +129,7 @@ class PoolingAsker:
             raise BadRequest(f"{param} {wanted} is more than the model's {context}", param)
         return wanted
 
-    def _check_tokens(self, one: Encoded, param: str | None) -> None:
+    def _check_tokens(self, one: EncodedInput, param: str | None) -> None:
         if not one.tokens:
             raise BadRequest(f"{param or 'a text'} must not be empty", param)
         context, length = self.served.max_model_len(), len(one.tokens)
@@ -152,11 +152,12 @@ def _characters(prompts: Sequence[object]) -> int:
 
 
 def _with_segments(
-    encoded: Sequence[Encoded], segments: Sequence[Sequence[int]]
-) -> list[Encoded]:
+    encoded: Sequence[EncodedInput], segments: Sequence[Sequence[int]]
+) -> list[EncodedInput]:
     param = "pdserve.token_types"
     if [len(one) for one in segments] != [len(one.tokens) for one in encoded]:
         raise BadRequest(f"{param} must have one for each token of each input", param)
     return [
-        Encoded(one.tokens, tuple(types)) for one, types in zip(encoded, segments, strict=True)
+        EncodedInput(one.tokens, tuple(types))
+        for one, types in zip(encoded, segments, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Any number of pooling requests, in batches that are small enough to share a cluster."""
+"""Runs any number of pooling requests, in batches small enough to share a cluster."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,8 @@ MOST_TOKENS_AT_ONCE = 16_384
 BATCHES_AT_ONCE = 4
 
 
-class NoNumber(StreamFailed):
-    """The model made something of a prompt that is no number."""
+class NonFiniteVector(StreamFailed):
+    """The model's vector has NaN or infinite entries."""
 
     retryable = False
     status = 500
@@ -35,15 +35,15 @@ class Vector:
 
 
 @dataclass(slots=True)
-class Batches:
-    """A few of one body's batches run at a time, however many there are."""
+class PoolingBatches:
+    """Runs one body's requests in batches, a few batches at a time."""
 
     embedder: Embedder
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(BATCHES_AT_ONCE))
 
     async def run(self, requests: Sequence[PoolingRequest]) -> list[Vector]:
         """In order; raises StreamFailed if any fails. Cancelling it aborts them all."""
-        tasks = [asyncio.create_task(self._one(some)) for some in split(requests)]
+        tasks = [asyncio.create_task(self._one(some)) for some in split_batches(requests)]
         try:
             pooled = await asyncio.gather(*tasks)
         finally:
@@ -57,8 +57,8 @@ class Batches:
             return [vector_of(one) for one in await self.embedder.embed(requests)]
 
 
-def split(requests: Sequence[PoolingRequest]) -> Iterator[Sequence[PoolingRequest]]:
-    """Neighbours, up to so many requests and so many tokens; a long one goes alone."""
+def split_batches(requests: Sequence[PoolingRequest]) -> Iterator[Sequence[PoolingRequest]]:
+    """Consecutive requests, limited in number and tokens; a long one is a batch by itself."""
     first, tokens = 0, 0
     for index, one in enumerate(requests):
         tokens += len(one.prompt)
@@ -71,8 +71,8 @@ def split(requests: Sequence[PoolingRequest]) -> Iterator[Sequence[PoolingReques
 
 
 def vector_of(event: PooledEvent) -> Vector:
-    """Raises NoNumber: JSON cannot tell it, and nobody could use it."""
+    """Raises NonFiniteVector, as JSON has no NaN or infinity."""
     rows = np.frombuffer(event.values, np.float32).reshape(-1, event.width)
     if not np.isfinite(rows).all():
-        raise NoNumber("the model's vector has entries that are no numbers")
+        raise NonFiniteVector("the model's vector has entries that are no numbers")
     return Vector(rows)

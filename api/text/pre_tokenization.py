@@ -1,7 +1,7 @@
-"""How tokenizers of bytes cut a text into words before they merge: which are known here.
+"""Pre-tokenization patterns: how byte-level BPE tokenizers split a text before merging.
 
-Each is known by the text of its patterns, and given as one pattern for tiktoken, which cuts
-like them where letters, digits, signs and blanks are the same to both libraries.
+Each known tokenizer is recognised by the text of its patterns, and has one pattern for
+tiktoken. The two split alike where both libraries classify letters, digits and spaces alike.
 """
 
 import re
@@ -40,7 +40,7 @@ DEEPSEEK_3_AT_ONCE = (  # the same: what the first two cut out is the end of wha
     rf"| ?[[\p{{P}}\p{{S}}]--[{EAST}]]+[\r\n]*|\s*[\r\n]+|\s+(?![^\s\p{{N}}{EAST}])|\s+"
     rf"|(?:[^\s\p{{L}}\p{{M}}\p{{P}}\p{{S}}\p{{N}}{EAST}](?![[\p{{L}}\p{{M}}]--[{EAST}]]))+"
 )
-AT_ONCE: dict[tuple[str, ...], str] = {
+COMBINED_PATTERNS: dict[tuple[str, ...], str] = {
     **{(one,): one for one in (LLAMA_3, QWEN_2, NEMO, GPT_OSS)},
     DEEPSEEK_3: DEEPSEEK_3_AT_ONCE,
 }
@@ -53,7 +53,7 @@ BASIC = range(0x10000)
 
 
 def pattern_of(said: Any) -> str | None:  # noqa: ANN401
-    """What a pre-tokenizer cuts by, for tiktoken; None: not one that was tried here."""
+    """The tiktoken pattern of a pre-tokenizer; None: not one that is known here."""
     match said:
         case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
             return GPT_2
@@ -64,25 +64,25 @@ def pattern_of(said: Any) -> str | None:  # noqa: ANN401
                 {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
             ],
         }:
-            return _at_once(splits)
+            return _combined_pattern(splits)
     return None
 
 
-def _at_once(splits: Sequence[Mapping[str, Any]]) -> str | None:
+def _combined_pattern(splits: Sequence[Mapping[str, Any]]) -> str | None:
     if any(one["type"] != "Split" for one in splits):
         return None
     left = {(one["behavior"], one["invert"]) for one in splits}
     if left != ISOLATED and (left != WITHOUT_THE_REST or len(splits) > 1):
         return None
-    return AT_ONCE.get(tuple(one["pattern"].get("Regex") for one in splits))
+    return COMBINED_PATTERNS.get(tuple(one["pattern"].get("Regex") for one in splits))
 
 
 @cache
-def unsure() -> Callable[[str], object]:
-    """Finds a letter that not every library may take for the same.
+def unsure_letter() -> Callable[[str], object]:
+    """A search for characters that the libraries may classify differently.
 
-    Sure are those of Unicode 3.2, of 2002, and pictures, which are neither letters nor digits
-    in any version.
+    Those of Unicode 3.2 (2002) are the same to all, and so are emoji, which are neither
+    letters nor digits in any version.
     """
     runs = groupby(BASIC, lambda code: ucd_3_2_0.category(chr(code)) not in ("Cn", "Cs"))
     known = [[*codes] for are_known, codes in runs if are_known]
@@ -91,8 +91,8 @@ def unsure() -> Callable[[str], object]:
     return re.compile(f"[^{letters}]|{UNLIKE}").search
 
 
-def is_known(text: str, *, normalized: bool) -> bool:
-    """Whether both libraries cut it alike; `normalized`: one of them normalizes it to NFC."""
+def is_cut_alike(text: str, *, normalized: bool) -> bool:
+    """Whether both libraries split the text alike; `normalized`: one normalizes it to NFC."""
     if text.isascii():
         return True
-    return not unsure()(text) and (not normalized or is_normalized("NFC", text))
+    return not unsure_letter()(text) and (not normalized or is_normalized("NFC", text))

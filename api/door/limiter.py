@@ -1,10 +1,9 @@
-"""Who may take how long and how much at a door, and who has taken too long. Pure.
+"""Limits on client connections: time, bytes and number; closes those that exceed them. Pure.
 
-A connection is waited for in three ways: for the head of a request, for its body, and to take
-what was written to it. Each has a table by time, so that looking for the late ones costs
-nothing while there are none, and no request needs a timer. Hosts that are gone without a word
-are looked for now and then: a server that only writes would not hear of it for a quarter of an
-hour, and answer nobody until then.
+A connection has three deadlines: to send a request's head, to send its body, and to read what
+was written to it. Each has a table ordered by time, so that a sweep costs nothing while none
+is late, and no request needs a timer. Client hosts that died without closing the connection
+are looked for now and then: a server that only writes would notice after a quarter of an hour.
 """
 
 import asyncio
@@ -20,10 +19,10 @@ LARGEST_BODY = 16 << 20
 PROGRESS_BYTES = 4096
 
 
-class Fault(Enum):
-    """Why a connection is refused or cut: what a client is told, and what is counted.
+class ConnectionFault(Enum):
+    """Why a connection is refused or closed: the metric's reason, HTTP status and message.
 
-    Without a status nothing is said any more.
+    Without a status the connection is closed without a response.
     """
 
     IDLE = "idle", None, ""
@@ -59,102 +58,104 @@ class DoorLimits:
     connections: int | None = None
 
 
-class Connection(Protocol):
-    """What the keeper knows of one."""
+class LimitedConnection(Protocol):
+    """What the limiter needs of a connection."""
 
-    def end(self, fault: Fault) -> None:
-        """Refuse or cut it."""
+    def end(self, fault: ConnectionFault) -> None:
+        """Refuse its request or close it."""
 
     def unsent(self) -> int:
-        """Bytes that the client has not taken yet."""
+        """Bytes written that the client has not read yet."""
 
-    def unheard_s(self) -> float:
-        """How long its host has acknowledged nothing, of what it was sent; 0: all is."""
+    def unacknowledged_s(self) -> float:
+        """Seconds since its host last acknowledged packets; 0 if none are outstanding."""
 
     @property
     def closing(self) -> bool:
-        """Whether it only lasts until what was written is taken."""
+        """Whether it closes as soon as the client has read what was written."""
 
     @property
-    def idle(self) -> Fault | None:
-        """What its silence is, where it is waited for a head; None: it was answered since."""
+    def idle(self) -> ConnectionFault | None:
+        """The fault if no head comes in time; None: its request is being answered."""
 
 
 @dataclass(slots=True, eq=False)
-class Keeper:
-    """The tables of one door, of all its connections."""
+class ConnectionLimiter:
+    """Tracks all connections of one server, and ends those that are late."""
 
     limits: DoorLimits = field(default_factory=DoorLimits)
     refused: Counter[str] = field(default_factory=Counter)
-    connections: dict[Connection, None] = field(default_factory=dict)
-    heads: dict[Connection, float] = field(default_factory=dict)
-    bodies: dict[Connection, float] = field(default_factory=dict)
-    writes: dict[Connection, tuple[float, int]] = field(default_factory=dict)
+    connections: dict[LimitedConnection, None] = field(default_factory=dict)
+    heads: dict[LimitedConnection, float] = field(default_factory=dict)
+    bodies: dict[LimitedConnection, float] = field(default_factory=dict)
+    writes: dict[LimitedConnection, tuple[float, int]] = field(default_factory=dict)
     held_bytes: int = 0
-    """Of bodies, as long as they are not answered."""
+    """Bytes of request bodies that are not answered yet."""
     looked: float = 0.0
-    """When the hosts of all connections were."""
+    """When the hosts of all connections were last checked."""
 
-    def enter(self, connection: Connection, now: float) -> None:
-        """A new one; of too many, the one that was waited for the longest goes."""
+    def add(self, connection: LimitedConnection, now: float) -> None:
+        """Track a new connection; if there are too many, close the one idle the longest."""
         self.connections[connection] = None
         self.heads[connection] = now
         most = self.limits.connections
         if most is not None and len(self.connections) > most:
-            next(iter(self.heads)).end(Fault.CROWDED)
+            next(iter(self.heads)).end(ConnectionFault.CROWDED)
 
-    def leave(self, connection: Connection) -> None:
-        """It is closed."""
+    def remove(self, connection: LimitedConnection) -> None:
+        """Forget a closed connection."""
         self.connections.pop(connection, None)
-        self.expect_nothing(connection)
+        self.stop_waiting(connection)
         self.writes.pop(connection, None)
 
-    def expect_nothing(self, connection: Connection) -> None:
-        """It is not waited for to say anything."""
+    def stop_waiting(self, connection: LimitedConnection) -> None:
+        """No longer wait for a head or body from it."""
         self.heads.pop(connection, None)
         self.bodies.pop(connection, None)
 
-    def expect_reading(self, connection: Connection, now: float) -> None:
-        """There is something for it to take."""
+    def await_drain(self, connection: LimitedConnection, now: float) -> None:
+        """Wait for the client to read what was written."""
         self.writes.setdefault(connection, (now, connection.unsent()))
 
     def sweep(self, now: float) -> None:
-        """End those that are late."""
+        """End the connections that are late."""
         while late := _first_late(self.heads, now - self.limits.head_s):
             del self.heads[late]
             if fault := late.idle:
                 late.end(fault)
         while late := _first_late(self.bodies, now - self.limits.body_s):
             del self.bodies[late]
-            late.end(Fault.SLOW_BODY)
+            late.end(ConnectionFault.SLOW_BODY)
         for connection in [one for one in self.connections if one.closing]:
-            self.expect_reading(connection, now)
+            self.await_drain(connection, now)
         for connection, (since, unsent) in list(self.writes.items()):
             left = connection.unsent()
             if left + PROGRESS_BYTES <= unsent:
                 self.writes[connection] = (now, left)
             elif now - since >= self.limits.write_s:
-                connection.end(Fault.SLOW_CLIENT)
-        self._end_gone(now)
+                connection.end(ConnectionFault.SLOW_CLIENT)
+        self._end_dead_hosts(now)
 
     async def run(self) -> None:
-        """Look for late ones until cancelled."""
+        """Sweep at intervals, until cancelled."""
         clock: Callable[[], float] = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(LOOK_S)
             self.sweep(clock())
 
-    def _end_gone(self, now: float) -> None:
+    def _end_dead_hosts(self, now: float) -> None:
         if now - self.looked < HOSTS_S:
             return
         self.looked = now
         for connection in list(self.connections):
-            if connection.unheard_s() >= self.limits.gone_s:
-                connection.end(Fault.GONE)
+            if connection.unacknowledged_s() >= self.limits.gone_s:
+                connection.end(ConnectionFault.GONE)
 
 
-def _first_late(table: dict[Connection, float], before: float) -> Connection | None:
-    """Tables are in the order of time."""
+def _first_late(
+    table: dict[LimitedConnection, float], before: float
+) -> LimitedConnection | None:
+    """The first late connection: tables are ordered by time."""
     for connection, since in table.items():
         return connection if since <= before else None
     return None

@@ -1,4 +1,4 @@
-"""Long texts of which one end is wanted: the rest is left out before it takes memory.
+"""Truncates long texts to their first or last tokens without encoding them at once.
 
 A tokenizer takes half a kilobyte of memory for each character of what it encodes at once. So a
 text is read in stretches that overlap, from its beginning: where a token begins may depend on
@@ -13,89 +13,92 @@ from dataclasses import dataclass
 from typing import Any
 
 STRETCH, OVERLAP = 1 << 16, 1 << 11  # characters
-TRIED = 16  # places to begin anew at, before a text is given up
+MAX_TRIES = 16  # places to begin anew at, before a text is given up
 LEAD = 4  # tokens at the beginning of a stretch that may be others than those of the whole
 MARGIN = 64  # tokens: those before them do not change when a text ends behind them
 FEW = 4
 Offsets = Sequence[tuple[int, int]]
-NEIGHBOURLY = ("BPE", "WordPiece", "WordLevel")
+PAIRWISE_MODELS = ("BPE", "WordPiece", "WordLevel")
 
 
-class Uncuttable(ValueError):
-    """No place was found where it can be cut and nothing changes."""
+class NoCutPoint(ValueError):
+    """The text has no place where cutting it leaves the tokens unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """A place in a text; how many tokens of the whole are before it, and how many behind it
-    are none of the whole's.
+class CutPoint:
+    """A character offset to cut a text at: `tokens_before` of the whole text's tokens are
+    before it, and the first `lead` tokens behind it are not the whole text's.
     """
 
-    place: int
-    before: int
+    offset: int
+    tokens_before: int
     lead: int
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """Cuts texts for one tokenizer; `fast` is its Rust part."""
+class TextTruncator:
+    """Truncates texts for one tokenizer; `fast` is its Rust part."""
 
     fast: Any
     stretch: int = STRETCH
     overlap: int = OVERLAP
 
     def last(self, text: str, most: int) -> str:
-        """An end of it with the same last `most` tokens, special ones around it left aside.
+        """An end of the text with the same last `most` tokens, special tokens not counted.
 
-        Raises Uncuttable.
+        Raises NoCutPoint.
         """
-        cuts = [Cut(0, 0, 0), *self._cuts(text)]
+        cuts = [CutPoint(0, 0, 0), *self._cuts(text)]
         end = cuts[-1]
-        whole = end.before + len(self._encode(text[end.place :]).ids) - end.lead
-        place = next((c.place for c in reversed(cuts) if whole - c.before >= most), 0)
+        whole = end.tokens_before + len(self._encode(text[end.offset :]).ids) - end.lead
+        place = next((c.offset for c in reversed(cuts) if whole - c.tokens_before >= most), 0)
         return text[place:]
 
     def first(self, text: str, most: int) -> str:
-        """A beginning of it with the same first `most` tokens; as above."""
+        """A beginning of the text with the same first `most` tokens; raises NoCutPoint."""
         for cut in self._cuts(text):
-            if cut.before >= most + MARGIN:
-                return text[: cut.place]
+            if cut.tokens_before >= most + MARGIN:
+                return text[: cut.offset]
         return text
 
-    def _cuts(self, text: str) -> Iterator[Cut]:
-        """Where stretches begin, but for the first; raises Uncuttable."""
-        last, size = Cut(0, 0, 0), self.stretch + self.overlap
+    def _cuts(self, text: str) -> Iterator[CutPoint]:
+        """The points where all stretches but the first begin; raises NoCutPoint."""
+        last, size = CutPoint(0, 0, 0), self.stretch + self.overlap
         here = self._encode(text[:size])
-        while last.place + size < len(text):
-            cut = self._cut(text[last.place : last.place + size], here)
-            place, index = last.place + cut.place, cut.before
+        while last.offset + size < len(text):
+            cut = self._cut(text[last.offset : last.offset + size], here)
+            place, index = last.offset + cut.offset, cut.tokens_before
             following = self._encode(text[place : place + size])
             if following.ids[cut.lead : cut.lead + 1] != here.ids[index : index + 1]:
-                raise Uncuttable
-            here, last = following, Cut(place, last.before - last.lead + index, cut.lead)
+                raise NoCutPoint
+            here, last = (
+                following,
+                CutPoint(place, last.tokens_before - last.lead + index, cut.lead),
+            )
             yield last
 
-    def _cut(self, part: str, here: Any) -> Cut:  # noqa: ANN401  of tokenizers
-        """Where the next stretch begins in this one; `before` is the index of a token here."""
+    def _cut(self, part: str, here: Any) -> CutPoint:  # noqa: ANN401  of tokenizers
+        """Where the next stretch begins in this one; `tokens_before` is a token index here."""
         tried, ids = 0, here.ids
         for index, place in self._places(part, here.offsets):
             behind = self._encode(part[place:]).ids
             lead = len(behind) - (len(ids) - index)
             if 0 <= lead <= LEAD and behind[lead:] == ids[index:]:
-                return Cut(place, index, lead)
-            if (tried := tried + 1) == TRIED:
+                return CutPoint(place, index, lead)
+            if (tried := tried + 1) == MAX_TRIES:
                 break
-        raise Uncuttable
+        raise NoCutPoint
 
     def _places(self, part: str, offsets: Offsets) -> Iterator[tuple[int, int]]:
         """Tokens of a stretch, and where to begin so that they may come; likely ones first.
 
         Within a word only where a model of neighbours goes by them alone.
         """
-        neighbourly = type(self.fast.model).__name__ in NEIGHBOURLY
+        neighbourly = type(self.fast.model).__name__ in PAIRWISE_MODELS
         clean = range(LEAD, len(offsets)) if neighbourly or self.fast.pre_tokenizer else ()
         found = [index for index in clean if self._may_be_cut(offsets, index)]
-        words = [index for index in found if _at_blank(part, offsets[index][0])]
+        words = [index for index in found if _at_whitespace(part, offsets[index][0])]
         for index in (*words[:FEW], *(found if neighbourly else words[FEW:])):
             before, start = offsets[index - 1], offsets[index][0]
             yield index, start
@@ -107,7 +110,7 @@ class Reader:
                 yield index, before[0]
 
     def _may_be_cut(self, offsets: Offsets, index: int) -> bool:
-        """It begins in the first half of the overlap, and no character is shared."""
+        """Whether the token begins in the overlap's first half and shares no character."""
         start, last = offsets[index][0], self.stretch + self.overlap // 2
         return self.stretch <= start < last and offsets[index - 1][1] <= start
 
@@ -116,5 +119,5 @@ class Reader:
         return encoding
 
 
-def _at_blank(text: str, place: int) -> bool:
+def _at_whitespace(text: str, place: int) -> bool:
     return text[place].isspace() or text[place - 1].isspace()

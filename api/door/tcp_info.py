@@ -1,4 +1,4 @@
-"""What the kernel knows of the host at the other end of a connection."""
+"""Reads from the kernel whether the host at the other end of a connection is still there."""
 
 import socket
 import struct
@@ -9,12 +9,12 @@ UNANSWERED = 2  # one may be on its way, long after the last
 MS = 1e-3
 
 
-def unheard_s(wire: socket.socket) -> float:
-    """For how long it has acknowledged nothing while packets are on their way to it.
+def unacknowledged_s(wire: socket.socket) -> float:
+    """Seconds since the host last acknowledged, while packets to it are outstanding.
 
-    0 where none are, and where the kernel does not tell. Linux only: who reads nothing, or is
-    stopped, has a host that acknowledges, and answers probes of its window, so this is about
-    hosts and the way to them, unlike TCP_USER_TIMEOUT.
+    0 where none are, or where the kernel does not tell (not Linux). A client process that is
+    stopped or reads nothing still has a host that acknowledges and answers window probes, so
+    this finds dead hosts and links only, unlike TCP_USER_TIMEOUT.
     """
     option = getattr(socket, "TCP_INFO", None)
     if option is None or wire.family not in (socket.AF_INET, socket.AF_INET6):

@@ -1,4 +1,4 @@
-"""One choice's answer, piece by piece, of a model that puts marks around its content as well.
+"""Reads one choice's answer of a model that puts marks around its content as well.
 
     <think>\n Let me see. \n</think>\n<answer>\nIt is 4.\n</answer>
              ───────────                          ────────
@@ -10,11 +10,11 @@ follows is content as well, such as calls. White space beside a mark is part of 
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from api.reasoning.reader import Read, ReasoningReader
+from api.reasoning.reader import ReasoningReader, Split
 from api.tools.parsing.output import SPACE, partial_marker
 
 
-class _Place(Enum):
+class _Section(Enum):
     BEFORE = auto()  # of the mark that opens, if one comes
     OPENED = auto()  # and nothing came behind it
     WITHIN = auto()
@@ -23,58 +23,58 @@ class _Place(Enum):
 
 
 @dataclass(slots=True)
-class AnswerReader:
-    """Takes marks out of the content that another reader finds."""
+class MarkedAnswerReader:
+    """Takes marks out of the content that another reader, `inner`, finds."""
 
     inner: ReasoningReader
     opens: str
     closes: str
-    thought: bool = field(init=False)
-    _place: _Place = _Place.BEFORE
+    found_reasoning: bool = field(init=False)
+    _place: _Section = _Section.BEFORE
     _space: list[str] = field(default_factory=list)  # it may stand beside a mark
     _mark: str = ""  # the beginning of one
 
     def __post_init__(self) -> None:
-        self.thought = self.inner.thought
+        self.found_reasoning = self.inner.found_reasoning
 
     @property
     def over(self) -> bool:
-        """Whether nothing that comes is reasoning."""
+        """Whether the reasoning has ended."""
         return self.inner.over
 
     @property
     def plain(self) -> bool:
-        """Whether nothing is looked for in what comes."""
-        return self.inner.plain and self._place is _Place.CONTENT
+        """Whether the rest of the answer is content without marks."""
+        return self.inner.plain and self._place is _Section.CONTENT
 
-    def read(self, text: str) -> Read:
-        """More of the answer."""
+    def read(self, text: str) -> Split:
+        """Read more of the answer."""
         return self._told(self.inner.read(text))
 
-    def finish(self) -> Read:
-        """What was held back: no more text comes."""
+    def finish(self) -> Split:
+        """What was held back, as no more text comes."""
         reasoning, content = self._told(self.inner.finish())
         return reasoning, content + self._taken_space() + self._mark
 
-    def _told(self, read: Read) -> Read:
+    def _told(self, read: Split) -> Split:
         reasoning, content = read
-        self.thought = self.inner.thought
+        self.found_reasoning = self.inner.found_reasoning
         return reasoning, self._content(content) if content else ""
 
     def _content(self, text: str) -> str:
-        if self._place is _Place.BEFORE:
+        if self._place is _Section.BEFORE:
             text = self._opened(text)
-        if self._place is _Place.OPENED:
-            text = self._behind(text, _Place.WITHIN)
+        if self._place is _Section.OPENED:
+            text = self._behind(text, _Section.WITHIN)
         said = ""
-        if self._place is _Place.WITHIN:
+        if self._place is _Section.WITHIN:
             said, text = self._within(text)
-        if self._place is _Place.CLOSED:
-            text = self._behind(text, _Place.CONTENT)
+        if self._place is _Section.CLOSED:
+            text = self._behind(text, _Section.CONTENT)
         return said + text
 
     def _opened(self, text: str) -> str:
-        """What follows the mark, or stands where none is; nothing while it may come."""
+        """The text after the opening mark, or all if there is none; '' while it may come."""
         text, self._mark = self._mark + text, ""
         start = text.lstrip(SPACE)
         self._space.append(text[: len(text) - len(start)])
@@ -82,23 +82,23 @@ class AnswerReader:
             self._mark = start
             return ""
         if start.startswith(self.opens):
-            self._place = _Place.OPENED
+            self._place = _Section.OPENED
             self._space.clear()
             return start.removeprefix(self.opens)
-        self._place = _Place.CONTENT
+        self._place = _Section.CONTENT
         return self._taken_space() + start
 
-    def _behind(self, text: str, place: _Place) -> str:
+    def _behind(self, text: str, place: _Section) -> str:
         text = text.lstrip(SPACE)
         self._place = place if text else self._place
         return text
 
-    def _within(self, text: str) -> Read:
-        """What is content for sure, and what follows the mark that closes it."""
+    def _within(self, text: str) -> Split:
+        """What is certainly content, and what follows the closing mark."""
         text, self._mark = self._mark + text, ""
         inside, closes, rest = text.partition(self.closes)
         if closes:
-            self._place = _Place.CLOSED
+            self._place = _Section.CLOSED
         else:
             self._mark = partial_marker(text, self.closes)
             inside = text[: len(text) - len(self._mark)]

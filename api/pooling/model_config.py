@@ -1,4 +1,4 @@
-"""What a door can know of pooling without its nodes: the small files of the model's folder."""
+"""Reads a model's pooling config from its small files, without asking its nodes."""
 
 import logging
 from pathlib import Path
@@ -13,14 +13,14 @@ from engine.pooling.reading import MODULES, read_pooling
 
 CONFIG = "config.json"
 NONSENSE = (ValueError, TypeError, AttributeError, OverflowError)
-"""What a config may lead to that has values of other kinds than any model's."""
+"""Errors that a config with values of unexpected types may lead to."""
 log = logging.getLogger(__name__)
 
 
 def load_pooling(model: str | None) -> PoolingConfig | None:
-    """Of a folder or a hub name; None where there is no config, or none that we understand.
+    """The pooling config of a folder or a hub name; None where there is none we can read.
 
-    Its nodes may be of another make, and understand more than we do.
+    The model's nodes may be other servers, which can read more.
     """
     folder = _folder(model) if model else None
     if folder is None or not (folder / CONFIG).is_file():
@@ -34,7 +34,7 @@ def load_pooling(model: str | None) -> PoolingConfig | None:
 
 
 def _folder(model: str) -> Path | None:
-    """Where the files are, or have been fetched to."""
+    """The folder of the files, fetched from the hub if need be."""
     if (folder := local_folder(model)) is not None:
         return folder
     modules, config = fetched(model, MODULES), fetched(model, CONFIG)
