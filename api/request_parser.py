@@ -177,7 +177,7 @@ class RequestParser:
         """
         assert calling.dialect is not None
         special = self.served.text.special_ids
-        if any(self._token(one) in special for one in calling.dialect.spelt):
+        if any(self._token(one) in special for one in calling.dialect.text_markers):
             _refuse_unconstrained(calling)
             return calls
         marks, reasoning = None, ReasoningInGrammar()

@@ -80,8 +80,8 @@ def tool_calling_of(
     if dialect is None:
         raise WireError(UNKNOWN_DIALECT, "tools")
     parser = calls_or_content(dialect) if formed and dialect.write else dialect.parser
-    if dialect.firm and strict_functions(tools) and not formed:
-        parser = dialect.firm
+    if dialect.strict_parser and strict_functions(tools) and not formed:
+        parser = dialect.strict_parser
     text = template_text(template)
     return ToolCalling(tools, parser, dialect.new_id, past_ids, dialect.markers, dialect, text)
 

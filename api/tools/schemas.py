@@ -11,9 +11,15 @@ from typing import Any
 
 import msgspec
 
+from api.tools.call_formats import (
+    CallableTools,
+    arguments_format,
+    input_as_json,
+    json_call_format,
+    seq,
+)
 from api.tools.functions import Function, InputSchema
 from api.tools.tool_choice import ToolSettings
-from api.tools.writing import Offer, as_json, json_call, row, text_as_json
 from api.wire import WireError
 from engine.grammars.schemas import NAMED, NESTED
 from engine.grammars.structural_tags import structural_tag_of
@@ -33,7 +39,7 @@ def forced_grammar(tools: ToolSettings | None) -> Grammar | None:
     try:
         if tools.named is not None:
             return arguments_grammar(forced[0][1])
-        if any(text_as_json(parameters_of(one)) for _, one in forced):
+        if any(input_as_json(parameters_of(one)) for _, one in forced):
             return _structural_tag(tools)
         calls = [_call(one, number) for number, (_, one) in enumerate(forced)]
         limits = {"minItems": 1} if tools.parallel else {"minItems": 1, "maxItems": 1}
@@ -45,16 +51,18 @@ def forced_grammar(tools: ToolSettings | None) -> Grammar | None:
 def arguments_grammar(function: Function) -> Grammar:
     """The grammar of one function's arguments."""
     schema = parameters_of(function)
-    if text_as_json(schema) is None:
+    if input_as_json(schema) is None:
         return _grammar(schema)
-    return Grammar("structural_tag", structural_tag_of(as_json(schema)))
+    return Grammar("structural_tag", structural_tag_of(arguments_format(schema)))
 
 
 def _structural_tag(tools: ToolSettings) -> Grammar:
     """A list of calls of which some have an input that no JSON schema can express."""
     schemas = {one.name: parameters_of(one) for _, one in tools.forced}
-    calls = Offer(schemas, tools.parallel, "").calls(partial(json_call, key="parameters"), ", ")
-    return Grammar("structural_tag", structural_tag_of(row("[", calls, "]")))
+    calls = CallableTools(schemas, tools.parallel, "").calls(
+        partial(json_call_format, key="parameters"), ", "
+    )
+    return Grammar("structural_tag", structural_tag_of(seq("[", calls, "]")))
 
 
 def _call(function: Function, number: int) -> Mapping[str, Any]:

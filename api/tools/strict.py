@@ -3,10 +3,10 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from api.tools.dialects.dialect import Bare, Dialect
+from api.tools.call_formats import ANY_OBJECT, CallableTools, seq, split_marker
+from api.tools.dialects.dialect import Dialect, UnmarkedCalls
 from api.tools.schemas import parameters_of
 from api.tools.tool_choice import ToolSettings
-from api.tools.writing import ANY_OBJECT, Offer, parted, row
 from api.wire import WireError
 from engine.grammars.structural_tags import (
     AnyText,
@@ -57,14 +57,15 @@ def text_with_calls(
         name: parameters_of(one) if name in bound else ANY_OBJECT
         for name, one in tools.offered.items()
     }
-    offer, reasoning_marks = Offer(schemas, tools.parallel, template), reasoning.special_tokens
+    functions = CallableTools(schemas, tools.parallel, template)
+    reasoning_marks = reasoning.special_tokens
     try:
         if reasoning.channels and dialect.messages is not None:
-            text = dialect.messages(offer, begun=reasoning.mid_message)
-        elif dialect.opens and not reasoning.channels:
-            text = _behind_marks(dialect, offer, reasoning_marks)
-        elif dialect.bare is not None and not reasoning.channels and not reasoning_marks:
-            text = _at_the_beginning(dialect.bare, offer)
+            text = dialect.messages(functions, begun=reasoning.mid_message)
+        elif dialect.start_markers and not reasoning.channels:
+            text = _after_markers(dialect, functions, reasoning_marks)
+        elif dialect.unmarked is not None and not reasoning.channels and not reasoning_marks:
+            text = _at_the_beginning(dialect.unmarked, functions)
         else:
             return None
         return Grammar("structural_tag", structural_tag_of(text))
@@ -72,22 +73,25 @@ def text_with_calls(
         raise WireError("tools: a schema is nested too deeply", "tools") from error
 
 
-def _behind_marks(dialect: Dialect, offer: Offer, special_tokens: Sequence[str]) -> Format:
+def _after_markers(
+    dialect: Dialect, functions: CallableTools, special_tokens: Sequence[str]
+) -> Format:
     assert dialect.write is not None
-    calls = dialect.write(replace(offer, parallel=False))
-    if offer.parallel and not isinstance(calls, Either):  # which have one mark together
-        calls = dialect.write(replace(offer, most=MOST_TOGETHER))
-    mark, behind = parted(calls)
-    others = *dialect.around, *special_tokens
+    calls = dialect.write(replace(functions, parallel=False))
+    one_marker_each = not isinstance(calls, Either)
+    if functions.parallel and one_marker_each:
+        calls = dialect.write(replace(functions, most=MOST_TOGETHER))
+    mark, behind = split_marker(calls)
+    others = *dialect.wrapper_tokens, *special_tokens
     return TriggeredTags(
         (mark, *others),
-        (Tag(mark, behind, ""), *(Tag(one, row(), "") for one in others)),
-        stop_after_first=not (offer.parallel or others),
-        excludes=tuple(one for one in dialect.opens if one != mark),
+        (Tag(mark, behind, ""), *(Tag(one, seq(), "") for one in others)),
+        stop_after_first=not (functions.parallel or others),
+        excludes=tuple(one for one in dialect.start_markers if one != mark),
     )
 
 
-def _at_the_beginning(bare: Bare, offer: Offer) -> Format:
+def _at_the_beginning(calls: UnmarkedCalls, functions: CallableTools) -> Format:
     """Calls, or text that does not begin like a call."""
-    begins = "|".join(f"(?:{bare.begins(name)})" for name in offer.functions)
-    return Either((AnyText(bare.others, begins), bare.write(offer)))
+    begins = "|".join(f"(?:{calls.begins(name)})" for name in functions.schemas)
+    return Either((AnyText(calls.excluded_markers, begins), calls.write(functions)))

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from api.tools.call_formats import ANY_OBJECT, CallableTools, seq
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.output import Parser, ParserOutput, Steps
 from api.tools.parsing.steps import rest_as_content, skip_space
 from api.tools.schemas import parameters_of
 from api.tools.tool_choice import OfferedFunctions, ToolSettings
-from api.tools.writing import ANY_OBJECT, Offer, row
 from api.wire import UNREADABLE, WireError
 from engine.grammars.structural_tags import (
     Either,
@@ -53,9 +53,9 @@ def calls_or_structured(
         for name, function in tools.offered.items()
     }
     try:
-        calls = dialect.write(Offer(schemas, tools.parallel, template))
+        calls = dialect.write(CallableTools(schemas, tools.parallel, template))
         either: Format = Either((_json(output.grammar), calls))
-        either = row(Optional(Regex(LINES)), either) if output.after_reasoning else either
+        either = seq(Optional(Regex(LINES)), either) if output.after_reasoning else either
         return Grammar("structural_tag", structural_tag_of(either))
     except RecursionError as error:
         raise WireError("tools: a schema is nested too deeply", "tools") from error
@@ -74,11 +74,11 @@ def calls_or_content(dialect: Dialect) -> Parser:
     """A parser for structured output or calls: an answer that does not begin like a call has
     none, and markers in it are part of its JSON.
     """
-    if (begins := dialect.begins) is None:
+    if (first_letters := dialect.first_letters) is None:
         return dialect.parser
 
     def parse(out: ParserOutput, offered: OfferedFunctions) -> Steps:
-        if (yield from skip_space()) not in begins:
+        if (yield from skip_space()) not in first_letters:
             yield from rest_as_content(out)
         yield from dialect.parser(out, offered)
 

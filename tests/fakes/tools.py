@@ -104,8 +104,8 @@ def claims(template: str) -> set[str]:
     return {
         name
         for name, one in DIALECTS.items()
-        if all(sign in template for sign in one.signs)
-        and not any(sign in template for sign in one.foreign)
+        if all(sign in template for sign in one.template_signs)
+        and not any(sign in template for sign in one.foreign_signs)
     }
 
 

@@ -10,11 +10,11 @@ import pytest
 from llguidance import LLMatcher
 
 from api.reasoning.channels import ChannelReader
+from api.tools.call_formats import ANY_OBJECT, CallableTools, seq, split_marker
 from api.tools.dialects.dialect import Dialect
 from api.tools.dialects.known import DIALECTS
 from api.tools.strict import ReasoningInGrammar, text_with_calls
 from api.tools.tool_choice import OfferedFunctions, ToolSettings
-from api.tools.writing import ANY_OBJECT, Offer, parted, row
 from engine.grammars.byte_tokens import END
 from engine.grammars.sources import limits, to_llguidance
 from engine.request import Grammar
@@ -27,7 +27,7 @@ from tests.unit.test_calls_beside_forms import (
     fits,
 )
 
-HELD = [(name, template) for name, template in FAMILIES if DIALECTS[name].opens]
+HELD = [(name, template) for name, template in FAMILIES if DIALECTS[name].start_markers]
 BARE, UNHELD = ("llama3_json", "llama4_pythonic", "pythonic"), ("openai", "xlam")
 TOGETHER = {
     *((name, "") for name in ("apriel", "cohere", "deepseek_v3", "deepseek_v31", "granite")),
@@ -103,8 +103,8 @@ def checked(call: Call) -> str:
 
 def mark_of(dialect: Dialect, template: str) -> str:
     assert dialect.write
-    offer = Offer({"trip": TRIP}, parallel=False, template=template)
-    return parted(dialect.write(offer))[0]
+    offer = CallableTools({"trip": TRIP}, parallel=False, template=template)
+    return split_marker(dialect.write(offer))[0]
 
 
 @pytest.mark.parametrize(("name", "template"), HELD)
@@ -141,8 +141,8 @@ def test_who_reads_finds_calls_behind_the_marks_that_are_held_alone(
 ) -> None:
     dialect = DIALECTS[name]
     mark, grammar = mark_of(dialect, template), grammar_of(name, template)
-    assert mark in dialect.opens
-    for other in set(dialect.opens) - {mark}:
+    assert mark in dialect.start_markers
+    for other in set(dialect.start_markers) - {mark}:
         assert not fits(grammar, other)
         assert fits(grammar, other[:-1])
 
@@ -179,13 +179,13 @@ def test_one_call_is_the_last_where_calls_are_not_parallel(name: str, template: 
     assert fits(any_, again)
     assert len(read_by(name, one).calls) == 1
     assert fits(alone, one)
-    assert fits(alone, again) is bool(DIALECTS[name].around)
+    assert fits(alone, again) is bool(DIALECTS[name].wrapper_tokens)
 
 
 def test_calls_that_no_mark_tells_from_text_are_not_held() -> None:
     use = ToolSettings(TOOLS, "auto")
-    assert {name for name, one in DIALECTS.items() if not one.opens} == {*BARE, *UNHELD}
-    assert {name for name, one in DIALECTS.items() if one.bare} == {*BARE}
+    assert {name for name, one in DIALECTS.items() if not one.start_markers} == {*BARE, *UNHELD}
+    assert {name for name, one in DIALECTS.items() if one.unmarked} == {*BARE}
     for name in UNHELD:
         assert text_with_calls(use, DIALECTS[name], "") is None
 
@@ -225,7 +225,7 @@ def test_a_hundred_calls_may_stand_behind_one_mark() -> None:
 def test_calls_have_to_begin_with_a_mark_to_be_told_apart() -> None:
     assert ANY_OBJECT == {"type": "object"}
     with pytest.raises(TypeError, match="begin"):
-        parted(row("a"))
+        split_marker(seq("a"))
 
 
 def in_channels(text: str, *, begun: bool = False) -> Read:

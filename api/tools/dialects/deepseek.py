@@ -10,11 +10,17 @@ V3.1, on one line:
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜> …
 """  # noqa: RUF002  its marks are of these letters
 
+from api.tools.call_formats import (
+    CallableTools,
+    Schema,
+    arguments_format,
+    seq,
+    tokens,
+)
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.output import ParserOutput, Steps
 from api.tools.parsing.sections import SectionForm, read_json_call
 from api.tools.parsing.steps import name_until, skip_space
-from api.tools.writing import Offer, Schema, as_json, marks, row
 from engine.grammars.structural_tags import Format
 
 OPENS, CLOSES = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"  # noqa: RUF001
@@ -39,24 +45,24 @@ deepseek_v3 = SectionForm((OPENS,), (CLOSES,), CALL, _fenced_call).parser()
 deepseek_v31 = SectionForm((OPENS,), (CLOSES,), CALL, _call).parser()
 
 
-def write_v3(offer: Offer) -> Format:
+def write_v3(tools: CallableTools) -> Format:
     """A section of calls in fences."""
-    return row(marks(OPENS), offer.calls(_written_in_fences, "\n"), marks(CLOSES))
+    return seq(tokens(OPENS), tools.calls(_written_in_fences, "\n"), tokens(CLOSES))
 
 
 def _written_in_fences(name: str, schema: Schema) -> Format:
-    head = row(marks(CALL), TYPE, marks(SEPARATOR), f"{name}\n{JSON_FENCE}\n")
-    return row(head, as_json(schema), f"\n{FENCE}", marks(END))
+    head = seq(tokens(CALL), TYPE, tokens(SEPARATOR), f"{name}\n{JSON_FENCE}\n")
+    return seq(head, arguments_format(schema), f"\n{FENCE}", tokens(END))
 
 
-def write_v31(offer: Offer) -> Format:
+def write_v31(tools: CallableTools) -> Format:
     """A section of calls on one line."""
-    return row(marks(OPENS), offer.calls(_written), marks(CLOSES))
+    return seq(tokens(OPENS), tools.calls(_written), tokens(CLOSES))
 
 
 def _written(name: str, schema: Schema) -> Format:
-    return row(marks(CALL), name, marks(SEPARATOR), as_json(schema), marks(END))
+    return seq(tokens(CALL), name, tokens(SEPARATOR), arguments_format(schema), tokens(END))
 
 
-V3 = Dialect(deepseek_v3, write_v3, MARKERS, (CALL, JSON_FENCE), opens=(OPENS,))
-V31 = Dialect(deepseek_v31, write_v31, MARKERS, (CALL,), (JSON_FENCE,), opens=(OPENS,))
+V3 = Dialect(deepseek_v3, write_v3, MARKERS, (CALL, JSON_FENCE), start_markers=(OPENS,))
+V31 = Dialect(deepseek_v31, write_v31, MARKERS, (CALL,), (JSON_FENCE,), start_markers=(OPENS,))

@@ -1,4 +1,4 @@
-"""What a form of calls is to whoever reads answers, or has them written."""
+"""Dialect: how one family of models writes tool calls, to parse them and to build grammars."""
 
 import secrets
 import string
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from api.tools.call_formats import CallableTools
 from api.tools.parsing.output import Parser
-from api.tools.writing import Offer
 from engine.grammars.structural_tags import Format
 
 SHORT_ID = 9  # letters, and no more: Mistral's templates refuse all others
@@ -15,65 +15,64 @@ ALPHANUMERIC = string.ascii_letters + string.digits
 
 
 def long_id(name: str = "", number: int = 0) -> str:
-    """A new name for a call, as OpenAI has them."""
+    """A new call id, as OpenAI's are."""
     del name, number
     return f"call_{secrets.token_hex(12)}"
 
 
 def short_id(name: str = "", number: int = 0) -> str:
-    """A new name for a call, as Mistral's templates have them."""
+    """A new call id that Mistral's templates accept."""
     del name, number
     return "".join(secrets.choice(ALPHANUMERIC) for _ in range(SHORT_ID))
 
 
 @dataclass(frozen=True, slots=True)
-class Bare:
-    """How calls are held that begin an answer without a mark: `begins` is an expression of all
-    beginnings of a call of one function. No text has the marks `others`.
+class UnmarkedCalls:
+    """Grammars for calls that begin an answer without a marker. `begins` gives a regular
+    expression of all beginnings of a call of one function. Text never has `excluded_markers`.
     """
 
     begins: Callable[[str], str]
-    write: Callable[[Offer], Format]
-    others: tuple[str, ...] = ()
+    write: Callable[[CallableTools], Format]
+    excluded_markers: tuple[str, ...] = ()
 
 
 class WritesMessages(Protocol):
-    """Writes answers in channels."""
+    """Builds the grammar of an answer in channels."""
 
-    def __call__(self, offer: Offer, *, begun: bool) -> Format:
-        """`begun`: it goes on in the middle of a message."""
+    def __call__(self, tools: CallableTools, *, begun: bool) -> Format:
+        """`begun`: the answer begins in the middle of a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one family of models writes calls.
+    """The syntax in which one family of models writes tool calls.
 
-    `markers` are read also where they are special tokens. `write` is what a grammar leaves of
-    an answer that is calls; None: such models make them before what a grammar holds. Marks of
-    calls begin with one of the letters `begins`; None: they need no mark.
+    `parser` reads calls. `write` builds the grammar of an answer that is calls; None: such
+    models call before the part that a grammar holds. `markers` are read as text even where they
+    are special tokens. Calls begin with one of `first_letters`; None: with anything.
 
-    What calls begin with, for whoever reads them, `opens` has all of; none: a text may begin
-    like a call. Of marks that are `spelt` none may be a special token, or `write` writes what
-    the model does not. `around` are special tokens that such models put around their text.
-    `messages` is what a grammar leaves of an answer in channels. `bare`: how calls are held
-    where a text may begin like one. `firm` reads no calls but those that can be held, if the
-    `parser` reads others.
+    `start_markers`: all markers that a call may begin with; none: text may look like a call.
+    `text_markers` must not be special tokens, as `write` spells them as text. `wrapper_tokens`
+    are special tokens that such models put around their text. `messages` builds the grammar of
+    an answer in channels. `unmarked`: grammars where text may look like a call.
+    `strict_parser` reads only calls that a grammar can hold, where `parser` reads more.
 
-    Templates for it have all of `signs`, and nothing of what is `foreign` to it. `new_id` is
-    a name that they will take back, for a call of this function with this number in the
-    conversation.
+    A chat template is for this dialect if it has all `template_signs` and no `foreign_signs`.
+    `new_id` makes an id that the template accepts, from the function's name and the number of
+    the call in the conversation.
     """
 
     parser: Parser
-    write: Callable[[Offer], Format] | None
+    write: Callable[[CallableTools], Format] | None
     markers: tuple[str, ...]
-    signs: tuple[str, ...]
-    foreign: tuple[str, ...] = ()
+    template_signs: tuple[str, ...]
+    foreign_signs: tuple[str, ...] = ()
     new_id: Callable[[str, int], str] = long_id
-    begins: str | None = "<"
-    opens: tuple[str, ...] = ()
-    spelt: tuple[str, ...] = ()
-    around: tuple[str, ...] = ()
+    first_letters: str | None = "<"
+    start_markers: tuple[str, ...] = ()
+    text_markers: tuple[str, ...] = ()
+    wrapper_tokens: tuple[str, ...] = ()
     messages: WritesMessages | None = None
-    bare: Bare | None = None
-    firm: Parser | None = None
+    unmarked: UnmarkedCalls | None = None
+    strict_parser: Parser | None = None

@@ -11,23 +11,23 @@ from dataclasses import dataclass
 
 import msgspec
 
+from api.tools.call_formats import (
+    CallableTools,
+    Schema,
+    argument_format,
+    enum_of_strings,
+    input_as_text,
+    is_open,
+    members_format,
+    seq,
+    tokens,
+)
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.json_types import accepted_types, resolve_reference
 from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps, TextSteps
 from api.tools.parsing.steps import calls_after_markers, literal, name_until, skip_space
 from api.tools.parsing.typed import PYTHON_CONSTANTS, stream_string
 from api.tools.tool_choice import OfferedFunctions
-from api.tools.writing import (
-    Offer,
-    Schema,
-    is_open,
-    listed_texts,
-    marks,
-    named_values,
-    one_as_json,
-    row,
-    text_of,
-)
 from engine.grammars.structural_tags import (
     AnyText,
     Either,
@@ -135,37 +135,37 @@ class QuotedForm:
                 is_key = text[part.end() : part.end() + 1] == ":"
                 yield word if not is_key and _is_atom(word) else _as_word(word, is_key=is_key)
 
-    def write(self, offer: Offer) -> Format:
+    def write(self, tools: CallableTools) -> Format:
         """Calls behind one another."""
-        return offer.calls(self._written)
+        return tools.calls(self._written)
 
     def _written(self, name: str, schema: Schema) -> Format:
         plain = resolve_reference(schema, schema)
         anything = Star(Either((Regex("[^<]+"), self._text(AnyText()))))  # and a brace
-        inner = row("{", anything) if is_open(plain) else self._object(plain, schema, DEEPEST)
-        return row(marks(self.opens), f"call:{name}", inner, marks(self.closes))
+        inner = seq("{", anything) if is_open(plain) else self._object(plain, schema, DEEPEST)
+        return seq(tokens(self.opens), f"call:{name}", inner, tokens(self.closes))
 
     def _object(self, schema: Schema, root: Schema, depth: int) -> Format:
-        pairs = named_values(
+        pairs = members_format(
             schema,
-            lambda key, one: row(f"{key}:", self._value_of(one, root, depth)),
-            row(Regex(ANY_KEY), ":", Either((self._text(AnyText()), Regex(ATOM)))),
+            lambda key, one: seq(f"{key}:", self._value_of(one, root, depth)),
+            seq(Regex(ANY_KEY), ":", Either((self._text(AnyText()), Regex(ATOM)))),
             ",",
         )
-        return row("{", pairs, "}")
+        return seq("{", pairs, "}")
 
     def _value_of(self, schema: object, root: Schema, depth: int) -> Format:
         types, ways = accepted_types(schema, root), list[Format]()
         plain = resolve_reference(schema, root) if isinstance(schema, Mapping) else {}
         if str in types:
-            text = text_of(root) or listed_texts(schema, types) or AnyText()
+            text = input_as_text(root) or enum_of_strings(schema, types) or AnyText()
             ways.append(self._text(text))
         if dict in types and depth:
             ways.append(self._object(plain, root, depth - 1))
         if list in types and depth:
-            ways.append(row("[", self._items(plain, root, depth - 1), "]"))
+            ways.append(seq("[", self._items(plain, root, depth - 1), "]"))
         if types.isdisjoint({str, dict, list}):
-            return one_as_json(schema, root) or Regex(ATOM)
+            return argument_format(schema, root) or Regex(ATOM)
         if types - {str, dict, list} or not ways:
             ways.append(Regex(ATOM))
         return Either(tuple(ways))
@@ -174,9 +174,9 @@ class QuotedForm:
         item = self._value_of(schema.get("items", True), root, depth)
         least, most = _count(schema, "minItems", 0), _count(schema, "maxItems", UNBOUNDED)
         if most == 0:
-            return row()
-        others = Repeated(max(least - 1, 0), most if most < 0 else most - 1, row(",", item))
-        return row(item, others) if least else Optional(row(item, others))
+            return seq()
+        others = Repeated(max(least - 1, 0), most if most < 0 else most - 1, seq(",", item))
+        return seq(item, others) if least else Optional(seq(item, others))
 
     def _text(self, inner: Format) -> Format:
         return Sequential((Token(self.quote), inner, Token(self.quote)))
@@ -202,7 +202,7 @@ def _count(schema: Schema, name: str, usual: int) -> int:
 
 def _dialect(form: QuotedForm) -> Dialect:
     sign = f"{form.opens}call:"
-    return Dialect(form.parser, form.write, form.markers, (sign,), opens=(form.opens,))
+    return Dialect(form.parser, form.write, form.markers, (sign,), start_markers=(form.opens,))
 
 
 GEMMA = _dialect(QuotedForm("<|tool_call>", "<tool_call|>", '<|"|>'))

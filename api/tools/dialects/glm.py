@@ -18,6 +18,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 
+from api.tools.call_formats import CallableTools, Schema, TextArguments, seq, tokens
 from api.tools.dialects.dialect import Dialect
 from api.tools.dialects.hermes import ObjectForm
 from api.tools.parsing.json_types import ArgumentTypes
@@ -31,7 +32,6 @@ from api.tools.parsing.steps import (
 )
 from api.tools.parsing.typed import TypedArguments
 from api.tools.tool_choice import OfferedFunctions
-from api.tools.writing import Offer, Schema, TextArguments, marks, row
 from engine.grammars.structural_tags import Format
 
 
@@ -78,18 +78,18 @@ class PairForm:
         yield from literal(letter, (key if more else closes)[1:])
         return more
 
-    def write(self, offer: Offer) -> Format:
+    def write(self, tools: CallableTools) -> Format:
         """With line breaks where the template has them."""
         opens, closes, key, end_of_key, value, end_of_value = self.markers
-        if self.object and key not in offer.template:
-            return self.object.write(offer)
-        line = "" if f"{end_of_key}{value}" in offer.template else "\n"
+        if self.object and key not in tools.template:
+            return self.object.write(tools)
+        line = "" if f"{end_of_key}{value}" in tools.template else "\n"
         texts = TextArguments(key, f"{end_of_key}{line}{value}", f"{end_of_value}{line}")
 
         def written(name: str, schema: Schema) -> Format:
-            return row(marks(opens), f"{name}{line}", texts.of(schema), marks(closes))
+            return seq(tokens(opens), f"{name}{line}", texts.of(schema), tokens(closes))
 
-        return offer.calls(written, line)
+        return tools.calls(written, line)
 
 
 PAIRS = PairForm()
@@ -101,14 +101,14 @@ GLM = Dialect(
     MARKERS,
     (MARKERS[0], MARKERS[2]),
     ("<tool_calls>",),
-    opens=MARKERS[:1],
-    spelt=MARKERS[2:],
+    start_markers=MARKERS[:1],
+    text_markers=MARKERS[2:],
 )
 LONGCAT = Dialect(
     CATS.parser,
     CATS.write,
     CAT_MARKERS,
     CAT_MARKERS[:1],
-    opens=CAT_MARKERS[:1],
-    spelt=CAT_MARKERS[2:],
+    start_markers=CAT_MARKERS[:1],
+    text_markers=CAT_MARKERS[2:],
 )

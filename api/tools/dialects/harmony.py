@@ -8,11 +8,17 @@ leaves of other messages the text.
 
 from dataclasses import replace
 
+from api.tools.call_formats import (
+    CallableTools,
+    Schema,
+    arguments_format,
+    seq,
+    tokens,
+)
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.output import NotACall, ParserOutput, Steps, TextSteps
 from api.tools.parsing.steps import calls_after_markers, json_arguments, skip_space
 from api.tools.tool_choice import OfferedFunctions
-from api.tools.writing import Offer, Schema, as_json, marks, row
 from engine.grammars.structural_tags import (
     AnyText,
     ConstString,
@@ -59,28 +65,28 @@ def _header() -> TextSteps:
     return header
 
 
-def write_messages(offer: Offer, *, begun: bool) -> Format:
+def write_messages(tools: CallableTools, *, begun: bool) -> Format:
     """All of an answer: messages, the last of which may be a call. `begun`: it goes on in the
     middle of the first one.
     """
     channel = Either(tuple(map(ConstString, CHANNELS)))
-    header = row(marks(CHANNEL), channel, Optional(_CONTENT_TYPE), marks(MESSAGE))
-    text, following = AnyText(MARKS), row(Token(END), Token(START), "assistant")
-    one_call = replace(offer, parallel=False).calls(_written)
-    last = Either((row(header, text), row(_WHERE, f" {TO}", one_call)))
-    answer = row(Star(row(header, text, *following.elements)), last)
-    return Either((text, row(text, *following.elements, answer))) if begun else answer
+    header = seq(tokens(CHANNEL), channel, Optional(_CONTENT_TYPE), tokens(MESSAGE))
+    text, following = AnyText(MARKS), seq(Token(END), Token(START), "assistant")
+    one_call = replace(tools, parallel=False).calls(_written)
+    last = Either((seq(header, text), seq(_WHERE, f" {TO}", one_call)))
+    answer = seq(Star(seq(header, text, *following.elements)), last)
+    return Either((text, seq(text, *following.elements, answer))) if begun else answer
 
 
 def _written(name: str, schema: Schema) -> Format:
     """The channel may stand behind the function, too."""
-    return row(name, _WHERE, Optional(_CONTENT_TYPE), marks(MESSAGE), as_json(schema))
+    return seq(name, _WHERE, Optional(_CONTENT_TYPE), tokens(MESSAGE), arguments_format(schema))
 
 
-_WHERE = Optional(row(marks(CHANNEL), "commentary"))
+_WHERE = Optional(seq(tokens(CHANNEL), "commentary"))
 _JSON = Either((ConstString("json"), ConstString("code")))
-_PLAIN_TYPE = row(" ", Optional(Token(CONSTRAIN)), _JSON)
-_CONTENT_TYPE = Either((_PLAIN_TYPE, row(Token(CONSTRAIN), _JSON)))
+_PLAIN_TYPE = seq(" ", Optional(Token(CONSTRAIN)), _JSON)
+_CONTENT_TYPE = Either((_PLAIN_TYPE, seq(Token(CONSTRAIN), _JSON)))
 """Of a message: behind a name it has to begin with something else."""
 HARMONY = Dialect(
     harmony,

@@ -11,6 +11,13 @@
 from dataclasses import dataclass, replace
 from functools import partial
 
+from api.tools.call_formats import (
+    CallableTools,
+    Schema,
+    json_call_format,
+    seq,
+    tokens,
+)
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.output import ParserOutput, Steps
 from api.tools.parsing.steps import (
@@ -21,7 +28,6 @@ from api.tools.parsing.steps import (
     skip_space,
 )
 from api.tools.tool_choice import OfferedFunctions
-from api.tools.writing import Offer, Schema, json_call, marks, row
 from engine.grammars.structural_tags import Format
 
 
@@ -61,14 +67,16 @@ class ObjectForm:
             yield from literal((yield from skip_space()), self.closes)
             out.drop_held()
 
-    def write(self, offer: Offer, *, key: str = "arguments", between: str = "\n") -> Format:
+    def write(
+        self, tools: CallableTools, *, key: str = "arguments", between: str = "\n"
+    ) -> Format:
         """One behind the other."""
-        return offer.calls(partial(self._written, key=key), between)
+        return tools.calls(partial(self._written, key=key), between)
 
     def _written(self, name: str, schema: Schema, key: str) -> Format:
-        opens = marks(self.opens, self.second) if self.second else marks(self.opens)
-        inner = row(opens, self.before, json_call(name, schema, key))
-        return row(inner, self.behind, marks(self.closes)) if self.closes else inner
+        opens = tokens(self.opens, self.second) if self.second else tokens(self.opens)
+        inner = seq(opens, self.before, json_call_format(name, schema, key))
+        return seq(inner, self.behind, tokens(self.closes)) if self.closes else inner
 
 
 TAGS = ObjectForm("<tool_call>", "</tool_call>")
@@ -77,10 +85,10 @@ FUNCTION_CALL = ObjectForm("<function_call>", before=" ", behind="")
 PLUGIN_SIGN = PLUGIN.opens + PLUGIN.second
 
 
-def write_plugin(offer: Offer) -> Format:
+def write_plugin(tools: CallableTools) -> Format:
     """Models were trained with one word for arguments; templates may have the other."""
-    key = "arguments" if '"arguments": ' in offer.template else "parameters"
-    return PLUGIN.write(offer, key=key, between="")
+    key = "arguments" if '"arguments": ' in tools.template else "parameters"
+    return PLUGIN.write(tools, key=key, between="")
 
 
 RESPONSE, END_OF_RESPONSE = "<response>", "</response>"
@@ -91,21 +99,21 @@ HERMES = Dialect(
     TAGS.markers,
     (TAGS.opens,),
     (*OTHERS, RESPONSE),
-    opens=(TAGS.opens,),
+    start_markers=(TAGS.opens,),
 )
 ERNIE = replace(
     HERMES,
-    signs=(TAGS.opens, RESPONSE),
-    foreign=OTHERS,
-    around=(RESPONSE, END_OF_RESPONSE),
+    template_signs=(TAGS.opens, RESPONSE),
+    foreign_signs=OTHERS,
+    wrapper_tokens=(RESPONSE, END_OF_RESPONSE),
 )
 INTERNLM = Dialect(
-    PLUGIN.parser, write_plugin, PLUGIN.markers, (PLUGIN_SIGN,), opens=(PLUGIN.opens,)
+    PLUGIN.parser, write_plugin, PLUGIN.markers, (PLUGIN_SIGN,), start_markers=(PLUGIN.opens,)
 )
 GRANITE_20B = Dialect(
     FUNCTION_CALL.parser,
     FUNCTION_CALL.write,
     FUNCTION_CALL.markers,
     ("<function_call> ",),
-    opens=(FUNCTION_CALL.opens,),
+    start_markers=(FUNCTION_CALL.opens,),
 )

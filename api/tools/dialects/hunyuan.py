@@ -12,6 +12,7 @@ says what they mean. All tags have a word of their own.
 from collections.abc import Generator
 from functools import partial
 
+from api.tools.call_formats import CallableTools, Schema, TextArguments, seq, tokens
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.json_types import ArgumentTypes
 from api.tools.parsing.output import SPACE, ParserOutput, Steps
@@ -19,7 +20,6 @@ from api.tools.parsing.sections import SectionForm
 from api.tools.parsing.steps import literal, name_until, skip_space, word_until
 from api.tools.parsing.typed import TypedArguments
 from api.tools.tool_choice import OfferedFunctions
-from api.tools.writing import Offer, Schema, TextArguments, marks, row
 from engine.grammars.structural_tags import Format
 
 NAMES = "tool_calls", "tool_call", "arg_key", "arg_value"
@@ -56,17 +56,17 @@ def _goes_on() -> Generator[None, str, bool]:
     return more
 
 
-def write(offer: Offer) -> Format:
+def write(tools: CallableTools) -> Format:
     """A section, with line breaks as the template has them."""
     texts = TextArguments(KEY, f"{END_OF_KEY}\n{VALUE}", f"{END_OF_VALUE}\n")
 
     def written(name: str, schema: Schema) -> Format:
-        head = row(marks(CALL), name, marks(SEPARATOR), "\n")
-        return row(head, texts.of(schema), marks(END), "\n")
+        head = seq(tokens(CALL), name, tokens(SEPARATOR), "\n")
+        return seq(head, texts.of(schema), tokens(END), "\n")
 
-    return row(marks(SECTION), "\n", offer.calls(written), marks(END_OF_SECTION))
+    return seq(tokens(SECTION), "\n", tools.calls(written), tokens(END_OF_SECTION))
 
 
 SIGNS = ("<tool_sep", ":opensource")
 SPELT = (KEY, END_OF_KEY, VALUE, END_OF_VALUE)
-HY3 = Dialect(hy3, write, MARKERS, SIGNS, opens=(SECTION,), spelt=SPELT)
+HY3 = Dialect(hy3, write, MARKERS, SIGNS, start_markers=(SECTION,), text_markers=SPELT)

@@ -26,6 +26,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 
+from api.tools.call_formats import CallableTools, Schema, TextArguments, seq, tokens
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.json_types import ANY_TYPE, STRING_ONLY, ArgumentTypes, JsonTypes
 from api.tools.parsing.output import Parser, ParserOutput, Steps
@@ -33,7 +34,6 @@ from api.tools.parsing.sections import SectionForm
 from api.tools.parsing.steps import TAG, literal, name_until, skip_space, word_until
 from api.tools.parsing.typed import TypedArguments
 from api.tools.tool_choice import OfferedFunctions
-from api.tools.writing import Offer, Schema, TextArguments, marks, row
 from engine.grammars.structural_tags import Format
 
 WORD = "｜DSML｜"  # noqa: RUF001
@@ -114,7 +114,7 @@ class InvokeForm:
         yield from literal((yield), ">")
         return IS_TEXT.get(is_text)
 
-    def write(self, offer: Offer, opens: str, closes: str) -> Format:
+    def write(self, tools: CallableTools, opens: str, closes: str) -> Format:
         """A section of calls."""
         string = ' string="{}"' if self.declares_types else ""
         texts = TextArguments(
@@ -126,13 +126,13 @@ class InvokeForm:
 
         def written(name: str, schema: Schema) -> Format:
             head, end = f'{self.mark}{name}">\n', f"</{self.word}invoke>"
-            inner = row(head, texts.of(schema), end)
+            inner = seq(head, texts.of(schema), end)
             if self.around is None:
-                return row(inner, "\n")
+                return seq(inner, "\n")
             call, separator, ends = self.around
-            return row(marks(call), TYPE, marks(separator), inner, marks(ends), "\n")
+            return seq(tokens(call), TYPE, tokens(separator), inner, tokens(ends), "\n")
 
-        return row(marks(opens), "\n", offer.calls(written), marks(closes))
+        return seq(tokens(opens), "\n", tools.calls(written), tokens(closes))
 
 
 M2 = InvokeForm(("<minimax:tool_call>",), ("</minimax:tool_call>",))
@@ -144,15 +144,15 @@ DSML = InvokeForm(
 )
 
 
-def write_m2(offer: Offer) -> Format:
+def write_m2(tools: CallableTools) -> Format:
     """There is one section."""
-    return M2.write(offer, M2.opens[0], M2.closes[0])
+    return M2.write(tools, M2.opens[0], M2.closes[0])
 
 
-def write_dsml(offer: Offer) -> Format:
+def write_dsml(tools: CallableTools) -> Format:
     """The section's name is the template's."""
-    which = 0 if SECTIONS[0] in offer.template else 1
-    return DSML.write(offer, DSML.opens[which], DSML.closes[which])
+    which = 0 if SECTIONS[0] in tools.template else 1
+    return DSML.write(tools, DSML.opens[which], DSML.closes[which])
 
 
 STEP_SECTION = ("<｜tool_calls_begin｜>",), ("<｜tool_calls_end｜>",)  # noqa: RUF001
@@ -160,19 +160,29 @@ STEP_CALL = "<｜tool_call_begin｜>", "<｜tool_sep｜>", "<｜tool_call_end｜
 STEP = InvokeForm(*STEP_SECTION, "steptml:", around=STEP_CALL)
 
 
-def write_step(offer: Offer) -> Format:
+def write_step(tools: CallableTools) -> Format:
     """There is one section."""
-    return STEP.write(offer, STEP.opens[0], STEP.closes[0])
+    return STEP.write(tools, STEP.opens[0], STEP.closes[0])
 
 
 M2_MARKS = (*M2.opens, *M2.closes)
-MINIMAX_M2 = Dialect(M2.parser(), write_m2, M2_MARKS, M2.opens, opens=M2.opens)
+MINIMAX_M2 = Dialect(M2.parser(), write_m2, M2_MARKS, M2.opens, start_markers=M2.opens)
 DSML_MARKS = (WORD, *DSML.opens, *DSML.closes)
 DEEPSEEK_V32 = Dialect(
-    DSML.parser(), write_dsml, DSML_MARKS, (WORD,), opens=DSML.opens, spelt=(WORD,)
+    DSML.parser(),
+    write_dsml,
+    DSML_MARKS,
+    (WORD,),
+    start_markers=DSML.opens,
+    text_markers=(WORD,),
 )
 STEP_TAGS = ("</steptml:parameter>", "</steptml:invoke>")
 STEP_MARKS = (*STEP.opens, *STEP.closes, *STEP_CALL, *STEP_TAGS)
 STEP_3 = Dialect(
-    STEP.parser(), write_step, STEP_MARKS, (STEP.mark,), opens=STEP.opens, spelt=STEP_TAGS
+    STEP.parser(),
+    write_step,
+    STEP_MARKS,
+    (STEP.mark,),
+    start_markers=STEP.opens,
+    text_markers=STEP_TAGS,
 )

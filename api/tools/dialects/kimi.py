@@ -10,11 +10,17 @@ results with these names alone, so clients get them as they are.
 (https://github.com/MoonshotAI/Kimi-K2/blob/main/docs/tool_call_guidance.md)
 """
 
+from api.tools.call_formats import (
+    CallableTools,
+    Schema,
+    arguments_format,
+    seq,
+    tokens,
+)
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.output import NotACall, ParserOutput, Steps
 from api.tools.parsing.sections import SectionForm, read_json_call
 from api.tools.parsing.steps import NAME_LETTERS, name_until, skip_space
-from api.tools.writing import Offer, Schema, as_json, marks, row
 from engine.grammars.structural_tags import Format, Regex
 
 OPENS = "<|tool_calls_section_begin|>", "<|tool_call_section_begin|>"
@@ -46,14 +52,14 @@ def new_id(name: str, number: int) -> str:
 kimi_k2 = SectionForm(OPENS, CLOSES, CALL, _call).parser()
 
 
-def write(offer: Offer) -> Format:
+def write(tools: CallableTools) -> Format:
     """A section of calls, with whatever numbers the model gives them."""
-    return row(marks(OPENS[0]), offer.calls(_written), marks(CLOSES[0]))
+    return seq(tokens(OPENS[0]), tools.calls(_written), tokens(CLOSES[0]))
 
 
 def _written(name: str, schema: Schema) -> Format:
-    own_id = row(f"{NAMESPACE}{name}:", Regex("[0-9]+"))
-    return row(marks(CALL), own_id, marks(ARGUMENTS), as_json(schema), marks(END))
+    own_id = seq(f"{NAMESPACE}{name}:", Regex("[0-9]+"))
+    return seq(tokens(CALL), own_id, tokens(ARGUMENTS), arguments_format(schema), tokens(END))
 
 
-KIMI = Dialect(kimi_k2, write, MARKERS, (ARGUMENTS,), new_id=new_id, opens=OPENS)
+KIMI = Dialect(kimi_k2, write, MARKERS, (ARGUMENTS,), new_id=new_id, start_markers=OPENS)

@@ -113,7 +113,7 @@ def _dialect_of(template: str) -> Dialect | None:
 
 
 def _is_for(text: str, dialect: Dialect) -> bool:
-    signs, foreign = dialect.signs, dialect.foreign
+    signs, foreign = dialect.template_signs, dialect.foreign_signs
     return all(one in text for one in signs) and not any(one in text for one in foreign)
 
 

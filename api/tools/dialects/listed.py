@@ -10,6 +10,14 @@ functools[{"name": "f", "arguments": {"a": 1}}]                            Phi-4
 
 from functools import partial
 
+from api.tools.call_formats import (
+    CallableTools,
+    Schema,
+    arguments_format,
+    json_call_format,
+    seq,
+    tokens,
+)
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.output import Parser, ParserOutput, Steps
 from api.tools.parsing.steps import (
@@ -20,7 +28,6 @@ from api.tools.parsing.steps import (
     skip_space,
 )
 from api.tools.tool_choice import OfferedFunctions
-from api.tools.writing import Offer, Schema, as_json, json_call, marks, row
 from engine.grammars.structural_tags import Format, Regex
 
 FUNCTOOLS, WHOLE_MARK = "functools", "functools["  # Python has a module of that name
@@ -53,29 +60,31 @@ def functools(out: ParserOutput, offered: OfferedFunctions) -> Steps:
     )
 
 
-def _write_functools(offer: Offer) -> Format:
-    return row(marks(WHOLE_MARK), offer.calls(json_call, ", "), "]")
+def _write_functools(tools: CallableTools) -> Format:
+    return seq(tokens(WHOLE_MARK), tools.calls(json_call_format, ", "), "]")
 
 
-def _write(opens: str, closes: str, offer: Offer) -> Format:
-    inner = row(marks(opens), "[", offer.calls(json_call, ", "), "]")
-    return row(inner, marks(closes)) if closes else inner
+def _write(opens: str, closes: str, tools: CallableTools) -> Format:
+    inner = seq(tokens(opens), "[", tools.calls(json_call_format, ", "), "]")
+    return seq(inner, tokens(closes)) if closes else inner
 
 
 def _dialect(opens: str, closes: str, sign: str) -> Dialect:
     marked = tuple(filter(None, (opens, closes)))
     writing = partial(_write, opens, closes)
-    return Dialect(_parser(opens, closes), writing, marked, (sign,), opens=(opens,))
+    return Dialect(_parser(opens, closes), writing, marked, (sign,), start_markers=(opens,))
 
 
-def _write_actions(offer: Offer) -> Format:
-    inner = row("[\n    ", offer.calls(_action, ",\n    "), "\n]")
-    return row(marks(ACTION), inner, marks(END_OF_ACTION))
+def _write_actions(tools: CallableTools) -> Format:
+    inner = seq("[\n    ", tools.calls(_action, ",\n    "), "\n]")
+    return seq(tokens(ACTION), inner, tokens(END_OF_ACTION))
 
 
 def _action(name: str, schema: Schema) -> Format:
-    own_id = row('{"tool_call_id": "', Regex("[0-9]{1,4}"), '"')
-    return row(own_id, f', "tool_name": "{name}", "parameters": ', as_json(schema), "}")
+    own_id = seq('{"tool_call_id": "', Regex("[0-9]{1,4}"), '"')
+    return seq(
+        own_id, f', "tool_name": "{name}", "parameters": ', arguments_format(schema), "}"
+    )
 
 
 GRANITE = _dialect("<|tool_call|>", "", "<|tool_call|>")
@@ -86,15 +95,15 @@ PHI = Dialect(
     _write_functools,
     (),
     (WHOLE_MARK,),
-    begins=FUNCTOOLS[0],
-    opens=(WHOLE_MARK,),
-    firm=functools,
+    first_letters=FUNCTOOLS[0],
+    start_markers=(WHOLE_MARK,),
+    strict_parser=functools,
 )
 COMMAND = Dialect(
     _parser(ACTION, END_OF_ACTION),
     _write_actions,
     (ACTION, END_OF_ACTION),
     (ACTION, "tool_name"),
-    opens=(ACTION,),
-    around=(RESPONSE, END_OF_RESPONSE),
+    start_markers=(ACTION,),
+    wrapper_tokens=(RESPONSE, END_OF_RESPONSE),
 )

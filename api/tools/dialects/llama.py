@@ -7,7 +7,15 @@ An answer may be JSON without being a call, so only functions that were offered 
 
 from functools import partial
 
-from api.tools.dialects.dialect import Bare, Dialect
+from api.tools.call_formats import (
+    BLANKS,
+    CallableTools,
+    Schema,
+    arguments_format,
+    json_call_format,
+    seq,
+)
+from api.tools.dialects.dialect import Dialect, UnmarkedCalls
 from api.tools.parsing.output import ParserOutput, Steps
 from api.tools.parsing.steps import (
     attempt_call,
@@ -18,7 +26,6 @@ from api.tools.parsing.steps import (
     skip_space,
 )
 from api.tools.tool_choice import OfferedFunctions
-from api.tools.writing import BLANKS, Offer, Schema, as_json, json_call, row
 from engine.grammars.structural_tags import Format, Regex
 
 TAG = "<|python_tag|>"
@@ -47,9 +54,9 @@ def _calls(out: ParserOutput, offered: OfferedFunctions, *, name_first: bool = F
             letter = yield from skip_space()
 
 
-def write(offer: Offer) -> Format:
+def write(tools: CallableTools) -> Format:
     """Objects behind one another."""
-    return offer.calls(partial(json_call, key="parameters"), "; ")
+    return tools.calls(partial(json_call_format, key="parameters"), "; ")
 
 
 def begins(name: str) -> str:
@@ -57,15 +64,15 @@ def begins(name: str) -> str:
     return rf'{BLANKS}\{{{BLANKS}"name"{BLANKS}:{BLANKS}"{name}"'
 
 
-def write_name_first(offer: Offer) -> Format:
+def write_name_first(tools: CallableTools) -> Format:
     """Begun as models may write them."""
     comma, colon = Regex(f"{BLANKS},{BLANKS}"), Regex(f"{BLANKS}:{BLANKS}")
 
     def written(name: str, schema: Schema) -> Format:
-        inner = row(Regex(begins(name)), comma, '"parameters"', colon, as_json(schema))
-        return row(inner, Regex(rf"{BLANKS}\}}"))
+        inner = seq(Regex(begins(name)), comma, '"parameters"', colon, arguments_format(schema))
+        return seq(inner, Regex(rf"{BLANKS}\}}"))
 
-    return offer.calls(written, ";")
+    return tools.calls(written, ";")
 
 
 LLAMA = Dialect(
@@ -74,7 +81,7 @@ LLAMA = Dialect(
     (TAG,),
     ("<|start_header_id|>", '"parameters": '),
     ("<tool_call>",),
-    begins=None,
-    bare=Bare(begins, write_name_first, (TAG,)),
-    firm=llama3_json_name_first,
+    first_letters=None,
+    unmarked=UnmarkedCalls(begins, write_name_first, (TAG,)),
+    strict_parser=llama3_json_name_first,
 )

@@ -4,6 +4,14 @@
 [TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{}
 """
 
+from api.tools.call_formats import (
+    CallableTools,
+    Schema,
+    arguments_format,
+    json_call_format,
+    seq,
+    tokens,
+)
 from api.tools.dialects.dialect import Dialect, short_id
 from api.tools.parsing.output import NotACall, ParserOutput, Steps
 from api.tools.parsing.steps import (
@@ -16,7 +24,6 @@ from api.tools.parsing.steps import (
     skip_space,
 )
 from api.tools.tool_choice import OfferedFunctions
-from api.tools.writing import Offer, Schema, as_json, json_call, marks, row
 from engine.grammars.structural_tags import Format
 
 TAG, ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -58,17 +65,23 @@ def _named(out: ParserOutput, letter: str) -> Steps:
     out.end_call()
 
 
-def write(offer: Offer) -> Format:
+def write(tools: CallableTools) -> Format:
     """As the template has it: newer ones have a mark before arguments."""
-    if ARGS in offer.template:
-        return offer.calls(_written)
-    return row(marks(TAG), "[", offer.calls(json_call, ", "), "]")
+    if ARGS in tools.template:
+        return tools.calls(_written)
+    return seq(tokens(TAG), "[", tools.calls(json_call_format, ", "), "]")
 
 
 def _written(name: str, schema: Schema) -> Format:
-    return row(marks(TAG), name, marks(ARGS), as_json(schema))
+    return seq(tokens(TAG), name, tokens(ARGS), arguments_format(schema))
 
 
 MISTRAL = Dialect(
-    mistral, write, (TAG, ID, ARGS), (TAG,), new_id=short_id, begins="[", opens=(TAG,)
+    mistral,
+    write,
+    (TAG, ID, ARGS),
+    (TAG,),
+    new_id=short_id,
+    first_letters="[",
+    start_markers=(TAG,),
 )

@@ -18,7 +18,17 @@ import string
 from dataclasses import replace
 from functools import partial
 
-from api.tools.dialects.dialect import Bare, Dialect
+from api.tools.call_formats import (
+    BLANKS,
+    CallableTools,
+    Schema,
+    argument_format,
+    input_as_json,
+    members_format,
+    seq,
+    tokens,
+)
+from api.tools.dialects.dialect import Dialect, UnmarkedCalls
 from api.tools.parsing.json_types import resolve_reference
 from api.tools.parsing.output import SPACE, NotACall, ParserOutput, Steps
 from api.tools.parsing.python_values import python_value
@@ -35,16 +45,6 @@ from api.tools.parsing.steps import (
     skip_space,
 )
 from api.tools.tool_choice import OfferedFunctions
-from api.tools.writing import (
-    BLANKS,
-    Offer,
-    Schema,
-    marks,
-    named_values,
-    one_as_json,
-    row,
-    text_as_json,
-)
 from engine.grammars.structural_tags import (
     Format,
     JsonSchema,
@@ -139,14 +139,14 @@ def _call(out: ParserOutput, letter: str, accepts: Accepts) -> Steps:
     out.end_call()
 
 
-def write(offer: Offer) -> Format:
+def write(tools: CallableTools) -> Format:
     """A list between marks. Values are JSON, which Python has, too, but for its words."""
-    return row(marks(OPENS), write_bare(offer), marks(CLOSES))
+    return seq(tokens(OPENS), write_bare(tools), tokens(CLOSES))
 
 
-def write_bare(offer: Offer) -> Format:
+def write_bare(tools: CallableTools) -> Format:
     """A list alone, as templates show it."""
-    return row("[", offer.calls(_written, ", "), "]")
+    return seq("[", tools.calls(_written, ", "), "]")
 
 
 def begins(name: str) -> str:
@@ -154,57 +154,57 @@ def begins(name: str) -> str:
     return rf"{BLANKS}\[{BLANKS}{re.escape(name)}{BLANKS}\("
 
 
-def write_begun(offer: Offer) -> Format:
+def write_begun(tools: CallableTools) -> Format:
     """A list alone, begun as models may write it."""
 
     def first(name: str, schema: Schema) -> Format:
-        return row(Regex(begins(name)), _arguments(schema), ")")
+        return seq(Regex(begins(name)), _arguments(schema), ")")
 
-    one = replace(offer, parallel=False)
-    others = [Star(row(", ", one.calls(_written)))] if offer.parallel else []
-    return row(one.calls(first), *others, "]")
+    one = replace(tools, parallel=False)
+    others = [Star(seq(", ", one.calls(_written)))] if tools.parallel else []
+    return seq(one.calls(first), *others, "]")
 
 
-def write_lines(offer: Offer) -> Format:
+def write_lines(tools: CallableTools) -> Format:
     """One on each line."""
-    return row(marks(LINES), offer.calls(_written, "\n"), marks(END_OF_LINES))
+    return seq(tokens(LINES), tools.calls(_written, "\n"), tokens(END_OF_LINES))
 
 
 def _written(name: str, schema: Schema) -> Format:
-    return row(f"{name}(", _arguments(schema), ")")
+    return seq(f"{name}(", _arguments(schema), ")")
 
 
 def _arguments(schema: Schema) -> Format:
-    anything = row(Regex(ANY_KEY), "=", JsonSchema(json_schema=True))
+    anything = seq(Regex(ANY_KEY), "=", JsonSchema(json_schema=True))
     named = resolve_reference(schema, schema)
-    return named_values(
-        named, lambda key, one: row(f"{key}=", _value(one, schema)), anything, ", "
+    return members_format(
+        named, lambda key, one: seq(f"{key}=", _value(one, schema)), anything, ", "
     )
 
 
 def _value(schema: object, root: Schema) -> Format:
-    return text_as_json(root) or one_as_json(schema, root) or JsonSchema(json_schema=True)
+    return input_as_json(root) or argument_format(schema, root) or JsonSchema(json_schema=True)
 
 
-LFM2 = Dialect(lfm2, write, (OPENS, CLOSES), SIGNS, opens=(OPENS,))
+LFM2 = Dialect(lfm2, write, (OPENS, CLOSES), SIGNS, start_markers=(OPENS,))
 PYTHONIC = Dialect(
     pythonic,
     write_bare,
     (),
     (SHOWN,),
     (LLAMA_4,),
-    begins="[",
-    bare=Bare(begins, write_begun),
+    first_letters="[",
+    unmarked=UnmarkedCalls(begins, write_begun),
 )
 LLAMA4 = Dialect(
     llama4,
     write_bare,
     (PYTHON, END_OF_PYTHON),
     (SHOWN, LLAMA_4),
-    begins="[<",
-    bare=Bare(begins, write_begun, (PYTHON,)),
-    firm=pythonic,
+    first_letters="[<",
+    unmarked=UnmarkedCalls(begins, write_begun, (PYTHON,)),
+    strict_parser=pythonic,
 )
 OLMO3 = Dialect(
-    olmo3, write_lines, (LINES, END_OF_LINES), (LINES,), ("<invoke ",), opens=(LINES,)
+    olmo3, write_lines, (LINES, END_OF_LINES), (LINES,), ("<invoke ",), start_markers=(LINES,)
 )

@@ -14,6 +14,7 @@ Seed-OSS has tags of its own around them, and no line breaks around values.
 
 from functools import partial
 
+from api.tools.call_formats import CallableTools, Schema, TextArguments, seq, tokens
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.json_types import ArgumentTypes
 from api.tools.parsing.output import NotACall, Parser, ParserOutput, Steps
@@ -26,7 +27,6 @@ from api.tools.parsing.steps import (
 )
 from api.tools.parsing.typed import TypedArguments
 from api.tools.tool_choice import OfferedFunctions
-from api.tools.writing import Offer, Schema, TextArguments, marks, row
 from engine.grammars.structural_tags import Format
 
 TAGS = "<tool_call>", "</tool_call>"
@@ -72,25 +72,25 @@ def _arguments(arguments: TypedArguments) -> Steps:
 qwen3_coder, seed_oss = _parser(*TAGS), _parser(*SEED_TAGS)
 
 
-def write(offer: Offer) -> Format:
+def write(tools: CallableTools) -> Format:
     """Values of Qwen3-Coder have lines of their own."""
-    return _write(offer, TAGS, TextArguments("<parameter=", ">\n", "\n</parameter>\n"))
+    return _write(tools, TAGS, TextArguments("<parameter=", ">\n", "\n</parameter>\n"))
 
 
-def write_seed(offer: Offer) -> Format:
+def write_seed(tools: CallableTools) -> Format:
     """Those of Seed-OSS have not."""
     texts = TextArguments("<parameter=", ">", "</parameter>\n", line="\n")
-    return _write(offer, SEED_TAGS, texts)
+    return _write(tools, SEED_TAGS, texts)
 
 
-def _write(offer: Offer, tags: tuple[str, str], texts: TextArguments) -> Format:
+def _write(tools: CallableTools, tags: tuple[str, str], texts: TextArguments) -> Format:
     def written(name: str, schema: Schema) -> Format:
-        inner = row(f"\n<function={name}>\n", texts.of(schema), "</function>\n")
-        return row(marks(tags[0]), inner, marks(tags[1]))
+        inner = seq(f"\n<function={name}>\n", texts.of(schema), "</function>\n")
+        return seq(tokens(tags[0]), inner, tokens(tags[1]))
 
-    return offer.calls(written, "\n")
+    return tools.calls(written, "\n")
 
 
 SIGNS = (TAGS[0], FUNCTION, f"<{PARAMETER}")
-QWEN = Dialect(qwen3_coder, write, TAGS, SIGNS, opens=TAGS[:1])
-SEED = Dialect(seed_oss, write_seed, SEED_TAGS, SEED_TAGS[:1], opens=SEED_TAGS[:1])
+QWEN = Dialect(qwen3_coder, write, TAGS, SIGNS, start_markers=TAGS[:1])
+SEED = Dialect(seed_oss, write_seed, SEED_TAGS, SEED_TAGS[:1], start_markers=SEED_TAGS[:1])

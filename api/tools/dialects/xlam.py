@@ -12,6 +12,7 @@ What has no marks of calls could be an answer, so only functions that were offer
 there.
 """
 
+from api.tools.call_formats import CallableTools, json_call_format, seq
 from api.tools.dialects.dialect import Dialect
 from api.tools.parsing.output import SPACE, ParserOutput, Steps
 from api.tools.parsing.steps import (
@@ -25,7 +26,6 @@ from api.tools.parsing.steps import (
     skip_space,
 )
 from api.tools.tool_choice import OfferedFunctions
-from api.tools.writing import Offer, json_call, row
 from engine.grammars.structural_tags import Format
 
 FENCE, TAG, OPENS, CLOSES = "```", "[TOOL_CALLS]", "<tool_call>", "</tool_call>"
@@ -69,10 +69,10 @@ def _marked(out: ParserOutput, closes: str) -> Steps:
         out.drop_held()
 
 
-def write(offer: Offer) -> Format:
+def write(tools: CallableTools) -> Format:
     """A list alone, as templates show it."""
-    return row("[", offer.calls(json_call, ", "), "]")
+    return seq("[", tools.calls(json_call_format, ", "), "]")
 
 
 SIGN = '[{"name": "tool_call_name"'  # what templates tell models to write
-XLAM = Dialect(xlam, write, (TAG, OPENS, CLOSES), (SIGN,), begins="[`<")
+XLAM = Dialect(xlam, write, (TAG, OPENS, CLOSES), (SIGN,), first_letters="[`<")
